@@ -13,9 +13,9 @@ from ops.bench.route.simulation import CACHES, ORACLE, OURS, RIVALS, TRACES, WOR
 
 _BLOCK_S = 512 / 10_000  # seconds in which the simulated GPU computes a block
 _BLOCK_BYTES = 512 * 128 * 2**10  # of the KV of a model of 8 billion parameters
-# Seconds in which a block is loaded: as large a share of computing as here (`loading`: 89 of 1,675 ms, from disk); and
+# Seconds in which a block is loaded: as large a share of computing as here (`loading`: 91 of 1,522 ms, from disk); and
 # from a store of 5 GB/s, which is slow for a GPU's host.
-_PRICES = {"way_to_oracle": 0.053 * _BLOCK_S, "way_to_oracle_5_gb_s": _BLOCK_BYTES / 5e9}
+_PRICES = {"way_to_oracle": 0.06 * _BLOCK_S, "way_to_oracle_5_gb_s": _BLOCK_BYTES / 5e9}
 
 
 def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:

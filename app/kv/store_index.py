@@ -40,7 +40,11 @@ class StoreIndex:
         self.number = 0
 
     async def check(self, ledger: TierLedger) -> None:
-        """Gives the store a number if it has none, and writes anew what Redis has lost. Raises: StoreDown."""
+        """Gives the store a number if it has none. If Redis has lost it, what was stored is written anew.
+
+        What others have removed from the store is still in the ledger, so that the counts say nothing. Raises:
+        StoreDown.
+        """
         before, (found,) = self.number, await self._wire.execute([("HGET", self._stores, self._name)])
         if found is None:
             number = await next_number(self._wire, self._keys)
@@ -48,11 +52,9 @@ class StoreIndex:
                 [("HSETNX", self._stores, self._name, number), ("HGET", self._stores, self._name)]
             )
         self.number = int(found)
-        (count,) = await self._wire.execute([("HGET", self._index[1], packed(self.number))])
-        if int(count or 0) < len(ledger):
+        if self.number != before:
             self._unwritten += self._adding(ledger.named())
             await self.write(ledger)
-        if self.number != before:
             await self._renumbered()
 
     async def write(self, ledger: TierLedger) -> None:

@@ -13,16 +13,17 @@ from app.kv.events import EngineHash
 
 class TierLedger:
     def __init__(self) -> None:
-        self._held: dict[EngineHash, bytes | None] = {}  # → our hash; None: not known yet
+        self._names: dict[EngineHash, bytes] = {}  # of what it holds → our hash
+        self._unnamed: set[EngineHash] = set()  # the same, as long as ours isn't known
         self._pending = Pending()
         self._changed: dict[bytes, EngineHash] = {}  # of the pending ones: our hash → the engine's
 
     def __len__(self) -> int:
         """Of blocks whose hash is known."""
-        return sum(ours is not None for ours in self._held.values())
+        return len(self._names)
 
     def blocks(self) -> list[bytes]:
-        return [ours for ours in self._held.values() if ours is not None]
+        return [*self._names.values()]
 
     def take(self) -> Changes | None:
         self._changed = {}
@@ -35,34 +36,37 @@ class TierLedger:
         return None if changes is None else (changes, names)
 
     def find(self, theirs: EngineHash) -> bytes | None:
-        return self._held.get(theirs)
+        return self._names.get(theirs)
 
     def named(self) -> dict[bytes, EngineHash]:
         """All blocks whose hash is known: ours → the engine's."""
-        return {ours: theirs for theirs, ours in self._held.items() if ours is not None}
+        return {ours: theirs for theirs, ours in self._names.items()}
 
     def add(self, blocks: Iterable[EngineHash], find: Callable[[EngineHash], bytes | None]) -> None:
-        """`find`: our hash of a block, if it is known."""
+        """`find`: our hash of a block, if it is known. One that is here is told again: others may have removed it."""
         for theirs in blocks:
-            if self._held.get(theirs) is None:
-                self._held[theirs] = None
-                if (ours := find(theirs)) is not None:
-                    self.name(theirs, ours)
+            ours = self._names.get(theirs) or find(theirs)
+            self._unnamed.add(theirs)
+            if ours is not None:
+                self.name(theirs, ours)
 
     def name(self, theirs: EngineHash, ours: bytes) -> None:
-        """What a block is, if it is here."""
-        if theirs in self._held and self._held[theirs] is None:
-            self._held[theirs] = ours
+        """What a block is, if it is here and that isn't known."""
+        if theirs in self._unnamed:
+            self._unnamed.remove(theirs)
+            self._names[theirs] = ours
             self._changed[ours] = theirs
             self._pending.add(ours)
 
     def remove(self, blocks: Iterable[EngineHash]) -> None:
         for theirs in blocks:
-            if (ours := self._held.pop(theirs, None)) is not None:
+            self._unnamed.discard(theirs)
+            if (ours := self._names.pop(theirs, None)) is not None:
                 self._changed[ours] = theirs
                 self._pending.remove(ours)
 
     def clear(self) -> None:
-        self._held.clear()
+        self._names.clear()
+        self._unnamed.clear()
         self._changed.clear()
         self._pending.clear()

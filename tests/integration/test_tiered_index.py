@@ -121,6 +121,11 @@ async def test_files_that_are_gone_are_found_and_what_is_too_much_is_removed(
     assert left[0].endswith(f"{short_name(7).hex()}-0")
     assert sorted(await redis.hkeys(KEYS.tiered(POOL)[0])) == PROMPT[7:20]
     assert len(await store.known()) == 13
+    await store.check(held)
+    assert len(await store.known()) == 13, "what was removed does not come back by itself"
+    held.add([2], lambda _: None)  # its file is written again
+    await store.write(held)
+    assert PROMPT[2] in await redis.hkeys(KEYS.tiered(POOL)[0])
 
 
 async def test_one_worker_cleans_at_a_time(redis: "Redis", wire: Wire, tmp_path: Path) -> None:

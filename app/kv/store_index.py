@@ -24,7 +24,7 @@ def short_name(theirs: EngineHash) -> bytes:
 
 
 class StoreIndex:
-    """Each worker adds what it has stored, and removes what it found gone. Repeated commands change nothing."""
+    """Of one ledger. A worker adds what it has stored, removes what it found gone. Repeated commands change nothing."""
 
     def __init__(
         self, wire: Wire, keys: Keys, pool: PoolId, name: str, renumbered: Callable[[], Awaitable[None]]
@@ -58,7 +58,9 @@ class StoreIndex:
             await self._renumbered()
 
     async def write(self, ledger: TierLedger) -> None:
-        """Raises: StoreDown; the next call writes it again."""
+        """Raises: StoreDown; the next call writes it again. Before the first `check` it does nothing."""
+        if not self.number:
+            return
         if (taken := ledger.take_named()) is not None:
             changes, names = taken
             self._unwritten += self._removing({ours: names[ours] for ours in changes.removed})

@@ -1,13 +1,11 @@
 """A fleet of mock engines with tiers: routing knows what lies in host memory and in the store that all share."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
+from tests.explained import asked
 from tests.stack import Stack, leases, mock_pool, stack, stop, valkey, wait_until
 
 POOL, BLOCK = "decode-pool-a", 32
@@ -26,19 +24,6 @@ def served(tmp_path: Path) -> Iterator[Stack]:
         yield s
 
 
-def asked(s: Stack, about: str) -> tuple[str, dict[str, Any], int]:
-    """The answer about a long text, why it came from where it did, and the cached tokens."""
-    body = {
-        "model": "mock", "prompt": f"{about} " + "the boat was late and the sea was grey " * 45,
-        "max_tokens": 8, "temperature": 0,
-    }  # fmt: skip
-    answer = httpx.post(f"{s.url}/v1/completions", json=body, headers={"x-xylem-explain": "1"}, timeout=60)
-    made = answer.json()
-    assert answer.status_code == 200, made
-    cached = (made["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    return made["choices"][0]["text"], json.loads(answer.headers["x-xylem-route"])[0], cached
-
-
 def in_store(s: Stack) -> int:
     """How many blocks the index has of the store."""
     counts = s.redis.hgetall(f"{s.deployment}:tiered-count:{POOL}")
@@ -49,13 +34,13 @@ def in_store(s: Stack) -> int:
 def test_evicted_prompts_are_loaded_by_their_worker_by_another_one_and_after_a_restart(served: Stack) -> None:
     first = served.worker(POOL, "first")
     served.wait_ready(1)
-    text, route, cached = asked(served, "Once")
+    text, route, cached = asked(served, "mock", "Once")
     assert (cached, "blocks_in_host" in route) == (0, False)
     for other in ("Then", "Later"):  # evict it
-        asked(served, other)
+        asked(served, "mock", other)
     wait_until(lambda: in_store(served) >= 40, "the store's blocks in the index")
 
-    again, route, cached = asked(served, "Once")
+    again, route, cached = asked(served, "mock", "Once")
     assert (again, route["blocks_in_host"] > 8, route["blocks_in_store"], cached > 8 * BLOCK) == (text, True, 0, True)
     wait_until(lambda: leases(served, POOL)[0].speeds.host_bytes_per_s > 0, "a measured speed")
 
@@ -65,7 +50,7 @@ def test_evicted_prompts_are_loaded_by_their_worker_by_another_one_and_after_a_r
     wait_until(lambda: {lease.store for lease in leases(served, POOL)} == {lease.store}, "one store")
     stop(first)
     served.wait_ready(1)
-    again, route, cached = asked(served, "Once")  # which the second worker never saw
+    again, route, cached = asked(served, "mock", "Once")  # which the second worker never saw
     assert (again, route["blocks_in_store"] > 8, cached > 8 * BLOCK) == (text, True, True)
     wait_until(lambda: leases(served, POOL)[0].speeds.store_bytes_per_s > 0, "a measured speed")
 
@@ -73,5 +58,5 @@ def test_evicted_prompts_are_loaded_by_their_worker_by_another_one_and_after_a_r
     served.worker(POOL, "restarted")
     served.wait_ready(1)
     wait_until(lambda: [lease.store for lease in leases(served, POOL)] == [lease.store], "the same store's number")
-    again, route, cached = asked(served, "Later")
+    again, route, cached = asked(served, "mock", "Later")
     assert (route["blocks_in_store"] > 8, cached > 8 * BLOCK) == (True, True)

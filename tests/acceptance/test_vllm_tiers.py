@@ -1,13 +1,11 @@
 """A fleet on real vLLM with tiers: routing knows what lies in host memory and in the store, also after a restart."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
+from tests.explained import asked
 from tests.shallow import shallow_model
 from tests.stack import Stack, leases, stack, stop, valkey, wait_until
 
@@ -33,19 +31,6 @@ def served(tmp_path: Path) -> Iterator[Stack]:
         yield s
 
 
-def asked(s: Stack, about: str) -> tuple[str, dict[str, Any], int]:
-    """The answer about a long text, why it came from where it did, and the cached tokens."""
-    body = {
-        "model": MODEL, "prompt": f"{about} " + "the boat was late and the sea was grey " * 45,
-        "max_tokens": 8, "temperature": 0,
-    }  # fmt: skip
-    answer = httpx.post(f"{s.url}/v1/completions", json=body, headers={"x-xylem-explain": "1"}, timeout=60)
-    made = answer.json()
-    assert answer.status_code == 200, made
-    cached = (made["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    return made["choices"][0]["text"], json.loads(answer.headers["x-xylem-route"])[0], cached
-
-
 def in_index(s: Stack) -> dict[int, int]:
     """How many blocks each number of a tier has."""
     counts = s.redis.hgetall(f"{s.deployment}:tiered-count:{POOL}")
@@ -55,15 +40,15 @@ def in_index(s: Stack) -> dict[int, int]:
 def test_evicted_and_after_a_restart_a_prompt_is_loaded_and_routing_knows(served: Stack, tmp_path: Path) -> None:
     worker = served.worker(POOL, "first")
     served.wait_ready(1, MODEL)
-    text, route, cached = asked(served, "Once")
+    text, route, cached = asked(served, MODEL, "Once")
     assert cached == 0
     assert "blocks_in_host" not in route
     for other in ("Then", "Later"):  # evict it
-        asked(served, other)
+        asked(served, MODEL, other)
     (lease,) = leases(served, POOL)
     wait_until(lambda: in_index(served).get(lease.store, 0) >= 30, "the store's blocks in the index")
 
-    again, route, cached = asked(served, "Once")
+    again, route, cached = asked(served, MODEL, "Once")
     assert (again, route["blocks_in_host"] > 8, cached > 8 * BLOCK) == (text, True, True)
     wait_until(lambda: leases(served, POOL)[0].speeds.host_bytes_per_s > 0, "a measured speed")
 
@@ -74,6 +59,6 @@ def test_evicted_and_after_a_restart_a_prompt_is_loaded_and_routing_knows(served
     served.worker(POOL, "second")
     served.wait_ready(1, MODEL)
     wait_until(lambda: leases(served, POOL)[0].store == lease.store, "the same store's number")
-    again, route, cached = asked(served, "Once")
+    again, route, cached = asked(served, MODEL, "Once")
     assert (again, route["blocks_in_store"] > 8, cached > 8 * BLOCK) == (text, True, True)
     wait_until(lambda: leases(served, POOL)[0].speeds.store_bytes_per_s > 0, "a measured speed")

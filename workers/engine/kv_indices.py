@@ -24,7 +24,7 @@ class KvIndices(Struct, frozen=True):
 
     caches: list[KvIndex] = []
     hosts: list[KvIndex] = []
-    store: StoreIndex | None = None
+    store: StoreIndex | None = None  # of the first rank; those of the others have the same number
     feeds: list[KvEventFeed] = []
     cleaner: StoreCleaner | None = None  # of the store
 
@@ -36,19 +36,20 @@ def kv_indices(
     wire, keys, events = runner.index, runner.keys, runner.engine.kv_events()
     sources = [source for _rank, source in sorted(events.items())]
     caches = [KvIndex(wire, keys, keys.cached(name), renumbered) for _ in sources]
-    hosts, store, cleaner = list[KvIndex](), None, None
-    if info.tier_block_bytes:
+    hosts, stores, cleaner = list[KvIndex](), list[StoreIndex](), None
+    if info.tier_block_bytes and sources:
         hosts = [KvIndex(wire, keys, keys.tiered(name), renumbered) for _ in sources]
         if pool.tiers is not None and pool.tiers.disk is not None:
-            store = StoreIndex(wire, keys, name, _store_name(pool, pool.tiers, info), renumbered)
+            address = _store_name(pool, pool.tiers, info)
+            stores = [StoreIndex(wire, keys, name, address, renumbered) for _ in sources]
             most = math.inf if pool.tiers.disk_gb is None else pool.tiers.disk_gb * 1e9
             place = open_store(pool.tiers.disk)
-            cleaner = StoreCleaner(place, most, store, wire, keys.cleaning(name), runner.worker)
+            cleaner = StoreCleaner(place, most, stores[0], wire, keys.cleaning(name), runner.worker)
     feeds = [
         KvEventFeed(source, Ledger(pool.block_size, source.own_keys, source.pictures), cache, host=host, store=store)
-        for source, cache, host in zip_longest(sources, caches, hosts)
+        for source, cache, host, store in zip_longest(sources, caches, hosts, stores)
     ]
-    return KvIndices(caches, hosts, store, feeds, cleaner)
+    return KvIndices(caches, hosts, stores[0] if stores else None, feeds, cleaner)
 
 
 def _store_name(pool: Pool, tiers: Tiers, info: EngineInfo) -> str:

@@ -427,6 +427,7 @@ class Worker(Struct, frozen=True, array_like=True):
     media: list[MediaKind] = []  # kinds that its engine takes in prompts
     embeddings: bool = False  # its engine takes encoded pictures
     tier_block_bytes: int = 0  # of KV in a block that a tier behind the engine's cache has; 0: it has none
+    peers: bool = False  # it computes prompts for other workers of its pool, and takes KV from them
 
 
 class Load(Struct, frozen=True, array_like=True):

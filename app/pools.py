@@ -175,6 +175,9 @@ class Pool(_Part):
     task: Task = "generate"
     # prefill: computes prompts for workers of role decode. encode: encodes pictures for all others of the model.
     role: Role = "both"
+    # A worker of role `both` may take the KV of a prompt from another one of the pool instead of computing it. vLLM and
+    # the mock can.
+    peers: bool = False
     # Whether it takes pictures that others have encoded. null: if the file has a pool of role encode for its model.
     embeddings: bool | None = None
     # Whether /v1/completions takes `prompt_embeds`: a prompt as rows of numbers instead of tokens, one for each. vLLM

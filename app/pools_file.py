@@ -87,6 +87,8 @@ def _check_pool(parsed: PoolsFile, where: str, pool: Pool) -> None:
         raise SettingsError(f"{where}.embeddings: a pool of role encode makes them")
     if pool.tiers is not None and (pool.task != "generate" or pool.role == "encode"):
         raise SettingsError(f"{where}.tiers: only pools that generate keep KV")
+    if pool.peers and (pool.task != "generate" or pool.role != "both"):
+        raise SettingsError(f"{where}.peers: only pools that generate, with role both, have them")
     if pool.role == "encode" and pool.data_parallel_size > 1:
         raise SettingsError(f"{where}.data_parallel_size: a pool of role encode has one rank; start more workers")
 

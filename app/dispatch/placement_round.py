@@ -21,6 +21,7 @@ from app.routing.disagg import SplitPlacement, place_split
 from app.routing.encoders import Encoded, Encoder, choose_encoders
 from app.routing.lines import Lines
 from app.routing.needs import is_seeded, unmet_need
+from app.routing.peers import place_with_peer
 from app.routing.policy import Part, can_prefill, can_serve, loaded, place
 from app.routing.shortlist import home, shortlist
 from app.store import clock
@@ -140,7 +141,9 @@ class PlacementRound:
         fleet = self._fleet(group)
         if fleet is None or any(self.views[pool].lines is None or not self._looks_at_prefixes(pool) for pool in group):
             return None
-        if any(self._pools[pool].tiers is not None for pool in group):  # what is loaded has a price of its own
+        if any(
+            self._pools[pool].tiers or self._pools[pool].peers for pool in group
+        ):  # what comes from there has a price
             return None
         options, fits = [], self._fits(inflight)
         for pool in group:
@@ -244,6 +247,8 @@ class PlacementRound:
             split = place_split(ask, here, prefills, decodes, (prefill_rules, rules), rng, turn)
             if split is not None:
                 return split
+        if self._pools[pool := here.placement.pool].peers and _may_split(inflight):
+            return place_with_peer(ask, here, [o for o in decodes if o.candidate.lease.worker.pool == pool], rules, rng)
         return None
 
     def _check_weights(self, inflight: InFlight) -> None:
@@ -320,7 +325,7 @@ class PlacementRound:
         if not mine:  # a prompt of less than a block
             return found
         for to, hashes in self._placed[-_RECENT:]:
-            if to.pool == pool and (blocks := common_blocks(mine, hashes)):
+            if to.pool == pool and not to.pulls and (blocks := common_blocks(mine, hashes)):
                 index = indices[place_id(to.worker, to.rank)]
                 found[index] = max(blocks, found.get(index, 0))
         return found
@@ -341,6 +346,10 @@ def _prefills(inflight: InFlight) -> Groups:
 
     Never for aside requests: they could give way at one of the two workers only.
     """
+    return inflight.prefill_groups if _may_split(inflight) else ()
+
+
+def _may_split(inflight: InFlight) -> bool:
+    """Whether one worker may compute its prompt, and another one decode."""
     job = inflight.job
-    may_split = inflight.may_split and not job.begun and inflight.handoff is None and not job.aside
-    return inflight.prefill_groups if may_split else ()
+    return inflight.may_split and not job.begun and inflight.handoff is None and not job.aside

@@ -45,6 +45,7 @@ class EngineInfo(Struct, frozen=True):
     media: tuple[MediaKind, ...] = ()  # kinds that it takes in prompts
     embeddings: "EmbeddingShape | None" = None  # of encoded pictures that it takes; None: it encodes them itself
     tier_block_bytes: int = 0  # of KV in a block, where it has tiers and tells what they hold
+    peers: bool = False  # with the role both, it computes prompts for engines like it, and takes KV from them
 
 
 class EngineStats(Struct, frozen=True):

@@ -82,8 +82,8 @@ def line(c: Candidate, fleet: Fleet, now: float) -> float:
 
 
 def load_part(c: Candidate) -> float:
-    """Seconds by which a fuller engine takes longer."""
-    return _STEP_S * load(c)
+    """Seconds by which a fuller engine takes longer, and until it has a free seat."""
+    return _STEP_S * load(c) + _wait_for_seat(c)
 
 
 def pull_cost(ask: Ask, option: Option) -> Cost:
@@ -93,6 +93,20 @@ def pull_cost(ask: Ask, option: Option) -> Cost:
     block_s = c.lease.worker.block_bytes / speed
     wait = _wait_for_blocks(ask, option) + load_part(c) + c.pulls * block_s
     return Cost(wait, missing_blocks(ask, option) * block_s)
+
+
+def lend_cost(ask: Ask, option: Option, fleet: Fleet) -> Cost:
+    """Seconds until a prompt's last tokens are computed where the others are cached, and the delay of requests there.
+
+    It is the first of the requests that wait there, so it waits for one prompt, and for one seat.
+    """
+    c = option.candidate
+    speed = fleet.tokens_per_s[c.lease.worker.pool]
+    begun = c.tokens / c.waiting / speed if c.waiting else 0.0
+    seat = c.lease.speeds.request_s / c.requests if c.requests >= c.lease.worker.max_running else 0.0
+    prefill = uncached_tokens(ask, option) / speed
+    wait = _wait_for_blocks(ask, option) + begun + seat + _STEP_S * load(c)
+    return Cost(wait, prefill, prefill * c.requests)
 
 
 def missing_blocks(ask: Ask, option: Option) -> int:
@@ -141,6 +155,15 @@ def held_blocks(c: Candidate) -> float:
 def load(c: Candidate) -> float:
     """1 when the requests there fill all seats, or all blocks."""
     return max(c.requests / c.lease.worker.max_running, held_blocks(c) / max(1, c.lease.worker.total_blocks))
+
+
+def _wait_for_seat(c: Candidate) -> float:
+    """Seconds until as many requests have ended as there are too many for another one.
+
+    By Little's law requests / request_s end each second: that time counts from their arrival, as these requests do.
+    """
+    most = c.lease.worker.max_running
+    return (c.requests + 1 - most) / c.requests * c.lease.speeds.request_s if c.requests >= most else 0.0
 
 
 def _wait_for_blocks(ask: Ask, option: Option) -> float:

@@ -13,7 +13,7 @@ from app.routing.cost import Fleet, kv_cost, pull_cost
 from app.routing.policy import can_serve, place
 
 # From the end of a prefill to the beginning of the decode task, transfer excluded: ops/bench/RESULTS.md.
-_HOP_S = 0.005
+HOP_S = 0.005
 
 
 class SplitPlacement(Struct, frozen=True):
@@ -45,10 +45,10 @@ def place_split(
     except (NoWorker, Saturated):
         return None
     able = [o for o in decodes if can_serve(o.candidate)]
-    home, target = _option(here.placement, able), _option(to.placement, able)
+    home, target = option_of(here.placement, able), option_of(to.placement, able)
     return (
         SplitPlacement(far, to)
-        if _is_better(ask, home, _option(far.placement, prefills), target, prefills, able)
+        if _is_better(ask, home, option_of(far.placement, prefills), target, prefills, able)
         else None
     )
 
@@ -64,15 +64,15 @@ def _is_better(
         return there.wait <= longest
     pull = pull_cost(ask, target)
     here = kv_cost(ask, home, Fleet.of(*sides[::-1]), 1.0)
-    return there.total + _HOP_S + pull.total <= here.total + here.prefill * _decoding(home.candidate)
+    return there.total + HOP_S + pull.total <= here.total + here.prefill * decoding(home.candidate)
 
 
-def _decoding(c: Candidate) -> int:
+def decoding(c: Candidate) -> int:
     """Requests whose next token is delayed by a prefill there: those that have their first token."""
     return max(0, c.requests - c.waiting)
 
 
-def _option(to: Placement, options: Sequence[Option]) -> Option:
+def option_of(to: Placement, options: Sequence[Option]) -> Option:
     return next(o for o in options if (o.candidate.lease.worker.id, o.candidate.rank) == (to.worker, to.rank))
 
 

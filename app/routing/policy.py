@@ -52,10 +52,11 @@ def place(
     else:
         scored = _SCORES[rules.policy](free, rng, turn)
     best = pick(scored, rules, ask.session, rng)
-    return Decision(_placement(ask, best, part), scored, rules.policy)
+    return Decision(placement(ask, best, part), scored, rules.policy)
 
 
-def _placement(ask: Ask, best: Option, part: Part) -> Placement:
+def placement(ask: Ask, best: Option, part: Part) -> Placement:
+    """What a request, or a stage of it, takes there."""
     lease = best.candidate.lease
     missing, tokens = missing_blocks(ask, best), uncached_tokens(ask, best)
     blocks = missing if part == "prefill" else new_blocks(ask, best)
@@ -92,6 +93,11 @@ def can_serve(c: Candidate) -> bool:
 
 def can_prefill(c: Candidate) -> bool:
     return not c.lease.draining and c.lease.worker.role == "prefill" and c.lease.worker.block_bytes > 0
+
+
+def can_lend(c: Candidate) -> bool:
+    """Whether it gives the KV of a prompt to another worker of its pool."""
+    return not c.lease.draining and c.lease.worker.peers and c.lease.worker.block_bytes > 0
 
 
 def is_full(c: Candidate) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import islice
 
+from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from app.engines.base import EmbeddingShape, EncodeRequest, EngineInfo, GenerateRequest, MediaInput
@@ -55,6 +56,14 @@ class EngineRequests:
             media,
             self._tiers(),
         )
+
+    async def prefill(self, job: Job, handoff: Handoff | None, weights: str) -> GenerateRequest:
+        """A prompt for another worker, which goes before whole requests: it takes a seat for its last step only.
+
+        Raises: as `generation`.
+        """
+        request = await self.generation(job, handoff, weights)
+        return replace(request, priority=request.priority - ASIDE_PRIORITY) if self._info.peers else request
 
     def _tiers(self) -> TierUse:
         if not self._info.tier_block_bytes:

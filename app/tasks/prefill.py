@@ -85,7 +85,7 @@ async def compute(runner: Runner, job: Job, rendezvous: Rendezvous | None) -> Co
         log.warning("message_came_twice", run=job.run, x_request_id=job.x_request_id)
         return None  # the first token is out, and the decode worker has the rest
     taken, emitter = clock.now(), runner.emitters.of(job)
-    request, weights = await runner.requests.generation(job, rendezvous, runner.weights), runner.weights
+    request, weights = await runner.requests.prefill(job, rendezvous, runner.weights), runner.weights
     done = await runner.engine.prefill(request)
     handle = None if done.handoff is None else replace(done.handoff, weights=weights)
     first, o = clock.now(), done.output

@@ -41,6 +41,8 @@ BLOCK = 32
 TEXT = (
     "The lighthouse keeper opened the old door, looked over the grey sea and thought of the boat that was late. " * 50
 )
+WITH_TIERS: dict[str, Any] = {"tiers": {"host_gb": 0.1}}
+PEERS: dict[str, Any] = {"role": "both", "peers": True}
 _ids = count()
 
 
@@ -105,8 +107,13 @@ def logprobs(outputs: list[StepOutput]) -> list[TokenLogprob]:
 @pytest_asyncio.fixture(
     loop_scope="module",
     scope="module",
-    params=[None, pytest.param({"host_gb": 0.1}, marks=pytest.mark.tiers)],
-    ids=["alone", "with tiers"],
+    params=[
+        {},
+        pytest.param(WITH_TIERS, marks=pytest.mark.tiers),
+        pytest.param(PEERS, marks=pytest.mark.tiers),
+        pytest.param(WITH_TIERS | PEERS, marks=pytest.mark.tiers),
+    ],
+    ids=["alone", "with tiers", "peers", "peers with tiers"],
 )
 async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
     """Each on its own core: on the same one they slow each other ten-fold."""
@@ -116,7 +123,7 @@ async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
     infos: list[EngineInfo] = []
     for i, role in enumerate(("prefill", "decode")):
         settings = {"model": "test", "engine": "vllm", "path": model, "role": role, "block_size": BLOCK}
-        settings["tiers"] = request.param
+        settings |= request.param
         args = {"kv_cache_memory_bytes": 2**28}
         pool = Pool.model_validate(settings | {"max_running": 4, "max_model_len": 1024, "args": args})
         with forks_of("vllm"), pytest.MonkeyPatch.context() as env:  # which each engine's processes inherit
@@ -133,7 +140,7 @@ async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
 
 
 @pytest.mark.tiers
-@pytest.mark.parametrize("pair", [{"host_gb": 0.1}], indirect=True, ids=["with tiers"])
+@pytest.mark.parametrize("pair", [WITH_TIERS], indirect=True, ids=["with tiers"])
 async def test_a_prefix_from_host_memory_is_handed_over(pair: Pair) -> None:
     prompt = pair.prompt(300)
     first = await pair.handed_over(prompt)
@@ -143,6 +150,23 @@ async def test_a_prefix_from_host_memory_is_handed_over(pair: Pair) -> None:
     assert found.cached_tokens >= 300 // BLOCK * BLOCK
     assert found.output is not None
     assert said([found.output, *await steps(pair.decode, going_on(prompt, found))]) == said(first)
+
+
+@pytest.mark.tiers
+@pytest.mark.parametrize("pair", [PEERS], indirect=True, ids=["peers"])
+async def test_peers_take_kv_from_each_other(pair: Pair) -> None:
+    """Also at the same time, and while both answer requests of their own."""
+    back = Pair(pair.decode, pair.prefill, pair.info, pair.text)
+    prompts = [pair.prompt(300) for _ in range(4)]
+    own = [
+        asyncio.create_task(steps(engine, asked(prompts[0], max_tokens=64))) for engine in (pair.prefill, pair.decode)
+    ]
+    here, there = await asyncio.gather(pair.handed_over(prompts[1]), back.handed_over(prompts[2]))
+    alone = [await steps(pair.prefill, asked(prompts[1])), await steps(pair.decode, asked(prompts[2]))]
+    assert [said(here), said(there)] == [said(outputs) for outputs in alone]
+    first, second = await asyncio.gather(*own)
+    assert said(first) == said(second)
+    assert all(outputs[1].pulled is not None for outputs in (here, there))
 
 
 @pytest.mark.parametrize("tokens", [9, 8 * BLOCK, 301])

@@ -43,7 +43,7 @@ def packed(places: dict[bytes, bytes]) -> bytes:
 def entries(random: Random) -> dict[bytes, bytes]:
     def entry() -> bytes:
         requests, blocks, tokens = random.randint(0, 8), random.randint(0, 300), random.randint(0, 3000)
-        return ENTRY.pack(requests, blocks, tokens, 1, 0, 0, 0, random.uniform(1e12, 2e12))
+        return ENTRY.pack(requests, blocks, tokens, 1, 0, 0, 0, random.uniform(1e12, 1.7e12))
 
     return {f"{number}".encode(): packed({f"w{number}".encode(): entry()}) for number in range(COUNT)}
 

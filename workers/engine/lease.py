@@ -81,6 +81,7 @@ class LeaseKeeper:
             media=list(info.media),
             embeddings=info.embeddings is not None,
             tier_block_bytes=info.tier_block_bytes,
+            peers=info.peers,
         )
 
     async def register(self) -> None:

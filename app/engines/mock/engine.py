@@ -118,6 +118,7 @@ class MockEngine:
             embeddings=EmbeddingShape(self._args.embedding_width, "float32") if self._pool.embeddings else None,
             computes=self._pool.role != "encode",
             tier_block_bytes=self._args.handoff.block_bytes if self._pool.tiers and self._args.kv_events else 0,
+            peers=self._pool.peers and not self._rooms.meets_at,
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:

@@ -123,6 +123,8 @@ def _check(pool: Pool, given: Mapping[str, Any]) -> None:
     """What SGLang would not refuse. Raises: SettingsError."""
     if pool.task == "classify":
         raise SettingsError("task=classify: this adapter of SGLang generates and embeds")
+    if pool.peers:
+        raise SettingsError("peers: an SGLang that answers computes no prompts for others, and takes no KV")
     if pool.role == "prefill" and pool.data_parallel_size > 1 and not given.get("enable_dp_attention"):
         raise SettingsError(
             f"data_parallel_size={pool.data_parallel_size}: nobody finds the second rank of an SGLang that prefills, "

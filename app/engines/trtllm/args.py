@@ -116,6 +116,8 @@ def _check_own(pool: Pool, said: Mapping[str, Any], *, autodeploy: bool) -> None
     """Raises: SettingsError where the pool's own settings say something else."""
     if pool.tiers is not None and pool.tiers.disk is not None:
         raise SettingsError(f"tiers.disk={pool.tiers.disk}: TensorRT-LLM's own is args.kv_cache_config.disk_cache_path")
+    if pool.peers:  # it has no overlap scheduler where it computes prompts for others
+        raise SettingsError("peers: a TensorRT-LLM that answers computes no prompts for others")
     if autodeploy and pool.data_parallel_size > 1:
         raise SettingsError(f"data_parallel_size={pool.data_parallel_size}: AutoDeploy has no attention-DP ranks")
     if said.get("enable_attention_dp") and said.get("tensor_parallel_size", 1) != pool.data_parallel_size:

@@ -57,7 +57,7 @@ _CPU_DEFAULTS = {"dtype": "float32", "enforce_eager": True, "kv_cache_memory_byt
 
 # After a failed pull the decode task computes the prompt, and reports it; vLLM's "recompute" would do so silently.
 _TRANSFER = {"kv_connector": "NixlConnector", "kv_load_failure_policy": "fail"}
-_KV_ROLE = {"prefill": "kv_producer", "decode": "kv_consumer"}  # vLLM deprecates "kv_both" for this connector
+_KV_ROLE = {"prefill": "kv_producer", "decode": "kv_consumer"}  # vLLM deprecates "kv_both" where one of these fits
 # vLLM's second model runner has another interface for logits processors; `force.py` is written for the first.
 _FORCE_ENVIRONMENT = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
 _FORCE = "app.engines.vllm.force:ForceBegun"
@@ -156,8 +156,9 @@ def _add_pictures(given: dict[str, Any], role: Role, folder: str) -> None:
 def _add_transfer(given: dict[str, Any], pool: Pool) -> bool:
     """The KVTransferConfig, and whether the pool hands KV over. Raises: SettingsError."""
     transfer = given.get("kv_transfer_config", {})  # null turns it off
-    if pool.role in _KV_ROLE and isinstance(transfer, dict):
-        ours = _TRANSFER | {"kv_role": _KV_ROLE[pool.role]}
+    role = "kv_both" if pool.peers else _KV_ROLE.get(pool.role)
+    if role is not None and isinstance(transfer, dict):
+        ours = _TRANSFER | {"kv_role": role}
         if current_platform.is_cpu():
             ours["kv_buffer_device"] = "cpu"
         given["kv_transfer_config"] = ours | transfer
@@ -185,8 +186,8 @@ def _runner(fields: dict[str, Any]) -> dict[str, str]:
 def _check_speculation(given: dict[str, Any]) -> None:
     if given.get("speculative_config"):
         raise SettingsError(
-            "args.speculative_config: not in pools with args.kv_transfer_config or a role: with it, vLLM takes no "
-            "logits processor, and these pools have one"
+            "args.speculative_config: not in pools with args.kv_transfer_config, peers or a role: with it, vLLM takes "
+            "no logits processor, and these pools have one"
         )
 
 

@@ -135,6 +135,7 @@ class VllmEngine:
             embeddings=shape(config) if self._pool.embeddings else None,
             computes=self._pool.role != "encode",
             tier_block_bytes=block_bytes(config) if self._pool.tiers else 0,
+            peers=self._pool.peers and self._lender is not None,
         )
         return self._info
 

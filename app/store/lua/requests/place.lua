@@ -55,7 +55,7 @@ for k = 2, last, 6 do
   redis.call('HSET', KEYS[k + 1], ARGV[1], table.concat({blocks, tokens, rank, pulls, ARGV[5]}, ','))
   count(KEYS[k + 2], worker, rank, 1, tonumber(blocks), tonumber(tokens), 1, tonumber(pulls))
   redis.call('HSET', KEYS[k + 3], ARGV[1], first .. rank)
-  if string.sub(rank, -1) ~= 'a' then
+  if string.sub(rank, -1) ~= 'a' and pulls == '0' then -- what is pulled comes after what is asked for there now
     start(KEYS[k + 4], ARGV[1], place_of(worker, rank), ARGV[4], ARGV[3])
   end
   if message ~= '' then

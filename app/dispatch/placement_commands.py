@@ -66,7 +66,7 @@ def placement(
             keys.starting(to.pool),
             keys.request(job.run) if broker_apart else queue,
         ]
-        rank = f"{to.rank}a" if job.aside else to.rank
+        rank = f"{to.rank}a" if job.aside or to.lends else to.rank
         if broker_apart and message:
             apart.append(("LPUSH", queue, message))
         pushed = b"" if broker_apart else message

@@ -277,7 +277,7 @@ class PlacementRound:
     def _reserve(self, to: Placement, inflight: InFlight) -> None:
         view = self.views[to.pool]
         index = view.indices[place_id(to.worker, to.rank)]
-        view.candidates[index] = loaded(view.candidates[index], to, aside=inflight.job.aside)
+        view.candidates[index] = loaded(view.candidates[index], to, aside=inflight.job.aside or to.lends)
         if not self._alone:
             self._placed.append((to, self._hashes(inflight, to.pool)))
 

@@ -1,14 +1,16 @@
 """The workers of one pool, as this process last heard of them. No I/O."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from operator import itemgetter
 from random import Random
+from statistics import fmean
 from struct import unpack
 from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from app.dispatch.loads import ENTRY, NOTHING, Loads
 from app.ids import PlaceId, WorkerId, place_id
@@ -63,7 +65,7 @@ class PoolFleet:
     def set(self, leases: Mapping[WorkerId, Lease | None]) -> None:
         """Takes over the leases of all workers; None: it has gone, or its lease isn't understood."""
         self.leases = {worker: lease for worker, lease in leases.items() if lease is not None}
-        places = [(lease, rank) for lease in self.leases.values() for rank in range(lease.worker.ranks)]
+        places = [(lease, rank) for lease in _timed(self.leases.values()) for rank in range(lease.worker.ranks)]
         names = [place_id(lease.worker.id, rank) for lease, rank in places]
         encoded = {name.encode(): i for i, name in enumerate(names)}
         if encoded != self._names:
@@ -176,3 +178,15 @@ class PoolFleet:
 
 def _numbers(packed: bytes) -> frozenset[int]:
     return frozenset(unpack(f">{len(packed) // 4}I", packed))
+
+
+def _timed(leases: Collection[Lease]) -> list[Lease]:
+    """A worker where no request has ended yet has the others' mean: its requests take as long."""
+    measured = [lease.speeds.request_s for lease in leases if lease.speeds.request_s]
+    if not measured or len(measured) == len(leases):
+        return [*leases]
+    mean = fmean(measured)
+    return [
+        lease if lease.speeds.request_s else replace(lease, speeds=replace(lease.speeds, request_s=mean))
+        for lease in leases
+    ]

@@ -100,6 +100,7 @@ class Placement(Struct, frozen=True):
     cached: int  # blocks expected in the cache
     pulls: int = 0  # blocks to pull from the prefill worker; then `tokens` is 0
     tiered: Tiered = NOT_TIERED  # blocks expected to be loaded
+    lends: bool = False  # for another worker of its pool, and for a step only: it counts as an aside request does
 
 
 class Cost(Struct, frozen=True):

@@ -103,7 +103,8 @@ def lend_cost(ask: Ask, option: Option, fleet: Fleet) -> Cost:
     c = option.candidate
     speed = fleet.tokens_per_s[c.lease.worker.pool]
     begun = c.tokens / c.waiting / speed if c.waiting else 0.0
-    seat = c.lease.speeds.request_s / c.requests if c.requests >= c.lease.worker.max_running else 0.0
+    most = c.lease.worker.max_running
+    seat = c.lease.speeds.request_s / most if c.requests >= most else 0.0
     prefill = uncached_tokens(ask, option) / speed
     wait = _wait_for_blocks(ask, option) + begun + seat + _STEP_S * load(c)
     return Cost(wait, prefill, prefill * c.requests)
@@ -160,10 +161,10 @@ def load(c: Candidate) -> float:
 def _wait_for_seat(c: Candidate) -> float:
     """Seconds until as many requests have ended as there are too many for another one.
 
-    By Little's law requests / request_s end each second: that time counts from their arrival, as these requests do.
+    By Little's law max_running / request_s end a second.
     """
     most = c.lease.worker.max_running
-    return (c.requests + 1 - most) / c.requests * c.lease.speeds.request_s if c.requests >= most else 0.0
+    return max(0, c.requests + 1 - most) / most * c.lease.speeds.request_s
 
 
 def _wait_for_blocks(ask: Ask, option: Option) -> float:

@@ -36,7 +36,7 @@ def place_with_peer(
     stays = kv_cost(ask, home, fleet, 1.0)
     if lends.total + HOP_S + pull_cost(ask, taker).total >= stays.total + stays.prefill * decoding(home.candidate):
         return None
-    return SplitPlacement(Decision(placement(bare, lender, "prefill"), costs), to)
+    return SplitPlacement(Decision(replace(placement(bare, lender, "prefill"), lends=True), costs), to)
 
 
 def _gains(lender: Option, taker: Option) -> bool:

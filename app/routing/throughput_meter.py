@@ -20,7 +20,7 @@ class ThroughputMeter:
 
     def __init__(self, ranks: int = 1) -> None:
         self._ranks = ranks
-        self._began: dict[RunId, float] = {}  # when each request came
+        self._began: dict[RunId, float] = {}  # when each request came; if it has waited for a seat, when it had one
         self._last: dict[int, float] = {}  # rank → time of the last request's first token
         self._start: float | None = None
         self._now = 0.0
@@ -44,11 +44,16 @@ class ThroughputMeter:
         self._fade(now)
         self._prefills += 1
         if queued:
+            self.has_seat(run, now)
             return
         self._busy_s += took
         if tokens >= _LEAST_TOKENS:
             self._tokens += tokens
             self._token_s += took
+
+    def has_seat(self, run: RunId, now: float) -> None:
+        """It has waited for one until now, and held nothing."""
+        self._began[run] = now
 
     def pulled(self, size: int, seconds: float, now: float) -> None:
         """A prompt's KV, `size` bytes, was pulled from another engine in `seconds`."""

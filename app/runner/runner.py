@@ -186,7 +186,7 @@ class Runner:
             raise StoreDown(f"XYLEM_REDIS_URL: Redis does not answer: {exc}") from exc
         self.broker = async_client(self.settings.broker_url) if self.settings.broker_url else self.redis
         info = await self.engine.start()
-        self.block_size, self.computes = info.block_size, info.computes
+        self.block_size, self.computes, self._peers = info.block_size, info.computes, info.peers
         self._clients = [self.redis, *map(async_client, self.settings.token_redis_urls)]
         self._wires = [Wire(client) for client in self._clients]
         index = async_client(self.settings.index_url) if self.settings.index_url else self.redis
@@ -203,7 +203,7 @@ class Runner:
     def take(self, info: EngineInfo) -> None:
         """What the engine is, before its first request or while it has none."""
         self.requests = EngineRequests(self.worker, self.keys, self.redis, self.pictures, info, self.speeds)
-        self.throughput = Throughput(info.ranks, info.max_running * info.ranks)
+        self.throughput = Throughput(info.ranks, info.max_running * info.ranks, self.is_apart)
         self.gates = [YieldGate(info, self._rules, self.engine.stats, self.throughput.read) for _ in range(info.ranks)]
 
     def speeds(self, stats: EngineStats | None = None) -> Speeds:
@@ -239,6 +239,10 @@ class Runner:
         watcher = self.watchers.get(job.run)
         if watcher is not None:
             watcher(step, of)
+
+    def is_apart(self, job: Job) -> bool:
+        """Whether it is none of the load that other requests meet: aside, or a prompt for a worker of this pool."""
+        return job.aside or (self._peers and job.stage_of(self.worker).kind == "prefill")
 
     def gate(self, job: Job) -> YieldGate:
         return self.gates[job.stage_of(self.worker).rank]

@@ -1,12 +1,12 @@
 """How fast one worker's engine is, and how long it has been busy."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
 from msgspec.structs import replace
 
-from app.messages import Job, Speeds
+from app.messages import Job, KvTransfer, Speeds
 from app.routing.throughput_meter import ThroughputMeter
 from app.runner.busy_time import BusyTime
 
@@ -14,10 +14,12 @@ _SPEED = 10_000.0  # prompt tokens a second, assumed for an engine that has comp
 
 
 class Throughput:
-    """Measures online requests, which count as the worker's load, apart from aside ones."""
+    """Measures online requests, which count as the worker's load, apart from others."""
 
-    def __init__(self, ranks: int, seats: int) -> None:
-        self.online, self.aside = ThroughputMeter(ranks), ThroughputMeter(ranks)
+    def __init__(self, ranks: int, seats: int, apart: Callable[[Job], bool]) -> None:
+        """`apart`: whether a request is none of the load."""
+        self._apart = apart
+        self.online, self.apart = ThroughputMeter(ranks), ThroughputMeter(ranks)
         self.working, self._seats = BusyTime(), seats
 
     @contextmanager
@@ -32,15 +34,27 @@ class Throughput:
 
     def first_token(self, job: Job, rank: int, tokens: int) -> None:
         """`tokens` of its prompt were computed, on data-parallel rank `rank`."""
-        queued = self.working.requests > self._seats
-        self._of(job).first_token(job.run, rank, tokens, monotonic(), queued=queued)
+        self._of(job).first_token(job.run, rank, tokens, monotonic(), queued=self._queued)
+
+    def pulled(self, job: Job, transfer: KvTransfer | None) -> None:
+        """The first output of a request whose prompt's KV came from another engine."""
+        meter, now = self._of(job), monotonic()
+        if self._queued:
+            meter.has_seat(job.run, now)
+        if transfer is not None and transfer.seconds:
+            meter.pulled(transfer.size, transfer.seconds, now)
+
+    @property
+    def _queued(self) -> bool:
+        """Whether requests wait for a seat, perhaps."""
+        return self.working.requests > self._seats
 
     def read(self) -> Speeds:
-        """Speeds of online requests; without any yet, prefill speed is that of aside ones."""
+        """Speeds of online requests; without any yet, prefill speed is that of the others."""
         now = monotonic()
         pace = self.online.read(now)
-        speed = pace.prefill_tokens_per_s or self.aside.read(now).prefill_tokens_per_s or _SPEED
+        speed = pace.prefill_tokens_per_s or self.apart.read(now).prefill_tokens_per_s or _SPEED
         return replace(pace, prefill_tokens_per_s=speed)
 
     def _of(self, job: Job) -> ThroughputMeter:
-        return self.aside if job.aside else self.online
+        return self.apart if self._apart(job) else self.online

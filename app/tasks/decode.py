@@ -4,7 +4,6 @@ Its arguments are ids and a handoff: prompts must not be in the broker's message
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -145,8 +144,8 @@ def _report_first_output(
         report.cached_tokens = o.cached_tokens if handoff is None else job.cached_tokens
     if handoff is None:
         runner.prefilled(job, len(job.prompt) + job.encoder_tokens - o.cached_tokens)
-    elif o.pulled is not None and o.pulled.seconds:
-        runner.throughput.online.pulled(o.pulled.size, o.pulled.seconds, time.monotonic())
+    else:
+        runner.throughput.pulled(job, o.pulled)
     if o.finish is None or job.sampling.n > 1:
         runner.emitters.of(job).prefilled(job.run)
 

@@ -16,7 +16,7 @@ def served(paces: Throughput, job: Job) -> None:
 
 
 def test_those_that_give_way_are_no_load_to_others_but_tell_how_fast_the_engine_is() -> None:
-    paces = Throughput(1, 8)
+    paces = Throughput(1, 8, lambda job: job.aside)
     unknown = paces.read().prefill_tokens_per_s
     served(paces, replace(JOB, aside=True))
     assert paces.online.read(1e9).prefill_tokens_per_s == 0
@@ -24,7 +24,7 @@ def test_those_that_give_way_are_no_load_to_others_but_tell_how_fast_the_engine_
 
 
 def test_what_the_others_measured_goes_before() -> None:
-    paces = Throughput(1, 8)
+    paces = Throughput(1, 8, lambda job: job.aside)
     served(paces, JOB)
     measured = paces.read().prefill_tokens_per_s
     served(paces, replace(JOB, request=RequestId("other"), aside=True))

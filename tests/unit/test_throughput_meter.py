@@ -95,3 +95,15 @@ def test_waiting_for_a_seat_is_no_prefill() -> None:
     assert pace.prefill_tokens_per_s == pytest.approx(20_000)
     assert pace.busy < 0.02
     assert pace.prefills_per_s > 0.8
+
+
+def test_a_request_has_its_seat_from_the_end_of_its_wait_on() -> None:
+    """Two seconds, whether its prompt was computed there or pulled."""
+    meter = ThroughputMeter()
+    for name in ("computed", "pulled"):
+        meter.begin(run(name), 0.0)
+    meter.first_token(run("computed"), 0, 2000, 8.0, queued=True)
+    meter.has_seat(run("pulled"), 8.0)
+    for name in ("computed", "pulled"):
+        meter.end(run(name), 10.0)
+    assert meter.read(10.0).request_s == pytest.approx(2)

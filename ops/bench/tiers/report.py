@@ -25,6 +25,8 @@ TARGETS: dict[str, tuple[float, bool] | None] = {  # the target, and whether it 
     "p99_itl_cached_ms": None,
     "p99_itl_loaded_ms": None,
     "rolling_restart_hit_ratio_without": None,
+    "peers_ttft_ratio": None,
+    "peers_answer_ratio": None,
     "hit_rate_before": None,
     "hit_rate_before_without": None,
 }

@@ -140,8 +140,6 @@ class PlacementRound:
         fleet = self._fleet(group)
         if fleet is None or any(self.views[pool].lines is None or not self._looks_at_prefixes(pool) for pool in group):
             return None
-        if any(self._pools[pool].tiers is not None for pool in group):  # what is loaded has a price of its own
-            return None
         options, fits = [], self._fits(inflight)
         for pool in group:
             view, homes = self.views[pool], []

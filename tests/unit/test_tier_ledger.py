@@ -20,7 +20,7 @@ def in_tier(medium: str, *blocks: int) -> BlockStored:
 
 
 def test_a_block_in_a_tier_has_the_hash_that_it_has_on_the_device() -> None:
-    ledger = Ledger(SIZE)
+    ledger = Ledger(SIZE, has_store=True)
     ledger.apply([on_device(7, 8), in_tier("CPU", 7, 8), in_tier("STORAGE", 7)])
     assert ledger.host.take() == Changes(False, SALTED, [])
     assert ledger.store.take() == Changes(False, SALTED[:1], [])
@@ -28,7 +28,7 @@ def test_a_block_in_a_tier_has_the_hash_that_it_has_on_the_device() -> None:
 
 
 def test_it_keeps_it_when_the_device_has_evicted_the_block() -> None:
-    ledger = Ledger(SIZE)
+    ledger = Ledger(SIZE, has_store=True)
     ledger.apply([on_device(7, 8), in_tier("CPU", 7, 8), BlockRemoved([7, 8], "GPU"), in_tier("STORAGE", 8)])
     assert (len(ledger), ledger.host.blocks(), ledger.store.blocks()) == (0, SALTED, SALTED[1:])
     ledger.apply([BlockRemoved([8], "CPU")])
@@ -37,7 +37,7 @@ def test_it_keeps_it_when_the_device_has_evicted_the_block() -> None:
 
 def test_what_a_new_process_loads_is_named_once_it_is_on_the_device() -> None:
     """It comes through the host's memory first."""
-    ledger = Ledger(SIZE)
+    ledger = Ledger(SIZE, has_store=True)
     ledger.apply([in_tier("CPU", 7, 8)])
     assert (len(ledger.host), ledger.host.take()) == (0, None)
     ledger.apply([on_device(7, 8)])
@@ -45,13 +45,13 @@ def test_what_a_new_process_loads_is_named_once_it_is_on_the_device() -> None:
 
 
 def test_a_clear_forgets_the_hosts_memory_and_not_the_store() -> None:
-    ledger = Ledger(SIZE)
+    ledger = Ledger(SIZE, has_store=True)
     ledger.apply([on_device(7), in_tier("CPU", 7), in_tier("STORAGE", 7), AllBlocksCleared()])
     assert ledger.host.take() == Changes(True, [], [])
     assert ledger.store.take() == Changes(False, SALTED[:1], [])
 
 
 def test_a_block_of_another_group_of_layers_counts_nowhere() -> None:
-    ledger = Ledger(SIZE)
+    ledger = Ledger(SIZE, has_store=True)
     ledger.apply([on_device(7), BlockStored([7], None, [1] * SIZE, SIZE, "CPU", group_idx=1)])
     assert ledger.host.take() is None

@@ -68,7 +68,6 @@ class FleetReader:
             )
             for name, pool in pools.items()
         }
-        self._tiered = {name for name, pool in pools.items() if pool.tiers is not None}
         self._models = {name: pool.model for name, pool in pools.items()}
         self._misfits: dict[WorkerId, str] = {}  # as last told
         # The version that most workers of a pool had in the last read, if not its own.
@@ -227,7 +226,7 @@ class FleetReader:
 
     def _has_tiers(self, pool: PoolId) -> bool:
         """Whether tiers are looked up: an engine that reports no events tells nothing of them either."""
-        return pool in self._tiered and not self._fleets[pool].guessed
+        return self._fleets[pool].has_tiers and not self._fleets[pool].guessed
 
     def _older(self, question: "_Question", raws: Sequence[bytes | None]) -> dict[WorkerId, Lease | None]:
         """The leases of workers of wire version 1, which tell no change."""

@@ -141,9 +141,7 @@ class PlacementRound:
         fleet = self._fleet(group)
         if fleet is None or any(self.views[pool].lines is None or not self._looks_at_prefixes(pool) for pool in group):
             return None
-        if any(
-            self._pools[pool].tiers or self._pools[pool].peers for pool in group
-        ):  # what comes from there has a price
+        if any(self._pools[pool].peers for pool in group):  # a pair of places may be cheaper
             return None
         options, fits = [], self._fits(inflight)
         for pool in group:

@@ -49,7 +49,8 @@ class PoolFleet:
         self.lapsed: set[WorkerId] = set()  # members of the pool that have no lease
         self.weights = ""  # the version that most workers have, if it isn't the pool's own
         self.homes: dict[str, list[int]] = {}  # by session: the places that it prefers, see `routing/shortlist.py`
-        self.lines: Lines | None = None  # where there are many places, and all compute prompts
+        self.has_tiers = False  # some worker has
+        self.lines: Lines | None = None  # where there are many places, and all compute prompts and load none
         self.speeds: PoolSpeeds | None = None
         self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
         self._caches: dict[int, int] = {}  # number of a KV cache → its place's index
@@ -78,6 +79,7 @@ class PoolFleet:
         self.guessed = [name for name, (lease, _) in zip(names, places, strict=True) if not lease.worker.kv_events]
         self.older = [(lease.worker.id, rank) for lease, rank in places if lease.wire < WIRE_VERSION]
         self._places, self._numbers = places, None
+        self.has_tiers = any(lease.worker.tier_block_bytes for lease in self.leases.values())
         versions = Counter(lease.state.weights for lease in self.leases.values())
         self.weights = versions.most_common(1)[0][0] if versions else ""
 
@@ -112,7 +114,8 @@ class PoolFleet:
     def _begin_lines(self) -> None:
         self.speeds = PoolSpeeds.of([lease for lease, _rank in self._places])
         many = len(self._places) >= _MANY and all(lease.worker.computes for lease in self.leases.values())
-        self.lines = Lines(self._candidates, self.speeds, self._rng) if many else None
+        alike = many and not self.has_tiers  # what is loaded has a price of its own
+        self.lines = Lines(self._candidates, self.speeds, self._rng) if alike else None
 
     def _candidate(self, index: int, entry: bytes) -> Candidate:
         assert self._limits is not None

@@ -26,12 +26,14 @@ class BlockStored(Struct, frozen=True, tag=True):
     extra_keys: list[list[Any] | None] | None = None
     group_idx: int | None = None
     cache_salt: str | None = None  # SGLang's, which has no extra_keys: LoRA name and salt are fields
+    locality: str | None = None  # of a tier: LOCAL or REMOTE, as seen from the engine
 
 
 class BlockRemoved(Struct, frozen=True, tag=True):
     block_hashes: list[EngineHash]
     medium: str | None = None
     group_idx: int | None = None
+    locality: str | None = None
 
 
 class AllBlocksCleared(Struct, frozen=True, tag=True):

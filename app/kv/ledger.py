@@ -1,5 +1,6 @@
 """The blocks that one engine has cached: its block hashes translated into ours. No I/O."""
 
+import math
 from collections.abc import Iterable, Mapping
 
 from app.kv.blocks import chain, media_key, root
@@ -8,8 +9,9 @@ from app.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHas
 from app.kv.stand_ins import OpenPicture, has_stand_ins, translate
 from app.kv.tier_ledger import TierLedger
 
-_DEVICE = (None, "GPU")
-_HOST, _STORE = "CPU", "STORAGE"  # vLLM's names of the tiers
+# Where blocks lie, as vLLM and SGLang name it. Connectors have other names besides, and small letters.
+_DEVICE, _STORE, _ELSEWHERE = "GPU", "STORAGE", "EXTERNAL"
+_REMOTE = "REMOTE"  # a locality: on another host
 # Hybrid models cache several groups of layers, each with its own blocks; only the first counts.
 _GROUP = (None, 0)
 
@@ -22,8 +24,13 @@ class Ledger:
         block_size: int,
         own_keys: Mapping[bytes, tuple[str, int] | None] = {},
         pictures: Mapping[int, tuple[int, str]] = {},
+        *,
+        has_store: bool = False,
+        most_in_host: float = math.inf,
     ) -> None:
-        """`own_keys`, `pictures`: as in `KvEventSource`."""
+        """`own_keys`, `pictures`: as in `KvEventSource`. `has_store`: one of ours; what lies in any other storage is
+        as good as in the host's memory. `most_in_host`: blocks of a medium, for what may never say what it drops.
+        """
         self._block_size, self._own_keys, self._pictures = block_size, own_keys, pictures
         self._open: dict[EngineHash, OpenPicture] = {}  # in which blocks end, of an engine that has such numbers
         self.keys: tuple[str, ...] = ()  # before the engine's own: see `blocks.root`
@@ -31,8 +38,8 @@ class Ledger:
         # time, and reports each of them stored and removed.
         self._blocks: dict[EngineHash, tuple[bytes, int]] = {}
         self._pending = Pending()
-        self.host, self.store = TierLedger(), TierLedger()
-        self._tiers = {_HOST: self.host, _STORE: self.store}
+        self.host, self.store = TierLedger(most_in_host), TierLedger()
+        self._has_store = has_store
         self.clears = 0  # how often the engine said that it cleared its cache
         self.unknown = 0  # stored blocks that could not be translated
 
@@ -67,10 +74,25 @@ class Ledger:
     def _store(self, event: BlockStored) -> None:
         if event.group_idx not in _GROUP:
             return
-        if (tier := self._tiers.get(event.medium or "")) is not None:
-            tier.add(event.block_hashes, self._find)
-        if event.medium not in _DEVICE:
+        medium = _medium(event)
+        if medium != _DEVICE:
+            if (tier := self._tier(event, medium)) is not None:
+                tier.add(event.block_hashes, medium, self._find)
             return
+        made = self._named(event) if event.token_ids else [self._find(theirs) for theirs in event.block_hashes]
+        for theirs, ours in zip(event.block_hashes, made or [None] * len(event.block_hashes), strict=True):
+            if ours is None:
+                self.unknown += 1
+                continue
+            count = self._blocks[theirs][1] if theirs in self._blocks else 0
+            self._blocks[theirs] = ours, count + 1
+            if not count:
+                self._pending.add(ours)
+                for tier in (self.host, self.store):
+                    tier.name(theirs, ours)
+
+    def _named(self, event: BlockStored) -> list[bytes] | None:
+        """Our hashes of the blocks, by their tokens; None: these or what else they depend on isn't known."""
         parent, tokens, extras = self._parent(event), event.token_ids, _extras(event, self._own_keys)
         ends: list[OpenPicture | None] = []
         if has_stand_ins(tokens):
@@ -79,23 +101,21 @@ class Ledger:
             tokens, extras, ends = seen or (tokens, None, [])
         whole = len(event.token_ids) == len(event.block_hashes) * self._block_size  # else tokens are missing
         if parent is None or extras is None or not whole or event.block_size != self._block_size:
-            self.unknown += len(event.block_hashes)
-            return
+            return None
         self._open |= {theirs: end for theirs, end in zip(event.block_hashes, ends, strict=False) if end is not None}
-        made = chain(parent, tokens, self._block_size, extras)
-        for theirs, ours in zip(event.block_hashes, made, strict=True):
-            count = self._blocks[theirs][1] if theirs in self._blocks else 0
-            self._blocks[theirs] = ours, count + 1
-            if not count:
-                self._pending.add(ours)
-                for tier in self._tiers.values():
-                    tier.name(theirs, ours)
+        return chain(parent, tokens, self._block_size, extras)
+
+    def _tier(self, event: BlockStored | BlockRemoved, medium: str) -> TierLedger | None:
+        """That it tells of; None: it is elsewhere, and whether it can be loaded from there nobody says."""
+        if medium == _STORE and self._has_store:
+            return self.store
+        return None if medium == _ELSEWHERE or event.locality == _REMOTE else self.host
 
     def _find(self, theirs: EngineHash) -> bytes | None:
         """Our hash of a block that some tier holds, or the device."""
         if theirs in self._blocks:
             return self._blocks[theirs][0]
-        return next((ours for tier in self._tiers.values() if (ours := tier.find(theirs)) is not None), None)
+        return self.host.find(theirs) or self.store.find(theirs)
 
     def _parent(self, event: BlockStored) -> bytes | None:
         """Our hash of the parent block; None when it is unknown."""
@@ -103,15 +123,15 @@ class Ledger:
         if event.parent_block_hash is None:
             first = keys[0] if keys else [key for key in (event.lora_name, event.cache_salt) if key is not None]
             return root([*self.keys, *(key for key in first or () if isinstance(key, str))])
-        known = self._blocks.get(event.parent_block_hash)
-        return known[0] if known else None
+        return self._find(event.parent_block_hash)
 
     def _remove(self, event: BlockRemoved) -> None:
         if event.group_idx not in _GROUP:
             return
-        if (tier := self._tiers.get(event.medium or "")) is not None:
-            tier.remove(event.block_hashes)
-        if event.medium not in _DEVICE:
+        medium = _medium(event)
+        if medium != _DEVICE:
+            if (tier := self._tier(event, medium)) is not None:
+                tier.remove(event.block_hashes, medium)
             return
         for theirs in event.block_hashes:
             known = self._blocks.get(theirs)
@@ -124,6 +144,10 @@ class Ledger:
             del self._blocks[theirs]
             self._open.pop(theirs, None)
             self._pending.remove(ours)
+
+
+def _medium(event: BlockStored | BlockRemoved) -> str:
+    return (event.medium or _DEVICE).upper()
 
 
 def _extras(event: BlockStored, own: Mapping[bytes, tuple[str, int] | None]) -> dict[int, bytes] | None:

@@ -5,16 +5,22 @@ events of the device only: from earlier ones, since what goes to a tier was comp
 loaded is stored on the device next.
 """
 
+import math
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from app.kv.changes import Changes, Pending
 from app.kv.events import EngineHash
 
 
 class TierLedger:
-    def __init__(self) -> None:
-        self._names: dict[EngineHash, bytes] = {}  # of what it holds → our hash
-        self._unnamed: set[EngineHash] = set()  # the same, as long as ours isn't known
+    """A block is here once, in however many media it lies, until it is in none of them."""
+
+    def __init__(self, most: float = math.inf) -> None:
+        """`most`: blocks of a medium; beyond, those that were told longest ago count as removed."""
+        self._most = most
+        self._held: dict[str, dict[EngineHash, None]] = {}  # by medium; what was told last is the last
+        self._names: dict[EngineHash, bytes] = {}  # of what it holds → our hash, where that is known
         self._pending = Pending()
         self._changed: dict[bytes, EngineHash] = {}  # of the pending ones: our hash → the engine's
 
@@ -42,31 +48,41 @@ class TierLedger:
         """All blocks whose hash is known: ours → the engine's."""
         return {ours: theirs for theirs, ours in self._names.items()}
 
-    def add(self, blocks: Iterable[EngineHash], find: Callable[[EngineHash], bytes | None]) -> None:
+    def add(self, blocks: Iterable[EngineHash], medium: str, find: Callable[[EngineHash], bytes | None]) -> None:
         """`find`: our hash of a block, if it is known. One that is here is told again: others may have removed it."""
+        held = self._held.setdefault(medium, {})
         for theirs in blocks:
+            held.pop(theirs, None)
+            held[theirs] = None
             ours = self._names.get(theirs) or find(theirs)
-            self._unnamed.add(theirs)
             if ours is not None:
-                self.name(theirs, ours)
+                self._add(theirs, ours)
+        if len(held) > self._most:
+            self.remove([*islice(held, len(held) - int(self._most))], medium)
 
     def name(self, theirs: EngineHash, ours: bytes) -> None:
         """What a block is, if it is here and that isn't known."""
-        if theirs in self._unnamed:
-            self._unnamed.remove(theirs)
-            self._names[theirs] = ours
-            self._changed[ours] = theirs
-            self._pending.add(ours)
+        if theirs not in self._names and self._holds(theirs):
+            self._add(theirs, ours)
 
-    def remove(self, blocks: Iterable[EngineHash]) -> None:
+    def remove(self, blocks: Iterable[EngineHash], medium: str) -> None:
+        held = self._held.get(medium, {})
         for theirs in blocks:
-            self._unnamed.discard(theirs)
-            if (ours := self._names.pop(theirs, None)) is not None:
+            held.pop(theirs, None)
+            if not self._holds(theirs) and (ours := self._names.pop(theirs, None)) is not None:
                 self._changed[ours] = theirs
                 self._pending.remove(ours)
 
     def clear(self) -> None:
+        self._held.clear()
         self._names.clear()
-        self._unnamed.clear()
         self._changed.clear()
         self._pending.clear()
+
+    def _holds(self, theirs: EngineHash) -> bool:
+        return any(theirs in held for held in self._held.values())
+
+    def _add(self, theirs: EngineHash, ours: bytes) -> None:
+        self._names[theirs] = ours
+        self._changed[ours] = theirs
+        self._pending.add(ours)

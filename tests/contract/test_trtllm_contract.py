@@ -79,7 +79,7 @@ async def replayed(source: KvEventSource) -> list[KvEvent]:
 
 
 async def use_everything() -> None:
-    async with engine(role="prefill") as computes, engine(role="decode") as decodes:
+    async with engine(role="prefill") as computes, engine(role="decode", tiers={"host_gb": 1}) as decodes:
         assert isinstance(computes, Disaggregated)
         [rich] = await answer(
             decodes, replace(ask("rich", **RICH), session="s", cache_salt="salt", rank=1, priority=-3)
@@ -110,6 +110,17 @@ async def use_everything() -> None:
         assert any(isinstance(e, BlockStored) and e.token_ids[:64] == PROMPT[:64] for e in stored[0])
         assert any(isinstance(e, BlockStored) and e.lora_name == "sql@1" for e in stored[0])
         assert all(isinstance(e, BlockStored) for e in stored[0] + stored[1])
+        await evicted(decodes)
+
+
+async def evicted(made: Engine) -> None:
+    for first in (1000, 1040):  # each fills half the cache
+        await answer(made, ask(f"from {first}", [first + i for i in range(1000)]))
+    media: set[str | None] = set()
+    async with asyncio.timeout(SOON_S):
+        while "CPU" not in media:
+            await asyncio.sleep(0.01)
+            media = {e.medium for e in await replayed(made.kv_events()[0]) if isinstance(e, BlockStored)}
 
 
 async def adapted(made: Engine) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,8 +15,11 @@ from app.engines.base import Configured, GenerateRequest, StepOutput
 from app.engines.trtllm.steering import Steering
 from app.errors import EngineFailed, HandoffFailed, RequestError, SettingsError
 from app.ids import RunId
+from app.kv.blocks import chain, root
+from app.kv.ledger import Ledger
 from app.messages import Grammar, KvHandle, PartialOutput, Rendezvous, Sampling
 from app.pools import Pool
+from tests.contract.test_trtllm_contract import replayed
 from tests.trtllm.double import installed
 from tests.trtllm.generated import Package
 from tests.trtllm.model import MOCK
@@ -35,9 +38,9 @@ def package() -> Iterator[Package]:
 @asynccontextmanager
 async def engine(mock: dict[str, Any] | None = None, **settings: Any) -> AsyncIterator[Any]:
     args = {"env": {MOCK: json.dumps({"speedup": 50.0, "total_blocks": 64} | (mock or {}))}} | settings.pop("args", {})
-    made = create_engine(Pool(model="m", engine="trtllm", max_model_len=1024, args=args, **settings))
+    made: Any = create_engine(Pool(model="m", engine="trtllm", max_model_len=1024, args=args, **settings))
     try:
-        await made.start()
+        made.info = await made.start()
         yield made
     finally:
         await made.close()
@@ -202,6 +205,32 @@ async def test_arguments_that_the_engine_refuses_stop_the_worker_by_name(args: d
     with pytest.raises(SettingsError, match=r"no_such_argument|dtype"):
         async with engine(args=args):
             pass
+
+
+async def told(made: Any, wanted: Callable[[Ledger], bool]) -> None:
+    """Once the index would have that of its first rank."""
+    async with asyncio.timeout(10):
+        while True:
+            ledger = Ledger(32)
+            ledger.apply(await replayed(made.kv_events()[0]))
+            if wanted(ledger):
+                return
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.usefixtures("package")
+async def test_an_evicted_prompt_is_in_the_hosts_part_of_the_index_and_comes_from_there() -> None:
+    blocks = set(chain(root(), PROMPT[:64], 32))
+    async with engine({"total_blocks": 32}, tiers={"host_gb": 1}) as made:
+        assert made.info.tier_block_bytes > 0
+        computed = await answer(made, ask("a"))
+        await told(made, lambda ledger: blocks <= {*ledger.blocks()} and not ledger.host.blocks())
+        await answer(made, replace(ask("other"), prompt=[1000 + i for i in range(1000)]))  # fills it
+        await told(made, lambda ledger: blocks == {*ledger.host.blocks()} and not blocks & {*ledger.blocks()})
+        again = await answer(made, ask("again"))
+        assert again[0].cached_tokens == 64
+        assert [output.tokens for output in again] == [output.tokens for output in computed]
+        await told(made, lambda ledger: blocks <= {*ledger.blocks()} and not blocks & {*ledger.host.blocks()})
 
 
 @pytest.mark.usefixtures("package")

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import yaml
@@ -51,6 +52,48 @@ async def test_a_bad_value_is_a_settings_error() -> None:
     """What vLLM's own configuration refuses is said in its words."""
     with pytest.raises(SettingsError, match="dtype"):
         await create_engine(make_pool("vllm", args={"dtype": "int3"})).start()
+
+
+NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+OFFLOADING = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
+SEVERAL = {"kv_connector": "MultiConnector", "kv_role": "kv_both"}
+
+
+@pytest.mark.parametrize(
+    ("transfer", "tells"),
+    [
+        (None, False),
+        (NIXL, False),
+        (OFFLOADING, True),
+        ({"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both"}, True),
+        (SEVERAL | {"kv_connector_extra_config": {"connectors": [NIXL, OFFLOADING]}}, True),
+        (SEVERAL | {"kv_connector_extra_config": {"connectors": [NIXL]}}, False),
+    ],
+)
+async def test_new_weights_are_refused_where_a_connector_keeps_kv_of_the_old_ones(
+    transfer: dict[str, Any] | None, *, tells: bool
+) -> None:
+    """One that the pool's args bring. What only hands KV over keeps none."""
+    from vllm.config import KVTransferConfig
+
+    from app.engines.vllm.control import Control
+    from app.engines.vllm.tiers.config import tells_of_tiers
+
+    config: Any = SimpleNamespace(kv_transfer_config=transfer and KVTransferConfig(**transfer))
+    assert tells_of_tiers(config) is tells
+    engine: Any = SimpleNamespace(
+        vllm_config=config, pause_generation=AsyncMock(), collective_rpc=AsyncMock(),
+        reset_prefix_cache=AsyncMock(return_value=True), update_weight_version=AsyncMock(),
+    )  # fmt: skip
+    control = Control(lambda: engine, "/model")
+    await control.pause("wait")
+    if not tells:
+        await control.update_weights("v1", None)
+        engine.update_weight_version.assert_awaited_once_with("v1")
+        return
+    with pytest.raises(RequestError, match=r"args\.kv_transfer_config"):
+        await control.update_weights("v1", None)
+    engine.collective_rpc.assert_not_awaited()
 
 
 HOLD = """

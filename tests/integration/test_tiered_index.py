@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from app.dispatch.fleet_reader import FleetReader
@@ -17,10 +16,9 @@ from app.kv.prefix_index import KvIndex, packed
 from app.kv.store_index import StoreIndex, short_name
 from app.kv.tier_ledger import TierLedger
 from app.kv_store.block_store import FolderStore
-from app.messages import decode_lease, encode
 from app.pools import Pool
 from app.routing.candidates import Matches, Tiered
-from app.store import TELL, Wire
+from app.store import Wire
 from tests.integration.conftest import POOL, nobody_told, register
 from workers.engine.store_cleaner import StoreCleaner
 
@@ -39,17 +37,12 @@ async def has(wire: Wire, index: tuple[str, str], blocks: list[bytes]) -> int:
 
 
 async def lives(redis: "Redis", name: str, cache: int, host: int = 0, store: int = 0) -> WorkerId:
-    worker = await register(redis, KEYS, name, caches=[cache])
-    raw = await redis.get(KEYS.worker(worker))
-    assert isinstance(raw, bytes)
-    await redis.set(KEYS.worker(worker), encode(replace(decode_lease(raw), hosts=[host], store=store)))
-    await redis.eval(TELL, 1, KEYS.changed(POOL), worker)
-    return worker
+    return await register(redis, KEYS, name, caches=[cache], hosts=[host], store=store, tier_block_bytes=1)
 
 
 def ledger(blocks: list[bytes]) -> TierLedger:
     made = TierLedger()
-    made.add(range(len(blocks)), lambda number: blocks[int(number)])
+    made.add(range(len(blocks)), "STORAGE", lambda number: blocks[int(number)])
     return made
 
 
@@ -95,7 +88,7 @@ async def test_what_is_gone_from_the_store_is_removed(redis: "Redis", wire: Wire
     store, held = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told), ledger(PROMPT[:10])
     await store.check(held)
     await store.write(held)
-    held.remove([3])
+    held.remove([3], "STORAGE")
     await store.write(held)
     assert await redis.hkeys(KEYS.tiered(POOL)[0]) == [*PROMPT[:3], *PROMPT[4:10]]
     assert [*(await store.known()).values()] == [*PROMPT[:3], *PROMPT[4:10]]
@@ -123,7 +116,7 @@ async def test_files_that_are_gone_are_found_and_what_is_too_much_is_removed(
     assert len(await store.known()) == 13
     await store.check(held)
     assert len(await store.known()) == 13, "what was removed does not come back by itself"
-    held.add([2], lambda _: None)  # its file is written again
+    held.add([2], "STORAGE", lambda _: None)  # its file is written again
     await store.write(held)
     assert PROMPT[2] in await redis.hkeys(KEYS.tiered(POOL)[0])
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import pytest
 
 from app.engines import create_engine
-from app.engines.base import GenerateRequest
+from app.engines.base import EngineInfo, GenerateRequest
 from app.errors import EngineFailed
 from app.ids import RunId
 from app.kv_store.block_store import FolderStore
@@ -39,7 +39,7 @@ pytestmark = [
 BLOCK, TOKENS = 32, 480
 BLOCKS = TOKENS // BLOCK
 ROOM = 20  # blocks of the engine's own cache: one prompt, and no second one
-_BLOCK_BYTES = 4 * 2 * 3 * 64 * 4 * BLOCK  # layers, keys and values, heads, head size, float32
+BLOCK_BYTES = 4 * 2 * 3 * 64 * 4 * BLOCK  # layers, keys and values, heads, head size, float32
 _ids = count()
 
 
@@ -49,48 +49,59 @@ class Answer(NamedTuple):
 
 
 class Asker:
-    def __init__(self, engine: "VllmEngine") -> None:
-        self._engine = engine
+    def __init__(self, pool: Pool, engine: "VllmEngine", info: EngineInfo) -> None:
+        self.pool, self.engine, self.info = pool, engine, info
 
-    async def ask(self, seed: int, salt: str | None = None, tiers: TierUse = "all") -> Answer:
+    async def ask(self, seed: int, salt: str | None = None, tiers: TierUse = "all", rank: int = 0) -> Answer:
         """About the prompt of this seed."""
-        rng = Random(seed)
-        prompt = [rng.randrange(1000, 40_000) for _ in range(TOKENS)]
         sampling = Sampling(max_tokens=4, temperature=0.0, ignore_eos=True)
-        request = GenerateRequest(RunId(f"t{next(_ids)}"), prompt, sampling, cache_salt=salt, tiers=tiers)
+        request = GenerateRequest(
+            RunId(f"t{next(_ids)}"), prompt_of(seed), sampling, rank=rank, cache_salt=salt, tiers=tiers
+        )
         tokens, cached = list[int](), 0
-        async for step in self._engine.generate(request):
+        async for step in self.engine.generate(request):
             tokens += step.tokens
             cached = max(cached, step.cached_tokens)
         return Answer(tokens, cached)
 
     def kill(self) -> None:
         """The engine's own processes."""
-        for process in self._engine._processes:
+        for process in self.engine._processes:
             process.kill()
             process.join()
 
-    async def evict(self) -> None:
+    async def evict(self, rank: int = 0) -> None:
         """What was asked before: from the engine's own cache, not from its tiers."""
         for _ in range(2):
-            await self.ask(next(_OTHERS))
+            await self.ask(next(_OTHERS), rank=rank)
 
 
 _OTHERS = count(10_000)
 
 
+def prompt_of(seed: int) -> list[int]:
+    rng = Random(seed)
+    return [rng.randrange(1000, 40_000) for _ in range(TOKENS)]
+
+
 @asynccontextmanager
 async def loaded(host_mb: float = 16, **tiers: Any) -> AsyncIterator[Asker]:
     """`host_mb`: 80 blocks unless told otherwise."""
+    async with started(tiers={"host_gb": host_mb / 1000, **tiers}) as asker:
+        yield asker
+
+
+@asynccontextmanager
+async def started(args: dict[str, Any] | None = None, **settings: Any) -> AsyncIterator[Asker]:
     pool = Pool.model_validate({
         "model": "test", "engine": "vllm", "path": shallow_model(model_dir()), "max_running": 2, "max_model_len": 512,
-        "args": {"kv_cache_memory_bytes": ROOM * _BLOCK_BYTES}, "tiers": {"host_gb": host_mb / 1000, **tiers},
+        "args": {"kv_cache_memory_bytes": ROOM * BLOCK_BYTES} | (args or {}), **settings,
     })  # fmt: skip
     with forks_of("vllm"):
         engine = cast("VllmEngine", create_engine(pool))
-        await engine.start()
+        info = await engine.start()
         try:
-            yield Asker(engine)
+            yield Asker(pool, engine, info)
         finally:
             await engine.close()
     del engine
@@ -253,7 +264,7 @@ def is_whole(seal: BlockSeal, path: Path) -> bool:
 @contextmanager
 def small_disk(folder: Path, blocks: int) -> Iterator[None]:
     folder.mkdir()
-    size = blocks * _BLOCK_BYTES
+    size = blocks * BLOCK_BYTES
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
     try:
         yield

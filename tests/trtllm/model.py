@@ -17,12 +17,12 @@ from typing import Any
 import msgspec
 
 from app.engines.base import GenerateRequest, MediaInput, StepOutput
-from app.engines.kv_publisher import BlockRemoved, BlockStored, KvEvent
+from app.engines.kv_publisher import BlockRemoved, BlockStored, EngineHash, KvEvent
 from app.engines.mock.args import parse_args
 from app.engines.mock.engine import MockEngine
 from app.ids import RunId
 from app.messages import Grammar, KvHandle, PartialOutput, Sampling, TokenLogprob
-from app.pools import Pool
+from app.pools import Pool, Tiers
 from app.tokenizer import load_tokenizer
 from tests.trtllm.contract import Use, wire_names
 from tests.trtllm.generated import Package
@@ -76,9 +76,11 @@ class Model:
         ranks = given["tensor_parallel_size"] if given.get("enable_attention_dp") else 1
         args = {"kv_events": {}, **json.loads(os.environ.get(MOCK, "{}"))}
         self.block_size, self.longest = cache["tokens_per_block"], given["max_seq_len"]
+        host = cache["host_cache_size"]
         self.pool = Pool(
             model="double", engine="mock", path=Path(given["model"]), block_size=self.block_size,
             max_running=given["max_batch_size"], max_model_len=self.longest, data_parallel_size=ranks, args=args,
+            tiers=Tiers(host_gb=host / 1e9) if host else None,
         )  # fmt: skip
         self.args = parse_args(args)
         self.given, self._ids = given, count(1)
@@ -214,17 +216,44 @@ class Model:
 
 
 class Tap:
-    """Where a core of the mock tells what its cache holds."""
+    """Where a core of the mock tells what its cache holds.
+
+    The mock copies to host memory what it has computed; here a block is in one place, and moves when it is evicted.
+    """
 
     def __init__(self, model: Model, rank: int) -> None:
         self._model, self._rank = model, rank
+        self._copied: set[EngineHash] = set()  # by the mock
+        self._levels: dict[EngineHash, int] = {}
 
     def publish(self, events: list[KvEvent]) -> None:
         for event in events:
-            if isinstance(event, BlockStored):
-                self._model.tell(self._rank, self._stored(event))
+            if isinstance(event, BlockStored) and event.medium == "GPU":
+                if {self._levels.get(block) for block in event.block_hashes} == {1}:
+                    for block in event.block_hashes:
+                        self._move(block, 0)
+                else:
+                    self._levels |= dict.fromkeys(event.block_hashes, 0)
+                    self._model.tell(self._rank, self._stored(event))
+            elif isinstance(event, BlockStored):
+                self._copied.update(event.block_hashes)
             elif isinstance(event, BlockRemoved):
-                self._model.tell(self._rank, {"type": "removed", "block_hashes": list(event.block_hashes)})
+                for block in event.block_hashes:
+                    self._remove(block, event.medium)
+
+    def _remove(self, block: EngineHash, medium: str | None) -> None:
+        if medium == "GPU" and block in self._copied:
+            self._move(block, 1)
+        elif medium == "GPU" or self._levels.get(block) == 1:
+            del self._levels[block]
+            self._model.tell(self._rank, {"type": "removed", "block_hashes": [block]})
+        if medium != "GPU":
+            self._copied.discard(block)
+
+    def _move(self, block: EngineHash, level: int) -> None:
+        change = {"type": "event_diff", "new_value": level, "old_value": self._levels[block]}
+        self._levels[block] = level
+        self._model.tell(self._rank, {"type": "updated", "block_hash": block, "cache_level": change})
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -93,3 +93,15 @@ async def test_it_costs_as_little_as_the_best_of_all(seed: int) -> None:
             except (NoWorker, Saturated, RequestError) as exc:
                 outcomes.append(type(exc))
         assert outcomes[0] == outcomes[1]
+
+
+def test_where_one_of_many_loads_from_tiers_each_is_looked_at() -> None:
+    """Whether its pool has `tiers`, or the engine's own arguments."""
+    random, fleet = Random(1), PoolFleet()
+    found = leases(random)
+    lease = found[WorkerId("w7")]
+    assert lease is not None
+    for size, has_tiers in ((0, False), (1, True)):
+        fleet.set(found | {WorkerId("w7"): replace(lease, worker=replace(lease.worker, tier_block_bytes=size))})
+        fleet.candidates(entries(random), Limits(max_queued=1))
+        assert (fleet.has_tiers, fleet.lines is None) == (has_tiers, has_tiers)

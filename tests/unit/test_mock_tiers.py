@@ -67,7 +67,7 @@ class TierMachine(RuleBasedStateMachine):
         self.root = Path(tempfile.mkdtemp())
         self.capacity, self.stores = host, store
         self.blocks = cache(total, pool(host, self.root if store else None))
-        self.ledger = Ledger(SIZE)
+        self.ledger = Ledger(SIZE, has_store=True)
         self.chains: dict[int, tuple[int | None, bytes]] = {}  # hash → its parent, and the hash that routing has
 
     def teardown(self) -> None:

@@ -18,6 +18,9 @@ from app.runner.runner import Runner
 from workers.engine.kv_event_feed import KvEventFeed
 from workers.engine.store_cleaner import StoreCleaner
 
+# Blocks of a rank's own connector in the index: some, such as Mooncake's, never say what they drop.
+_MOST_UNBOUNDED = 200_000
+
 
 class KvIndices(Struct, frozen=True):
     """`caches` and `hosts`: of each rank, in order; none without KV events, or tiers."""
@@ -42,11 +45,18 @@ def kv_indices(
         if pool.tiers is not None and pool.tiers.disk is not None:
             address = _store_name(pool, pool.tiers, info)
             stores = [StoreIndex(wire, keys, name, address, renumbered) for _ in sources]
-            most = math.inf if pool.tiers.disk_gb is None else pool.tiers.disk_gb * 1e9
+            size = math.inf if pool.tiers.disk_gb is None else pool.tiers.disk_gb * 1e9
             place = open_store(pool.tiers.disk)
-            cleaner = StoreCleaner(place, most, stores[0], wire, keys.cleaning(name), runner.worker)
+            cleaner = StoreCleaner(place, size, stores[0], wire, keys.cleaning(name), runner.worker)
+    most = math.inf if pool.tiers is not None else _MOST_UNBOUNDED
     feeds = [
-        KvEventFeed(source, Ledger(pool.block_size, source.own_keys, source.pictures), cache, host=host, store=store)
+        KvEventFeed(
+            source,
+            Ledger(pool.block_size, source.own_keys, source.pictures, has_store=store is not None, most_in_host=most),
+            cache,
+            host=host,
+            store=store,
+        )
         for source, cache, host, store in zip_longest(sources, caches, hosts, stores)
     ]
     return KvIndices(caches, hosts, stores[0] if stores else None, feeds, cleaner)

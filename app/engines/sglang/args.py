@@ -119,6 +119,11 @@ def _tiers(pool: Pool, *, on_cpu: bool) -> dict[str, Any]:
     return {"enable_hierarchical_cache": True, "hicache_size": math.ceil(pool.tiers.host_gb)}  # whole GB
 
 
+def tells_of_host_memory(fields: Mapping[str, Any]) -> bool:
+    """Whether it has a HiCache, of the pool's tiers or by its args, and its events say what lies there."""
+    return bool(fields.get("enable_hierarchical_cache") and fields.get("kv_events_config"))
+
+
 def _check(pool: Pool, given: Mapping[str, Any]) -> None:
     """What SGLang would not refuse. Raises: SettingsError."""
     if pool.task == "classify":

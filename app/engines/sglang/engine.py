@@ -30,7 +30,7 @@ from app.engines.base import (
 )
 from app.engines.checks import check_inputs, check_request
 from app.engines.sglang.adapters import Loaded as Adapters
-from app.engines.sglang.args import CONTEXT_SPARE, adapters_held, engine_args
+from app.engines.sglang.args import CONTEXT_SPARE, adapters_held, engine_args, tells_of_host_memory
 from app.engines.sglang.choice import Choice
 from app.engines.sglang.control import Control
 from app.engines.sglang.convert import translate
@@ -136,6 +136,7 @@ class SglangEngine:
             max_adapter_rank=self._args.fields["max_lora_rank"] if self._max_adapters else 0,
             version=version("sglang"),
             media=self._pictures.kinds,
+            tier_block_bytes=self._ready().block_bytes if tells_of_host_memory(fields) else 0,
         )
 
     async def warm_up(self) -> None:

@@ -96,7 +96,8 @@ class TrtllmEngine:
             pool.data_parallel_size, size, block_size, _lender(fields, block_size, size, config),
             Adapters(most, pool.model_dir), self._eyes,
         )  # fmt: skip
-        if cache.get("event_buffer_max_size") and cache.get("enable_block_reuse", True):
+        tells = bool(cache.get("event_buffer_max_size") and cache.get("enable_block_reuse", True))
+        if tells:
             ranks = range(pool.data_parallel_size)
             self._events = [RankEvents(block_size) for _ in ranks]
             self._publishers = [KvPublisher(KvEventArgs(), rank) for rank in ranks]
@@ -117,6 +118,7 @@ class TrtllmEngine:
             max_adapter_rank=lora["max_lora_rank"] if most else 0,
             media=() if self._eyes is None else ("image",),
             embeddings=self._embeddings,
+            tier_block_bytes=size if tells and cache.get("host_cache_size") else 0,
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:

@@ -12,6 +12,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from app.engines.operator_state import OperatorState
 from app.engines.vllm.convert import translate
+from app.engines.vllm.tiers.config import tells_of_tiers
 from app.errors import EngineFailed, RequestError
 from app.messages import PauseMode, WeightsSource
 from app.pools import Tiers
@@ -60,6 +61,8 @@ class Control(OperatorState):
     async def update_weights(self, version: str, source: WeightsSource | None) -> None:
         engine, tiers = self._engine(), self._tiers
         self._check_update(tiers)
+        if tiers is None and tells_of_tiers(engine.vllm_config):
+            raise RequestError("This pool's connector (args.kv_transfer_config) has KV of the weights of before.")
         with _ours():
             if source is not None and not source.path:
                 await self._receive(engine, source)

@@ -49,7 +49,7 @@ from app.engines.vllm.resumed import resumed
 from app.engines.vllm.sockets import socket_folder
 from app.engines.vllm.speculation import check_speculation
 from app.engines.vllm.stats import StatLogger
-from app.engines.vllm.tiers.config import OFFLOADING
+from app.engines.vllm.tiers.config import OFFLOADING, tells_of_tiers
 from app.engines.vllm.tiers.shared_memory import remove_dead_regions
 from app.engines.vllm_plugin import is_loaded
 from app.errors import EngineFailed, PromptTooLong, RequestError, SettingsError
@@ -108,7 +108,7 @@ class VllmEngine:
         for name, value in self._args.environment.items():
             os.environ.setdefault(name, value)
         os.environ["VLLM_RPC_BASE_PATH"] = socket_folder()
-        if self._pool.tiers is not None and (dead := await asyncio.to_thread(remove_dead_regions)):
+        if dead := await asyncio.to_thread(remove_dead_regions):
             log.info("dead_regions_removed", files=dead)
         began = time.monotonic()
         self._engine = engine = await asyncio.to_thread(self._load)
@@ -134,7 +134,7 @@ class VllmEngine:
             media=("audio",) if self._task == "transcribe" else kinds(engine),
             embeddings=shape(config) if self._pool.embeddings else None,
             computes=self._pool.role != "encode",
-            tier_block_bytes=block_bytes(config) if self._pool.tiers else 0,
+            tier_block_bytes=block_bytes(config) if tells_of_tiers(config) else 0,
             peers=self._pool.peers and self._lender is not None,
         )
         return self._info

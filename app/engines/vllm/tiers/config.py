@@ -4,6 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import vllm
+from vllm.config import VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
 from vllm.platforms import current_platform
 
 from app.errors import SettingsError
@@ -32,6 +36,18 @@ def with_tiers(pool: Pool, tiers: Tiers, fields: dict[str, Any], transfer: dict[
         # What we ourselves read of the connector that hands over; vLLM reads the inner one.
         "kv_connector_extra_config": transfer.get("kv_connector_extra_config", {}) | {"connectors": [transfer, ours]},
     }
+
+
+def tells_of_tiers(config: VllmConfig) -> bool:
+    """Whether a connector keeps KV and has events of it: that of the pool's tiers, or one that its args name."""
+    if config.kv_transfer_config is None:
+        return False
+    made = KVConnectorFactory.get_connector_class(config.kv_transfer_config)
+    if issubclass(made, MultiConnector):
+        connectors = [inner for inner, _ in made._get_connector_classes_and_configs(config)]  # noqa: SLF001
+    else:
+        connectors = [made]
+    return any(each.take_events is not KVConnectorBase_V1.take_events for each in connectors)
 
 
 def without_tiers(extra_args: dict[str, Any] | None, use: TierUse) -> dict[str, Any]:

@@ -1,0 +1,54 @@
+"""Host memory behind the caches of SGLang and TensorRT-LLM, on a machine with CUDA and one of them.
+
+It was written without a GPU, and has not run yet.
+"""
+
+import asyncio
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.engines import create_engine
+from app.kv.blocks import chain, root
+from app.tokenizer import load_tokenizer
+from tests.contract.conftest import make_pool, model_dir
+from tests.contract.subject import Subject
+
+pytestmark = [
+    pytest.mark.timeout(1200),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
+]
+
+TOKENS = 384  # of a prompt
+ROOM = 1024  # tokens of the engine's own cache: two prompts, and not a third
+ARGS: dict[str, dict[str, Any]] = {
+    "sglang": {"max_total_tokens": ROOM},
+    "trtllm": {"kv_cache_config": {"max_tokens": ROOM}},
+}
+MODULES = {"sglang": "sglang", "trtllm": "tensorrt_llm"}
+
+
+@pytest.mark.parametrize("name", [name for name, module in MODULES.items() if find_spec(module)])
+async def test_an_evicted_prompt_is_in_the_hosts_part_of_the_index_and_comes_from_there(name: str) -> None:
+    pool = make_pool(name, path=Path(model_dir()), args=ARGS[name], tiers={"host_gb": 4})
+    engine = create_engine(pool)
+    info = await engine.start()
+    subject = Subject(name, engine, info, load_tokenizer(pool.model_dir), set(), 6.0)
+    prompt, *others = ([*range(first, first + TOKENS)] for first in (1000, 2000, 3000, 4000, 5000))
+    blocks = set(chain(root(), prompt, info.block_size))
+    try:
+        assert info.tier_block_bytes > 0
+        assert (await subject.answer(prompt)).cached_tokens == 0
+        for other in others:
+            await subject.answer(other)
+        cached, in_host = blocks, set[bytes]()
+        async with asyncio.timeout(30):
+            while blocks & cached or not blocks <= in_host:
+                await asyncio.sleep(0.1)
+                ledger = await subject.replayed()
+                cached, in_host = set(ledger.blocks()), set(ledger.host.blocks())
+        assert (await subject.answer(prompt)).cached_tokens >= TOKENS - info.block_size
+    finally:
+        await engine.close()

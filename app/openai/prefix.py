@@ -32,7 +32,7 @@ class NewPrefix(PromptRequest, NamesModel):
     pools: Annotated[list[str], Field(max_length=256)] = Field(default_factory=list)  # none: all of the model
     copies: Annotated[int, Field(ge=1, le=10_000)] | None = None  # on how many workers of each pool; null: all
     pin_s: Annotated[float, Field(ge=0, le=365 * 86_400)] = 0.0  # how long it is kept; 0: it is computed once
-    wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0  # for the caches, before this is answered
+    wait_s: Annotated[float, Field(ge=0, le=60)] = 30.0  # for the caches, before this is answered
     # A prefix ends where both begin.
     add_generation_prompt: Annotated[None, Refused()] = None
     continue_final_message: Annotated[None, Refused()] = None

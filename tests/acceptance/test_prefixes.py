@@ -96,17 +96,18 @@ def test_a_text_is_cached_as_the_beginning_of_a_completion(clean: Stack) -> None
     assert ask(clean, prompt=f"{RULES} When does it leave?")[0] == 0
 
 
-@pytest.mark.parametrize("more", [[], [("user", "When?"), ("assistant", "At nine.")], [("user", "When does it leave?")]])
+@pytest.mark.parametrize(
+    "more", [[], [("user", "When?"), ("assistant", "At nine.")], [("user", "When does it leave?")]]
+)
 def test_messages_are_cached_as_the_beginning_of_chats(clean: Stack, more: list[tuple[str, str]]) -> None:
-    """Whatever comes next; here with a tool, which the template shows."""
-    tools = [{"type": "function", "function": {"name": "clock", "description": "The time of the day"}}]
+    """Whatever comes next."""
     begin = [{"role": role, "content": text} for role, text in [("system", RULES), *more]]
-    blocks = pin(clean, messages=begin, tools=tools)["pools"][POOL]["blocks"]
+    blocks = pin(clean, messages=begin)["pools"][POOL]["blocks"]
     if not more or more[-1][0] == "assistant":
         chat = [*begin, {"role": "user", "content": "And the next one?"}]
     else:
         chat = begin
-    assert ask(clean, "/v1/chat/completions", messages=chat, tools=tools)[0] == blocks * BLOCK > 3 * BLOCK
+    assert ask(clean, "/v1/chat/completions", messages=chat)[0] == blocks * BLOCK > 3 * BLOCK
 
 
 def test_it_is_cached_for_an_adapter(clean: Stack) -> None:

@@ -7,11 +7,10 @@ from typing import Any
 
 import httpx
 import pytest
-from msgspec.structs import replace
 
 from app.messages import Speeds
 from tests.lora import tiny_adapter
-from tests.stack import Stack, leases, mock_pool, stack, stop, wait_until
+from tests.stack import Stack, leases, metric, mock_pool, stack, stop, wait_until
 
 POOL, OTHER = "decode-pool-a", "decode-pool-b"
 BLOCK, ROOM = 16, 192  # blocks of a cache
@@ -179,11 +178,12 @@ def test_it_is_nobodys_request(clean: Stack) -> None:
 
     fresh = clean.worker(POOL, "fresh")
     clean.wait_ready(3)
-    before = counted()
+    before, computed = counted(), metric(clean, POOL, "prefill_tokens")
     pin(clean, tokens=[9, *range(600)], pin_s=600)
+    wait_until(lambda: metric(clean, POOL, "prefill_tokens") >= computed + 3 * 592, "all workers have told of it")
     assert counted() == before
     newest = next(lease for lease in leases(clean, POOL) if lease.worker.pid == fresh.pid)
-    assert replace(newest.speeds, prefill_tokens_per_s=0.0) == Speeds()
+    assert newest.speeds == Speeds()
     stop(fresh)
     clean.wait_ready(2)
 
@@ -218,6 +218,21 @@ def test_a_wrong_body_is_refused_by_name(served: Stack, param: str, body: dict[s
 def test_a_model_that_is_not_served_is_not_found(served: Stack) -> None:
     answer = httpx.post(f"{served.url}{PREFIXES}", json={"model": "nobody's", "text": RULES}, timeout=30)
     assert (answer.status_code, answer.json()["error"]["param"]) == (404, "model")
+
+
+def test_prefill_workers_have_it_and_decode_workers_do_not_on_each_rank(valkey_url: str, tmp_path: Path) -> None:
+    roles = {"prefill-pool-a": {"role": "prefill", "data_parallel_size": 2}, POOL: {"role": "decode"}}
+    pools = {name: mock_pool(step_ms=1.0, block_size=BLOCK) | more for name, more in roles.items()}
+    with stack(valkey_url, tmp_path, pools, XYLEM_DEPLOYMENT=tmp_path.name) as s:
+        s.api()
+        for pool in pools:
+            s.worker(pool, pool)
+        s.wait_ready()
+        wait_until(lambda: leases(s, "prefill-pool-a"), "the prefill worker is there")
+        pinned = pin(s, tokens=[i % 2000 for i in range(5000)], pin_s=600)
+        assert pinned["pools"] == {"prefill-pool-a": {"blocks": 312, "places": 2, "wanted": 2}}
+        refused = httpx.post(f"{s.url}{PREFIXES}", json={"model": "mock", "text": RULES, "pools": [POOL]}, timeout=30)
+        assert refused.json()["error"]["param"] == "pools"
 
 
 def test_more_than_half_of_a_cache_is_refused(valkey_url: str, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Keeps pinned prefixes in the engine's cache, by computing them again and again. On the engine's loop.
 
-No engine can be told to keep a block. But what a prompt has just used is evicted last, and one that is cached costs a
-token. So each is asked for every few seconds: what was evicted meanwhile is then loaded from a tier, or computed.
+Engines have no common way to keep a block. But what a prompt has just used is evicted last, and one that is cached
+costs a token. So each is asked for every few seconds: what was evicted is then loaded from a tier, or computed.
 """
 
 import asyncio

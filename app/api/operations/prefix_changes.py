@@ -24,7 +24,7 @@ from app.telemetry import logger
 log = logger(__name__)
 
 _MOST = 100  # of a pool: its workers compute each of them every few seconds
-_ONCE_S = 60.0  # after which what has not been computed once isn't any more
+_ONCE_S = 60.0  # after which what is computed once has no chance any more
 _FORGET_S = 300.0  # in which whoever looks after the store has to see that a prefix was dropped
 _LOOK_S = 0.1
 
@@ -34,7 +34,7 @@ async def pinned(state: ApiState) -> list[tuple[Prefix, list[PoolId]]]:
     found: dict[PrefixId, tuple[Prefix, list[PoolId]]] = {}
     for pool in state.pools:
         for prefix in await _read(state, pool):
-            if _lives(prefix) and not prefix.dropped:
+            if _is_kept(prefix):
                 found.setdefault(prefix.id, (prefix, []))[1].append(pool)
     return sorted(found.values(), key=lambda one: (one[0].created, one[0].id))
 
@@ -94,9 +94,13 @@ async def _pools(state: ApiState, model: Model, body: NewPrefix, tokens: Sequenc
             raise RequestError(
                 f"'{body.param}' fills {blocks} blocks, more than half of a cache of {pool}.", param=body.param
             )
-        if sum(map(_lives, await _read(state, pool))) >= _MOST:
+        if sum(map(_is_kept, await _read(state, pool))) >= _MOST:
             raise RequestError(f"{pool} has {_MOST} prefixes, and may not have more.", param="pools")
     return chosen
+
+
+def _is_kept(prefix: Prefix) -> bool:
+    return _lives(prefix) and not prefix.dropped
 
 
 def _lives(prefix: Prefix) -> bool:

@@ -16,6 +16,7 @@ XylemError
 ├── RequestNotFound 404  no request of that id is known here
 │   └── ConversationGone …no conversation of that id is kept
 ├── FileGone       404  no file of that id or name
+├── PrefixNotFound 404  no prefix of that id is pinned
 ├── BatchNotFound  404  no batch of that id
 ├── BatchOver      409   the batch has ended and can't be cancelled
 ├── PoolBusy       409   the pool's state is being changed by another request
@@ -132,6 +133,12 @@ class FileGone(XylemError):
     """There is no such file."""
 
     status, type, code = 404, "invalid_request_error", "file_not_found"
+
+
+class PrefixNotFound(XylemError):
+    """There is no such prefix: it was dropped, or its time is over."""
+
+    status, type, code = 404, "invalid_request_error", "prefix_not_found"
 
 
 class BatchNotFound(XylemError):

@@ -16,6 +16,7 @@ QueueName = NewType("QueueName", str)
 FileId = NewType("FileId", str)  # "file-<24 hex>"
 BatchId = NewType("BatchId", str)  # "batch_<24 hex>"
 ConversationId = NewType("ConversationId", str)  # "conv_<24 hex>"
+PrefixId = NewType("PrefixId", str)  # "prefix_<24 hex>"
 KeyId = NewType("KeyId", str)  # "key_<24 hex>"; the name of a key that an older version made; "" without a key
 
 _REQUEST = re.compile("[a-z]+[-_]([0-9a-f]{8})[0-9a-f]{16}")
@@ -62,6 +63,10 @@ def new_batch_id() -> BatchId:
 
 def new_conversation_id() -> ConversationId:
     return ConversationId(f"conv_{secrets.token_hex(12)}")
+
+
+def new_prefix_id() -> PrefixId:
+    return PrefixId(f"prefix_{secrets.token_hex(12)}")
 
 
 def new_key_id() -> KeyId:

@@ -30,6 +30,8 @@ pool-state:<pool>       string, msgpack `messages.PoolState`: the state that its
 pool-state:<pool>:lock  string, a random id: the process that is changing it. Lives 10 s after its last renewal.
 aliases                 hash, alias → JSON of `pools.Alias`: those that were made or changed at run time. Others are as
                         in the pools file. Written by the api; never expires.
+prefixes:<pool>         hash, id → msgpack `messages.Prefix`: the prefixes that its workers are to have in their caches.
+                        Written by the api; lives as long as the last one. Those whose time is over go with the next.
 limits:<pool>           hash, `routing.candidates.Limits` field → value changed at run time. Written by the api.
 worker:<id>             string, msgpack `messages.Lease`. The worker is alive while it exists.
                         Written by the worker each `heartbeat_s`; lives `lease_ttl_s`.
@@ -243,6 +245,9 @@ class Keys:
 
     def spent(self, account: str) -> str:
         return f"{self._fleet}spent:{account}"
+
+    def prefixes(self, pool: PoolId) -> str:
+        return f"{self._fleet}prefixes:{pool}"
 
     def limits(self, pool: PoolId) -> str:
         return f"{self._fleet}limits:{pool}"

@@ -9,6 +9,7 @@ api    → all      PoolState in `pool-state:<pool>`
 worker → all      Lease   in `worker:<id>`, each `heartbeat_s`; and WorkerMetrics in `metrics:<id>`
 CLI    → api      ApiKey  in `keys:api`
 api    → all      Adapter in `loras`: the wanted adapters; the loaded ones are in the leases of workers
+api    → worker   Prefix  in `prefixes:<pool>`: the wanted prefixes; what caches have of them is in the prefix index
 api    → api      KeptRequest in `kept:<id>`; its answer in `log:<id>`, as lists of events
 api    → api      StoredChat in `kept:<id>`, of a chat that was asked for with `store`
 
@@ -23,7 +24,7 @@ from typing import Any, Literal, TypeVar, get_args
 import msgspec
 from msgspec import Struct
 
-from app.ids import ApiId, KeyId, PoolId, RequestId, RunId, WorkerId, run_id
+from app.ids import ApiId, KeyId, PoolId, PrefixId, RequestId, RunId, WorkerId, run_id
 
 WIRE_VERSION = 2  # of all that follows, of keys and of scripts: see `app/store/wire_version.py`
 
@@ -400,6 +401,21 @@ class AdapterReport(Struct, frozen=True, array_like=True):
     load_s: float = 0.0  # that it took to fetch and load one, on average; 0: none was
 
 
+class Prefix(Struct, frozen=True, array_like=True):
+    """The beginning of prompts, that workers of a pool are to have in their caches. It never changes."""
+
+    id: PrefixId
+    model: str  # as requests name it
+    tokens: list[int]
+    created: float  # s since the epoch, by Redis' clock, as the next one
+    until: float  # from then on it is evicted as any other
+    copies: int | None = None  # how many workers of the pool have it; None: all
+    cache_salt: str | None = None  # as of the requests that find it
+    adapter: str | None = None  # its name: whichever version is answered with
+    once: bool = False  # it is computed, and not kept
+    dropped: bool = False  # its blocks are to leave the pool's store
+
+
 class Worker(Struct, frozen=True, array_like=True):
     """What a worker is: this never changes."""
 
@@ -428,6 +444,7 @@ class Worker(Struct, frozen=True, array_like=True):
     embeddings: bool = False  # its engine takes encoded pictures
     tier_block_bytes: int = 0  # of KV in a block that a tier behind the engine's cache has; 0: it has none
     peers: bool = False  # it computes prompts for other workers of its pool, and takes KV from them
+    prefixes: bool = False  # it keeps those of its pool in its cache
 
 
 class Load(Struct, frozen=True, array_like=True):
@@ -510,6 +527,10 @@ class LoadAdapter(Struct, frozen=True, array_like=True, tag="a"):
     adapter: str = ""  # `Adapter.versioned` of that one
 
 
+class LookAtPrefixes(Struct, frozen=True, array_like=True, tag="l"):
+    """The pool's prefixes have changed."""
+
+
 class Sleep(Struct, frozen=True, array_like=True, tag="s"):
     """Leave routing and sleep. Reported in `reply:<id>`, as all that follow."""
 
@@ -578,7 +599,7 @@ class Scale(Struct, frozen=True, array_like=True, tag="n"):
 
 
 StateCommand = Sleep | Wake | Pause | Resume | SetWeights | Profile | RecordExperts | Scale
-WorkerCommand = Cancel | ClearCache | LoadAdapter | StateCommand
+WorkerCommand = Cancel | ClearCache | LoadAdapter | LookAtPrefixes | StateCommand
 
 
 class PoolState(Struct, frozen=True):
@@ -709,6 +730,7 @@ decode_reply = decoder(Reply)
 decode_pool_state = decoder(PoolState)
 decode_look = decoder(Look)
 decode_adapter = decoder(Adapter)
+decode_prefix = decoder(Prefix)
 decode_api_key = decoder(ApiKey)
 decode_kept = decoder(KeptRequest)
 decode_stored_chat = decoder(StoredChat)

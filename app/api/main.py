@@ -27,7 +27,7 @@ from app.api.openai.responses import conversation_routes, derived_routes
 from app.api.openai.responses import routes as responses
 from app.api.openai.responses.conversation_end import ConversationEnd
 from app.api.openai.transcription import routes as transcriptions
-from app.api.operations import admin, health, loras, pool_state
+from app.api.operations import admin, health, loras, pool_state, prefixes
 from app.api.resumable.chat_index import ChatIndex
 from app.api.resumable.conversations import ConversationStore
 from app.api.resumable.owner import AnswerOwner
@@ -123,7 +123,7 @@ def create_app(settings: Settings | None = None) -> FastPath:
     for part in (
         completions, stored_chats, derived_routes, responses, conversation_routes, messages, encodings, images, videos,
         transcriptions,
-        files, batches, tokens, health, admin, loras, pool_state,
+        files, batches, tokens, health, admin, loras, pool_state, prefixes,
     ):  # fmt: skip
         app.include_router(part.router)
     handlers: dict[str, Handler] = {

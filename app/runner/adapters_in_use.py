@@ -23,7 +23,7 @@ class AdaptersInUse:
 
     def of(self, job: Job) -> AbstractContextManager[None]:
         """While the request has its adapter, if it wants one; `has` has been asked."""
-        return _NOTHING if job.adapter is None else self._used(job.adapter)
+        return _NOTHING if job.adapter is None else self.used(job.adapter)
 
     def has(self, job: Job) -> bool:
         return job.adapter is None or job.adapter in self.open
@@ -48,7 +48,8 @@ class AdaptersInUse:
         return AdapterReport(dict(self.failed), dict(self._requests), self.load_s)
 
     @contextmanager
-    def _used(self, name: str) -> Iterator[None]:
+    def used(self, name: str) -> Iterator[None]:
+        """It isn't removed meanwhile."""
         self._requests[name] = self._requests.get(name, 0) + 1
         self._last[name] = time.monotonic()
         try:

@@ -178,6 +178,10 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
         adapter = {"name": "sql", "model": "mock", "source": str(tiny_adapter(s.directory / "sql", "w"))}
         made = httpx.post(f"{s.url}/admin/loras", json=adapter, timeout=90)
         assert len(made.json().get("workers", ())) == 2, (made.text, guarded.refused())
+        pin = {"model": "sql", "tokens": list(range(5, 105)), "pin_s": 600}
+        pinned = httpx.post(f"{s.url}/admin/prefixes", json=pin, timeout=90).json()
+        assert pinned["warm"], (pinned, guarded.refused())
+        assert httpx.delete(f"{s.url}/admin/prefixes/{pinned['id']}").status_code == 200, guarded.refused()
         for prompt in ([5] * 10, list(range(5, 505))):
             assert client.completions.create(model="sql", prompt=prompt, max_tokens=2).choices
         body = asked_of_batch() | {"model": "sql"}

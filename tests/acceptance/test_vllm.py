@@ -149,6 +149,21 @@ def test_a_repeated_prompt_is_found_in_the_cache(one: Fleet) -> None:
     assert second["choices"] == first["choices"]
 
 
+def test_a_pinned_prefix_is_in_the_real_cache_at_the_first_chat_and_again_after_that_was_cleared(two: Fleet) -> None:
+    """At both workers."""
+    system = {"role": "system", "content": "You answer as the captain of a boat that leaves at nine. " * 12}
+    with httpx.Client(base_url=two.stack.url, timeout=120) as http:
+        pinned = http.post("/admin/prefixes", json={"model": MODEL, "messages": [system], "pin_s": 600}).json()
+        blocks = pinned["pools"][POOL]["blocks"]
+        assert (pinned["warm"], pinned["pools"][POOL]) == (True, {"blocks": blocks, "places": 2, "wanted": 2})
+        http.post("/admin/clear_kv_blocks").raise_for_status()
+        wait_until(lambda: http.get("/admin/prefixes").json()["data"][0]["warm"], "it is cached again")
+        asked = {"model": MODEL, "messages": [system, *FRANCE], "max_tokens": 1}
+        used = http.post("/v1/chat/completions", json=asked).json()["usage"]
+        assert used["prompt_tokens_details"]["cached_tokens"] == blocks * 32 > 3 * 32
+        http.delete(f"/admin/prefixes/{pinned['id']}").raise_for_status()
+
+
 def test_a_disconnect_frees_the_real_engine_long_before_the_end(one: Fleet) -> None:
     """The engine's own counters: no request runs and no KV block is held."""
     body = {"model": MODEL, "prompt": "Count: 1 2 3", "max_tokens": 1900, "ignore_eos": True, "stream": True}

@@ -6,7 +6,6 @@ from contextlib import suppress
 from functools import partial
 from typing import cast
 
-import msgspec
 from msgspec.structs import replace
 from redis.exceptions import RedisError
 
@@ -17,12 +16,13 @@ from app.adapters.registry import decoded
 from app.adapters.slots import next_step
 from app.engines.base import Adapters, EngineInfo
 from app.errors import EngineDead, XylemError
-from app.ids import PoolId, WorkerId
-from app.messages import Adapter, decode_lease
+from app.ids import PoolId
+from app.messages import Adapter
 from app.pools import Pool
 from app.runner.runner import Runner
 from app.telemetry import logger
 from workers.engine.lease import LeaseKeeper
+from workers.engine.pool_leases import pool_leases
 
 log = logger(__name__)
 
@@ -125,15 +125,8 @@ class AdapterKeeper:
         self._in_use.failed = {name: why for name, why in self._in_use.failed.items() if name in self._current}
 
     async def _wanted(self, resting: set[str]) -> list[str]:
-        redis, keys, me = self._runner.redis, self._runner.keys, self._runner.worker
-        names = [name.decode() for name in cast(list[bytes], await redis.hkeys(keys.pool(self._pool_id)))]
-        raws = await redis.mget([keys.worker(WorkerId(name)) for name in names]) if names else []
-        members = []
-        for raw in raws:
-            with suppress(msgspec.DecodeError):
-                lease = decode_lease(cast(bytes, raw)) if raw is not None else None
-                if lease is not None and not lease.draining:
-                    members.append(Member.of(lease))
+        me, leases = self._runner.worker, await pool_leases(self._runner, self._pool_id)
+        members = [Member.of(lease) for lease in leases if not lease.draining]
         # What failed here a while ago is tried again, although the others count on it no longer.
         members = [replace(m, failed=frozenset(resting)) if m.id == me else m for m in members]
         return assign(self._current.values(), members).get(me, [])

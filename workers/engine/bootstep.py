@@ -33,6 +33,7 @@ from workers.engine.hang_watchdog import HangWatchdog
 from workers.engine.host_address import address_towards
 from workers.engine.kv_indices import kv_indices
 from workers.engine.lease import LeaseKeeper
+from workers.engine.prefix_keeper import PrefixKeeper, keeps_prefixes
 from workers.engine.queue_handback import hand_back_queue
 from workers.engine.reservation_audit import ReservationAudit
 from workers.engine.state_keeper import StateKeeper
@@ -151,15 +152,19 @@ class EngineStep(bootsteps.StartStopStep):
         kv = kv_indices(runner, self.pool_id, self.pool, info, renumbered)
         feeds = kv.feeds
         account = ReservationAudit(runner, worker_queue(self.pool_id, self.worker_id))
-        lease = LeaseKeeper(runner, self.pool_id, self.pool.role, info, kv, self.pool.engine, self.pool.model)
+        keeps = keeps_prefixes(runner.engine, self.pool, info)
+        lease = LeaseKeeper(
+            runner, self.pool_id, self.pool.role, info, kv, self.pool.engine, self.pool.model, prefixes=keeps
+        )
         keeper = StateKeeper(runner, lease, self.pool_id, self.pool, feeds)
         adapters = keeper_of(runner, lease, self.pool_id, self.pool, info, keeper.changing)
+        prefixes = PrefixKeeper(runner, lease, self.pool_id, info, kv.cleaner) if keeps else None
         following = [asyncio.create_task(feed.run()) for feed in feeds]
         await keeper.adopt()
         self.background = following + [
             asyncio.create_task(work)
             for work in (
-                run_commands(runner, feeds, keeper, adapters),
+                run_commands(runner, feeds, keeper, adapters, prefixes),
                 account.run(),
                 keep_noting(runner.wire, runner.settings),
                 *([] if kv.cleaner is None else [kv.cleaner.run()]),
@@ -168,8 +173,7 @@ class EngineStep(bootsteps.StartStopStep):
         self.lease = lease
         await lease.register()
         await keeper.adopt()
-        if adapters is not None:
-            self.background.append(asyncio.create_task(adapters.run()))
+        self.background += [asyncio.create_task(one.run()) for one in (adapters, prefixes) if one is not None]
         for task in self.background:
             task.add_done_callback(runners.end_process)
 

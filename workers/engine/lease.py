@@ -45,8 +45,10 @@ class LeaseKeeper:
         kv: KvIndices = KvIndices(),  # noqa: B008  (frozen)
         engine: str = "",
         model: str = "",
+        *,
+        prefixes: bool = False,
     ) -> None:
-        """`kv`: what its KV events are written to.
+        """`kv`: what its KV events are written to. `prefixes`: whether it has a `PrefixKeeper`.
 
         `engine`, `model`: as the pools file names them.
         """
@@ -82,6 +84,7 @@ class LeaseKeeper:
             embeddings=info.embeddings is not None,
             tier_block_bytes=info.tier_block_bytes,
             peers=info.peers,
+            prefixes=prefixes,
         )
 
     async def register(self) -> None:
@@ -101,7 +104,7 @@ class LeaseKeeper:
         self._worker = replace(self._worker, ranks=info.ranks, total_blocks=info.total_blocks)
 
     @property
-    def _stays_out(self) -> bool:
+    def stays_out(self) -> bool:
         """Whether it takes no requests."""
         state = self.state
         return bool(self._draining or state.asleep or state.paused or state.changing)
@@ -152,14 +155,14 @@ class LeaseKeeper:
             stats.used_blocks,
             stats.lent_blocks,
             sum(map(len, runner.gates)),
-            0 if self._stays_out else min(gate.most for gate in runner.gates),
+            0 if self.stays_out else min(gate.most for gate in runner.gates),
         )
         if own.max_adapters:
             own = replace(own, adapters=runner.adapters.open)
         speeds, adapters = runner.speeds(stats), runner.adapters.report()
         caches, hosts = ([cache.number for cache in each[: own.ranks]] for each in (self._kv.caches, self._kv.hosts))
         lease = Lease(
-            own, load, speeds, self._stays_out, adapters=adapters, state=self.state, caches=caches,
+            own, load, speeds, self.stays_out, adapters=adapters, state=self.state, caches=caches,
             token_redis=len(settings.token_redis_urls), broker_apart=settings.broker_url is not None,
             hosts=hosts, store=0 if self._kv.store is None else self._kv.store.number,
         )  # fmt: skip

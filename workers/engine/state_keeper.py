@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from app.engines.base import Elastic, ExpertRecorder, Pauser, Profiler, Sleeper, Weights
 from app.errors import EngineDead, EngineFailed, RequestError, XylemError
-from app.ids import PlaceId, PoolId, WorkerId, place_id
+from app.ids import PlaceId, PoolId, place_id
 from app.messages import (
     EngineState,
     Pause,
@@ -27,7 +27,6 @@ from app.messages import (
     StateCommand,
     Wake,
     WeightsSource,
-    decode_lease,
     decode_pool_state,
 )
 from app.pools import Pool
@@ -37,6 +36,7 @@ from app.store import FORGET_LOADS
 from app.telemetry import logger
 from workers.engine.kv_event_feed import KvEventFeed
 from workers.engine.lease import LeaseKeeper, forget_guesses
+from workers.engine.pool_leases import pool_leases
 from workers.engine.presence import Presence
 
 log = logger(__name__)
@@ -276,11 +276,8 @@ class StateKeeper:
         return PoolState() if raw is None else decode_pool_state(cast(bytes, raw))
 
     async def _awake_others(self) -> int:
-        redis, keys = self._runner.redis, self._runner.keys
-        ids = {cast(bytes, other).decode() for other in await redis.hkeys(keys.pool(self._pool_id))}
-        others = ids - {self._runner.worker}
-        raws = [await redis.get(keys.worker(WorkerId(other))) for other in others]
-        return sum(not decode_lease(cast(bytes, raw)).draining for raw in raws if raw is not None)
+        leases = await pool_leases(self._runner, self._pool_id)
+        return sum(not lease.draining for lease in leases if lease.worker.id != self._runner.worker)
 
 
 def _is_sent(source: WeightsSource | None) -> bool:

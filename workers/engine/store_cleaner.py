@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
+from contextlib import suppress
 
 from app.errors import StoreDown
 from app.ids import WorkerId
@@ -24,6 +25,8 @@ class StoreCleaner:
         """`most`: bytes. `wire`: of the index; `lock`: the key that says who cleans."""
         self._store, self._most, self._index = store, most, index
         self._wire, self._lock, self._worker = wire, lock, worker
+        self.unwanted: Callable[[], Set[bytes]] = frozenset  # our hashes of blocks that are to go
+        self.soon = asyncio.Event()  # set when there are new ones
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -35,25 +38,31 @@ class StoreCleaner:
                 log.warning("store_not_cleaned", error=exc.message)
             except Exception:  # a store's own client raises what it likes; the next look may go better
                 log.exception("store_not_cleaned")
-            await asyncio.sleep(_EVERY_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_EVERY_S):
+                    await self.soon.wait()
+            self.soon.clear()
 
     async def look(self) -> None:
         """Raises: StoreDown, and what the store raises."""
         known = await self._index.known()  # first: a block is there before it is known
-        found, removed = await asyncio.to_thread(self._bound)
+        unwanted = self.unwanted()
+        names = {name for name, ours in known.items() if ours in unwanted}
+        found, removed = await asyncio.to_thread(self._bound, names)
         if gone := missing(known, found):
             await self._index.remove(gone)
         if removed or gone:
             log.info("store_cleaned", removed=removed, forgotten=len(gone), left=len(found))
 
-    def _bound(self) -> tuple[list[Stored], int]:
-        """What is left, and how much was removed. Blocks."""
+    def _bound(self, names: Set[bytes]) -> tuple[list[Stored], int]:
+        """What is left, and how much was removed. Blocks. `names`: short ones, of blocks that are to go."""
         found = [*self._store.all()]
-        removed = superfluous(found, self._most, time.time())
-        for one in removed:
-            self._store.delete(one.path)
-        gone = {one.path for one in removed}
-        return [one for one in found if one.path not in gone], len(removed)
+        wanted = [one for one in found if _name(one) not in names]
+        gone = {one.path for one in superfluous(wanted, self._most, time.time())}
+        left = [one for one in wanted if one.path not in gone]
+        for path in {one.path for one in found} - {one.path for one in left}:
+            self._store.delete(path)
+        return left, len(found) - len(left)
 
     async def _is_mine(self) -> bool:
         """Raises: StoreDown."""
@@ -68,11 +77,13 @@ class StoreCleaner:
 
 def missing(known: Mapping[bytes, bytes], found: Iterable[Stored]) -> dict[bytes, bytes]:
     """Those of `known` that have no file. A block's file is called `<hash>-<group>`."""
-    there = set()
-    for one in found:
-        name = one.path.rpartition("/")[2].partition("-")[0]
-        try:
-            there.add(short_name(bytes.fromhex(name)))
-        except ValueError:
-            continue  # somebody else's file
+    there = {_name(one) for one in found}
     return {name: ours for name, ours in known.items() if name not in there}
+
+
+def _name(one: Stored) -> bytes | None:
+    """The short one of the block; None for somebody else's file."""
+    try:
+        return short_name(bytes.fromhex(one.path.rpartition("/")[2].partition("-")[0]))
+    except ValueError:
+        return None

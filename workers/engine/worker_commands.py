@@ -1,20 +1,31 @@
 """Executes the commands of API replicas, which bypass the worker's queue. On the engine's loop."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Coroutine, Sequence
+from contextlib import nullcontext
+from typing import Any, cast
 
 import msgspec
 from redis.exceptions import RedisError
 
 from app.engines.base import PrefixResetter
 from app.errors import XylemError
-from app.messages import Cancel, ClearCache, LoadAdapter, Reply, StateCommand, decode_worker_command, encode
+from app.messages import (
+    Cancel,
+    ClearCache,
+    LoadAdapter,
+    LookAtPrefixes,
+    Reply,
+    StateCommand,
+    decode_worker_command,
+    encode,
+)
 from app.runner.runner import Runner
 from app.store import async_client
 from app.telemetry import logger
 from workers.engine.adapter_keeper import AdapterKeeper
 from workers.engine.kv_event_feed import KvEventFeed
+from workers.engine.prefix_keeper import PrefixKeeper
 from workers.engine.state_keeper import StateKeeper
 
 log = logger(__name__)
@@ -22,7 +33,11 @@ _REPLY_TTL_S = 60
 
 
 async def run_commands(
-    runner: Runner, feeds: Sequence[KvEventFeed], keeper: StateKeeper, adapters: AdapterKeeper | None = None
+    runner: Runner,
+    feeds: Sequence[KvEventFeed],
+    keeper: StateKeeper,
+    adapters: AdapterKeeper | None = None,
+    prefixes: PrefixKeeper | None = None,
 ) -> None:
     """Executes the commands in `commands:<worker>` until cancelled. A list, which loses nothing, unlike a channel."""
     redis = async_client(runner.settings.redis_url, runner.keys.home, socket_timeout=None)
@@ -39,12 +54,15 @@ async def run_commands(
             elif isinstance(command, LoadAdapter):
                 if adapters is not None:
                     adapters.look(command.adapter)
+            elif isinstance(command, LookAtPrefixes):
+                if prefixes is not None:
+                    prefixes.look()
             else:
                 if isinstance(command, ClearCache):
                     work = _clear(runner, feeds, command.id)
                 else:
                     work = _change(runner, keeper, command)
-                task = asyncio.create_task(work)  # so that cancels needn't wait
+                task = asyncio.create_task(_resting(prefixes, work))  # so that cancels needn't wait
                 working.add(task)
                 task.add_done_callback(working.discard)
         except msgspec.DecodeError as exc:
@@ -52,6 +70,11 @@ async def run_commands(
         except (RedisError, OSError) as exc:
             log.warning("commands_not_read", error=repr(exc))
             await asyncio.sleep(1)
+
+
+async def _resting(prefixes: PrefixKeeper | None, work: Coroutine[Any, Any, None]) -> None:
+    async with nullcontext() if prefixes is None else prefixes.resting():
+        await work
 
 
 async def clear_cache(runner: Runner, feeds: Sequence[KvEventFeed]) -> str:

@@ -356,6 +356,31 @@ class Removed(Shape):
     removed: bool
 
 
+class PrefixInPool(Shape):
+    blocks: int  # that it fills
+    places: int | None  # caches that have all of it; null: the engines don't tell
+    wanted: int  # caches that are to have it
+
+
+class PrefixCard(Shape):
+    id: str
+    model: str
+    tokens: int
+    until: float | None  # s since the epoch; null: it was computed once
+    copies: int | None  # how many workers of each pool have it; null: all
+    warm: bool | None  # whether all caches that are to have it have it; null: no engine tells
+    pools: dict[str, PrefixInPool]
+
+
+class PrefixList(Shape):
+    data: list[PrefixCard]
+
+
+class PrefixDropped(Shape):
+    id: str
+    dropped: bool
+
+
 class ModelList(Shape):
     object: Literal["list"]
     data: list[ModelCard]

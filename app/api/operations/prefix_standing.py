@@ -1,0 +1,60 @@
+"""Which caches of a fleet have a pinned prefix, by the prefix index."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from app.api.state import ApiState
+from app.ids import PoolId
+from app.kv.blocks import prompt_hashes
+from app.messages import Lease, Prefix
+from app.routing.prefixes import keepers, prompt
+
+
+class Standing(Struct, frozen=True):
+    """In one pool. Places: KV caches, of which each data-parallel rank of a worker has one."""
+
+    blocks: int  # that it fills
+    places: int | None  # that have all of it; None: some engine reports no KV events
+    wanted: int  # that are to have it
+    warm: bool | None  # whether these have it; None: as above
+
+
+async def standing(state: ApiState, prefix: Prefix, pools: Sequence[PoolId]) -> dict[PoolId, Standing]:
+    """Raises: StoreDown."""
+    return {pool: await _in_pool(state, prefix, pool) for pool in pools}
+
+
+def is_warm(found: dict[PoolId, Standing]) -> bool | None:
+    """Whether all places that are to have it have it, as far as is known; None: nothing is."""
+    told = [one.warm for one in found.values() if one.warm is not None]
+    return all(told) if told else None
+
+
+async def _in_pool(state: ApiState, prefix: Prefix, pool: PoolId) -> Standing:
+    leases, size = await state.fleet.live([pool]), state.pools[pool].block_size
+    wanted = {(lease.worker.id, rank) for lease in keepers(prefix, leases) for rank in range(lease.worker.ranks)}
+    blocks = len(prefix.tokens) // size
+    if not all(lease.worker.kv_events for lease in leases):
+        return Standing(blocks, None, len(wanted), None)
+    having = await _having(state, prefix, pool, leases, blocks)
+    return Standing(blocks, len(having), len(wanted), bool(wanted) and wanted <= having)
+
+
+async def _having(
+    state: ApiState, prefix: Prefix, pool: PoolId, leases: Sequence[Lease], blocks: int
+) -> set[tuple[str, int]]:
+    """The places that have all of it: each with the weights that it has now."""
+    adapter = None if prefix.adapter is None else state.adapters.current(prefix.adapter)
+    if prefix.adapter is not None and adapter is None:
+        return set()
+    size, versioned = state.pools[pool].block_size, None if adapter is None else adapter.versioned
+    tokens, weights = prompt(prefix, size), sorted({lease.state.weights for lease in leases})
+    asked = [prompt_hashes(tokens, size, prefix.cache_salt, versioned, version) for version in weights]
+    view = (await state.fleet.read({pool: asked}))[pool]
+    matches = dict(zip(weights, view.matches, strict=True))
+    return {
+        (place.lease.worker.id, place.rank)
+        for index, place in enumerate(view.candidates)
+        if (found := matches.get(place.lease.state.weights)) and found.option(index, place).cached >= blocks
+    }

@@ -1,0 +1,55 @@
+"""Prefixes that caches have before they are asked for, for operators. With `XYLEM_ADMIN_KEY`, or on loopback only."""
+
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from app.api.http.answer_schemas import PrefixCard, PrefixDropped, PrefixList
+from app.api.http.request_body import collect
+from app.api.operations import prefix_changes as changes
+from app.api.operations.admin import Admin
+from app.api.operations.prefix_standing import Standing, is_warm, standing
+from app.ids import PoolId, PrefixId
+from app.messages import Prefix
+from app.openai.prefix import NewPrefix, prefix_tokens
+from app.openai.validation import parse_off_loop
+
+router = APIRouter(prefix="/admin/prefixes", tags=["admin"])
+
+
+@router.get("", response_model=PrefixList)
+async def list_prefixes(state: Admin) -> dict[str, Any]:
+    """All that are kept now, and how many caches have each."""
+    found = [(prefix, await standing(state, prefix, pools)) for prefix, pools in await changes.pinned(state)]
+    return {"data": [_card(*one) for one in found]}
+
+
+@router.post("", response_model=PrefixCard, openapi_extra=NewPrefix.openapi())
+async def pin_prefix(request: Request, state: Admin) -> dict[str, Any]:
+    """Answers when the caches that are to have it have it, or after `wait_s`: `warm` says which."""
+    raw = await collect(request.scope, request.receive, state.settings.max_body)
+    body = await state.served(await parse_off_loop(NewPrefix, raw, state.longest_context), None)
+    tokens = await state.off_loop(raw, partial(prefix_tokens, state, body), compiles=body.chat_template is not None)
+    return _card(*await changes.pin(state, body, tokens))
+
+
+@router.delete("/{prefix}", response_model=PrefixDropped)
+async def drop_prefix(state: Admin, prefix: str) -> dict[str, Any]:
+    """It is evicted as any other from now on, and removed from the pool's store."""
+    await changes.drop(state, PrefixId(prefix))
+    return {"id": prefix, "dropped": True}
+
+
+def _card(prefix: Prefix, found: dict[PoolId, Standing]) -> dict[str, Any]:
+    return {
+        "id": prefix.id,
+        "model": prefix.model,
+        "tokens": len(prefix.tokens),
+        "until": None if prefix.once else prefix.until,
+        "copies": prefix.copies,
+        "warm": is_warm(found),
+        "pools": {
+            pool: {"blocks": one.blocks, "places": one.places, "wanted": one.wanted} for pool, one in found.items()
+        },
+    }

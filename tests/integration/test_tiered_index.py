@@ -114,7 +114,7 @@ async def test_files_that_are_gone_are_found_and_what_is_too_much_is_removed(
         os.utime(tmp_path / f"model/abc/{short_name(number).hex().rjust(64, '0')}-0", (number, number))
     folder.put("model/abc/dead.part", b"")
     os.utime(tmp_path / "model/abc/dead.part", (1, 1))
-    cleaner = StoreCleaner(folder, 15_000, store, wire, KEYS.cleaning(POOL), WorkerId("w"))
+    cleaner = StoreCleaner(folder, 15_000, store, wire, KEYS.cleaning(POOL), WorkerId("w"), 60)
     await cleaner.look()
     left = sorted(one.path for one in folder.all())
     assert len(left) == 13
@@ -132,7 +132,7 @@ async def test_one_worker_cleans_at_a_time(redis: "Redis", wire: Wire, tmp_path:
     store = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told)
     await store.check(ledger([]))
     cleaners = [
-        StoreCleaner(FolderStore(tmp_path), math.inf, store, wire, KEYS.cleaning(POOL), WorkerId(name))
+        StoreCleaner(FolderStore(tmp_path), math.inf, store, wire, KEYS.cleaning(POOL), WorkerId(name), 60)
         for name in ("a", "b")
     ]
     assert [await cleaner._is_mine() for cleaner in (*cleaners, *cleaners)] == [True, False, True, False]

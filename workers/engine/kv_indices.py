@@ -43,8 +43,8 @@ def kv_indices(
             address = _store_name(pool, pool.tiers, info)
             stores = [StoreIndex(wire, keys, name, address, renumbered) for _ in sources]
             most = math.inf if pool.tiers.disk_gb is None else pool.tiers.disk_gb * 1e9
-            place = open_store(pool.tiers.disk)
-            cleaner = StoreCleaner(place, most, stores[0], wire, keys.cleaning(name), runner.worker)
+            place, every_s = open_store(pool.tiers.disk), pool.tiers.disk_look_s
+            cleaner = StoreCleaner(place, most, stores[0], wire, keys.cleaning(name), runner.worker, every_s)
     feeds = [
         KvEventFeed(source, Ledger(pool.block_size, source.own_keys, source.pictures), cache, host=host, store=store)
         for source, cache, host, store in zip_longest(sources, caches, hosts, stores)

@@ -14,15 +14,13 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
-_EVERY_S = 60.0
-
 
 class StoreCleaner:
     def __init__(
-        self, store: BlockStore, most: float, index: StoreIndex, wire: Wire, lock: str, worker: WorkerId
+        self, store: BlockStore, most: float, index: StoreIndex, wire: Wire, lock: str, worker: WorkerId, every_s: float
     ) -> None:
         """`most`: bytes. `wire`: of the index; `lock`: the key that says who cleans."""
-        self._store, self._most, self._index = store, most, index
+        self._store, self._most, self._index, self._every_s = store, most, index, every_s
         self._wire, self._lock, self._worker = wire, lock, worker
 
     async def run(self) -> None:
@@ -35,7 +33,7 @@ class StoreCleaner:
                 log.warning("store_not_cleaned", error=exc.message)
             except Exception:  # a store's own client raises what it likes; the next look may go better
                 log.exception("store_not_cleaned")
-            await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(self._every_s)
 
     async def look(self) -> None:
         """Raises: StoreDown, and what the store raises."""
@@ -57,12 +55,12 @@ class StoreCleaner:
 
     async def _is_mine(self) -> bool:
         """Raises: StoreDown."""
-        lasts = round(3 * _EVERY_S)
-        claim: list[Command] = [("SET", self._lock, self._worker, "NX", "EX", lasts), ("GET", self._lock)]
+        lasts = round(3000 * self._every_s)  # ms
+        claim: list[Command] = [("SET", self._lock, self._worker, "NX", "PX", lasts), ("GET", self._lock)]
         _, holder = await self._wire.execute(claim)
         if holder != self._worker.encode():
             return False
-        await self._wire.execute([("EXPIRE", self._lock, lasts)])
+        await self._wire.execute([("PEXPIRE", self._lock, lasts)])
         return True
 
 

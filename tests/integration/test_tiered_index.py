@@ -1,7 +1,6 @@
 """What workers have in tiers, through Redis to the next placement."""
 
 import math
-import os
 from pathlib import Path
 
 import pytest
@@ -110,10 +109,8 @@ async def test_files_that_are_gone_are_found_and_what_is_too_much_is_removed(
     await store.write(held)
     folder = FolderStore(tmp_path)
     for number in range(1, 20):  # the first file is gone
-        folder.put(f"model/abc/{short_name(number).hex().rjust(64, '0')}-0", bytes(1000))
-        os.utime(tmp_path / f"model/abc/{short_name(number).hex().rjust(64, '0')}-0", (number, number))
-    folder.put("model/abc/dead.part", b"")
-    os.utime(tmp_path / "model/abc/dead.part", (1, 1))
+        folder.put(f"model/abc/{short_name(number).hex().rjust(64, '0')}-0", bytes(1000), number)
+    folder.put("model/abc/dead.part", b"", 1)
     cleaner = StoreCleaner(folder, 15_000, store, wire, KEYS.cleaning(POOL), WorkerId("w"), 60)
     await cleaner.look()
     left = sorted(one.path for one in folder.all())

@@ -263,7 +263,7 @@ def small_disk(folder: Path, blocks: int) -> Iterator[None]:
 
 def test_a_block_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "kv")
-    store.put("a/b", b"one")
+    store.put("a/b", b"one", 0)
     assert store.has("a/b")
     assert store.get("a/b") == b"one"
     store.delete("a/b")

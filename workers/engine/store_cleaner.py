@@ -3,6 +3,8 @@
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from threading import Thread
 
 from app.errors import StoreDown
 from app.ids import WorkerId
@@ -38,11 +40,25 @@ class StoreCleaner:
     async def look(self) -> None:
         """Raises: StoreDown, and what the store raises."""
         known = await self._index.known()  # first: a block is there before it is known
-        found, removed = await asyncio.to_thread(self._bound)
+        found, removed = await self._bounded()
         if gone := missing(known, found):
             await self._index.remove(gone)
         if removed or gone:
             log.info("store_cleaned", removed=removed, forgotten=len(gone), left=len(found))
+
+    async def _bounded(self) -> tuple[list[Stored], int]:
+        """`_bound`, in a thread for which a worker that ends doesn't wait: the store may hang."""
+        ended = Future[tuple[list[Stored], int]]()
+        ended.set_running_or_notify_cancel()
+
+        def bound() -> None:
+            try:
+                ended.set_result(self._bound())
+            except Exception as exc:  # noqa: BLE001 (a store's own client raises what it likes)
+                ended.set_exception(exc)
+
+        Thread(target=bound, name="store-cleaner", daemon=True).start()
+        return await asyncio.wrap_future(ended)
 
     def _bound(self) -> tuple[list[Stored], int]:
         """What is left, and how much was removed. Blocks."""

@@ -45,7 +45,9 @@ watched:<pool>          string, "1". While it is there, an API replica has just 
 cached:<pool>           hash, 8-byte block hash (`kv.blocks`) → the KV caches that hold it: their numbers, 4 bytes each,
                         big endian, in order. Written by workers from their engines' KV events. Numbers of caches that
                         are gone or were cleared count for nothing, and are removed by the api a minute later.
-cached-count:<pool>     hash, a cache's packed number → in how many entries of the above it is. Written with it.
+cached-count:<pool>     hash, a cache's packed number → in how many entries of the above it is; that number and a "w" →
+                        random bytes of its last write, by which its worker sees whether Redis has lost that. Written
+                        with it.
 tiered:<pool>           hash, as cached:<pool>, of tiers: the numbers of workers' host memories, and of stores.
 tiered-count:<pool>     hash, as cached-count:<pool>.
 stores:<pool>           hash, a store's address, and the engine and host that its blocks are for → its number in

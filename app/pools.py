@@ -85,6 +85,9 @@ class Tiers(_Part):
     # A folder, or a bucket such as `s3://bucket/kv`, behind the host's memory: it outlives workers.
     disk: Annotated[str, Field(min_length=1)] | None = None
     disk_gb: Annotated[float, Field(gt=0)] | None = None  # of `disk`, all models together; null: it may grow
+    # Seconds between two looks at all that is in `disk`, which bound it and find what others have removed. In a bucket
+    # each is a request for each thousand blocks.
+    disk_look_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
     shared: bool | None = None  # whether other hosts have the same `disk`; null: a bucket is shared, a folder isn't
     key_file: Path | None = None  # 32 random bytes, with which `disk` is encrypted
 

@@ -9,6 +9,17 @@ import s3fs
 from moto.server import ThreadedMotoServer
 
 
+def access(url: str) -> dict[str, str]:
+    """The environment in which that is the S3 that there is."""
+    return {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "y",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_MAX_ATTEMPTS": "1",
+    }
+
+
 @contextmanager
 def s3_server() -> Iterator[ThreadedMotoServer]:
     """A server with a bucket called `bucket`, in whose environment it is the S3 that there is."""
@@ -16,11 +27,8 @@ def s3_server() -> Iterator[ThreadedMotoServer]:
     server.start()
     host, port = server.get_host_and_port()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        patch.setenv("AWS_ACCESS_KEY_ID", "x")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "y")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        patch.setenv("AWS_MAX_ATTEMPTS", "1")
+        for name, value in access(f"http://{host}:{port}").items():
+            patch.setenv(name, value)
         # Both remember: fsspec the server of before, moto its buckets.
         s3fs.S3FileSystem.clear_instance_cache()
         fsspec.filesystem("s3").makedirs("bucket", exist_ok=True)

@@ -56,7 +56,7 @@ class IndexSweep:
             caches |= {packed(int(number)) for numbers in stores for number in numbers}  # these outlive workers
             read = await self._wire.execute([("HVALS", self._keys.loads(pool)) for pool in own])
             loads = [[name for group in groups for name in entries(group)] for groups in read]
-        gone = {name for names in counted for name in names} - caches
+        gone = {name for names in counted for name in names if name[:4] not in caches}  # with the marks of their writes
         gone |= {name for names in loads for name in names} - places
         self._gone = {name: self._gone.get(name, now) for name in gone}
         old = {name for name, since in self._gone.items() if now - since >= _GONE_S}

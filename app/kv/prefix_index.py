@@ -4,6 +4,7 @@ The index leads from blocks to caches, so a prompt's look-up doesn't depend on t
 cleared or written anew gets another number: what stands under the old one counts for nothing at once.
 """
 
+import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence, Sized
 from random import getrandbits
 from typing import Literal, Protocol
@@ -14,6 +15,7 @@ from app.store import WRITE_INDEX, Command, Wire
 
 # Blocks in one command: Redis does nothing else meanwhile, and 500 take it a millisecond.
 _CHUNK = 500
+_MARK = b"w"  # behind a number: the field of its last write
 Way = Literal["add", "remove"]
 
 
@@ -39,6 +41,7 @@ class KvIndex:
         """`index`: `Keys.cached` or `Keys.tiered`. `renumbered` tells API replicas the `number`, which has changed."""
         self._wire, self._keys, self._renumbered = wire, keys, renumbered
         self._index = index
+        self._written = b""  # the mark of the last write
         self.number = 0  # none yet
 
     async def write(self, changes: Changes) -> None:
@@ -47,19 +50,27 @@ class KvIndex:
             self.number = await next_number(self._wire, self._keys)
             await self._renumbered()
         removed, added = self._commands("remove", changes.removed), self._commands("add", changes.added)
-        await self._wire.execute([*removed, *added])
+        await self._wire.execute([*removed, *added, self._mark(self.number)])
 
-    async def size(self) -> int:
-        """How many blocks Redis has. Raises: StoreDown."""
-        (count,) = await self._wire.execute([("HGET", self._index[1], packed(self.number))])
-        return int(count or 0)
+    async def is_whole(self, size: int) -> bool:
+        """Whether Redis has the last write, and as many blocks. Raises: StoreDown.
+
+        One that came back without its last second may have as many, and others; or has given the number twice.
+        """
+        own = packed(self.number)
+        ((count, mark),) = await self._wire.execute([("HMGET", self._index[1], own, own + _MARK)])
+        return int(count or 0) == size and (mark or b"") == self._written
 
     async def rebuild(self, ledger: Blocks) -> None:
         """Replaces the cache by one that has the ledger's blocks, all at once. Raises: StoreDown."""
         number = await next_number(self._wire, self._keys)
-        await self._wire.execute([*self._commands("add", ledger.blocks(), number)])
+        await self._wire.execute([*self._commands("add", ledger.blocks(), number), self._mark(number)])
         self.number = number
         await self._renumbered()
+
+    def _mark(self, number: int) -> Command:
+        self._written = os.urandom(8)
+        return "HSET", self._index[1], packed(number) + _MARK, self._written
 
     def _commands(self, what: Way, blocks: Sequence[bytes], number: int | None = None) -> Iterator[Command]:
         return index_commands(self._index, self.number if number is None else number, what, blocks)

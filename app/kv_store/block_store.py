@@ -18,19 +18,24 @@ _PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700  # KV tells its prompt to who can 
 class Stored(NamedTuple):
     path: str
     size: int  # bytes
-    used: float  # when it was last read, seconds since the epoch; in a bucket, when it was written
+    used: float  # when it was last used, s since the epoch: see `uses.py`; in a bucket, when that was noted
 
 
 class BlockStore(Protocol):
     """Paths are relative, with `/`. Errors are OSErrors, and for buckets also those of the client library."""
+
+    period_s: float  # in which a block's use is to be noted once
 
     def has(self, path: str) -> bool: ...
 
     def get(self, path: str) -> bytes | None:
         """None if there is none."""
 
-    def put(self, path: str, data: bytes) -> None:
-        """All or nothing: others see all of it, or none."""
+    def put(self, path: str, data: bytes, used: float) -> None:
+        """All or nothing: others see all of it, or none. `used`: as `Stored` will have it, if that can be chosen."""
+
+    def touch(self, path: str, used: float) -> None:
+        """It is used, if it is there."""
 
     def delete(self, path: str) -> None:
         """If it is there."""
@@ -40,6 +45,8 @@ class BlockStore(Protocol):
 
 
 class FolderStore:
+    period_s = 600.0
+
     def __init__(self, root: Path) -> None:
         self._root = root
 
@@ -48,23 +55,26 @@ class FolderStore:
 
     def get(self, path: str) -> bytes | None:
         try:
-            data = (self._root / path).read_bytes()
-            os.utime(self._root / path)  # file systems note reading once a day, or never
+            return (self._root / path).read_bytes()
         except FileNotFoundError:
             return None
-        return data
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes, used: float) -> None:
         whole = self._root / path
         part = whole.with_name(f"{whole.name}.{secrets.token_hex(4)}.part")
         _make_private(whole.parent)
         try:
             with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _PRIVATE_FILE), "wb") as file:
                 file.write(data)
+            os.utime(part, (used, used))
             part.replace(whole)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
+
+    def touch(self, path: str, used: float) -> None:
+        with suppress(FileNotFoundError):
+            os.utime(self._root / path, (used, used))
 
     def delete(self, path: str) -> None:
         (self._root / path).unlink(missing_ok=True)
@@ -79,7 +89,9 @@ class FolderStore:
 
 
 class BucketStore:
-    """By fsspec. An object appears whole by itself."""
+    """By fsspec. An object appears whole by itself. Its time is the server's."""
+
+    period_s = 86400.0  # each note is a request
 
     def __init__(self, url: str) -> None:
         """Raises: SettingsError for an unknown protocol."""
@@ -98,8 +110,15 @@ class BucketStore:
         except FileNotFoundError:
             return None
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes, used: float) -> None:  # noqa: ARG002
         self._fs.pipe_file(f"{self._root}/{path}", data)
+
+    def touch(self, path: str, used: float) -> None:  # noqa: ARG002
+        if "s3" not in self._fs.protocol:
+            return  # fsspec has no word for it
+        with suppress(FileNotFoundError):
+            whole = f"{self._root}/{path}"
+            self._fs.cp_file(whole, whole, MetadataDirective="REPLACE")  # onto itself: S3 has no other way
 
     def delete(self, path: str) -> None:
         with suppress(FileNotFoundError):

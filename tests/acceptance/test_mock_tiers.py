@@ -1,11 +1,13 @@
 """A fleet of mock engines with tiers: routing knows what lies in host memory and in the store that all share."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.explained import asked
+from tests.s3 import access
 from tests.stack import Stack, leases, mock_pool, stack, stop, valkey, wait_until
 
 POOL, BLOCK = "decode-pool-a", 32
@@ -60,3 +62,20 @@ def test_evicted_prompts_are_loaded_by_their_worker_by_another_one_and_after_a_r
     wait_until(lambda: [lease.store for lease in leases(served, POOL)] == [lease.store], "the same store's number")
     again, route, cached = asked(served, "mock", "Later")
     assert (route["blocks_in_store"] > 8, cached > 8 * BLOCK) == (True, True)
+
+
+def test_a_worker_whose_bucket_hangs_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    for name in ("stack", "redis"):
+        (tmp_path / name).mkdir()
+    pool = mock_pool() | {"tiers": {"host_gb": 1.0, "disk": "s3://bucket/kv"}}
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        valkey(tmp_path / "redis") as url,
+        stack(url, tmp_path / "stack", {POOL: pool}, **access(f"http://127.0.0.1:{silent.getsockname()[1]}")) as s,
+    ):
+        worker = s.worker(POOL)
+        asking, _ = silent.accept()  # for a list of what is there
+        with asking:
+            stop(worker)
+        assert "Traceback" not in s.log("worker")
+        assert worker.returncode == 0

@@ -22,7 +22,7 @@ from tests.chaos.run import Report, percentile, run
 
 
 def main() -> int:
-    """0 when nothing was lost, doubled or left behind."""
+    """0 when nothing was lost, doubled or left behind, and the prefix index says what is there."""
     options = argparse.ArgumentParser(prog="make chaos")
     options.add_argument("--faults", type=int, default=210)
     options.add_argument("--seed", type=int, default=1)
@@ -47,7 +47,7 @@ def main() -> int:
         report.leaked_processes = len(fleet.left_behind())
     show(report, out)
     sys.stdout.write(json.dumps(as_json(report)) + "\n")
-    return int(bool(report.bad or report.leaked_processes or report.leaked_blocks))
+    return int(bool(report.bad or report.leaked_processes or report.leaked_blocks or report.index.wrong))
 
 
 def show(report: Report, out: Console) -> None:
@@ -56,8 +56,9 @@ def show(report: Report, out: Console) -> None:
         lasted = f"{report.lasted_s[fault]:.2f} s" if report.lasted_s[fault] else ""
         table.add_row(fault, str(len(took)), lasted, f"{percentile(took, 0.5):.2f} s", f"{max(took):.2f} s")
     out.print(table)
-    for bad in report.bad[:20]:
+    for bad in (*report.bad[:20], *report.index.wrong[:20]):
         out.print(bad, markup=False, style="red")
+    out.print(f"The index claims {report.index.claims} blocks; of {len(report.index.wrong)} it is wrong.")
     out.print(f"{report.restarted} requests began anew after the death of their API replica, {report.resumed} resumed.")
 
 
@@ -73,6 +74,8 @@ def as_json(report: Report) -> dict[str, float]:
         "longest_fault_s": round(max(report.lasted_s.values(), default=0.0), 3),
         "leaked_processes": report.leaked_processes,
         "leaked_blocks": report.leaked_blocks,
+        "index_claims": report.index.claims,
+        "index_wrong": len(report.index.wrong),
     }
 
 

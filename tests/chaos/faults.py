@@ -5,7 +5,7 @@ import random
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from redis.exceptions import RedisError
 
@@ -125,7 +125,15 @@ async def worker_and_redis_killed(fleet: Fleet, rng: random.Random) -> None:
     await asyncio.gather(worker_killed(fleet, rng), redis_killed(fleet, rng))
 
 
-FAULTS: tuple[tuple[Fault, int], ...] = (  # and how often of each hundred
+async def stored_blocks_lost(fleet: Fleet, rng: random.Random) -> None:
+    """Others remove some of a store's files, and damage some."""
+    files = [path for path in fleet.store.rglob("*") if path.is_file()] if fleet.store else []
+    for path in rng.sample(files, len(files) // 2):
+        with suppress(FileNotFoundError):  # the fleet removes some, too
+            path.unlink() if rng.random() < 0.5 else path.write_bytes(path.read_bytes()[:-1])
+
+
+FAULTS: tuple[tuple[Fault, int], ...] = (  # and how often, to compare
     (worker_killed, 20),
     (two_workers_killed, 6),
     (all_workers_killed, 2),
@@ -142,6 +150,7 @@ FAULTS: tuple[tuple[Fault, int], ...] = (  # and how often of each hundred
     (api_killed, 8),
     (api_and_worker_killed, 3),
     (worker_and_redis_killed, 3),
+    (stored_blocks_lost, 4),
 )
 
 

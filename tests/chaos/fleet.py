@@ -19,10 +19,15 @@ TEMPLATE = Path(__file__).parent / "template.jinja"  # of chats with tools and p
 
 
 def pools(store: Path) -> dict[str, dict[str, Any]]:
-    """Mock engines that see, and keep KV in `store`; and others that encode pictures for them."""
+    """Mock engines that see, and keep KV in `store`; and others that encode pictures for them.
+
+    What they are asked has 600 blocks or so, so that something is always evicted: from a cache of 160, from a host
+    memory of 100 and from a store of 300.
+    """
     common = {"path": str(random_vlm("idefics3", weights=False)), "chat_template": str(TEMPLATE)}
-    pool = mock_pool(step_ms=10.0, answer_tokens=1000) | common
-    return {"decode-pool-a": pool | {"tiers": {"host_gb": 1.0, "disk": str(store)}}, "eyes": pool | {"role": "encode"}}
+    pool = mock_pool(step_ms=10.0, answer_tokens=1000, total_blocks=160, inventory=True) | common
+    tiers = {"host_gb": 100 * 4 * 2**20 / 1e9, "disk": str(store), "disk_gb": 300 * 84 / 1e9, "disk_look_s": 5.0}
+    return {"decode-pool-a": pool | {"tiers": tiers}, "eyes": pool | {"role": "encode"}}
 
 
 class Fleet:
@@ -39,6 +44,8 @@ class Fleet:
         **env: str,
     ) -> None:
         self.directory = directory.absolute()
+        disks = [pool["tiers"]["disk"] for pool in pools.values() if "tiers" in pool]
+        self.store = Path(disks[0]) if disks else None
         self.redis_port = free_port()
         self.redis_process: subprocess.Popen[bytes] | None = None
         self.outages: list[tuple[float, float]] = []  # from and until when nobody could serve, monotonic

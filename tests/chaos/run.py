@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tests.chaos.faults import Fault
 from tests.chaos.fleet import Fleet
+from tests.chaos.index_truth import Compared, compared
 from tests.chaos.load import Asked, Case, Load
 
 
@@ -28,6 +29,7 @@ class Report:
     bad: list[str] = field(default_factory=list)
     leaked_blocks: int = 0
     leaked_processes: int = 0
+    index: Compared = field(default_factory=Compared)  # of the pool with tiers
 
 
 def judge(asked: Asked) -> str:
@@ -98,6 +100,8 @@ async def run(
     await load.finish()
     _account(report, load.done)
     report.leaked_blocks = await _leaked_blocks(fleet)
+    if fleet.store is not None:
+        report.index = await asyncio.to_thread(compared, fleet, "decode-pool-a")
     return report
 
 

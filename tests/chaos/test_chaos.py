@@ -19,11 +19,13 @@ def check(report: Report, fleet: Fleet, faults: int) -> None:
     assert report.bad == []
     assert report.requests > faults
     assert (len(report.recovery_s), report.leaked_blocks, fleet.left_behind()) == (faults, 0, [])
+    assert report.index.wrong == []
+    assert report.index.claims > 0
 
 
 @pytest.mark.timeout(600)
 def test_every_fault_leaves_every_answer_whole(tmp_path: Path) -> None:
-    """Exactly one end each, the tokens of an undisturbed run, nothing reserved and no process left."""
+    """Exactly one end each, the tokens of an undisturbed run, nothing reserved, no process left, a true index."""
     with Fleet(tmp_path / "fleet", pools(tmp_path / "kv")) as fleet:
         rng = random.Random(1)
         cases = make_cases("mock", 18, rng) + make_structured_cases("mock", 6, rng)

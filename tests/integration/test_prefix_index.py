@@ -248,6 +248,33 @@ async def test_a_redis_that_forgot_is_told_again(redis: "Redis", wire: Wire) -> 
         await becomes(redis, cache, lambda found: found == cache.held(), "three blocks again")
 
 
+async def test_a_redis_that_forgot_as_much_as_was_removed_is_told_again(redis: "Redis", wire: Wire) -> None:
+    """In a full cache each block that comes takes the place of another one: its size says nothing."""
+    async with feeding(wire) as cache:
+        cache.run([1] * 48)
+        await becomes(redis, cache, lambda found: len(found) == 12 and found == cache.held(), "a full cache")
+        before = {key: await redis.dump(key) for key in (INDEX, COUNT)}
+        cache.run([1] * 48, "another tenant")
+        await becomes(redis, cache, lambda found: len(found) == 12 and found == cache.held(), "another full cache")
+        for key, dumped in before.items():
+            assert isinstance(dumped, bytes)
+            await redis.restore(key, 0, dumped, replace=True)
+        assert await indexed(redis, cache) != cache.held()
+        await becomes(redis, cache, lambda found: found == cache.held(), "what is in the cache now")
+
+
+async def test_a_cache_whose_number_another_one_has_is_not_whole(redis: "Redis", wire: Wire) -> None:
+    """A Redis that forgot what it gave gives it again; it has as many blocks, and they are the other's."""
+    first, second = (KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told) for _ in range(2))
+    await first.write(Changes(False, [b"12345678"], []))
+    assert await first.is_whole(1)
+    await redis.delete(INDEX, COUNT)
+    await redis.set(KEYS.cache_numbers(), first.number - 1)
+    await second.write(Changes(False, [b"abcdefgh"], []))
+    assert second.number == first.number
+    assert (await first.is_whole(1), await second.is_whole(1)) == (False, True)
+
+
 async def test_lost_events_are_asked_for_at_once(redis: "Redis", wire: Wire) -> None:
     """With the next that arrives, not only when it is looked for."""
     async with feeding(wire, check_s=60) as cache:

@@ -1,7 +1,6 @@
 """What workers have in tiers, through Redis to the next placement."""
 
 import math
-import os
 from pathlib import Path
 
 import pytest
@@ -103,11 +102,9 @@ async def test_files_that_are_gone_are_found_and_what_is_too_much_is_removed(
     await store.write(held)
     folder = FolderStore(tmp_path)
     for number in range(1, 20):  # the first file is gone
-        folder.put(f"model/abc/{short_name(number).hex().rjust(64, '0')}-0", bytes(1000))
-        os.utime(tmp_path / f"model/abc/{short_name(number).hex().rjust(64, '0')}-0", (number, number))
-    folder.put("model/abc/dead.part", b"")
-    os.utime(tmp_path / "model/abc/dead.part", (1, 1))
-    cleaner = StoreCleaner(folder, 15_000, store, wire, KEYS.cleaning(POOL), WorkerId("w"))
+        folder.put(f"model/abc/{short_name(number).hex().rjust(64, '0')}-0", bytes(1000), number)
+    folder.put("model/abc/dead.part", b"", 1)
+    cleaner = StoreCleaner(folder, 15_000, store, wire, KEYS.cleaning(POOL), WorkerId("w"), 60)
     await cleaner.look()
     left = sorted(one.path for one in folder.all())
     assert len(left) == 13
@@ -125,7 +122,7 @@ async def test_one_worker_cleans_at_a_time(redis: "Redis", wire: Wire, tmp_path:
     store = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told)
     await store.check(ledger([]))
     cleaners = [
-        StoreCleaner(FolderStore(tmp_path), math.inf, store, wire, KEYS.cleaning(POOL), WorkerId(name))
+        StoreCleaner(FolderStore(tmp_path), math.inf, store, wire, KEYS.cleaning(POOL), WorkerId(name), 60)
         for name in ("a", "b")
     ]
     assert [await cleaner._is_mine() for cleaner in (*cleaners, *cleaners)] == [True, False, True, False]

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -13,6 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
+import s3fs
 
 from app.engines import create_engine
 from app.engines.base import EngineInfo, GenerateRequest
@@ -24,7 +26,7 @@ from app.messages import Sampling, TierUse
 from app.pools import Pool
 from tests.contract.conftest import model_dir
 from tests.forkserver import forks_of
-from tests.s3 import s3_server
+from tests.s3 import access, s3_server
 from tests.shallow import shallow_model
 
 if TYPE_CHECKING:
@@ -117,6 +119,14 @@ async def stored(folder: Path, least: int) -> None:
     deadline = time.monotonic() + 30
     while len([path for path in blocks_of(folder) if path.suffix != ".part"]) < least:
         assert time.monotonic() < deadline, f"{len(blocks_of(folder))} blocks"
+        await asyncio.sleep(0.05)
+
+
+async def used_since(folder: Path, least: int) -> None:
+    """Once so many blocks have another time than the oldest."""
+    deadline = time.monotonic() + 30
+    while len([path for path in blocks_of(folder) if path.stat().st_mtime > 1]) < least:
+        assert time.monotonic() < deadline
         await asyncio.sleep(0.05)
 
 
@@ -225,17 +235,50 @@ async def test_an_encrypted_store_is_unreadable_without_its_key(tmp_path: Path) 
 
 
 @pytest.mark.tiers
-async def test_a_bucket_is_a_store_too(tmp_path: Path) -> None:
+async def test_a_bucket_is_a_store_too() -> None:
     with s3_server() as server:
         async with loaded(disk="s3://bucket/kv") as first:
-            computed = await first.ask(1)
+            computed = [await first.ask(1), await first.ask(2)]
             await first.evict()
-            assert await first.ask(1) == Answer(computed.tokens, TOKENS)
+            assert await first.ask(1) == Answer(computed[0].tokens, TOKENS)
         async with loaded(disk="s3://bucket/kv") as second:
-            assert await second.ask(1) == Answer(computed.tokens, TOKENS)
-        server.stop()
+            assert await second.ask(1) == Answer(computed[0].tokens, TOKENS)
+            server.stop()  # while it runs
+            assert await second.ask(2) == computed[1]
         async with loaded(disk="s3://bucket/kv") as third:  # and a bucket that is gone costs recomputation
-            assert await third.ask(1) == computed
+            assert await third.ask(1) == computed[0]
+
+
+@pytest.mark.tiers
+async def test_a_bucket_that_hangs_costs_a_moment_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with loaded() as plain:
+        computed = [await plain.ask(1), await plain.ask(2)]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for name, value in access(f"http://127.0.0.1:{silent.getsockname()[1]}").items():
+            monkeypatch.setenv(name, value)
+        s3fs.S3FileSystem.clear_instance_cache()
+        async with loaded(disk="s3://bucket/kv") as engine:
+            assert await engine.ask(1) == computed[0]
+            began = time.monotonic()
+            assert await engine.ask(2) == computed[1]
+            assert time.monotonic() - began < 2.0  # its patience with the store
+
+
+@pytest.mark.tiers
+async def test_what_is_loaded_counts_as_used_and_beginnings_longer(tmp_path: Path) -> None:
+    """A store that has to lose something loses what nobody uses, and ends of prompts before their beginnings."""
+    folder = tmp_path / "kv"
+    async with loaded(disk=str(folder)) as first:
+        await first.ask(1)
+        await stored(folder, BLOCKS)
+        for path in blocks_of(folder):
+            os.utime(path, (1, 1))
+    async with loaded(disk=str(folder)) as second:
+        assert (await second.ask(1)).cached == TOKENS  # all blocks, and with the answer none more
+        await used_since(folder, BLOCKS)
+    times = sorted({path.stat().st_mtime for path in blocks_of(folder)})
+    assert len(times) == BLOCKS
+    assert times[-1] - times[0] == pytest.approx((BLOCKS - 1) * BLOCK * 1e-4, abs=1e-3)
 
 
 @pytest.mark.tiers
@@ -274,7 +317,7 @@ def small_disk(folder: Path, blocks: int) -> Iterator[None]:
 
 def test_a_block_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "kv")
-    store.put("a/b", b"one")
+    store.put("a/b", b"one", 0)
     assert store.has("a/b")
     assert store.get("a/b") == b"one"
     store.delete("a/b")

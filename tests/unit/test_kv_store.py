@@ -11,6 +11,7 @@ from app.errors import SettingsError
 from app.kv_store.block_store import FolderStore, open_store
 from app.kv_store.fingerprint import fingerprint
 from app.kv_store.seal import BlockSeal, Damaged, read_key
+from app.kv_store.uses import Uses
 
 KEY = bytes(range(32))
 seals = pytest.mark.parametrize("seal", [BlockSeal(), BlockSeal(KEY)], ids=["plain", "encrypted"])
@@ -70,11 +71,29 @@ def test_a_wrong_key_file_is_refused_by_name(tmp_path: Path, content: bytes | No
 def test_files_and_folders_are_the_services_own(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
-        FolderStore(tmp_path / "kv").put("model/abc/block", b"data")
+        FolderStore(tmp_path / "kv").put("model/abc/block", b"data", 0)
     finally:
         os.umask(old)
     made = sorted((tmp_path / "kv").rglob("*"))
     assert [path.stat().st_mode & 0o777 for path in (tmp_path / "kv", *made)] == [0o700, 0o700, 0o700, 0o600]
+
+
+def test_a_blocks_time_is_that_of_its_use_as_noted(tmp_path: Path) -> None:
+    """Not of reading: a prompt's blocks are read from its beginning, and that would be lost first."""
+    store = FolderStore(tmp_path / "kv")
+    store.put("model/abc/block", b"data", 1000)
+    store.get("model/abc/block")
+    assert [one.used for one in store.all()] == [1000]
+    store.touch("model/abc/block", 2000)
+    store.touch("model/abc/gone", 2000)
+    assert [(one.path, one.used) for one in store.all()] == [("model/abc/block", 2000)]
+
+
+def test_a_use_is_noted_once_in_a_period_tails_first() -> None:
+    uses = Uses[str](600)
+    assert uses.due([("head", 32), ("tail", 64)], 1000) == [("tail", 1200 - 64e-4), ("head", 1200 - 32e-4)]
+    assert uses.due([("head", 32), ("tail", 64), ("more", 96)], 1100) == [("more", 1200 - 96e-4)]
+    assert uses.due([("head", 32)], 1201) == [("head", 1800 - 32e-4)]
 
 
 def test_an_unknown_protocol_is_refused_by_name() -> None:

@@ -1,5 +1,6 @@
 """What a mock rank keeps behind its cache: as much as fits, by its events, and nothing that is not sound."""
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -157,6 +158,17 @@ def test_a_request_loads_only_from_the_tiers_that_it_may_use(tmp_path: Path) -> 
     blocks.admit(evicts, [2] * 32)
     blocks.release(evicts)
     assert use(blocks, [1] * 13, "none") == (0, 0, 0)
+
+
+def test_what_a_worker_computes_though_it_is_stored_counts_as_used_and_beginnings_longer(tmp_path: Path) -> None:
+    blocks = cache(8, pool(6, tmp_path))
+    use(blocks, [1] * 13)
+    files = [next(tmp_path.rglob(f"{digest:016x}")) for digest in blocks.digests(BlockTable(), [1] * 12)]
+    for file in files:
+        os.utime(file, (1, 1))
+    use(cache(8, pool(6, tmp_path)), [1] * 13, "none")
+    times = [file.stat().st_mtime for file in files]
+    assert times[0] > times[1] > times[2] > 1
 
 
 @pytest.mark.parametrize("damage", [b"", b"XKV1 and nothing that fits"])

@@ -19,7 +19,7 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
-_CHECK_S = 5.0  # how often to ask for lost last events, and to count the set in Redis
+_CHECK_S = 5.0  # how often to ask for lost last events, and whether Redis has all of it
 _REPLAY_S = 5.0  # how long the engine may take to answer
 _RETRY_S = 0.5
 _END = -1  # the sequence number that ends a replay
@@ -190,7 +190,7 @@ class KvEventFeed:
     async def _check(self, sizes: dict[KvIndex, int], broken: set[KvIndex]) -> None:
         """Whether Redis has all of it. Raises: StoreDown."""
         for index, size in sizes.items():
-            if await index.size() != size:  # Redis came back without its last second, or empty
+            if not await index.is_whole(size):  # Redis came back without its last second, or empty
                 broken.add(index)
                 log.warning("kv_index_rebuilt", blocks=size)
                 self._dirty.set()

@@ -46,8 +46,8 @@ def kv_indices(
             address = _store_name(pool, pool.tiers, info)
             stores = [StoreIndex(wire, keys, name, address, renumbered) for _ in sources]
             size = math.inf if pool.tiers.disk_gb is None else pool.tiers.disk_gb * 1e9
-            place = open_store(pool.tiers.disk)
-            cleaner = StoreCleaner(place, size, stores[0], wire, keys.cleaning(name), runner.worker)
+            place, every_s = open_store(pool.tiers.disk), pool.tiers.disk_look_s
+            cleaner = StoreCleaner(place, size, stores[0], wire, keys.cleaning(name), runner.worker, every_s)
     most = math.inf if pool.tiers is not None else _MOST_UNBOUNDED
     feeds = [
         KvEventFeed(

@@ -3,7 +3,9 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
+from concurrent.futures import Future
 from contextlib import suppress
+from threading import Thread
 
 from app.errors import StoreDown
 from app.ids import WorkerId
@@ -15,15 +17,13 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
-_EVERY_S = 60.0
-
 
 class StoreCleaner:
     def __init__(
-        self, store: BlockStore, most: float, index: StoreIndex, wire: Wire, lock: str, worker: WorkerId
+        self, store: BlockStore, most: float, index: StoreIndex, wire: Wire, lock: str, worker: WorkerId, every_s: float
     ) -> None:
         """`most`: bytes. `wire`: of the index; `lock`: the key that says who cleans."""
-        self._store, self._most, self._index = store, most, index
+        self._store, self._most, self._index, self._every_s = store, most, index, every_s
         self._wire, self._lock, self._worker = wire, lock, worker
         self.unwanted: Callable[[], Set[bytes]] = frozenset  # our hashes of blocks that are to go
         self.soon = asyncio.Event()  # set when there are new ones
@@ -39,7 +39,7 @@ class StoreCleaner:
             except Exception:  # a store's own client raises what it likes; the next look may go better
                 log.exception("store_not_cleaned")
             with suppress(TimeoutError):
-                async with asyncio.timeout(_EVERY_S):
+                async with asyncio.timeout(self._every_s):
                     await self.soon.wait()
             self.soon.clear()
 
@@ -48,11 +48,25 @@ class StoreCleaner:
         known = await self._index.known()  # first: a block is there before it is known
         unwanted = self.unwanted()
         names = {name for name, ours in known.items() if ours in unwanted}
-        found, removed = await asyncio.to_thread(self._bound, names)
+        found, removed = await self._bounded(names)
         if gone := missing(known, found):
             await self._index.remove(gone)
         if removed or gone:
             log.info("store_cleaned", removed=removed, forgotten=len(gone), left=len(found))
+
+    async def _bounded(self, names: Set[bytes]) -> tuple[list[Stored], int]:
+        """`_bound`, in a thread for which a worker that ends doesn't wait: the store may hang."""
+        ended = Future[tuple[list[Stored], int]]()
+        ended.set_running_or_notify_cancel()
+
+        def bound() -> None:
+            try:
+                ended.set_result(self._bound(names))
+            except Exception as exc:  # noqa: BLE001 (a store's own client raises what it likes)
+                ended.set_exception(exc)
+
+        Thread(target=bound, name="store-cleaner", daemon=True).start()
+        return await asyncio.wrap_future(ended)
 
     def _bound(self, names: Set[bytes]) -> tuple[list[Stored], int]:
         """What is left, and how much was removed. Blocks. `names`: short ones, of blocks that are to go."""
@@ -66,12 +80,12 @@ class StoreCleaner:
 
     async def _is_mine(self) -> bool:
         """Raises: StoreDown."""
-        lasts = round(3 * _EVERY_S)
-        claim: list[Command] = [("SET", self._lock, self._worker, "NX", "EX", lasts), ("GET", self._lock)]
+        lasts = round(3000 * self._every_s)  # ms
+        claim: list[Command] = [("SET", self._lock, self._worker, "NX", "PX", lasts), ("GET", self._lock)]
         _, holder = await self._wire.execute(claim)
         if holder != self._worker.encode():
             return False
-        await self._wire.execute([("EXPIRE", self._lock, lasts)])
+        await self._wire.execute([("PEXPIRE", self._lock, lasts)])
         return True
 
 

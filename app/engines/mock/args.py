@@ -68,6 +68,7 @@ class MockArgs(BaseModel):
     embedding_rows: int = 0  # rows more than there are placeholders: a wrong shape
     dies_on_picture: int | None = None  # encoding a picture whose first byte is this kills the process
     hangs_on: str | None = None  # a prompt that contains this makes the engine hang, in a live process
+    inventory: bool = False  # tells other processes of the host what its caches hold
 
 
 def parse_args(args: dict[str, Any]) -> MockArgs:

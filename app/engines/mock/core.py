@@ -11,6 +11,7 @@ from app.engines.mock.args import MockArgs
 from app.engines.mock.blocks import BlockManager
 from app.engines.mock.choice import Choice
 from app.engines.mock.handoff import Handoffs
+from app.engines.mock.inventory import Content, Held, note
 from app.engines.mock.lane import Lane
 from app.engines.mock.link import Link
 from app.engines.mock.rendezvous import Rooms
@@ -39,6 +40,7 @@ class Core:
         )
         self.scheduler = Scheduler(args, self.blocks, pool.max_running)
         self.publisher: KvPublisher | None = None
+        self._contents: dict[int, Content] = {}  # for an inventory
         self._work = asyncio.Event()  # set when there may be something to compute
         link = partial(Link, args, pool.block_size, rank)
         self.handoffs = Handoffs(args.handoff, link, self.blocks, rooms, self._work.set)
@@ -228,7 +230,14 @@ class Core:
             if other is not choice and not other.finished:
                 self.add(other)
 
+    def held(self) -> Held:
+        """What an inventory says of it."""
+        tiers = self.blocks.tiers
+        return Held([*self.blocks.cached], [*tiers.host] if tiers else [], self._contents)
+
     def _publish(self) -> None:
         if self.publisher is not None and self.blocks.events:
+            if self._args.inventory:
+                note(self._contents, self.blocks.events)
             self.publisher.publish(self.blocks.events)
             self.blocks.events = []

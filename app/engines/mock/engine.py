@@ -22,6 +22,7 @@ from app.engines.base import (
     StepOutput,
 )
 from app.engines.checks import check_request, check_sound
+from app.engines.mock import inventory
 from app.engines.mock.adapters import Loaded
 from app.engines.mock.args import parse_args
 from app.engines.mock.choice import Choice, Stream
@@ -74,6 +75,7 @@ class MockEngine:
         self._arrivals = count()
         self._vocabulary: Vocabulary | None = None  # set by start
         self._failure: EngineFailed | None = None
+        self._inventory: asyncio.Server | None = None
 
     def configuration(self) -> Mapping[str, Any]:
         return self._args.model_dump()
@@ -87,6 +89,8 @@ class MockEngine:
         self._rooms.start()
         for core in self._cores:
             await core.start(self._broke)
+        if self._args.inventory:
+            self._inventory = await inventory.tell(lambda: [core.held() for core in self._cores])
         return self._info()
 
     async def scale(self, ranks: int) -> EngineInfo:
@@ -226,6 +230,8 @@ class MockEngine:
         for stream in list(self._streams.values()):
             self._abort(stream)
         self._rooms.end()
+        if self._inventory is not None:
+            self._inventory.close()
         for core in self._cores:
             await core.close()
         await self._rooms.close()

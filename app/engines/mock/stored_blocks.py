@@ -1,10 +1,14 @@
 """KV blocks in a folder or a bucket: of each, a small sealed file that stands for its KV."""
 
+import time
+from collections.abc import Sequence
+
 import structlog
 from xxhash import xxh3_64_hexdigest
 
 from app.kv_store.block_store import open_store
 from app.kv_store.seal import BlockSeal, Damaged, read_key
+from app.kv_store.uses import Uses, used
 from app.pools import Tiers
 
 _WORDS = 8  # of 8 bytes, in a file: the block's hash again and again
@@ -19,15 +23,17 @@ class StoredBlocks:
         """`depends`: all that KV depends on besides tokens. Raises: SettingsError."""
         self._store = open_store(url)
         self._seal = BlockSeal(read_key(tiers.key_file) if tiers.key_file else None)
+        self._size, self._uses = block_size, Uses[int](self._store.period_s)
         self._folder = f"mock-{block_size}-{xxh3_64_hexdigest(repr(depends).encode())}"
         self._failed = False
 
-    def put(self, block: int) -> bool:
-        """Whether the block is there when this returns."""
+    def put(self, block: int, number: int) -> bool:
+        """Whether the block is there when this returns. `number`: of it in its prompt, from 0."""
         name, path = block.to_bytes(8, "big"), self._path(block)
         try:
             if not self._store.has(path):
-                self._store.put(path, self._seal.close(name, name * _WORDS))
+                when = used(time.time(), self._store.period_s, (number + 1) * self._size)
+                self._store.put(path, self._seal.close(name, name * _WORDS), when)
         except Exception as exc:  # noqa: BLE001 (a bucket's client library has errors of its own)
             self._warn(exc)
             return False
@@ -46,6 +52,15 @@ class StoredBlocks:
         except Exception as exc:  # noqa: BLE001 (as in `put`)
             self._warn(exc)
         return False
+
+    def use(self, blocks: Sequence[int]) -> None:
+        """Notes that these leading blocks of a prompt are used."""
+        ends = ((block, (i + 1) * self._size) for i, block in enumerate(blocks))
+        try:
+            for block, when in self._uses.due(ends, time.time()):
+                self._store.touch(self._path(block), when)
+        except Exception as exc:  # noqa: BLE001 (as in `put`)
+            self._warn(exc)
 
     def _is_sound(self, name: bytes, stored: bytes) -> bool:
         try:

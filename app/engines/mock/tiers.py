@@ -53,8 +53,9 @@ class Tiers:
         if (over := len(self._host) - self._capacity) > 0:
             self._tell(BlockRemoved([self._host.popitem(last=False)[0] for _ in range(over)], _HOST))
         if self._store is not None:
+            self._store.use(hashes)
             for i in range(first, len(hashes)):
-                if hashes[i] not in self._stored and self._store.put(hashes[i]):
+                if hashes[i] not in self._stored and self._store.put(hashes[i], i):
                     self._stored.add(hashes[i])
                     self._told(_STORE, hashes, tokens, i)
 

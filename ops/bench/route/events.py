@@ -81,7 +81,7 @@ async def _worker(port: int, rate: float, seconds: float, start: float) -> None:
         publisher.publish([BlockStored(hashes, None, tokens, BLOCK), *([BlockRemoved(old)] if old else [])])
     published = time.time()
     entries = min(_KEEP, batches * _BATCH)
-    while await index.size() != entries:
+    while not await index.is_whole(entries):
         await asyncio.sleep(0.005)
         if time.time() - published > 30:
             raise SystemExit("30 s behind")

@@ -10,8 +10,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from queue import Empty, Full, Queue
 from typing import Any
 
 from typing_extensions import override
@@ -41,6 +43,7 @@ from vllm.v1.kv_offload.tiering.fs.thread_pool import DualQueueThreadPool
 
 from app.kv_store.block_store import BlockStore, open_store
 from app.kv_store.seal import BlockSeal, Damaged, read_key
+from app.kv_store.uses import Uses, used
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +53,7 @@ _AWAY_S = 30.0
 _PROMPT_S, _POLL_S = 1.0, 0.005
 _LAST_S = 1.0  # for what is still to be written: the process that has started vLLM waits for 2 s
 _MOST_ASKED = 100_000
+_MOST_NOTES = 1_000  # of requests, that wait
 _THREADS = 4  # for loads first, and as many for stores first
 
 
@@ -79,6 +83,7 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
         self._folder = _folder(namespace, offloading_spec, self.block_size_bytes)
         self._pool = DualQueueThreadPool(_THREADS, _THREADS, thread_name_prefix="kv-store")
         self._lookups = _Lookups(self._store, self._path)
+        self._uses, self._notes = Uses[OffloadKey](self._store.period_s), _Notes(self._store, self._path)
         self._jobs: dict[JobId, _Job] = {}
         self._results: list[JobResult] = []
         self._asked: dict[OffloadKey, float] = {}  # looked up since, monotonic
@@ -139,6 +144,9 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
     @override
     def on_request_finished(self, req_context: ReqContext) -> None:
         self._lookups.cleanup(req_context.req_id)
+        if time.monotonic() >= self._back:
+            blocks = req_context._offload_key_positions.items()  # noqa: SLF001 (else only the place of one that is known)
+            self._notes.add(self._uses.due(blocks, time.time()))
 
     @override
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
@@ -147,6 +155,7 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
     @override
     def shutdown(self) -> None:
         self._lookups.shutdown()
+        self._notes.end()
         end = time.monotonic() + _LAST_S
         while self._jobs and time.monotonic() < end:  # what was computed last is of use after a restart, too
             self._collect()
@@ -159,7 +168,7 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
     def _begin(self, given: TransferJob, move: Callable[["_Job"], None], enqueue: Callable[..., None]) -> None:
         loads = move == self._read
         offsets = [int(chunk) * self.block_size_bytes for chunk in given.chunk_ids]
-        job = self._jobs[given.job_id] = _Job(given.job_id, list(given.keys), offsets, loads=loads)
+        job = self._jobs[given.job_id] = _Job(given, offsets, loads=loads)
         enqueue(given.job_id, 1, [lambda: self._run(move, job)])
 
     def _run(self, move: Callable[["_Job"], None], job: "_Job") -> None:
@@ -199,7 +208,8 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
                 with job.lock:  # once it is abandoned, the memory belongs to other blocks
                     job.check()
                     sealed = self._seal.close(bytes(key), self._rows[offset : offset + self.block_size_bytes])
-                self._store.put(path, sealed)
+                end = job.context.get_offload_key_position(key) or 0
+                self._store.put(path, sealed, used(time.time(), self._store.period_s, end))
             job.advance()
 
     def _read(self, job: "_Job") -> None:
@@ -244,8 +254,9 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
 
 
 class _Job:
-    def __init__(self, id_: JobId, keys: list[OffloadKey], offsets: list[int], *, loads: bool) -> None:
-        self.id, self.keys, self.offsets, self.loads = id_, keys, offsets, loads
+    def __init__(self, given: TransferJob, offsets: list[int], *, loads: bool) -> None:
+        self.id, self.keys, self.context = given.job_id, list(given.keys), given.req_context
+        self.offsets, self.loads = offsets, loads
         self.begun = self.moved = time.monotonic()  # when it was submitted, and when it last got on
         self.patience = _PATIENCE_S if loads else _STORE_PATIENCE_S
         self.done = 0  # blocks, in order
@@ -291,6 +302,39 @@ class _Lookups(AsyncLookupManager):  # type: ignore[misc]
     @override
     def shutdown(self) -> None:
         self._lookup_queue.put(None)  # its thread may hang: it isn't waited for
+
+
+class _Notes:
+    """Of what is used, made in a thread of their own: a bucket takes milliseconds for each block."""
+
+    def __init__(self, store: BlockStore, path: Callable[[OffloadKey], str]) -> None:
+        self._store, self._path, self._failed = store, path, False
+        self._due: Queue[list[tuple[OffloadKey, float]]] = Queue(_MOST_NOTES)
+        threading.Thread(target=self._run, name="kv-store-notes", daemon=True).start()
+
+    def add(self, due: list[tuple[OffloadKey, float]]) -> None:
+        """Drops them if the store is that slow: then what they are of seems older than it is."""
+        if due:
+            with suppress(Full):
+                self._due.put_nowait(due)
+
+    def end(self) -> None:
+        """What is not noted yet won't be. The thread may hang: it isn't waited for."""
+        with suppress(Empty):
+            while True:
+                self._due.get_nowait()
+        self._due.put([])
+
+    def _run(self) -> None:
+        while due := self._due.get():
+            try:
+                for key, when in due:
+                    self._store.touch(self._path(key), when)
+                self._failed = False
+            except Exception as exc:  # noqa: BLE001 (a bucket's client library has errors of its own)
+                if not self._failed:
+                    self._failed = True
+                    log.warning("It is not noted which blocks of KV are used: %r", exc)
 
 
 def _folder(namespace: str, spec: OffloadingSpec, size: int) -> str:

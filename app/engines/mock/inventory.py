@@ -1,0 +1,70 @@
+"""What a mock engine holds, told to whoever asks: something to compare a prefix index with.
+
+Of its own bookkeeping. Events say only which tokens a block has, not whether it is still there.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Sequence
+from socket import AF_UNIX, socket
+
+from msgspec import Struct
+
+from app.engines.kv_publisher import BlockStored, ExtraKey, KvEvent
+from app.messages import decoder, encode
+
+
+class Content(Struct, frozen=True):
+    """What a block's hash covers."""
+
+    parent: int | None  # the parent's hash
+    tokens: list[int]
+    keys: list[ExtraKey] = []
+
+
+class Held(Struct, frozen=True):
+    """By one rank: hashes of its own cache's and its host memory's blocks, and what each block that it ever had is."""
+
+    device: list[int]
+    host: list[int]
+    contents: dict[int, Content]
+
+
+decode_held = decoder(list[Held])
+
+
+def note(contents: dict[int, Content], events: Iterable[KvEvent]) -> None:
+    """Adds what these events say of blocks."""
+    for event in events:
+        if isinstance(event, BlockStored) and event.medium == "GPU":
+            parent, size = event.parent_block_hash, event.block_size
+            for i, block in enumerate(event.block_hashes):
+                keys = event.extra_keys[i] if event.extra_keys else None
+                tokens = event.token_ids[i * size : (i + 1) * size]
+                assert isinstance(block, int)
+                assert not isinstance(parent, bytes)
+                contents[block] = Content(parent, tokens, keys or [])
+                parent = block
+
+
+async def tell(held: Callable[[], Sequence[Held]]) -> asyncio.Server:
+    """Answers each connection with `held` as msgpack, until it is closed. Raises: OSError."""
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(encode(held()))
+        writer.close()
+        await writer.wait_closed()
+
+    return await asyncio.start_unix_server(answer, _address(os.getpid()))
+
+
+def ask(pid: int) -> list[Held]:
+    """What the engine in that process holds. Raises: OSError; msgspec.DecodeError if it ends meanwhile."""
+    with socket(AF_UNIX) as asking:
+        asking.connect(_address(pid))
+        return decode_held(b"".join(iter(lambda: asking.recv(2**16), b"")))
+
+
+def _address(pid: int) -> str:
+    """In the kernel's own namespace: no file, whose path may be too long, is left behind."""
+    return f"\0xylem-mock-{pid}"

@@ -47,7 +47,7 @@ async def indexed(wire: Wire, stored: StoredBlocks, count: int) -> StoreIndex:
     index = StoreIndex(wire, KEYS, POOL, "s3", nobody_told)
     for number in range(count):
         assert stored.put(number, number)
-        ledger.add([number], short_name)
+        ledger.add([number], "STORAGE", short_name)
     await index.check(ledger)
     await index.write(ledger)
     return index

@@ -79,7 +79,7 @@ async def _replayed(
     wait = httpx.Timeout(timeout_s, connect=10)
     async with httpx.AsyncClient(base_url=url, headers=headers, limits=limits, timeout=wait, trust_env=False) as client:
         sender = Sender(client, model)
-        measure = await sender.measure(seed)
+        measure = await sender.measure()
         if not sender.keeps_lengths:
             err.print("the server takes no `ignore_eos`: answers may be shorter than in the trace")
         player, count = Player(sender, Prompts(measure, seed), **options), sum(len(steps) for _, steps in planned)

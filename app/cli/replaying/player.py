@@ -63,9 +63,10 @@ class Player:
         async with asyncio.TaskGroup() as group:
             for begins, steps in planned:
                 due = begins / 1000 / self._speed
+                text = self._text(steps[0])  # before its time has come
                 if due > self._seconds or not await self._wait(due):
                     break
-                task = group.create_task(self._play(due, steps))
+                task = group.create_task(self._play(due, text, steps))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
@@ -81,10 +82,15 @@ class Player:
             await asyncio.sleep(0)  # far behind: answers are read all the same
         return not self._ended.is_set()
 
-    async def _play(self, due: float, steps: Sequence[tuple[int, Request]]) -> None:
-        for step, (number, request) in enumerate(steps):
-            if step:
-                due = self.elapsed + (request.delay or 0) / 1000 / self._speed
+    def _text(self, step: tuple[int, Request]) -> str:
+        number, request = step
+        return self._prompts.text(request, number)
+
+    async def _play(self, due: float, text: str, steps: Sequence[tuple[int, Request]]) -> None:
+        """`text`: the first prompt."""
+        for i, (_number, request) in enumerate(steps):
+            if i:
+                text, due = self._text(steps[i]), self.elapsed + (request.delay or 0) / 1000 / self._speed
                 if due > self._seconds or not await self._wait(due):
                     return
             if self.in_flight >= self._most:
@@ -94,7 +100,7 @@ class Player:
             self.outcomes.append(outcome)
             self.in_flight += 1
             try:
-                await self._sender.send(self._prompts.text(request, number), outcome, self.started)
+                await self._sender.send(text, outcome, self.started)
             finally:
                 self.in_flight -= 1
                 self._count(outcome)

@@ -4,23 +4,23 @@ Blocks are made of words, as many as the server's tokenizer makes 512 tokens of 
 """
 
 from functools import lru_cache
-from random import Random
+from hashlib import shake_128
 
 from msgspec import Struct
 
 from app.cli.trace import BLOCK_TOKENS, Request
 
-# Common and short, so that most are one token of usual vocabularies, and none is a special one.
+# 128, common and short, so that most are one token of usual vocabularies, and none is a special one.
 _TEXT = """
-about after again air all also an and any are as ask at away back be been big boy but by call came can city
-come could cut day did do down each end eye far few find first food for form found from get give go good got
-great had half hand has have he head help her here high him his home house how if in into is it just keep kind
-know land last left let life light like line list live long look made make man many may me mean men more most
-move much must my name near need new next night no not now of off old on one only open or our out over own
-page part place play point put read right run said same saw say see set she show side small so some still stop
-such take talk tell
+about after again air all also an and any are as ask at away back be been big but by call came can come could
+day did do down each end find first food for found from get give go good got great had hand has have he head
+help her here high him his home house how if in into is it just keep know last left let life light like live
+long look made make man many may me more most move much must my name need new next no not now of off old on
+one only open or our out over own part place play point put read right run said same say see set she show side
+small so some still stop such
 """
 _WORDS = _TEXT.split()
+WORDS = len(_WORDS)
 
 
 class Measure(Struct, frozen=True):
@@ -38,13 +38,14 @@ class Measure(Struct, frozen=True):
         return cls(per_word, max(0.0, short[1] - per_word * short[0]))
 
 
-def sample(words: int, seed: str) -> str:
-    """A text of so many words; a shorter one of the same seed is its beginning."""
-    return " ".join(_drawn(words, f"{seed}/sample"))
+def sample(times: int) -> str:
+    """A text that has all words so often, in one order."""
+    return " ".join(_WORDS * times)
 
 
 def _drawn(words: int, seed: str) -> list[str]:
-    return Random(seed).choices(_WORDS, k=words)  # noqa: S311  # no secret
+    """A prompt may have a hundred thousand: `random` takes ten times as long."""
+    return [_WORDS[byte & 127] for byte in shake_128(seed.encode()).digest(words)]
 
 
 class Prompts:

@@ -39,7 +39,7 @@ def summary(player: Player, planned: int) -> dict[str, Any]:
 
 
 def table(results: dict[str, Any]) -> Table:
-    made = Table("", "", "p50", "p90", "p99", "most", box=None, padding=(0, 2, 0, 0), header_style="dim")
+    made = Table("", "mean", "p50", "p90", "p99", "most", box=None, padding=(0, 2, 0, 0), header_style="dim")
     requests = results["requests"]
     counts = f"{requests['sent']} of {requests['planned']}, {requests['failed']} failed"
     made.add_row("requests sent", counts)

@@ -710,7 +710,7 @@ class RecordedBatch(Struct, frozen=True, array_like=True):
     records: list[Recorded]
     total: int  # of its records so far, with those that were dropped
     unanswered: int  # its requests so far that ended without a token
-    running: int  # its requests that may still be recorded
+    running: int  # its requests that may still come: they run, or are in the next message
     at: float  # when it counted them, seconds since the epoch, by Redis' clock
 
 

@@ -51,17 +51,18 @@ def record(
             follower.end()
     if not received.replicas:
         refuse("no API replica has reported: are they of this version, and may they write recorded:*?", code=1)
+    lines = list(received.requests(recording.since, until))
     try:
-        write_trace(out, received.requests(recording.since, until))
+        write_trace(out, lines)
     except OSError as exc:
         refuse(f"{out}: {exc.strerror}", code=1)
-    _report(out, received, running)
+    _report(out, len(lines), received, running)
     if follower.failure:
         refuse(f"ended early: {follower.failure}", code=1)
 
 
-def _report(out: Path, received: "Received", running: int) -> None:
-    err.print(f"{out}: {len(received)} requests of {received.replicas} API replicas", markup=False, soft_wrap=True)
+def _report(out: Path, requests: int, received: "Received", running: int) -> None:
+    err.print(f"{out}: {requests} requests of {received.replicas} API replicas", markup=False, soft_wrap=True)
     for count, what in (
         (received.unanswered, "were refused, failed or left before their first token"),
         (running, "had not ended"),
@@ -115,6 +116,7 @@ class _Follower:
     def drain(self, show: Any, asked: list[int], until: float, patience_s: float) -> int:
         """Until all that came in time has ended, `patience_s` or another interrupt. Returns how many have not."""
         from msgspec.structs import replace
+        from redis import RedisError
 
         from app.messages import encode
 
@@ -123,7 +125,7 @@ class _Follower:
         running: int | None = None
         try:
             self._redis.set(self._keys.recording(), encode(self._recording), px=_KEY_TTL_MS)
-        except Exception as exc:  # noqa: BLE001  # the file is written in any case
+        except (RedisError, OSError) as exc:  # the file is written in any case
             self.failure = self.failure or str(exc)
         while running != 0 and len(asked) == before and not self.failure:
             if time.monotonic() >= ends and running is not None:

@@ -98,14 +98,16 @@ class Recorder:
     async def _write(self, now: Recording) -> None:
         """Raises: StoreDown."""
         ended, self._waiting = self._waiting, []
-        batch = RecordedBatch(self._api, [], self._total, self._unanswered, self._running(now), clock.now())
+        counts, running, at = (self._total, self._unanswered), self._running(now), clock.now()
         # In a thread: long prompts take milliseconds.
         records = await asyncio.to_thread(_all_recorded, ended, now.secret)
         stream = self._keys.recorded(now.id)
-        parts = [records[i : i + _IN_ONE_ENTRY] for i in range(0, len(records), _IN_ONE_ENTRY)] or [[]]
-        add = "XADD", stream, "MAXLEN", "~", _ENTRIES, "*", "b"
-        messages = [encode(msgspec.structs.replace(batch, records=part)) for part in parts]
-        await self._wire.execute([*((*add, raw) for raw in messages), ("PEXPIRE", stream, _STREAM_TTL_MS)])
+        commands: list[Command] = []
+        for start in range(0, len(records) or 1, _IN_ONE_ENTRY):
+            part = records[start : start + _IN_ONE_ENTRY]
+            batch = RecordedBatch(self._api, part, *counts, running + len(records) - start - len(part), at)
+            commands.append(("XADD", stream, "MAXLEN", "~", _ENTRIES, "*", "b", encode(batch)))
+        await self._wire.execute([*commands, ("PEXPIRE", stream, _STREAM_TTL_MS)])
 
     def _running(self, now: Recording) -> int:
         """How many requests that came in time have not ended; all that run while the time isn't over."""

@@ -195,7 +195,7 @@ def test_two_recordings_at_once_are_refused_and_a_refused_request_is_only_counte
         asked(s.url, "hello")
         short = {"model": "mock", "prompt": "hello", "max_tokens": 4, "timeout": 0.000_001}
         assert httpx.post(f"{s.url}/v1/completions", json=short).status_code >= 400
-        ended(process)
+        assert "not in it: 1 that were refused" in ended(process)
     assert len(read_trace(tmp_path / "trace.jsonl")) == 1
 
 

@@ -1,5 +1,6 @@
 """One streamed chat of a replay, with its times, and the requests that measure a server's tokenizer."""
 
+import asyncio
 import time
 from typing import Any
 
@@ -104,7 +105,7 @@ class Sender:
                 raise ApiError("an answer without a token")
         except (ApiError, httpx.HTTPError, msgspec.DecodeError) as exc:
             outcome.error = str(exc) or type(exc).__name__
-        except BaseException:
+        except asyncio.CancelledError:
             outcome.error = "interrupted"
             raise
         finally:

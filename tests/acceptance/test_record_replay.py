@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.cli.trace import Request, read_trace
+from app.cli.trace import Request, read_trace, write_trace
 from app.messages import decode_recording
 from tests.stack import BIN, ROOT, Stack, free_port, mock_pool, stack, stop, wait_until
 
@@ -214,3 +214,40 @@ def test_a_replica_that_dies_does_not_end_the_recording(served: tuple[Stack, str
         said = ended(process)
     assert "2 requests of 3 API replicas" in said
     assert len(read_trace(tmp_path / "trace.jsonl")) == 2
+
+
+def test_a_replay_that_is_interrupted_reports_and_leaves_nothing_running(
+    served: tuple[Stack, str], tmp_path: Path
+) -> None:
+    s, _ = served
+    trace = tmp_path / "trace.jsonl"
+    write_trace(trace, [Request(100, 8000, 0, [0]), Request(100, 5, 3_600_000, [1])])
+
+    def counted(name: str) -> float:
+        lines = httpx.get(f"{s.url}/metrics").text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+    before = counted("xylem_requests_total")
+    command = [str(BIN / "xylem"), "replay", str(trace), "--url", s.url, "--json"]
+    with subprocess.Popen(command, cwd=ROOT, env=s.environment(), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            wait_until(lambda: counted("xylem_requests_total") == before + 2, "the tokenizer is measured")
+            wait_until(lambda: counted("xylem_requests_in_flight") == 1, "the first request runs")
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    results = json.loads(said)
+    assert results["stopped"] == "interrupted"
+    assert results["requests"] == {"planned": 2, "sent": 1, "answered": 0, "failed": 1}
+    wait_until(lambda: counted("xylem_requests_in_flight") == 0, "its request is given up")
+
+
+def test_a_bad_line_of_a_trace_is_named_before_anything_is_sent(served: tuple[Stack, str], tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 9, "output_length": 1}\n{"timestamp": 0}\n')
+    command = [str(BIN / "xylem"), "replay", str(trace), "--url", served[0].url]
+    done = subprocess.run(command, check=False, cwd=ROOT, env=served[0].environment(), capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "trace.jsonl, line 2: " in done.stderr

@@ -142,6 +142,10 @@ done:<batch>:<part>     hash, line number → msgpack `batch.records.Result`, of
 batch-leader            string, the batch worker that is the leader. Lives 3 s after its last renewal.
 batch-workers           hash, batch worker → how many parts it takes at once. Written by each, twice a second; the
                         leader removes dead ones.
+recording               string, msgpack `messages.Recording`: while it is there, API replicas record the requests that
+                        end. Written and renewed by `xylem record`; lives 10 s after that.
+recorded:<recording>    stream, field `b`: msgpack `messages.RecordedBatch`. Written by the api twice a second, read and
+                        trimmed by `xylem record`; at most about 1,000 entries; lives 60 s after the last.
 batch-totals            hash, over all batches: `completed` and `failed` lines, and tokens. Never expires.
 out:<api>               stream, field `s`: msgpack `messages.EventBatch`. The channel of the same name carries the same
                         bytes live; the stream has them for replicas that missed some: its last `stream_bytes` bytes, at
@@ -381,6 +385,12 @@ class Keys:
 
     def batch_totals(self) -> str:
         return f"{self._fleet}batch-totals"
+
+    def recording(self) -> str:
+        return f"{self._fleet}recording"
+
+    def recorded(self, recording: str) -> str:
+        return f"{self._fleet}recorded:{recording}"
 
     def queue(self, queue: QueueName, step: int = 0) -> str:
         """The list behind a Celery queue at one priority step."""

@@ -11,6 +11,7 @@ CLI    → api      ApiKey  in `keys:api`
 api    → all      Adapter in `loras`: the wanted adapters; the loaded ones are in the leases of workers
 api    → worker   Prefix  in `prefixes:<pool>`: the wanted prefixes; what caches have of them is in the prefix index
 api    → api      KeptRequest in `kept:<id>`; its answer in `log:<id>`, as lists of events
+CLI    → api      Recording in `recording`; the requests that end meanwhile come as RecordedBatch in `recorded:<id>`
 api    → api      StoredChat in `kept:<id>`, of a chat that was asked for with `store`
 
 Those that come for every token or request are not tracked by the garbage collector (`gc=False`): they hold no cycles.
@@ -704,6 +705,36 @@ class KeptRequest(Struct, frozen=True, array_like=True):
     media: list[Media] = []  # of its parts, in their order: what was at a URL when the request came
 
 
+class Recording(Struct, frozen=True, array_like=True):
+    """What `xylem record` wants of API replicas: the requests that come in a span of time."""
+
+    id: str
+    secret: bytes  # the key of all digests; gone with the recording
+    since: float  # seconds since the epoch, by Redis' clock
+    until: float
+    model: str = ""  # "": all
+
+
+class Recorded(Struct, frozen=True, array_like=True):
+    """A prompt that was answered: times and lengths, no text."""
+
+    request: str
+    came: float  # seconds since the epoch, by Redis' clock
+    prompt: int  # tokens
+    answers: list[int]  # tokens of each choice
+    blocks: bytes  # 8 bytes for each block of the trace: a digest of it and all before it
+    session: bytes = b""  # a digest; empty: none
+
+
+class RecordedBatch(Struct, frozen=True, array_like=True):
+    api: ApiId
+    records: list[Recorded]
+    total: int  # of its records so far, with those that were dropped
+    unanswered: int  # its requests so far that ended without a token
+    running: int  # its requests that may still come: they run, or are in the next message
+    at: float  # when it counted them, seconds since the epoch, by Redis' clock
+
+
 encode = msgspec.msgpack.Encoder().encode
 
 
@@ -734,4 +765,6 @@ decode_prefix = decoder(Prefix)
 decode_api_key = decoder(ApiKey)
 decode_kept = decoder(KeptRequest)
 decode_stored_chat = decoder(StoredChat)
+decode_recording = decoder(Recording)
+decode_recorded = decoder(RecordedBatch)
 decode_events = decoder(list[Event])

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.client import HERE, ApiError, Key, Url, checked, connected, reason
+from app.cli.client import HERE, ApiError, Key, Url, connected, first_model, reason
 from app.cli.report import err, out
 
 Message = dict[str, str]
@@ -24,7 +24,7 @@ def chat(
 ) -> None:
     """Chat with a model. Ctrl-C stops an answer, Ctrl-D ends the chat."""
     with connected(url, key) as client:
-        options = {"model": model or _first_model(client), "temperature": temperature, "max_tokens": _MAX_TOKENS}
+        options = {"model": model or first_model(client), "temperature": temperature, "max_tokens": _MAX_TOKENS}
         if question is not None:
             _answer(client, options, [{"role": "user", "content": question}])
             return
@@ -81,7 +81,3 @@ def stream(client: Any, options: Options, messages: list[Message]) -> Iterator[s
                 yield choice["delta"].get("content") or ""
                 if choice.get("finish_reason") == "length":
                     err.print(f"\n[dim]cut off after {options['max_tokens']} tokens[/]", end="")
-
-
-def _first_model(client: Any) -> str:
-    return str(checked(client.get("/v1/models"))["data"][0]["id"])

@@ -46,3 +46,8 @@ def reason(response: Any) -> str:
         return str(response.json()["error"]["message"])
     except (ValueError, LookupError, TypeError):
         return f"the server at {response.url.host}:{response.url.port} answered {response.status_code}; is it Xylem?"
+
+
+def first_model(client: Any) -> str:
+    """The name of the API's first model. Raises: ApiError."""
+    return str(checked(client.get("/v1/models"))["data"][0]["id"])

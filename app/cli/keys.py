@@ -3,19 +3,15 @@
 import hashlib
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from app.cli.report import err, out, refuse
+from app.cli.stored import stored
 
 if TYPE_CHECKING:
-    from redis import Redis
-
-    from app.keys import Keys
     from app.messages import ApiKey
 
 keys = typer.Typer(
@@ -57,7 +53,7 @@ def create(
     token = f"xyl-{secrets.token_urlsafe(32)}"
     digest = hashlib.sha256(token.encode()).digest()
     record = ApiKey(name, digest, time.time(), rpm, tpm, new_key_id(), file_quota, min_priority, batch_rpm, batch_tpm)
-    with _store() as (redis, names):
+    with stored() as (redis, names):
         if not redis.hsetnx(names.api_keys(), name, encode(record)):
             refuse(f"there is a key '{name}' already; take another name, or first: xylem keys revoke", code=1)
     typer.echo(token)  # and nothing else to stdout, so that scripts can take it
@@ -72,7 +68,7 @@ def show() -> None:
 
     from app.messages import decode_api_key
 
-    with _store() as (redis, names):
+    with stored() as (redis, names):
         records = [decode_api_key(cast(bytes, raw)) for raw in redis.hvals(names.api_keys())]
     fixed = (Column(name, no_wrap=True) for name in ("name", "id", "created"))
     table = Table(*fixed, "limits", box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -102,29 +98,9 @@ def revoke(name: Annotated[str, typer.Argument(help="As `xylem keys list` shows 
     """
     from app.messages import decode_api_key
 
-    with _store() as (redis, names):
+    with stored() as (redis, names):
         raw = redis.hget(names.api_keys(), name)
         redis.hdel(names.api_keys(), name)
     if raw is None:
         refuse(f"there is no key '{name}': xylem keys list", code=1)
     err.print(f"revoked {name} ({decode_api_key(cast(bytes, raw)).owner})", markup=False)
-
-
-@contextmanager
-def _store() -> "Iterator[tuple[Redis, Keys]]":
-    import redis
-
-    from app.errors import SettingsError
-    from app.redis_url import without_password
-    from app.settings import load_settings
-    from app.store import sync_client
-
-    try:
-        settings = load_settings()
-    except SettingsError as exc:
-        refuse(exc.message)
-    try:
-        with sync_client(settings.redis_url, 5, settings.keys.home) as client:
-            yield client, settings.keys
-    except (redis.RedisError, OSError) as exc:
-        refuse(f"Redis at {without_password(settings.redis_url)}: {exc}", code=1)

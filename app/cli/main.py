@@ -12,6 +12,8 @@ from app.cli.doctor import doctor
 from app.cli.keys import keys
 from app.cli.lora import lora
 from app.cli.models import models, pull
+from app.cli.record import record
+from app.cli.replay import replay
 from app.cli.report import log_to_stderr
 from app.cli.up import up
 from app.cli.worker import worker
@@ -50,6 +52,8 @@ cli.command()(models)
 cli.add_typer(keys)
 cli.add_typer(batch)
 cli.add_typer(lora)
+cli.command()(record)
+cli.command()(replay)
 cli.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(worker)
 
 

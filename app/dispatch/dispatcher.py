@@ -8,6 +8,7 @@ from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight
 from app.dispatch.media_store import MediaStore
 from app.dispatch.placer import Placer
+from app.dispatch.recorder import Recorder
 from app.dispatch.retry import Retry
 from app.dispatch.timeline import Timelines
 from app.errors import (
@@ -74,6 +75,7 @@ class Dispatcher:
         self.api, self.token_redis = api, token_redis
         self.in_flight: dict[RequestId, InFlight] = {}
         self.timelines = Timelines()
+        self.recorder: Recorder | None = None  # of an API replica
         self.placer = Placer(
             wire, keys, fleet, pools, retry_after_s, patience_s, self.in_flight, self.fail, adapter, wake_pool,
             token_redis, broker,

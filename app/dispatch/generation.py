@@ -254,6 +254,8 @@ class Generation(GenerationBase):
         meters, ended = self.model.meters, clock.now()
         meters.ended(outcome)
         seen = [Timeline.of(f, self.model.name, outcome, self._came, ended) for f in self._in_flight]
+        if self._dispatcher.recorder is not None:
+            self._dispatcher.recorder.ended(self.model.name, self._came, self._in_flight)
         self._dispatcher.timelines.ended(self.id, self._owner, seen)
         for s in seen:
             if s.timings:

@@ -1,4 +1,4 @@
-"""Renews this process's lease, reads the adapters; finds dead workers, and requests that are overdue or were lost."""
+"""Renews this process's lease, reads what has changed; finds dead workers, and requests that are overdue or lost."""
 
 import asyncio
 import time
@@ -76,8 +76,12 @@ class LivenessWatch:
         lease: list[Command] = [("PEXPIRE", own, ttl_ms), ("SET", own, "1", "PX", ttl_ms), ("TIME",)]
         asked = time.monotonic()
         adapters = [] if self._adapters is None else [self._adapters.question]
-        replies = await self._wire.execute_each([*lease, *self._fleet.questions(), *adapters])
+        recorder = self._dispatcher.recorder if self._cell == HOME else None
+        recording = [] if recorder is None else [recorder.question]
+        replies = await self._wire.execute_each([*lease, *self._fleet.questions(), *adapters, *recording])
         lived, _, theirs, *of_fleet = replies
+        if recorder is not None:
+            recorder.answered(of_fleet.pop())
         version = of_fleet.pop() if adapters else None
         for reply in (version, *of_fleet[::2]):  # the other replies may be refusals, without memory
             if isinstance(reply, StoreDown):

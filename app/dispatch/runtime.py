@@ -26,6 +26,7 @@ from app.dispatch.media_store import MediaStore
 from app.dispatch.models import Model, load_models
 from app.dispatch.pipeline_named import PipelineNamed
 from app.dispatch.pool_control import PoolControl
+from app.dispatch.recorder import Recorder
 from app.dispatch.request_lookup import RequestLookup
 from app.dispatch.token_inbox import TokenInbox
 from app.ending import end_tasks
@@ -135,7 +136,9 @@ class Runtime(Deployment):
 
 @asynccontextmanager
 async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterator[Runtime]:
-    """Starts also without Redis: then each request gets StoreDown. `elsewhere`: it also uses XYLEM_CELLS.
+    """Starts also without Redis: then each request gets StoreDown.
+
+    `elsewhere`: for live traffic, which may go to XYLEM_CELLS, and is recorded when `xylem record` wants it.
 
     Raises: WireMismatch.
     """
@@ -170,6 +173,9 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
     HELD.set_function(lambda: dispatcher.placer.held)
     sweep = IndexSweep(wire, keys, api, fleet, list(pools))
     parts: list[Runs] = [inbox, watch, lookup, sweep, *cells.parts]
+    if elsewhere:
+        dispatcher.recorder = Recorder(wire, keys, api, dispatcher.timelines)
+        parts.append(dispatcher.recorder)
     background = [asyncio.create_task(part.run()) for part in parts]
     background.append(asyncio.create_task(keep_noting(wire, settings)))
     background.append(asyncio.create_task(known.aliases.run(wire, keys)))

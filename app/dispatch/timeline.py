@@ -1,7 +1,7 @@
 """When each stage of a request began and ended."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -68,6 +68,10 @@ class Timelines:
     def began(self, request: RequestId, key: KeyId, prompts: Sequence[InFlight]) -> None:
         """`key`: its API key. `prompts` may grow."""
         self._running[request] = key, prompts
+
+    def running(self) -> Iterator[tuple[RequestId, Sequence[InFlight]]]:
+        """The requests that have not ended, with their prompts; without any while they are being admitted."""
+        return ((request, prompts) for request, (_key, prompts) in self._running.items())
 
     def ended(self, request: RequestId, key: KeyId, prompts: list[Timeline]) -> None:
         self._running.pop(request, None)

@@ -211,6 +211,7 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
     time.sleep(11)  # a worker counts its account anew every 10 s
     stop(s.names["prefill-pool-a"])
     xylem(guarded, "doctor")
+    xylem(guarded, "record", "--out", str(s.directory / "trace.jsonl"), "--minutes", "0.05")
     assert guarded.refused() == []
     for name in ("api", "flower", POOL, "prefill-pool-a", "batch"):
         assert "NOPERM" not in s.log(name)

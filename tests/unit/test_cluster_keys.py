@@ -36,7 +36,7 @@ def groups(k: Keys, a: str, b: str) -> Iterator[list[str]]:
         k.reservations(worker), k.loads(pool), k.load(worker), k.request(run), k.api_keys(), loras, version,
         k.aliases(), k.spent(a), k.limits(pool), k.prefixes(pool), k.pool_state(pool), k.pool_lock(pool),
         k.changed(pool), k.watched(pool), k.cache_numbers(), k.sweeping(pool), k.prefilling(worker), k.starting(pool),
-        k.commands(worker), k.reply(a), k.media(a), k.embedding(a, b), k.encoded(run),
+        k.commands(worker), k.reply(a), k.recording(), k.recorded(a), k.media(a), k.embedding(a, b), k.encoded(run),
         *k.release(run, worker, pool),
     ]  # fmt: skip
     others = [k.worker(WorkerId(b)), k.loads(PoolId(b)), k.starting(PoolId(b)), k.request(RunId(b)), k.api(ApiId(b))]

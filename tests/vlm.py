@@ -46,7 +46,6 @@ def random_vlm(kind: Kind, *, weights: bool = True, size: Size = "tiny") -> Path
     """
     path = _MODELS / f"random-{kind}{'' if size == 'tiny' else f'-{size}'}{'' if weights else '-files'}"
     if not path.exists():
-        _MODELS.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(dir=_MODELS))
         _write(kind, made, weights=weights, size=size)
         try:

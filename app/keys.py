@@ -46,8 +46,8 @@ cached:<pool>           hash, 8-byte block hash (`kv.blocks`) → the KV caches 
                         big endian, in order. Written by workers from their engines' KV events. Numbers of caches that
                         are gone or were cleared count for nothing, and are removed by the api a minute later.
 cached-count:<pool>     hash, a cache's packed number → in how many entries of the above it is; that number and a "w" →
-                        random bytes of its last write, by which its worker sees whether Redis has lost that. Written
-                        with it.
+                        random bytes of its last write, as long as Redis has lost none: its worker looks. Written with
+                        it.
 tiered:<pool>           hash, as cached:<pool>, of tiers: the numbers of workers' host memories, and of stores.
 tiered-count:<pool>     hash, as cached-count:<pool>.
 stores:<pool>           hash, a store's address, and the engine and host that its blocks are for → its number in

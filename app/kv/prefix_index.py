@@ -11,11 +11,11 @@ from typing import Literal, Protocol
 
 from app.keys import Keys
 from app.kv.changes import Changes
-from app.store import WRITE_INDEX, Command, Wire
+from app.store import MARK_INDEX, WRITE_INDEX, Command, Wire
 
 # Blocks in one command: Redis does nothing else meanwhile, and 500 take it a millisecond.
 _CHUNK = 500
-_MARK = b"w"  # behind a number: the field of its last write
+_MARK = b"w"  # behind a number: the field of its last write's mark
 Way = Literal["add", "remove"]
 
 
@@ -41,19 +41,19 @@ class KvIndex:
         """`index`: `Keys.cached` or `Keys.tiered`. `renumbered` tells API replicas the `number`, which has changed."""
         self._wire, self._keys, self._renumbered = wire, keys, renumbered
         self._index = index
-        self._written = b""  # the mark of the last write
+        self._written = b""  # the mark of the last write; none yet of this number
         self.number = 0  # none yet
 
     async def write(self, changes: Changes) -> None:
         """Raises: StoreDown; part of it may be written then, and `rebuild` is needed."""
         if changes.cleared or not self.number:
-            self.number = await next_number(self._wire, self._keys)
+            self.number, self._written = await next_number(self._wire, self._keys), b""
             await self._renumbered()
         removed, added = self._commands("remove", changes.removed), self._commands("add", changes.added)
         await self._wire.execute([*removed, *added, self._mark(self.number)])
 
     async def is_whole(self, size: int) -> bool:
-        """Whether Redis has the last write, and as many blocks. Raises: StoreDown.
+        """Whether Redis has all writes, and as many blocks. Raises: StoreDown.
 
         One that came back without its last second may have as many, and others; or has given the number twice.
         """
@@ -63,14 +63,14 @@ class KvIndex:
 
     async def rebuild(self, ledger: Blocks) -> None:
         """Replaces the cache by one that has the ledger's blocks, all at once. Raises: StoreDown."""
-        number = await next_number(self._wire, self._keys)
+        number, self._written = await next_number(self._wire, self._keys), b""
         await self._wire.execute([*self._commands("add", ledger.blocks(), number), self._mark(number)])
         self.number = number
         await self._renumbered()
 
     def _mark(self, number: int) -> Command:
-        self._written = os.urandom(8)
-        return "HSET", self._index[1], packed(number) + _MARK, self._written
+        before, self._written = self._written, os.urandom(8)
+        return "EVAL", MARK_INDEX, 1, self._index[1], packed(number) + _MARK, before, self._written
 
     def _commands(self, what: Way, blocks: Sequence[bytes], number: int | None = None) -> Iterator[Command]:
         return index_commands(self._index, self.number if number is None else number, what, blocks)

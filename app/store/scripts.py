@@ -61,6 +61,7 @@ REMOVE_FILE = _source("files/remove_file")
 
 CHARGE = _source("quota/charge")
 
+MARK_INDEX = _source("index/mark")
 SWEEP_INDEX = _source("index/sweep")
 TELL = _source("index/tell")
 WRITE_INDEX = _source("index/write")

@@ -1,6 +1,7 @@
 """What can go wrong. Each fault is done to a whole fleet, and returns when its cause is over."""
 
 import asyncio
+import os
 import random
 import signal
 import time
@@ -86,8 +87,11 @@ async def redis_restarted(fleet: Fleet, rng: random.Random) -> None:
 
 
 async def redis_killed(fleet: Fleet, rng: random.Random) -> None:
-    """It comes back without up to a second of what it knew."""
-    await _restart_redis(fleet, signal.SIGKILL, rng.uniform(0, 2))
+    """With its machine: it comes back without up to a second of what it knew."""
+    log = max((fleet.directory / "redis/appendonlydir").glob("*.incr.aof"), key=lambda path: path.stat().st_mtime)
+    length = log.stat().st_size
+    await asyncio.sleep(rng.uniform(0, 1))
+    await _restart_redis(fleet, signal.SIGKILL, rng.uniform(0, 2), lambda: os.truncate(log, length))
 
 
 async def redis_stands_still(fleet: Fleet, rng: random.Random) -> None:
@@ -182,12 +186,15 @@ async def _drain(fleet: Fleet, name: str) -> None:
     fleet.start_worker(name)
 
 
-async def _restart_redis(fleet: Fleet, by: signal.Signals, pause_s: float) -> None:
+async def _restart_redis(
+    fleet: Fleet, by: signal.Signals, pause_s: float, meanwhile: Callable[[], None] = lambda: None
+) -> None:
     process = fleet.redis_process
     assert process is not None
     with _outage(fleet):
         process.send_signal(by)
         await asyncio.to_thread(process.wait)
+        meanwhile()
         await asyncio.sleep(pause_s)
         await asyncio.to_thread(fleet.start_redis)
 

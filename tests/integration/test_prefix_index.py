@@ -263,6 +263,20 @@ async def test_a_redis_that_forgot_as_much_as_was_removed_is_told_again(redis: "
         await becomes(redis, cache, lambda found: found == cache.held(), "what is in the cache now")
 
 
+async def test_a_write_that_redis_has_lost_is_missed_after_others(redis: "Redis", wire: Wire) -> None:
+    index = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told)
+    await index.write(Changes(False, [b"12345678"], []))
+    before = {key: await redis.dump(key) for key in (INDEX, COUNT)}
+    await index.write(Changes(False, [b"abcdefgh"], [b"12345678"]))
+    assert await index.is_whole(1)
+    for key, dumped in before.items():
+        assert isinstance(dumped, bytes)
+        await redis.restore(key, 0, dumped, replace=True)
+    await index.write(Changes(False, [b"ABCDEFGH"], []))
+    await index.write(Changes(False, [], [b"ABCDEFGH"]))
+    assert not await index.is_whole(1)
+
+
 async def test_a_cache_whose_number_another_one_has_is_not_whole(redis: "Redis", wire: Wire) -> None:
     """A Redis that forgot what it gave gives it again; it has as many blocks, and they are the other's."""
     first, second = (KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told) for _ in range(2))

@@ -1,10 +1,11 @@
 """`make bench NAME=tiers`."""
 
 from ops.bench.parts import bench
-from ops.bench.tiers import cost, loading, oracle, peers, report, restart
+from ops.bench.tiers import cost, encryption, loading, oracle, peers, report, restart
 
 PARTS = {
     "loading": loading.measured,
+    "encryption": encryption.measured,
     "restart": restart.measured,
     "peers": peers.measured,
     "oracle": oracle.measured,

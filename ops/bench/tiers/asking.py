@@ -19,6 +19,7 @@ class Answer:
     whole_s: float
     prompt_tokens: int
     cached_tokens: int
+    stored_blocks: int  # that its worker had in the store and nowhere else, if the client has asked for reasons
 
 
 def prompt(seed: int, tokens: int) -> list[int]:
@@ -33,10 +34,13 @@ def ask(client: httpx.Client, model: str, ids: list[int], max_tokens: int = 8) -
         "ignore_eos": True, "stream_options": {"include_usage": True},
     }  # fmt: skip
     began, ttft_s, text, usage = time.perf_counter(), 0.0, "", None
+    route: dict[str, int] = {}
     try:
         with client.stream("POST", "/v1/completions", json=body) as answer:
             if answer.status_code != 200:
                 raise Unavailable(f"/v1/completions: {answer.read()[:200]!r}")
+            if "x-xylem-route" in answer.headers:
+                (route,) = json.loads(answer.headers["x-xylem-route"])
             for line in answer.iter_lines():
                 if not line.startswith("data: {"):
                     continue
@@ -52,4 +56,5 @@ def ask(client: httpx.Client, model: str, ids: list[int], max_tokens: int = 8) -
     if usage is None:
         raise Unavailable("/v1/completions ended without usage")
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    return Answer(text, ttft_s, time.perf_counter() - began, usage["prompt_tokens"], cached)
+    whole_s = time.perf_counter() - began
+    return Answer(text, ttft_s, whole_s, usage["prompt_tokens"], cached, route.get("blocks_in_store", 0))

@@ -8,26 +8,19 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from app.cli.stack import cpu_shares, usable_cores
 from ops.bench.load import System, run_load
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
-from ops.bench.systems import fleet
 from ops.bench.tiers.asking import Answer, ask, prompt
-from tests.stack import ROOT
+from ops.bench.tiers.served import BLOCK, TOKENS, served
 
-MODEL = ROOT / ".xylem/models/SmolLM2-135M-Instruct"
-_BLOCK, _TOKENS = 32, 992
-_BLOCK_BYTES = 30 * 2 * 3 * 64 * 4 * _BLOCK  # layers, keys and values, heads, head size, float32
-_ROOM = 75  # blocks of the engine's own cache: two prompts and some streams
-_LEAST = _TOKENS - 2 * _BLOCK  # tokens of a prompt that is loaded, or cached
+_LEAST = TOKENS - 2 * BLOCK  # tokens of a prompt that is loaded, or cached
 _EVERY_S = 0.5  # a prompt comes beside the streams
 _STREAMS = [
     "--stream", "--concurrency", "2", "--max-tokens", "100", "--prompt", "unique", "--prompt-words", "10",
@@ -37,12 +30,11 @@ _STREAMS = [
 
 def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
     """`vllm_evicted_ttft_ratio`, `vllm_restart_ttft_ratio`, `wrong_answers`, `p99_itl_ratio`. Raises: Unavailable."""
-    if find_spec("vllm") is None or not (MODEL / "model.safetensors").exists():
-        raise Unavailable("vLLM, or its model, is not installed")
-    prompts = [prompt(seed, _TOKENS) for seed in range(4 if quick else 12)]
+    prompts = [prompt(seed, TOKENS) for seed in range(4 if quick else 12)]
     turns = 2 if quick else 5
+    tiers = {"host_gb": 1.0, "disk": str(out_dir / "kv")}
     say("loading the system")
-    with _served(out_dir / "first", out_dir / "kv") as (system, client):
+    with served(out_dir / "first", tiers) as (system, client):
         ask(client, system.model, prompt(-1, 64))
         say("computing")
         computed = [ask(client, system.model, ids) for ids in prompts]
@@ -50,7 +42,7 @@ def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
         evicted = [[ask(client, system.model, ids) for ids in prompts] for _ in range(turns)]
         waits = _beside(system, client, prompts, out_dir, turns, say)
     say("loading the system anew")
-    with _served(out_dir / "second", out_dir / "kv") as (system, client):
+    with served(out_dir / "second", tiers) as (system, client):
         ask(client, system.model, prompt(-1, 64))
         say("loading from disk")
         restarted = [ask(client, system.model, ids) for ids in prompts]
@@ -127,21 +119,6 @@ def _coming(system: System, prompts: Sequence[list[int]]) -> Iterator[None]:
         thread.join()
     if failed:
         raise failed[0]
-
-
-@contextmanager
-def _served(run_dir: Path, store: Path) -> Iterator[tuple[System, httpx.Client]]:
-    pool = {
-        "model": "bench", "engine": "vllm", "path": str(MODEL), "block_size": _BLOCK, "max_model_len": 2048,
-        "max_running": 8, "args": {"kv_cache_memory_bytes": _ROOM * _BLOCK_BYTES},
-        "tiers": {"host_gb": 1.0, "disk": str(store)},
-    }  # fmt: skip
-    cores = {"VLLM_CPU_OMP_THREADS_BIND": cpu_shares(usable_cores(), 1)[0]}
-    with (
-        fleet(run_dir, {"tiered": pool}, {"tiered": 1}, more_env=cores) as system,
-        httpx.Client(base_url=system.url, timeout=300) as client,
-    ):
-        yield system, client
 
 
 if __name__ == "__main__":

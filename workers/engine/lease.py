@@ -14,7 +14,7 @@ from app.engines.base import Adapters, EngineInfo
 from app.errors import StoreDown
 from app.ids import PlaceId, PoolId, place_id, worker_queue
 from app.keys import PRIORITY_STEPS
-from app.messages import AdapterReport, EngineState, Lease, Load, Role, Speeds, Worker, encode
+from app.messages import AdapterReport, EngineState, Lease, Load, Role, Speeds, Worker, WorkerMetric, encode
 from app.runner.runner import Runner, end_process
 from app.store import FORGET_LOADS, TELL, clock
 from app.telemetry import logger
@@ -45,10 +45,11 @@ class LeaseKeeper:
         kv: KvIndices = KvIndices(),  # noqa: B008  (frozen)
         engine: str = "",
         model: str = "",
+        metrics_at: str = "",
     ) -> None:
         """`kv`: what its KV events are written to.
 
-        `engine`, `model`: as the pools file names them.
+        `engine`, `model`: as the pools file names them. `metrics_at`: as in `messages.Worker`.
         """
         self._runner, self._keys, self._redis = runner, runner.keys, runner.redis
         self._ended, self._writing = asyncio.Event(), asyncio.Lock()
@@ -57,6 +58,7 @@ class LeaseKeeper:
         self._kv = kv
         self._told: Lease | None = None  # as API replicas were last told of it, without load and speeds
         self.state = EngineState()  # told with the next lease
+        self.metrics: list[WorkerMetric] = []  # as they were last told
         self._worker = Worker(
             id=runner.worker,
             pool=pool,
@@ -81,6 +83,7 @@ class LeaseKeeper:
             media=list(info.media),
             embeddings=info.embeddings is not None,
             tier_block_bytes=info.tier_block_bytes,
+            metrics_at=metrics_at,
         )
 
     async def register(self) -> None:
@@ -100,7 +103,11 @@ class LeaseKeeper:
         self._worker = replace(self._worker, ranks=info.ranks, total_blocks=info.total_blocks)
 
     @property
-    def _stays_out(self) -> bool:
+    def worker(self) -> Worker:
+        return self._worker
+
+    @property
+    def stays_out(self) -> bool:
         """Whether it takes no requests."""
         state = self.state
         return bool(self._draining or state.asleep or state.paused or state.changing)
@@ -151,14 +158,14 @@ class LeaseKeeper:
             stats.used_blocks,
             stats.lent_blocks,
             sum(map(len, runner.gates)),
-            0 if self._stays_out else min(gate.most for gate in runner.gates),
+            0 if self.stays_out else min(gate.most for gate in runner.gates),
         )
         if own.max_adapters:
             own = replace(own, adapters=runner.adapters.open)
         speeds, adapters = runner.speeds(stats), runner.adapters.report()
         caches, hosts = ([cache.number for cache in each[: own.ranks]] for each in (self._kv.caches, self._kv.hosts))
         lease = Lease(
-            own, load, speeds, self._stays_out, adapters=adapters, state=self.state, caches=caches,
+            own, load, speeds, self.stays_out, adapters=adapters, state=self.state, caches=caches,
             token_redis=len(settings.token_redis_urls), broker_apart=settings.broker_url is not None,
             hosts=hosts, store=0 if self._kv.store is None else self._kv.store.number,
         )  # fmt: skip
@@ -168,7 +175,8 @@ class LeaseKeeper:
         ttl_ms, patience_ms = round(settings.lease_ttl_s * 1000), max(1, round(settings.patience_s * 1000))
         pipe.pexpire(keys.worker(own.id), ttl_ms)  # first: Redis accepts it even when it is out of memory
         pipe.pexpire(seen, patience_ms)
-        pipe.set(keys.metrics(own.id), encode(metrics(runner, stats)), px=ttl_ms)
+        self.metrics = metrics(runner, stats)
+        pipe.set(keys.metrics(own.id), encode(self.metrics), px=ttl_ms)
         pipe.set(keys.worker(own.id), encode(lease), px=ttl_ms)
         pipe.set(seen, "1", px=patience_ms)
         pipe.hset(keys.pool(own.pool), own.id, f"{own.ranks},{int(own.kv_events)}")

@@ -19,7 +19,7 @@ from prometheus_client import Counter as _Counter
 from prometheus_client import Gauge
 from prometheus_client import Histogram as _Histogram
 
-from app.errors import OK
+from app.errors import OK, OUTCOMES
 from app.ids import PoolId
 
 _TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -53,6 +53,8 @@ IN_FLIGHT = Gauge("xylem_requests_in_flight", "Prompts of this API replica that 
 REFUSALS = Counter(
     "xylem_refusals", "HTTP requests that got an error instead of an answer, by its code, or HTTP's status.", ["reason"]
 )
+for _code in sorted(OUTCOMES - {OK}):
+    REFUSALS.labels(_code)  # a rate shows the first one only if there was a 0
 PROMPT_TOKENS = Histogram("xylem_prompt_tokens", "A request's prompt tokens.", ["model"], buckets=_TOKEN_BUCKETS)
 CACHED_TOKENS = Histogram(
     "xylem_cached_prompt_tokens", "Of an answered request's prompt tokens, those whose KV an engine already had.",
@@ -97,7 +99,7 @@ MIGRATIONS = Counter(
     ["kind"],
 )
 for _kind in ("died", "begun", "unbegun"):
-    MIGRATIONS.labels(_kind)  # a rate shows the first one only if there was a 0
+    MIGRATIONS.labels(_kind)
 WORKERS_LOST = Counter("xylem_workers_lost", "Workers whose lease ended with requests of this replica on them.")
 
 DECISION = Histogram(

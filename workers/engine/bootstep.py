@@ -130,7 +130,7 @@ class EngineStep(bootsteps.StartStopStep):
             _check_version()
             pool = with_args(fetched_pool(self.pool, settings, "all"), settings.engine_args)
             engine = create_engine(pool, address)
-            if self.port is not None and isinstance(engine, Metered):
+            if self.port is not None and settings.engine_metrics and isinstance(engine, Metered):
                 engine.keep_metrics()
             own = self.worker_id, self.pool_id
             self.runner = runners.Runner(engine, *own, settings, self.pool.aside, self.pool.model)

@@ -90,6 +90,12 @@ DEFINITIONS = (
 
 def metrics(runner: Runner, stats: EngineStats) -> list[WorkerMetric]:
     told = [WorkerMetric(name, kind, meaning, read(runner, stats)) for name, kind, meaning, read in DEFINITIONS]
+    return told + of_some(stats)
+
+
+def of_some(stats: EngineStats) -> list[WorkerMetric]:
+    """What only engines tell that paint, or speculate."""
+    told = []
     if stats.paint_steps:
         what = "Steps of pictures that the engine has computed."
         told.append(WorkerMetric("xylem_worker_paint_steps", "counter", what, stats.paint_steps))
@@ -97,7 +103,6 @@ def metrics(runner: Runner, stats: EngineStats) -> list[WorkerMetric]:
 
 
 def _speculation(stats: EngineStats) -> list[WorkerMetric]:
-    """Only of engines that speculate."""
     return [
         WorkerMetric("xylem_worker_drafts", "counter", "How often the engine drafted tokens.", stats.drafts),
         WorkerMetric("xylem_worker_drafted_tokens", "counter", "Tokens that it drafted.", stats.drafted_tokens),

@@ -253,7 +253,7 @@ class VllmEngine:
             raise EngineFailed(f"vLLM did not start: {exc}") from exc
         self._processes = [child for child in multiprocessing.active_children() if child not in others]
         if not self._keeps_metrics:
-            # vLLM adds one for Prometheus: a sixth of what a worker does for an embedding.
+            # vLLM adds one for Prometheus: an eighth of what a worker does for a short answer.
             loggers = engine.logger_manager.stat_loggers
             loggers[:] = [one for one in loggers if not isinstance(one, PrometheusStatLogger)]
         return engine

@@ -22,7 +22,7 @@ run: $(if $(filter sglang,$(ENGINE)),.venv/.sglang,.venv/.$(DEVICE)) $(if $(filt
 
 test check: export PYTHONDONTWRITEBYTECODE = # so that a hundred processes compile their modules once
 test: .venv/.dev .venv/.sglang .xylem/models/SmolLM2-135M-Instruct/config.json ## install the packages and run all tests
-	@ops/redis-server.sh
+	@ops/test-servers.sh
 	@$(BIN)/pytest -m alone $$(grep -rl mark.alone --include '*.py' tests); alone=$$?; \
 	$(BIN)/pytest -m "not alone and not gpu and not media and not tiers" --numprocesses 4 --dist loadfile --no-loadscope-reorder && exit $$alone
 
@@ -64,9 +64,9 @@ lock: .venv/.dev ## resolve requirements/*.txt anew from pyproject.toml
 		-c requirements/base.txt -o requirements/gpu.txt
 	$(subst pyproject.toml,requirements/clients.in,$(UV_COMPILE)) -o requirements/clients.txt
 
-lint-docker: .venv/.dev ## check docker/: the Dockerfiles, and the compose file against its schema
+lint-docker: .venv/.dev ## check docker/ and ops/observability/: the Dockerfiles, and the compose files against their schema
 	@$(BIN)/hadolint --ignore DL3008 --failure-threshold warning docker/*.Dockerfile # Debian keeps no old versions
-	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml
+	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml ops/observability/compose.yaml
 
 clean: ## remove everything installed and built, models too
 	rm -rf .venv .xylem site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

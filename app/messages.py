@@ -152,6 +152,7 @@ class Timing(Struct, frozen=True, array_like=True, gc=False):
     ended: float
     pulled: KvTransfer | None = None
     refused: str = ""  # why it computed the prompt itself although another engine had done so
+    cost_s: float = 0.0  # of each second, its share among all requests on the engine
 
 
 class Inputs(Struct, frozen=True, array_like=True):
@@ -446,6 +447,7 @@ class Worker(Struct, frozen=True, array_like=True):
     tier_block_bytes: int = 0  # of KV in a block that a tier behind the engine's cache has; 0: it has none
     peers: bool = False  # it computes prompts for other workers of its pool, and takes KV from them
     prefixes: bool = False  # it keeps those of its pool in its cache
+    metrics_at: str = ""  # "host:port" of its own /live, /ready and /metrics; empty: it has no port
 
 
 class Load(Struct, frozen=True, array_like=True):

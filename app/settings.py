@@ -114,6 +114,11 @@ class Settings(BaseSettings):
 
     # Of a worker: bytes of encoded pictures that it keeps for others, or fetches from them at once.
     embedding_bytes: Annotated[int, Field(ge=2**16)] = 256 * 2**20
+    # Of a worker: the port of its own /live, /ready and /metrics, at XYLEM_ADDRESS. 0: a free one, as several workers
+    # of a host need it; `GET /sd` of the API tells Prometheus which. None: it has no port.
+    worker_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    # Whether a worker with a port also has its engine's own metrics there. They cost CPU in each of the engine's steps.
+    engine_metrics: bool = True
     host: str = "127.0.0.1"  # the address that the API listens on
     port: Annotated[int, Field(ge=0, le=65535)] = 8000  # the port that the API listens on
     # The key of the endpoints under /admin. Without one they answer on loopback only, so set one behind a proxy.

@@ -19,10 +19,11 @@ from prometheus_client import Counter as _Counter
 from prometheus_client import Gauge
 from prometheus_client import Histogram as _Histogram
 
-from app.errors import OK
+from app.errors import OK, OUTCOMES
 from app.ids import PoolId
 
 _TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_TOKEN_BUCKETS = tuple(2**power for power in range(4, 18))
 _ITL_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 _SHARED_EVERY_S = 1.0
 
@@ -49,14 +50,34 @@ REQUESTS = Counter(
     "xylem_requests", "Requests ended, by model and outcome (ok, or the code of an error).", ["model", "outcome"]
 )
 IN_FLIGHT = Gauge("xylem_requests_in_flight", "Prompts of this API replica that have not ended.")
-PROMPT_TOKENS = Counter("xylem_prompt_tokens", "Prompt tokens of answered requests.", ["model"])
-CACHED_TOKENS = Counter("xylem_cached_prompt_tokens", "Prompt tokens whose KV an engine already had.", ["model"])
-OUTPUT_TOKENS = Counter("xylem_output_tokens", "Tokens generated.", ["model"])
+REFUSALS = Counter(
+    "xylem_refusals", "HTTP requests that got an error instead of an answer, by its code, or HTTP's status.", ["reason"]
+)
+for _code in sorted(OUTCOMES - {OK}):
+    REFUSALS.labels(_code)  # a rate shows the first one only if there was a 0
+PROMPT_TOKENS = Histogram("xylem_prompt_tokens", "A request's prompt tokens.", ["model"], buckets=_TOKEN_BUCKETS)
+CACHED_TOKENS = Histogram(
+    "xylem_cached_prompt_tokens", "Of an answered request's prompt tokens, those whose KV an engine already had.",
+    ["model"], buckets=(0, *_TOKEN_BUCKETS),
+)  # fmt: skip
+HIT_RATE = Histogram(
+    "xylem_kv_hit_rate", "The same, as a share of the request's prompt tokens.", ["model"],
+    buckets=(0, 0.1, 0.25, 0.5, 0.75, 0.9, 1),
+)  # fmt: skip
+OUTPUT_TOKENS = Histogram(
+    "xylem_output_tokens", "Tokens generated for a request.", ["model"], buckets=(0, 1, 2, 4, 8, *_TOKEN_BUCKETS)
+)
 TTFT = Histogram(
     "xylem_ttft_seconds", "From the request's arrival to its first token.", ["model"], buckets=_TTFT_BUCKETS
 )
 ITL = Histogram("xylem_itl_seconds", "Mean time between tokens of one request.", ["model"], buckets=_ITL_BUCKETS)
 DURATION = Histogram("xylem_request_seconds", "From the request's arrival to its end.", ["model"])
+COST = Histogram(
+    "xylem_cost_worker_seconds",
+    "What an answered request took of its workers: of each second, its share among all requests on the engine.",
+    ["model"],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+)
 STAGE = Histogram(
     "xylem_stage_seconds",
     "Stages of a request: placement, queue, prefill, decode; and where two workers share it: hop (from the end of the "
@@ -71,7 +92,14 @@ PREFILLS = Counter(
 )
 PULLED_BYTES = Counter("xylem_pulled_bytes", "Bytes of KV that decode engines have pulled from others.", ["model"])
 GAPS = Counter("xylem_stream_gaps", "Gaps in the token stream of a worker, by outcome.", ["outcome"])
-MIGRATIONS = Counter("xylem_migrations", "Requests that were moved to another worker.")
+MIGRATIONS = Counter(
+    "xylem_migrations",
+    "Requests that were moved to another worker, by kind: died (with their worker), or else begun (they had output) or "
+    "unbegun.",
+    ["kind"],
+)
+for _kind in ("died", "begun", "unbegun"):
+    MIGRATIONS.labels(_kind)
 WORKERS_LOST = Counter("xylem_workers_lost", "Workers whose lease ended with requests of this replica on them.")
 
 DECISION = Histogram(
@@ -98,6 +126,15 @@ CELL_SENT = Counter(
     "xylem_cell_sent", "Prompts that this API replica has sent to another cell, for want of room.", ["cell"]
 )
 HELD = Gauge("xylem_requests_held", "Requests that wait in this API replica until a worker has room.")
+LOOP_DELAY = Histogram(
+    "xylem_loop_delay_seconds", "How late this process's event loop was, looked at twice a second.",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1),
+)  # fmt: skip
+REDIS_UP = Gauge("xylem_redis_up", "Whether Redis answered when this API replica was last asked for metrics: 1 or 0.")
+MEDIA = Histogram(
+    "xylem_media_seconds", "Fetching and decoding a picture, video or sound of a request.", ["kind"],
+    buckets=(0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)  # fmt: skip
 
 
 class RoutingMeters:
@@ -139,11 +176,12 @@ class Meters:
         self._model = model
         self._ok = REQUESTS.labels(model, OK)
         self.prompt_tokens = PROMPT_TOKENS.labels(model)
-        self.cached_tokens = CACHED_TOKENS.labels(model)
+        self.cached_tokens, self.hit_rate = CACHED_TOKENS.labels(model), HIT_RATE.labels(model)
         self.output_tokens = OUTPUT_TOKENS.labels(model)
         self.ttft = TTFT.labels(model)
         self.itl = ITL.labels(model)
         self.duration = DURATION.labels(model)
+        self.cost = COST.labels(model)
         self.pulled_bytes = PULLED_BYTES.labels(model)
         self._prefills = {where: PREFILLS.labels(model, where) for where in ("here", "apart", "refused")}
         self._stages: dict[str, Histogram] = {}

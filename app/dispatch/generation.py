@@ -262,12 +262,14 @@ class Generation(GenerationBase):
                 meters.stages(s.stages(), s.computed)
                 if s.timings[-1].pulled is not None:
                     meters.pulled_bytes.inc(s.timings[-1].pulled.size)
+        if spans := [timing.cost_s for s in seen for timing in s.timings]:
+            meters.cost.observe(sum(spans))
         meters.duration.observe(time.perf_counter() - self._arrived)
-        meters.prompt_tokens.inc(self.prompt_tokens)
-        if self.cached_tokens:
-            meters.cached_tokens.inc(self.cached_tokens)
-        meters.output_tokens.inc(self.completion_tokens)
+        meters.prompt_tokens.observe(self.prompt_tokens)
         if self._first is not None:
+            meters.output_tokens.observe(self.completion_tokens)
+            meters.cached_tokens.observe(self.cached_tokens)
+            meters.hit_rate.observe(self.cached_tokens / (self.prompt_tokens or 1))
             meters.ttft.observe(self._first - self._arrived)
             steps = self.completion_tokens / self.choices - 1
             if steps > 0:

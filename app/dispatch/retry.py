@@ -45,12 +45,13 @@ class Retry:
                 inflight, WorkerLost(f"{inflight.deaths} workers died with this request on them. It is not retried.")
             )
             return
+        kind = "died" if died else "begun" if inflight.has_output else "unbegun"
         old = inflight.job
         inflight.again(handoff)
         if all(out.finished for out in inflight.out):  # only the last event was missing
             self._end(inflight, Done(old.request, inflight.job.attempt))
             return
-        MIGRATIONS.inc()
+        MIGRATIONS.labels(kind).inc()
         task = inflight.retry = asyncio.create_task(self._again(inflight, old))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

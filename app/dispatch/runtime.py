@@ -21,6 +21,7 @@ from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.index_sweep import IndexSweep
 from app.dispatch.liveness import LivenessWatch
+from app.dispatch.loop_delay import observe_loop_delay
 from app.dispatch.media_reader import Asker, MediaReader
 from app.dispatch.media_store import MediaStore
 from app.dispatch.models import Model, load_models
@@ -179,6 +180,7 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
     background = [asyncio.create_task(part.run()) for part in parts]
     background.append(asyncio.create_task(keep_noting(wire, settings)))
     background.append(asyncio.create_task(known.aliases.run(wire, keys)))
+    background.append(asyncio.create_task(observe_loop_delay()))
     try:
         with suppress(TimeoutError, StoreDown):
             async with asyncio.timeout(_SUBSCRIBED_S):

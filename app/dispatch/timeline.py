@@ -127,6 +127,7 @@ def _part(timing: Timing, at: float) -> dict[str, Any]:
         "taken_s": round(timing.taken - at, 6),
         "first_token_s": round(timing.first - at, 6) if timing.first else None,
         "ended_s": round(timing.ended - at, 6),
+        "cost_s": round(timing.cost_s, 6),
     }
     if timing.pulled is not None:
         part["pulled"] = asdict(timing.pulled)

@@ -316,6 +316,14 @@ class Weights(Protocol):
 
 
 @runtime_checkable
+class Metered(Protocol):
+    """The capability to keep Prometheus metrics of its own, which costs CPU."""
+
+    def keep_metrics(self) -> None:
+        """To be called before `start`. They are in prometheus_client's registry, or in PROMETHEUS_MULTIPROC_DIR."""
+
+
+@runtime_checkable
 class Profiler(Protocol):
     """The capability to record what it computes."""
 

@@ -18,6 +18,7 @@ from app.media.refused import Refused, too_large
 from app.media.sound import Sound
 from app.media.source import MediaSource
 from app.media.video import Video
+from app.telemetry import MEDIA
 
 T = TypeVar("T")
 
@@ -38,19 +39,19 @@ class MediaLoader:
 
     async def load_picture(self, source: MediaSource) -> Picture:
         """Raises: RequestError, whose `param` is the part's; Saturated."""
-        with _named(source):
+        with _named(source), MEDIA.labels(source.kind).time():
             pieces, is_base64 = await self._fetched(source)
             return await self._decoders.picture(source.kind, pieces, base64=is_base64)
 
     async def load_video(self, source: MediaSource) -> Video:
         """Frames at equal distances, in order. Raises: RequestError, whose `param` is the part's; Saturated."""
-        with _named(source):
+        with _named(source), MEDIA.labels(source.kind).time():
             pieces, is_base64 = await self._fetched(source)
             return await self._decoders.video(pieces, base64=is_base64)
 
     async def load_sound(self, source: MediaSource) -> Sound:
         """Raises: RequestError, whose `param` is the part's; Saturated."""
-        with _named(source):
+        with _named(source), MEDIA.labels(source.kind).time():
             pieces, is_base64 = await self._fetched(source)
             (sound,) = await self._decoders.sounds(pieces, base64=is_base64)
             return sound
@@ -60,14 +61,14 @@ class MediaLoader:
 
         Raises: RequestError about `param`.
         """
-        with _named(MediaSource("audio", param, data=data)):
+        with _named(MediaSource("audio", param, data=data)), MEDIA.labels("audio").time():
             if len(data) > self._limits.sound_size:
                 raise too_large(self._limits.sound_size, "XYLEM_MEDIA_SOUND_BYTES")
             return await self._decoders.sounds([data], window_s=window_s)
 
     async def load_windows(self, source: MediaSource, window_s: float) -> list[Sound]:
         """A sound within a request, cut as `load_recording` does. Raises as `load_sound`."""
-        with _named(source):
+        with _named(source), MEDIA.labels(source.kind).time():
             pieces, is_base64 = await self._fetched(source)
             return await self._decoders.sounds(pieces, base64=is_base64, window_s=window_s)
 

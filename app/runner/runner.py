@@ -24,6 +24,7 @@ from app.loop_thread import LoopThread
 from app.messages import Failed, Handoff, Job, KvHandle, PrefillDone, Speeds
 from app.pools import Aside
 from app.runner.adapters_in_use import AdaptersInUse
+from app.runner.busy_time import Cost
 from app.runner.engine_requests import EngineRequests
 from app.runner.job_record import fetch
 from app.runner.pictures import Pictures
@@ -82,6 +83,7 @@ class Runner:
         self.broker: Redis  # with the worker's queue
         self.broker_wire: Wire  # to the same
         self.index: Wire  # to the Redis that has the prefix index: what it is sent may be much
+        self.info: EngineInfo
         self.emitters: TokenEmitters
         self.throughput: Throughput
         self.gates: list[YieldGate] = []  # of each rank
@@ -89,6 +91,9 @@ class Runner:
         self.requests: EngineRequests
         self.adapters = AdaptersInUse()
         self._running: dict[RunId, asyncio.Task[Any]] = {}
+        self.load_s = 0.0  # how long the engine took to start
+        self.loop_delay_s = 0.0  # the longest of late, of this loop
+        self._costs: dict[RunId, Cost] = {}  # of those that have been on the engine
         self._returned: set[RunId] = set()  # of these, the ones to be placed elsewhere
         self._background: set[asyncio.Task[None]] = set()
         self._dropped: set[RunId] = set()  # of the running ones, those whose API replica is dead
@@ -185,7 +190,9 @@ class Runner:
         except (RedisError, OSError) as exc:
             raise StoreDown(f"XYLEM_REDIS_URL: Redis does not answer: {exc}") from exc
         self.broker = async_client(self.settings.broker_url) if self.settings.broker_url else self.redis
+        began = time.monotonic()
         info = await self.engine.start()
+        self.load_s = time.monotonic() - began
         self.block_size, self.computes, self._peers = info.block_size, info.computes, info.peers
         self._clients = [self.redis, *map(async_client, self.settings.token_redis_urls)]
         self._wires = [Wire(client) for client in self._clients]
@@ -202,6 +209,7 @@ class Runner:
 
     def take(self, info: EngineInfo) -> None:
         """What the engine is, before its first request or while it has none."""
+        self.info = info
         self.requests = EngineRequests(self.worker, self.keys, self.redis, self.pictures, info, self.speeds)
         self.throughput = Throughput(info.ranks, info.max_running * info.ranks, self.is_apart)
         self.gates = [YieldGate(info, self._rules, self.engine.stats, self.throughput.read) for _ in range(info.ranks)]
@@ -254,7 +262,15 @@ class Runner:
 
     def has(self, job: Job) -> AbstractContextManager[None]:
         """Counts the request as one of the engine's meanwhile."""
-        return self.throughput.has(job)
+        cost = self._costs.get(job.run)
+        if cost is None:
+            cost = self._costs[job.run] = Cost(self.throughput.working)
+        return self.throughput.has(job, cost)
+
+    def cost_s(self, job: Job) -> float:
+        """What the request has cost here so far."""
+        cost = self._costs.get(job.run)
+        return 0.0 if cost is None else cost.seconds
 
     async def _run(self, args: RunArgs[T]) -> T | None:
         request, attempt, work, nobody_waits, then = args
@@ -273,6 +289,7 @@ class Runner:
                 await then(result)
         finally:
             del self._running[run]
+            self._costs.pop(run, None)
         self._returned.discard(run)
         self._dropped.discard(run)
         return None if task.cancelled() else task.result()

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from app.messages import Job, KvTransfer, Speeds
 from app.routing.throughput_meter import ThroughputMeter
-from app.runner.busy_time import BusyTime
+from app.runner.busy_time import BusyTime, Cost
 
 _SPEED = 10_000.0  # prompt tokens a second, assumed for an engine that has computed none
 
@@ -23,11 +23,12 @@ class Throughput:
         self.working, self._seats = BusyTime(), seats
 
     @contextmanager
-    def has(self, job: Job) -> Iterator[None]:
+    def has(self, job: Job, cost: Cost | None = None) -> Iterator[None]:
+        """Counts the request as one of the engine's meanwhile, with its `cost`."""
         meter = self._of(job)
         meter.begin(job.run, monotonic())
         try:
-            with self.working.one():
+            with self.working.one(cost):
                 yield
         finally:
             meter.end(job.run, monotonic())

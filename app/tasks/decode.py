@@ -57,7 +57,7 @@ async def answer(runner: Runner, job: Job, handoff: Handoff | None) -> None:
         await _interruptibly(runner, job, handoff, report)
     else:
         await _run_through(runner, job, handoff, report, runner.emitters.of(job).emit)
-    own = Timing(runner.worker, taken, report.first, clock.now(), report.pulled, report.refused)
+    own = Timing(runner.worker, taken, report.first, clock.now(), report.pulled, report.refused, runner.cost_s(job))
     timings = [own] if job.prefilled is None else [job.prefilled, own]
     runner.emitters.of(job).end(job, Done(job.request, job.attempt, report.cached_tokens, timings))
 

@@ -35,7 +35,8 @@ async def answer(runner: Runner, job: Job) -> None:
         await emitter.room()
     emitter.emit(job.reply_to, Vectors(job.request, job.attempt, data))
     made = clock.now()
-    emitter.end(job, Done(job.request, job.attempt, 0, [Timing(runner.worker, taken, made, made)]))
+    timing = Timing(runner.worker, taken, made, made, cost_s=runner.cost_s(job))
+    emitter.end(job, Done(job.request, job.attempt, 0, [timing]))
 
 
 async def _encoded(runner: Runner, job: Job) -> bytes:

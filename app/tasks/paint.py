@@ -37,7 +37,8 @@ async def answer(runner: Runner, job: Job) -> None:
         emitter.emit(job.reply_to, Painted(job.request, job.attempt, start, file[start : start + _PIECE]))
         await emitter.drained()  # else the next piece would be in the same message
     made = clock.now()
-    emitter.end(job, Done(job.request, job.attempt, 0, [Timing(runner.worker, taken, made, made)]))
+    timing = Timing(runner.worker, taken, made, made, cost_s=runner.cost_s(job))
+    emitter.end(job, Done(job.request, job.attempt, 0, [timing]))
 
 
 async def _painted(runner: Runner, job: Job) -> bytes:

@@ -92,7 +92,7 @@ async def compute(runner: Runner, job: Job, rendezvous: Rendezvous | None) -> Co
     if o is not None and o.finish == "abort":  # not ours: a cancel ends this coroutine instead
         raise EngineFailed("The engine aborted the prefill.")
     runner.prefilled(job, len(job.prompt) - done.cached_tokens)
-    timing = Timing(runner.worker, taken, first, first)
+    timing = Timing(runner.worker, taken, first, first, cost_s=runner.cost_s(job))
     job = replace(job, cached_tokens=done.cached_tokens, prefilled=timing)
     if o is not None:
         begun = PartialOutput(o.tokens, len(o.text))

@@ -13,11 +13,11 @@ import posixpath
 import re
 import textwrap
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import files as packaged
 from pathlib import Path
 from types import GenericAlias
-from typing import Any
+from typing import Any, NamedTuple
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -121,28 +121,45 @@ def _model(model: type[BaseModel]) -> str:
     return f"{inspect.cleandoc(model.__doc__ or '')}\n\n{_table(('key', 'default', 'value', 'meaning'), rows)}"
 
 
+class MetricDeclared(NamedTuple):
+    name: str  # with `_total`, of a counter
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+
+
 def metrics() -> str:
+    rows = [
+        (f"`{one.name}`", one.kind, ", ".join(f"`{label}`" for label in one.labels), one.meaning)
+        for one in declared_metrics()
+    ]
+    return _table(("metric", "type", "labels", "meaning"), rows)
+
+
+def declared_metrics() -> list[MetricDeclared]:
     """The metrics of the replica, of batches, and of workers."""
     from app import telemetry
     from app.api.operations.batch_metrics import batch_metrics
-    from workers.engine.metrics import DEFINITIONS
+    from app.api.operations.deployment_metrics import workers_by_state
+    from app.engines.base import EngineStats
+    from workers.engine.metrics import DEFINITIONS, of_some
 
-    rows = []
+    found = []
     for metric in vars(telemetry).values():
         if isinstance(metric, MetricWrapperBase):
             (family,) = metric.describe()
             labels = metric._labelnames  # noqa: SLF001 (it tells no one else)
-            rows.append(_metric(family.name, family.type, family.documentation, labels))
-    rows += [
-        _metric(found.name, found.type, found.documentation, getattr(found, "_labelnames", ()))
-        for found in batch_metrics([], {}, [], 0.0)
+            found.append(_metric(family.name, family.type, family.documentation, labels))
+    found += [
+        _metric(of_all.name, of_all.type, of_all.documentation, getattr(of_all, "_labelnames", ()))
+        for of_all in (*batch_metrics([], {}, [], 0.0), workers_by_state([], []))
     ]
-    rows += [_metric(own.name, own.kind, own.meaning, ("pool", "worker")) for own in DEFINITIONS]
-    return _table(("metric", "type", "labels", "meaning"), rows)
+    own = [*DEFINITIONS, *of_some(EngineStats(paint_steps=1, drafts=1, accepted_tokens=(1,)))]
+    return found + [_metric(of_one.name, of_one.kind, of_one.meaning, ("pool", "worker")) for of_one in own]
 
 
-def _metric(name: str, kind: str, meaning: str, labels: Any) -> tuple[str, str, str, str]:
-    return f"`{name}{'_total' if kind == 'counter' else ''}`", kind, ", ".join(f"`{x}`" for x in labels), meaning
+def _metric(name: str, kind: str, meaning: str, labels: Iterable[str]) -> MetricDeclared:
+    return MetricDeclared(f"{name}_total" if kind == "counter" else name, kind, tuple(labels), meaning)
 
 
 def http() -> str:

@@ -17,7 +17,7 @@ from app.dialects.families import reasoning_only
 from app.dialects.output_parser import OutputParser
 from app.dialects.parts import Content, Reasoning
 from app.openai.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES
-from tests.stack import Stack, mock_pool, stack, timeline
+from tests.stack import Stack, mock_pool, stack, timeline, wait_until
 
 Endpoint = Literal["chat", "text"]
 ENDPOINTS = ("chat", "text")
@@ -582,17 +582,29 @@ def metric(http: httpx.Client, name: str, **labels: str) -> float:
     return 0.0
 
 
+def cost_and_busy_time(http: httpx.Client) -> tuple[float, float]:
+    """Seconds of all answered requests, and of the worker."""
+    return (
+        metric(http, "xylem_cost_worker_seconds_sum", model="mock"),
+        metric(http, "xylem_worker_busy_seconds_total"),
+    )
+
+
 def test_the_metrics_count_requests_and_tokens(http: httpx.Client, served: Stack) -> None:
     """Once for each request, at its end, with its outcome."""
     watched: list[tuple[str, dict[str, str], float]] = [
         ("xylem_requests_total", {"model": "mock", "outcome": "ok"}, 2),
         ("xylem_requests_total", {"model": "mock", "outcome": "deadline_exceeded"}, 1),
-        ("xylem_output_tokens_total", {"model": "mock"}, 10),
+        ("xylem_output_tokens_sum", {"model": "mock"}, 10),
+        ("xylem_prompt_tokens_count", {"model": "mock"}, 3),
+        ("xylem_kv_hit_rate_count", {"model": "mock"}, 2),
+        ("xylem_cost_worker_seconds_count", {"model": "mock"}, 2),
         ("xylem_ttft_seconds_count", {"model": "mock"}, 2),
         ("xylem_itl_seconds_count", {"model": "mock"}, 2),
         ("xylem_request_seconds_count", {"model": "mock"}, 3),
     ]
     before = [metric(http, name, **labels) for name, labels, _ in watched]
+    refused, busy = metric(http, "xylem_refusals_total", reason="deadline_exceeded"), cost_and_busy_time(http)
     tokens = 0
     for stream in (False, True):
         tokens += Asker(served.url, "sync", stream=stream)("chat", max_tokens=5).tokens
@@ -602,6 +614,14 @@ def test_the_metrics_count_requests_and_tokens(http: httpx.Client, served: Stack
     assert tokens == 10
     for (name, labels, more), was in zip(watched, before, strict=True):
         assert metric(http, name, **labels) == was + more, name
+    assert metric(http, "xylem_refusals_total", reason="deadline_exceeded") == refused + 1
+    assert cost_and_busy_time(http)[0] > busy[0]
+
+    def paid() -> bool:
+        cost, worked = (now - was for now, was in zip(cost_and_busy_time(http), busy, strict=True))
+        return cost <= worked
+
+    wait_until(paid, "the worker has told that it was busy for as long as the requests cost")
     assert metric(http, "xylem_requests_in_flight") == 0
 
 

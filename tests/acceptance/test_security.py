@@ -116,7 +116,9 @@ def test_timelines_want_a_clients_key_or_an_admins(locked: Stack) -> None:
     assert refusal(httpx.get(url, headers={"authorization": "Bearer sesame"}), 404)["code"] == "request_not_found"
 
 
-@pytest.mark.parametrize("path", ["/live", "/health", "/ready", "/metrics", "/version", "/docs", "/openapi.json"])
+@pytest.mark.parametrize(
+    "path", ["/live", "/health", "/ready", "/metrics", "/sd", "/version", "/docs", "/openapi.json"]
+)
 def test_probes_metrics_and_documentation_stay_open(locked: Stack, path: str) -> None:
     """Whoever probes has no key."""
     assert httpx.get(locked.url + path).status_code == 200

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from app.engines import create_engine
+from app.engines.base import Metered
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 from tests.contract.subject import Subject
@@ -89,6 +90,8 @@ async def subject(request: pytest.FixtureRequest, profiles: Path) -> AsyncIterat
     with loading(engine):
         before = _children()
         made = create_engine(pool)
+        if isinstance(made, Metered):
+            made.keep_metrics()
         info = await made.start()
         soon_s = 6.0 if engine in _REAL else 1.0
         yield Subject(engine, made, info, load_tokenizer(pool.model_dir), _children() - before, soon_s)

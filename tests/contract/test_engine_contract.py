@@ -15,7 +15,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from app.engines.base import EngineStats
+from app.engines.base import EngineStats, Metered
 from app.errors import EngineFailed, PromptTooLong, RequestError
 from app.ids import RequestId
 from app.kv.blocks import prompt_hashes
@@ -23,6 +23,8 @@ from app.messages import Grammar, PartialOutput
 from tests.contract.conftest import CONTEXT, MAX_RUNNING
 from tests.contract.state_cases import *  # noqa: F403 (it has tests only, on the same engines)
 from tests.contract.subject import Answer, Subject
+from tests.stack import wait_until
+from workers.engine.engine_metrics import engine_metrics
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -629,6 +631,25 @@ async def test_abort_ends_a_resumed_answer(subject: Subject) -> None:
     assert [finish for finish in finishes if finish] in ([], ["abort"])
     assert len(finishes) < 100, "besides what was out already"
     await subject.stats_become(idle, within_s=subject.soon_s)
+
+
+async def test_metrics_of_an_engines_own_count_each_token_once(subject: Subject) -> None:
+    """Though engines have several processes. Those that keep none say so."""
+    if not isinstance(subject.engine, Metered):
+        assert subject.name in ("mock", "trtllm")
+        return
+    before = tokens_counted(subject.name)
+    await subject.answer("Once upon a time", max_tokens=7, ignore_eos=True)
+    await asyncio.to_thread(wait_until, lambda: tokens_counted(subject.name) > before, "they are counted")
+    await asyncio.sleep(0.5)  # a second count would come as late as the first
+    assert tokens_counted(subject.name) == before + 7
+
+
+def tokens_counted(engine: str) -> float:
+    families = list(engine_metrics())
+    assert len({family.name for family in families}) == len(families)
+    samples = [sample for family in families for sample in family.samples]
+    return sum(sample.value for sample in samples if sample.name == f"{engine}:generation_tokens_total")
 
 
 async def test_an_engines_processes_sleep_when_idle_and_their_death_is_an_error_and_hurts_nobody_else(

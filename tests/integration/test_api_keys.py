@@ -112,7 +112,9 @@ async def test_what_is_not_declared_open_is_closed(redis: "Redis", wire: Wire, p
         ring.check(request(None, path))
 
 
-@pytest.mark.parametrize("path", ["/live", "/health", "/ready", "/metrics", "/version", "/docs", "/openapi.json"])
+@pytest.mark.parametrize(
+    "path", ["/live", "/health", "/ready", "/metrics", "/sd", "/version", "/docs", "/openapi.json"]
+)
 async def test_what_probes_and_people_look_at_is_open(redis: "Redis", wire: Wire, path: str) -> None:
     """It has nothing of prompts and answers."""
     ApiKeys(wire, KEYS).check(request(None, path))

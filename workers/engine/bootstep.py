@@ -16,7 +16,7 @@ from app.celery import app, settings
 from app.ending import end_tasks
 from app.engine_args import with_args
 from app.engines import create_engine
-from app.engines.base import EngineInfo
+from app.engines.base import EngineInfo, Metered
 from app.errors import SettingsError, WireMismatch, XylemError
 from app.ids import BATCH_QUEUE, PoolId, WorkerId, new_worker_id, worker_queue
 from app.model_store.pools import fetched_pool
@@ -41,6 +41,7 @@ from workers.engine.task_events import TaskEventsStep
 from workers.engine.task_room import TaskRoomStep
 from workers.engine.warm_up import warm_up
 from workers.engine.worker_commands import run_commands
+from workers.engine.worker_port import WorkerPort
 
 log = logger(__name__)
 _WORKER_ID = new_worker_id()
@@ -85,6 +86,19 @@ def _check_version() -> None:
     check(strangers)
 
 
+def _listening(address: str) -> WorkerPort | None:
+    """Before the engine is loaded, so that a probe sees the worker. None: the settings name no port."""
+    if settings.worker_port is None:
+        return None
+    try:
+        port = WorkerPort(address, settings.worker_port)
+    except OSError as exc:
+        log.critical("worker_not_started", reason=f"XYLEM_WORKER_PORT: {address}:{settings.worker_port}: {exc}")
+        raise SystemExit(1) from exc
+    log.info("worker_port_opened", at=port.at)
+    return port
+
+
 class EngineStep(bootsteps.StartStopStep):
     """Started before the consumer, and stopped when the last task has ended: tasks always find an engine."""
 
@@ -111,10 +125,14 @@ class EngineStep(bootsteps.StartStopStep):
         log.info("loading_engine", pool=self.pool_id, engine=self.pool.engine, model=self.pool.model)
         ended = lease_ended(settings.keys, self.worker_id, self.pool_id)
         self.guard = ExitGuard(settings.redis_url, ended)
+        address = settings.address or address_towards(settings.redis_url)
+        self.port = _listening(address)
         try:
             _check_version()
             pool = with_args(fetched_pool(self.pool, settings, "all"), settings.engine_args)
-            engine = create_engine(pool, settings.address or address_towards(settings.redis_url))
+            engine = create_engine(pool, address)
+            if self.port is not None and settings.engine_metrics and isinstance(engine, Metered):
+                engine.keep_metrics()
             own = self.worker_id, self.pool_id
             self.runner = runners.Runner(engine, *own, settings, self.pool.aside, self.pool.model)
             info = self.runner.load()
@@ -140,7 +158,10 @@ class EngineStep(bootsteps.StartStopStep):
         except XylemError as exc:
             log.critical("pool_state_not_taken_over", pool=self.pool_id, reason=exc.message)
             raise SystemExit(1) from exc
-        HangWatchdog(self.runner, self.lease, settings.stall_s).start()
+        watchdog = HangWatchdog(self.runner, self.lease, settings.stall_s)
+        watchdog.start()
+        if self.port is not None:
+            self.port.loaded(self.lease, watchdog)
         log.info("engine_ready", pool=self.pool_id, worker=self.worker_id, total_blocks=info.total_blocks)
 
     async def _register(self, info: EngineInfo) -> None:
@@ -152,9 +173,17 @@ class EngineStep(bootsteps.StartStopStep):
         kv = kv_indices(runner, self.pool_id, self.pool, info, renumbered)
         feeds = kv.feeds
         account = ReservationAudit(runner, worker_queue(self.pool_id, self.worker_id))
-        keeps = keeps_prefixes(runner.engine, self.pool, info)
+        keeps, metrics_at = keeps_prefixes(runner.engine, self.pool, info), "" if self.port is None else self.port.at
         lease = LeaseKeeper(
-            runner, self.pool_id, self.pool.role, info, kv, self.pool.engine, self.pool.model, prefixes=keeps
+            runner,
+            self.pool_id,
+            self.pool.role,
+            info,
+            kv,
+            self.pool.engine,
+            self.pool.model,
+            prefixes=keeps,
+            metrics_at=metrics_at,
         )
         keeper = StateKeeper(runner, lease, self.pool_id, self.pool, feeds)
         adapters = keeper_of(runner, lease, self.pool_id, self.pool, info, keeper.changing)
@@ -206,6 +235,8 @@ class EngineStep(bootsteps.StartStopStep):
             log.error("not_deregistered", error=repr(exc))
         self.runner.close()
         self.guard.close()
+        if self.port is not None:
+            self.port.close()
         log.info("worker_stopped", worker=self.worker_id)
 
     def terminate(self, worker: Any) -> None:

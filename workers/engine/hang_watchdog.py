@@ -2,6 +2,8 @@
 
 import os
 import time
+from collections import deque
+from functools import partial
 from threading import Thread
 
 from app.runner.runner import Runner
@@ -10,6 +12,7 @@ from workers.engine.lease import LeaseKeeper
 
 log = logger(__name__)
 _EVERY_S = 0.5
+_DELAYS = 30  # the last ones, of which the longest is told
 
 
 class HangWatchdog(Thread):
@@ -20,10 +23,11 @@ class HangWatchdog(Thread):
         self._runner, self._lease, self._stall_s = runner, lease, stall_s
         self._made = -1
         self._moved = self._turned = time.monotonic()  # when the last token came, and when the loop last ran
+        self._delays: deque[float] = deque(maxlen=_DELAYS)
 
     def run(self) -> None:
         while not self._runner.stopping:
-            self._runner.soon(self._turn)
+            self._runner.soon(partial(self._turn, time.monotonic()))
             time.sleep(_EVERY_S)
             if reason := self.hangs(time.monotonic()):
                 log.critical("engine_hangs", reason=reason, requests=len(self._runner.runs))
@@ -38,11 +42,17 @@ class HangWatchdog(Thread):
         idle = not self._runner.throughput.working.requests or self._runner.closed
         if made != self._made or idle or store_away:
             self._made, self._moved = made, now
-        if now - self._turned > self._stall_s:
+        if self.stands_s(now) > self._stall_s:
             return "its event loop is blocked"
         if now - self._moved > self._stall_s:
             return f"no token for {self._stall_s:g} s"
         return ""
 
-    def _turn(self) -> None:
+    def stands_s(self, now: float) -> float:
+        """For how long the event loop has not run. `now`: monotonic."""
+        return now - self._turned
+
+    def _turn(self, asked: float) -> None:
         self._turned = time.monotonic()
+        self._delays.append(self._turned - asked)
+        self._runner.loop_delay_s = max(self._delays)

@@ -14,7 +14,7 @@ from app.engines.base import Adapters, EngineInfo
 from app.errors import StoreDown
 from app.ids import PlaceId, PoolId, place_id, worker_queue
 from app.keys import PRIORITY_STEPS
-from app.messages import AdapterReport, EngineState, Lease, Load, Role, Speeds, Worker, encode
+from app.messages import AdapterReport, EngineState, Lease, Load, Role, Speeds, Worker, WorkerMetric, encode
 from app.runner.runner import Runner, end_process
 from app.store import FORGET_LOADS, TELL, clock
 from app.telemetry import logger
@@ -47,10 +47,11 @@ class LeaseKeeper:
         model: str = "",
         *,
         prefixes: bool = False,
+        metrics_at: str = "",
     ) -> None:
         """`kv`: what its KV events are written to. `prefixes`: whether it has a `PrefixKeeper`.
 
-        `engine`, `model`: as the pools file names them.
+        `engine`, `model`: as the pools file names them. `metrics_at`: as in `messages.Worker`.
         """
         self._runner, self._keys, self._redis = runner, runner.keys, runner.redis
         self._ended, self._writing = asyncio.Event(), asyncio.Lock()
@@ -59,6 +60,7 @@ class LeaseKeeper:
         self._kv = kv
         self._told: Lease | None = None  # as API replicas were last told of it, without load and speeds
         self.state = EngineState()  # told with the next lease
+        self.metrics: list[WorkerMetric] = []  # as they were last told
         self._worker = Worker(
             id=runner.worker,
             pool=pool,
@@ -85,6 +87,7 @@ class LeaseKeeper:
             tier_block_bytes=info.tier_block_bytes,
             peers=info.peers,
             prefixes=prefixes,
+            metrics_at=metrics_at,
         )
 
     async def register(self) -> None:
@@ -102,6 +105,10 @@ class LeaseKeeper:
     def take(self, info: EngineInfo) -> None:
         """The engine's ranks have changed; told with the next lease."""
         self._worker = replace(self._worker, ranks=info.ranks, total_blocks=info.total_blocks)
+
+    @property
+    def worker(self) -> Worker:
+        return self._worker
 
     @property
     def stays_out(self) -> bool:
@@ -172,7 +179,8 @@ class LeaseKeeper:
         ttl_ms, patience_ms = round(settings.lease_ttl_s * 1000), max(1, round(settings.patience_s * 1000))
         pipe.pexpire(keys.worker(own.id), ttl_ms)  # first: Redis accepts it even when it is out of memory
         pipe.pexpire(seen, patience_ms)
-        pipe.set(keys.metrics(own.id), encode(metrics(runner, stats)), px=ttl_ms)
+        self.metrics = metrics(runner, stats)
+        pipe.set(keys.metrics(own.id), encode(self.metrics), px=ttl_ms)
         pipe.set(keys.worker(own.id), encode(lease), px=ttl_ms)
         pipe.set(seen, "1", px=patience_ms)
         pipe.hset(keys.pool(own.pool), own.id, f"{own.ranks},{int(own.kv_events)}")

@@ -20,6 +20,23 @@ DEFINITIONS = (
         "xylem_worker_busy_seconds", "counter", "Seconds in which the engine had anything to do.",
         lambda runner, _: runner.throughput.working.seconds,
     ),
+    Definition(
+        "xylem_worker_load_seconds", "gauge", "How long the engine took to start, with its model.",
+        lambda runner, _: runner.load_s,
+    ),
+    Definition(
+        "xylem_worker_loop_delay_seconds", "gauge",
+        "The longest time in the last 15 s that the engine's event loop was late.",
+        lambda runner, _: runner.loop_delay_s,
+    ),
+    Definition(
+        "xylem_worker_seats", "gauge", "Requests that the engine runs at once, at most.",
+        lambda runner, _: runner.info.max_running * runner.info.ranks,
+    ),
+    Definition(
+        "xylem_worker_total_blocks", "gauge", "KV blocks that the engine has.",
+        lambda runner, _: runner.info.total_blocks * runner.info.ranks,
+    ),
     Definition("xylem_worker_running", "gauge", "Requests that the engine runs.", lambda _, stats: stats.running),
     Definition("xylem_worker_waiting", "gauge", "Requests that wait in the engine.", lambda _, stats: stats.waiting),
     Definition("xylem_worker_used_blocks", "gauge", "KV blocks in use.", lambda _, stats: stats.used_blocks),
@@ -73,6 +90,12 @@ DEFINITIONS = (
 
 def metrics(runner: Runner, stats: EngineStats) -> list[WorkerMetric]:
     told = [WorkerMetric(name, kind, meaning, read(runner, stats)) for name, kind, meaning, read in DEFINITIONS]
+    return told + of_some(stats)
+
+
+def of_some(stats: EngineStats) -> list[WorkerMetric]:
+    """What only engines tell that paint, or speculate."""
+    told = []
     if stats.paint_steps:
         what = "Steps of pictures that the engine has computed."
         told.append(WorkerMetric("xylem_worker_paint_steps", "counter", what, stats.paint_steps))
@@ -80,7 +103,6 @@ def metrics(runner: Runner, stats: EngineStats) -> list[WorkerMetric]:
 
 
 def _speculation(stats: EngineStats) -> list[WorkerMetric]:
-    """Only of engines that speculate."""
     return [
         WorkerMetric("xylem_worker_drafts", "counter", "How often the engine drafted tokens.", stats.drafts),
         WorkerMetric("xylem_worker_drafted_tokens", "counter", "Tokens that it drafted.", stats.drafted_tokens),

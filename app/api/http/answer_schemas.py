@@ -27,6 +27,13 @@ class Refusal(Shape):
     error: Error
 
 
+class ScrapeTarget(Shape):
+    """Of Prometheus' HTTP service discovery."""
+
+    targets: list[str]  # "host:port"
+    labels: dict[str, str]
+
+
 class Cached(Shape):
     cached_tokens: int
 

@@ -11,12 +11,13 @@ from app.api.http import x_request_id
 from app.api.http.error_shape import error_body, http_error_body
 from app.errors import PoolAsleep, Saturated, StorageDown, StoreDown, XylemError
 from app.store import store_down
-from app.telemetry import logger
+from app.telemetry import REFUSALS, logger
 
 log = logger(__name__)
 
 
 def as_response(exc: XylemError, scope: Scope) -> Response:
+    REFUSALS.labels(exc.code).inc()
     # An event that crossed processes has no Retry-After.
     retry_after_s = exc.retry_after_s or (
         1 if isinstance(exc, Saturated | PoolAsleep | StoreDown | StorageDown) else None
@@ -45,6 +46,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def starlettes(request: Request, exc: HTTPException) -> Response:
+        REFUSALS.labels(str(exc.status_code)).inc()
         message = f"{request.method} {request.url.path}: {exc.detail}."
         body = http_error_body(exc.status_code, message, request.scope)
         return Response(orjson.dumps(body), exc.status_code, dict(exc.headers or {}), "application/json")

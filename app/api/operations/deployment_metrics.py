@@ -1,20 +1,23 @@
 """The metrics of the whole deployment: the same at each API replica, read from Redis for each request to /metrics."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import REGISTRY, Collector
 
 from app.api.operations.batch_metrics import batch_metrics
 from app.api.state import ApiState
+from app.errors import StoreDown
+from app.ids import PoolId
 from app.messages import Lease, WorkerMetric, decode_worker_metrics
 from app.store import clock
-from app.telemetry import logger
+from app.telemetry import REDIS_UP, logger
+from app.worker_metrics import STATES, families, worker_state
 
 log = logger(__name__)
-_FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
 
 
 class DeploymentMetrics(Collector):
@@ -25,28 +28,38 @@ class DeploymentMetrics(Collector):
         REGISTRY.register(self)
 
     async def read(self, state: ApiState) -> None:
-        """Raises: StoreDown; then there are no metrics, rather than old ones."""
+        """Without Redis there are none, rather than old ones."""
         self._metrics = []
-        live, totals = await state.batch_store.live(), await state.batch_store.totals()
-        leases = await state.fleet.live(list(state.pools))
-        raw_metrics = await state.wire.execute([("GET", state.keys.metrics(lease.worker.id)) for lease in leases])
-        self._metrics = [*batch_metrics(live, totals, leases, clock.now()), *worker_metrics(leases, raw_metrics)]
+        try:
+            live, totals = await state.batch_store.live(), await state.batch_store.totals()
+            leases = await state.fleet.live(list(state.pools))
+            raw_metrics = await state.wire.execute([("GET", state.keys.metrics(lease.worker.id)) for lease in leases])
+        except StoreDown:
+            REDIS_UP.set(0)
+            return
+        REDIS_UP.set(1)
+        self._metrics = [
+            *batch_metrics(live, totals, leases, clock.now()),
+            workers_by_state(list(state.pools), leases),
+            *worker_metrics(leases, raw_metrics),
+        ]
 
     def collect(self) -> Iterable[Metric]:
         return self._metrics
 
 
+def workers_by_state(pools: Sequence[PoolId], leases: Sequence[Lease]) -> Metric:
+    family = GaugeMetricFamily("xylem_workers", "Living workers of a pool, by state.", labels=["pool", "state"])
+    found = Counter((lease.worker.pool, worker_state(lease.state, draining=lease.draining)) for lease in leases)
+    for pool in pools:
+        for state in STATES:
+            family.add_metric([pool, state], found[pool, state])
+    return family
+
+
 def worker_metrics(leases: Sequence[Lease], raw_metrics: Sequence[bytes | None]) -> Iterable[Metric]:
     """`raw_metrics`: each worker's metrics, as msgpack; None for a worker that has ended meanwhile."""
-    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-    for lease, raw in zip(leases, raw_metrics, strict=True):
-        for metric in _decoded(raw):
-            family = families.get(metric.name)
-            if family is None:
-                family = _FAMILIES[metric.kind](metric.name, metric.meaning, labels=["pool", "worker"])
-                families[metric.name] = family
-            family.add_metric([lease.worker.pool, lease.worker.id], metric.value)
-    return families.values()
+    return families((lease.worker, _decoded(raw)) for lease, raw in zip(leases, raw_metrics, strict=True))
 
 
 def _decoded(raw: bytes | None) -> list[WorkerMetric]:

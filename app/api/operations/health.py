@@ -1,7 +1,6 @@
-"""GET /v1/models, /live, /health, /ready, /metrics, /requests, /version."""
+"""GET /v1/models, /live, /health, /ready, /metrics, /sd, /requests, /version."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
@@ -13,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import PlainTextResponse, Response
 
 from app.anthropic.model_cards import anthropics_card, anthropics_list
-from app.api.http.answer_schemas import ModelCard, ModelList
+from app.api.http.answer_schemas import ModelCard, ModelList, ScrapeTarget
 from app.api.http.error_shape import is_anthropics
 from app.api.operations.deployment_metrics import DeploymentMetrics
 from app.api.state import ApiState, state_of
@@ -166,9 +165,22 @@ def _answers(lease: Lease, model: Model) -> bool:
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """For Prometheus. Without Redis, the metrics of batches and workers are missing."""
-    with suppress(StoreDown):
-        await _DEPLOYMENT.read(state_of(request))
+    await _DEPLOYMENT.read(state_of(request))
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/sd", response_model=list[ScrapeTarget])
+async def workers_to_scrape(request: Request) -> list[dict[str, Any]]:
+    """The workers with a port of their own (`XYLEM_WORKER_PORT`), for Prometheus' HTTP service discovery.
+
+    Raises: StoreDown; Prometheus then keeps those that it knows.
+    """
+    state = state_of(request)
+    return [
+        {"targets": [worker.metrics_at], "labels": {"pool": worker.pool, "worker": worker.id}}
+        for worker in (lease.worker for lease in await state.fleet.live(list(state.pools)))
+        if worker.metrics_at
+    ]
 
 
 @router.get("/requests/{request}")

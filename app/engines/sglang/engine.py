@@ -99,6 +99,9 @@ class SglangEngine:
     def configuration(self) -> dict[str, Any]:
         return {"environment": self._args.environment, "ServerArgs": self._args.fields}
 
+    def keep_metrics(self) -> None:
+        self._args.fields["enable_metrics"] = True
+
     async def start(self) -> EngineInfo:
         for name, value in self._args.environment.items():
             os.environ.setdefault(name, value)

@@ -99,10 +99,14 @@ class VllmEngine:
         self.sleep, self.wake, self.is_sleeping = control.sleep, control.wake, control.is_sleeping
         self.update_weights = control.update_weights
         self.start_profile, self.stop_profile = control.start_profile, control.stop_profile
+        self._keeps_metrics = False
         self._speculates = bool(self._args.fields.get("speculative_config"))
 
     def configuration(self) -> dict[str, Any]:
         return {"environment": self._args.environment, "AsyncEngineArgs": self._args.fields}
+
+    def keep_metrics(self) -> None:
+        self._keeps_metrics = True
 
     async def start(self) -> EngineInfo:
         for name, value in self._args.environment.items():
@@ -249,9 +253,10 @@ class VllmEngine:
         except Exception as exc:
             raise EngineFailed(f"vLLM did not start: {exc}") from exc
         self._processes = [child for child in multiprocessing.active_children() if child not in others]
-        # vLLM adds one for Prometheus, which nobody asks here: a sixth of what a worker does for an embedding.
-        loggers = engine.logger_manager.stat_loggers
-        loggers[:] = [one for one in loggers if not isinstance(one, PrometheusStatLogger)]
+        if not self._keeps_metrics:
+            # vLLM adds one for Prometheus: an eighth of what a worker does for a short answer.
+            loggers = engine.logger_manager.stat_loggers
+            loggers[:] = [one for one in loggers if not isinstance(one, PrometheusStatLogger)]
         return engine
 
     def _ids(self, request: RunId) -> list[RunId]:

@@ -1,0 +1,35 @@
+"""What workers tell of themselves, as metrics: at each API replica of all workers, and at a worker's own port."""
+
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from app.messages import EngineState, Worker, WorkerMetric
+
+WorkerState = Literal["ready", "draining", "changing", "paused", "asleep"]
+STATES: tuple[WorkerState, ...] = get_args(WorkerState)
+_FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+
+
+def families(told: Iterable[tuple[Worker, list[WorkerMetric]]]) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+    found: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+    for worker, metrics in told:
+        for metric in metrics:
+            family = found.get(metric.name)
+            if family is None:
+                family = _FAMILIES[metric.kind](metric.name, metric.meaning, labels=["pool", "worker"])
+                found[metric.name] = family
+            family.add_metric([worker.pool, worker.id], metric.value)
+    return found.values()
+
+
+def worker_state(state: EngineState, *, draining: bool) -> WorkerState:
+    """`draining`: it takes no requests, for whatever reason."""
+    if state.asleep:
+        return "asleep"
+    if state.paused:
+        return "paused"
+    if state.changing:
+        return "changing"
+    return "draining" if draining else "ready"

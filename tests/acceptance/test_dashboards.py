@@ -1,0 +1,126 @@
+"""Every panel shows something of a fleet that does all that there are panels for: a real Prometheus scrapes it."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import httpx
+import pytest
+from openai import OpenAI
+
+from app.ids import BATCH_QUEUE
+from ops.observability.empty import empty, everything, shows
+from ops.observability.panels import Query
+from tests.acceptance.test_batch_work import submitted
+from tests.acceptance.test_disagg import pool as apart
+from tests.acceptance.test_images import RULES as PAINTING
+from tests.pictures import asked, png
+from tests.prometheus import prometheus
+from tests.stack import Stack, leases, mock_pool, stack, valkey, wait_until
+from tests.vlm import random_vlm
+
+LONG = "the quick brown fox jumps over the lazy dog " * 40
+WINDOW = "15s"
+ENOUGH_S = 60.0  # for the panels of a slow machine
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """One worker of each kind."""
+    path = tmp_path_factory.mktemp("dashboards")
+    tiers = {"tiers": {"host_gb": 0.02, "disk": str(path / "kv")}}
+    small = {"max_model_len": 1024, "block_size": 32, "total_blocks": 48, "handoff": {"block_bytes": 2**16}}
+    sees = mock_pool(model="sees", max_model_len=2048, block_size=16) | {
+        "path": str(random_vlm("idefics3", weights=False))
+    }
+    paints = {"model": "paints", "engine": "mock", "task": "image", "args": {"step_ms": 5.0}, "painting": PAINTING}
+    pools = {
+        "both-pool": mock_pool(**small) | tiers,
+        "prefill-pool": apart("prefill", model="apart"),
+        "decode-pool": apart("decode", model="apart"),
+        "seeing-pool": sees,
+        "eyes-pool": sees | {"role": "encode"},
+        "painting-pool": paints,
+    }
+    env = {"XYLEM_WORKER_PORT": "0", "XYLEM_MEDIA_STORE": str(path / "media")}
+    with valkey(path) as url, stack(url, path, pools, **env) as s:
+        s.api()
+        for name in pools:
+            s.worker(name, name)
+        s.worker(BATCH_QUEUE, "batch")
+        wait_until(lambda: len(leases(s)) == len(pools) and (s.ready() or {}).get("ready"), "all workers", 60)
+        yield s
+
+
+@contextmanager
+def under_load(s: Stack) -> Iterator[None]:
+    """Requests of all kinds, again and again, one of each kind at a time."""
+    over, numbers = threading.Event(), count()
+    client = OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60)
+
+    def again(ask: Callable[[], object]) -> None:
+        while not over.is_set():
+            ask()
+
+    def paint() -> None:
+        client.images.generate(model="paints", prompt="a red boat", size="32x32")
+
+    def see() -> None:
+        picture = png(next(numbers) % 200)
+        client.chat.completions.create(model="sees", messages=asked(picture), max_tokens=8)
+
+    def complete(model: str, prompt: str) -> None:
+        client.completions.create(model=model, prompt=prompt, max_tokens=8)
+
+    def ask_for_nothing() -> None:
+        assert httpx.get(f"{s.url}/v1/nothing").status_code == 404
+        over.wait(0.2)
+
+    asks: list[Callable[[], object]] = [
+        lambda: complete("mock", f"{next(numbers) % 5} {LONG}"),
+        lambda: complete("apart", f"{next(numbers)} {LONG}"),
+        see,
+        paint,
+        ask_for_nothing,
+    ]
+    lines = [
+        {"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": {"model": "mock", "prompt": "hello"}}
+        for i in range(3000)
+    ]
+    with client, ThreadPoolExecutor(len(asks)) as threads:
+        batch = submitted(client, lines, "/v1/completions")
+        running = [threads.submit(again, ask) for ask in asks]
+        try:
+            yield
+        finally:
+            over.set()
+            client.batches.cancel(batch.id)
+        for one in running:
+            one.result()
+
+
+@pytest.mark.timeout(240)
+def test_no_panel_is_empty(served: Stack, tmp_path: Path) -> None:
+    """Neither for want of numbers nor of a label that its legend names."""
+    left = [one.name for one in everything()]
+
+    def all_show() -> bool:
+        left[:] = empty(client, WINDOW)
+        return not left
+
+    with prometheus(served, tmp_path) as client, under_load(served):
+        try:
+            wait_until(all_show, "every panel shows something", ENOUGH_S, every_s=1.0)
+        finally:
+            print(json.dumps({"panels_empty": len(left)}), *left, sep="\n")  # noqa: T201 (what fails)
+        assert not shows(client, Query("sum (xylem_gone)"), WINDOW)
+        assert not shows(client, Query("max (xylem_workers)", "{{pool}}"), WINDOW)
+        targets = client.get("/api/v1/targets").json()["data"]["activeTargets"]
+        assert {target["labels"]["job"] for target in targets} == {"xylem-api", "xylem-worker"}
+        assert [target for target in targets if target["health"] != "up"] == []
+        firing = client.get("/api/v1/alerts").json()["data"]["alerts"]
+        assert [alert["labels"]["alertname"] for alert in firing if alert["state"] == "firing"] == []

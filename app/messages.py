@@ -209,6 +209,25 @@ class Painting(Struct, frozen=True, array_like=True):
         return self.steps * max(1, self.frames) * max(1, self.width * self.height // 1024)
 
 
+class TracePlace(Struct, frozen=True, array_like=True):
+    """A request's place in a trace, as W3C has it; ids are hexadecimal."""
+
+    trace: str  # 32 digits: the client's, or a new one
+    span: str  # 16 digits: the request's own
+    parent: str = ""  # the client's span; "": it has none
+    sampled: bool = False
+
+    @property
+    def traceparent(self) -> str:
+        """W3C's header, for what is done within the request's span."""
+        return f"00-{self.trace}-{self.span}-{'01' if self.sampled else '00'}"
+
+
+def log_names(x_request_id: str, trace_id: str) -> dict[str, str]:
+    """What log lines about a request have; `trace_id` only where there is one."""
+    return {"x_request_id": x_request_id, "trace_id": trace_id} if trace_id else {"x_request_id": x_request_id}
+
+
 class Job(Struct, frozen=True, array_like=True):
     """One prompt to be completed, inputs to be encoded, or a picture: all that a worker of the pool needs for it."""
 
@@ -235,6 +254,18 @@ class Job(Struct, frozen=True, array_like=True):
     token_redis: int = 0  # where its events go: of XYLEM_TOKEN_REDIS_URLS, from 1; 0: the Redis of all else
     media: list[Media] = []  # in the prompt, by offset; for workers with their kinds in `Worker.media`
     painting: Painting | None = None  # its prompt is empty then
+    # W3C's header, with this attempt's span as the parent of what an engine traces; "": the API replica doesn't trace.
+    traceparent: str = ""
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What all its log lines have."""
+        return log_names(self.x_request_id, self.traceparent[3:35])
+
+    @property
+    def trace_headers(self) -> dict[str, str] | None:
+        """For an engine that traces requests itself."""
+        return {"traceparent": self.traceparent} if self.traceparent else None
 
     @property
     def kind(self) -> StageKind:
@@ -705,6 +736,12 @@ class KeptRequest(Struct, frozen=True, array_like=True):
     response: ResponseContext = ResponseContext()
     chat: StoredChat | None = None  # once it is whole, clients find it in the list of chats
     media: list[Media] = []  # of its parts, in their order: what was at a URL when the request came
+    trace: TracePlace | None = None
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What all its log lines have."""
+        return log_names(self.x_request_id, self.trace.trace if self.trace else "")
 
 
 class Recording(Struct, frozen=True, array_like=True):

@@ -79,13 +79,13 @@ def redis_server(directory: Path) -> Iterator[str]:
     port = free_port()
     proc = subprocess.Popen(redis_command(port, directory), stdout=subprocess.DEVNULL)
     try:
-        wait_until(lambda: _connects(port), "redis-server listens")
+        wait_until(lambda: connects(port), "redis-server listens")
         yield f"redis://127.0.0.1:{port}/0"
     finally:
         stop(proc)
 
 
-def _connects(port: int) -> bool:
+def connects(port: int) -> bool:
     with socket.socket() as s:
         return s.connect_ex(("127.0.0.1", port)) == 0
 

@@ -43,10 +43,13 @@ from app.endpoint_registry import CHAT, EMBEDDINGS, ENDPOINTS, IMAGES, MESSAGE, 
 from app.messages import KeptRequest
 from app.settings import Settings, load_settings
 from app.telemetry import logger, setup_logging
+from app.tracing.request_trace import RequestTrace
 
 log = logger(__name__)
 
 _UNDERSTAND = {endpoint.kind: endpoint.understand for endpoint in (*ENDPOINTS.values(), VIDEOS)}
+_PATHS = {endpoint.kind: endpoint.path for endpoint in (*ENDPOINTS.values(), VIDEOS)}
+_TRACED = {*_PATHS.values(), images.EDITS, *transcriptions.PATHS, f"{RESPONSE.path}/compact", "/rerank"}
 
 
 def create_app(settings: Settings | None = None) -> FastPath:
@@ -72,6 +75,7 @@ def create_app(settings: Settings | None = None) -> FastPath:
                     begun=begun,
                     owner=kept.key,
                     x_request_id=kept.x_request_id,
+                    trace=RequestTrace.adopted(core.tracer, kept.trace, _PATHS[kept.kind], kept.created),
                 )
 
             async def keep_file(kept: KeptRequest, file: bytearray) -> None:
@@ -134,4 +138,4 @@ def create_app(settings: Settings | None = None) -> FastPath:
         EMBEDDINGS.path: partial(encodings.handle, EMBEDDINGS),
         IMAGES.path: images.handle,
     }
-    return FastPath(app, handlers, Allowed.of(settings))
+    return FastPath(app, handlers, Allowed.of(settings), _TRACED)

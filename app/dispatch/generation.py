@@ -8,6 +8,8 @@ from typing import Self
 import orjson
 from msgspec import Struct
 
+from app.dispatch.answer_trace import add_answer
+from app.dispatch.attempt_log import AttemptLog
 from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.event_queue import EventQueue
 from app.dispatch.generation_base import GenerationBase
@@ -16,12 +18,13 @@ from app.dispatch.inflight import ChoiceOutput, InFlight
 from app.dispatch.quota import Quota
 from app.dispatch.route_explanation import explained
 from app.dispatch.timeline import Timeline
-from app.errors import StoreDown, XylemError, from_wire, outcome_of
+from app.errors import OK, StoreDown, XylemError, from_wire, outcome_of
 from app.ids import KeyId, RequestId, new_request_id
-from app.messages import Delta, Done, Event, Failed, Job, Painted, Progress, Vectors
+from app.messages import Delta, Done, Event, Failed, Job, Painted, Progress, Vectors, log_names
 from app.routing.cost import EXPECTED_ANSWER
 from app.store import clock
 from app.telemetry import logger
+from app.tracing.request_trace import RequestTrace
 
 log = logger(__name__)
 
@@ -52,14 +55,17 @@ class Generation(GenerationBase):
         begun: Adopted | None = None,
         owner: KeyId = _NOBODY,
         x_request_id: str = "",
+        trace: RequestTrace | None = None,
     ) -> None:
         """`client_left` returns when the client has disconnected; None: there is no client. `begun`: it is not new.
 
-        `owner`: the owner of its API key. `x_request_id`: the client's own.
+        `owner`: the owner of its API key. `x_request_id`: the client's own. `trace`: of the request; None: it has none.
         """
         came = clock.now() if begun is None else begun.came
         super().__init__(new_request_id(plan.prefix, dispatcher.api) if begun is None else begun.id, came, plan)
-        self._owner = owner
+        self._owner, self._trace = owner, trace
+        if trace is not None:
+            trace.understood()
         self.x_request_id = x_request_id or self.id
         self._came, self._deadline = came, came + plan.timeout_s
         self._dispatcher, self._client_left, self._allowance = dispatcher, client_left, allowance
@@ -191,7 +197,7 @@ class Generation(GenerationBase):
             return allowed
         return allowed | {
             "x-xylem-route": orjson.dumps(
-                [explained(f, candidates=i == 0) for i, f in enumerate(self._in_flight[:_EXPLAINED])]
+                [explained(f.job, f.decisions, candidates=i == 0) for i, f in enumerate(self._in_flight[:_EXPLAINED])]
             ).decode()
         }
 
@@ -205,6 +211,8 @@ class Generation(GenerationBase):
         media = self.plan.media[number] if self.plan.media else ()
         together = sampling.prompt_logprobs is not None or any(one.kind == "embeds" for one in media)
         prefill_groups = () if together else self.model.prefill_groups(tokens, self.plan.wishes)
+        trace = self._trace
+        attempts = AttemptLog(trace.place) if trace is not None and trace.sampled else None
         job = Job(
             request,
             self._begun.attempt if self._begun else 0,
@@ -223,9 +231,10 @@ class Generation(GenerationBase):
             token_redis=self._dispatcher.token_redis,
             media=[*media],
             painting=self.plan.paintings[number] if self.plan.paintings else None,
+            traceparent="" if trace is None else (attempts or trace.place).traceparent,
         )
         inflight = InFlight(
-            job, groups, self.answer, self.plan.wishes, prefill_groups, self.model.encode_pools, self._params
+            job, groups, self.answer, self.plan.wishes, prefill_groups, self.model.encode_pools, self._params, attempts
         )
         if self._begun is not None:
             inflight.go_on([self._begun.out.get(number * sampling.n + i, ChoiceOutput([])) for i in range(sampling.n)])
@@ -246,7 +255,9 @@ class Generation(GenerationBase):
             if self._allowance is not None:
                 await self._allowance.spend(self.completion_tokens)
         except StoreDown as down:
-            log.warning("answer_not_charged", request=self.id, x_request_id=self.x_request_id, error=down.message)
+            trace_id = "" if self._trace is None else self._trace.place.trace
+            names = log_names(self.x_request_id, trace_id)
+            log.warning("answer_not_charged", request=self.id, **names, error=down.message)
         finally:
             self._observe(self._failure or outcome_of(exc))
 
@@ -264,6 +275,8 @@ class Generation(GenerationBase):
                     meters.pulled_bytes.inc(s.timings[-1].pulled.size)
         if spans := [timing.cost_s for s in seen for timing in s.timings]:
             meters.cost.observe(sum(spans))
+        if self._trace is not None:
+            self._end_trace(self._trace, ended, outcome)
         meters.duration.observe(time.perf_counter() - self._arrived)
         meters.prompt_tokens.observe(self.prompt_tokens)
         if self._first is not None:
@@ -274,3 +287,13 @@ class Generation(GenerationBase):
             steps = self.completion_tokens / self.choices - 1
             if steps > 0:
                 meters.itl.observe((self._last - self._first) / steps)
+
+    def _end_trace(self, trace: RequestTrace, ended: float, outcome: str) -> None:
+        trace.error = "" if outcome == OK else outcome
+        if trace.sampled:
+            first = None
+            if self._first is not None and self.completion_tokens:
+                first = ended - (time.perf_counter() - self._first)
+            add_answer(trace, self.plan, self.id, self._in_flight, self.tokens(), first, trace.error)
+        if trace.ends_with_answer:
+            trace.end()

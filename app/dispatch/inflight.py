@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from app.dispatch.attempt_log import AttemptLog
 from app.dispatch.event_queue import EventQueue
 from app.errors import XylemError
 from app.ids import HOME, CellId, PoolId, WorkerId
@@ -82,6 +83,7 @@ class InFlight:
         "handoff",
         "held_since",
         "job",
+        "log",
         "may_encode",
         "may_split",
         "out",
@@ -107,14 +109,16 @@ class InFlight:
         prefill_groups: Groups = (),
         encode_pools: tuple[PoolId, ...] = (),
         params: Mapping[str, str] = _NO_PARAMS,
+        log: AttemptLog | None = None,
     ) -> None:
         """`groups` of pools to choose a worker from, the preferred first; `prefill_groups`: pools for the prefill.
 
-        `encode_pools`: pools that encode its pictures. `params`: as `unmet_need` has it.
+        `encode_pools`: pools that encode its pictures. `params`: as `unmet_need` has it. `log`: if it is traced.
         """
         # Seconds of the monotonic clock: only this process decides when the deadline is over.
         self.ends_at = time.monotonic() + job.deadline - clock.now()
         self.job, self.groups, self.answer, self.wishes = job, groups, answer, wishes
+        self.log = log
         self.cell: CellId = HOME  # where it is, or is being placed
         self.refused_in: dict[CellId, float] = {}  # cells that have just refused it, and when (monotonic)
         self.prefill_groups = prefill_groups
@@ -132,7 +136,7 @@ class InFlight:
         self.placed_at = 0.0  # by Redis' clock
         self.held_since = 0.0  # seconds of the monotonic clock; 0: there was room at once
         self.timings: list[Timing] = []
-        self.decisions: dict[StageKind, Decision] = {}  # about its stages, if the client wants them explained
+        self.decisions: dict[StageKind, Decision] = {}  # about its stages, if they are to be explained
         self.placed: asyncio.Future[None] | None = None  # done when it is on its worker's queue
         self.retry: asyncio.Task[None] | None = None  # places it anew
         self.adapter: Adapter | None = None  # its adapter, if it wants one, as of the last look
@@ -227,9 +231,13 @@ class InFlight:
             return []
         return [PartialOutput(list(out.tokens), out.text_len, out.finished) for out in self.out]
 
-    def again(self, handoff: KvHandle | None) -> None:
-        """Begins the next attempt, on no worker yet: events of older attempts are ignored from now on."""
+    def again(self, handoff: KvHandle | None, why: str) -> None:
+        """Begins the next attempt, on no worker yet: events of older attempts are ignored from now on.
+
+        `why`: the code of what ended the last one.
+        """
         old = self.job
+        self.log_attempt(why)
         self.job = replace(
             old,
             attempt=old.attempt + 1,
@@ -237,9 +245,16 @@ class InFlight:
             begun=self.begun(),
             prefilled=old.prefilled if handoff else None,
             at_once=old.at_once and handoff is not None,
+            traceparent=old.traceparent if self.log is None else self.log.traceparent,
         )
         self.handoff, self.before_first, self.stage_index, self.placings, self.held_since = handoff, None, 0, 0, 0.0
         self._hashes.clear()
+
+    def log_attempt(self, error: str) -> None:
+        """Notes the attempt, which has ended, if the request is traced. `error`: "" if it is answered."""
+        if self.log is not None:
+            timings = self.timings or [timing for timing in (self.job.prefilled,) if timing is not None]
+            self.log.ended(self.job, self.attempts, self.placed_at, self.decisions, timings, error)
 
     @property
     def attempts(self) -> int:

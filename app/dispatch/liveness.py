@@ -123,7 +123,7 @@ class LivenessWatch:
         for job in forgotten:
             inflight = self._dispatcher.in_flight.get(job.request)
             if inflight is not None and inflight.job.attempt == job.attempt:
-                log.warning("request_was_forgotten", run=job.run, x_request_id=job.x_request_id)
+                log.warning("request_was_forgotten", run=job.run, **job.names)
                 self._dispatcher.lost(inflight)
         self._records_in_doubt = False
 

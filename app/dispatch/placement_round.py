@@ -72,7 +72,7 @@ class PlacementRound:
             raise NoWorker("The workers of this model keep disappearing. Try again.")
         decisions = self.decide(inflight, rng, turn)
         inflight.placings += 1
-        if inflight.wishes.explain:
+        if inflight.wishes.explain or inflight.log is not None:
             inflight.decisions = decisions
         places = {kind: decision.placement for kind, decision in decisions.items()}
         stages = [Stage(kind, to.pool, to.worker, to.rank) for kind, to in places.items()]

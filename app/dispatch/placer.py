@@ -332,7 +332,7 @@ class Placer:
                 continue  # its worker gave it back before this reply came, and it waits to be placed anew
             if isinstance(written, NotSent):
                 self.stop_later(inflight.job)
-                inflight.again(None)
+                inflight.again(None, written.code)
                 self._hold(inflight, written)
             elif isinstance(written, StoreDown):
                 inflight.unplace()
@@ -371,7 +371,7 @@ class Placer:
         """Lets `place` return or raise; if it has returned already, an error becomes an event."""
         if error is not None and not isinstance(error, XylemError):
             job = inflight.job
-            log.error("placement_failed", request=job.request, x_request_id=job.x_request_id, exc_info=error)
+            log.error("placement_failed", request=job.request, **job.names, exc_info=error)
             error = XylemError()
         assert inflight.placed is not None
         if not inflight.placed.done():

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from app.dispatch.inflight import InFlight
 from app.dispatch.placer import Placer
-from app.errors import WorkerLost, XylemError
+from app.errors import Returned, WorkerLost, XylemError
 from app.ids import HOME, CellId, RequestId
 from app.messages import Done, Failed, Job, KvHandle
 from app.telemetry import MIGRATIONS
@@ -47,7 +47,7 @@ class Retry:
             return
         kind = "died" if died else "begun" if inflight.has_output else "unbegun"
         old = inflight.job
-        inflight.again(handoff)
+        inflight.again(handoff, WorkerLost.code if died else Returned.code)
         if all(out.finished for out in inflight.out):  # only the last event was missing
             self._end(inflight, Done(old.request, inflight.job.attempt))
             return

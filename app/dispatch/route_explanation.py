@@ -1,16 +1,16 @@
-"""Why a request was placed where it was, for clients that send the header `x-xylem-explain: 1`."""
+"""Why a request was placed where it was, for traces, and for clients that send the header `x-xylem-explain: 1`."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from app.dispatch.inflight import InFlight
-from app.routing.candidates import Tiered
+from app.messages import Job, StageKind
+from app.routing.candidates import Decision, Tiered
 
 _MOST = 8  # candidates shown: proxies let only some kilobytes of headers through
 
 
-def explained(inflight: InFlight, *, candidates: bool) -> dict[str, Any]:
+def explained(job: Job, decisions: Mapping[StageKind, Decision], *, candidates: bool) -> dict[str, Any]:
     """Its worker, and the candidates by cost, cheapest first (`kv`: seconds; other policies: their own unit)."""
-    job, decisions = inflight.job, inflight.decisions
     if not decisions:
         return {}
     decision = list(decisions.values())[-1]  # of the worker that answers

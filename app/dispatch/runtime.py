@@ -44,6 +44,7 @@ from app.settings import Settings
 from app.store import Wire, clock
 from app.store.wire_version import check, keep_noting, note
 from app.telemetry import HELD, IN_FLIGHT
+from app.tracing.tracer import Tracer, tracer_of_environment
 
 T = TypeVar("T")
 
@@ -65,6 +66,7 @@ class Deployment:
     media: MediaReader | None = field(default=None, kw_only=True)  # None: no request may have pictures
     asker: Asker = field(default=Asker(), kw_only=True)
     pipelines: Mapping[str, Pipeline] = field(default_factory=dict, kw_only=True)
+    tracer: Tracer | None = field(default=None, kw_only=True)  # None: nothing is traced
 
     @classmethod
     def read(cls, settings: Settings) -> "Deployment":
@@ -73,7 +75,10 @@ class Deployment:
         models = load_models(declared)
         aliases = Aliases(declared.aliases, models, declared.pipelines)
         media = MediaReader(MediaLoader(Limits.of(settings)), Storage(settings.files_url), settings.media_bytes)
-        return cls(settings, declared.pools, models, aliases=aliases, media=media, pipelines=declared.pipelines)
+        tracer = tracer_of_environment()
+        return cls(
+            settings, declared.pools, models, aliases=aliases, media=media, pipelines=declared.pipelines, tracer=tracer
+        )  # fmt: skip
 
     def asked_by(self, owner: KeyId, known: Sequence[Media] = ()) -> Self:
         """For requests of this owner. `known`: their media, in order, when they came."""
@@ -191,11 +196,13 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
                 await adapters.refresh()
         yield Runtime(
             settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup, adapters, control,
-            cells, aliases=known.aliases, media=known.media, pipelines=known.pipelines,
+            cells, aliases=known.aliases, media=known.media, pipelines=known.pipelines, tracer=known.tracer,
         )  # fmt: skip
     finally:
         if known.media is not None:
             await known.media.close()
         await control.close()
         await end_tasks(background)
+        if known.tracer is not None:
+            await asyncio.to_thread(known.tracer.close)
         await asyncio.gather(*(cell.close(api) for cell in (home, *others)))

@@ -126,6 +126,7 @@ class GenerateRequest(Struct, frozen=True):
     adapter: str | None = None  # the name of an added one; None: the model's own weights
     media: list[MediaInput] = []  # in the prompt, by offset; only of kinds in `EngineInfo.media`
     tiers: TierUse = "all"  # only where `EngineInfo.tier_block_bytes` is not 0
+    trace_headers: Mapping[str, str] | None = None  # W3C's, for an engine that traces requests itself
 
 
 class StepOutput(Struct, frozen=True):
@@ -208,6 +209,7 @@ class EncodeRequest(Struct, frozen=True):
     dimensions: int | None = None  # None: as many as the model has
     priority: int = 0  # lower is sooner
     rank: int = 0  # the data-parallel rank to run on
+    trace_headers: Mapping[str, str] | None = None  # as GenerateRequest's
 
 
 @runtime_checkable
@@ -227,6 +229,7 @@ class PictureRequest(Struct, frozen=True):
     id: RunId
     picture: MediaInput
     placeholders: list[int]  # token ids, `picture.media.length`
+    trace_headers: Mapping[str, str] | None = None  # as GenerateRequest's
 
 
 @runtime_checkable

@@ -55,6 +55,7 @@ class EngineRequests:
             job.adapter,
             media,
             self._tiers(),
+            job.trace_headers,
         )
 
     async def prefill(self, job: Job, handoff: Handoff | None, weights: str) -> GenerateRequest:
@@ -78,7 +79,10 @@ class EngineRequests:
         assert job.inputs is not None
         rest = iter(job.prompt)
         inputs = [list(islice(rest, length)) for length in job.inputs.lengths]
-        return EncodeRequest(job.run, inputs, job.inputs.task, job.inputs.dimensions, _priority(job), self._rank(job))
+        return EncodeRequest(
+            job.run, inputs, job.inputs.task, job.inputs.dimensions, _priority(job), self._rank(job),
+            job.trace_headers,
+        )  # fmt: skip
 
     async def painting(self, job: Job) -> PaintRequest:
         """For a job that paints. Raises: MediaLost, RequestError for an engine that edits no pictures."""

@@ -32,7 +32,7 @@ async def _read(redis: "Redis", keys: Keys, job: Job, media: Media) -> bytes:
         try:
             data = await redis.get(keys.media(media.sha256))
         except (RedisError, OSError) as exc:
-            log.warning("media_not_read", run=job.run, x_request_id=job.x_request_id, error=repr(exc))
+            log.warning("media_not_read", run=job.run, **job.names, error=repr(exc))
             await asyncio.sleep(RETRY_S)
             continue
         if data is None:

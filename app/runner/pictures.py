@@ -47,7 +47,7 @@ class Pictures:
             ):
                 raise outcome
             if isinstance(outcome, XylemError):
-                log.warning("picture_not_encoded", run=job.run, x_request_id=job.x_request_id, error=outcome.message)
+                log.warning("picture_not_encoded", run=job.run, **job.names, error=outcome.message)
                 continue
             handle, new = outcome
             tokens += one.media.length if new else 0
@@ -57,7 +57,7 @@ class Pictures:
             if commands:
                 await self._wire.execute(commands)
         except StoreDown as exc:  # the next worker finds none
-            log.warning("pictures_not_told", run=job.run, x_request_id=job.x_request_id, error=exc.message)
+            log.warning("pictures_not_told", run=job.run, **job.names, error=exc.message)
         return tokens
 
     async def attach(self, job: Job, media: list[MediaInput], shape: EmbeddingShape, weights: str) -> list[MediaInput]:
@@ -101,7 +101,8 @@ class Pictures:
     async def _make(self, engine: PictureEncoder, job: Job, asked: MediaInput, weights: str) -> EmbeddingHandle:
         media = asked.media
         placeholders = job.prompt[media.offset : media.offset + media.length]
-        made = await engine.encode_picture(PictureRequest(RunId(f"{job.run}-{media.sha256[:16]}"), asked, placeholders))
+        run = RunId(f"{job.run}-{media.sha256[:16]}")
+        made = await engine.encode_picture(PictureRequest(run, asked, placeholders, job.trace_headers))
         self.encoded += 1
         kept = await self._memory.keep(media.sha256, made, weights)
         if kept.forgotten:
@@ -126,7 +127,7 @@ class Pictures:
         except (msgspec.DecodeError, HandoffFailed, SettingsError) as exc:
             self.lost += 1
             why = exc.message if isinstance(exc, XylemError) else str(exc)
-            log.warning("encoded_picture_not_fetched", run=job.run, x_request_id=job.x_request_id, reason=why)
+            log.warning("encoded_picture_not_fetched", run=job.run, **job.names, reason=why)
             return None
         self.fetched += 1
         return got

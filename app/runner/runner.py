@@ -327,16 +327,16 @@ class Runner:
             self.fail(job, Returned() if self._stopping or run in self._returned else Cancelled())
         except EngineDead as exc:
             self.fail(job, exc)
-            log.critical("engine_died", run=run, x_request_id=job.x_request_id)
+            log.critical("engine_died", run=run, **job.names)
             os.kill(os.getpid(), signal.SIGTERM)  # else routing would prefer this worker, as the least loaded one
         except Returned as exc:
             self.fail(job, exc)
         except XylemError as exc:
             if exc.status >= 500:
-                log.error("generate_failed", run=run, x_request_id=job.x_request_id, code=exc.code)
+                log.error("generate_failed", run=run, **job.names, code=exc.code)
             self.fail(job, exc)
         except Exception as exc:  # noqa: BLE001 (one that the adapter didn't translate; its text may contain the prompt)
-            log.error("generate_failed", run=run, x_request_id=job.x_request_id, error=type(exc).__name__)
+            log.error("generate_failed", run=run, **job.names, error=type(exc).__name__)
             self.fail(job, EngineFailed(f"The engine failed ({type(exc).__name__})."))
         return None
 

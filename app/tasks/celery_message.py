@@ -49,18 +49,21 @@ def task_message(
     parent: str | None = None,
     then_task: str = DECODE_TASK,
     last: QueueName | None = None,
+    traceparent: str = "",
 ) -> bytes:
     """The bytes to LPUSH for `task([handoff,] request, attempt)`. `step` is one of PRIORITY_STEPS.
 
     With `then` it is chain(task, then_task), in that queue: a prefill's result is the handoff of a decode task.
     `last`: the queue of the decode task behind these two.
     `parent`: the id of the task behind which it comes in that chain.
+    `traceparent`: W3C's header, for whoever instruments Celery; the task reads it in the job.
     `x_request_id` appears as a keyword argument in Celery's events, so in Flower; the task doesn't get it.
     """
     args = (request, attempt) if handoff is None else (msgspec.to_builtins(handoff), request, attempt)
     shown = repr({"x_request_id": x_request_id}) if x_request_id else "{}"
     behind = [(DECODE_TASK, last), (then_task, then)]  # Celery takes the next one from the end
-    chain = [_next_signature(name, to, request, attempt, shown) for name, to in behind if to] or None
+    traced = {"traceparent": traceparent} if traceparent else {}
+    chain = [_next_signature(name, to, request, attempt, shown, traced) for name, to in behind if to] or None
     embed = {"callbacks": None, "errbacks": None, "chain": chain, "chord": None}
     body = base64.b64encode(orjson.dumps([args, {}, embed])).decode()
     task_id = _task_id(task, queue, request, attempt)
@@ -89,6 +92,7 @@ def task_message(
                 "replaced_task_nesting": 0,
                 "stamped_headers": None,
                 "stamps": {},
+                **traced,
             },
             "properties": {
                 "correlation_id": task_id,
@@ -109,7 +113,7 @@ def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str, 
     `handoff`: where the prompt's KV is already. `meets_at`: "host:port" where both workers meet, if they begin at once.
     `ranks`: of the first worker. Some engines take the number of the room modulo this as the rank.
     """
-    own = _own_id(job)
+    own, trace = _own_id(job), job.traceparent
     encodes = [stage for stage in job.stages if stage.kind == "encode_pictures"]
     if encodes:
         first = job.stages[len(encodes)]
@@ -119,7 +123,7 @@ def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str, 
         messages = [
             task_message(
                 PICTURES_TASK, worker_queue(stage.pool, stage.worker), *told, then=then, then_task=_TASKS[first.kind],
-                x_request_id=own, last=last,
+                x_request_id=own, last=last, traceparent=trace,
             )
             for stage in encodes
         ]  # fmt: skip
@@ -129,13 +133,13 @@ def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str, 
         for stage in job.stages
     ]
     if len(tasks) > 1 and not meets_at:
-        return [task_message(*tasks[0], then=tasks[1][1], x_request_id=own), b""]
+        return [task_message(*tasks[0], then=tasks[1][1], x_request_id=own, traceparent=trace), b""]
     given: Handoff | None = handoff
     if len(tasks) > 1:
         host, _, port = meets_at.rpartition(":")
         room = secrets.randbits(62)
         given = Rendezvous(host, int(port), room - room % ranks + job.stages[0].rank)
-    return [task_message(*task, given, x_request_id=own) for task in tasks]
+    return [task_message(*task, given, x_request_id=own, traceparent=trace) for task in tasks]
 
 
 def next_message(job: Job, handoff: KvHandle) -> tuple[QueueName, int, bytes]:
@@ -143,7 +147,8 @@ def next_message(job: Job, handoff: KvHandle) -> tuple[QueueName, int, bytes]:
     stage, step = job.stages[-1], priority_step(job.priority, aside=job.aside)
     queue, parent = worker_queue(stage.pool, stage.worker), _prefill_id(job.request, job.attempt)
     task = DECODE_TASK, queue, job.request, job.attempt, step, handoff
-    return queue, step, task_message(*task, x_request_id=_own_id(job), parent=parent)
+    own, trace = _own_id(job), job.traceparent
+    return queue, step, task_message(*task, x_request_id=own, parent=parent, traceparent=trace)
 
 
 def behind_pictures(job: Job, worker: WorkerId) -> tuple[QueueName, int, bytes]:
@@ -155,7 +160,10 @@ def behind_pictures(job: Job, worker: WorkerId) -> tuple[QueueName, int, bytes]:
     then = worker_queue(others[0].pool, others[0].worker) if others else None
     parent = _task_id(PICTURES_TASK, worker_queue(mine.pool, worker), job.request, job.attempt)
     own, task = _own_id(job), _TASKS[stage.kind]
-    message = task_message(task, queue, job.request, job.attempt, step, then=then, x_request_id=own, parent=parent)
+    message = task_message(
+        task, queue, job.request, job.attempt, step, then=then, x_request_id=own, parent=parent,
+        traceparent=job.traceparent,
+    )  # fmt: skip
     return queue, step, message
 
 
@@ -179,12 +187,17 @@ def _shown(handoff: Handoff) -> Any:
     return {"holder": handoff.holder} if isinstance(handoff, KvHandle) else "a handoff"
 
 
-def _next_signature(task: str, queue: QueueName, request: RequestId, attempt: int, shown: str) -> dict[str, Any]:
+def _next_signature(
+    task: str, queue: QueueName, request: RequestId, attempt: int, shown: str, headers: Mapping[str, str]
+) -> dict[str, Any]:
     """The next task in the form of Celery's chain, with its parent's priority (`task_inherit_parent_priority`).
 
-    `shown`: the keyword arguments in Celery's events.
+    `shown`: the keyword arguments in Celery's events. `headers`: further ones.
     """
-    options = {"queue": queue, "task_id": _task_id(task, queue, request, attempt), "ignore_result": True}
+    options: dict[str, Any] = {"queue": queue, "task_id": _task_id(task, queue, request, attempt)}
+    options["ignore_result"] = True
+    if headers:
+        options["headers"] = headers
     return {
         "task": task,
         "args": (request, attempt),

@@ -69,7 +69,7 @@ async def _run_through(runner: Runner, job: Job, handoff: Handoff | None, report
             return
         except HandoffFailed as exc:
             report.refused = exc.message
-            log.warning("handoff_refused", run=job.run, x_request_id=job.x_request_id, reason=report.refused)
+            log.warning("handoff_refused", run=job.run, **job.names, reason=report.refused)
             runner.in_background(_discard(runner, handoff))
             if not runner.computes:  # another prefill worker does
                 raise

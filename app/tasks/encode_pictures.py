@@ -47,7 +47,7 @@ async def encode_all(runner: Runner, job: Job) -> Job:
     try:
         media = await runner.requests.media(mine)
     except (MediaLost, RequestError) as exc:
-        log.warning("pictures_not_read", run=job.run, x_request_id=job.x_request_id, error=exc.message)
+        log.warning("pictures_not_read", run=job.run, **job.names, error=exc.message)
         return job
     tokens = await runner.pictures.encode(runner.engine, job, media, runner.weights)
     if tokens:
@@ -61,7 +61,7 @@ async def pass_on(runner: Runner, job: Job) -> None:
     try:
         answer = await _send_next(runner, job)
     except StoreDown as exc:
-        log.error("next_task_not_enqueued", run=job.run, x_request_id=job.x_request_id, error=exc.message)
+        log.error("next_task_not_enqueued", run=job.run, **job.names, error=exc.message)
         emitter.emit(job.reply_to, Failed(job.request, job.attempt, Returned.code, Returned().message))
         return
     if answer == _GONE:

@@ -82,7 +82,7 @@ async def compute(runner: Runner, job: Job, rendezvous: Rendezvous | None) -> Co
     if not isinstance(runner.engine, Disaggregated):
         raise EngineFailed("This engine computes no prompts for others.")
     if job.prefilled is not None:
-        log.warning("message_came_twice", run=job.run, x_request_id=job.x_request_id)
+        log.warning("message_came_twice", run=job.run, **job.names)
         return None  # the first token is out, and the decode worker has the rest
     taken, emitter = clock.now(), runner.emitters.of(job)
     request, weights = await runner.requests.prefill(job, rendezvous, runner.weights), runner.weights
@@ -121,7 +121,7 @@ async def pass_on(runner: Runner, computed: Computed) -> None:
     except Returned as exc:
         return runner.fail(job, exc)
     except Exception as exc:  # noqa: BLE001 (nobody else would tell the replica)
-        log.error("decode_not_enqueued", run=job.run, x_request_id=job.x_request_id, error=type(exc).__name__)
+        log.error("decode_not_enqueued", run=job.run, **job.names, error=type(exc).__name__)
         # The message may be in the queue all the same: its task then discards the KV.
         told = None if event is None else Failed(job.request, job.attempt, HandoffFailed.code, HandoffFailed().message)
     if told is not None:
@@ -143,7 +143,7 @@ async def _start_decode(
         try:
             sent = await _send_at_once(runner, job, task)
         except StoreDown as exc:
-            log.warning("decode_not_enqueued_at_once", run=job.run, x_request_id=job.x_request_id, error=exc.message)
+            log.warning("decode_not_enqueued_at_once", run=job.run, **job.names, error=exc.message)
             in_doubt = exc
         else:
             if sent is not None:
@@ -155,7 +155,7 @@ async def _start_decode(
         (reply,) = await wire.execute_each([("LPUSH", *task)])
         if not isinstance(reply, StoreDown):
             return event
-        log.error("decode_not_enqueued", run=job.run, x_request_id=job.x_request_id, error=reply.message)
+        log.error("decode_not_enqueued", run=job.run, **job.names, error=reply.message)
     if in_doubt is not None:  # a task of before may release the KV: nobody else can use it
         raise in_doubt
     return replace(event, returned=handoff)
@@ -204,7 +204,7 @@ async def hand_over(runner: Runner, job: Job) -> Lease | None:
         try:
             _written, lease, _released = await runner.wire.execute(commands)
         except StoreDown as exc:
-            log.warning("prefill_not_written", run=job.run, x_request_id=job.x_request_id, error=exc.message)
+            log.warning("prefill_not_written", run=job.run, **job.names, error=exc.message)
             if runner.stopping:
                 raise Returned from exc
             await asyncio.sleep(RETRY_S)

@@ -28,6 +28,7 @@ from app.tasks.celery_message import (
 )
 
 QUEUE = QueueName("decode-pool-a.12ab34cd")
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 REQUEST = RequestId("chatcmpl-0123456789abcdef01234567")
 
 
@@ -147,10 +148,16 @@ def test_a_prefill_message_is_the_chain_that_celery_publishes(step: int) -> None
 
 
 @pytest.mark.parametrize("called", ["", "mine"])
-def test_the_message_that_follows_a_prefill_is_the_one_that_celerys_chain_publishes(called: str) -> None:
+@pytest.mark.parametrize("traceparent", ["", TRACEPARENT])
+def test_the_message_that_follows_a_prefill_is_the_one_that_celerys_chain_publishes(
+    called: str, traceparent: str
+) -> None:
     """Sent from its message by an ordinary worker. Only Flower's text of a handoff is shorter than Celery's."""
     stages = [Stage("prefill", PoolId("p"), WorkerId("a"), 0), Stage("decode", PoolId("d"), WorkerId("b"), 0)]
-    job = Job(REQUEST, 0, ApiId("a"), [1], Sampling(max_tokens=1), 2e9, stages=stages, x_request_id=called or REQUEST)
+    job = Job(
+        REQUEST, 0, ApiId("a"), [1], Sampling(max_tokens=1), 2e9,
+        stages=stages, x_request_id=called or REQUEST, traceparent=traceparent,
+    )  # fmt: skip
     handoff = KvHandle("an engine", 9e9, 200, {"where": [1, 2]})
     before = json.loads(task_messages(job, PRIORITY_STEPS[1], None, "")[0])
     queue, step, ours = next_message(job, handoff)
@@ -169,6 +176,7 @@ def test_the_message_that_follows_a_prefill_is_the_one_that_celerys_chain_publis
     mine = decoded(json.loads(ours))
     assert mine["headers"].pop("argsrepr") == f"({{'holder': 'an engine'}}, '{REQUEST}', 0)"
     assert mine == theirs
+    assert mine["headers"].get("traceparent", "") == before["headers"].get("traceparent", "") == traceparent
 
 
 @given(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**31), 2**31 - 1))
@@ -200,13 +208,14 @@ def test_pictures_prompt_and_answer_are_one_chain() -> None:
         Stage("prefill", PoolId("prefill"), WorkerId("3"), 0),
         Stage("decode", PoolId("decode"), WorkerId("4"), 0),
     ]
-    job = Job(REQUEST, 0, ApiId("a"), [1], Sampling(max_tokens=1), 0.0, stages=stages)
+    job = Job(REQUEST, 0, ApiId("a"), [1], Sampling(max_tokens=1), 0.0, stages=stages, traceparent=TRACEPARENT)
     messages = [json.loads(raw) if raw else None for raw in task_messages(job, 0, None, "")]
     first, second = messages[0], messages[1]
     assert first is not None
     assert second is not None
     assert messages[2:] == [None, None]
     for message in (first, second):
+        assert message["headers"]["traceparent"] == TRACEPARENT
         assert message["headers"]["task"] == PICTURES_TASK
         _, _, embed = decoded(message)["body"]
         tasks = [(task["task"], task["options"]["queue"]) for task in embed["chain"]]
@@ -215,5 +224,6 @@ def test_pictures_prompt_and_answer_are_one_chain() -> None:
     queue, _step, raw = behind_pictures(job, WorkerId("2"))
     following = json.loads(raw)
     assert (queue, following["headers"]["task"]) == ("prefill.3", PREFILL_TASK)
+    assert following["headers"]["traceparent"] == TRACEPARENT
     assert following["headers"]["parent_id"] == second["headers"]["id"]
     assert [task["options"]["queue"] for task in decoded(following)["body"][2]["chain"]] == ["decode.4"]

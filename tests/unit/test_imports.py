@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "vllm", "transformers", "nixl", "sglang", "tensorrt_llm", "numpy", "pandas", "av")
+HEAVY = ("torch", "vllm", "transformers", "nixl", "sglang", "tensorrt_llm", "numpy", "pandas", "av", "grpc")
 
 
 def loaded(statement: str) -> set[str]:
@@ -38,6 +38,12 @@ def test_the_api_loads_no_engine_and_no_worker(api: set[str]) -> None:
 def test_the_api_loads_no_celery(api: set[str]) -> None:
     """It writes Celery's messages itself; the library would cost memory and time at start."""
     assert not [m for m in api if m.split(".")[0] in ("celery", "kombu", "billiard", "amqp")]
+
+
+def test_what_nobody_exports_to_is_not_loaded() -> None:
+    """Without an endpoint tracing is off, and OpenTelemetry costs nothing; only redis-py looks for it."""
+    modules = loaded("from app.tracing.tracer import tracer_of_environment as t; assert t() is None")
+    assert not [m for m in modules if m.startswith(("opentelemetry", "app.tracing.otel"))]
 
 
 def test_the_engines_package_loads_no_engine() -> None:

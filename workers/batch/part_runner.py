@@ -30,6 +30,7 @@ from app.errors import (
 from app.messages import encode
 from app.store import clock
 from app.telemetry import logger
+from app.tracing.request_trace import RequestTrace
 from workers.batch.line_quota import LineQuota, expected
 
 log = logger(__name__)
@@ -198,6 +199,11 @@ class PartRunner:
         left_s = self.batch.order.expires - clock.now()
         if left_s <= 0:
             raise DeadlineOver
+        trace = RequestTrace.begin(self._serving.tracer, b"", self.batch.order.endpoint)
+        if trace is not None:
+            trace.ends_with_answer = True
+            if trace.sampled:
+                trace.attributes["xylem.batch"] = self.ticket.batch
         asked = self._serving.asked_by(self.batch.order.key)
         body, plan = await self._endpoint.understand(asked, line.body)
         plan = replace(
@@ -205,7 +211,11 @@ class PartRunner:
             priority=(_URGENT if self._urgent else _PRIORITY) + max(0, plan.priority),
         )  # fmt: skip
         generation = self._generations[line.number] = Generation(
-            plan, dispatcher=self._serving.dispatcher, allowance=self._allowance(line, plan), owner=self.batch.order.key
+            plan,
+            dispatcher=self._serving.dispatcher,
+            allowance=self._allowance(line, plan),
+            owner=self.batch.order.key,
+            trace=trace,
         )
         try:
             async with generation:

@@ -29,7 +29,7 @@ def as_response(exc: XylemError, scope: Scope) -> Response:
 def log_failure(exc: XylemError, scope: Scope) -> None:
     """Logs errors of the server or an engine. Without the message: an engine's may hold the prompt."""
     if exc.status >= 500:
-        log.warning("request_failed", x_request_id=x_request_id.of(scope), code=exc.code)
+        log.warning("request_failed", **x_request_id.names(scope), code=exc.code)
 
 
 def install(app: FastAPI) -> None:
@@ -53,5 +53,5 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, exc: Exception) -> Response:
-        log.error("request_broke", x_request_id=x_request_id.of(request.scope), exc_info=exc)
+        log.error("request_broke", **x_request_id.names(request.scope), exc_info=exc)
         return as_response(XylemError(), request.scope)

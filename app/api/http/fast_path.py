@@ -4,13 +4,13 @@ FastAPI declares these as well, for the documentation. Here they are called with
 fifth of a short request's CPU.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 
 from fastapi import FastAPI
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from app.api.http import x_request_id
+from app.api.http import request_trace, x_request_id
 from app.api.http.error_responses import as_response, log_failure
 from app.api.http.error_shape import is_anthropics
 from app.api.http.origin import Allowed, Headers, admit, check_body, granted, preflight
@@ -26,10 +26,15 @@ Handler = Callable[[ApiState, bytes, Scope, Receive], Awaitable[Response]]
 
 
 class FastPath:
-    """An ASGI app: `handlers`, by path, take POST; FastAPI takes all else. `allowed` and API keys are checked first."""
+    """An ASGI app: `handlers`, by path, take POST; FastAPI takes all else. `allowed` and API keys are checked first.
 
-    def __init__(self, app: FastAPI, handlers: Mapping[str, Handler], allowed: Allowed) -> None:
-        self._app, self._handlers, self._allowed = app, handlers, allowed
+    `traced`: the paths whose POSTs make answers.
+    """
+
+    def __init__(
+        self, app: FastAPI, handlers: Mapping[str, Handler], allowed: Allowed, traced: Container[str] = ()
+    ) -> None:
+        self._app, self._handlers, self._allowed, self._traced = app, handlers, allowed, traced
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -48,25 +53,31 @@ class FastPath:
             state: ApiState = self._app.state.xylem
             if state.settings.require_keys:
                 state.api_keys.check(scope)
+            request_trace.begin(state.tracer, self._traced, scope, headers)
             check_body(scope["method"], scope["path"], headers)
             if handler is not None:
                 direct: DirectWriter | None = scope.get("extensions", {}).get(EXTENSION)
                 raw = None if direct is None else direct.take_body(state.settings.max_body)
                 if raw is None:
                     raw = await collect(scope, receive, state.settings.max_body)
+                request_trace.body_read(scope)
                 response = await handler(state, raw, scope, receive)
                 is_whole = type(response) is Response and send is plain  # no stream, and nothing adds to it
                 if direct is None or not is_whole or not direct.respond(response):
                     await response(scope, receive, send)
+                request_trace.end(scope, response.status_code)
         except XylemError as exc:
             log_failure(exc, scope)
+            request_trace.end(scope, exc.status, exc.code)
             await as_response(exc, scope)(scope, receive, send)
         except Exception as exc:
-            log.error("request_broke", x_request_id=x_request_id.of(scope), exc_info=exc)
+            log.error("request_broke", **x_request_id.names(scope), exc_info=exc)
+            request_trace.end(scope, XylemError.status, XylemError.code)
             await as_response(XylemError(), scope)(scope, receive, send)
         else:
             if handler is None:
-                await self._app(scope, receive, send)
+                await self._app(scope, receive, request_trace.noting(scope, send))
+                request_trace.end(scope)
 
 
 def _normalised(scope: Scope, send: Send) -> tuple[Scope, Send]:

@@ -83,7 +83,7 @@ class Sse:
         """The error to be sent to a client that has the headers already."""
         if isinstance(exc, XylemError):
             return exc
-        log.error("stream_broke", x_request_id=x_request_id.of(self._scope), exc_info=exc)
+        log.error("stream_broke", **x_request_id.names(self._scope), exc_info=exc)
         return XylemError()
 
     def _fill_silence(self) -> None:

@@ -10,7 +10,9 @@ from itertools import count
 
 from starlette.types import Scope
 
+from app.api.http.request_trace import trace_of
 from app.ids import RequestId
+from app.messages import log_names
 
 HEADER = b"x-request-id"
 _IN_SCOPE = "xylem.x_request_id"  # the client's own
@@ -56,6 +58,12 @@ def named_after(scope: Scope, answer: RequestId) -> str:
     if not own and _FIELDS_IN_SCOPE in scope:
         scope[_FIELDS_IN_SCOPE][-1] = (HEADER, answer.encode())
     return own or answer
+
+
+def names(scope: Scope) -> dict[str, str]:
+    """What all log lines about a request have."""
+    trace = trace_of(scope)
+    return log_names(of(scope), "" if trace is None else trace.place.trace)
 
 
 def of(scope: Scope) -> str:

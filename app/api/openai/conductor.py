@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope
 from app.api.http import x_request_id
 from app.api.http.client_limits import check_priority
 from app.api.http.headers import explain_wanted
+from app.api.http.request_trace import trace_of
 from app.api.resumable.disconnect import client_left
 from app.api.state import ApiState
 from app.dispatch.generation import Adopted, Generation
@@ -186,6 +187,7 @@ class Conductor:
             begun=begun,
             owner=self._state.api_keys.owner(self._scope),
             x_request_id=x_request_id.own_of(self._scope) or self.id,
+            trace=trace_of(self._scope),
         )
         self._calls.append(call)
         return call

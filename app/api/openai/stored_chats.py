@@ -50,8 +50,7 @@ async def show_all(request: Request) -> Response:
         except RequestNotFound:  # deleted meanwhile
             continue
         except (ModelNotFound, RequestError) as exc:  # the pools file has changed since
-            x_request_id = found.kept.x_request_id
-            log.warning("stored_chat_not_shown", request=id_, x_request_id=x_request_id, error=exc.code)
+            log.warning("stored_chat_not_shown", request=id_, **found.kept.names, error=exc.code)
             continue
         left -= len(shown[id_])
     first, last = (next(iter(shown)), next(reversed(shown))) if shown else (None, None)

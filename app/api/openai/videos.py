@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from app.api.http import answer_schemas, x_request_id
 from app.api.http.client_limits import check_priority
+from app.api.http.request_trace import place_of, trace_of
 from app.api.openai.files import listed
 from app.api.openai.form import read_form
 from app.api.openai.picture_files import kept_file
@@ -48,7 +49,7 @@ async def create(request: Request) -> Response:
     now, key = clock.now(), state.api_keys.owner(scope)
     id_ = new_request_id(plan.prefix, state.dispatcher.api)
     named = x_request_id.named_after(scope, id_)
-    kept = KeptRequest(id_, KIND, body.understood(), now, now + plan.timeout_s, key, True, named)
+    kept = KeptRequest(id_, KIND, body.understood(), now, now + plan.timeout_s, key, True, named, trace=place_of(scope))
     await patiently(state, lambda: state.resumable_store.put(kept))
     name, life_s = state.keys.videos_of(key), plan.timeout_s + state.settings.keep_s
     await state.wire.execute(
@@ -58,7 +59,7 @@ async def create(request: Request) -> Response:
             ("EXPIRE", name, round(life_s) + 60, "NX"),
         ]
     )
-    start(state, kept, plan, allowance)
+    start(state, kept, plan, allowance, trace_of(scope))
     return _json(as_object(kept, body, plan, [], state.settings.media_keep_s))
 
 

@@ -128,7 +128,7 @@ class AnswerOwner:
     async def _take(self, request: RequestId, owner: ApiId) -> None:
         found = await self._resumable_store.adopt(request, owner)
         if found is not None and request not in self._running:
-            log.warning("request_adopted", request=request, x_request_id=found.kept.x_request_id, of=owner)
+            log.warning("request_adopted", request=request, **found.kept.names, of=owner)
             self._run(request, found.epoch, self._resume(found))
 
     async def _resume(self, found: Found) -> None:
@@ -136,7 +136,7 @@ class AnswerOwner:
         try:
             batches = await self._resumable_store.written(kept.id)
         except StoreDown as exc:  # it will be found idle, and taken again
-            log.warning("adopted_answer_not_read", request=kept.id, x_request_id=kept.x_request_id, error=exc.message)
+            log.warning("adopted_answer_not_read", request=kept.id, **kept.names, error=exc.message)
             return
         out: dict[int, ChoiceOutput] = {}
         for event in (event for batch in batches for event in batch):
@@ -167,7 +167,7 @@ class AnswerOwner:
         except XylemError as exc:
             last = Failed(kept.id, 0, exc.code, exc.message)
         except Exception as exc:
-            log.error("kept_answer_broke", request=kept.id, x_request_id=kept.x_request_id, exc_info=exc)
+            log.error("kept_answer_broke", request=kept.id, **kept.names, exc_info=exc)
             last = Failed(kept.id, 0, XylemError.code, XylemError().message)
         refused = not batches and isinstance(last, Failed) and last.code in REFUSALS
         batches.append(encode([last]))
@@ -182,9 +182,7 @@ class AnswerOwner:
                 await self._resumable_store.note(kept, epoch, batches, ended=ended, **how)
                 break
             except StoreDown as exc:  # later events wait
-                log.warning(
-                    "kept_answer_not_written", request=kept.id, x_request_id=kept.x_request_id, error=exc.message
-                )
+                log.warning("kept_answer_not_written", request=kept.id, **kept.names, error=exc.message)
                 await asyncio.sleep(_RETRY_S)
         self.wrote(kept.id).set()
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from starlette.types import Receive, Scope
 
 from app.api.http import x_request_id
+from app.api.http.request_trace import place_of, trace_of
 from app.api.resumable.disconnect import client_left
 from app.api.resumable.replay import Replay
 from app.api.resumable.store import REFUSALS, Found
@@ -24,6 +25,7 @@ from app.openai.schemas import GenerationRequest
 from app.openai.validation import parse
 from app.store import clock
 from app.telemetry import logger
+from app.tracing.request_trace import RequestTrace
 
 log = logger(__name__)
 
@@ -71,7 +73,7 @@ async def placed_call(
     try:
         return await call.__aenter__()
     except (NoWorker, Saturated) as exc:
-        log.info("another_model_answers", refused=plan.model.name, x_request_id=x_request_id.of(scope), why=exc.code)
+        log.info("another_model_answers", refused=plan.model.name, **x_request_id.names(scope), why=exc.code)
         return new_call(state, scope, receive, await other())
 
 
@@ -84,6 +86,7 @@ def new_call(state: ApiState, scope: Scope, receive: Receive, plan: GenerationPl
         allowance=state.api_keys.allowance(scope),
         owner=state.api_keys.owner(scope),
         x_request_id=x_request_id.own_of(scope),
+        trace=trace_of(scope),
     )
     x_request_id.named_after(scope, call.id)
     return call
@@ -116,7 +119,7 @@ async def begin_or_join(
     first = await patiently(state, lambda: _put(state, kept, join, read))
     if first != kept.id:
         return await _read(state, first, kind, body, scope, plan, 0)
-    return start(state, kept, plan, allowance)
+    return start(state, kept, plan, allowance, trace_of(scope))
 
 
 async def patiently(state: ApiState, ask: Callable[[], Awaitable[T]]) -> T:
@@ -147,7 +150,10 @@ def new_kept(
     named = x_request_id.named_after(scope, id_)
     raw, chat = body.understood(), body.stored_chat()
     media = [sample.media for sample in plan.samples.values()]
-    return KeptRequest(id_, kind, raw, now, now + plan.timeout_s, key, background, named, chat=chat, media=media)
+    return KeptRequest(
+        id_, kind, raw, now, now + plan.timeout_s, key, background, named, chat=chat, media=media,
+        trace=place_of(scope),
+    )  # fmt: skip
 
 
 async def give_up(state: ApiState, request: RequestId, scope: Scope) -> None:
@@ -155,12 +161,16 @@ async def give_up(state: ApiState, request: RequestId, scope: Scope) -> None:
     try:
         await state.answer_owner.cancel(request)
     except StoreDown as exc:
-        log.warning("not_cancelled", request=request, x_request_id=x_request_id.of(scope), error=exc.message)
+        log.warning("not_cancelled", request=request, **x_request_id.names(scope), error=exc.message)
 
 
-def start(state: ApiState, kept: KeptRequest, plan: GenerationPlan, allowance: Quota | None) -> Replay:
-    """Begins the answer to a request that is in Redis."""
+def start(
+    state: ApiState, kept: KeptRequest, plan: GenerationPlan, allowance: Quota | None, trace: RequestTrace | None
+) -> Replay:
+    """Begins the answer to a request that is in Redis. `trace`: the request's, which ends with the answer."""
     begun = Adopted(kept.id, kept.created)
+    if trace is not None:
+        trace.ends_with_answer = True
     call = Generation(
         plan,
         dispatcher=state.dispatcher,
@@ -168,6 +178,7 @@ def start(state: ApiState, kept: KeptRequest, plan: GenerationPlan, allowance: Q
         begun=begun,
         owner=kept.key,
         x_request_id=kept.x_request_id,
+        trace=trace,
     )
     state.answer_owner.start(kept, call)
     allowed = {} if allowance is None else allowance.headers()

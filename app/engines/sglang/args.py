@@ -16,6 +16,7 @@ from app.engines.sglang.diffusion import check_settings, diffuses
 from app.engines.sglang.events import event_config
 from app.errors import SettingsError
 from app.pools import Pool
+from app.tracing.environment import engines_endpoint, engines_environment
 
 _ENVIRONMENT = {
     "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # for the few tokens that nobody uses: CONTEXT_SPARE
@@ -32,6 +33,7 @@ _DEFAULTS = {
     "load_snapshot_publish_interval": 1,  # what `stats` reads
     "watchdog_timeout": 1e9,  # a step that hangs is ours to notice: XYLEM_STALL_S
 }
+_TRACES = {"SGLANG_TRACE_LEVEL": "2"}  # without a span for each token
 # Two threads compute slower than one here, and waiting ones burn a core.
 _CPU_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "TORCH_COMPILE_DISABLE": "1"}
 _CPU_DEFAULTS = {
@@ -101,11 +103,18 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
         **_handoff(pool, on_cpu=on_cpu),
         **_lora(given, on_cpu=on_cpu),
         **_tiers(pool, on_cpu=on_cpu),
+        **_tracing(),
         **given,
         **fixed,
     }
     ours = _ENVIRONMENT | (_CPU_ENVIRONMENT | _cores(pool.data_parallel_size) if on_cpu else {})
-    return EngineArgs({**ours, **environment}, fields)
+    return EngineArgs({**ours, **engines_environment(), **_TRACES, **environment}, fields)
+
+
+def _tracing() -> dict[str, Any]:
+    """Raises: SettingsError."""
+    endpoint = engines_endpoint()
+    return {"enable_trace": True, "otlp_traces_endpoint": endpoint} if endpoint else {}
 
 
 def _tiers(pool: Pool, *, on_cpu: bool) -> dict[str, Any]:

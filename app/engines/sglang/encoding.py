@@ -24,7 +24,13 @@ async def vectors(engine: Engine, request: EncodeRequest) -> bytes:
 
 
 async def _vector(engine: Engine, request: EncodeRequest, tokens: list[int]) -> bytes:
-    asked = EmbeddingReqInput(input_ids=tokens, rid=new_id(), priority=request.priority, dimensions=request.dimensions)
+    asked = EmbeddingReqInput(
+        input_ids=tokens,
+        rid=new_id(),
+        priority=request.priority,
+        dimensions=request.dimensions,
+        external_trace_header=request.trace_headers,
+    )
     async with aclosing(engine.tokenizer_manager.generate_request(asked, None)) as outputs:
         async for out in outputs:
             numbers = array("f", out["embedding"])

@@ -104,6 +104,7 @@ async def run(
         cache_salt=request.cache_salt,
         lora_path=request.adapter,
         routed_dp_rank=request.rank if engine.server_args.dp_size > 1 else None,
+        external_trace_header=request.trace_headers,
         **logprob_arguments(choice.sampling),
         **_room(request.handoff, index),
         **media,

@@ -9,6 +9,7 @@ import yaml
 
 from app.errors import SettingsError
 from app.pools import Pool
+from app.tracing.environment import engines_endpoint
 
 # What AutoDeploy decides itself: it refuses these.
 _NOT_AUTODEPLOY = (
@@ -91,6 +92,7 @@ def _defaults(pool: Pool, said: Mapping[str, Any]) -> dict[str, Any]:
         _TRANSCEIVER if pool.role != "both" else {},
         _CONTEXT_ONLY if pool.role == "prefill" else {},
         _LORA if said.get("enable_lora") else {},
+        {"otlp_traces_endpoint": endpoint} if (endpoint := engines_endpoint()) else {},
         _CONNECTOR if said.get("kv_connector_config") is not None else {},
     )
 

@@ -202,6 +202,7 @@ class Run:
                 conversation_params=ConversationParams(conversation_id=session) if session else None,
                 cache_salt=request.cache_salt,
                 priority=priority(request.priority),
+                trace_headers=request.trace_headers,
             )
         except ValueError as exc:
             raise RequestError(str(exc)) from exc

@@ -24,6 +24,7 @@ from app.engines.vllm.tiers.config import BOTH, with_tiers
 from app.errors import SettingsError
 from app.messages import Role, Task
 from app.pools import Pool
+from app.tracing.environment import engines_endpoint, engines_environment
 
 _ENVIRONMENT = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # fork is unsafe, since a worker has threads
@@ -97,6 +98,8 @@ def engine_args(pool: Pool, address: str, embeddings: str = "") -> EngineArgs:
     _add_pictures(given, pool.role, embeddings)
     hands_over = _add_transfer(given, pool)
     given.setdefault("structured_outputs_config", {})
+    if endpoint := engines_endpoint():
+        given.setdefault("otlp_traces_endpoint", endpoint)
     makers: dict[str, Callable[..., Any]] = {
         "kv_events_config": partial(
             _kv_events_config, several=pool.data_parallel_size > 1 or bool(given.get("enable_elastic_ep"))
@@ -119,7 +122,7 @@ def engine_args(pool: Pool, address: str, embeddings: str = "") -> EngineArgs:
     fields = {**_defaults(pool), **(_cpu_defaults(given) if current_platform.is_cpu() else {}), **given, **fixed}
     eager = current_platform.is_cpu() and fields["enforce_eager"]
     ours = {**_ENVIRONMENT, "VLLM_LOGGING_LEVEL": log_level(), **(_CPU_EAGER_ENVIRONMENT if eager else {})}
-    ours |= _runner(fields)
+    ours |= _runner(fields) | engines_environment()
     if hands_over:
         ours |= _FORCE_ENVIRONMENT | _side_channel(address, pool.data_parallel_size)
         fields["logits_processors"] = [*(fields.get("logits_processors") or ()), _FORCE]

@@ -21,6 +21,7 @@ async def vectors(engine: AsyncLLM, request: EncodeRequest) -> bytes:
         params=PoolingParams(task=request.task, dimensions=request.dimensions),
         priority=request.priority,
         data_parallel_rank=dp_rank(engine, request),
+        trace_headers=request.trace_headers,
     )
     try:
         made = [await asked(id_, tokens_input(one)) for id_, one in zip(ids, request.inputs, strict=True)]

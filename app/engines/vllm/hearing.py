@@ -36,7 +36,12 @@ async def heard(
     # In vLLM's own thread: the spectrum takes 30 ms, in which no other answer would go on.
     (made,) = await engine.renderer.render_cmpl_async([prompt])
     outputs = engine.generate(
-        made, params, request.id, priority=request.priority, data_parallel_rank=_rank(engine, request)
+        made,
+        params,
+        request.id,
+        priority=request.priority,
+        data_parallel_rank=_rank(engine, request),
+        trace_headers=request.trace_headers,
     )
     async with aclosing(outputs):
         async for out in outputs:

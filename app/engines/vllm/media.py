@@ -65,7 +65,7 @@ async def encoded(engine: AsyncLLM, folder: EmbeddingFolder, request: PictureReq
         "multi_modal_data": {"image": [_picture(request.picture)]},
         "multi_modal_uuids": {"image": [name]},
     }
-    outputs = engine.generate(prompt, SamplingParams(max_tokens=1), request.id)
+    outputs = engine.generate(prompt, SamplingParams(max_tokens=1), request.id, trace_headers=request.trace_headers)
     async with aclosing(outputs):
         async for out in outputs:
             if list(out.prompt_token_ids or ()) != request.placeholders:

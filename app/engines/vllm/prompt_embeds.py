@@ -39,7 +39,13 @@ async def embedded(
     are_tokens = [not begin <= place < end for place in range(len(request.prompt))]
     prompt = embeds_input(rows, cache_salt=request.cache_salt, prompt_token_ids=request.prompt, is_token_ids=are_tokens)
     outputs = engine.generate(
-        prompt, params, request.id, lora_request=lora, priority=request.priority, data_parallel_rank=rank
+        prompt,
+        params,
+        request.id,
+        lora_request=lora,
+        priority=request.priority,
+        data_parallel_rank=rank,
+        trace_headers=request.trace_headers,
     )
     async with aclosing(outputs):
         async for out in outputs:

@@ -151,6 +151,7 @@ def run(
         lora_request=lora,
         priority=request.priority,
         data_parallel_rank=dp_rank(engine, request),
+        trace_headers=request.trace_headers,
     )
     return checked(outputs, request) if request.media else outputs
 

@@ -31,11 +31,12 @@ from app.openai.transcription.request import TranscriptionRequest, TranslationRe
 from app.openai.transcription.writer import TranscriptionWriter, done_event
 
 router = APIRouter()
+PATHS = _TRANSCRIPTIONS, _TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translations"
 _FIELD = 16 * 2**10  # bytes of a field
 
 
 @router.post(
-    "/v1/audio/transcriptions",
+    _TRANSCRIPTIONS,
     openapi_extra=form_schema(TranscriptionRequest, "file"),
     responses=answer_schemas.TRANSCRIPT,
 )
@@ -44,9 +45,7 @@ async def transcriptions(request: Request) -> Response:
     return await _handle(request, TranscriptionRequest, "transcribe")
 
 
-@router.post(
-    "/v1/audio/translations", openapi_extra=form_schema(TranslationRequest, "file"), responses=answer_schemas.TRANSCRIPT
-)
+@router.post(_TRANSLATIONS, openapi_extra=form_schema(TranslationRequest, "file"), responses=answer_schemas.TRANSCRIPT)
 async def translations(request: Request) -> Response:
     """What is said in a sound, in English."""
     return await _handle(request, TranslationRequest, "translate")

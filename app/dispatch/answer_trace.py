@@ -1,0 +1,86 @@
+"""What an answer adds to its request's trace: attributes by OpenTelemetry's conventions for generative AI, and spans.
+
+No text of a prompt or an answer: no stop strings either.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from app.dispatch.attempt_spans import attempt_spans
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.inflight import InFlight
+from app.ids import RequestId
+from app.messages import Task
+from app.tracing.request_trace import RequestTrace
+from app.tracing.span import Attribute, SpanEvent
+
+# What the conventions name is named so; they have no names for the others.
+_OPERATIONS: Mapping[Task, str] = {
+    "generate": "chat",
+    "embed": "embeddings",
+    "classify": "classify",
+    "image": "generate_content",
+    "transcribe": "transcribe",
+}
+_TEXT, _TEXTS_PATH = "text_completion", "/v1/completions"
+
+
+def add_answer(
+    trace: RequestTrace,
+    plan: GenerationPlan,
+    answer: RequestId,
+    in_flight: Sequence[InFlight],
+    tokens: tuple[int, int, int],
+    first_token: float | None,
+    error: str,
+) -> None:
+    """At the answer's end. `tokens`: of prompts, of these cached, of the answer. `error`: its code; "": it is whole.
+
+    `first_token`: when the answer's first token was here, seconds since the epoch; None: it has none.
+    """
+    operation = _TEXT if trace.path == _TEXTS_PATH else _OPERATIONS[plan.model.task]
+    trace.name = f"{operation} {plan.model.name}"
+    trace.attributes |= _attributes(plan, operation, answer, tokens)
+    if in_flight:
+        trace.attributes["xylem.x_request_id"] = in_flight[0].job.x_request_id
+    if first_token is not None:
+        trace.events.append(SpanEvent("first_token", first_token))
+    for inflight in in_flight:
+        inflight.log_attempt(error)
+        attempts = inflight.log.attempts if inflight.log is not None else []
+        alone = len(in_flight) == len(attempts) == 1  # else nobody knows whose token it is
+        for attempt in attempts:
+            trace.spans += attempt_spans(attempt, trace.place.span, first_token if alone else None)
+
+
+def _attributes(
+    plan: GenerationPlan, operation: str, answer: RequestId, tokens: tuple[int, int, int]
+) -> dict[str, Attribute]:
+    prompt, cached, completion = tokens
+    made: dict[str, Attribute] = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": "xylem",
+        "gen_ai.request.model": plan.model.name,
+        "gen_ai.response.model": plan.model.name,
+        "gen_ai.response.id": answer,
+        "gen_ai.usage.input_tokens": prompt,
+        "gen_ai.usage.cache_read.input_tokens": cached,
+        "gen_ai.usage.output_tokens": completion,
+    }
+    return made | _sampling(plan) if plan.model.task == "generate" else made
+
+
+def _sampling(plan: GenerationPlan) -> dict[str, Attribute]:
+    s = plan.sampling[0]
+    made: dict[str, Attribute] = {
+        "gen_ai.request.choice.count": plan.choices,
+        "gen_ai.request.max_tokens": s.max_tokens,
+        "gen_ai.request.temperature": s.temperature,
+        "gen_ai.request.top_p": s.top_p,
+        "gen_ai.request.presence_penalty": s.presence_penalty,
+        "gen_ai.request.frequency_penalty": s.frequency_penalty,
+    }
+    if s.top_k:
+        made["gen_ai.request.top_k"] = s.top_k
+    if s.seed is not None:
+        made["gen_ai.request.seed"] = s.seed
+    return made

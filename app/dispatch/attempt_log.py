@@ -1,0 +1,57 @@
+"""The attempts of one prompt of a traced request."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from app.messages import Job, StageKind, Timing, TracePlace
+from app.routing.candidates import Decision
+from app.store import clock
+from app.tracing.traceparent import new_span_id
+
+
+class Attempt(Struct, frozen=True):
+    """One try to answer a prompt; times in seconds since the epoch, by Redis' clock."""
+
+    number: int  # from 1
+    span: str  # the id of its span, which its engines know as their parent
+    job: Job
+    began: float
+    placed: float  # before `began`: never
+    ended: float
+    decisions: Mapping[StageKind, Decision]  # about its stages
+    timings: Sequence[Timing]  # of its workers; that of an earlier attempt's prefill worker may be among them
+    error: str = ""  # why it ended without an answer
+
+
+class AttemptLog:
+    """Notes each attempt at its end. Used by nothing that runs per token."""
+
+    def __init__(self, place: TracePlace) -> None:
+        self._place = place
+        self.attempts: list[Attempt] = []
+        self._begin()
+
+    @property
+    def traceparent(self) -> str:
+        """Of the attempt that runs."""
+        return replace(self._place, span=self._span).traceparent
+
+    def ended(
+        self,
+        job: Job,
+        number: int,
+        placed: float,
+        decisions: Mapping[StageKind, Decision],
+        timings: Sequence[Timing],
+        error: str,
+    ) -> None:
+        """The attempt that runs has ended; the next one begins, if there is one. Arguments as in `Attempt`."""
+        self.attempts.append(
+            Attempt(number, self._span, job, self._began, placed, clock.now(), decisions, timings, error)
+        )
+        self._begin()
+
+    def _begin(self) -> None:
+        self._span, self._began = new_span_id(), clock.now()

@@ -1,0 +1,60 @@
+"""W3C's header is read as W3C says, and whatever else stands there begins a new trace."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from app.ids import ApiId, RequestId
+from app.messages import Job, Sampling, TracePlace
+from app.tracing.traceparent import Caller, new_span_id, new_trace_id, read
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@pytest.mark.parametrize(("header", "sampled"), [
+    (f"00-{TRACE}-{SPAN}-01", True),
+    (f"00-{TRACE}-{SPAN}-00", False),
+    (f"00-{TRACE}-{SPAN}-02", False),
+    (f"00-{TRACE}-{SPAN}-ff", True),
+    (f"01-{TRACE}-{SPAN}-01", True),
+    (f"cc-{TRACE}-{SPAN}-01-what-the-future-brings", True),
+])  # fmt: skip
+def test_a_well_formed_header_names_its_caller(header: str, *, sampled: bool) -> None:
+    """Of a later version what stands behind the fields is not understood, and no harm."""
+    assert read(header.encode()) == Caller(TRACE, SPAN, sampled)
+
+
+@pytest.mark.parametrize("header", [
+    "",
+    f"ff-{TRACE}-{SPAN}-01",
+    f"00-{TRACE}-{SPAN}-01-more",
+    f"cc-{TRACE}-{SPAN}-01more",
+    f"00-{'0' * 32}-{SPAN}-01",
+    f"00-{TRACE}-{'0' * 16}-01",
+    f"00-{TRACE.upper()}-{SPAN}-01",
+    f"00-{TRACE[1:]}-{SPAN}-01",
+    f"00-{TRACE}-{SPAN}-1",
+    f" 00-{TRACE}-{SPAN}-01",
+])  # fmt: skip
+def test_any_other_header_has_no_caller(header: str) -> None:
+    assert read(header.encode()) is None
+
+
+@given(st.binary())
+def test_no_bytes_break_it(header: bytes) -> None:
+    read(header)
+
+
+def test_what_is_passed_on_is_well_formed() -> None:
+    for sampled in (True, False):
+        place = TracePlace(new_trace_id(), new_span_id(), SPAN, sampled)
+        assert read(place.traceparent.encode()) == Caller(place.trace, place.span, sampled)
+
+
+def test_log_lines_name_the_trace_where_there_is_one() -> None:
+    place = TracePlace(TRACE, SPAN)
+    job = Job(RequestId("r"), 0, ApiId("a"), [1], Sampling(1), 2e9, x_request_id="mine")
+    assert job.names == {"x_request_id": "mine"}
+    traced = replace(job, traceparent=place.traceparent)
+    assert traced.names == {"x_request_id": "mine", "trace_id": TRACE}

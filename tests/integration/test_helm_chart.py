@@ -1,0 +1,217 @@
+"""The chart of ops/helm: what it refuses, and that what it makes is valid and fits together."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from app.pools_file import load_pools
+from app.settings import Settings, load_settings
+from tests.helm import (
+    CHART,
+    EXAMPLES,
+    VERSIONS,
+    containers,
+    helm,
+    named,
+    needs_helm,
+    of_kind,
+    pods,
+    ports,
+    rendered,
+    selected,
+)
+
+pytestmark = needs_helm
+
+CUSTOM = {"ServiceMonitor", "PodMonitor", "ScaledObject"}  # their schemas come with their operators
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_helm_finds_nothing_to_warn_of(example: str) -> None:
+    done = helm("lint", "--strict", str(CHART), "-f", str(EXAMPLES[example]))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_kubernetes_takes_every_manifest(example: str, version: str) -> None:
+    docs = rendered(example, version=version)
+    for doc in docs:
+        if doc["kind"] not in CUSTOM:
+            kubernetes_validate.validate(doc, version, strict=True)
+    assert {"Deployment", "Service", "ConfigMap", "NetworkPolicy", "PodDisruptionBudget"} <= {d["kind"] for d in docs}
+
+
+def test_the_examples_show_every_kind_of_object() -> None:
+    assert {doc["kind"] for example in EXAMPLES for doc in rendered(example)} >= CUSTOM | {
+        "HorizontalPodAutoscaler", "PersistentVolumeClaim", "Secret", "StatefulSet",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("api.replica=2", "/api/replica"),
+        ("api.replicas=0", "/api/replicas"),
+        ("workers.decode-pool-a.gpus=two", "/workers/decode-pool-a/gpus"),
+        ("workers.decode-pool-a.gpu=2", "/workers/decode-pool-a/gpu"),
+        ("workers.decode-pool-b.gpus=2", "workers.decode-pool-b"),
+        ("workers.decode-pool-a.keda.minReplicas=1", "maxReplicas"),
+        ("workers.decode-pool-a.shm=lots", "/workers/decode-pool-a/shm"),
+        ("poolsFile.pools=null", "/poolsFile"),
+        ("poolsFile.pools.Pool_B.model=m,poolsFile.pools.Pool_B.engine=mock", "Pool_B"),
+        ("poolsFile.pools.batch.model=m,poolsFile.pools.batch.engine=mock", "batch"),
+        ("poolsFile.pools.pool-b.model=m", "/poolsFile/pools/pool-b"),
+        ("settings.XYLEM_ADMIN_KEY=key", "/settings/XYLEM_ADMIN_KEY"),
+        ("settings.XYLEM_REDIS_URL=redis://somewhere", "/settings/XYLEM_REDIS_URL"),
+        ("settings.XYLEM_DRAIN_TIMEOUT_S=soon", "/settings/XYLEM_DRAIN_TIMEOUT_S"),
+        ("settings.LOG_LEVEL=debug", "LOG_LEVEL"),
+        ("redis.secret=mine", "redis.secret"),
+        ("valkey.enabled=false", "redis.secret"),
+        ("valkey.seed=short", "/valkey/seed"),
+        ("flower.enabled=true", "flower.envSecret"),
+        ("api.hpa.minReplicas=1,api.hpa.maxReplicas=2,api.hpa.cpuPercent=70", "api.resources.requests.cpu"),
+        ("data.size=", "data.size"),
+        ("models.sise=1Gi", "/models/sise"),
+        ("monitoring.interval=often", "/monitoring/interval"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_key(wrong: str, says: str) -> None:
+    done = helm("template", "xylem", str(CHART), "-f", str(EXAMPLES["cpu"]), "--set", wrong)
+    assert done.returncode != 0
+    assert says in done.stderr
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_xylem_reads_the_pools_as_they_were_given(example: str, tmp_path: Path) -> None:
+    config = named(rendered(example), "ConfigMap", "xylem-pools")
+    file = tmp_path / "pools.yaml"
+    file.write_text(config["data"]["pools.yaml"])
+    given = tmp_path / "given.yaml"
+    given.write_text(yaml.safe_dump(yaml.safe_load(EXAMPLES[example].read_text())["poolsFile"]))
+    assert load_pools(file) == load_pools(given)
+    deployed = {
+        container["command"][-1] for container in containers(rendered(example)) if container["name"] == "worker"
+    }
+    assert deployed == set(load_pools(file).pools)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_variable_is_a_setting_that_can_be_read(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    docs = rendered(example)
+    shared = named(docs, "ConfigMap", "xylem-settings")["data"]
+    own = {entry["name"] for container in containers(docs) for entry in container.get("env", [])}
+    assert {f"XYLEM_{name.upper()}" for name in Settings.model_fields} >= shared.keys() | own
+    assert own == {"XYLEM_REDIS_URL", "XYLEM_ADDRESS", "XYLEM_WORKER_PORT"}
+    for name, value in shared.items():
+        monkeypatch.setenv(name, value)
+    assert load_settings().pools_file == Path("/etc/xylem/pools.yaml")
+
+
+def test_large_numbers_stay_whole() -> None:
+    """Helm reads numbers of values as floats: 209715200 could become 2.097152e+08."""
+    docs = rendered("cpu", "--set", "settings.XYLEM_MAX_FILE=209715200")
+    assert named(docs, "ConfigMap", "xylem-settings")["data"]["XYLEM_MAX_FILE"] == "209715200"
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_what_points_at_pods_finds_them_and_their_ports(example: str) -> None:
+    docs = rendered(example)
+    for doc in docs:
+        kind, spec = doc["kind"], doc.get("spec", {})
+        aims: list[tuple[dict[str, str], list[Any]]] = []  # labels, and named ports
+        if kind == "Service":
+            aims = [(spec["selector"], [port["targetPort"] for port in spec["ports"]])]
+        elif kind in ("Deployment", "StatefulSet", "PodDisruptionBudget"):
+            aims = [(spec["selector"]["matchLabels"], [])]
+        elif kind == "PodMonitor":
+            aims = [(spec["selector"]["matchLabels"], [end["port"] for end in spec["podMetricsEndpoints"]])]
+        elif kind == "NetworkPolicy":
+            rules = spec.get("ingress", [])
+            aims = [(spec["podSelector"]["matchLabels"], [p["port"] for rule in rules for p in rule.get("ports", [])])]
+        elif kind == "ServiceMonitor":
+            (service,) = (
+                service for service in of_kind(docs, "Service")
+                if spec["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+            )  # fmt: skip
+            assert {end["port"] for end in spec["endpoints"]} <= {port["name"] for port in service["spec"]["ports"]}
+        elif kind in ("HorizontalPodAutoscaler", "ScaledObject"):
+            assert "replicas" not in named(docs, "Deployment", spec["scaleTargetRef"]["name"])["spec"]
+        for labels, wanted in aims:
+            found = selected(docs, labels)
+            assert found, f"{kind} {doc['metadata']['name']} selects no pod"
+            assert all(set(wanted) <= ports(pod) for pod in found)
+            if kind in ("Deployment", "StatefulSet"):
+                assert found == [spec["template"]]  # and no other's
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_what_pods_refer_to_is_made_or_named_in_the_values(example: str) -> None:
+    docs = rendered(example)
+    made = {(doc["kind"], doc["metadata"]["name"]) for doc in docs}
+    values = EXAMPLES[example].read_text()
+    wanted: set[tuple[str, str]] = set()
+    for pod in pods(docs):
+        for volume in pod["spec"]["volumes"]:
+            for source, key, kind in (
+                ("configMap", "name", "ConfigMap"),
+                ("secret", "secretName", "Secret"),
+                ("persistentVolumeClaim", "claimName", "PersistentVolumeClaim"),
+            ):
+                if source in volume:
+                    wanted.add((kind, volume[source][key]))
+        for container in pod["spec"]["containers"]:
+            names = {volume["name"] for volume in pod["spec"]["volumes"]} | {"data"}  # of the StatefulSet's template
+            assert {mount["name"] for mount in container["volumeMounts"]} <= names
+            probes = [container[key] for key in container if key.endswith("Probe")]
+            assert {(p.get("httpGet") or p["tcpSocket"])["port"] for p in probes} <= ports(pod)
+            for source in container.get("envFrom", []):
+                wanted |= {("ConfigMap", ref["name"]) for key, ref in source.items() if key == "configMapRef"}
+                wanted |= {("Secret", ref["name"]) for key, ref in source.items() if key == "secretRef"}
+            for entry in container.get("env", []):
+                if ref := entry.get("valueFrom", {}).get("secretKeyRef"):
+                    wanted.add(("Secret", ref["name"]))
+                    if secrets := [d for d in of_kind(docs, "Secret") if d["metadata"]["name"] == ref["name"]]:
+                        assert ref["key"] in secrets[0]["stringData"]
+    assert {name for kind, name in wanted - made if not re.search(rf"\b{name}\b", values)} == set()
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_no_container_has_more_rights_than_it_needs(example: str) -> None:
+    for pod in pods(rendered(example)):
+        spec = pod["spec"]
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["enableServiceLinks"] is False  # a Service `xylem` would set XYLEM_PORT=tcp://…
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] > 0
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+            }  # fmt: skip
+
+
+def test_grace_periods_and_probes_follow_from_the_settings() -> None:
+    docs = rendered("cpu", "--set-json", 'settings={"XYLEM_DRAIN_TIMEOUT_S": 119.5, "XYLEM_STALL_S": 95}')
+    grace = {
+        pod["spec"]["containers"][0]["name"]: pod["spec"].get("terminationGracePeriodSeconds") for pod in pods(docs)
+    }
+    assert grace == {"api": 120 + 5 + 30, "batch": 120 + 30, "worker": 2 * 120 + 60, "valkey": None}
+    (worker,) = (container for container in containers(docs) if container["name"] == "worker")
+    assert worker["livenessProbe"]["failureThreshold"] * worker["livenessProbe"]["periodSeconds"] > 95
+    assert named(docs, "ConfigMap", "xylem-settings")["data"]["XYLEM_DRAIN_TIMEOUT_S"] == "119.5"
+    default = Settings.model_fields["drain_timeout_s"].default
+    (api, *_) = (pod for pod in pods(rendered("cpu")) if "api" in pod["spec"]["containers"][0]["name"])
+    assert api["spec"]["terminationGracePeriodSeconds"] == default + 5 + 30
+
+
+def test_another_models_pool_restarts_no_worker() -> None:
+    before = rendered("cpu", "--set", "valkey.seed=" + "s" * 24)
+    extra = "poolsFile.pools.pool-b.model=other,poolsFile.pools.pool-b.engine=mock"
+    after = rendered("cpu", "--set", f"valkey.seed={'s' * 24},{extra}")
+    changed = {pod["spec"]["containers"][0]["name"] for pod in pods(before) if pod not in pods(after)}
+    assert changed == {"api", "batch", "valkey"}

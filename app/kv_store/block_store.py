@@ -31,7 +31,7 @@ class BlockStore(Protocol):
     def get(self, path: str) -> bytes | None:
         """None if there is none."""
 
-    def put(self, path: str, data: bytes, used: float) -> None:
+    def put(self, path: str, data: bytes | bytearray, used: float) -> None:
         """All or nothing: others see all of it, or none. `used`: as `Stored` will have it, if that can be chosen."""
 
     def touch(self, path: str, used: float) -> None:
@@ -59,7 +59,7 @@ class FolderStore:
         except FileNotFoundError:
             return None
 
-    def put(self, path: str, data: bytes, used: float) -> None:
+    def put(self, path: str, data: bytes | bytearray, used: float) -> None:
         whole = self._root / path
         part = whole.with_name(f"{whole.name}.{secrets.token_hex(4)}.part")
         _make_private(whole.parent)
@@ -110,7 +110,7 @@ class BucketStore:
         except FileNotFoundError:
             return None
 
-    def put(self, path: str, data: bytes, used: float) -> None:  # noqa: ARG002
+    def put(self, path: str, data: bytes | bytearray, used: float) -> None:  # noqa: ARG002
         self._fs.pipe_file(f"{self._root}/{path}", data)
 
     def touch(self, path: str, used: float) -> None:  # noqa: ARG002

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 _PLAIN, _SECRET = b"XKV1", b"XKE1"  # what a stored block begins with: the format, and its version
-_SUM, _NONCE = 16, 12  # bytes
+_SUM, _NONCE, _TAG = 16, 12, 16  # bytes
 _KEY = 32
 
 
@@ -26,12 +26,16 @@ class BlockSeal:
     def __init__(self, key: bytes | None = None) -> None:
         self._cipher = None if key is None else _cipher(key)
 
-    def close(self, name: bytes, data: bytes | memoryview) -> bytes:
+    def close(self, name: bytes, data: bytes | memoryview) -> bytes | bytearray:
         """`name`: of the block, which its content depends on."""
         if self._cipher is None:
             return b"".join((_PLAIN, _sum(name, data), data))
         nonce = os.urandom(_NONCE)
-        return b"".join((_SECRET, nonce, self._cipher.encrypt(nonce, data, name)))
+        head = _SECRET + nonce
+        sealed = bytearray(len(head) + len(data) + _TAG)  # all at once: a second copy took ten times as long
+        sealed[: len(head)] = head
+        self._cipher.encrypt_into(nonce, data, name, memoryview(sealed)[len(head) :])
+        return sealed
 
     def open(self, name: bytes, stored: bytes) -> memoryview | bytes:
         """The data. Raises: Damaged, also for a block that was closed with another key, or with none."""

@@ -42,7 +42,7 @@ def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
             for ids in prompts * 2:  # loaded once before it counts
                 ask(client, system.model, ids)
         pairs = []
-        for turn in range(2 if quick else 5):
+        for turn in range(4 if quick else 10):
             for number, ids in enumerate(prompts):
                 say(f"turn {turn + 1}, prompt {number + 1}")
                 order = _KINDS if (turn + number) % 2 else _KINDS[::-1]  # neither is always the first

@@ -71,6 +71,8 @@ def _cipher(key: bytes) -> "AESGCM":
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError as exc:
         raise SettingsError("tiers.key_file: encryption needs the package cryptography") from exc
+    if not hasattr(AESGCM, "encrypt_into"):
+        raise SettingsError("tiers.key_file: encryption needs a later version of the package cryptography")
     return AESGCM(key)
 
 

@@ -173,7 +173,7 @@ def test_it_is_nobodys_request(clean: Stack) -> None:
 
     def counted() -> dict[str, str]:
         lines = httpx.get(f"{clean.url}/metrics").text.splitlines()
-        names = ("xylem_requests_total", "xylem_prompt_tokens_total", "xylem_output_tokens_total", "xylem_ttft")
+        names = ("xylem_requests_total", "xylem_prompt_tokens_sum", "xylem_output_tokens_sum", "xylem_ttft")
         return {line.partition(" ")[0]: line for line in lines if line.startswith(names)}
 
     fresh = clean.worker(POOL, "fresh")

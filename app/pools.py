@@ -87,7 +87,7 @@ class Tiers(_Part):
     disk_gb: Annotated[float, Field(gt=0)] | None = None  # of `disk`, all models together; null: it may grow
     # Seconds between two looks at all that is in `disk`, which bound it and find what others have removed. In a bucket
     # each is a request for each thousand blocks.
-    disk_look_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 60.0
+    disk_look_s: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 60.0
     shared: bool | None = None  # whether other hosts have the same `disk`; null: a bucket is shared, a folder isn't
     key_file: Path | None = None  # 32 random bytes, with which `disk` is encrypted
 

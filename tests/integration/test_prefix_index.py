@@ -277,6 +277,17 @@ async def test_a_write_that_redis_has_lost_is_missed_after_others(redis: "Redis"
     assert not await index.is_whole(1)
 
 
+async def test_what_is_gone_is_removed_though_redis_has_no_memory(redis: "Redis", wire: Wire) -> None:
+    index = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told)
+    await index.write(Changes(False, [b"12345678", b"abcdefgh"], []))
+    await redis.config_set("maxmemory", 1)
+    try:
+        await index.write(Changes(False, [], [b"12345678"]))
+        assert await index.is_whole(1)
+    finally:
+        await redis.config_set("maxmemory", 0)
+
+
 async def test_a_cache_whose_number_another_one_has_is_not_whole(redis: "Redis", wire: Wire) -> None:
     """A Redis that forgot what it gave gives it again; it has as many blocks, and they are the other's."""
     first, second = (KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told) for _ in range(2))

@@ -232,6 +232,7 @@ class Core:
 
     def held(self) -> Held:
         """What an inventory says of it."""
+        note(self._contents, self.blocks.events)  # those of a step that is not over
         tiers = self.blocks.tiers
         return Held([*self.blocks.cached], [*tiers.host] if tiers else [], self._contents)
 

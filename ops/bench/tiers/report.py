@@ -17,7 +17,7 @@ TARGETS: dict[str, tuple[float, bool] | None] = {  # the target, and whether it 
     "no_tier_cost": (1.05, False),
     "wrong_answers": (0, False),
     "p99_itl_ratio": (1.1, False),
-    "encrypted_load_ratio": None,
+    "encrypted_load_ratio": (1.2, False),
     "way_to_oracle_5_gb_s": None,
     "answers_compared": None,
     "computed_ttft_ms": None,

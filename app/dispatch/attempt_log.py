@@ -10,6 +10,8 @@ from app.routing.candidates import Decision
 from app.store import clock
 from app.tracing.traceparent import new_span_id
 
+_MOST = 32  # attempts: an aside request may give way every few seconds for a day
+
 
 class Attempt(Struct, frozen=True):
     """One try to answer a prompt; times in seconds since the epoch, by Redis' clock."""
@@ -26,7 +28,7 @@ class Attempt(Struct, frozen=True):
 
 
 class AttemptLog:
-    """Notes each attempt at its end. Used by nothing that runs per token."""
+    """Notes each attempt at its end, and keeps the last ones. Used by nothing that runs per token."""
 
     def __init__(self, place: TracePlace) -> None:
         self._place = place
@@ -51,6 +53,7 @@ class AttemptLog:
         self.attempts.append(
             Attempt(number, self._span, job, self._began, placed, clock.now(), decisions, timings, error)
         )
+        del self.attempts[:-_MOST]
         self._begin()
 
     def _begin(self) -> None:

@@ -76,6 +76,7 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory, sink: Coll
         s.worker(DECODE, DECODE)
         for model in ("mock", "vectors", "apart"):
             s.wait_ready(model=model)
+        wait_until(lambda: leases(s, PREFILL), "the prefill worker is ready")
         yield s
 
 
@@ -215,6 +216,10 @@ def test_each_kind_of_request_has_one_root(
 
 
 def test_each_prompt_of_a_request_has_an_attempt(served: Stack, sink: Collector) -> None:
+    """Of many, the first ones do."""
+    many = asked(served, sink, TEXT, ASKED | {"prompt": ["a prompt"] * 40, "max_tokens": 1})
+    assert sum(span.name == "attempt" for span in many) == 32
+    assert one(many, "text_completion mock").attributes["xylem.prompts"] == 40
     spans = asked(served, sink, TEXT, ASKED | {"prompt": ["one", "two", "three"]})
     attempts = [span for span in spans if span.name == "attempt"]
     assert len({span.attributes["xylem.request"] for span in attempts}) == len(attempts) == 3
@@ -239,6 +244,7 @@ def test_a_workers_log_line_about_a_request_has_its_trace(served: Stack, sink: C
     for pool in ("prefill-other", "decode-other"):
         served.worker(pool, pool)
     served.wait_ready(model="refusing")
+    wait_until(lambda: leases(served, "prefill-other"), "the prefill worker is ready")
     spans = asked(served, sink, TEXT, ASKED | {"model": "refusing"})
     assert one(spans, "resume").attributes["xylem.handoff.refused"] is True
     lines = [json.loads(line) for line in served.log("decode-other").splitlines() if line.startswith("{")]

@@ -157,6 +157,15 @@ async def test_each_attempt_has_a_span_of_its_own_that_its_workers_know() -> Non
     assert log.attempts[0].ended <= log.attempts[1].began
 
 
+async def test_a_request_that_gives_way_all_day_keeps_its_last_attempts_only() -> None:
+    inflight = InFlight(job(), (), EventQueue(), RoutingHints(), log=AttemptLog(PLACE))
+    for _ in range(100):
+        inflight.again(None, "returned")
+    inflight.log_attempt("")
+    assert inflight.log is not None
+    assert [one.number for one in inflight.log.attempts] == list(range(70, 102))
+
+
 async def test_an_attempt_of_a_request_that_is_not_sampled_keeps_its_header() -> None:
     header = TracePlace(PLACE.trace, ROOT).traceparent
     inflight = InFlight(job(traceparent=header), (), EventQueue(), RoutingHints())

@@ -33,6 +33,16 @@ def test_later_layers_count_at_every_depth(tmp_path: Path) -> None:
     assert of({"engine_args": {"max_num_tokens": 7}}).fields["max_num_tokens"] == 7
 
 
+def test_an_engine_traces_where_the_deployment_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the standard variables; the pool's args say otherwise."""
+    assert "otlp_traces_endpoint" not in of().fields
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4317")
+    made = of()
+    assert made.fields["otlp_traces_endpoint"] == "http://collector:4317"
+    assert made.environment == {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc"}
+    assert of({"otlp_traces_endpoint": None}).fields["otlp_traces_endpoint"] is None
+
+
 def test_a_pools_own_settings_are_the_engines() -> None:
     fields = of(max_running=7, max_model_len=512, data_parallel_size=4).fields
     assert (fields["max_batch_size"], fields["max_seq_len"], fields["max_input_len"]) == (7, 512, 512)

@@ -9,7 +9,7 @@ import yaml
 
 from app.errors import SettingsError
 from app.pools import Pool
-from app.tracing.environment import engines_endpoint
+from app.tracing.environment import engines_endpoint, engines_environment
 
 # What AutoDeploy decides itself: it refuses these.
 _NOT_AUTODEPLOY = (
@@ -58,7 +58,7 @@ def engine_args(pool: Pool) -> EngineArgs:
     fields = merged(fields, _own(pool))
     if backend != "pytorch":
         fields = _for_autodeploy(fields)
-    return EngineArgs(backend != "pytorch", environment, fields)
+    return EngineArgs(backend != "pytorch", {**engines_environment(), **environment}, fields)
 
 
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:

@@ -181,11 +181,11 @@ def test_the_curl_lines_of_readme_and_guide_are_served(served: Stack) -> None:
     pages = ("README.md", "docs/guide/routing.md", "docs/guide/resumable.md")
     text = "".join((ROOT / page).read_text() for page in pages)
     shown = [part.partition("curl ")[2] for part in text.split("\n```sh\n") if part.startswith("curl ")]
-    (first,) = [part.partition("}]}'")[0] + "}]}'" for part in shown]
+    first, pinned = [part.partition("}]}'")[0] + "}]}'" for part in shown]
     patch = text.partition("(`curl ")[2].partition("`)")[0]
     explained = text.partition("ask() { curl ")[2].partition('}"; }')[0] + '}"'
     kept = text.partition("chat() { curl ")[2].partition("; }\n")[0].replace('"$@"', "")
-    for line in (first, patch, explained, kept):
+    for line in (first, pinned, patch, explained, kept):
         here = line.replace(":8000", f":{served.port}").replace("smollm2-135m-instruct", "mock")
         command = f"curl -sS --max-time 60 -o /dev/null -w '%{{http_code}}' {here}"
         said = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=90, check=False)

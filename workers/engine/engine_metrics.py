@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator
 
-from prometheus_client import REGISTRY
+from prometheus_client import PROCESS_COLLECTOR, REGISTRY
 from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.samples import Sample
@@ -24,6 +24,8 @@ def _found() -> Iterator[Metric]:
         yield from MultiProcessCollector(None, folder).collect()  # type: ignore[no-untyped-call]
     if ValueClass is MutexValue or not folder:
         yield from REGISTRY.collect()
+    else:  # of the process itself nothing is in the folder
+        yield from PROCESS_COLLECTOR.collect()
 
 
 def merged(metrics: Iterable[Metric]) -> Iterable[Metric]:

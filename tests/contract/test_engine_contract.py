@@ -10,6 +10,8 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Callable
+from functools import partial
 
 import psutil
 import pytest
@@ -638,13 +640,21 @@ async def test_metrics_of_an_engines_own_count_each_token_once(subject: Subject)
     if not isinstance(subject.engine, Metered):
         assert subject.name in ("mock", "trtllm")
         return
-    before = -1.0
-    while before != (before := tokens_counted(subject.name)):  # those of the test before may still come
-        await asyncio.sleep(0.5)
+    before = await asyncio.to_thread(
+        settled, partial(tokens_counted, subject.name)
+    )  # those of the test before may come
     await subject.answer("Once upon a time", max_tokens=7, ignore_eos=True)
     await asyncio.to_thread(wait_until, lambda: tokens_counted(subject.name) > before, "they are counted")
     await asyncio.sleep(0.5)  # a second count would come as late as the first
     assert tokens_counted(subject.name) == before + 7
+
+
+def settled(count: Callable[[], float]) -> float:
+    """As soon as it stays the same for half a second."""
+    before = -1.0
+    while before != (before := count()):
+        time.sleep(0.5)
+    return before
 
 
 def tokens_counted(engine: str) -> float:

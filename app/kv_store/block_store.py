@@ -1,5 +1,6 @@
 """Where KV blocks are kept beyond engines: a folder, or a bucket. All calls block; several threads may make them."""
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -131,9 +132,20 @@ class BucketStore:
             yield Stored(name.removeprefix(f"{self._root}/"), int(said["size"]), used)
 
 
+# A disk that is full, or away: what is stored there is misses until that is over.
+_FOR_NOW = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ENOTCONN}
+
+
 def open_store(url: str) -> BlockStore:
     """`url`: a folder's path, or a URL such as `s3://bucket/kv`. Raises: SettingsError."""
-    return BucketStore(url) if "://" in url else FolderStore(Path(url))
+    if "://" in url:
+        return BucketStore(url)
+    try:
+        _make_private(Path(url))
+    except OSError as exc:
+        if exc.errno not in _FOR_NOW:
+            raise SettingsError(f"tiers.disk={url}: {exc.strerror}") from exc
+    return FolderStore(Path(url))
 
 
 def _make_private(folder: Path) -> None:

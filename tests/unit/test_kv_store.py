@@ -96,6 +96,12 @@ def test_a_use_is_noted_once_in_a_period_tails_first() -> None:
     assert uses.due([("head", 32)], 1201) == [("head", 1800 - 32e-4)]
 
 
+def test_a_folder_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match=r"tiers\.disk=.*/file/kv: File exists"):
+        open_store(str(tmp_path / "file" / "kv"))
+
+
 def test_an_unknown_protocol_is_refused_by_name() -> None:
     with pytest.raises(SettingsError, match=r"tiers.disk=nowhere://kv"):
         open_store("nowhere://kv")

@@ -196,9 +196,10 @@ def test_without_the_key_there_is_nothing(tmp_path: Path) -> None:
 
 
 def test_a_store_that_fails_is_a_miss_and_logged_once(tmp_path: Path) -> None:
-    """Its folder is a file."""
-    (tmp_path / "kv").touch()
+    """Its folder has become a file."""
     blocks = cache(8, pool(6, tmp_path / "kv"))
+    (tmp_path / "kv").rmdir()
+    (tmp_path / "kv").touch()
     with structlog.testing.capture_logs() as logs:
         use(blocks, [1] * 13)
         blocks.clear()

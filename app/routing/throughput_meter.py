@@ -21,6 +21,7 @@ class ThroughputMeter:
     def __init__(self, ranks: int = 1) -> None:
         self._ranks = ranks
         self._began: dict[RunId, float] = {}  # when each request came; if it has waited for a seat, when it had one
+        self._answering: dict[RunId, float] = {}  # the same, of those with a first token
         self._last: dict[int, float] = {}  # rank → time of the last request's first token
         self._start: float | None = None
         self._now = 0.0
@@ -43,17 +44,19 @@ class ThroughputMeter:
         self._last[rank] = now
         self._fade(now)
         self._prefills += 1
+        self.has_seat(run, now, queued=queued)
         if queued:
-            self.has_seat(run, now)
             return
         self._busy_s += took
         if tokens >= _LEAST_TOKENS:
             self._tokens += tokens
             self._token_s += took
 
-    def has_seat(self, run: RunId, now: float) -> None:
-        """It has waited for one until now, and held nothing."""
-        self._began[run] = now
+    def has_seat(self, run: RunId, now: float, *, queued: bool) -> None:
+        """It has its first token. `queued`: it may have waited for its seat until now, and held nothing."""
+        if queued:
+            self._began[run] = now
+        self._answering[run] = self._began[run]
 
     def pulled(self, size: int, seconds: float, now: float) -> None:
         """A prompt's KV, `size` bytes, was pulled from another engine in `seconds`."""
@@ -66,6 +69,7 @@ class ThroughputMeter:
         self._fade(now)
         self._requests += 1
         self._request_s += now - self._began.pop(run)
+        self._answering.pop(run, None)
 
     def read(self, now: float) -> Speeds:
         if self._start is None:
@@ -77,9 +81,15 @@ class ThroughputMeter:
             prefill_tokens_per_s=self._tokens / self._token_s if self._token_s > 0 else 0.0,
             prefills_per_s=self._prefills / span,
             busy=min(1.0, self._busy_s / span),
-            request_s=self._request_s / self._requests if self._requests > 0 else 0.0,
+            request_s=self._holding_s(now),
             pulled_bytes_per_s=self._pulled_bytes / self._pulled_s if self._pulled_s > 0 else 0.0,
         )
+
+    def _holding_s(self, now: float) -> float:
+        """Of the requests that have ended; or the mean age of those that answer, if they have taken longer already."""
+        ended = self._request_s / self._requests if self._requests > 0 else 0.0
+        ages = [now - began for began in self._answering.values()]
+        return max(ended, sum(ages) / len(ages)) if ages else ended
 
     def _fade(self, now: float) -> None:
         factor, self._now = exp((self._now - now) / _WINDOW_S), now

@@ -193,7 +193,7 @@ class Runner:
         began = time.monotonic()
         info = await self.engine.start()
         self.load_s = time.monotonic() - began
-        self.block_size, self.computes, self._peers = info.block_size, info.computes, info.peers
+        self.block_size, self.computes = info.block_size, info.computes
         self._clients = [self.redis, *map(async_client, self.settings.token_redis_urls)]
         self._wires = [Wire(client) for client in self._clients]
         index = async_client(self.settings.index_url) if self.settings.index_url else self.redis
@@ -250,7 +250,7 @@ class Runner:
 
     def is_apart(self, job: Job) -> bool:
         """Whether it is none of the load that other requests meet: aside, or a prompt for a worker of this pool."""
-        return job.aside or (self._peers and job.stage_of(self.worker).kind == "prefill")
+        return job.aside or (self.info.peers and job.stage_of(self.worker).kind == "prefill")
 
     def gate(self, job: Job) -> YieldGate:
         return self.gates[job.stage_of(self.worker).rank]

@@ -40,8 +40,7 @@ class Throughput:
     def pulled(self, job: Job, transfer: KvTransfer | None) -> None:
         """The first output of a request whose prompt's KV came from another engine."""
         meter, now = self._of(job), monotonic()
-        if self._queued:
-            meter.has_seat(job.run, now)
+        meter.has_seat(job.run, now, queued=self._queued)
         if transfer is not None and transfer.seconds:
             meter.pulled(transfer.size, transfer.seconds, now)
 

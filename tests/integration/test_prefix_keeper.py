@@ -34,7 +34,7 @@ class Keeping:
         self.lease, self.keeper = runner.call(self._made(info))
 
     async def _made(self, info: Any) -> tuple[LeaseKeeper, PrefixKeeper]:
-        lease = LeaseKeeper(self.runner, POOL, "both", info, prefixes=True)
+        lease = LeaseKeeper(self.runner, POOL, Pool(model="m", engine="mock"), info, prefixes=True)
         await lease.register()
         return lease, PrefixKeeper(self.runner, lease, POOL, info, None)
 

@@ -13,6 +13,7 @@ from redis import Redis
 from app.ids import PoolId, RequestId, worker_queue
 from app.keys import Keys
 from app.messages import Delta, Done, Failed, Job, PartialOutput, Sampling, Timing
+from app.pools import Pool
 from app.runner.busy_time import BusyTime
 from app.runner.runner import RunArgs, Runner
 from app.runner.throughput import Throughput
@@ -150,7 +151,7 @@ def lease_keeper(runner: Runner) -> LeaseKeeper:
     async def make() -> LeaseKeeper:
         from app.engines.base import EngineInfo
 
-        return LeaseKeeper(runner, PoolId("decode"), "both", EngineInfo(32, 512, 64, 4096))
+        return LeaseKeeper(runner, PoolId("decode"), Pool(model="m", engine="mock"), EngineInfo(32, 512, 64, 4096))
 
     return runner.call(make())
 

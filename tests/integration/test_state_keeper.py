@@ -55,7 +55,7 @@ class Kept:
         self.lease, self.keeper = runner.call(self._made(pool))
 
     async def _made(self, pool: Pool) -> tuple[LeaseKeeper, StateKeeper]:
-        lease = LeaseKeeper(self.runner, POOL, "both", self._info)
+        lease = LeaseKeeper(self.runner, POOL, Pool(model="m", engine="mock"), self._info)
         return lease, StateKeeper(self.runner, lease, POOL, pool, [])
 
     def wants(self, state: PoolState) -> None:

@@ -97,13 +97,29 @@ def test_waiting_for_a_seat_is_no_prefill() -> None:
     assert pace.prefills_per_s > 0.8
 
 
+def test_requests_that_answer_for_longer_than_others_did_are_expected_to_take_at_least_their_age() -> None:
+    meter = ThroughputMeter()
+    meter.begin(run("short"), 0.0)
+    meter.first_token(run("short"), 0, 10, 0.1)
+    meter.end(run("short"), 0.5)
+    for i in range(2):
+        meter.begin(run(i), 1.0)
+        meter.first_token(run(i), 0, 10, 1.1)
+    meter.begin(run("waits"), 1.0)  # without a seat
+    assert meter.read(1.2).request_s == pytest.approx(0.5)
+    assert meter.read(7.0).request_s == pytest.approx(6.0)
+    for i in range(2):
+        meter.end(run(i), 7.0)
+    assert meter.read(60.0).request_s == pytest.approx(4.33, abs=0.4)
+
+
 def test_a_request_has_its_seat_from_the_end_of_its_wait_on() -> None:
     """Two seconds, whether its prompt was computed there or pulled."""
     meter = ThroughputMeter()
     for name in ("computed", "pulled"):
         meter.begin(run(name), 0.0)
     meter.first_token(run("computed"), 0, 2000, 8.0, queued=True)
-    meter.has_seat(run("pulled"), 8.0)
+    meter.has_seat(run("pulled"), 8.0, queued=True)
     for name in ("computed", "pulled"):
         meter.end(run(name), 10.0)
     assert meter.read(10.0).request_s == pytest.approx(2)

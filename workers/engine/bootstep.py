@@ -174,17 +174,7 @@ class EngineStep(bootsteps.StartStopStep):
         feeds = kv.feeds
         account = ReservationAudit(runner, worker_queue(self.pool_id, self.worker_id))
         keeps, metrics_at = keeps_prefixes(runner.engine, self.pool, info), "" if self.port is None else self.port.at
-        lease = LeaseKeeper(
-            runner,
-            self.pool_id,
-            self.pool.role,
-            info,
-            kv,
-            self.pool.engine,
-            self.pool.model,
-            prefixes=keeps,
-            metrics_at=metrics_at,
-        )
+        lease = LeaseKeeper(runner, self.pool_id, self.pool, info, kv, prefixes=keeps, metrics_at=metrics_at)
         keeper = StateKeeper(runner, lease, self.pool_id, self.pool, feeds)
         adapters = keeper_of(runner, lease, self.pool_id, self.pool, info, keeper.changing)
         prefixes = PrefixKeeper(runner, lease, self.pool_id, info, kv.cleaner) if keeps else None

@@ -14,7 +14,8 @@ from app.engines.base import Adapters, EngineInfo
 from app.errors import StoreDown
 from app.ids import PlaceId, PoolId, place_id, worker_queue
 from app.keys import PRIORITY_STEPS
-from app.messages import AdapterReport, EngineState, Lease, Load, Role, Speeds, Worker, WorkerMetric, encode
+from app.messages import AdapterReport, EngineState, Lease, Load, Speeds, Worker, WorkerMetric, encode
+from app.pools import Pool
 from app.runner.runner import Runner, end_process
 from app.store import FORGET_LOADS, TELL, clock
 from app.telemetry import logger
@@ -39,19 +40,17 @@ class LeaseKeeper:
     def __init__(
         self,
         runner: Runner,
-        pool: PoolId,
-        role: Role,
+        pool_id: PoolId,
+        pool: Pool,
         info: EngineInfo,
         kv: KvIndices = KvIndices(),  # noqa: B008  (frozen)
-        engine: str = "",
-        model: str = "",
         *,
         prefixes: bool = False,
         metrics_at: str = "",
     ) -> None:
         """`kv`: what its KV events are written to. `prefixes`: whether it has a `PrefixKeeper`.
 
-        `engine`, `model`: as the pools file names them. `metrics_at`: as in `messages.Worker`.
+        `metrics_at`: as in `messages.Worker`.
         """
         self._runner, self._keys, self._redis = runner, runner.keys, runner.redis
         self._ended, self._writing = asyncio.Event(), asyncio.Lock()
@@ -63,8 +62,8 @@ class LeaseKeeper:
         self.metrics: list[WorkerMetric] = []  # as they were last told
         self._worker = Worker(
             id=runner.worker,
-            pool=pool,
-            role=role,
+            pool=pool_id,
+            role=pool.role,
             host=socket.gethostname(),
             pid=os.getpid(),
             block_size=info.block_size,
@@ -79,9 +78,9 @@ class LeaseKeeper:
             seeds=info.seeds,
             computes=info.computes,
             max_adapters=info.max_adapters if isinstance(runner.engine, Adapters) else 0,
-            engine=engine,
+            engine=pool.engine,
             engine_version=info.version,
-            model=model,
+            model=pool.model,
             media=list(info.media),
             embeddings=info.embeddings is not None,
             tier_block_bytes=info.tier_block_bytes,

@@ -1,19 +1,16 @@
 """A folder or a bucket as a tier behind vLLM's host memory: blocks are sealed, and what goes wrong is a miss.
 
 vLLM loads the class by its name. All but the transfers themselves runs in its scheduler, and must not block. A store
-that hangs costs a request `_PATIENCE_S` once; then the store is left alone for `_AWAY_S`.
+that hangs costs a request `PATIENCE_S` once; then the store is left alone for `_AWAY_S`.
 """
 
 import hashlib
 import json
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from queue import Empty, Full, Queue
 from typing import Any
 
 from typing_extensions import override
@@ -41,19 +38,18 @@ from vllm.v1.kv_offload.tiering.base import (
 )
 from vllm.v1.kv_offload.tiering.fs.thread_pool import DualQueueThreadPool
 
+from app.engines.vllm.tiers.store_job import PATIENCE_S, StoreJob
+from app.engines.vllm.tiers.use_notes import UseNotes
 from app.kv_store.block_store import BlockStore, open_store
 from app.kv_store.seal import BlockSeal, Damaged, read_key
 from app.kv_store.uses import Uses, used
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_S = 2.0  # with a look-up or a load
-_STORE_PATIENCE_S = 30.0
 _AWAY_S = 30.0
 _PROMPT_S, _POLL_S = 1.0, 0.005
 _LAST_S = 1.0  # for what is still to be written: the process that has started vLLM waits for 2 s
 _MOST_ASKED = 100_000
-_MOST_NOTES = 1_000  # of requests, that wait
 _THREADS = 4  # for loads first, and as many for stores first
 
 
@@ -83,8 +79,8 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
         self._folder = _folder(namespace, offloading_spec, self.block_size_bytes)
         self._pool = DualQueueThreadPool(_THREADS, _THREADS, thread_name_prefix="kv-store")
         self._lookups = _Lookups(self._store, self._path)
-        self._uses, self._notes = Uses[OffloadKey](self._store.period_s), _Notes(self._store, self._path)
-        self._jobs: dict[JobId, _Job] = {}
+        self._uses, self._notes = Uses[OffloadKey](self._store.period_s), UseNotes(self._store, self._path)
+        self._jobs: dict[JobId, StoreJob] = {}
         self._results: list[JobResult] = []
         self._asked: dict[OffloadKey, float] = {}  # looked up since, monotonic
         self._back = 0.0  # when the store is asked again, monotonic
@@ -103,7 +99,7 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
         if found is None:
             if len(self._asked) > _MOST_ASKED:  # requests that left before their answer
                 self._asked.clear()
-            if now - max(self._asked.setdefault(key, now), self._lookups.moved) < _PATIENCE_S:
+            if now - max(self._asked.setdefault(key, now), self._lookups.moved) < PATIENCE_S:
                 return LookupResult.RETRY
             self._leave_alone()
             return LookupResult.MISS
@@ -165,13 +161,13 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
             job.abandon()
         self._rows.release()  # else vLLM could not unmap its memory
 
-    def _begin(self, given: TransferJob, move: Callable[["_Job"], None], enqueue: Callable[..., None]) -> None:
+    def _begin(self, given: TransferJob, move: Callable[[StoreJob], None], enqueue: Callable[..., None]) -> None:
         loads = move == self._read
         offsets = [int(chunk) * self.block_size_bytes for chunk in given.chunk_ids]
-        job = self._jobs[given.job_id] = _Job(given, offsets, loads=loads)
+        job = self._jobs[given.job_id] = StoreJob(given, offsets, loads=loads)
         enqueue(given.job_id, 1, [lambda: self._run(move, job)])
 
-    def _run(self, move: Callable[["_Job"], None], job: "_Job") -> None:
+    def _run(self, move: Callable[[StoreJob], None], job: StoreJob) -> None:
         job.begin()
         move(job)
 
@@ -190,7 +186,7 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
             self._leave_alone()
             self._results.append(self._ended(job, success=False, seconds=now - job.begun))
 
-    def _ended(self, job: "_Job", *, success: bool, seconds: float) -> JobResult:
+    def _ended(self, job: StoreJob, *, success: bool, seconds: float) -> JobResult:
         done = job.keys[: job.done]
         if job.loads and not success:
             self._lookups.mark_miss(job.keys[job.done :])
@@ -201,7 +197,7 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
         size = len(done) * self.block_size_bytes
         return JobResult(job.id, success, tuple(done) or None if job.loads and not success else None, seconds, size)
 
-    def _write(self, job: "_Job") -> None:
+    def _write(self, job: StoreJob) -> None:
         for key, offset in zip(job.keys, job.offsets, strict=True):
             path = self._path(key)
             if not self._store.has(path):
@@ -212,7 +208,7 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
                 self._store.put(path, sealed, used(time.time(), self._store.period_s, end))
             job.advance()
 
-    def _read(self, job: "_Job") -> None:
+    def _read(self, job: StoreJob) -> None:
         for key, offset in zip(job.keys, job.offsets, strict=True):
             data = self._sound(job, key)
             if data is None or job.damaged:
@@ -224,7 +220,7 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
         if job.damaged:
             raise Damaged
 
-    def _sound(self, job: "_Job", key: OffloadKey) -> bytes | memoryview | None:
+    def _sound(self, job: StoreJob, key: OffloadKey) -> bytes | memoryview | None:
         """The block as it was stored. None if it is damaged, and then it is removed, or gone since it was looked up."""
         path = self._path(key)
         if (stored := self._store.get(path)) is not None:
@@ -253,34 +249,6 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
         log.warning("The store of KV blocks does not answer: nothing is loaded from it for %.0f s.", _AWAY_S)
 
 
-class _Job:
-    def __init__(self, given: TransferJob, offsets: list[int], *, loads: bool) -> None:
-        self.id, self.keys, self.context = given.job_id, list(given.keys), given.req_context
-        self.offsets, self.loads = offsets, loads
-        self.begun = self.moved = time.monotonic()  # when it was submitted, and when it last got on
-        self.patience = _PATIENCE_S if loads else _STORE_PATIENCE_S
-        self.done = 0  # blocks, in order
-        self.damaged: list[OffloadKey] = []
-        self.lock = threading.Lock()
-        self._abandoned = self.is_begun = False
-
-    def begin(self) -> None:
-        self.is_begun, self.moved = True, time.monotonic()
-
-    def advance(self) -> None:
-        self.done, self.moved = self.done + 1, time.monotonic()
-
-    def abandon(self) -> None:
-        """Its memory is not touched any more when this returns."""
-        with self.lock:
-            self._abandoned = True
-
-    def check(self) -> None:
-        """Raises: TimeoutError if it is abandoned."""
-        if self._abandoned:
-            raise TimeoutError
-
-
 class _Lookups(AsyncLookupManager):  # type: ignore[misc]
     """In threads of their own: a bucket takes milliseconds for each block."""
 
@@ -302,39 +270,6 @@ class _Lookups(AsyncLookupManager):  # type: ignore[misc]
     @override
     def shutdown(self) -> None:
         self._lookup_queue.put(None)  # its thread may hang: it isn't waited for
-
-
-class _Notes:
-    """Of what is used, made in a thread of their own: a bucket takes milliseconds for each block."""
-
-    def __init__(self, store: BlockStore, path: Callable[[OffloadKey], str]) -> None:
-        self._store, self._path, self._failed = store, path, False
-        self._due: Queue[list[tuple[OffloadKey, float]]] = Queue(_MOST_NOTES)
-        threading.Thread(target=self._run, name="kv-store-notes", daemon=True).start()
-
-    def add(self, due: list[tuple[OffloadKey, float]]) -> None:
-        """Drops them if the store is that slow: then what they are of seems older than it is."""
-        if due:
-            with suppress(Full):
-                self._due.put_nowait(due)
-
-    def end(self) -> None:
-        """What is not noted yet won't be. The thread may hang: it isn't waited for."""
-        with suppress(Empty):
-            while True:
-                self._due.get_nowait()
-        self._due.put([])
-
-    def _run(self) -> None:
-        while due := self._due.get():
-            try:
-                for key, when in due:
-                    self._store.touch(self._path(key), when)
-                self._failed = False
-            except Exception as exc:  # noqa: BLE001 (a bucket's client library has errors of its own)
-                if not self._failed:
-                    self._failed = True
-                    log.warning("It is not noted which blocks of KV are used: %r", exc)
 
 
 def _folder(namespace: str, spec: OffloadingSpec, size: int) -> str:

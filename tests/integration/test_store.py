@@ -307,6 +307,13 @@ async def coming(redis: "Redis", hashes: bytes) -> list[tuple[str, int]]:
     return [(place.decode(), blocks) for place, blocks in zip(found[::2], found[1::2], strict=True)]
 
 
+async def test_where_a_prompt_is_pulled_its_blocks_are_not_coming(redis: "Redis") -> None:
+    """What is asked for there meanwhile is computed before they are there."""
+    prefills, decodes = await register(redis, KEYS, "w1"), await register(redis, KEYS, "w2")
+    await place(redis, prefills, hashes=b"a block." * 3, then=decodes)
+    assert await coming(redis, b"a block." * 3) == [("w1", 3)]
+
+
 async def test_prompts_that_begin_alike_are_found_as_long_as_they_wait(redis: "Redis") -> None:
     """The newest of those that share the most; each with what exactly they share."""
     worker = await register(redis, KEYS, "w1")

@@ -55,12 +55,15 @@ PREFILL, DECODE = Stage("prefill", PoolId("prefill"), P, 0), Stage("decode", Poo
 
 
 @contextmanager
-def worker(url: str, name: WorkerId, role: str, broker: str | None = None, **args: Any) -> Iterator[Runner]:
+def worker(
+    url: str, name: WorkerId, role: str, broker: str | None = None, *, peers: bool = False, **args: Any
+) -> Iterator[Runner]:
     pool = Pool.model_validate(
         {
             "model": "mock",
             "engine": "mock",
             "role": role,
+            "peers": peers,
             "max_model_len": 4096,
             "args": {"step_ms": 2.0, "total_blocks": 512, "handoff": {"lease_s": 0.3, "gb_per_s": 1.0}, **args},
         }
@@ -146,6 +149,20 @@ def test_a_prefill_gives_the_first_token_and_the_decode_all_others(store_url: st
         assert [t.worker for t in done.timings] == [P, D]
         assert done.timings[1].pulled is not None
         assert done.timings[1].pulled.tokens == 200
+
+
+@pytest.mark.parametrize(("role", "is_load"), [("prefill", True), ("both", False)])
+def test_a_prompt_for_a_peer_is_none_of_the_load_and_goes_before_whole_requests(
+    store_url: str, redis_db: "Redis", role: str, is_load: bool
+) -> None:
+    """That of a worker that only prefills is its load."""
+    job = placed(redis_db)
+    with ThreadPoolExecutor() as threads, worker(store_url, P, role, peers=not is_load) as p:
+        start(p, threads, "prefill").result()
+        online, apart = (meter.read(time.monotonic()) for meter in (p.throughput.online, p.throughput.apart))
+        assert (online.request_s > 0, apart.request_s > 0) == (is_load, not is_load)
+        asked = [p.call(how(job, None, p.weights)) for how in (p.requests.prefill, p.requests.generation)]
+        assert (asked[0].priority < asked[1].priority) == (not is_load)
 
 
 def test_a_message_that_came_twice_is_one_answer(store_url: str, redis_db: "Redis") -> None:

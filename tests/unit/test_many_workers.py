@@ -105,3 +105,13 @@ def test_where_one_of_many_loads_from_tiers_each_is_looked_at() -> None:
         fleet.set(found | {WorkerId("w7"): replace(lease, worker=replace(lease.worker, tier_block_bytes=size))})
         fleet.candidates(entries(random), Limits(max_queued=1))
         assert (fleet.has_tiers, fleet.lines is None) == (has_tiers, has_tiers)
+
+
+def test_a_worker_where_nothing_has_ended_yet_is_expected_to_hold_requests_as_long_as_the_others() -> None:
+    fleet, found = PoolFleet(), {}
+    for name, seconds in (("a", 2.0), ("b", 4.0), ("new", 0.0)):
+        worker = Worker(WorkerId(name), POOL, "both", "host", 1, BLOCK, 400, 2, 4096)
+        found[worker.id] = Lease(worker, speeds=Speeds(request_s=seconds))
+    fleet.set(found)
+    held = [c.lease.speeds.request_s for c in fleet.candidates({}, Limits(max_queued=1))]
+    assert held == [2.0, 4.0, 3.0]

@@ -6,18 +6,25 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from app.ids import PoolId, WorkerId
-from app.messages import Lease, Speeds, Worker
-from app.pools import Routing
-from app.routing.candidates import Ask, Candidate, Limits, Option
+from app.dispatch.event_queue import EventQueue
+from app.dispatch.inflight import InFlight, RoutingHints
+from app.dispatch.placement_commands import placement
+from app.dispatch.placement_round import PlacementRound
+from app.ids import ApiId, PoolId, RequestId, WorkerId
+from app.keys import Keys
+from app.messages import Job, Lease, PartialOutput, Sampling, Speeds, Worker
+from app.pools import Pool, Routing
+from app.routing.candidates import Ask, Candidate, Limits, Matches, Option
 from app.routing.cost import Fleet, kv_cost
 from app.routing.disagg import SplitPlacement
 from app.routing.peers import place_with_peer
 from app.routing.policy import place
-from tests.leases import changed
+from tests.leases import changed, pool_view
 
 BLOCK, SEATS = 16, 4
+HINTS = RoutingHints()
 ASK = Ask(prompt_tokens=4000, max_tokens=100)
 FULL = {"requests": SEATS + 4, "speeds": Speeds(2_000.0, request_s=4.0)}  # a seat becomes free each half second
 
@@ -62,6 +69,55 @@ def test_a_free_worker_takes_the_kv_of_a_busy_one() -> None:
 )
 def test_otherwise_one_worker_has_all_of_the_request(busy: dict[str, Any], free: dict[str, Any], why: str) -> None:
     assert decide(option("busy", **busy), option("free", **free)) is None, why
+
+
+def test_two_ranks_of_one_worker_are_no_pair() -> None:
+    assert decide(option("w", cached=245, **FULL), option("w", rank=1)) is None
+
+
+POOL, PROMPT = PoolId("pool"), [7] * ASK.prompt_tokens
+POOLS = {POOL: Pool(model="m", engine="mock", block_size=BLOCK, peers=True)}
+
+
+def round_of(count: int, **job: Any) -> tuple[PlacementRound, list[InFlight]]:
+    """Requests with one prompt, of which the busy worker has nearly all."""
+    sampling = Sampling(max_tokens=100)
+    asked = [
+        InFlight(Job(RequestId(f"r{i}"), 0, ApiId("a"), PROMPT, sampling, 2e9, **job), ((POOL,),), EventQueue(), HINTS)
+        for i in range(count)
+    ]
+    round_ = PlacementRound(asked, POOLS)
+    view = pool_view([option("busy", **FULL).candidate, option("free", aside_most=2).candidate])
+    matches = [Matches([(245, frozenset([0]))]) for _ in asked]
+    round_.views = {POOL: replace(view, matches=matches)}
+    return round_, asked
+
+
+def test_a_lent_prompt_is_no_load_where_it_is_lent_and_its_blocks_are_not_coming_where_they_go() -> None:
+    """The next request of the round sees the same busy worker, and no block on the free one."""
+    round_, asked = round_of(2)
+    for number, inflight in enumerate(asked):
+        stages = round_.decide(inflight, Random(0), 0)
+        assert {kind: it.placement.worker for kind, it in stages.items()} == {"prefill": "busy", "decode": "free"}
+        assert stages["prefill"].placement.lends
+        busy, free = round_.views[POOL].candidates
+        assert (busy.requests, busy.aside) == (FULL["requests"], number + 1)
+        assert (free.requests, free.aside) == (number + 1, 0)
+        assert 1 not in round_._matches(asked[1], POOL).coming
+
+
+def test_a_lent_prompt_is_reserved_apart_from_the_load() -> None:
+    """As an aside request is; that of the worker that decodes isn't."""
+    round_, (inflight,) = round_of(1)
+    places = round_.assign(inflight, Random(0), 0)
+    command = placement(Keys("test"), POOLS, inflight, places, round_.lease(places[0]).worker).command
+    assert [command[command.index(name) + 1] for name in ("busy", "free")] == ["0a", 0]
+
+
+@pytest.mark.parametrize("job", [{"aside": True}, {"begun": [PartialOutput([3], 1)]}])
+def test_what_gives_way_or_goes_on_has_one_worker(job: dict[str, Any]) -> None:
+    round_, (inflight,) = round_of(1, **job)
+    assert list(round_.decide(inflight, Random(0), 0)) == ["decode"]
 
 
 @given(st.lists(st.tuples(st.integers(0, 250), st.integers(0, 12), st.integers(0, 4000)), min_size=2, max_size=5))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
+import structlog
 from redis import Redis
 
 from app.ending import end_tasks
@@ -104,10 +104,8 @@ def test_while_it_rests_the_engine_has_nothing_of_it(store_url: str) -> None:
         worker.runner.call(rests())
 
 
-def test_a_prefix_that_the_engine_refuses_stops_neither_the_others_nor_the_worker(
-    store_url: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    with keeping(store_url) as worker:
+def test_a_prefix_that_the_engine_refuses_stops_neither_the_others_nor_the_worker(store_url: str) -> None:
+    with keeping(store_url) as worker, structlog.testing.capture_logs() as logs:
         worker.has("0-refused", [10**6] * 64)
         worker.has("1-good", [3] * 640)
 
@@ -118,6 +116,6 @@ def test_a_prefix_that_the_engine_refuses_stops_neither_the_others_nor_the_worke
             await end_tasks([kept])
 
         worker.runner.call(goes_on())
-        said = capsys.readouterr().out + caplog.text  # the latter, if an earlier test has set up logging
-        assert "prefix_not_computed" in said
-        assert "1000000" not in said
+    (refused,) = (line for line in logs if line["event"] == "prefix_not_computed")
+    assert refused["prefix"] == "0-refused"
+    assert "1000000" not in str(logs)

@@ -1,6 +1,7 @@
 """How fast one engine works and how busy it is, measured from its requests. Pure: times are passed in."""
 
 from math import exp
+from statistics import fmean
 
 from app.ids import RunId
 from app.messages import Speeds
@@ -86,10 +87,14 @@ class ThroughputMeter:
         )
 
     def _holding_s(self, now: float) -> float:
-        """Of the requests that have ended; or the mean age of those that answer, if they have taken longer already."""
+        """Of the requests that have ended; of fewer than answer, at least the mean age of these.
+
+        Ages are mostly those of long requests, so they count only where they say more than the few that have ended.
+        """
         ended = self._request_s / self._requests if self._requests > 0 else 0.0
-        ages = [now - began for began in self._answering.values()]
-        return max(ended, sum(ages) / len(ages)) if ages else ended
+        if self._requests >= len(self._answering):
+            return ended
+        return max(ended, fmean(now - began for began in self._answering.values()))
 
     def _fade(self, now: float) -> None:
         factor, self._now = exp((self._now - now) / _WINDOW_S), now

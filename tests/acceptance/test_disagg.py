@@ -261,7 +261,8 @@ def test_task_events_and_logs_tell_of_the_handoff_and_of_neither_prompt_nor_answ
     events: list[dict[str, Any]] = []
 
     def received(event: dict[str, Any]) -> None:
-        events.append(event)
+        if event["kwargs"] != "{}":  # those of the test before, which named no request, come up to 250 ms late
+            events.append(event)
         receiver.should_stop = len(events) == 2
 
     with watching.connection_for_read() as connection, ThreadPoolExecutor(1) as threads:

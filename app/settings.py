@@ -223,6 +223,9 @@ class Settings(BaseSettings):
     api_ttl_s: Annotated[float, Field(gt=0)] = 3.0
     # A worker whose engine has work and makes no token for so long is ended. Longer than your longest prefill.
     stall_s: Annotated[float, Field(gt=0)] = 60.0
+    # A worker without requests for so long asks its engine for a token that nobody gets. One that is late takes the
+    # worker out of routing until it comes; after `XYLEM_STALL_S`, or a failure, the worker is ended. 0: never.
+    canary_s: Annotated[float, Field(ge=0)] = 10.0
     # How long a worker may take to finish its requests after SIGTERM. Under `xylem up` it is 30 s.
     drain_timeout_s: Annotated[float, Field(gt=0)] = 600.0
     # Bytes of token messages that Redis keeps for one API replica, for when its connection breaks. Tokens that the

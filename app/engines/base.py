@@ -228,7 +228,7 @@ class PictureRequest(Struct, frozen=True):
 
     id: RunId
     picture: MediaInput
-    placeholders: list[int]  # token ids, `picture.media.length`
+    placeholders: list[int]  # token ids, `picture.media.length`; empty: nobody has counted them
     trace_headers: Mapping[str, str] | None = None  # as GenerateRequest's
 
 
@@ -354,11 +354,11 @@ class Elastic(Protocol):
 
 
 @runtime_checkable
-class WarmsUp(Protocol):
-    """The capability to warm up in a way of its own: without it, the engine generates one token."""
+class Prober(Protocol):
+    """The capability to compute alone also in roles that need another engine. Without it, `generate` does."""
 
-    async def warm_up(self) -> None:
-        """Compute a prompt, after `start`. Raises: EngineFailed."""
+    async def probe(self, request: GenerateRequest) -> None:
+        """Compute the prompt, and tokens if the role makes some, for nobody. Raises: RequestError, EngineFailed."""
 
 
 @runtime_checkable

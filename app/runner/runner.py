@@ -28,6 +28,7 @@ from app.runner.busy_time import Cost
 from app.runner.engine_requests import EngineRequests
 from app.runner.job_record import fetch
 from app.runner.pictures import Pictures
+from app.runner.probed_work import ProbedWork
 from app.runner.process_slot import ProcessSlot
 from app.runner.throughput import Throughput
 from app.runner.token_emitters import TokenEmitters
@@ -90,6 +91,7 @@ class Runner:
         self.pictures: Pictures
         self.requests: EngineRequests
         self.adapters = AdaptersInUse()
+        self.probed = ProbedWork()
         self._running: dict[RunId, asyncio.Task[Any]] = {}
         self.load_s = 0.0  # how long the engine took to start
         self.loop_delay_s = 0.0  # the longest of late, of this loop

@@ -148,7 +148,7 @@ def test_a_worker_whose_change_fails_serves_as_before(fleet_of_one: Kept, tmp_pa
     assert one.told.state == EngineState()
     assert one.serves
     assert not one.ended
-    one.runner.call(one.keeper._presence.prove())
+    one.runner.call(one.keeper.presence.prove())
 
 
 @pytest.mark.parametrize("command", [Sleep("c", 1, "wait"), Pause("c", "abort"), SetWeights("c", "v1", SENT, "wait")])
@@ -283,4 +283,4 @@ def test_changes_come_one_after_the_other(fleet_of_one: Kept, tmp_path: Path) ->
     one.runner.call(cross())
     assert one.told.state == EngineState(weights="v1")
     assert one.serves
-    one.runner.call(one.keeper._presence.prove())
+    one.runner.call(one.keeper.presence.prove())

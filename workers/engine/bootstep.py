@@ -28,12 +28,14 @@ from app.store.wire_version import check, keep_noting, note
 from app.telemetry import logger
 from app.telemetry import setup_logging as setup_xylem_logging
 from workers.engine.adapter_keeper import keeper_of
+from workers.engine.canary import Canary
 from workers.engine.exit_guard import ExitGuard, lease_ended
 from workers.engine.hang_watchdog import HangWatchdog
 from workers.engine.host_address import address_towards
 from workers.engine.kv_indices import kv_indices
 from workers.engine.lease import LeaseKeeper
 from workers.engine.prefix_keeper import PrefixKeeper, keeps_prefixes
+from workers.engine.probe import Probe
 from workers.engine.queue_handback import hand_back_queue
 from workers.engine.reservation_audit import ReservationAudit
 from workers.engine.state_keeper import StateKeeper
@@ -46,6 +48,7 @@ from workers.engine.worker_port import WorkerPort
 log = logger(__name__)
 _WORKER_ID = new_worker_id()
 _REDIS_S = 5.0
+_FIRST_S = 600.0  # for the token without which no worker is ready: at first use engines compile
 
 # For each seat of the engine, one task runs; one waits in the engine, so that a free seat is taken in the next step;
 # and an aside one may wait at the gate. More requests wait in Redis, where they can be taken back.
@@ -141,6 +144,11 @@ class EngineStep(bootsteps.StartStopStep):
             listens = pool.task == "transcribe"
             if (pool.role == "prefill" or listens) and pool.warm_up:
                 self.runner.call(warm_up(self.runner.engine, info, listens=listens))
+            else:
+                self.runner.call(asyncio.wait_for(Probe(self.runner, self.pool)(), _FIRST_S))
+        except TimeoutError as exc:
+            log.critical("engine_failed_to_load", pool=self.pool_id, reason=f"It answered nothing in {_FIRST_S:g} s.")
+            raise SystemExit(1) from exc
         except WireMismatch as exc:
             raise SystemExit(1) from exc
         except XylemError as exc:
@@ -192,7 +200,8 @@ class EngineStep(bootsteps.StartStopStep):
         self.lease = lease
         await lease.register()
         await keeper.adopt()
-        self.background += [asyncio.create_task(one.run()) for one in (adapters, prefixes) if one is not None]
+        canary = Canary(runner, lease, keeper.presence, keeper.changing) if runner.settings.canary_s else None
+        self.background += [asyncio.create_task(one.run()) for one in (adapters, prefixes, canary) if one is not None]
         for task in self.background:
             task.add_done_callback(runners.end_process)
 

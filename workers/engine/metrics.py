@@ -89,6 +89,7 @@ DEFINITIONS = (
 
 
 def metrics(runner: Runner, stats: EngineStats) -> list[WorkerMetric]:
+    stats = runner.probed.without(stats)
     told = [WorkerMetric(name, kind, meaning, read(runner, stats)) for name, kind, meaning, read in DEFINITIONS]
     return told + of_some(stats)
 

@@ -12,7 +12,7 @@ from typing import cast
 
 from redis.exceptions import RedisError
 
-from app.engines.base import Engine, EngineInfo, GenerateRequest, WarmsUp
+from app.engines.base import Engine, EngineInfo, GenerateRequest, Prober
 from app.errors import XylemError
 from app.ids import PoolId, PrefixId, RunId
 from app.kv.blocks import HASH_BYTES, prompt_hashes
@@ -180,6 +180,6 @@ class PrefixKeeper:
 
 
 def keeps_prefixes(engine: Engine, pool: Pool, info: EngineInfo) -> bool:
-    """Whether it computes prompts alone. A prefill engine that warms up in a way of its own doesn't."""
-    alone = pool.role == "both" or (pool.role == "prefill" and not isinstance(engine, WarmsUp))
+    """Whether it computes prompts alone. A prefill engine that needs another one doesn't."""
+    alone = pool.role == "both" or (pool.role == "prefill" and not isinstance(engine, Prober))
     return pool.task == "generate" and alone and info.computes

@@ -5,19 +5,18 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
-from typing import cast
+from contextlib import asynccontextmanager
 
 from msgspec.structs import replace
 
-from app.engines.base import Encoder, EncodeRequest, EngineInfo, GenerateRequest, Pauser, WarmsUp, silence
+from app.engines.base import EngineInfo, Pauser
 from app.errors import EngineDead, EngineFailed, RequestError, XylemError
-from app.ids import RunId
-from app.messages import EngineState, PauseMode, Sampling
+from app.messages import EngineState, PauseMode
 from app.pools import Pool
 from app.runner.runner import Runner
 from app.telemetry import logger
 from workers.engine.lease import LeaseKeeper
+from workers.engine.probe import Probe
 
 log = logger(__name__)
 
@@ -25,13 +24,11 @@ _SENT_S = 5.0  # how long the last events may take
 _LOOK_S = 0.02  # how often to look whether all requests have ended
 _LENT_S = 60.0  # how long other engines may take to fetch KV; most leases on it are shorter
 _TOKEN_S = 120.0  # for the token after which the worker comes back
-_FIRST = -(2**31)  # the priority of that token
-_CHECK = Sampling(max_tokens=1, temperature=0.0)
 
 
 class Presence:
     def __init__(self, runner: Runner, lease: LeaseKeeper, pool: Pool) -> None:
-        self._runner, self._lease, self._pool = runner, lease, pool
+        self._runner, self._lease, self.probe = runner, lease, Probe(runner, pool)
         self.awaits_weights = False  # those of the pool are still to come, through a transfer group
         self._ends = False
 
@@ -87,9 +84,17 @@ class Presence:
         runner = self._runner
         if runner.runs:
             await self._goes_on()
-        elif runner.computes and not (self._pool.role == "prefill" and isinstance(runner.engine, WarmsUp)):
-            for rank in range(len(runner.gates)):  # else it computes only together with another engine
-                await self._one_token(rank)
+            return
+        try:
+            async with asyncio.timeout(_TOKEN_S):
+                await self.probe()
+        except TimeoutError:
+            raise EngineFailed(f"No token within {_TOKEN_S:g} s.") from None
+
+    async def give_up(self, why: str) -> None:
+        """Out of routing at once, and ends the worker: its engine is of no use."""
+        self.end(why)
+        await self.come_back(self.state)
 
     def end(self, why: str) -> None:
         """Ends a worker whose engine is of no use: a restarted one takes over what its pool says."""
@@ -114,23 +119,6 @@ class Presence:
         runner, key = self._runner, self._runner.keys.reservations(self._runner.worker)
         while runner.runs or await runner.redis.hlen(key):  # noqa: ASYNC110 (Redis has no event for it)
             await asyncio.sleep(_LOOK_S)
-
-    async def _one_token(self, rank: int) -> None:
-        engine, run, made = self._runner.engine, RunId(f"check-{self._runner.worker}-{rank}"), 0
-        try:
-            async with asyncio.timeout(_TOKEN_S):
-                if self._pool.task in ("embed", "classify"):
-                    asked = EncodeRequest(run, [[1]], self._pool.task, None, _FIRST, rank)
-                    made = len(await cast(Encoder, engine).encode(asked))
-                else:
-                    media = [silence()] if self._pool.task == "transcribe" else []
-                    request = GenerateRequest(run, [1], _CHECK, _FIRST, rank, media=media)
-                    async with aclosing(engine.generate(request)) as steps:
-                        made = sum([len(step.tokens) async for step in steps])
-        except TimeoutError:
-            raise EngineFailed(f"No token within {_TOKEN_S:g} s.") from None
-        if not made:
-            raise EngineFailed("It made no token.")
 
     async def _goes_on(self) -> None:
         """Returns after a token of its requests. Raises: EngineFailed."""

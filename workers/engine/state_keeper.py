@@ -50,7 +50,7 @@ class StateKeeper:
         self, runner: Runner, lease: LeaseKeeper, pool_id: PoolId, pool: Pool, feeds: Sequence[KvEventFeed]
     ) -> None:
         self._runner, self._pool_id, self._pool, self._feeds = runner, pool_id, pool, feeds
-        self._presence = Presence(runner, lease, pool)
+        self.presence = Presence(runner, lease, pool)
         self._adopted = PoolState()
         self._source: WeightsSource | None = None  # of the present weights
         self._dropped = False  # a sleep has dropped the weights, and they were not loaded since
@@ -63,7 +63,7 @@ class StateKeeper:
             try:
                 await self._execute(command)
             except EngineDead as exc:
-                self._presence.end(exc.message)
+                self.presence.end(exc.message)
                 raise
 
     async def adopt(self) -> None:
@@ -102,8 +102,8 @@ class StateKeeper:
         if wanted.weights != self._runner.weights:
             if _is_sent(wanted.source):
                 log.warning("weights_awaited", version=wanted.weights, reason="they came through a transfer group")
-                self._presence.awaits_weights = True
-                await self._presence.come_back(self._state)
+                self.presence.awaits_weights = True
+                await self.presence.come_back(self._state)
             else:
                 await self._set_weights(wanted.weights, wanted.source, "abort")
         if wanted.paused and not self._state.asleep:
@@ -123,17 +123,17 @@ class StateKeeper:
         sleeper = self._able(Sleeper, "sleep")  # type: ignore[type-abstract]
         if self._state.asleep:
             return
-        async with self._presence.leaving(mode):
-            await self._presence.lends_nothing()
+        async with self.presence.leaving(mode):
+            await self.presence.lends_nothing()
             await sleeper.sleep(level, mode)
         self._awake, self._dropped = set(), level > 1
-        await self._presence.come_back(replace(self._state, asleep=level))
+        await self.presence.come_back(replace(self._state, asleep=level))
 
     async def _wake(self, tags: Sequence[str]) -> None:
         sleeper, state = self._able(Sleeper, "sleep"), self._state  # type: ignore[type-abstract]
         if not state.asleep:
             return
-        await self._presence.tell(replace(state, changing=True))
+        await self.presence.tell(replace(state, changing=True))
         try:
             awake = await sleeper.wake(tags)
             self._awake |= set(tags or ("weights",))
@@ -141,7 +141,7 @@ class StateKeeper:
                 await self._go_on()
                 state = replace(state, asleep=0)
         finally:
-            await self._presence.come_back(state)
+            await self.presence.come_back(state)
 
     async def _go_on(self) -> None:
         """After a sleep. Raises: XylemError."""
@@ -151,7 +151,7 @@ class StateKeeper:
             await pauser.pause("keep")
         else:
             await pauser.resume()
-            await self._presence.prove()
+            await self.presence.prove()
 
     async def _refresh_weights(self, pauser: Pauser) -> None:
         """Weights that the sleep has dropped, or that the pool has got meanwhile. Raises: XylemError."""
@@ -170,9 +170,9 @@ class StateKeeper:
             raise RequestError("It sleeps.")
         if self._state.paused:
             return
-        async with self._presence.leaving(mode):
+        async with self.presence.leaving(mode):
             await pauser.pause(mode)
-        await self._presence.come_back(replace(self._state, paused=mode))
+        await self.presence.come_back(replace(self._state, paused=mode))
 
     async def _resume(self) -> None:
         pauser = self._able(Pauser, "pause")  # type: ignore[type-abstract]
@@ -180,7 +180,7 @@ class StateKeeper:
             return
         if not self._state.asleep:
             await pauser.resume()
-        await self._presence.come_back(replace(self._state, paused=None))
+        await self.presence.come_back(replace(self._state, paused=None))
 
     async def _scale(self, ranks: int) -> None:
         elastic = self._able(Elastic, "change its ranks")  # type: ignore[type-abstract]
@@ -188,16 +188,16 @@ class StateKeeper:
             raise RequestError("It sleeps, or is paused.")
         if ranks == len(self._places):
             return
-        async with self._presence.leaving("wait"):
-            await self._presence.lends_nothing()
+        async with self.presence.leaving("wait"):
+            await self.presence.lends_nothing()
             runner, before = self._runner, self._places
             info = await elastic.scale(ranks)
-            self._presence.take(info)
+            self.presence.take(info)
             gone = [place for place in before if place not in self._places]
             if gone:
                 await cast(Awaitable[str], runner.redis.eval(FORGET_LOADS, 1, runner.keys.loads(self._pool_id), *gone))
-            await self._presence.prove()
-        await self._presence.come_back(self._state)
+            await self.presence.prove()
+        await self.presence.come_back(self._state)
 
     async def _set_weights(self, version: str, source: WeightsSource | None, mode: PauseMode) -> None:
         engine, pauser = self._weights(source), self._able(Pauser, "pause")  # type: ignore[type-abstract]
@@ -209,19 +209,19 @@ class StateKeeper:
             return  # it takes them when it wakes
         if self._state.paused or self._state.asleep:
             await self._load(engine, version, source)
-            await self._presence.come_back(self._state)
+            await self.presence.come_back(self._state)
             return
-        async with self._presence.leaving(mode):
-            await self._presence.lends_nothing()
+        async with self.presence.leaving(mode):
+            await self.presence.lends_nothing()
             await pauser.pause(mode)
             await self._load(engine, version, source)
             await pauser.resume()
         try:
-            await self._presence.prove()
+            await self.presence.prove()
         except EngineFailed as exc:
-            self._presence.end(exc.message)
+            self.presence.end(exc.message)
             raise
-        await self._presence.come_back(self._state)
+        await self.presence.come_back(self._state)
 
     async def _load(self, engine: Weights, version: str, source: WeightsSource | None) -> None:
         """Loads weights; if that fails, those before. Raises: XylemError."""
@@ -235,7 +235,7 @@ class StateKeeper:
                     raise EngineFailed("The weights before came through a transfer group.")
                 await engine.update_weights(self._runner.weights, self._source)
             except XylemError as gone:
-                self._presence.end(gone.message)
+                self.presence.end(gone.message)
             raise
         await self._took(version, source, clears)
 
@@ -243,7 +243,7 @@ class StateKeeper:
         """The engine has them, and no KV of others: nor has the index."""
         runner = self._runner
         runner.weights, self._source, self._dropped = version, source, False
-        self._presence.awaits_weights = False
+        self.presence.awaits_weights = False
         for feed, before in zip(self._feeds, clears or [feed.clears for feed in self._feeds], strict=True):
             await feed.forget(before, version)
         await forget_guesses(runner, self._places)
@@ -253,7 +253,7 @@ class StateKeeper:
 
     @property
     def _state(self) -> EngineState:
-        return self._presence.state
+        return self.presence.state
 
     @property
     def _places(self) -> list[PlaceId]:

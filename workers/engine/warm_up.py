@@ -2,14 +2,14 @@
 
 import time
 
-from app.engines.base import Engine, EngineInfo, GenerateRequest, WarmsUp, silence
+from app.engines.base import Engine, EngineInfo, GenerateRequest, silence
 from app.ids import RunId
 from app.messages import Sampling
 from app.telemetry import logger
+from workers.engine.probe import TOKEN, compute
 
 log = logger(__name__)
 
-_TOKEN = 1  # any: every vocabulary has it
 _BLOCKS = 4
 
 
@@ -19,14 +19,9 @@ async def warm_up(engine: Engine, info: EngineInfo, *, listens: bool = False) ->
     `listens`: it transcribes.
     """
     began = time.monotonic()
-    if isinstance(engine, WarmsUp):
-        await engine.warm_up()
-    else:
-        tokens = [_TOKEN] if listens else [_TOKEN] * min(_BLOCKS * info.block_size, info.max_model_len - 1)
-        media = [silence()] if listens else []
-        for rank in range(info.ranks):
-            run = RunId(f"warm-up-{rank}.0")
-            asked = GenerateRequest(run, tokens, Sampling(max_tokens=1), rank=rank, media=media)
-            async for _ in engine.generate(asked):
-                pass
+    tokens = [TOKEN] if listens else [TOKEN] * min(_BLOCKS * info.block_size, info.max_model_len - 1)
+    media = [silence()] if listens else []
+    for rank in range(info.ranks):
+        run = RunId(f"warm-up-{rank}.0")
+        await compute(engine, GenerateRequest(run, tokens, Sampling(max_tokens=1), rank=rank, media=media))
     log.info("warmed_up", seconds=round(time.monotonic() - began, 2))

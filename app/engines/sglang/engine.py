@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import structlog
 from msgspec.structs import replace
 from sglang.srt.configs.model_config import AttentionArch
+from sglang.srt.disaggregation.utils import FAKE_BOOTSTRAP_HOST
 from sglang.srt.entrypoints.engine import Engine
 
 from app.engines.base import (
@@ -62,7 +63,7 @@ class _Loaded:
 
 class SglangEngine:
     """Implements `app.engines.base.Engine`, and of what an engine can besides: Adapters, Disaggregated, Encoder,
-    PrefixResetter, WarmsUp, Configured and ExpertRecorder.
+    PrefixResetter, Prober, Configured and ExpertRecorder.
 
     `control.py` has Pauser, Sleeper, Weights and Profiler.
 
@@ -142,8 +143,22 @@ class SglangEngine:
             tier_block_bytes=self._ready().block_bytes if tells_of_host_memory(fields) else 0,
         )
 
-    async def warm_up(self) -> None:
-        """Computes nothing: in a pool of role `prefill`, SGLang computes prompts only together with a decode worker."""
+    async def probe(self, request: GenerateRequest) -> None:
+        """In a room of its own, where prefill and decode are apart: at this host SGLang transfers KV to nobody."""
+        if self._pool.role != "both":
+            alone = Rendezvous(FAKE_BOOTSTRAP_HOST, 0, request.rank)
+            # Where it decodes, the first token is one that came with the KV.
+            sampling = replace(request.sampling, max_tokens=1 if self._pool.role == "prefill" else 2)
+            request = replace(request, handoff=alone, sampling=sampling)
+        ended = None
+        with self._runs(request) as running:
+            try:
+                async for step in running.steps():
+                    ended = step.finish
+            finally:
+                await running.end()
+        if ended in (None, "abort"):
+            raise EngineFailed("SGLang gave the prompt up.")
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
         if isinstance(request.handoff, KvHandle):

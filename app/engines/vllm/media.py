@@ -68,7 +68,7 @@ async def encoded(engine: AsyncLLM, folder: EmbeddingFolder, request: PictureReq
     outputs = engine.generate(prompt, SamplingParams(max_tokens=1), request.id, trace_headers=request.trace_headers)
     async with aclosing(outputs):
         async for out in outputs:
-            if list(out.prompt_token_ids or ()) != request.placeholders:
+            if request.placeholders and list(out.prompt_token_ids or ()) != request.placeholders:
                 log.error("media_expanded_otherwise", ours=len(request.placeholders), vllm=len(out.prompt_token_ids))
     return await folder.take(name)
 

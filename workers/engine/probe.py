@@ -1,0 +1,97 @@
+"""What an engine is asked for nobody, to see that it computes: the least of what its pool's task and role are about.
+
+It leaves nothing. A token fills no KV block, so no cache keeps it and no event tells of it, unless blocks have one
+token: then it is the same block each time. The runner doesn't measure it, and `Runner.probed` takes it off the worker's
+metrics.
+"""
+
+from contextlib import aclosing
+from hashlib import sha256
+from itertools import count
+from typing import cast
+
+from msgspec.structs import replace
+
+from app.engines.base import (
+    Encoder,
+    EncodeRequest,
+    Engine,
+    GenerateRequest,
+    MediaInput,
+    PictureEncoder,
+    PictureRequest,
+    Prober,
+    silence,
+)
+from app.engines.painter import Painted, Painter, PaintRequest
+from app.errors import EngineFailed
+from app.ids import RunId
+from app.messages import Media, Painting, Sampling
+from app.pools import PaintRules, Pool, parse_size
+from app.runner.runner import Runner
+
+TOKEN = 1  # any: every vocabulary has it
+_FIRST = -(2**31)  # its priority: with one token it is no delay to others, and they may be one to it
+_ONE_TOKEN = Sampling(max_tokens=1, temperature=0.0, ignore_eos=True)
+_SIDE = 64  # pixels of the picture to be encoded: models that see make it larger
+
+
+class Probe:
+    def __init__(self, runner: Runner, pool: Pool) -> None:
+        self._runner, self._pool = runner, pool
+        self._numbers = count()  # one that was given up may still be on its way out of the engine
+
+    async def __call__(self) -> None:
+        """On each rank. Raises: EngineFailed, and RequestError if the engine refuses it."""
+        for rank in range(len(self._runner.gates)):
+            run = RunId(f"probe-{self._runner.worker}.{next(self._numbers)}")
+            self._runner.probed.add(await self._asked(run, rank))
+
+    async def _asked(self, run: RunId, rank: int) -> int:
+        """How many prompt tokens, or steps of painting, the engine has counted for it."""
+        engine, pool = self._runner.engine, self._pool
+        if pool.task == "image":
+            return await _paint(self._runner.painter, PaintRequest(run, _painting(pool.painting), _FIRST))
+        if pool.role == "encode":
+            await cast(PictureEncoder, engine).encode_picture(PictureRequest(run, _picture(), []))
+            return 0
+        if pool.task in ("embed", "classify"):
+            made = await cast(Encoder, engine).encode(EncodeRequest(run, [[TOKEN]], pool.task, None, _FIRST, rank))
+            if not made:
+                raise EngineFailed("It made no vector.")
+            return 1
+        media = [silence()] if pool.task == "transcribe" else []
+        await compute(engine, GenerateRequest(run, [TOKEN], _ONE_TOKEN, _FIRST, rank, media=media))
+        return int(self._runner.computes)
+
+
+async def compute(engine: Engine, request: GenerateRequest) -> None:
+    """Without another engine, and for nobody. Raises: EngineFailed."""
+    if isinstance(engine, Prober):
+        await engine.probe(request)
+        return
+    ended = None
+    async with aclosing(engine.generate(request)) as steps:
+        async for step in steps:
+            ended = step.finish
+    if ended in (None, "abort"):
+        raise EngineFailed("It made no token.")
+
+
+async def _paint(painter: Painter, request: PaintRequest) -> int:
+    async with aclosing(painter.paint(request)) as steps:
+        if not [made async for made in steps if isinstance(made, Painted)]:
+            raise EngineFailed("It painted nothing.")
+    return request.painting.steps
+
+
+def _painting(rules: PaintRules) -> Painting:
+    """One step, of the size that requests have: engines may compile for each size anew."""
+    width, height = parse_size(rules.size)
+    one = Painting("", width, height, steps=1, seed=0)
+    return replace(one, format="mp4", frames=1, fps=rules.fps) if rules.videos else one
+
+
+def _picture() -> MediaInput:
+    data = bytes(3 * _SIDE * _SIDE)
+    return MediaInput(Media("image", sha256(data).hexdigest(), (_SIDE, _SIDE)), data)

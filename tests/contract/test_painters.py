@@ -5,6 +5,7 @@ import io
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import av
@@ -15,9 +16,11 @@ from app.engines import create_engine
 from app.engines.base import MediaInput
 from app.engines.painter import Painted, Painter, PaintRequest, PaintStep
 from app.errors import EngineFailed, RequestError
-from app.ids import RunId
+from app.ids import RunId, WorkerId
 from app.messages import Media, Painting
 from app.pools import Pool
+from app.runner.probed_work import ProbedWork
+from workers.engine.probe import Probe
 
 KINDS = ["mock", "sd"]
 SLOW = ["sd3", "flux", "sglang-sd", "sglang-flux"]
@@ -75,6 +78,7 @@ async def test_a_painter_keeps_its_contract(kind: str, folder: Path) -> None:
         await steps_and_previews_come_before_the_file(painter, previews=not sglang)
         await a_request_gives_the_same_bytes_also_beside_others(painter)
         await a_closed_request_ends_within_a_step(painter, untold=20 if sglang else 0)
+        await a_probe_is_one_step_of_which_no_metric_tells(painter, pool(kind, folder))
         if sglang:
             await edits_are_refused_by_name(painter)
         else:
@@ -114,6 +118,15 @@ async def a_request_gives_the_same_bytes_also_beside_others(painter: Painter) ->
     assert len(set(alone)) == 4
     beside = await asyncio.gather(*(file(painter, one, str(i)) for i, one in enumerate(wanted)))
     assert beside == alone
+
+
+async def a_probe_is_one_step_of_which_no_metric_tells(painter: Painter, of: Pool) -> None:
+    before, probed = painter.stats(), ProbedWork()
+    worker: Any = SimpleNamespace(engine=painter, painter=painter, worker=WorkerId("w"), gates=[None], probed=probed)
+    await Probe(worker, of)()
+    after = painter.stats()
+    assert (after.running, after.waiting, after.paint_steps) == (0, 0, before.paint_steps + 1)
+    assert probed.without(after).paint_steps == before.paint_steps
 
 
 async def an_edit_begins_from_its_picture(painter: Painter) -> None:

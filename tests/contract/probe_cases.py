@@ -1,0 +1,43 @@
+"""What a probe leaves in an engine: nothing. `test_engine_contract.py` has loaded the engines, and runs this."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from app.ids import WorkerId
+from app.kv.blocks import HASH_BYTES, prompt_hashes
+from app.runner.probed_work import ProbedWork
+from tests.contract.conftest import make_pool
+from tests.contract.subject import Subject
+from workers.engine.probe import Probe
+
+PROBES = 3
+
+
+async def test_a_probe_leaves_no_blocks_no_events_and_no_work(subject: Subject) -> None:
+    """What tells of a later prompt would have told of the probes before."""
+    size, engine, probed = subject.info.block_size, subject.engine, ProbedWork()
+    worker: Any = SimpleNamespace(engine=engine, worker=WorkerId("w"), gates=[None], computes=True, probed=probed)
+    probe = Probe(worker, make_pool(subject.name))
+
+    async def told(word: str) -> tuple[set[bytes], set[bytes]]:
+        """All blocks that it has told of, when it has told of a new prompt's; and these."""
+        prompt = subject.encode(f"{word} " * 3 * size)[: 2 * size + 1]
+        packed = prompt_hashes(prompt, size)
+        own = {packed[i : i + HASH_BYTES] for i in range(0, len(packed), HASH_BYTES)}
+        assert not (await subject.answer(prompt, max_tokens=1)).cached_tokens
+        return set((await subject.ledger_becomes(lambda blocks: blocks >= own)).blocks()), own
+
+    before, _ = await told("blackbird")
+    computed = engine.stats().prefill_tokens
+    measured = engine.stats().step_s, engine.stats().request_step_s
+    for _ in range(PROBES):
+        await probe()
+        stats = engine.stats()
+        assert stats.running == stats.waiting == stats.used_blocks == 0
+    after, own = await told("nightingale")
+    assert len(own) == 2
+    assert after - before == own
+    await subject.stats_become(
+        lambda stats: probed.without(stats).prefill_tokens == computed + 2 * size + 1, within_s=subject.soon_s
+    )
+    assert (engine.stats().step_s, engine.stats().request_step_s) == measured

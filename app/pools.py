@@ -216,7 +216,7 @@ class Pool(_Part):
     # A YAML file of more such arguments, read by workers, and by API replicas that have it, to know whether the engine
     # drafts from prompts. Those of `args` go before them, key by key at every depth.
     args_file: Path | None = None
-    # Whether a worker of role `prefill`, or of task `transcribe`, computes a prompt before it is ready.
+    # Whether a worker of role `prefill`, or of task `transcribe`, computes more than a token before it is ready.
     warm_up: bool = True
     # The endpoints that may use the model; null: all that fit its task. All pools of a model have the same.
     endpoints: Annotated[list[EndpointName], Field(min_length=1)] | None = None

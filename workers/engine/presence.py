@@ -84,12 +84,8 @@ class Presence:
         runner = self._runner
         if runner.runs:
             await self._goes_on()
-            return
-        try:
-            async with asyncio.timeout(_TOKEN_S):
-                await self.probe()
-        except TimeoutError:
-            raise EngineFailed(f"No token within {_TOKEN_S:g} s.") from None
+        else:
+            await self.probe(_TOKEN_S)
 
     async def give_up(self, why: str) -> None:
         """Out of routing at once, and ends the worker: its engine is of no use."""

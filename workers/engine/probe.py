@@ -5,6 +5,7 @@ token: then it is the same block each time. The runner doesn't measure it, and `
 metrics.
 """
 
+import asyncio
 from contextlib import aclosing
 from hashlib import sha256
 from itertools import count
@@ -33,6 +34,7 @@ from app.runner.runner import Runner
 TOKEN = 1  # any: every vocabulary has it
 _FIRST = -(2**31)  # its priority: with one token it is no delay to others, and they may be one to it
 _ONE_TOKEN = Sampling(max_tokens=1, temperature=0.0, ignore_eos=True)
+_UNTRACED = {"traceparent": f"00-{'1' * 32}-{'1' * 16}-00"}  # engines would begin a trace, as for a request without
 _SIDE = 64  # pixels of the picture to be encoded: models that see make it larger
 
 
@@ -41,11 +43,15 @@ class Probe:
         self._runner, self._pool = runner, pool
         self._numbers = count()  # one that was given up may still be on its way out of the engine
 
-    async def __call__(self) -> None:
+    async def __call__(self, within_s: float | None = None) -> None:
         """On each rank. Raises: EngineFailed, and RequestError if the engine refuses it."""
-        for rank in range(len(self._runner.gates)):
-            run = RunId(f"probe-{self._runner.worker}.{next(self._numbers)}")
-            self._runner.probed.add(await self._asked(run, rank))
+        try:
+            async with asyncio.timeout(within_s):
+                for rank in range(len(self._runner.gates)):
+                    run = RunId(f"probe-{self._runner.worker}.{next(self._numbers)}")
+                    self._runner.probed.add(await self._asked(run, rank))
+        except TimeoutError:
+            raise EngineFailed("It gave no answer in time.") from None
 
     async def _asked(self, run: RunId, rank: int) -> int:
         """How many prompt tokens, or steps of painting, the engine has counted for it."""
@@ -53,15 +59,16 @@ class Probe:
         if pool.task == "image":
             return await _paint(self._runner.painter, PaintRequest(run, _painting(pool.painting), _FIRST))
         if pool.role == "encode":
-            await cast(PictureEncoder, engine).encode_picture(PictureRequest(run, _picture(), []))
+            await cast(PictureEncoder, engine).encode_picture(PictureRequest(run, _picture(), [], _UNTRACED))
             return 0
         if pool.task in ("embed", "classify"):
-            made = await cast(Encoder, engine).encode(EncodeRequest(run, [[TOKEN]], pool.task, None, _FIRST, rank))
-            if not made:
+            text = EncodeRequest(run, [[TOKEN]], pool.task, None, _FIRST, rank, _UNTRACED)
+            if not await cast(Encoder, engine).encode(text):
                 raise EngineFailed("It made no vector.")
             return 1
         media = [silence()] if pool.task == "transcribe" else []
-        await compute(engine, GenerateRequest(run, [TOKEN], _ONE_TOKEN, _FIRST, rank, media=media))
+        asked = GenerateRequest(run, [TOKEN], _ONE_TOKEN, _FIRST, rank, media=media, trace_headers=_UNTRACED)
+        await compute(engine, asked)
         return int(self._runner.computes)
 
 

@@ -12,6 +12,7 @@ from app.dispatch.generation import Generation
 from app.engines.base import EngineStats
 from app.openai.prediction import PredictedChat, PredictedParts, accepted
 from app.openai.schemas import ChatRequest
+from app.runner.probed_work import ProbedWork
 from tests.unit.test_completion_writer import DELTA, call
 from workers.engine.metrics import metrics
 
@@ -93,7 +94,7 @@ async def test_the_usage_says_how_much_of_it_came(parsed: bool) -> None:
 def test_metrics_tell_what_was_accepted_at_each_position(accepted: tuple[int, ...]) -> None:
     """Only of engines that speculate."""
     stats = EngineStats(drafts=len(accepted) * 2, drafted_tokens=8, accepted_tokens=accepted)
-    told = {metric.name: metric.value for metric in metrics(MagicMock(), stats)}
+    told = {metric.name: metric.value for metric in metrics(MagicMock(probed=ProbedWork()), stats)}
     found = {name: value for name, value in told.items() if "draft" in name or "accepted" in name}
     if not accepted:
         assert found == {}

@@ -16,8 +16,9 @@ class Host:
     address: str
 
     def command(self, *argv: str) -> list[str]:
-        """Runs it there, with a /dev/shm of its own."""
-        return ["ip", "netns", "exec", self.name, "sh", "-c", 'mount -t tmpfs shm /dev/shm && exec "$@"', "sh", *argv]
+        """Runs it there, with a /dev/shm of its own, and no name server, since none is reached from there."""
+        own = 'mount -t tmpfs shm /dev/shm && mount --bind /dev/null /etc/resolv.conf && exec "$@"'
+        return ["ip", "netns", "exec", self.name, "sh", "-c", own, "sh", *argv]
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class VllmEngine:
     def __init__(self, pool: Pool, address: str = "127.0.0.1", node: Node | None = None) -> None:
         """Raises: SettingsError (unknown arguments)."""
         self._pool, self._task = pool, pool.task
-        self._ranks_here = math.inf if node is None else pool.data_parallel_size // pool.nodes
+        self._ranks_here = math.inf if node is None else max(1, pool.data_parallel_size // pool.nodes)
         apart = pool.embeddings or pool.role == "encode"
         self._folder = EmbeddingFolder() if apart else None  # of pictures that are encoded apart
         try:

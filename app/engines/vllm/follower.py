@@ -58,6 +58,8 @@ class VllmFollower:
         executor, self._executor = self._executor, None
         cores, self._cores = self._cores, None
         if executor is not None:
+            for worker in executor.workers:  # without a leader they never leave by themselves
+                worker.proc.kill()
             await asyncio.to_thread(executor.shutdown)
         if cores is not None:
             await asyncio.to_thread(cores.shutdown, _SHUTDOWN_S)

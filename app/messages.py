@@ -47,7 +47,7 @@ PAUSE_MODES: tuple[PauseMode, ...] = get_args(PauseMode)
 GrammarKind = Literal["json", "regex", "choice", "grammar", "tag"]
 GRAMMAR_KINDS: tuple[GrammarKind, ...] = get_args(GrammarKind)
 
-NODE_PORTS = 4  # consecutive ones, that the leader of an engine on several hosts listens on for the others
+NODE_PORTS = 8  # consecutive ones, that the leader of an engine on several hosts listens on for the others
 ASIDE_PRIORITY = 2**32  # added to the priority of aside requests: above any that a client may ask for
 
 

@@ -91,6 +91,8 @@ def _check_pool(parsed: PoolsFile, where: str, pool: Pool) -> None:
         raise SettingsError(f"{where}.peers: only pools that generate, with role both, have them")
     if pool.role == "encode" and pool.data_parallel_size > 1:
         raise SettingsError(f"{where}.data_parallel_size: a pool of role encode has one rank; start more workers")
+    if pool.tensor_parallel_size is not None and (pool.engine not in spanning_engines() or pool.task == "image"):
+        raise SettingsError(f"{where}.tensor_parallel_size={pool.tensor_parallel_size}: here, `args` says that")
     if pool.nodes > 1:
         _check_nodes(where, pool)
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.engines.base import Node
-from app.engines.interface import interface_of
+from app.engines.interface import interface_environment
 from app.pools import Pool
 
 
@@ -27,8 +27,4 @@ def node_fields(pool: Pool, node: Node) -> dict[str, Any]:
 
 
 def node_environment(node: Node) -> dict[str, str]:
-    """Else vLLM, gloo and NCCL each guess the network that leads to the other hosts."""
-    found = {"VLLM_HOST_IP": node.address}
-    if (name := interface_of(node.address)) is not None:
-        found |= {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
-    return found
+    return {"VLLM_HOST_IP": node.address} | interface_environment(node.address)

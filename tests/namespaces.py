@@ -22,6 +22,14 @@ class Host:
 
 
 @dataclass(frozen=True)
+class Here(Host):
+    """This machine, as if it were one of several."""
+
+    def command(self, *argv: str) -> list[str]:
+        return [*argv]
+
+
+@dataclass(frozen=True)
 class Network:
     address: str  # of this machine in it
     hosts: list[Host]

@@ -2,7 +2,7 @@
 
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
@@ -24,7 +24,7 @@ _TICK_S = 0.05
 class Hosts:
     """A worker on each host; one that ends is started again at once."""
 
-    def __init__(self, s: Stack, hosts: list[Host]) -> None:
+    def __init__(self, s: Stack, hosts: Sequence[Host]) -> None:
         self.stack, self.hosts = s, hosts
         self._ended = Event()
         self._supervisor = Thread(target=self._supervise, daemon=True)

@@ -47,6 +47,8 @@ def follow(settings: Settings, name: PoolId, pool: Pool, member: GroupMember, gu
                 guard.loaded()
                 feeding = asyncio.run_coroutine_threadsafe(_feed(settings, name, pool, member, follower), thread.loop)
                 log.info("following", pool=name, leader=member.leader.address, rank=member.node.rank)
+        if feeding is not None and feeding.done():
+            feeding.result()
     if feeding is not None:
         feeding.cancel()
     thread.call(follower.close())

@@ -143,9 +143,8 @@ class GroupMember(Thread):
             group = Group(int(client.incr(keys.group_epoch(self._pool))), list(members))
             mine = [keys.group(member.worker) for member in members]
             names = [member.worker for member in members]
-            client.eval(
-                FORM_GROUP, 1 + len(mine), gathering, *mine, encode(group), _GROUP_MS, *names
-            )  # the next look reads it
+            # The next look reads it.
+            client.eval(FORM_GROUP, 1 + len(mine), gathering, *mine, encode(group), _GROUP_MS, *names)
 
     def _take(self, group: Group) -> None:
         self._members = group.members

@@ -92,5 +92,5 @@ class VllmFollower:
 
 def _of_rank(endpoint: str, rank: int) -> str:
     """Where a rank publishes: at the first one's port + its number."""
-    where, _, port = endpoint.rpartition(":")
+    where, _, port = endpoint.replace("//*:", "//127.0.0.1:").rpartition(":")
     return f"{where}:{int(port) + rank}"

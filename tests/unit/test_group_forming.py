@@ -1,11 +1,14 @@
 """Who of those that wait becomes an engine on several hosts, and who leads it."""
 
 import pytest
+from msgspec.structs import replace
 
 from app.engines.base import Node
-from app.ids import WorkerId
+from app.ids import PoolId, WorkerId
 from app.messages import Group, Member
+from app.settings import load_settings
 from workers.engine.group_forming import form, node_of
+from workers.engine.group_member import GroupMember
 
 
 def member(name: str) -> Member:
@@ -45,3 +48,13 @@ def test_a_member_knows_its_rank_and_where_its_leader_is_met() -> None:
     group = Group(7, [member("2"), member("1")])
     assert node_of(group, WorkerId("2")) == Node(0, "10.0.0.2", "10.0.0.2", 20_002)
     assert node_of(group, WorkerId("1")) == Node(1, "10.0.0.1", "10.0.0.2", 20_002)
+
+
+@pytest.mark.parametrize(("ranks", "told", "known"), [(4, [], [0, 0]), (4, [7, 8], [7, 8]), (1, [], [])])
+def test_caches_on_other_hosts_have_the_places_of_their_ranks_before_they_have_numbers(
+    ranks: int, told: list[int], known: list[int]
+) -> None:
+    """Else the second follower's would stand for the first one's."""
+    group = GroupMember(load_settings(), PoolId("p"), 2, WorkerId("1"), "10.0.0.1")
+    group._members = [member("1"), replace(member("2"), caches=told)]
+    assert group.followers_caches(ranks) == known

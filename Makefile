@@ -11,7 +11,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu)
 
-.PHONY: help run test check docs chaos media tiers helm fuzz clients bench lock lint-docker clean
+.PHONY: help run test check docs chaos media tiers nodes helm fuzz clients bench lock lint-docker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -24,7 +24,7 @@ test check: export PYTHONDONTWRITEBYTECODE = # so that a hundred processes compi
 test: .venv/.dev .venv/.sglang .xylem/models/SmolLM2-135M-Instruct/config.json ## install the packages and run all tests
 	@ops/test-servers.sh
 	@$(BIN)/pytest -m alone $$(grep -rl mark.alone --include '*.py' tests); alone=$$?; \
-	$(BIN)/pytest -m "not alone and not gpu and not media and not tiers and not helm" --numprocesses 4 --dist loadfile --no-loadscope-reorder && exit $$alone
+	$(BIN)/pytest -m "not alone and not gpu and not media and not tiers and not nodes and not helm" --numprocesses 4 --dist loadfile --no-loadscope-reorder && exit $$alone
 
 check: .venv/.dev docs ## lint, types, import contracts, documentation, known vulnerabilities, unit tests: about a minute
 	@$(BIN)/ruff check .
@@ -45,6 +45,9 @@ media: .venv/.dev .venv/.sglang .xylem/models/whisper-tiny.en/config.json ## tes
 
 tiers: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## tests of real engines with KV in tiers: folders, buckets, full and broken ones (as root: it mounts a small disk)
 	@$(BIN)/pytest -m tiers tests
+
+nodes: .venv/.dev .venv/.sglang .xylem/models/SmolLM2-135M-Instruct/config.json ## tests of real engines over several hosts, each a network namespace (as root, with iproute2; twenty minutes)
+	@$(BIN)/pytest -m nodes tests
 
 helm: .venv/.dev ## lint and render the chart of ops/helm, and check what it makes: half a minute
 	@ops/helm.sh

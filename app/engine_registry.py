@@ -21,6 +21,23 @@ _OWN_PAINTERS = {
     "sglang": "app.engines.sglang_diffusion.engine:SglangPainter",
     "trtllm": "app.engines.trtllm_visual.engine:TrtllmPainter",
 }
+# Of engines that may span several hosts, what runs on those that don't lead. Their classes take a third argument, the
+# `Node`.
+_FOLLOWERS = {
+    "mock": "app.engines.mock.follower:MockFollower",
+    "sglang": "app.engines.sglang.follower:SglangFollower",
+    "vllm": "app.engines.vllm.follower:VllmFollower",
+}
+
+
+def spanning_engines() -> list[str]:
+    """Those that may span several hosts."""
+    return sorted(_FOLLOWERS)
+
+
+def load_follower(name: str) -> Any:
+    """Raises: KeyError when the engine runs on one host; ImportError when a package is missing."""
+    return EntryPoint(name, _FOLLOWERS[name], _GROUP).load()
 
 
 def engine_names(*, paints: bool = False) -> list[str]:

@@ -35,6 +35,13 @@ prefixes:<pool>         hash, id → msgpack `messages.Prefix`: the prefixes tha
 limits:<pool>           hash, `routing.candidates.Limits` field → value changed at run time. Written by the api.
 worker:<id>             string, msgpack `messages.Lease`. The worker is alive while it exists.
                         Written by the worker each `heartbeat_s`; lives `lease_ttl_s`.
+member:<worker>         string, msgpack `messages.Member`: of a worker whose engine spans several hosts. It is alive
+                        while it exists. Written by it ten times a second; lives `lease_ttl_s`, while it loads longer.
+gathering:<pool>        sorted set, worker → when it came, ms since the epoch: those that wait until they are a group.
+                        Written by them; a dead one is removed by the next that looks.
+group:<worker>          string, msgpack `messages.Group`: the group that it is in. Written by its leader (`form.lua`);
+                        lives 60 s, in which it is read.
+group-epoch:<pool>      string, the number of the last group. Never expires.
 metrics:<worker>        string, msgpack list of `messages.WorkerMetric`. Written with its lease; lives as long.
 api:<id>                string, "1". The API replica is alive while it exists. Written by it four times a second; lives
                         `api_ttl_s`.
@@ -208,6 +215,18 @@ class Keys:
 
     def metrics(self, worker: WorkerId) -> str:
         return f"{self._fleet}metrics:{worker}"
+
+    def member(self, worker: WorkerId) -> str:
+        return f"{self._fleet}member:{worker}"
+
+    def group(self, worker: WorkerId) -> str:
+        return f"{self._fleet}group:{worker}"
+
+    def gathering(self, pool: PoolId) -> str:
+        return f"{self._fleet}gathering:{pool}"
+
+    def group_epoch(self, pool: PoolId) -> str:
+        return f"{self._fleet}group-epoch:{pool}"
 
     def api(self, api: ApiId) -> str:
         return f"{self._fleet}api:{api}"

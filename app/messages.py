@@ -7,6 +7,7 @@ worker → worker   Handoff from the prefill task to the decode task, by Celery'
 worker → api      EventBatch on `out:<api>`: all that one engine step made for this API replica
 api    → all      PoolState in `pool-state:<pool>`
 worker → all      Lease   in `worker:<id>`, each `heartbeat_s`; and WorkerMetrics in `metrics:<id>`
+worker → worker   Member  in `member:<id>`, of an engine that spans several hosts; its Group in `group:<id>`
 CLI    → api      ApiKey  in `keys:api`
 api    → all      Adapter in `loras`: the wanted adapters; the loaded ones are in the leases of workers
 api    → worker   Prefix  in `prefixes:<pool>`: the wanted prefixes; what caches have of them is in the prefix index
@@ -46,6 +47,7 @@ PAUSE_MODES: tuple[PauseMode, ...] = get_args(PauseMode)
 GrammarKind = Literal["json", "regex", "choice", "grammar", "tag"]
 GRAMMAR_KINDS: tuple[GrammarKind, ...] = get_args(GrammarKind)
 
+NODE_PORTS = 8  # consecutive ones, that the leader of an engine on several hosts listens on for the others
 ASIDE_PRIORITY = 2**32  # added to the priority of aside requests: above any that a client may ask for
 
 
@@ -534,6 +536,26 @@ class Lease(Struct, frozen=True, array_like=True):
     store: int = 0  # the same of the store that its ranks share with other workers; 0: none
 
 
+class Member(Struct, frozen=True, array_like=True):
+    """A process of an engine that spans several hosts."""
+
+    worker: WorkerId
+    address: str  # where the others reach it
+    port: int  # the first of `NODE_PORTS` that were free there: if it leads, the others meet it at these
+    ready: bool = False  # it leads, and its engine answers
+    leaving: bool = False  # it was told to end
+    ended: bool = False  # it leads, and all its requests are over
+    weights: str = ""  # the version that the engine has, if it leads
+    caches: list[int] = []  # as in its leader's Lease: of the ranks on its host
+
+
+class Group(Struct, frozen=True, array_like=True):
+    """The processes of one engine. It never changes: without one of them, all end, and a new one is formed."""
+
+    epoch: int  # higher than those of all earlier groups of the pool
+    members: list[Member]  # by their node's rank, as they were then; the first one leads
+
+
 class WorkerMetric(Struct, frozen=True, array_like=True):
     """A line of /metrics and its description: API replicas show metrics that they don't know, too."""
 
@@ -793,6 +815,8 @@ def decoder(kind: type[T]) -> Callable[[bytes], T]:
 decode_job = decoder(Job)
 decode_event_batch = decoder(EventBatch)
 decode_lease = decoder(Lease)
+decode_member = decoder(Member)
+decode_group = decoder(Group)
 decode_embedding = decoder(EmbeddingHandle)
 decode_worker_metrics = decoder(list[WorkerMetric])
 decode_worker_command: Callable[[bytes], WorkerCommand] = decoder(WorkerCommand)  # type: ignore[arg-type]  # a union is no type to mypy

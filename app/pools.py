@@ -190,6 +190,11 @@ class Pool(_Part):
     max_running: Count = 64  # requests that the engine runs at once
     max_model_len: Count | None = None  # tokens; the model's own when not given
     data_parallel_size: Count = 1  # ranks in one worker, each with a KV cache of its own
+    # Devices that compute each rank together. null: as `args` says. vLLM and SGLang can.
+    tensor_parallel_size: Count | None = None
+    # Hosts that one engine spans; each runs the same `celery -A app worker -Q <pool>`. Their number divides that of the
+    # devices. vLLM, SGLang and the mock can.
+    nodes: Count = 1
     chat_template: Path | None = None  # a Jinja file instead of the model's own
     # `file`: the model's tokenizer.json. `engine`: what vLLM, SGLang and TensorRT-LLM load with transformers, such as a
     # vocab.txt or tokenizer.model; API replicas and batch workers then need that package, too.

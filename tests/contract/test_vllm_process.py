@@ -14,7 +14,8 @@ import yaml
 
 from app.engine_args import masked
 from app.engines import create_engine
-from app.engines.base import Configured, EngineInfo
+from app.engines.base import Configured, EngineInfo, Node
+from app.engines.interface import interface_environment
 from app.errors import RequestError, SettingsError
 from app.pools import Pool
 from tests.contract.conftest import make_pool
@@ -277,3 +278,49 @@ def test_each_of_several_ranks_publishes_at_a_place_of_its_own(monkeypatch: pyte
     elastic = given_to_vllm(monkeypatch, cpu=False, role="both", **{"enable-elastic-ep": True}).fields
     assert elastic["kv_events_config"].endpoint == "tcp://*:0"
     assert elastic["enable_elastic_ep"] is True
+
+
+def test_stages_are_refused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its engine would load, and end at the first request."""
+    with pytest.raises(SettingsError, match=r"args\.pipeline_parallel_size=2: on a CPU"):
+        create_engine(make_pool("vllm", args={"pipeline_parallel_size": 2}))
+    made = given_to_vllm(monkeypatch, cpu=False, role="both", pipeline_parallel_size=2)
+    assert made.fields["pipeline_parallel_size"] == 2
+
+
+def engine_fields(node: Node | None = None, **changes: Any) -> dict[str, Any]:
+    from app.engines.vllm import args
+
+    return args.engine_args(make_pool("vllm", **changes), "10.0.0.2", node=node).fields
+
+
+def test_devices_of_three_hosts_compute_together_and_find_each_other_at_the_leader() -> None:
+    pool = {"nodes": 3, "tensor_parallel_size": 3}
+    first, last = (engine_fields(Node(rank, f"10.0.0.{rank}", "10.0.0.0", 20_000), **pool) for rank in (0, 2))
+    assert {key for key in first if first[key] != last[key]} == {"node_rank", "kv_events_config"}
+    assert (first["nnodes"], first["master_addr"], first["master_port"]) == (3, "10.0.0.0", 20_000)
+    assert first["distributed_executor_backend"] == "mp"
+    assert last["node_rank"] == 2
+
+
+def test_ranks_of_a_follower_publish_on_its_own_host_at_ports_that_it_knows() -> None:
+    """vLLM adds a rank's number to the port, and tells nobody but the leader which port was free."""
+    pool = {"nodes": 2, "data_parallel_size": 4}
+    follower = engine_fields(Node(1, "10.0.0.2", "10.0.0.1", 20_000), **pool)
+    assert (follower["data_parallel_start_rank"], follower["data_parallel_size_local"]) == (2, 2)
+    endpoint = follower["kv_events_config"].endpoint
+    assert endpoint.startswith("tcp://127.0.0.1:")
+    assert int(endpoint.rpartition(":")[2]) > 0
+    leader = engine_fields(Node(0, "10.0.0.1", "10.0.0.1", 20_000), **pool)
+    assert "data_parallel_start_rank" not in leader
+
+
+def test_adapters_are_refused_on_several_hosts() -> None:
+    with pytest.raises(SettingsError, match=r"args\.enable_lora"):
+        node = Node(0, "10.0.0.1", "10.0.0.1", 20_000)
+        engine_fields(node, nodes=2, data_parallel_size=2, args={"enable_lora": True})
+
+
+def test_gloo_and_nccl_are_told_the_interface_that_has_the_address() -> None:
+    assert interface_environment("127.0.0.1") == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    assert interface_environment("192.0.2.123") == {}

@@ -27,7 +27,7 @@ from tests.helm import (
 
 pytestmark = needs_helm
 
-CUSTOM = {"ServiceMonitor", "PodMonitor", "ScaledObject"}  # their schemas come with their operators
+CUSTOM = {"LeaderWorkerSet", "ServiceMonitor", "PodMonitor", "ScaledObject"}  # their schemas come with their operators
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -215,3 +215,18 @@ def test_another_models_pool_restarts_no_worker() -> None:
     after = rendered("cpu", "--set", f"valkey.seed={'s' * 24},{extra}")
     changed = {pod["spec"]["containers"][0]["name"] for pod in pods(before) if pod not in pods(after)}
     assert changed == {"api", "batch", "valkey"}
+
+
+def test_an_engine_over_hosts_is_a_group_of_as_many_pods_and_scales_by_engines() -> None:
+    """All of its pods are alike: they find out themselves which of them leads."""
+    keda = '{"minReplicas": 1, "maxReplicas": 2, "triggers": [{"type": "cpu", "metadata": {"value": "50"}}]}'
+    docs = rendered("one-engine-on-two-hosts", "--set-json", f"workers.decode-pool-a.keda={keda}")
+    spec = named(docs, "LeaderWorkerSet", "xylem-decode-pool-a")["spec"]
+    assert spec["leaderWorkerTemplate"]["size"] == 2
+    assert spec["leaderWorkerTemplate"].keys() == {"size", "restartPolicy", "workerTemplate"}
+    assert "replicas" not in spec
+    target = named(docs, "ScaledObject", "xylem-decode-pool-a")["spec"]["scaleTargetRef"]
+    assert target == {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": "xylem-decode-pool-a"
+    }  # fmt: skip
+    assert not [doc for doc in of_kind(docs, "Deployment") if "pool" in doc["metadata"]["name"]]

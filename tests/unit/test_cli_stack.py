@@ -7,6 +7,8 @@ import pytest
 from app.cli import stack
 from app.cli.launch import names_to_try
 from app.cli.up import EngineName
+from app.ids import PoolId
+from app.pools import Pool
 from app.pools_file import load_pools
 from app.settings import load_settings
 from tests.stack import ROOT
@@ -85,3 +87,9 @@ def test_every_process_gets_the_same_settings_as_absolute_paths(tmp_path: Path) 
     assert Path(env["XYLEM_HOME"]).is_absolute()
     assert Path(env["XYLEM_POOLS_FILE"]).is_absolute()
     assert env["XYLEM_REDIS_URL"] == "redis://r:1/0"
+
+
+def test_an_engine_of_several_nodes_has_a_process_for_each() -> None:
+    pools = {PoolId("a"): Pool(model="m", engine="mock", nodes=3, data_parallel_size=3)}
+    started = stack.workers(pools, 2, load_settings(), {})
+    assert [component.name for component in started] == [f"a-{number}" for number in range(1, 7)]

@@ -37,7 +37,8 @@ def groups(k: Keys, a: str, b: str) -> Iterator[list[str]]:
         k.aliases(), k.spent(a), k.limits(pool), k.prefixes(pool), k.pool_state(pool), k.pool_lock(pool),
         k.changed(pool), k.watched(pool), k.cache_numbers(), k.sweeping(pool), k.prefilling(worker), k.starting(pool),
         k.commands(worker), k.reply(a), k.recording(), k.recorded(a), k.media(a), k.embedding(a, b), k.encoded(run),
-        *k.release(run, worker, pool),
+        k.member(worker), k.member(WorkerId(b)), k.group(worker), k.group(WorkerId(b)), k.gathering(pool),
+        k.group_epoch(pool), *k.release(run, worker, pool),
     ]  # fmt: skip
     others = [k.worker(WorkerId(b)), k.loads(PoolId(b)), k.starting(PoolId(b)), k.request(RunId(b)), k.api(ApiId(b))]
     batch, key, part = BatchId(a), KeyId(b), 3

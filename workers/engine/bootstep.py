@@ -30,6 +30,8 @@ from app.telemetry import setup_logging as setup_xylem_logging
 from workers.engine.adapter_keeper import keeper_of
 from workers.engine.canary import Canary
 from workers.engine.exit_guard import ExitGuard, lease_ended
+from workers.engine.following import follow, told_to_end
+from workers.engine.group_member import GroupMember
 from workers.engine.hang_watchdog import HangWatchdog
 from workers.engine.host_address import address_towards
 from workers.engine.kv_indices import kv_indices
@@ -49,6 +51,7 @@ log = logger(__name__)
 _WORKER_ID = new_worker_id()
 _REDIS_S = 5.0
 _FIRST_S = 600.0  # for the token without which no worker is ready: at first use engines compile
+_LOOK_S = 0.1
 
 # For each seat of the engine, one task runs; one waits in the engine, so that a free seat is taken in the next step;
 # and an aside one may wait at the gate. More requests wait in Redis, where they can be taken back.
@@ -124,6 +127,22 @@ class EngineStep(bootsteps.StartStopStep):
         seats = self.pool.max_running * self.pool.data_parallel_size
         worker.concurrency = worker.min_concurrency = seats * _TASKS_PER_SLOT
 
+    def _join(self, pool: Pool, address: str) -> GroupMember | None:
+        """The group that its engine needs, once it is complete. None: the engine has one host. Blocks."""
+        if pool.nodes == 1:
+            return None
+        member = GroupMember(settings, self.pool_id, pool.nodes, self.worker_id, address)
+        member.start()
+        while not member.formed.wait(_LOOK_S):
+            if told_to_end():
+                raise SystemExit(0)
+        if not member.node.rank:
+            return member
+        if self.port is not None:
+            self.port.follows(member)
+        # Celery's consumer would be the next step: a follower never gets there, and takes no task.
+        raise SystemExit(follow(settings, self.pool_id, pool, member, self.guard))
+
     def start(self, worker: Any) -> None:
         log.info("loading_engine", pool=self.pool_id, engine=self.pool.engine, model=self.pool.model)
         ended = lease_ended(settings.keys, self.worker_id, self.pool_id)
@@ -133,7 +152,8 @@ class EngineStep(bootsteps.StartStopStep):
         try:
             _check_version()
             pool = with_args(fetched_pool(self.pool, settings, "all"), settings.engine_args)
-            engine = create_engine(pool, address)
+            self.group = self._join(pool, address)
+            engine = create_engine(pool, address, None if self.group is None else self.group.node)
             if self.port is not None and settings.engine_metrics and isinstance(engine, Metered):
                 engine.keep_metrics()
             own = self.worker_id, self.pool_id
@@ -167,6 +187,9 @@ class EngineStep(bootsteps.StartStopStep):
         watchdog.start()
         if self.port is not None:
             self.port.loaded(self.lease, watchdog)
+        if self.group is not None:
+            self.group.weights = lambda: self.runner.weights
+            self.group.tell(ready=True)
         log.info("engine_ready", pool=self.pool_id, worker=self.worker_id, total_blocks=info.total_blocks)
 
     async def _register(self, info: EngineInfo) -> None:
@@ -179,7 +202,9 @@ class EngineStep(bootsteps.StartStopStep):
         feeds = kv.feeds
         account = ReservationAudit(runner, worker_queue(self.pool_id, self.worker_id))
         keeps, metrics_at = keeps_prefixes(runner.engine, self.pool, info), "" if self.port is None else self.port.at
-        lease = LeaseKeeper(runner, self.pool_id, self.pool, info, kv, prefixes=keeps, metrics_at=metrics_at)
+        lease = LeaseKeeper(
+            runner, self.pool_id, self.pool, info, kv, prefixes=keeps, metrics_at=metrics_at, group=self.group
+        )
         keeper = StateKeeper(runner, lease, self.pool_id, self.pool, feeds)
         adapters = keeper_of(runner, lease, self.pool_id, self.pool, info, keeper.changing)
         prefixes = PrefixKeeper(runner, lease, self.pool_id, info, kv.cleaner) if keeps else None
@@ -209,6 +234,8 @@ class EngineStep(bootsteps.StartStopStep):
     def close(self, _worker: Any) -> None:
         """SIGTERM: routing places no more requests here; running ones have `drain_timeout_s` to end."""
         if hasattr(self, "lease"):
+            if self.group is not None:
+                self.group.tell(leaving=True)
             self.runner.call(self.lease.drain())
             state = self.lease.state
             stopped = state.paused or state.asleep  # its requests don't go on by themselves
@@ -229,6 +256,8 @@ class EngineStep(bootsteps.StartStopStep):
             self.runner.call(self.runner.wait_for_lent_blocks(0 if self.runner.stopping else settings.drain_timeout_s))
         except (RedisError, OSError) as exc:
             log.error("not_deregistered", error=repr(exc))
+        if self.group is not None:
+            self.group.end()
         self.runner.close()
         self.guard.close()
         if self.port is not None:

@@ -91,8 +91,8 @@ def watch(pid: int) -> list[psutil.Process]:
 
 
 def lease_ended(keys: Keys, worker: WorkerId, pool: PoolId) -> list[Command]:
-    """Deletes the lease, and tells API replicas, of which only some would look for it soon."""
-    return [("UNLINK", keys.worker(worker)), ("EVAL", TELL, 1, keys.changed(pool), worker)]
+    """Deletes the leases, and tells API replicas, of which only some would look for them soon."""
+    return [("UNLINK", keys.worker(worker), keys.member(worker)), ("EVAL", TELL, 1, keys.changed(pool), worker)]
 
 
 def clean_up(redis_url: str, commands: Sequence[Command], left: list[psutil.Process]) -> None:

@@ -19,6 +19,7 @@ from app.pools import Pool
 from app.runner.runner import Runner, end_process
 from app.store import FORGET_LOADS, TELL, clock
 from app.telemetry import logger
+from workers.engine.group_member import GroupMember
 from workers.engine.kv_indices import KvIndices
 from workers.engine.metrics import metrics
 
@@ -47,16 +48,17 @@ class LeaseKeeper:
         *,
         prefixes: bool = False,
         metrics_at: str = "",
+        group: GroupMember | None = None,
     ) -> None:
         """`kv`: what its KV events are written to. `prefixes`: whether it has a `PrefixKeeper`.
 
-        `metrics_at`: as in `messages.Worker`.
+        `metrics_at`: as in `messages.Worker`. `group`: in which it leads.
         """
         self._runner, self._keys, self._redis = runner, runner.keys, runner.redis
         self._ended, self._writing = asyncio.Event(), asyncio.Lock()
         self.fresh = time.monotonic()  # when Redis last got it
         self._draining = self._registered = False
-        self._kv = kv
+        self._kv, self._group = kv, group
         self._told: Lease | None = None  # as API replicas were last told of it, without load and speeds
         self.state = EngineState()  # told with the next lease
         self.metrics: list[WorkerMetric] = []  # as they were last told
@@ -167,6 +169,8 @@ class LeaseKeeper:
             own = replace(own, adapters=runner.adapters.open)
         speeds, adapters = runner.speeds(stats), runner.adapters.report()
         caches, hosts = ([cache.number for cache in each[: own.ranks]] for each in (self._kv.caches, self._kv.hosts))
+        if caches and self._group is not None:
+            caches += self._group.followers_caches(own.ranks)
         lease = Lease(
             own, load, speeds, self.stays_out, adapters=adapters, state=self.state, caches=caches,
             token_redis=len(settings.token_redis_urls), broker_apart=settings.broker_url is not None,

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from app.worker_metrics import families, worker_state
 from workers.engine.engine_metrics import engine_metrics
+from workers.engine.group_member import GroupMember
 from workers.engine.hang_watchdog import HangWatchdog
 from workers.engine.lease import LeaseKeeper
 
@@ -46,6 +47,7 @@ class WorkerPort(Collector):
         """Listens from now on. `port`: 0: a free one. Raises: OSError."""
         self._lease: LeaseKeeper | None = None  # set when the worker is registered
         self._watchdog: HangWatchdog | None = None
+        self._group: GroupMember | None = None  # set if the worker follows another one's lead
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ipv6 = ":" in host
@@ -57,6 +59,10 @@ class WorkerPort(Collector):
     def loaded(self, lease: LeaseKeeper, watchdog: HangWatchdog) -> None:
         """The worker is registered."""
         self._lease, self._watchdog = lease, watchdog
+
+    def follows(self, group: GroupMember) -> None:
+        """The worker is ready when its leader is, and never registered."""
+        self._group = group
 
     def close(self) -> None:
         self._server.shutdown()
@@ -74,7 +80,10 @@ class WorkerPort(Collector):
         return not hangs, "hanging" if hangs else "running"
 
     def ready(self) -> tuple[bool, str]:
-        """Whether requests are placed here; else why not."""
+        """Whether requests are placed here, or computed here with the leader; else why not."""
+        if self._group is not None:
+            leads = self._group.leader.ready
+            return leads, "following" if leads else "loading"
         lease = self._lease
         if lease is None:
             return False, "loading"

@@ -17,6 +17,7 @@ from app.engines.base import (
     EngineStats,
     GenerateRequest,
     KvEventSource,
+    Node,
     PictureRequest,
     Prefilled,
     StepOutput,
@@ -49,8 +50,8 @@ class MockEngine:
 
     transcribes = True
 
-    def __init__(self, pool: Pool, address: str = "127.0.0.1") -> None:
-        """Raises: SettingsError (unknown or bad arguments)."""
+    def __init__(self, pool: Pool, address: str = "127.0.0.1", node: Node | None = None) -> None:  # noqa: ARG002
+        """`node`: nothing is asked of the other hosts. Raises: SettingsError (unknown or bad arguments)."""
         self._pool = pool
         self._args = args = parse_args(pool.args)
         capacity = args.total_blocks * pool.block_size

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, get_type_hints
 import torch
 from sglang.srt.server_args import ServerArgs
 
+from app.engines.base import Node
+from app.engines.interface import interface_environment
 from app.engines.log_level import log_level
 from app.engines.ports import free_ports
 from app.engines.sglang.diffusion import check_settings, diffuses
@@ -66,8 +68,8 @@ class EngineArgs(NamedTuple):
     fields: dict[str, Any]  # of ServerArgs
 
 
-def engine_args(pool: Pool, address: str) -> EngineArgs:
-    """Raises: SettingsError naming the bad argument."""
+def engine_args(pool: Pool, address: str, node: Node | None = None) -> EngineArgs:
+    """`node`: this host's, of an engine that spans several. Raises: SettingsError naming the bad argument."""
     given = _by_field(pool.args)
     environment = given.pop("env", {})
     if not isinstance(environment, dict) or not all(isinstance(v, str) for v in (*environment, *environment.values())):
@@ -85,6 +87,10 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
         "is_embedding": pool.task == "embed",
         "disaggregation_mode": "null" if pool.role == "both" else pool.role,
     }
+    if pool.tensor_parallel_size is not None:
+        fixed["tp_size"] = pool.tensor_parallel_size
+    if node is not None:
+        fixed |= {"nnodes": pool.nodes, "node_rank": node.rank, "dist_init_addr": f"{node.leader}:{node.port}"}
     for key, value in given.items():
         if key not in ServerArgs.__struct_fields__:
             raise SettingsError(f"args.{key}={value!r}: SGLang has no such argument")
@@ -94,6 +100,8 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
     if events is not None:
         fixed["kv_events_config"] = json.dumps(event_config(pool.data_parallel_size, events))
     on_cpu = not torch.accelerator.is_available()
+    if on_cpu and (stages := given.get("pp_size", 1)) != 1:
+        raise SettingsError(f"args.pp_size={stages!r}: on a CPU, SGLang has no stages; tensor_parallel_size works")
     if on_cpu and (method := given.get("speculative_algorithm")):
         raise SettingsError(f"args.speculative_algorithm={method!r}: on a CPU, SGLang has no kernels for it")
     fields = {
@@ -107,7 +115,7 @@ def engine_args(pool: Pool, address: str) -> EngineArgs:
         **given,
         **fixed,
     }
-    ours = _ENVIRONMENT | (_CPU_ENVIRONMENT | _cores(pool.data_parallel_size) if on_cpu else {})
+    ours = _ENVIRONMENT | (_CPU_ENVIRONMENT | _cores(pool) if on_cpu else {}) | _node_environment(node)
     return EngineArgs({**ours, **engines_environment(), **_TRACES, **environment}, fields)
 
 
@@ -149,6 +157,12 @@ def _check(pool: Pool, given: Mapping[str, Any]) -> None:
     if given.get("enable_lora") and pool.data_parallel_size > 1:
         raise SettingsError(f"data_parallel_size={pool.data_parallel_size}: SGLang loads adapters with one rank only")
     check_settings(pool, given)
+    if pool.nodes > 1 and pool.data_parallel_size > 1 and not given.get("enable_dp_attention"):
+        raise SettingsError(
+            f"nodes={pool.nodes}: SGLang's data-parallel ranks are on one host, but with args.enable_dp_attention"
+        )
+    if pool.nodes > 1 and given.get("enable_lora"):
+        raise SettingsError("args.enable_lora: an adapter is fetched to the leader's host, and all need it")
     if pool.task == "embed":
         _check_pooling(pool.model_dir)
     if given.get("mm_process_config"):
@@ -217,10 +231,29 @@ def _handoff(pool: Pool, *, on_cpu: bool) -> dict[str, Any]:
     return found
 
 
-def _cores(ranks: int) -> dict[str, str]:
-    """SGLang has to be told each rank's: the cores this process may use, shared out."""
+def _cores(pool: Pool) -> dict[str, str]:
+    """SGLang has to be told each rank's, if there are several: the cores this process may use, shared out."""
+    ranks = pool.data_parallel_size * (pool.tensor_parallel_size or 1)
     if ranks == 1:
         return {}
-    cores = sorted(os.sched_getaffinity(0))
-    shares = [cores[rank::ranks] or [cores[rank % len(cores)]] for rank in range(ranks)]
+    cores, here = sorted(os.sched_getaffinity(0)), ranks // pool.nodes
+    shares = [cores[rank::here] or [cores[rank % len(cores)]] for rank in range(here)]
     return {"SGLANG_CPU_OMP_THREADS_BIND": "|".join(",".join(map(str, share)) for share in shares)}
+
+
+def _node_environment(node: Node | None) -> dict[str, str]:
+    """Else it guesses the network that leads to the other hosts, and a follower would not come back from loading."""
+    if node is None:
+        return {}
+    own = {"SGLANG_HOST_IP": node.address, "SGLANG_BLOCK_NONZERO_RANK_CHILDREN": "0"}
+    return own | interface_environment(node.address)
+
+
+def event_ranks(pool: Pool, node: Node | None) -> range:
+    """The data-parallel ranks whose KV events are read on this host."""
+    if node is None:
+        return range(pool.data_parallel_size)
+    if pool.data_parallel_size == 1:  # the leader has them
+        return range(0 if node.rank else 1)
+    each = pool.data_parallel_size // pool.nodes
+    return range(node.rank * each, (node.rank + 1) * each)

@@ -26,12 +26,13 @@ from app.engines.base import (
     EngineStats,
     GenerateRequest,
     KvEventSource,
+    Node,
     Prefilled,
     StepOutput,
 )
 from app.engines.checks import check_inputs, check_request
 from app.engines.sglang.adapters import Loaded as Adapters
-from app.engines.sglang.args import CONTEXT_SPARE, adapters_held, engine_args, tells_of_host_memory
+from app.engines.sglang.args import CONTEXT_SPARE, adapters_held, engine_args, event_ranks, tells_of_host_memory
 from app.engines.sglang.choice import Choice
 from app.engines.sglang.control import Control
 from app.engines.sglang.convert import translate
@@ -71,10 +72,10 @@ class SglangEngine:
     already.
     """
 
-    def __init__(self, pool: Pool, address: str = "127.0.0.1") -> None:
+    def __init__(self, pool: Pool, address: str = "127.0.0.1", node: Node | None = None) -> None:
         """Raises: SettingsError (unknown arguments)."""
         self._pool, self._address = pool, address
-        self._args = engine_args(pool, address)
+        self._args, self._event_ranks = engine_args(pool, address, node), event_ranks(pool, node)
         self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template, pool.tokenizer_mode)
         self._processes, self._figuring, self._speculation = Processes(), Figuring(), Speculation()
         self._requests: dict[RunId, Running] = {}
@@ -232,7 +233,7 @@ class SglangEngine:
         config = self._args.fields.get("kv_events_config")
         if not config:
             return {}
-        return event_sources(config, self._pool.data_parallel_size, self._pictures.stand_ins)
+        return event_sources(config, self._event_ranks, self._pictures.stand_ins)
 
     async def reset_prefix_cache(self) -> bool:
         if self._requests or self._encoding:  # with several ranks the first one's answer is all that is told

@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -28,13 +28,15 @@ def event_config(ranks: int, given: Any) -> dict[str, Any]:
     return {"publisher": "zmq", "format": "dynamo", **defaults, **given}
 
 
-def event_sources(config: str, ranks: int, pictures: Mapping[int, tuple[int, str]]) -> dict[int, KvEventSource]:
+def event_sources(
+    config: str, ranks: Iterable[int], pictures: Mapping[int, tuple[int, str]]
+) -> dict[int, KvEventSource]:
     """`config`: ServerArgs' `kv_events_config`. `pictures`: as `KvEventSource` has them."""
     said = json.loads(config)
     publishes, replays, topic = said["endpoint"], said["replay_endpoint"], said.get("topic", "")
     return {
         rank: KvEventSource(_of_rank(publishes, rank), _of_rank(replays, rank), topic, pictures=pictures)
-        for rank in range(ranks)
+        for rank in ranks
     }
 
 

@@ -72,7 +72,8 @@ class Processes:
             self.end()
             raise
         atexit.unregister(engine.shutdown)
-        if (watchdog := engine.tokenizer_manager._subprocess_watchdog) is not None:  # noqa: SLF001 (it sends SIGQUIT)
+        manager = engine.tokenizer_manager  # None where another host leads
+        if manager is not None and (watchdog := manager._subprocess_watchdog) is not None:  # noqa: SLF001 (it sends SIGQUIT)
             watchdog.stop()
         return engine
 

@@ -18,8 +18,10 @@ from vllm.config import (
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.platforms import current_platform
 
+from app.engines.base import Node
 from app.engines.log_level import log_level
 from app.engines.ports import free_ports
+from app.engines.vllm.nodes import node_environment, node_fields
 from app.engines.vllm.tiers.config import BOTH, with_tiers
 from app.errors import SettingsError
 from app.messages import Role, Task
@@ -64,6 +66,7 @@ _FORCE_ENVIRONMENT = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
 _FORCE = "app.engines.vllm.force:ForceBegun"
 _TIMES = "app.engines.vllm.times:TellTimes"
 _CORES = "app.engines.vllm.cores.KeepsItsCores"
+_MOST_RANKS = 16  # data-parallel ones on a host
 _ONE_PROCESS = "app.engines.vllm.one_process.OneProcess"
 
 
@@ -72,27 +75,23 @@ class EngineArgs(NamedTuple):
     fields: dict[str, Any]  # of AsyncEngineArgs
 
 
-def engine_args(pool: Pool, address: str, embeddings: str = "") -> EngineArgs:
-    """`embeddings`: the folder of encoded pictures. Raises: SettingsError naming the bad argument."""
+def engine_args(pool: Pool, address: str, embeddings: str = "", node: Node | None = None) -> EngineArgs:
+    """`embeddings`: the folder of encoded pictures. `node`: this host's, of an engine that spans several.
+
+    Raises: SettingsError naming the bad argument.
+    """
     given = {name.replace("-", "_"): value for name, value in pool.args.items()}  # as vLLM's own YAML has them
     environment = given.pop("env", {})
     if not isinstance(environment, dict) or not all(isinstance(v, str) for v in (*environment, *environment.values())):
         raise SettingsError(f"args.env={environment!r}: must map names to strings")
-    fixed = {
-        "model": str(pool.model_dir),
-        "served_model_name": pool.model,
-        "block_size": pool.block_size,
-        "max_num_seqs": pool.max_running,
-        "max_model_len": pool.context_len,
-        "data_parallel_size": pool.data_parallel_size,
-        "enable_prompt_embeds": pool.prompt_embeds,
-    }
+    fixed = _fixed(pool, node)
     known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
     for key, value in given.items():
         if key not in known:
             raise SettingsError(f"args.{key}={value!r}: vLLM has no such argument")
         if key in fixed:
             raise SettingsError(f"args.{key}={value!r}: the pool's own settings say this")
+    _check_processes(given, node)
     has_prefixes = _defaults(pool).get("enable_prefix_caching", False)
     given.setdefault("kv_events_config", {} if has_prefixes else None)  # null turns them off
     _add_pictures(given, pool.role, embeddings)
@@ -102,7 +101,9 @@ def engine_args(pool: Pool, address: str, embeddings: str = "") -> EngineArgs:
         given.setdefault("otlp_traces_endpoint", endpoint)
     makers: dict[str, Callable[..., Any]] = {
         "kv_events_config": partial(
-            _kv_events_config, several=pool.data_parallel_size > 1 or bool(given.get("enable_elastic_ep"))
+            _kv_events_config,
+            several=pool.data_parallel_size > 1 or bool(given.get("enable_elastic_ep")),
+            first=_first_rank(pool, node),
         ),
         "kv_transfer_config": KVTransferConfig,
         "ec_transfer_config": ECTransferConfig,
@@ -119,7 +120,12 @@ def engine_args(pool: Pool, address: str, embeddings: str = "") -> EngineArgs:
     _check_answers(given, pool.role)
     if hands_over:
         _check_speculation(given)
-    fields = {**_defaults(pool), **(_cpu_defaults(given) if current_platform.is_cpu() else {}), **given, **fixed}
+    fields = {
+        **_defaults(pool),
+        **(_cpu_defaults(pool, given) if current_platform.is_cpu() else {}),
+        **given,
+        **fixed,
+    }
     eager = current_platform.is_cpu() and fields["enforce_eager"]
     ours = {**_ENVIRONMENT, "VLLM_LOGGING_LEVEL": log_level(), **(_CPU_EAGER_ENVIRONMENT if eager else {})}
     ours |= _runner(fields) | engines_environment()
@@ -127,9 +133,42 @@ def engine_args(pool: Pool, address: str, embeddings: str = "") -> EngineArgs:
         ours |= _FORCE_ENVIRONMENT | _side_channel(address, pool.data_parallel_size)
         fields["logits_processors"] = [*(fields.get("logits_processors") or ()), _FORCE]
         fields = {**_transfer_defaults(fields), **fields}
+    ours |= {} if node is None else node_environment(node)
     if pool.task == "transcribe":
         fields["logits_processors"] = [*(fields.get("logits_processors") or ()), _TIMES]
     return EngineArgs({**ours, **environment}, fields)
+
+
+def _fixed(pool: Pool, node: Node | None) -> dict[str, Any]:
+    """What the pool's own settings say."""
+    fixed = {
+        "model": str(pool.model_dir),
+        "served_model_name": pool.model,
+        "block_size": pool.block_size,
+        "max_num_seqs": pool.max_running,
+        "max_model_len": pool.context_len,
+        "data_parallel_size": pool.data_parallel_size,
+        "enable_prompt_embeds": pool.prompt_embeds,
+    }
+    if pool.tensor_parallel_size is not None:
+        fixed["tensor_parallel_size"] = pool.tensor_parallel_size
+    return fixed if node is None else fixed | node_fields(pool, node)
+
+
+def _check_processes(given: dict[str, Any], node: Node | None) -> None:
+    """Raises: SettingsError."""
+    if current_platform.is_cpu() and (stages := given.get("pipeline_parallel_size", 1)) != 1:
+        raise SettingsError(
+            f"args.pipeline_parallel_size={stages!r}: on a CPU, vLLM's engine ends at the first request with it; "
+            "tensor_parallel_size works"
+        )
+    if node is not None and given.get("enable_lora"):
+        raise SettingsError("args.enable_lora: an adapter is fetched to the leader's host, and all need it")
+
+
+def _first_rank(pool: Pool, node: Node | None) -> int:
+    """Of this host's data-parallel ranks."""
+    return 0 if node is None else node.rank * pool.data_parallel_size // pool.nodes
 
 
 def _defaults(pool: Pool) -> dict[str, Any]:
@@ -204,19 +243,20 @@ def _transfer_defaults(fields: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _cpu_defaults(given: Collection[str]) -> dict[str, Any]:
-    if "tensor_parallel_size" in given or "pipeline_parallel_size" in given:
+def _cpu_defaults(pool: Pool, given: Collection[str]) -> dict[str, Any]:
+    several = pool.tensor_parallel_size not in (None, 1)
+    if several or "tensor_parallel_size" in given or "pipeline_parallel_size" in given:
         return _CPU_DEFAULTS
     return _CPU_DEFAULTS | {"distributed_executor_backend": _ONE_PROCESS}
 
 
-def vllm_config(fields: dict[str, Any]) -> VllmConfig:
+def vllm_config(fields: dict[str, Any], *, headless: bool = False) -> VllmConfig:
     """vLLM's configuration: reads the model's files and checks the arguments against them. Blocks.
 
-    Raises: SettingsError.
+    `headless`: of a follower. Raises: SettingsError.
     """
     try:
-        return AsyncEngineArgs(**fields).create_engine_config()
+        return AsyncEngineArgs(**fields).create_engine_config(headless=headless)
     except ValidationError as exc:
         # An error about several arguments has no `loc`, and all of them as input.
         problems = (
@@ -228,9 +268,15 @@ def vllm_config(fields: dict[str, Any]) -> VllmConfig:
         raise SettingsError(f"vLLM refuses these engine arguments: {exc}") from exc
 
 
-def _kv_events_config(*, several: bool, **given: Any) -> KVEventsConfig:
-    """Endpoints on this host unless the pool sets them; replay is always on, to recover lost events."""
-    if several:  # each rank needs an endpoint of its own: vLLM lets the system choose the ports
+def _kv_events_config(*, several: bool, first: int, **given: Any) -> KVEventsConfig:
+    """Endpoints on this host unless the pool sets them; replay is always on, to recover lost events.
+
+    `first`: of the ranks here; where others have those before it, vLLM tells nobody here which ports were free.
+    """
+    if first:  # each rank's port is the first one's + its number
+        ports = free_ports(2 * _MOST_RANKS) - first
+        defaults = {"endpoint": f"tcp://127.0.0.1:{ports}", "replay_endpoint": f"tcp://127.0.0.1:{ports + _MOST_RANKS}"}
+    elif several:  # each rank needs an endpoint of its own: vLLM lets the system choose the ports
         defaults = {"endpoint": "tcp://*:0", "replay_endpoint": "tcp://*:0"}
     else:  # abstract sockets leave no files behind
         path = f"ipc://@xylem-{secrets.token_hex(8)}"

@@ -1,6 +1,7 @@
 """The adapter: one AsyncLLM and the requests on it."""
 
 import asyncio
+import math
 import multiprocessing
 import os
 import time
@@ -28,6 +29,7 @@ from app.engines.base import (
     EngineStats,
     GenerateRequest,
     KvEventSource,
+    Node,
     PictureRequest,
     Prefilled,
     StepOutput,
@@ -75,13 +77,14 @@ class VllmEngine:
 
     transcribes = True
 
-    def __init__(self, pool: Pool, address: str = "127.0.0.1") -> None:
+    def __init__(self, pool: Pool, address: str = "127.0.0.1", node: Node | None = None) -> None:
         """Raises: SettingsError (unknown arguments)."""
         self._pool, self._task = pool, pool.task
+        self._ranks_here = math.inf if node is None else max(1, pool.data_parallel_size // pool.nodes)
         apart = pool.embeddings or pool.role == "encode"
         self._folder = EmbeddingFolder() if apart else None  # of pictures that are encoded apart
         try:
-            self._args = engine_args(pool, address, str(self._folder.path) if self._folder else "")
+            self._args = engine_args(pool, address, str(self._folder.path) if self._folder else "", node)
         except SettingsError:
             self._end_folder()
             raise
@@ -203,7 +206,8 @@ class VllmEngine:
         return {
             rank: KvEventSource(_connectable(c.endpoint), _connectable(c.replay_endpoint), c.topic, OWN_KEYS)
             for rank, c in self._loaded().get_kv_event_sources().items()
-            if c.replay_endpoint  # without replay, lost events could not be recovered
+            # Without replay, lost events could not be recovered. Those of ranks on other hosts are read there.
+            if c.replay_endpoint and rank < self._ranks_here
         }
 
     async def reset_prefix_cache(self) -> bool:

@@ -1,0 +1,22 @@
+"""The mock engine on a host that does not lead: the leader simulates all of it."""
+
+from collections.abc import Callable, Mapping
+
+from app.engines.base import KvEventSource, Node
+from app.engines.mock.args import parse_args
+from app.pools import Pool
+
+
+class MockFollower:
+    def __init__(self, pool: Pool, _node: Node) -> None:
+        """Raises: SettingsError, as the leader's engine."""
+        parse_args(pool.args)
+
+    async def start(self, _died: Callable[[], None]) -> None:
+        """There is nothing to load."""
+
+    def kv_events(self) -> Mapping[int, KvEventSource]:
+        return {}
+
+    async def close(self) -> None:
+        """Nothing to end."""

@@ -1,0 +1,99 @@
+"""How long an engine on several hosts takes to answer again after one of them is lost: `python -m ops.bench.groups`.
+
+One line of JSON. `group_recovery_s`: from the end of a follower, in the middle of an answer, to that answer's next
+token, without the engine's loading, which is what its leader does between `group_formed` and `engine_ready`. Both
+processes are started again at once, here on one machine; a host of its own would start each faster.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import httpx
+
+from tests.namespaces import Here
+from tests.nodes import MODEL, POOL, Hosts
+from tests.shallow import shallow_model
+from tests.stack import Stack, mock_pool, stack, valkey
+
+_TOKENS, _AFTER = 200, 20  # of the answer, and of these before the loss
+_ENV = {
+    "XYLEM_LOG_JSON": "true", "XYLEM_PATIENCE_S": "600", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
+}  # fmt: skip
+_POOLS: dict[str, dict[str, Any]] = {
+    "mock": mock_pool(step_ms=20.0, model=MODEL),
+    "vllm": {
+        "model": MODEL, "engine": "vllm", "max_model_len": 1024, "max_running": 4,
+        "args": {"kv_cache_memory_bytes": 2**27},
+    },
+}  # fmt: skip
+
+
+def measure(engine: str = "mock") -> dict[str, float]:
+    """`engine`: mock, which loads at once, or vllm, with a data-parallel rank in each of two processes. Seconds."""
+    pool = _POOLS[engine] | {"nodes": 2, "data_parallel_size": 2}
+    if engine == "vllm":
+        pool |= {"path": str(shallow_model())}
+    with tempfile.TemporaryDirectory() as made:
+        directory = Path(made)
+        with valkey(directory / "redis") as url, stack(url, directory, {POOL: pool}, **_ENV) as s:
+            s.forks = False  # as in a deployment: a process that ends begins with its imports
+            s.api()
+            with Hosts(s, [Here("a", "127.0.0.1"), Here("b", "127.0.0.1")]) as hosts:
+                hosts.wait_ready()
+                return _lose_one(s, hosts)
+
+
+def _lose_one(s: Stack, hosts: Hosts) -> dict[str, float]:
+    arrivals: list[float] = []
+    reader = Thread(target=_read, args=(s, arrivals))
+    reader.start()
+    while len(arrivals) < _AFTER:
+        time.sleep(0.005)
+    lost, at = hosts.follower(), time.time()
+    hosts.kill(lost)
+    reader.join()
+    next_token = _first_after_the_gap(arrivals)
+    (formed, ready), *_ = [found for host in hosts.hosts if (found := _loading(hosts.log(host), at))]
+    return {
+        "group_recovery_s": round(next_token - at - (ready - formed), 2),
+        "total_s": round(next_token - at, 2),
+        "formed_after_s": round(formed - at, 2),
+        "load_s": round(ready - formed, 2),
+        "token_after_ready_s": round(next_token - ready, 2),
+    }
+
+
+def _read(s: Stack, arrivals: list[float]) -> None:
+    asked = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": _TOKENS, "temperature": 0, "stream": True}
+    with httpx.stream("POST", f"{s.url}/v1/completions", json=asked | {"ignore_eos": True}, timeout=900) as reply:
+        reply.raise_for_status()
+        arrivals.extend(time.time() for line in reply.iter_lines() if line.startswith("data: {"))
+
+
+def _first_after_the_gap(arrivals: list[float]) -> float:
+    """Tokens that had been made before the loss may come a moment after it."""
+    gaps = pairwise(arrivals)
+    return max(gaps, key=lambda gap: gap[1] - gap[0])[1]
+
+
+def _loading(log: str, since: float) -> tuple[float, float] | None:
+    """When its process, as the leader, was in a group, and ready; None if it did not lead after `since`."""
+    times = {"group_formed": 0.0, "engine_ready": 0.0}
+    for line in log.splitlines():
+        said = json.loads(line) if line.startswith("{") else {}
+        if said.get("event") in times and (at := datetime.fromisoformat(said["timestamp"]).timestamp()) > since:
+            times[said["event"]] = at
+    return (times["group_formed"], times["engine_ready"]) if times["engine_ready"] else None
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", choices=list(_POOLS), default="mock")
+    print(json.dumps(measure(parser.parse_args().engine)))

@@ -26,7 +26,7 @@ from tests.contract.conftest import CONTEXT, MAX_RUNNING
 from tests.contract.state_cases import *  # noqa: F403 (it has tests only, on the same engines)
 from tests.contract.subject import Answer, Subject
 from tests.stack import wait_until
-from workers.engine.engine_metrics import engine_metrics
+from workers.engine_metrics import engine_metrics
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),

@@ -1,0 +1,27 @@
+"""What an engine's worker says at its own port."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from prometheus_client.metrics_core import Metric
+
+from app.worker_metrics import families, worker_state
+from workers.engine.hang_watchdog import HangWatchdog
+from workers.engine.lease import LeaseKeeper
+
+
+class RegisteredEngine(NamedTuple):
+    """As `workers.worker_port.Registered`."""
+
+    lease: LeaseKeeper
+    watchdog: HangWatchdog
+
+    def stands_s(self, now: float) -> float:
+        return self.watchdog.stands_s(now)
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether requests are placed here; else why not."""
+        return not self.lease.stays_out, worker_state(self.lease.state, draining=self.lease.stays_out)
+
+    def metrics(self) -> Iterable[Metric]:
+        return families([(self.lease.worker, self.lease.metrics)])

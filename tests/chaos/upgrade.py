@@ -68,7 +68,7 @@ def replacement(name: str) -> Fault:
         old = fleet.process(name)
         if name.startswith("api-"):  # both have one port: a load balancer has others meanwhile
             old.send_signal(signal.SIGTERM)
-            await asyncio.to_thread(old.wait, 60)
+            await asyncio.to_thread(old.wait, 180)
             fleet.start_api(int(name.removeprefix("api-")))
             return
         fleet.stack.worker("batch" if name == "batch" else dict(fleet.worker_names)[name], name)
@@ -78,10 +78,10 @@ def replacement(name: str) -> Fault:
                 wait_until,
                 lambda: any(lease.worker.pid == pid for lease in leases(fleet.stack)),
                 f"{name} is there",
-                60,
+                180,
             )
         old.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(old.wait, 60) == 0
+        assert await asyncio.to_thread(old.wait, 180) == 0
 
     replace.__name__ = name
     return replace

@@ -3,6 +3,8 @@ PYTHON ?= python3
 DEVICE ?= $(shell ops/device.sh)
 NAME ?= serve
 FAULTS ?= 210
+MINUTES ?= 60
+FROM ?=
 SEED ?= 1
 ENGINE ?=
 MODEL ?=
@@ -11,7 +13,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu)
 
-.PHONY: help run test check docs chaos media tiers nodes helm fuzz clients bench lock lint-docker clean
+.PHONY: help run test check docs chaos soak upgrade media tiers nodes helm fuzz clients bench lock lint-docker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -24,7 +26,7 @@ test check: export PYTHONDONTWRITEBYTECODE = # so that a hundred processes compi
 test: .venv/.dev .venv/.sglang .xylem/models/SmolLM2-135M-Instruct/config.json ## install the packages and run all tests
 	@ops/test-servers.sh
 	@$(BIN)/pytest -m alone $$(grep -rl mark.alone --include '*.py' tests); alone=$$?; \
-	$(BIN)/pytest -m "not alone and not gpu and not media and not tiers and not nodes and not helm" --numprocesses 4 --dist loadfile --no-loadscope-reorder && exit $$alone
+	$(BIN)/pytest -m "not alone and not gpu and not media and not tiers and not nodes and not helm and not soak" --numprocesses 4 --dist loadfile --no-loadscope-reorder && exit $$alone
 
 check: .venv/.dev docs ## lint, types, import contracts, documentation, known vulnerabilities, unit tests: about a minute
 	@$(BIN)/ruff check .
@@ -39,6 +41,12 @@ docs: .venv/.dev ## the documentation, into site/
 
 chaos: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## [FAULTS=210 SEED=1]: faults under load; a table, and one line of JSON (about half an hour)
 	@$(BIN)/python -m tests.chaos --faults $(FAULTS) --seed $(SEED)
+
+soak: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## [MINUTES=60 SEED=1]: memory, descriptors and Redis keys under mixed load with faults; a table, a plot in .xylem/, and one line of JSON
+	@$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed $(SEED)
+
+upgrade: .venv/.dev ## [FROM=commit]: a fleet of an older version is replaced process by process under load; a table, and one line of JSON (some minutes)
+	@$(BIN)/python -m tests.chaos.upgrade $(if $(FROM),--from $(FROM))
 
 media: .venv/.dev .venv/.sglang .xylem/models/whisper-tiny.en/config.json ## tests with real models of pictures and sound: some minutes
 	@$(BIN)/pytest -m media tests

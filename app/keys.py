@@ -149,6 +149,7 @@ done:<batch>:<part>     hash, line number → msgpack `batch.records.Result`, of
 batch-leader            string, the batch worker that is the leader. Lives 3 s after its last renewal.
 batch-workers           hash, batch worker → how many parts it takes at once. Written by each, twice a second; the
                         leader removes dead ones.
+batch-ports             hash, batch worker → host:port of its /metrics, of those with XYLEM_WORKER_PORT. As above.
 recording               string, msgpack `messages.Recording`: while it is there, API replicas record the requests that
                         end. Written and renewed by `xylem record`; lives 10 s after that.
 recorded:<recording>    stream, field `b`: msgpack `messages.RecordedBatch`. Written by the api twice a second, read and
@@ -401,6 +402,9 @@ class Keys:
 
     def batch_workers(self) -> str:
         return f"{self._fleet}batch-workers"
+
+    def batch_ports(self) -> str:
+        return f"{self._fleet}batch-ports"
 
     def batch_totals(self) -> str:
         return f"{self._fleet}batch-totals"

@@ -114,8 +114,8 @@ class Settings(BaseSettings):
 
     # Of a worker: bytes of encoded pictures that it keeps for others, or fetches from them at once.
     embedding_bytes: Annotated[int, Field(ge=2**16)] = 256 * 2**20
-    # Of a worker: the port of its own /live, /ready and /metrics, at XYLEM_ADDRESS. 0: a free one, as several workers
-    # of a host need it; `GET /sd` of the API tells Prometheus which. None: it has no port.
+    # Of a worker, of batches too: the port of its own /live, /ready and /metrics, at XYLEM_ADDRESS. 0: a free one, as
+    # several workers of a host need it; `GET /sd` of the API tells Prometheus which. None: it has no port.
     worker_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     # Whether a worker with a port also has its engine's own metrics there. They cost CPU in each of the engine's steps.
     engine_metrics: bool = True

@@ -28,7 +28,7 @@ for _transport in (httpx._transports.default, httpx2._transports.default):
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
-RINGS = ("contract", "acceptance", "chaos", "fuzz", "integration", "unit", "gpu")
+RINGS = ("contract", "acceptance", "chaos", "fuzz", "integration", "unit", "gpu", "soak")
 REAL_ENGINE = tuple(
     f"tests/{path}"
     for path in (

@@ -167,22 +167,37 @@ class BatchStore:
         (done,) = await self._wire.execute([("EVAL", COMPLETE, 3, *names, *flat)])
         return bool(done)
 
-    async def lead(self, worker: ApiId, parts: int) -> bool:
-        """Notes how many parts this worker takes; returns whether it is the leader for the next seconds."""
-        takes = "HSET", self._keys.batch_workers(), worker, parts
+    async def lead(self, worker: ApiId, parts: int, metrics_at: str = "") -> bool:
+        """Notes how many parts this worker takes; returns whether it is the leader for the next seconds.
+
+        `metrics_at`: where its /metrics are, if it has a port.
+        """
         lead = "EVAL", LEAD, 1, self._keys.batch_leader(), worker, _LEADER_MS
-        return bool((await self._wire.execute([takes, lead]))[1])
+        notes: list[Command] = [("HSET", self._keys.batch_workers(), worker, parts)]
+        if metrics_at:
+            notes.append(("HSET", self._keys.batch_ports(), worker, metrics_at))
+        return bool((await self._wire.execute([lead, *notes]))[0])
+
+    async def ports(self) -> dict[ApiId, str]:
+        """Where the /metrics of the live batch workers are that have a port."""
+        (flat,) = await self._wire.execute([("HGETALL", self._keys.batch_ports())])
+        known = {ApiId(worker.decode()): at.decode() for worker, at in zip(flat[::2], flat[1::2], strict=True)}
+        gone = set(await self._gone(list(known)))
+        return {worker: at for worker, at in known.items() if worker not in gone}
 
     async def capacity(self) -> int:
         """How many parts all live batch workers can have."""
-        known = self._keys.batch_workers()
-        (flat,) = await self._wire.execute([("HGETALL", known)])
+        (flat,) = await self._wire.execute([("HGETALL", self._keys.batch_workers())])
         takes = {ApiId(worker.decode()): int(parts) for worker, parts in zip(flat[::2], flat[1::2], strict=True)}
-        alive = await self._wire.execute([("EXISTS", self._keys.api(worker)) for worker in takes])
-        gone = [worker for worker, lives in zip(takes, alive, strict=True) if not lives]
+        gone = await self._gone(list(takes))
         if gone:
-            await self._wire.execute([("HDEL", known, *gone)])
+            known = self._keys.batch_workers(), self._keys.batch_ports()
+            await self._wire.execute([("HDEL", key, *gone) for key in known])
         return sum(parts for worker, parts in takes.items() if worker not in gone)
+
+    async def _gone(self, workers: list[ApiId]) -> list[ApiId]:
+        alive = await self._wire.execute([("EXISTS", self._keys.api(worker)) for worker in workers])
+        return [worker for worker, lives in zip(workers, alive, strict=True) if not lives]
 
     async def loads(self, batches: Sequence[BatchId]) -> list[BatchLoad]:
         keys = self._keys

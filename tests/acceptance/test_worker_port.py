@@ -11,36 +11,41 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.ids import BATCH_QUEUE
 from app.messages import EngineState
 from tests.stack import Stack, free_port, leases, mock_pool, pid_of_worker, stack, stop, valkey, wait_until
 from workers.engine.hang_watchdog import HangWatchdog
 from workers.engine.lease import LeaseKeeper
-from workers.engine.worker_port import WorkerPort
+from workers.engine.registered import RegisteredEngine
+from workers.worker_port import WorkerPort
 
 POOL = "decode-pool-a"
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two workers of one host, with a free port each."""
+    """Two workers of one host and a batch worker, with a free port each."""
     path = tmp_path_factory.mktemp("ports")
     with valkey(path) as url, stack(url, path, {POOL: mock_pool()}) as s:
         s.api()
         for name in ("one", "two"):
             s.worker(POOL, name, XYLEM_WORKER_PORT="0")
+        s.worker(BATCH_QUEUE, "batch", XYLEM_WORKER_PORT="0")
         s.wait_ready(2)
+        wait_until(lambda: targets(s, BATCH_QUEUE), "the batch worker tells of its port", 60)
         yield s
 
 
-def targets(s: Stack) -> dict[str, str]:
+def targets(s: Stack, pool: str = POOL) -> dict[str, str]:
     """Worker → where its port is, as Prometheus is told."""
     answer = httpx.get(f"{s.url}/sd")
     assert answer.headers["content-type"] == "application/json"
     found: dict[str, str] = {}
     for target in answer.json():
         assert target["labels"].keys() == {"pool", "worker"}
-        assert target["labels"]["pool"] == POOL
-        (found[target["labels"]["worker"]],) = target["targets"]
+        assert target["labels"]["pool"] in (POOL, BATCH_QUEUE)
+        if target["labels"]["pool"] == pool:
+            (found[target["labels"]["worker"]],) = target["targets"]
     return found
 
 
@@ -69,6 +74,31 @@ def test_a_port_says_whether_its_worker_lives_and_takes_requests(served: Stack) 
     httpx.post(f"{served.url}/admin/pools/{POOL}/resume", json={}).raise_for_status()
     assert (not_ready.status_code, not_ready.json()) == (503, {"ready": False, "state": "paused"})
     wait_until(lambda: httpx.get(f"http://{at}/ready").status_code == 200, f"{worker} takes requests again")
+
+
+def test_a_batch_worker_has_a_port_too(served: Stack) -> None:
+    """Of what it counts as a replica does, only its event loop is there: sums over replicas stay as they are."""
+    ((_, at),) = targets(served, BATCH_QUEUE).items()
+    families = list(text_string_to_metric_families(httpx.get(f"http://{at}/metrics").text))
+    names = [family.name for family in families]
+    assert len(names) == len(set(names))
+    assert "process_resident_memory_bytes" in names
+    own = {name.removesuffix("_created") for name in names if name.startswith("xylem_")}
+    assert own == {"xylem_loop_delay_seconds"}
+    for check in ("live", "ready"):
+        answer = httpx.get(f"http://{at}/{check}")
+        assert (answer.status_code, answer.json()[check]) == (200, True)
+
+
+def test_a_batch_worker_that_is_gone_is_no_target_and_one_without_its_port_does_not_start(served: Stack) -> None:
+    ((worker, at),) = targets(served, BATCH_QUEUE).items()
+    served.names["batch"].send_signal(signal.SIGKILL)
+    wait_until(lambda: not targets(served, BATCH_QUEUE), f"{worker} at {at} is forgotten")
+    taken = next(iter(targets(served).values())).rpartition(":")[2]
+    second = served.worker(BATCH_QUEUE, "another batch", XYLEM_WORKER_PORT=taken)
+    wait_until(lambda: second.poll() is not None, "it ends")
+    assert second.returncode == 1
+    assert "XYLEM_WORKER_PORT" in served.log("another batch")
 
 
 def test_a_worker_whose_port_is_taken_does_not_start(served: Stack) -> None:
@@ -116,7 +146,7 @@ def test_a_worker_that_loads_its_model_lives_and_is_not_ready(port: WorkerPort) 
 def test_a_worker_whose_event_loop_hangs_is_not_live(port: WorkerPort) -> None:
     """The probe itself is answered at once."""
     watchdog = HangWatchdog(MagicMock(), MagicMock(), 60)
-    port.loaded(MagicMock(LeaseKeeper, stays_out=False, state=EngineState()), watchdog)
+    port.loaded(RegisteredEngine(MagicMock(LeaseKeeper, stays_out=False, state=EngineState()), watchdog))
     assert httpx.get(f"http://{port.at}/live").status_code == 200
     watchdog._turned = time.monotonic() - 10
     assert httpx.get(f"http://{port.at}/live").json() == {"live": False, "state": "hanging"}

@@ -50,15 +50,16 @@ def main() -> int:
     return int(bool(report.bad or report.leaked_processes or report.leaked_blocks or report.index.wrong))
 
 
-def show(report: Report, out: Console) -> None:
-    table = Table("fault", "times", "lasted", "recovery p50", "worst", title="Faults under load")
+def show(report: Report, out: Console, title: str = "Faults under load", what: str = "fault") -> None:
+    table = Table(what, "times", "lasted", "recovery p50", "worst", title=title)
     for fault, took in sorted(report.by_fault.items()):
         lasted = f"{report.lasted_s[fault]:.2f} s" if report.lasted_s[fault] else ""
         table.add_row(fault, str(len(took)), lasted, f"{percentile(took, 0.5):.2f} s", f"{max(took):.2f} s")
     out.print(table)
     for bad in (*report.bad[:20], *report.index.wrong[:20]):
         out.print(bad, markup=False, style="red")
-    out.print(f"The index claims {report.index.claims} blocks; of {len(report.index.wrong)} it is wrong.")
+    if report.index.claims:
+        out.print(f"The index claims {report.index.claims} blocks; of {len(report.index.wrong)} it is wrong.")
     out.print(f"{report.restarted} requests began anew after the death of their API replica, {report.resumed} resumed.")
 
 

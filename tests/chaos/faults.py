@@ -16,7 +16,7 @@ Fault = Callable[[Fleet, random.Random], Awaitable[None]]
 
 
 def _worker(fleet: Fleet, rng: random.Random) -> str:
-    return rng.choice(fleet.worker_names)[0]
+    return rng.choice(fleet.victims)
 
 
 async def worker_killed(fleet: Fleet, rng: random.Random) -> None:
@@ -114,7 +114,7 @@ async def connections_cut(fleet: Fleet, rng: random.Random) -> None:
 
 
 async def api_killed(fleet: Fleet, rng: random.Random) -> None:
-    index = rng.randrange(len(fleet.api_ports))
+    index = rng.choice(fleet.api_victims)
     fleet.process(f"api-{index}").send_signal(signal.SIGKILL)
     await asyncio.sleep(rng.uniform(0, 1))
     fleet.process(f"api-{index}").wait()

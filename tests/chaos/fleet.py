@@ -3,6 +3,7 @@
 import shutil
 import signal
 import subprocess
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,10 @@ def pools(store: Path) -> dict[str, dict[str, Any]]:
 
 
 class Fleet:
-    """`apis` API replicas and `workers` workers of each pool, over a Redis of its own with an append-only file."""
+    """`apis` API replicas and `workers` workers of each pool, over a Redis of its own with an append-only file.
+
+    `spared`: the processes that faults leave alone.
+    """
 
     def __init__(
         self,
@@ -41,6 +45,7 @@ class Fleet:
         apis: int = 2,
         workers: int = 3,
         forks: bool = True,
+        spared: Collection[str] = (),
         **env: str,
     ) -> None:
         self.directory = directory.absolute()
@@ -55,6 +60,8 @@ class Fleet:
         self.stack = Stack(f"redis://127.0.0.1:{self.redis_port}/0", directory, pools, env, forks=forks)
         self.api_ports = [free_port() for _ in range(apis)]
         self.worker_names = [(f"{pool}-{i}", pool) for pool in pools for i in range(workers)]
+        self.victims = [name for name, _ in self.worker_names if name not in spared]
+        self.api_victims = [i for i in range(apis) if f"api-{i}" not in spared]
         self._answering = {name for name, pool in self.worker_names if pools[pool].get("role") != "encode"}
 
     def __enter__(self) -> "Fleet":

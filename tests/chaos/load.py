@@ -15,7 +15,7 @@ from tests.chaos.fleet import Fleet
 from tests.pictures import asked, png
 
 _PATIENCE_S = 120.0  # for one answer, whatever happens
-_WORDS = [
+WORDS = [
     "river",
     "stone",
     "lantern",
@@ -73,7 +73,7 @@ def make_cases(model: str, count: int, rng: random.Random) -> list[Case]:
     """Streams of all kinds, short and long, sampled and greedy, alone and with several choices."""
     cases = []
     for number in range(count):
-        prompt = f"{number} " + " ".join(rng.choice(_WORDS) for _ in range(rng.choice((5, 40, 200))))
+        prompt = f"{number} " + " ".join(rng.choice(WORDS) for _ in range(rng.choice((5, 40, 200))))
         sampling: dict[str, Any] = {
             "model": model,
             "max_tokens": rng.choice((1, 20, 80, 200)),
@@ -117,7 +117,7 @@ def make_structured_cases(
     cases = []
     for number in range(count):
         path, asked = kinds[number % len(kinds)]
-        prompt = f"{number} " + " ".join(rng.choice(_WORDS) for _ in range(rng.choice((5, 40))))
+        prompt = f"{number} " + " ".join(rng.choice(WORDS) for _ in range(rng.choice((5, 40))))
         is_chat = path.endswith("chat/completions")
         said = {"messages": [{"role": "user", "content": prompt}]} if is_chat else {"prompt": prompt}
         sampling = {"max_tokens": rng.choice(most), "temperature": temperature, "seed": rng.randrange(1000)}
@@ -133,7 +133,7 @@ def make_picture_cases(model: str, count: int, rng: random.Random) -> list[Case]
         shown = [png(rng.randrange(6), *rng.choice(((120, 90), (64, 64)))) for _ in range(rng.choice((1, 2)))]
         sampling = {"max_tokens": rng.choice((20, 80, 200)), "temperature": 1, "seed": rng.randrange(1000)}
         streamed = {"stream": True, "stream_options": {"include_usage": True}, "logprobs": True, "top_logprobs": 0}
-        said = {"messages": asked(*shown, text=" ".join(rng.choice(_WORDS) for _ in range(rng.choice((5, 40)))))}
+        said = {"messages": asked(*shown, text=" ".join(rng.choice(WORDS) for _ in range(rng.choice((5, 40)))))}
         body = {"model": model, "ignore_eos": True} | said | sampling | streamed
         cases.append(Case("/v1/chat/completions", body))
     return cases

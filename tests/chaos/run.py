@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tests.chaos.faults import Fault
@@ -71,7 +71,7 @@ def _outside(a: float, b: float, outages: Sequence[tuple[float, float]]) -> list
 async def run(
     fleet: Fleet,
     cases: list[Case],
-    faults: Sequence[Fault],
+    faults: Iterable[Fault],
     *,
     seed: int,
     clients: int,

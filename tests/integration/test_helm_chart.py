@@ -24,6 +24,7 @@ from tests.helm import (
     rendered,
     selected,
 )
+from tests.stack import ROOT
 
 pytestmark = needs_helm
 
@@ -230,3 +231,31 @@ def test_an_engine_over_hosts_is_a_group_of_as_many_pods_and_scales_by_engines()
         "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": "xylem-decode-pool-a"
     }  # fmt: skip
     assert not [doc for doc in of_kind(docs, "Deployment") if "pool" in doc["metadata"]["name"]]
+def test_the_ports_that_the_guide_lists_are_those_that_the_policies_open() -> None:
+    """docs/guide/security.md: each port of a pod, and who is let in."""
+    guide = (ROOT / "docs/guide/security.md").read_text().partition("## Ports")[2]
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` (\d+).*\| (.*?) \|$", guide, re.MULTILINE)
+    docs = rendered(
+        "cpu", "--set", "flower.enabled=true,flower.envSecret=s", "--set-json",
+        'networkPolicy={"apiFrom": [{"id": "apiFrom"}], "metricsFrom": [{"id": "metricsFrom"}], '
+        '"flowerFrom": [{"id": "flowerFrom"}]}',
+    )  # fmt: skip
+    label = "app.kubernetes.io/component"
+    opened = {
+        (pod["metadata"]["labels"][label], port["name"], str(port["containerPort"]))
+        for pod in pods(docs)
+        for container in pod["spec"]["containers"]
+        for port in container.get("ports", [])
+    }
+    assert {(of, name, number) for of, name, number, _ in rows} == opened
+    let_in = {of: set(re.findall(r"`(\w+From)`", who)) for of, _, _, who in rows}
+    for policy in of_kind(docs, "NetworkPolicy"):
+        rules = policy["spec"].get("ingress", [])
+        peers = [peer for rule in rules for peer in rule.get("from", [])]
+        component = policy["spec"]["podSelector"]["matchLabels"][label]
+        assert {peer["id"] for peer in peers if "id" in peer} == let_in[component], component
+        pods_let_in = {peer["podSelector"]["matchLabels"][label] for peer in peers if "podSelector" in peer}
+        assert pods_let_in == {"worker": {"worker"}, "valkey": {"api", "worker", "batch", "flower"}}.get(
+            component, set()
+        )
+        assert "ports" not in rules[0] if component == "worker" else all("ports" in rule for rule in rules)

@@ -1,11 +1,14 @@
 """The batch worker behind the tasks of `app/tasks/batch.py`, on an event loop in its own thread."""
 
 import asyncio
-from collections.abc import Coroutine
+import time
+from collections.abc import Coroutine, Iterable
 from contextlib import AsyncExitStack
 from itertools import count
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
+
+from prometheus_client.metrics_core import Metric
 
 from app.batch.batch_store import BatchStore, PartClaim
 from app.batch.fair_share import PARTS
@@ -15,7 +18,7 @@ from app.ending import end_tasks
 from app.errors import BatchNotFound, StoreDown
 from app.ids import BatchId
 from app.loop_thread import LoopThread
-from app.telemetry import logger
+from app.telemetry import LOOP_DELAY, logger
 from workers.batch.batch_jobs import BatchJobs
 from workers.batch.leader import Leader
 from workers.batch.part_runner import PartRunner
@@ -27,14 +30,14 @@ _RENEW_EVERY = 10  # looks between two renewals of claims and locks
 
 
 class BatchWorker:
-    """Implements `app.tasks.batch.BatchWorker`."""
+    """Implements `app.tasks.batch.BatchWorker`, and `workers.worker_port.Registered`."""
 
     serving: Runtime
     batch_jobs: BatchJobs
 
-    def __init__(self, known: Deployment) -> None:
-        """Raises: SettingsError."""
-        self._known, self._settings = known, known.settings
+    def __init__(self, known: Deployment, metrics_at: str = "") -> None:
+        """`metrics_at`: its own port, if it has one. Raises: SettingsError."""
+        self._known, self._settings, self._metrics_at = known, known.settings, metrics_at
         self._storage = Storage(known.settings.files_url)
         self._thread = LoopThread("batch")
         self._loop = self._thread.loop
@@ -42,6 +45,7 @@ class BatchWorker:
         self._tickets: set[PartClaim] = set()
         self._quota_locks = WeakValueDictionary[str, asyncio.Lock]()  # by `Rate.account`: see `LineQuota`
         self._draining = False
+        self._turned = time.monotonic()  # when the loop last ran
 
     # From any thread.
 
@@ -64,6 +68,16 @@ class BatchWorker:
         self.call(self._close())
         self._thread.close()
 
+    def stands_s(self, now: float) -> float:
+        return now - self._turned
+
+    def ready(self) -> tuple[bool, str]:
+        return not self._draining, "draining" if self._draining else "ready"
+
+    def metrics(self) -> Iterable[Metric]:
+        """Of what it counts as an API replica does, only its event loop: its requests are no API replica's."""
+        return LOOP_DELAY.collect()
+
     def answer(self, batch: str, part: int, ticket: int) -> None:
         self.call(self._answer(PartClaim(BatchId(batch), part, ticket)))
 
@@ -74,9 +88,15 @@ class BatchWorker:
         self.serving = await self._stack.enter_async_context(running(self._known))
         keys, wire = self.serving.keys, self.serving.wire
         self._batch_store = BatchStore(wire, keys, self._settings.batch_keep_s)
-        self._leader = Leader(self.serving, self._batch_store, webhook=self._settings.webhook_url is not None)
+        self._leader = Leader(
+            self.serving, self._batch_store, webhook=self._settings.webhook_url is not None, metrics_at=self._metrics_at
+        )
         self.batch_jobs = BatchJobs(self.serving, self._batch_store, self._storage, self._loop, self._leader.soon)
-        self._background = [asyncio.create_task(self._leader.run()), asyncio.create_task(self._look())]
+        self._background = [
+            asyncio.create_task(self._leader.run()),
+            asyncio.create_task(self._look()),
+            asyncio.create_task(self._turn()),
+        ]
 
     async def _close(self) -> None:
         await end_tasks(self._background)
@@ -129,6 +149,11 @@ class BatchWorker:
         finally:
             self._parts.discard(part)
             self._leader.soon()
+
+    async def _turn(self) -> None:
+        while True:
+            self._turned = time.monotonic()
+            await asyncio.sleep(_LOOK_S)
 
     async def _look(self) -> None:
         """Watches the status of batches that this worker works on, and renews its claims."""

@@ -12,6 +12,8 @@ from app.errors import XylemError
 from app.ids import BATCH_QUEUE
 from app.tasks import batch as tasks
 from app.telemetry import logger
+from workers.host_address import address_towards
+from workers.worker_port import listening
 
 log = logger(__name__)
 
@@ -39,13 +41,17 @@ class BatchStep(bootsteps.StartStopStep):
         from workers.batch.batch_worker import BatchWorker
 
         os.nice(_NICE)
+        self.port = listening(settings.address or address_towards(settings.redis_url), settings.worker_port)
         try:
-            self.batch_worker = BatchWorker(Deployment.read(settings))
+            at = "" if self.port is None else self.port.at
+            self.batch_worker = BatchWorker(Deployment.read(settings), at)
             self.batch_worker.start()
         except XylemError as exc:
             log.critical("worker_not_started", reason=exc.message)
             raise SystemExit(1) from exc
         tasks.BATCH_WORKER.set(self.batch_worker)
+        if self.port is not None:
+            self.port.loaded(self.batch_worker)
         log.info("batch_worker_ready", id=self.batch_worker.serving.dispatcher.api, files=settings.files_url)
 
     def close(self, _worker: Any) -> None:
@@ -57,6 +63,8 @@ class BatchStep(bootsteps.StartStopStep):
         if hasattr(self, "batch_worker"):
             worker.pool.stop()
             self.batch_worker.close()
+            if self.port is not None:
+                self.port.close()
             log.info("batch_worker_stopped")
 
     def terminate(self, worker: Any) -> None:

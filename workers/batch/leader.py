@@ -26,8 +26,9 @@ _AGAIN_S = 5.0  # then a message without effect is sent again: it may be lost
 
 
 class Leader:
-    def __init__(self, serving: Runtime, batch_store: BatchStore, *, webhook: bool) -> None:
+    def __init__(self, serving: Runtime, batch_store: BatchStore, *, webhook: bool, metrics_at: str = "") -> None:
         self._serving, self._batch_store, self._webhook = serving, batch_store, webhook
+        self._metrics_at = metrics_at
         self._worker = serving.dispatcher.api
         self.takes = fair_share.PARTS  # how many parts this worker takes at most
         self._soon = asyncio.Event()
@@ -44,7 +45,8 @@ class Leader:
                     await self._soon.wait()
             self._soon.clear()
             try:
-                if await self._batch_store.lead(self._worker, self.takes) and self._serving.wire.steady_s() > steady_s:
+                leads = await self._batch_store.lead(self._worker, self.takes, self._metrics_at)
+                if leads and self._serving.wire.steady_s() > steady_s:
                     await self.look(clock.now())
             except StoreDown as exc:
                 log.warning("batches_not_looked_at", error=exc.message)

@@ -33,19 +33,20 @@ from workers.engine.exit_guard import ExitGuard, lease_ended
 from workers.engine.following import follow, told_to_end
 from workers.engine.group_member import GroupMember
 from workers.engine.hang_watchdog import HangWatchdog
-from workers.engine.host_address import address_towards
 from workers.engine.kv_indices import kv_indices
 from workers.engine.lease import LeaseKeeper
 from workers.engine.prefix_keeper import PrefixKeeper, keeps_prefixes
 from workers.engine.probe import Probe
 from workers.engine.queue_handback import hand_back_queue
+from workers.engine.registered import RegisteredEngine, RegisteredFollower
 from workers.engine.reservation_audit import ReservationAudit
 from workers.engine.state_keeper import StateKeeper
 from workers.engine.task_events import TaskEventsStep
 from workers.engine.task_room import TaskRoomStep
 from workers.engine.warm_up import warm_up
 from workers.engine.worker_commands import run_commands
-from workers.engine.worker_port import WorkerPort
+from workers.host_address import address_towards
+from workers.worker_port import listening
 
 log = logger(__name__)
 _WORKER_ID = new_worker_id()
@@ -92,19 +93,6 @@ def _check_version() -> None:
     check(strangers)
 
 
-def _listening(address: str) -> WorkerPort | None:
-    """Before the engine is loaded, so that a probe sees the worker. None: the settings name no port."""
-    if settings.worker_port is None:
-        return None
-    try:
-        port = WorkerPort(address, settings.worker_port)
-    except OSError as exc:
-        log.critical("worker_not_started", reason=f"XYLEM_WORKER_PORT: {address}:{settings.worker_port}: {exc}")
-        raise SystemExit(1) from exc
-    log.info("worker_port_opened", at=port.at)
-    return port
-
-
 class EngineStep(bootsteps.StartStopStep):
     """Started before the consumer, and stopped when the last task has ended: tasks always find an engine."""
 
@@ -139,7 +127,7 @@ class EngineStep(bootsteps.StartStopStep):
         if not member.node.rank:
             return member
         if self.port is not None:
-            self.port.follows(member)
+            self.port.loaded(RegisteredFollower(member))
         # Celery's consumer would be the next step: a follower never gets there, and takes no task.
         raise SystemExit(follow(settings, self.pool_id, pool, member, self.guard))
 
@@ -148,7 +136,7 @@ class EngineStep(bootsteps.StartStopStep):
         ended = lease_ended(settings.keys, self.worker_id, self.pool_id)
         self.guard = ExitGuard(settings.redis_url, ended)
         address = settings.address or address_towards(settings.redis_url)
-        self.port = _listening(address)
+        self.port = listening(address, settings.worker_port)  # before the engine is loaded: probes see it
         try:
             _check_version()
             pool = with_args(fetched_pool(self.pool, settings, "all"), settings.engine_args)
@@ -186,7 +174,7 @@ class EngineStep(bootsteps.StartStopStep):
         watchdog = HangWatchdog(self.runner, self.lease, settings.stall_s)
         watchdog.start()
         if self.port is not None:
-            self.port.loaded(self.lease, watchdog)
+            self.port.loaded(RegisteredEngine(self.lease, watchdog))
         if self.group is not None:
             self.group.weights = lambda: self.runner.weights
             self.group.tell(ready=True)

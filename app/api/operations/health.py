@@ -18,7 +18,7 @@ from app.api.operations.deployment_metrics import DeploymentMetrics
 from app.api.state import ApiState, state_of
 from app.dispatch.models import Model
 from app.errors import ModelNotFound, StoreDown
-from app.ids import PoolId, RequestId
+from app.ids import BATCH_QUEUE, PoolId, RequestId
 from app.messages import Lease
 
 router = APIRouter()
@@ -173,13 +173,17 @@ async def metrics(request: Request) -> Response:
 async def workers_to_scrape(request: Request) -> list[dict[str, Any]]:
     """The workers with a port of their own (`XYLEM_WORKER_PORT`), for Prometheus' HTTP service discovery.
 
+    Batch workers are in the pool `batch`.
+
     Raises: StoreDown; Prometheus then keeps those that it knows.
     """
     state = state_of(request)
+    engines = [lease.worker for lease in await state.fleet.live(list(state.pools))]
+    found = [(worker.pool, worker.id, worker.metrics_at) for worker in engines if worker.metrics_at]
+    batches = (await state.batch_store.ports()).items()
     return [
-        {"targets": [worker.metrics_at], "labels": {"pool": worker.pool, "worker": worker.id}}
-        for worker in (lease.worker for lease in await state.fleet.live(list(state.pools)))
-        if worker.metrics_at
+        {"targets": [at], "labels": {"pool": pool, "worker": worker}}
+        for pool, worker, at in [*found, *((BATCH_QUEUE, worker, at) for worker, at in batches)]
     ]
 
 

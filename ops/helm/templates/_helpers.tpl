@@ -59,6 +59,13 @@ env:
   {{- end }}
 {{- end }}
 
+{{/* Environment of all workers: where their own port is. */}}
+{{- define "xylem.workerAddress" -}}
+- name: XYLEM_ADDRESS
+  valueFrom: { fieldRef: { fieldPath: status.podIP } }
+- { name: XYLEM_WORKER_PORT, value: "9100" }
+{{- end }}
+
 {{/* Of a pod: (list $ values). enableServiceLinks: a Service named xylem would otherwise set XYLEM_PORT. */}}
 {{- define "xylem.pod" -}}
 {{- $root := index . 0 }}{{ $values := index . 1 -}}

@@ -18,9 +18,7 @@ spec:
       {{- include "xylem.container" $root | nindent 6 }}
       command: [xylem, worker, {{ $pool }}]
       {{- include "xylem.env" (list $root "worker" $worker) | nindent 6 }}
-        - name: XYLEM_ADDRESS
-          valueFrom: { fieldRef: { fieldPath: status.podIP } }
-        - { name: XYLEM_WORKER_PORT, value: "9100" }
+        {{- include "xylem.workerAddress" $root | nindent 8 }}
       ports:
         - { name: worker, containerPort: 9100 }
       startupProbe: # the port opens before the engine is loaded

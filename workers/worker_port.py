@@ -1,13 +1,13 @@
 """A worker's own /live, /ready and /metrics, on XYLEM_WORKER_PORT.
 
-In threads, which answer also while the model is loaded, and when the engine's event loop hangs.
+In threads, which answer also while the model is loaded, and when the worker's event loop hangs.
 """
 
 import socket
 import time
 from collections.abc import Callable, Iterable
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import orjson
@@ -16,19 +16,34 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from app.worker_metrics import families, worker_state
-from workers.engine.engine_metrics import engine_metrics
-from workers.engine.group_member import GroupMember
-from workers.engine.hang_watchdog import HangWatchdog
-from workers.engine.lease import LeaseKeeper
+from app.telemetry import logger
+from workers.engine_metrics import engine_metrics
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-_STANDS_S = 5.0  # an event loop that has not run for so long hangs; after XYLEM_STALL_S the worker ends itself
+log = logger(__name__)
+
+_STANDS_S = 5.0  # an event loop that has not run for so long hangs; an engine's worker ends itself after XYLEM_STALL_S
 _READ_S = 5.0
 _STATUS = {200: "200 OK", 404: "404 Not Found", 503: "503 Service Unavailable"}
 _JSON = "application/json"
+
+
+class Registered(Protocol):
+    """What a port asks a worker that has started. From any thread."""
+
+    def stands_s(self, now: float) -> float:
+        """For how long its event loop has not run. `now`: monotonic."""
+        ...
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether work is sent here; and the state's name."""
+        ...
+
+    def metrics(self) -> Iterable[Metric]:
+        """Those of its own, beside the process's and its libraries'."""
+        ...
 
 
 class _IPv6Server(ThreadingWSGIServer):
@@ -45,9 +60,7 @@ class _Handler(WSGIRequestHandler):
 class WorkerPort(Collector):
     def __init__(self, host: str, port: int) -> None:
         """Listens from now on. `port`: 0: a free one. Raises: OSError."""
-        self._lease: LeaseKeeper | None = None  # set when the worker is registered
-        self._watchdog: HangWatchdog | None = None
-        self._group: GroupMember | None = None  # set if the worker follows another one's lead
+        self._worker: Registered | None = None
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ipv6 = ":" in host
@@ -56,38 +69,27 @@ class WorkerPort(Collector):
         self.at = f"{f'[{host}]' if ipv6 else host}:{self._server.server_port}"
         Thread(target=self._server.serve_forever, name="worker-port", daemon=True).start()
 
-    def loaded(self, lease: LeaseKeeper, watchdog: HangWatchdog) -> None:
-        """The worker is registered."""
-        self._lease, self._watchdog = lease, watchdog
-
-    def follows(self, group: GroupMember) -> None:
-        """The worker is ready when its leader is, and never registered."""
-        self._group = group
+    def loaded(self, worker: Registered) -> None:
+        """The worker takes work from now on."""
+        self._worker = worker
 
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
 
     def collect(self) -> Iterable[Metric]:
-        if self._lease is not None:
-            yield from families([(self._lease.worker, self._lease.metrics)])
+        if self._worker is not None:
+            yield from self._worker.metrics()
         yield from engine_metrics()
 
     def live(self) -> tuple[bool, str]:
         """While the model is loaded it is: that may take minutes."""
-        watchdog = self._watchdog
-        hangs = watchdog is not None and watchdog.stands_s(time.monotonic()) > _STANDS_S
+        worker = self._worker
+        hangs = worker is not None and worker.stands_s(time.monotonic()) > _STANDS_S
         return not hangs, "hanging" if hangs else "running"
 
     def ready(self) -> tuple[bool, str]:
-        """Whether requests are placed here, or computed here with the leader; else why not."""
-        if self._group is not None:
-            leads = self._group.leader.ready
-            return leads, "following" if leads else "loading"
-        lease = self._lease
-        if lease is None:
-            return False, "loading"
-        return not lease.stays_out, worker_state(lease.state, draining=lease.stays_out)
+        return (False, "loading") if self._worker is None else self._worker.ready()
 
     def _answer(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> list[bytes]:
         status, kind, body = self._page(environ["PATH_INFO"])
@@ -102,3 +104,16 @@ class WorkerPort(Collector):
             return 404, _JSON, b"{}"
         good, state = checks[path]()
         return 200 if good else 503, _JSON, orjson.dumps({path[1:]: good, "state": state})
+
+
+def listening(address: str, port: int | None) -> WorkerPort | None:
+    """None: the settings name no port. Ends the process if the port can't be had."""
+    if port is None:
+        return None
+    try:
+        opened = WorkerPort(address, port)
+    except OSError as exc:
+        log.critical("worker_not_started", reason=f"XYLEM_WORKER_PORT: {address}:{port}: {exc}")
+        raise SystemExit(1) from exc
+    log.info("worker_port_opened", at=opened.at)
+    return opened

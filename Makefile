@@ -1,5 +1,6 @@
 # The two commands are `make run` and `make test`. ops/install.sh installs the packages.
 PYTHON ?= python3
+IMAGES ?= api worker-cpu
 DEVICE ?= $(shell ops/device.sh)
 NAME ?= serve
 FAULTS ?= 210
@@ -11,7 +12,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu)
 
-.PHONY: help run test check docs chaos media tiers helm fuzz clients bench lock lint-docker clean
+.PHONY: help run test check docs chaos media tiers helm images fuzz clients bench lock lint-docker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -24,7 +25,7 @@ test check: export PYTHONDONTWRITEBYTECODE = # so that a hundred processes compi
 test: .venv/.dev .venv/.sglang .xylem/models/SmolLM2-135M-Instruct/config.json ## install the packages and run all tests
 	@ops/test-servers.sh
 	@$(BIN)/pytest -m alone $$(grep -rl mark.alone --include '*.py' tests); alone=$$?; \
-	$(BIN)/pytest -m "not alone and not gpu and not media and not tiers and not helm" --numprocesses 4 --dist loadfile --no-loadscope-reorder && exit $$alone
+	$(BIN)/pytest -m "not alone and not gpu and not media and not tiers and not helm and not images" --numprocesses 4 --dist loadfile --no-loadscope-reorder && exit $$alone
 
 check: .venv/.dev docs ## lint, types, import contracts, documentation, known vulnerabilities, unit tests: about a minute
 	@$(BIN)/ruff check .
@@ -49,6 +50,10 @@ tiers: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## tests of re
 helm: .venv/.dev ## lint and render the chart of ops/helm, and check what it makes: half a minute
 	@ops/helm.sh
 	@$(BIN)/pytest -q -m helm tests
+
+images: .venv/.dev ## [IMAGES="api worker-cpu" BASE= SOURCE=]: build docker/ without a daemon, as root, list their packages, run them (CPU: 3 GB, ten minutes)
+	@BASE=$(BASE) SOURCE=$(SOURCE) ops/images/build.sh $(IMAGES)
+	@$(BIN)/pytest -m images tests
 
 fuzz: .venv/.dev ## the odd inputs of `make test`: twenty times as many, other ones each time (half an hour)
 	@FUZZ_TIMES=20 $(BIN)/pytest -q tests/fuzz --numprocesses 2

@@ -67,6 +67,7 @@ def test_nothing_of_the_build_is_left(image: str, containers: Containers) -> Non
         path.name for path in (root / "var/lib/apt/lists").rglob("*") if path.is_file() and path.stat().st_size
     ] == []
     assert (root / "etc/pip.conf").read_bytes() == b""
+    assert list((root / "opt").iterdir()) == []
     assert {path.name for path in (root / "srv/xylem").iterdir()} == {
         "LICENSE", "README.md", "app", "pyproject.toml", "requirements", "workers"
     }  # fmt: skip

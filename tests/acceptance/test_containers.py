@@ -14,7 +14,7 @@ pytestmark = [*needs("api", "worker-cpu"), pytest.mark.timeout(900)]
 _CLIENT = """
 import time
 from openai import OpenAI
-client = OpenAI(base_url="http://api:8000/v1", api_key="none", timeout=300)
+client = OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="none", timeout=300)
 """
 _CHAT = """
 answer = client.chat.completions.create(model="smollm2-135m-instruct", temperature=0, max_tokens=16,
@@ -36,7 +36,8 @@ print(client.files.content(batch.output_file_id).text)
 """
 _FLOWER = """
 import httpx
-without, answer = (httpx.get("http://flower:5555/workers?json=1", auth=auth) for auth in (None, ("someone", "secret")))
+without = httpx.get("http://127.0.0.1:5555/workers?json=1")
+answer = httpx.get("http://127.0.0.1:5555/workers?json=1", auth=("someone", "secret"))
 print(without.status_code, answer.status_code, len(answer.json()["data"]))
 """
 
@@ -58,7 +59,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
         for name in found:
             if name not in containers.procs:
                 containers.start(name)
-        ready = "import httpx; print(httpx.get('http://api:8000/ready').status_code)"
+        ready = "import httpx; print(httpx.get('http://127.0.0.1:8000/ready', timeout=60).status_code)"
         try:
             for name in ("api", "flower"):
                 wait_until(lambda name=name: containers.healthy(name), f"{name} is healthy", 180, every_s=1)
@@ -97,6 +98,14 @@ def test_a_batch_runs_and_its_file_is_read_by_another_container(system: Containe
 
 def test_flower_shows_the_workers_to_who_has_the_password(system: Containers) -> None:
     wait_until(lambda: system.asked(_FLOWER).strip() == "401 200 2", "Flower shows both workers", 60, every_s=1)
+
+
+def test_a_worker_may_load_what_its_engine_compiles(system: Containers) -> None:
+    for folder in ("/tmp", "/home/xylem"):
+        made = "echo 'extern \"C\" int two() {return 2;}' > k.cpp && g++ -shared -fPIC -o k.so k.cpp"
+        loaded = f"python -c 'import ctypes; print(ctypes.CDLL(\"{folder}/k.so\").two())'"
+        done = system.inside("worker", "sh", "-c", f"cd {folder} && {made} && {loaded}")
+        assert done.stdout == "2\n", done.stderr
 
 
 def test_doctor_finds_nothing_wrong_in_api_and_worker(system: Containers) -> None:

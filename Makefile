@@ -78,6 +78,7 @@ lint-docker: .venv/.dev ## check docker/ and ops/observability/: the Dockerfiles
 	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml ops/observability/compose.yaml
 
 clean: ## remove everything installed and built, models too
+	@! mountpoint -q .xylem/images/storage/overlay 2>/dev/null || umount .xylem/images/storage/overlay # buildah leaves it
 	rm -rf .venv .xylem site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 .venv/.cpu: requirements/cpu.txt pyproject.toml

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ops/images/build.sh IMAGE…: builds docker/IMAGE.Dockerfile as localhost/xylem-IMAGE with buildah, without a daemon, into
 # .xylem/images, with the list of its packages (IMAGE.cdx.json). As root, on Debian or Ubuntu: it installs buildah,
-# mmdebstrap and runc. Variables:
+# mmdebstrap, and runc and iproute2 for the tests. Variables:
 #   BASE    the base image, such as docker.io/library/python:3.11.15-slim-bookworm@sha256:…, which is pulled. Without it
 #           one is made of Debian's packages, which needs no registry.
 #   SOURCE  where this code is published: becomes a label of the images.
@@ -16,8 +16,9 @@ say() { printf '%s\n' "xylem: $*" >&2; }
 
 missing=()
 for tool in buildah mmdebstrap runc; do command -v "$tool" >/dev/null || missing+=("$tool"); done
+command -v ip >/dev/null || missing+=(iproute2)
 if [ "$(id -u)" != 0 ] || { [ ${#missing[@]} != 0 ] && ! command -v apt-get >/dev/null; }; then
-    say "building images needs root, buildah, mmdebstrap and runc${missing[*]:+; not installed: ${missing[*]}}"
+    say "building images needs root, buildah, mmdebstrap, runc and iproute2${missing[*]:+; not installed: ${missing[*]}}"
     exit 1
 fi
 if [ ${#missing[@]} != 0 ]; then

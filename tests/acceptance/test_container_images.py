@@ -8,7 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.containers import STORE, Containers, needs, services
+from tests.container_spec import services
+from tests.containers import STORE, Containers, needs
 from tests.stack import ROOT
 
 IMAGES = ("api", "worker-cpu", "worker-cuda")

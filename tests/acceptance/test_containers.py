@@ -1,12 +1,14 @@
 """The services of docker/compose.yaml from the images of `make images`, with SmolLM2 on vLLM, confined as it says."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
-from tests.containers import Containers, needs, services
+from tests.container_spec import services
+from tests.containers import Containers, needs
 from tests.stack import wait_until
 
 pytestmark = [*needs("api", "worker-cpu"), pytest.mark.timeout(900)]
@@ -56,6 +58,8 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
     }
     with ExitStack() as until:
         containers = Containers(tmp_path_factory.mktemp("containers"), found, until)
+        (containers.volumes / "valkey").mkdir(parents=True)
+        shutil.chown(containers.volumes / "valkey", 10001)
         for name in found:
             if name not in containers.procs:
                 containers.start(name)

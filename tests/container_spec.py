@@ -1,4 +1,4 @@
-"""What runc is told of a service of docker/compose.yaml: what it says, what its image says, and else Docker's defaults."""
+"""What runc is told of a service of docker/compose.yaml: what it says, what its image says, else Docker's defaults."""
 
 import re
 import shutil

@@ -90,9 +90,9 @@ class Containers:
             if other not in self.procs:
                 self.start(other)
             if how["condition"] == "service_completed_successfully":
-                assert self.procs[other].wait(300) == 0, self.log(other)
+                assert self.procs[other].wait(900) == 0, self.log(other)
             else:
-                wait_until(lambda other=other: self.healthy(other), f"{other} is healthy", 120, every_s=1)
+                wait_until(lambda other=other: self.healthy(other), f"{other} is healthy", 300, every_s=1)
         bundle = self.directory / name
         bundle.mkdir()
         output("runc", "spec", "--bundle", str(bundle))

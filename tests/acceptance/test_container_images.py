@@ -13,7 +13,7 @@ from tests.containers import STORE, Containers, needs
 from tests.stack import ROOT
 
 IMAGES = ("api", "worker-cpu", "worker-cuda")
-pytestmark = [pytest.mark.images, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.images, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=needs(name)) for name in IMAGES])

@@ -11,7 +11,7 @@ from tests.container_spec import services
 from tests.containers import Containers, needs
 from tests.stack import wait_until
 
-pytestmark = [*needs("api", "worker-cpu"), pytest.mark.timeout(900)]
+pytestmark = [*needs("api", "worker-cpu"), pytest.mark.timeout(2400)]
 
 _CLIENT = """
 import time
@@ -66,8 +66,8 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
         ready = "import httpx; print(httpx.get('http://127.0.0.1:8000/ready', timeout=60).status_code)"
         try:
             for name in ("api", "flower"):
-                wait_until(lambda name=name: containers.healthy(name), f"{name} is healthy", 180, every_s=1)
-            wait_until(lambda: containers.asked(ready).strip() == "200", "a worker is ready", 400, every_s=2)
+                wait_until(lambda name=name: containers.healthy(name), f"{name} is healthy", 600, every_s=1)
+            wait_until(lambda: containers.asked(ready).strip() == "200", "a worker is ready", 900, every_s=2)
         except AssertionError as exc:
             logs = "\n".join(f"--- {name}\n{containers.log(name)[-4000:]}" for name in found)
             raise AssertionError(f"{exc}\n{logs}") from exc

@@ -15,7 +15,7 @@ WORKDIR /srv/xylem
 # libnuma: vLLM binds its threads to cores. g++: torch compiles small kernels for some models.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ libnuma1 \
-    && rm -rf /var/lib/apt/lists/*
+    && apt-get clean && rm -rf /var/lib/apt/lists/*
 
 ARG XYLEM_TORCH_INDEX
 COPY requirements/cpu.txt requirements/

@@ -16,7 +16,7 @@ WORKDIR /srv/xylem
 # Triton compiles its launchers at run time.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev libnuma1 \
-    && rm -rf /var/lib/apt/lists/*
+    && apt-get clean && rm -rf /var/lib/apt/lists/*
 
 COPY requirements/gpu.txt requirements/
 RUN pip install --no-deps --requirement requirements/gpu.txt

@@ -50,7 +50,8 @@ fi
 
 # Mounted, so that no image has it; only empty places stay.
 mounts=(--volume "$here/pip.conf:/etc/pip.conf:ro")
-while read -r place; do mounts+=(--volume "$place:ro"); done < <(umask 077 && "$python" -m ops.images.pip_config "$here/pip.conf")
+places=$(umask 077 && "$python" -m ops.images.pip_config "$here/pip.conf")
+for place in $places; do mounts+=(--volume "$place:ro"); done
 
 labels=(--label "org.opencontainers.image.revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)")
 [ -z "${SOURCE:-}" ] || labels+=(--label "org.opencontainers.image.source=$SOURCE")

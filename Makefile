@@ -1,5 +1,6 @@
 # The two commands are `make run` and `make test`. ops/install.sh installs the packages.
 PYTHON ?= python3
+IMAGES ?= api worker-cpu
 DEVICE ?= $(shell ops/device.sh)
 NAME ?= serve
 FAULTS ?= 210
@@ -13,7 +14,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu)
 
-.PHONY: help run test check docs chaos soak upgrade media tiers nodes helm fuzz clients bench lock lint-docker clean
+.PHONY: help run test check docs chaos soak upgrade media tiers nodes helm images fuzz clients bench lock lint-docker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -26,7 +27,7 @@ test check: export PYTHONDONTWRITEBYTECODE = # so that a hundred processes compi
 test: .venv/.dev .venv/.sglang .xylem/models/SmolLM2-135M-Instruct/config.json ## install the packages and run all tests
 	@ops/test-servers.sh
 	@$(BIN)/pytest -m alone $$(grep -rl mark.alone --include '*.py' tests); alone=$$?; \
-	$(BIN)/pytest -m "not alone and not gpu and not media and not tiers and not nodes and not helm and not soak" --numprocesses 4 --dist loadfile --no-loadscope-reorder && exit $$alone
+	$(BIN)/pytest -m "not alone and not gpu and not media and not tiers and not nodes and not helm and not images and not soak" --numprocesses 4 --dist loadfile --no-loadscope-reorder && exit $$alone
 
 check: .venv/.dev docs ## lint, types, import contracts, documentation, known vulnerabilities, unit tests: about a minute
 	@$(BIN)/ruff check .
@@ -61,6 +62,10 @@ helm: .venv/.dev ## lint and render the chart of ops/helm, and check what it mak
 	@ops/helm.sh
 	@$(BIN)/pytest -q -m helm tests
 
+images: .venv/.dev ## [IMAGES="api worker-cpu" BASE= SOURCE=]: build docker/ without a daemon, as root, list their packages, run them (CPU: 3 GB, ten minutes)
+	@BASE=$(BASE) SOURCE=$(SOURCE) ops/images/build.sh $(IMAGES)
+	@$(BIN)/pytest -m images tests
+
 fuzz: .venv/.dev ## the odd inputs of `make test`: twenty times as many, other ones each time (half an hour)
 	@FUZZ_TIMES=20 $(BIN)/pytest -q tests/fuzz --numprocesses 2
 
@@ -84,6 +89,7 @@ lint-docker: .venv/.dev ## check docker/ and ops/observability/: the Dockerfiles
 	@$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml ops/observability/compose.yaml
 
 clean: ## remove everything installed and built, models too
+	@! mountpoint -q .xylem/images/storage/overlay 2>/dev/null || umount .xylem/images/storage/overlay # buildah leaves it
 	rm -rf .venv .xylem site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 .venv/.cpu: requirements/cpu.txt pyproject.toml

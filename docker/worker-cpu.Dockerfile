@@ -1,6 +1,13 @@
 # A worker with vLLM on CPU. Build from the project's root, with the address of PyTorch's CPU wheel index:
 #   docker build -f docker/worker-cpu.Dockerfile --build-arg XYLEM_TORCH_INDEX=… -t xylem-worker-cpu .
-FROM python:3.11-slim
+# A tag of one Debian release and one Python; give its digest, or a base of your own, with --build-arg BASE=…
+ARG BASE=docker.io/library/python:3.11.15-slim-bookworm
+FROM ${BASE}
+
+LABEL org.opencontainers.image.title="xylem-worker-cpu" \
+    org.opencontainers.image.description="Xylem: a worker with vLLM on a CPU" \
+    org.opencontainers.image.version="0.1.0" \
+    org.opencontainers.image.licenses="Apache-2.0"
 
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /srv/xylem
@@ -8,16 +15,17 @@ WORKDIR /srv/xylem
 # libnuma: vLLM binds its threads to cores. g++: torch compiles small kernels for some models.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ libnuma1 \
-    && rm -rf /var/lib/apt/lists/*
+    && apt-get clean && rm -rf /var/lib/apt/lists/*
 
 ARG XYLEM_TORCH_INDEX
 COPY requirements/cpu.txt requirements/
-RUN pip install --no-deps --extra-index-url "${XYLEM_TORCH_INDEX:?set it to PyTorch CPU wheel index}" --requirement requirements/cpu.txt
+RUN pip install --no-deps ${XYLEM_TORCH_INDEX:+--extra-index-url "$XYLEM_TORCH_INDEX"} --requirement requirements/cpu.txt
 
 COPY pyproject.toml README.md LICENSE ./
 COPY app app
 COPY workers workers
-RUN pip install --no-deps .
+# The programs that run as root whoever starts them are Debian's, and nothing here needs one.
+RUN pip install --no-deps . && find / -xdev -type f -perm /6000 -exec chmod ug-s {} +
 
 # /models belongs to the user, so that a volume mounted there does too.
 RUN useradd --create-home --uid 10001 xylem && install --directory --owner=xylem /models

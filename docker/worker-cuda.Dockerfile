@@ -1,7 +1,14 @@
 # A worker with vLLM on CUDA. The CUDA libraries come with the Python packages; the host provides the driver and the
 # NVIDIA container toolkit. Build from the project's root:
 #   docker build -f docker/worker-cuda.Dockerfile -t xylem-worker-cuda .
-FROM python:3.11-slim
+# A tag of one Debian release and one Python; give its digest, or a base of your own, with --build-arg BASE=…
+ARG BASE=docker.io/library/python:3.11.15-slim-bookworm
+FROM ${BASE}
+
+LABEL org.opencontainers.image.title="xylem-worker-cuda" \
+    org.opencontainers.image.description="Xylem: a worker with vLLM on CUDA" \
+    org.opencontainers.image.version="0.1.0" \
+    org.opencontainers.image.licenses="Apache-2.0"
 
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /srv/xylem
@@ -9,7 +16,7 @@ WORKDIR /srv/xylem
 # Triton compiles its launchers at run time.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends gcc libc6-dev libnuma1 \
-    && rm -rf /var/lib/apt/lists/*
+    && apt-get clean && rm -rf /var/lib/apt/lists/*
 
 COPY requirements/gpu.txt requirements/
 RUN pip install --no-deps --requirement requirements/gpu.txt
@@ -17,7 +24,8 @@ RUN pip install --no-deps --requirement requirements/gpu.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY app app
 COPY workers workers
-RUN pip install --no-deps .
+# The programs that run as root whoever starts them are Debian's, and nothing here needs one.
+RUN pip install --no-deps . && find / -xdev -type f -perm /6000 -exec chmod ug-s {} +
 
 RUN useradd --create-home --uid 10001 xylem && install --directory --owner=xylem /models
 USER 10001

@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,25 @@ def test_flower_in_a_container_asks_for_a_password_that_has_to_be_set(services: 
     environment = services["flower"]["environment"]
     assert isinstance(environment, dict)
     assert environment["FLOWER_BASIC_AUTH"].startswith("${XYLEM_FLOWER_AUTH:?")
+
+
+def test_no_container_has_rights_of_root_or_writes_to_its_image(services: dict[str, dict[str, object]]) -> None:
+    for name, service in services.items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert ("cap_add" in service) == (name == "valkey"), name  # whose image starts as root
+
+
+@pytest.mark.parametrize("dockerfile", sorted((ROOT / "docker").glob("*.Dockerfile")), ids=lambda path: path.name)
+def test_an_image_has_one_base_and_this_version_and_an_ordinary_user(dockerfile: Path) -> None:
+    text = dockerfile.read_text()
+    (base,) = re.findall(r"^ARG BASE=(.+)$", text, re.MULTILINE)
+    assert re.fullmatch(r"docker\.io/library/python:3\.11\.\d+-slim-bookworm", base)
+    assert re.findall(r"^FROM (.+)$", text, re.MULTILINE) == ["${BASE}"]
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f'org.opencontainers.image.version="{version}"' in text
+    assert re.findall(r"^USER (.+)$", text, re.MULTILINE) == ["10001"]
 
 
 def test_containers_are_published_on_this_machine_only(services: dict[str, dict[str, object]]) -> None:

@@ -6,17 +6,16 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 import yaml
 from redis import Redis
 
-from tests.stack import BIN, PYTHON, free_port, stop, valkey, wait_until
+from tests.stack import BIN, free_port, stop, valkey, wait_until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -132,3 +131,33 @@ async def test_workers_come_and_go_with_the_load_and_no_request_is_lost(tmp_path
         assert set(tokens) == {TOKENS}
         assert system.output.read_text().count("is to end") >= 2
         assert "giving up" not in system.output.read_text()
+
+
+async def test_advice_starts_nothing_and_the_next_planner_goes_on_where_a_killed_one_was(
+    tmp_path: Path, redis_url: str
+) -> None:
+    """It knows the traffic that the first one has seen."""
+    with running(tmp_path, redis_url) as system, system.planner() as first:
+        leader = wait_until(lambda: system.redis.get("xylem:planner-leader"), "the first one leads", 60)
+        with system.planner():
+            tokens = await _load(system, 6.5, lambda: system.desired().get("workers", 0) >= 3, 150)
+            assert set(tokens) == {TOKENS}
+            advice = system.desired()
+            assert (advice["act"], system.workers()) == (False, 1)
+            assert system.redis.get("xylem:planner-leader") == leader
+            first.kill()
+            wait_until(lambda: system.redis.get("xylem:planner-leader") not in (None, leader), "another one leads", 60)
+            wait_until(lambda: system.desired()["at"] > advice["at"] + 2, "it plans", 60)
+            assert system.redis.hlen("xylem:traffic-of:mock:10") >= 2
+            assert system.workers() == 1
+            _shows_status(system)
+
+
+def _shows_status(system: System) -> None:
+    shown = subprocess.run(
+        [BIN / "xylem", "planner", "status"], env=system.env, capture_output=True, text=True, check=True
+    )
+    (row,) = (line.split() for line in shown.stdout.splitlines() if POOL in line)
+    assert row[1] == "1"
+    assert int(row[2]) == system.desired()["workers"]
+    assert row[-1] == "advise"

@@ -30,6 +30,7 @@ EndpointName = Literal[
     "chat", "completions", "responses", "messages", "embeddings", "score", "rerank", "classify", "images", "videos",
     "transcriptions",
 ]  # fmt: skip
+WorkloadKind = Literal["Deployment", "StatefulSet", "LeaderWorkerSet"]
 Policy = Literal["kv", "least_loaded", "round_robin", "random", "power_of_two"]
 
 
@@ -128,7 +129,7 @@ class Scale(_Part):
     # For `xylem planner --scaler ssh`: how many workers there are at most on each host, by what `ssh` calls it.
     hosts: dict[str, Count] = {}
     # For `--scaler kubernetes`: what the pool's workers are there.
-    kind: Literal["Deployment", "StatefulSet", "LeaderWorkerSet"] = "Deployment"
+    kind: WorkloadKind = "Deployment"
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

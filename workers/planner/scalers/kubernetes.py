@@ -18,7 +18,7 @@ from app.messages import Worker
 from app.planner.desired import Desired
 from app.pools import WorkloadKind
 
-_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PATHS: Mapping[WorkloadKind, tuple[str, str]] = {
     "Deployment": ("apps/v1", "deployments"),
     "StatefulSet": ("apps/v1", "statefulsets"),
@@ -50,7 +50,7 @@ class KubernetesScaler:
         host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
         if host is None:
             raise SettingsError("--scaler=kubernetes: KUBERNETES_SERVICE_HOST is not set: this is no pod")
-        return cls(f"https://{f'[{host}]' if ':' in host else host}:{port}", _ACCOUNT, name, kinds)
+        return cls(f"https://{f'[{host}]' if ':' in host else host}:{port}", ACCOUNT, name, kinds)
 
     async def scale(self, pool: PoolId, desired: Desired, workers: Sequence[Worker]) -> None:
         group, plural = _PATHS[self._kinds[pool]]

@@ -127,7 +127,7 @@ class Scale(_Part):
     most: Count
     gpus: NotNegative = 1  # of one worker, for the budget `planner.gpus`
     # For `xylem planner --scaler ssh`: how many workers there are at most on each host, by what `ssh` calls it.
-    hosts: dict[str, Count] = {}
+    hosts: dict[Annotated[str, Field(pattern=r"^[^\s-]\S*$")], Count] = {}
     # For `--scaler kubernetes`: what the pool's workers are there.
     kind: WorkloadKind = "Deployment"
 

@@ -121,6 +121,8 @@ class Settings(BaseSettings):
     engine_metrics: bool = True
     # Of the planner: how the Deployments of pools are named in Kubernetes, before `-` and the pool's name.
     kubernetes_name: str = "xylem"
+    # Of the planner: the configuration of `ssh` with which it reaches workers' hosts. None: ssh's own.
+    ssh_config: Path | None = None
     host: str = "127.0.0.1"  # the address that the API listens on
     port: Annotated[int, Field(ge=0, le=65535)] = 8000  # the port that the API listens on
     # The key of the endpoints under /admin. Without one they answer on loopback only, so set one behind a proxy.

@@ -104,7 +104,7 @@ def changes(units: Sequence[Unit], desired: Desired, workers: Sequence[Worker]) 
     started by hand.
     """
     up = [unit for unit in units if unit.state in _UP]
-    places = {(unit.host, unit.pid): unit for unit in up if unit.pid}
+    places = {(unit.host, unit.pid): unit for unit in units if unit.pid}
     placed = {worker.id: unit for worker in workers if (unit := places.get((worker.host, worker.pid))) is not None}
     there = len(up) + len(workers) - len(placed)
     start: list[Unit] = []
@@ -115,5 +115,5 @@ def changes(units: Sequence[Unit], desired: Desired, workers: Sequence[Worker]) 
         free.remove(first)
         start.append(first)
     leased = list(placed.values())
-    stop = [unit for unit in up if unit not in leased] + [placed[id_] for id_ in desired.drain if id_ in placed]
+    stop = [unit for unit in up if unit not in leased] + [placed[id_] for id_ in desired.drain if placed.get(id_) in up]
     return start, stop[: max(0, there - desired.workers)]

@@ -1,0 +1,131 @@
+"""The planner's decision, from what was observed: how many workers each pool gets, and which ones end.
+
+The number is the smallest whose expected attainment is the objective's share, over the forecast's uncertainty, at the
+time when a worker started now could serve. It is asked for at once. Fewer are wanted only if they suffice until a
+worker started then could serve, so that a dip ends nothing that comes back.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from app.ids import WorkerId
+from app.planner.capacity import Demand, attained, points
+from app.planner.forecast import Forecast, forecast
+from app.planner.observed import EDGES, Histogram, Limits, Objective, SeenPool, SeenWorker, Traffic
+from app.planner.plan import PoolPlan, Reason
+
+_ENOUGH = 1000  # requests tell the distribution of lengths
+_MOST = 1000  # workers of a pool without a limit of its own
+# Seven points of equal share of the standard normal distribution: the forecast's uncertainty.
+_NORMAL = (-1.465, -0.792, -0.366, 0.0, 0.366, 0.792, 1.465)
+
+
+def decide(
+    now: float,
+    traffic: Mapping[str, Sequence[Traffic]],
+    pools: Sequence[SeenPool],
+    objectives: Mapping[str, Objective],
+    limits: Limits,
+) -> list[PoolPlan]:
+    """One plan for each pool, in their order.
+
+    traffic: of each model, ascending: coarse windows of the last days, then fine ones of the last hour. now: unix
+    seconds. A pool whose model has no objective keeps its workers, within the limits.
+    """
+    shares = _shares(pools)
+    plans = []
+    for pool in pools:
+        plans.append(
+            _plan(now, traffic.get(pool.model, ()), pool, objectives.get(pool.model), limits, shares[pool.pool])
+        )
+    return plans
+
+
+def _plan(
+    now: float, traffic: Sequence[Traffic], pool: SeenPool, objective: Objective | None, limits: Limits, part: float
+) -> PoolPlan:
+    least, most = limits.least.get(pool.pool, 0), limits.most.get(pool.pool, _MOST)
+    demand = lengths(traffic)
+    speed = pool.speed
+    measured = speed.prefill_tokens_per_s > 0 or pool.role == "decode"
+    measured = measured and (speed.step_s > 0 or pool.role == "prefill")
+    if objective is None or not measured or demand is None:
+        some = any(window.arrivals for window in traffic[-6:])
+        return _limited(pool, max(pool.wanted, int(some)), "unmeasured", least, most, 0.0)
+    gap = max(0.0, now - traffic[-1].begin - traffic[-1].seconds)
+    soon = forecast(traffic, gap + speed.start_s)
+    later = forecast(traffic, gap + 2 * speed.start_s + 30)
+
+    def needed(expected: Forecast) -> int:
+        return smallest(
+            lambda n: expected_attainment(expected, part, n, demand, pool, objective) >= objective.share, most
+        )
+
+    up, down = needed(soon), needed(later)
+    wanted, reason = (up, soon.kind) if up >= pool.wanted else (min(pool.wanted, max(up, down)), later.kind)
+    if wanted < pool.wanted and pool.aside:
+        wanted, reason = pool.wanted, "batch"
+    return _limited(pool, wanted, reason, least, most, soon.rate * part)
+
+
+def expected_attainment(
+    expected: Forecast, part: float, workers: int, demand: Demand, pool: SeenPool, objective: Objective
+) -> float:
+    """Over the forecast's uncertainty, a log-normal distribution."""
+    spread = math.sqrt(math.log(1 + expected.error**2))
+    rates = [expected.rate * part * math.exp(spread * z - spread**2 / 2) for z in _NORMAL]
+    return sum(attained(rate, workers, demand, pool.speed, objective, pool.role) for rate in rates) / len(rates)
+
+
+def smallest(suffices: Callable[[int], bool], most: int) -> int:
+    """The smallest number from 0 that suffices, or `most`; whatever suffices, more do."""
+    step, low = 1, -1
+    while low + step < most and not suffices(low + step):
+        low, step = low + step, step * 2
+    high = min(low + step, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    return high
+
+
+def lengths(traffic: Sequence[Traffic]) -> Demand | None:
+    """Of the latest requests, so many that the distribution is known; None if none has ended."""
+    prompts, answers = [0] * (len(EDGES) + 1), [0] * (len(EDGES) + 1)
+    prompt_tokens = answer_tokens = 0
+    for window in reversed(traffic):
+        for into, counted in ((prompts, window.prompts), (answers, window.answers)):
+            for index, n in enumerate(counted.counts):
+                into[index] += n
+        prompt_tokens += window.prompts.total
+        answer_tokens += window.answers.total
+        if sum(answers) >= _ENOUGH:
+            break
+    if not sum(prompts) or not sum(answers):
+        return None
+    return Demand(points(Histogram(prompts, prompt_tokens)), points(Histogram(answers, answer_tokens)))
+
+
+def _shares(pools: Sequence[SeenPool]) -> dict[str, float]:
+    """The part of its model's requests that each pool gets: by their workers, among pools that do the same work."""
+    found = {}
+    for pool in pools:
+        peers = [p for p in pools if p.model == pool.model and p.role == pool.role]
+        total = sum(max(1, p.wanted) for p in peers)
+        found[pool.pool] = max(1, pool.wanted) / total
+    return found
+
+
+def _limited(pool: SeenPool, wanted: int, reason: Reason, least: int, most: int, rate: float) -> PoolPlan:
+    if wanted < least:
+        wanted, reason = least, "least"
+    if wanted > most:
+        wanted, reason = most, "most"
+    return PoolPlan(pool.pool, wanted, reason, drained(pool.workers, wanted), rate)
+
+
+def drained(workers: Sequence[SeenWorker], wanted: int) -> list[WorkerId]:
+    """Those that end if so many stay: the ones that start, then those whose caches save least, then those with least to do."""
+    staying = [worker for worker in workers if not worker.draining]
+    staying.sort(key=lambda w: (w.ready, w.reused_tokens_per_s, w.requests, w.id))
+    return [worker.id for worker in staying[: max(0, len(staying) - wanted)]]

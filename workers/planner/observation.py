@@ -14,6 +14,7 @@ from app.messages import Lease
 from app.planner.desired import Desired, decode_desired
 from app.planner.observed import SeenPool, SeenWorker, Speed
 from app.pools import Pool
+from app.routing.cost import TOKENS_PER_S
 from app.store import Wire
 from app.telemetry import logger
 from app.worker_metrics import worker_state
@@ -78,9 +79,12 @@ def measured(leases: Sequence[Lease], before: Speed | None) -> Speed:
     def mean(of: Callable[[Lease], float], otherwise: float) -> float:
         return fmean(values) if (values := [value for lease in leases if (value := of(lease)) > 0]) else otherwise
 
+    step_s = mean(lambda lease: lease.speeds.step_s, old.step_s)
+    # Of short prompts it isn't measured: they take little of the time, and any speed will do.
+    assumed = old.prefill_tokens_per_s or (TOKENS_PER_S if step_s else 0.0)
     return Speed(
-        mean(lambda lease: lease.speeds.prefill_tokens_per_s * lease.worker.ranks, old.prefill_tokens_per_s),
-        mean(lambda lease: lease.speeds.step_s, old.step_s),
+        mean(lambda lease: lease.speeds.prefill_tokens_per_s * lease.worker.ranks, assumed),
+        step_s,
         mean(lambda lease: lease.speeds.request_step_s / lease.worker.ranks, old.request_step_s),
         round(mean(lambda lease: lease.worker.max_running * lease.worker.ranks, old.seats)),
         mean(lambda lease: lease.worker.start_s, old.start_s),

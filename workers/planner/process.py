@@ -69,7 +69,7 @@ class Planner:
             try:
                 await clock.ask(self._wire, self._keys)
                 if is_new:
-                    await self._history.load(clock.now())
+                    await self._history.load()
                 await self.plan()
                 is_new = False
             except StoreDown as exc:

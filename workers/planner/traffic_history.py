@@ -54,18 +54,19 @@ class TrafficHistory:
         older = [begin for begin in sorted(long) if first is None or begin + _LONG <= first]
         return [*(long[begin] for begin in older), *(short[begin] for begin in sorted(short))]
 
-    async def load(self, now: float) -> None:
-        """Reads what earlier leaders have kept. `now`: by Redis' clock, as replicas count. Raises: StoreDown."""
+    async def load(self) -> None:
+        """Reads what earlier leaders have kept. Raises: StoreDown."""
         replies = await self._wire.execute([("HGETALL", self._keys.traffic_of(*which)) for which in self._known])
         for (model, seconds), flat in zip(self._known, replies, strict=True):
             kept = {int(begin): raw for begin, raw in zip(flat[::2], flat[1::2], strict=True)}
             self._known[model, seconds] = _understood(kept)
         read = max((begin for model in self._models for begin in self._known[model, _SHORT]), default=0)
-        self._next = max(read // _SHORT + 1, int((now - _THERE_S) // _SHORT))
+        self._next = read // _SHORT + 1
 
     async def read(self, now: float) -> None:
-        """Reads what replicas have counted since, and keeps it. Raises: StoreDown."""
-        numbers = range(self._next, int((now - _LATE_S) // _SHORT))
+        """Reads what replicas have counted since, and keeps it. `now`: by Redis' clock, as theirs. Raises: StoreDown."""
+        first = max(self._next, int((now - _THERE_S) // _SHORT))
+        numbers = range(first, int((now - _LATE_S) // _SHORT))
         if not numbers:
             return
         replies = await self._wire.execute([("HGETALL", self._keys.traffic(number)) for number in numbers])

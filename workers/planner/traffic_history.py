@@ -64,7 +64,7 @@ class TrafficHistory:
         self._next = read // _SHORT + 1
 
     async def read(self, now: float) -> None:
-        """Reads what replicas have counted since, and keeps it. `now`: by Redis' clock, as theirs. Raises: StoreDown."""
+        """Reads what replicas have counted, and keeps it. `now`: by Redis' clock, as theirs. Raises: StoreDown."""
         first = max(self._next, int((now - _THERE_S) // _SHORT))
         numbers = range(first, int((now - _LATE_S) // _SHORT))
         if not numbers:

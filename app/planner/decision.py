@@ -8,7 +8,8 @@ worker started then could serve, so that a dip ends nothing that comes back.
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from app.ids import WorkerId
+from app.ids import PoolId, WorkerId
+from app.planner.budget import least_share
 from app.planner.capacity import Demand, attained, points
 from app.planner.forecast import Forecast, forecast
 from app.planner.observed import EDGES, Histogram, Limits, Objective, SeenPool, SeenWorker, Traffic
@@ -16,8 +17,8 @@ from app.planner.plan import PoolPlan, Reason
 
 _ENOUGH = 1000  # requests tell the distribution of lengths
 _MOST = 1000  # workers of a pool without a limit of its own
-# Seven points of equal share of the standard normal distribution: the forecast's uncertainty.
-_NORMAL = (-1.465, -0.792, -0.366, 0.0, 0.366, 0.792, 1.465)
+# Five points of equal share of the standard normal distribution: the forecast's uncertainty.
+_NORMAL = (-1.4, -0.532, 0.0, 0.532, 1.4)
 
 
 def decide(
@@ -32,13 +33,11 @@ def decide(
     traffic: of each model, ascending: coarse windows of the last days, then fine ones of the last hour. now: unix
     seconds. A pool whose model has no objective keeps its workers, within the limits.
     """
-    shares = _shares(pools)
-    plans = []
-    for pool in pools:
-        plans.append(
-            _plan(now, traffic.get(pool.model, ()), pool, objectives.get(pool.model), limits, shares[pool.pool])
-        )
-    return plans
+    parts = _parts(pools)
+    return [
+        _plan(now, traffic.get(pool.model, ()), pool, objectives.get(pool.model), limits, parts[pool.pool])
+        for pool in pools
+    ]
 
 
 def _plan(
@@ -53,15 +52,15 @@ def _plan(
         some = any(window.arrivals for window in traffic[-6:])
         return _limited(pool, max(pool.wanted, int(some)), "unmeasured", least, most, 0.0)
     gap = max(0.0, now - traffic[-1].begin - traffic[-1].seconds)
-    soon = forecast(traffic, gap + speed.start_s)
-    later = forecast(traffic, gap + 2 * speed.start_s + 30)
+    soon, later = forecast(traffic, gap + speed.start_s, gap + 2 * speed.start_s)
+
+    share = least_share(traffic, objective)
 
     def needed(expected: Forecast) -> int:
-        return smallest(
-            lambda n: expected_attainment(expected, part, n, demand, pool, objective) >= objective.share, most
-        )
+        return smallest(lambda n: expected_attainment(expected, part, n, demand, pool, objective) >= share, most)
 
     up, down = needed(soon), needed(later)
+    reason: Reason
     wanted, reason = (up, soon.kind) if up >= pool.wanted else (min(pool.wanted, max(up, down)), later.kind)
     if wanted < pool.wanted and pool.aside:
         wanted, reason = pool.wanted, "batch"
@@ -106,7 +105,7 @@ def lengths(traffic: Sequence[Traffic]) -> Demand | None:
     return Demand(points(Histogram(prompts, prompt_tokens)), points(Histogram(answers, answer_tokens)))
 
 
-def _shares(pools: Sequence[SeenPool]) -> dict[str, float]:
+def _parts(pools: Sequence[SeenPool]) -> dict[PoolId, float]:
     """The part of its model's requests that each pool gets: by their workers, among pools that do the same work."""
     found = {}
     for pool in pools:
@@ -125,7 +124,7 @@ def _limited(pool: SeenPool, wanted: int, reason: Reason, least: int, most: int,
 
 
 def drained(workers: Sequence[SeenWorker], wanted: int) -> list[WorkerId]:
-    """Those that end if so many stay: the ones that start, then those whose caches save least, then those with least to do."""
+    """Those that end if so many stay: workers that start, then those whose caches save least, then the idlest."""
     staying = [worker for worker in workers if not worker.draining]
     staying.sort(key=lambda w: (w.ready, w.reused_tokens_per_s, w.requests, w.id))
     return [worker.id for worker in staying[: max(0, len(staying) - wanted)]]

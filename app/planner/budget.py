@@ -2,7 +2,8 @@
 
 The objective allows a number of misses. Most hours need none of them: workers come in whole numbers, and the smallest
 that is enough is mostly more than enough. What these hours leave over is spent where one worker more would save few: a
-plan may then miss up to `_WORST` times the allowed share. As the budget is spent, plans come back to the objective.
+plan may then miss up to `_WORST` times the allowed share. As the budget is spent, plans come back to the objective; if
+more was missed, they attain more.
 """
 
 from collections.abc import Sequence
@@ -22,5 +23,5 @@ def least_share(traffic: Sequence[Traffic], objective: Objective) -> float:
     ended = sum(window.ended for window in day) + _PRIOR
     missed = sum(window.ended - window.met for window in day) + _PRIOR * allowed
     left = 1 - missed / max(ended * allowed, 1e-9)
-    times = 1 + (_WORST - 1) * min(1.0, max(0.0, left / _SPARED))
+    times = 1 + (_WORST - 1) * min(1.0, left / _SPARED) if left > 0 else max(1 / _WORST, 1 + left)
     return 1 - min(allowed * times, max(allowed, 0.5))

@@ -1,11 +1,10 @@
 """The best plan for a day that is known beforehand, to compare a planner with.
 
-Fleets of each fixed number say how many requests of each window are served within the objective. For a price of a missed
-request, dynamic programming finds the plan that costs least in worker-seconds: it knows every arrival and length, asks
-for each worker exactly one start-up time before it is needed, and pays for that time as any planner does. The highest
-number of misses that the objective allows is then found by bisecting the price; what a plan costs and attains is
-simulated, as a planner's is. What it doesn't know is which worker a request will go to and what a queue left over by too
-few workers does to the windows after it: the simulation shows that.
+Fleets of each fixed number say how many requests of each window are served within the objective. For a price of a
+missed request, dynamic programming finds the plan that costs least in worker-seconds: it knows every arrival and
+length, asks for each worker exactly one start-up time before it is needed, and pays for that time as any planner does.
+The lowest price that attains the objective's share is then bisected; what a plan costs and attains is simulated,
+as a planner's is. What it doesn't know is what a queue left over by too few workers does to the windows after it.
 """
 
 import math

@@ -1,8 +1,8 @@
 """A simulated worker, step by step, with the timing of Dynamo 1.6.1's mocker: its steps were timed on tiny traces.
 
 A step prefills waiting prompts, first come, first served, up to `BUDGET` tokens, and makes a token for each running
-request. It takes `a + b * T + c * T²` for T tokens to prefill and `d + e * p - f * p²` where the running requests fill the
-share p of the KV cache. Steps without a prefill are taken many at a time: a day in seconds.
+request. It takes `a + b * T + c * T²` for T tokens to prefill and `d + e * p - f * p²` where the running requests fill
+the share p of the KV cache. Steps without a prefill are taken many at a time: a day in seconds.
 """
 
 import heapq

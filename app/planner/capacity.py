@@ -4,9 +4,9 @@ The router balances well: all workers have the same number of requests. A worker
 requests share: with `k` of them a step takes `step_s + k * request_step_s`. The number of requests then has the product
 form of a symmetric queue, whatever the answers' lengths (Kelly, Reversibility and Stochastic Networks, 1979, ch. 3).
 Prefills interrupt decoding in a pool of both. A request's interruptions are compound Poisson: none, or a gamma
-distribution of their mean and variance, whose tail is Wilson's and Hilferty's (1931). Before its prefill a request waits
-as in M/G/n: Erlang's C, and an exponential tail whose mean is Allen's and Cunneen's (Allen, Probability, Statistics and
-Queueing Theory, 1990, ch. 5).
+distribution of their mean and variance, with Wilson's and Hilferty's approximation of its tail (1931). Before its
+prefill a request waits as in M/G/n: Erlang's C, and an exponential tail whose mean is Allen's and Cunneen's (Allen,
+Probability, Statistics and Queueing Theory, 1990, ch. 5).
 """
 
 import math
@@ -17,8 +17,8 @@ from msgspec import Struct
 from app.messages import Role
 from app.planner.observed import EDGES, Histogram, Objective, Speed
 
-_POINTS = 16  # of a distribution of lengths
-_SLICES = 8  # of the distribution of requests at once
+_POINTS = 8  # of a distribution of lengths
+_SLICES = 6  # of the distribution of requests at once
 
 # (value, share) pairs
 Points = Sequence[tuple[float, float]]
@@ -84,7 +84,7 @@ def attained(rate: float, workers: int, demand: Demand, speed: Speed, objective:
 
 
 def _at_once(rate: float, workers: int, tokens: float, busy: float, speed: Speed) -> Points:
-    """The distribution of requests at once at all workers, of those that found a seat; its shares add up to 1 or less."""
+    """Requests at once at all workers, of those that found a seat: its shares add up to 1 or less."""
     seats = workers * speed.seats
     work = rate * tokens / (1 - busy)
     if work * (speed.step_s + speed.seats * speed.request_step_s) >= seats:

@@ -8,16 +8,21 @@ worker started then could serve, so that a dip ends nothing that comes back.
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from app.ids import WorkerId
+from msgspec import Struct
+
+from app.ids import PoolId, WorkerId
+from app.planner.budget import least_share
 from app.planner.capacity import Demand, attained, points
 from app.planner.forecast import Forecast, forecast
+from app.planner.gpus import Asked, shared
 from app.planner.observed import EDGES, Histogram, Limits, Objective, SeenPool, SeenWorker, Traffic
 from app.planner.plan import PoolPlan, Reason
 
 _ENOUGH = 1000  # requests tell the distribution of lengths
+_LATELY = 6  # windows
 _MOST = 1000  # workers of a pool without a limit of its own
-# Seven points of equal share of the standard normal distribution: the forecast's uncertainty.
-_NORMAL = (-1.465, -0.792, -0.366, 0.0, 0.366, 0.792, 1.465)
+# Five points of equal share of the standard normal distribution: the forecast's uncertainty.
+_NORMAL = (-1.4, -0.532, 0.0, 0.532, 1.4)
 
 
 def decide(
@@ -32,49 +37,77 @@ def decide(
     traffic: of each model, ascending: coarse windows of the last days, then fine ones of the last hour. now: unix
     seconds. A pool whose model has no objective keeps its workers, within the limits.
     """
-    shares = _shares(pools)
-    plans = []
-    for pool in pools:
-        plans.append(
-            _plan(now, traffic.get(pool.model, ()), pool, objectives.get(pool.model), limits, shares[pool.pool])
+    parts = _parts(pools)
+    wishes = [
+        _wish(now, traffic.get(pool.model, ()), pool, objectives.get(pool.model), limits, parts[pool.pool])
+        for pool in pools
+    ]
+    given = (
+        [wish.asked.wanted for wish in wishes]
+        if limits.gpus is None
+        else shared([w.asked for w in wishes], limits.gpus)
+    )
+    return [
+        PoolPlan(
+            pool.pool,
+            workers,
+            wish.reason if workers == wish.asked.wanted else "gpus",
+            drained(pool.workers, workers),
+            wish.asked.rate,
         )
-    return plans
+        for pool, wish, workers in zip(pools, wishes, given, strict=True)
+    ]
 
 
-def _plan(
+class _Wish(Struct, frozen=True):
+    """What a pool would get if it were alone."""
+
+    asked: Asked
+    reason: Reason
+
+
+def _wish(
     now: float, traffic: Sequence[Traffic], pool: SeenPool, objective: Objective | None, limits: Limits, part: float
-) -> PoolPlan:
+) -> _Wish:
     least, most = limits.least.get(pool.pool, 0), limits.most.get(pool.pool, _MOST)
     demand = lengths(traffic)
-    speed = pool.speed
-    measured = speed.prefill_tokens_per_s > 0 or pool.role == "decode"
-    measured = measured and (speed.step_s > 0 or pool.role == "prefill")
-    if objective is None or not measured or demand is None:
-        some = any(window.arrivals for window in traffic[-6:])
-        return _limited(pool, max(pool.wanted, int(some)), "unmeasured", least, most, 0.0)
+    if objective is None or demand is None or not _measured(pool):
+        some = any(window.arrivals for window in traffic[-_LATELY:])
+        return _limited(pool, max(pool.wanted, int(some)), "unmeasured", least, most, 0.0, float)
     gap = max(0.0, now - traffic[-1].begin - traffic[-1].seconds)
-    soon = forecast(traffic, gap + speed.start_s)
-    later = forecast(traffic, gap + 2 * speed.start_s + 30)
+    soon, later = forecast(traffic, gap + pool.speed.start_s, gap + 2 * pool.speed.start_s)
+    share = least_share(traffic, objective)
 
-    def needed(expected: Forecast) -> int:
-        return smallest(
-            lambda n: expected_attainment(expected, part, n, demand, pool, objective) >= objective.share, most
-        )
+    def expected(foretold: Forecast, workers: int) -> float:
+        """Attainment over the forecast's uncertainty, a log-normal distribution."""
+        spread = math.sqrt(math.log(1 + foretold.error**2))
+        rates = [foretold.rate * part * math.exp(spread * z - spread**2 / 2) for z in _NORMAL]
+        return sum(attained(rate, workers, demand, pool.speed, objective, pool.role) for rate in rates) / len(rates)
 
-    up, down = needed(soon), needed(later)
-    wanted, reason = (up, soon.kind) if up >= pool.wanted else (min(pool.wanted, max(up, down)), later.kind)
+    up = smallest(lambda workers: expected(soon, workers) >= share, most)
+    wanted, reason = up, soon.kind
+    if up < pool.wanted:
+        down = smallest(lambda workers: expected(later, workers) >= share, most)
+        wanted, reason = min(pool.wanted, max(up, down)), later.kind
+    rate = soon.rate * part
     if wanted < pool.wanted and pool.aside:
-        wanted, reason = pool.wanted, "batch"
-    return _limited(pool, wanted, reason, least, most, soon.rate * part)
+        return _limited(pool, pool.wanted, "batch", least, most, rate, lambda n: rate * expected(soon, n))
+    return _limited(pool, wanted, reason, least, most, rate, lambda n: rate * expected(soon, n))
 
 
-def expected_attainment(
-    expected: Forecast, part: float, workers: int, demand: Demand, pool: SeenPool, objective: Objective
-) -> float:
-    """Over the forecast's uncertainty, a log-normal distribution."""
-    spread = math.sqrt(math.log(1 + expected.error**2))
-    rates = [expected.rate * part * math.exp(spread * z - spread**2 / 2) for z in _NORMAL]
-    return sum(attained(rate, workers, demand, pool.speed, objective, pool.role) for rate in rates) / len(rates)
+def _measured(pool: SeenPool) -> bool:
+    prefill = pool.speed.prefill_tokens_per_s > 0 or pool.role == "decode"
+    return prefill and (pool.speed.step_s > 0 or pool.role == "prefill")
+
+
+def _limited(
+    pool: SeenPool, wanted: int, reason: Reason, least: int, most: int, rate: float, served: Callable[[int], float]
+) -> _Wish:
+    if wanted < least:
+        wanted, reason = least, "least"
+    if wanted > most:
+        wanted, reason = most, "most"
+    return _Wish(Asked(min(least, wanted), wanted, pool.gpus, rate, served), reason)
 
 
 def smallest(suffices: Callable[[int], bool], most: int) -> int:
@@ -106,7 +139,7 @@ def lengths(traffic: Sequence[Traffic]) -> Demand | None:
     return Demand(points(Histogram(prompts, prompt_tokens)), points(Histogram(answers, answer_tokens)))
 
 
-def _shares(pools: Sequence[SeenPool]) -> dict[str, float]:
+def _parts(pools: Sequence[SeenPool]) -> dict[PoolId, float]:
     """The part of its model's requests that each pool gets: by their workers, among pools that do the same work."""
     found = {}
     for pool in pools:
@@ -116,16 +149,8 @@ def _shares(pools: Sequence[SeenPool]) -> dict[str, float]:
     return found
 
 
-def _limited(pool: SeenPool, wanted: int, reason: Reason, least: int, most: int, rate: float) -> PoolPlan:
-    if wanted < least:
-        wanted, reason = least, "least"
-    if wanted > most:
-        wanted, reason = most, "most"
-    return PoolPlan(pool.pool, wanted, reason, drained(pool.workers, wanted), rate)
-
-
 def drained(workers: Sequence[SeenWorker], wanted: int) -> list[WorkerId]:
-    """Those that end if so many stay: the ones that start, then those whose caches save least, then those with least to do."""
+    """Those that end if so many stay: workers that start, then those whose caches save least, then the idlest."""
     staying = [worker for worker in workers if not worker.draining]
     staying.sort(key=lambda w: (w.ready, w.reused_tokens_per_s, w.requests, w.id))
     return [worker.id for worker in staying[: max(0, len(staying) - wanted)]]

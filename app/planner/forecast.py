@@ -8,6 +8,7 @@ same time of the day before had.
 
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -36,78 +37,72 @@ class Forecast(Struct, frozen=True):
 class _Forecaster:
     """Smoothed arrivals/s, and how well they foretold."""
 
-    def __init__(self, memory_s: float, trend: bool) -> None:
-        self.kind: Kind = "trend" if trend else "traffic"
-        self._memory_s, self._trend = memory_s, trend
+    def __init__(self, memory_s: float, trend: bool, shape: Callable[[float], float] | None = None) -> None:
+        self.kind: Kind = "yesterday" if shape else "trend" if trend else "traffic"
+        self.likelihood = 0.0  # Poisson, logarithmic
+        self._memory_s, self._trend, self._shape = memory_s, trend, shape
         self._once = self._twice = self._seconds = 0.0
-        self._score = self._weight = self._squares = 0.0
+        self._weight = self._squares = 0.0
 
-    def add(self, rate: float, seconds: float) -> None:
-        """A window's arrivals/s. The first windows count fully: the mean of a memory that is not full yet."""
-        self._seconds = kept = self._seconds * math.exp(-seconds / self._memory_s) + seconds
-        part = seconds / kept
-        self._once += part * (rate - self._once)
-        self._twice += part * (self._once - self._twice)
+    def follow(self, windows: Sequence[Traffic], horizon_s: float) -> None:
+        """Takes all windows, each compared with what was foretold `horizon_s` before."""
+        foretold: deque[tuple[float, float]] = deque()  # (time, arrivals/s)
+        for number, window in enumerate(windows):
+            middle, seconds, said = window.begin + window.seconds / 2, window.seconds, None
+            while foretold and foretold[0][0] <= middle:
+                said = foretold.popleft()[1]
+            if said is not None and number >= _FIRST:
+                self._score(max(said * seconds, 0.1), window.arrivals, math.exp(-seconds / _SCORED_S))
+            self._add(window.arrivals / seconds / (self._shape(middle) if self._shape else 1.0), seconds)
+            end = window.begin + seconds
+            foretold.append((end + horizon_s, self.ahead(end, horizon_s)))
 
-    def ahead(self, horizon_s: float) -> float:
-        if not self._trend:
-            return self._once
-        lead = (self._once - self._twice) / self._memory_s  # per second
-        return max(0.0, 2 * self._once - self._twice + lead * horizon_s)
-
-    def score(self, foretold: float, arrivals: int, seconds: float) -> None:
-        """Poisson log-likelihood, and the squared error that chance doesn't explain."""
-        kept = math.exp(-seconds / _SCORED_S)
-        expected = max(foretold * seconds, 0.1)
-        self._score = self._score * kept + arrivals * math.log(expected) - expected
-        self._weight = self._weight * kept + expected**2
-        self._squares = self._squares * kept + (arrivals - expected) ** 2 - expected
+    def ahead(self, now: float, horizon_s: float) -> float:
+        """Arrivals/s at a time after now."""
+        if self._trend:
+            slope = (self._once - self._twice) / self._memory_s  # per second
+            return max(0.0, 2 * self._once - self._twice + slope * horizon_s)
+        return self._once * self._shape(now + horizon_s) if self._shape else self._once
 
     def error(self) -> float:
+        """The standard deviation of what chance doesn't explain, as a share of the rate."""
         if not self._weight:
             return _UNKNOWN_ERROR
         return math.sqrt(max(self._squares / self._weight, _LEAST_ERROR**2))
 
-    def likelihood(self) -> float:
-        return self._score
+    def _add(self, rate: float, seconds: float) -> None:
+        """While the memory is not full yet, a plain mean."""
+        self._seconds = self._seconds * math.exp(-seconds / self._memory_s) + seconds
+        part = seconds / self._seconds
+        self._once += part * (rate - self._once)
+        self._twice += part * (self._once - self._twice)
+
+    def _score(self, expected: float, arrivals: int, kept: float) -> None:
+        self.likelihood = self.likelihood * kept + arrivals * math.log(expected) - expected
+        self._weight = self._weight * kept + expected**2
+        self._squares = self._squares * kept + (arrivals - expected) ** 2 - expected
 
 
-def forecast(traffic: Sequence[Traffic], horizon_s: float) -> Forecast:
-    """Arrivals/s `horizon_s` after the last window. `traffic`: ascending; coarse windows before fine ones."""
+def forecast(traffic: Sequence[Traffic], horizon_s: float, later_s: float) -> tuple[Forecast, Forecast]:
+    """Arrivals/s `horizon_s` and `later_s` after the last window, by the forecaster that is best at `horizon_s`.
+
+    traffic: ascending; coarse windows before fine ones.
+    """
     recent = [window for window in traffic if window.seconds <= _FINE_S]
     if not recent:
-        last = traffic[-1] if traffic else None
-        return Forecast(last.arrivals / last.seconds if last else 0.0, _UNKNOWN_ERROR, "traffic")
-    shape = _shape(traffic)
+        rate = traffic[-1].arrivals / traffic[-1].seconds if traffic else 0.0
+        return Forecast(rate, _UNKNOWN_ERROR, "traffic"), Forecast(rate, _UNKNOWN_ERROR, "traffic")
     forecasters = [_Forecaster(memory, trend) for memory in _MEMORIES_S for trend in (False, True)]
+    shape = _shape(traffic)
     if shape is not None:
-        shaped = [_Forecaster(memory, False) for memory in _MEMORIES_S]
-        for forecaster in shaped:
-            forecaster.kind = "yesterday"
-        forecasters += shaped
-    found = [_followed(forecaster, recent, horizon_s, shape) for forecaster in forecasters]
-    best = max(range(len(found)), key=lambda i: forecasters[i].likelihood())
-    return Forecast(found[best], forecasters[best].error(), forecasters[best].kind)
-
-
-def _followed(
-    forecaster: _Forecaster, windows: Sequence[Traffic], horizon_s: float, shape: Callable[[float], float] | None
-) -> float:
-    """What the forecaster says at the end, after being scored on all windows."""
-    relative = shape if forecaster.kind == "yesterday" and shape is not None else lambda _at: 1.0
-    waiting: list[tuple[float, float]] = []  # (time foretold, arrivals/s foretold)
-    said = next_one = 0.0
-    for number, window in enumerate(windows):
-        middle = window.begin + window.seconds / 2
-        while waiting and waiting[0][0] <= middle:
-            next_one = waiting.pop(0)[1]
-            if number >= _FIRST and (not waiting or waiting[0][0] > middle):
-                forecaster.score(next_one, window.arrivals, window.seconds)
-        forecaster.add(window.arrivals / window.seconds / relative(middle), window.seconds)
-        ahead = window.begin + window.seconds + horizon_s
-        said = forecaster.ahead(horizon_s) * relative(ahead)
-        waiting.append((ahead, said))
-    return said
+        forecasters += [_Forecaster(memory, False, shape) for memory in _MEMORIES_S]
+    for forecaster in forecasters:
+        forecaster.follow(recent, horizon_s)
+    best = max(forecasters, key=lambda f: f.likelihood)
+    end = recent[-1].begin + recent[-1].seconds
+    error = best.error()
+    soon, later = (Forecast(best.ahead(end, ahead), error, best.kind) for ahead in (horizon_s, later_s))
+    return soon, later
 
 
 def _shape(traffic: Sequence[Traffic]) -> Callable[[float], float] | None:

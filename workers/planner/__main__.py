@@ -13,6 +13,7 @@ from app.store.wire_version import check, keep_noting, note
 from app.telemetry import logger, setup_logging
 from workers.planner.process import Planner
 from workers.planner.scalers import scaler_of
+from workers.planner.scalers.base import RedisScaler
 
 log = logger(__name__)
 
@@ -24,14 +25,15 @@ async def _run(mode: str, scaler_name: str, interval_s: float) -> None:
     declared = load_pools(settings.pools_file)
     if not declared.planner.objectives:
         raise SettingsError(f"{settings.pools_file}: planner.objectives: nothing to plan for")
-    scaler = scaler_of(scaler_name, settings, declared)
+    act = mode == "act"
+    scaler = scaler_of(scaler_name, settings, declared) if act else RedisScaler()  # advice needs no rights
     redis = async_client(settings.redis_url, settings.keys.home)
     wire = Wire(redis)
     try:
         with suppress(StoreDown):
             (strangers,) = await wire.execute([note(settings)])
             check(strangers)
-        planner = Planner(settings, declared, wire, scaler, interval_s, act=mode == "act")
+        planner = Planner(settings, declared, wire, scaler, interval_s, act=act)
         async with asyncio.TaskGroup() as all_of_it:
             work = [all_of_it.create_task(planner.run()), all_of_it.create_task(keep_noting(wire, settings))]
             for number in (signal.SIGTERM, signal.SIGINT):

@@ -85,7 +85,8 @@ class Planner:
         await history.read(now)
         pools = await self._observation.read()
         traffic = {model: history.of(model) for model in self._objectives}
-        plans = decide(now, traffic, pools, self._objectives, self._limits)
+        # In a thread: meanwhile this process goes on leading.
+        plans = await asyncio.to_thread(decide, now, traffic, pools, self._objectives, self._limits)
         desired = {plan.pool: self._desired(plan, now) for plan in plans}
         if not self._leads.is_set():
             return

@@ -20,13 +20,13 @@ from tests.stack import BIN, free_port, stop, valkey, wait_until
 pytestmark = pytest.mark.timeout(600)
 
 POOL = "decode-pool-a"
-TOKENS = 40  # 2 s of an engine that runs four requests at once: two requests a second
+TOKENS = 40  # 2 s of an engine that runs eight requests at once: four requests a second
 POOLS: dict[str, Any] = {
     "pools": {
         POOL: {
             "model": "mock",
             "engine": "mock",
-            "max_running": 4,
+            "max_running": 8,
             "scale": {"least": 1, "most": 3},
             "args": {"step_ms": 50.0, "answer_tokens": TOKENS},
         }
@@ -126,8 +126,8 @@ async def test_workers_come_and_go_with_the_load_and_no_request_is_lost(tmp_path
     """Each answer is whole: of those on a worker that is drained, too."""
     with running(tmp_path, redis_url, "--planner") as system:
         assert system.workers() == 1
-        tokens = await _load(system, 6.5, lambda: system.workers() >= 3, 150)
-        tokens += await _load(system, 0.7, lambda: system.workers() <= 1, 400)
+        tokens = await _load(system, 10, lambda: system.workers() >= 3, 150)
+        tokens += await _load(system, 0.5, lambda: system.workers() <= 1, 400)
         assert set(tokens) == {TOKENS}
         assert system.output.read_text().count("is to end") >= 2
         assert "giving up" not in system.output.read_text()
@@ -140,7 +140,7 @@ async def test_advice_starts_nothing_and_the_next_planner_goes_on_where_a_killed
     with running(tmp_path, redis_url) as system, system.planner() as first:
         leader = wait_until(lambda: system.redis.get("xylem:planner-leader"), "the first one leads", 60)
         with system.planner("--scaler", "kubernetes"):  # whose rights only one that acts needs
-            tokens = await _load(system, 6.5, lambda: system.desired().get("workers", 0) >= 3, 150)
+            tokens = await _load(system, 10, lambda: system.desired().get("workers", 0) >= 3, 150)
             assert set(tokens) == {TOKENS}
             advice = system.desired()
             assert (advice["act"], system.workers()) == (False, 1)

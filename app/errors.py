@@ -37,6 +37,7 @@ XylemError
 ├── AdapterFailed  503   no worker can answer with this LoRA adapter
 ├── StoreDown      503   Redis does not answer
 ├── StorageDown    503   files can't be read or written
+├── ScalingFailed        (internal) the planner's decision was not carried out
 ├── DeadlineOver   504   the request's deadline passed
 ├── Cancelled      499   the client has gone
 └── Returned             (internal) a worker gives a request back, to be placed anew
@@ -289,6 +290,12 @@ class StorageDown(XylemError):
     """Files can't be read or written."""
 
     status, code = 503, "storage_unavailable"
+
+
+class ScalingFailed(XylemError):
+    """The workers could not be started or ended."""
+
+    code = "scaling_failed"
 
 
 class DeadlineOver(XylemError):

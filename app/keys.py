@@ -154,6 +154,19 @@ recording               string, msgpack `messages.Recording`: while it is there,
                         end. Written and renewed by `xylem record`; lives 10 s after that.
 recorded:<recording>    stream, field `b`: msgpack `messages.RecordedBatch`. Written by the api twice a second, read and
                         trimmed by `xylem record`; at most about 1,000 entries; lives 60 s after the last.
+planning                string, "1": while it is there, API replicas count their requests for the planner. Written and
+                        renewed by the planner; lives 30 s after that.
+traffic:<number>        hash, API replica → msgpack, model → `planner.observed.Traffic`: what it counted in the window
+                        of that number, of ten seconds, since the epoch. Written by the api; lives 5 min.
+traffic-of:<model>:<seconds>  hash, begin → msgpack `planner.observed.Traffic`: all replicas together, in windows of so
+                        many seconds: 10, of the last hour, and 300, of the last eight days. Written by the planner;
+                        lives eight days.
+planner-leader          string, the planner that is the leader. Lives 5 s after its last renewal.
+planner-speeds          hash, pool → msgpack `planner.observed.Speed`, as last measured. Written by the planner; never
+                        expires.
+desired:<pool>          string, JSON of `planner.desired.Desired`: how many workers the planner wants in the pool, and
+                        why, for whoever starts and ends workers. Written by the planner at each decision; lives ten
+                        times as long as the time between two, and a minute at least.
 batch-totals            hash, over all batches: `completed` and `failed` lines, and tokens. Never expires.
 out:<api>               stream, field `s`: msgpack `messages.EventBatch`. The channel of the same name carries the same
                         bytes live; the stream has them for replicas that missed some: its last `stream_bytes` bytes, at
@@ -414,6 +427,24 @@ class Keys:
 
     def recorded(self, recording: str) -> str:
         return f"{self._fleet}recorded:{recording}"
+
+    def planning(self) -> str:
+        return f"{self._fleet}planning"
+
+    def traffic(self, window: int) -> str:
+        return f"{self._fleet}traffic:{window}"
+
+    def traffic_of(self, model: str, seconds: int) -> str:
+        return f"{self._fleet}traffic-of:{model}:{seconds}"
+
+    def planner_leader(self) -> str:
+        return f"{self._fleet}planner-leader"
+
+    def planner_speeds(self) -> str:
+        return f"{self._fleet}planner-speeds"
+
+    def desired(self, pool: PoolId) -> str:
+        return f"{self._fleet}desired:{pool}"
 
     def queue(self, queue: QueueName, step: int = 0) -> str:
         """The list behind a Celery queue at one priority step."""

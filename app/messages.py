@@ -481,6 +481,7 @@ class Worker(Struct, frozen=True, array_like=True):
     peers: bool = False  # it computes prompts for other workers of its pool, and takes KV from them
     prefixes: bool = False  # it keeps those of its pool in its cache
     metrics_at: str = ""  # "host:port" of its own /live, /ready and /metrics; empty: it has no port
+    start_s: float = 0.0  # from its process's start until it took requests
 
 
 class Load(Struct, frozen=True, array_like=True):
@@ -504,6 +505,9 @@ class Speeds(Struct, frozen=True, array_like=True):
     pulled_bytes_per_s: float = 0.0  # KV from other engines
     host_bytes_per_s: float = 0.0  # KV from the tier in host memory
     store_bytes_per_s: float = 0.0  # KV from the store behind it
+    reused_tokens_per_s: float = 0.0  # prompt tokens that its cache saved
+    step_s: float = 0.0  # a step that computes no prompt takes this and, for each request in it, `request_step_s`
+    request_step_s: float = 0.0
 
 
 TierUse = Literal["all", "host", "none"]  # from which tiers an engine loads KV; `host`: not from the store

@@ -30,6 +30,7 @@ EndpointName = Literal[
     "chat", "completions", "responses", "messages", "embeddings", "score", "rerank", "classify", "images", "videos",
     "transcriptions",
 ]  # fmt: skip
+WorkloadKind = Literal["Deployment", "StatefulSet", "LeaderWorkerSet"]
 Policy = Literal["kv", "least_loaded", "round_robin", "random", "power_of_two"]
 
 
@@ -117,6 +118,26 @@ def _size(text: str) -> str:
 
 
 Size = Annotated[str, AfterValidator(_size)]
+
+
+class Scale(_Part):
+    """How many workers the planner may have in a pool."""
+
+    least: NotNegative = 1
+    most: Count
+    gpus: NotNegative = 1  # of one worker, for the budget `planner.gpus`
+    # For `xylem planner --scaler ssh`: how many workers there are at most on each host, by what `ssh` calls it.
+    hosts: dict[Annotated[str, Field(pattern=r"^[^\s-]\S*$")], Count] = {}
+    # For `--scaler kubernetes`: what the pool's workers are there.
+    kind: WorkloadKind = "Deployment"
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.least > self.most:
+            raise ValueError(f"least is {self.least}, and most is {self.most}")
+        if self.hosts and sum(self.hosts.values()) < self.most:
+            raise ValueError(f"hosts have room for {sum(self.hosts.values())} workers, and most is {self.most}")
+        return self
 
 
 class PaintRules(_Part):
@@ -214,6 +235,7 @@ class Pool(_Part):
     disagg: Disagg = Disagg()
     aside: Aside = Aside()
     tiers: Tiers | None = None  # of pools that generate: memory and storage behind the engine's own KV cache
+    scale: Scale | None = None  # null: the planner leaves the pool as it is
     painting: PaintRules = PaintRules()  # of pools of task `image`
     wake_on_request: bool = False  # a request wakes a sleeping worker if none is awake, or all that are awake are full
     # The engine's own: fields of vLLM's AsyncEngineArgs, of TensorRT-LLM's LLM, or the mock's.
@@ -400,6 +422,21 @@ class Pipeline(_Part):
     stages: Annotated[list[Stage], Field(min_length=2, max_length=8)]
 
 
+class Objective(_Part):
+    """What a model's clients are to get."""
+
+    ttft_s: Annotated[float, Field(gt=0)]  # seconds to a request's first token, at most
+    itl_s: Annotated[float, Field(gt=0)]  # mean seconds between the tokens after it, at most
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.99  # of the requests, that get both
+
+
+class PlannerRules(_Part):
+    """What `xylem planner` plans for; each pool's bounds are in its `scale`."""
+
+    objectives: dict[str, Objective] = {}  # by model
+    gpus: Count | None = None  # of all pools with `scale` together; null: no limit
+
+
 class PoolsFile(_Part):
     """The file's content; an unknown key is refused by name."""
 
@@ -408,3 +445,4 @@ class PoolsFile(_Part):
     select: dict[str, Select] = {}  # by model
     aliases: dict[AliasName, Alias] = {}  # other names for models, by name
     pipelines: dict[AliasName, Pipeline] = {}  # by name
+    planner: PlannerRules = PlannerRules()

@@ -54,6 +54,7 @@ def load_pools(path: Path) -> PoolsFile:
     _check_routing(parsed, path)
     _check_aliases(parsed, path)
     _check_pipelines(parsed, path)
+    _check_planner(parsed, path)
     return parsed
 
 
@@ -143,6 +144,21 @@ def _check_pipelines(parsed: PoolsFile, path: Path) -> None:
                 raise SettingsError(f"{here}.model={stage.model}: is {what} (models: {', '.join(sorted(served))})")
         for number, stage in enumerate(pipeline.stages):
             _check_stage(f"{where}.stages.{number}", number, [served[stage.model] for stage in pipeline.stages], stage)
+
+
+def _check_planner(parsed: PoolsFile, path: Path) -> None:
+    planned = {pool.model for pool in parsed.pools.values() if pool.scale is not None}
+    for model in parsed.planner.objectives:
+        if model not in planned:
+            raise SettingsError(f"{path}: planner.objectives.{model}: no pool of that model has the key scale")
+    for name, pool in parsed.pools.items():
+        where = f"{path}: pools.{name}.scale"
+        if pool.scale is not None and (pool.task != "generate" or pool.role == "encode"):
+            raise SettingsError(f"{where}: only pools that generate are planned")
+        if pool.scale is not None and pool.model not in parsed.planner.objectives:
+            raise SettingsError(f"{where}: planner.objectives has no {pool.model}")
+        if pool.scale is not None and pool.scale.hosts and pool.nodes > 1:
+            raise SettingsError(f"{where}.hosts: an engine of nodes={pool.nodes} is not started over SSH")
 
 
 def _check_stage(where: str, number: int, pools: list[Pool], stage: Stage) -> None:

@@ -119,6 +119,10 @@ class Settings(BaseSettings):
     worker_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     # Whether a worker with a port also has its engine's own metrics there. They cost CPU in each of the engine's steps.
     engine_metrics: bool = True
+    # Of the planner: how the Deployments of pools are named in Kubernetes, before `-` and the pool's name.
+    kubernetes_name: str = "xylem"
+    # Of the planner: the configuration of `ssh` with which it reaches workers' hosts. None: ssh's own.
+    ssh_config: Path | None = None
     host: str = "127.0.0.1"  # the address that the API listens on
     port: Annotated[int, Field(ge=0, le=65535)] = 8000  # the port that the API listens on
     # The key of the endpoints under /admin. Without one they answer on loopback only, so set one behind a proxy.

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Installs the servers that tests need besides Python's packages, redis-server and Prometheus with promtool, as root on
-# Debian or Ubuntu, without starting a service. Elsewhere it says what is missing.
+# Installs the servers that tests need besides Python's packages, redis-server, Prometheus with promtool, and
+# sshd, as root on Debian or Ubuntu, without starting a service. Elsewhere it says what is missing.
 set -euo pipefail
 missing=()
 command -v redis-server >/dev/null || missing+=(redis-server)
 command -v prometheus >/dev/null && command -v promtool >/dev/null || missing+=(prometheus)
+[ -x /usr/sbin/sshd ] && command -v ssh >/dev/null || missing+=(openssh-server openssh-client)
 [ ${#missing[@]} != 0 ] || exit 0
 
 say() { printf '%s\n' "xylem: $*" >&2; }

@@ -15,7 +15,7 @@ CHART = ROOT / "ops" / "helm"
 EXAMPLES = {file.stem: file for file in sorted((CHART / "examples").glob("*.yaml"))}
 # The oldest that Chart.yaml allows, and the newest whose schemas there are.
 VERSIONS = ("1.30", "1.34", "1.37")
-HELM = shutil.which("helm") or str(ROOT / ".xylem" / "helm" / "helm")
+HELM, KUBECTL = (shutil.which(name) or str(ROOT / ".xylem" / "helm" / name) for name in ("helm", "kubectl"))
 
 needs_helm = [
     pytest.mark.helm,

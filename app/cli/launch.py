@@ -2,15 +2,18 @@
 
 import json
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from app.cli import probes, stack
+from app.cli.following import Following, reader
 from app.cli.report import out
 from app.cli.supervisor import Supervisor
 from app.messages import Task
+from app.planner.rules import scales_of
 from app.pools import PoolsFile
 from app.redis_url import without_password
 from app.settings import Settings
@@ -34,8 +37,12 @@ def launch(
     *,
     embedded: bool,
     verbose: bool,
+    planned: bool = False,
 ) -> None:
-    """Never returns. Raises: Died, Interrupted, after all processes have ended."""
+    """Never returns. `planned`: with a planner, whose decisions are followed.
+
+    Raises: Died, Interrupted, after all processes have ended.
+    """
     pools = declared.pools
     logs = run_dir / "logs"
     with Supervisor(logs, verbose=verbose) as supervisor:
@@ -49,17 +56,26 @@ def launch(
             if stack.needs_preparation(path, settings.home):
                 supervisor.run_once(stack.model(path), f"preparing {path.name}, about half a minute, once")
         env = stack.environment(settings)
+        scales = scales_of(declared) if planned else {}
+        counts = {pool: scales[pool].most if pool in scales else workers for pool in pools}
+        made = stack.workers(pools, counts, settings, env)
+        first = {pool: max(scale.least, min(workers, scale.most)) for pool, scale in scales.items()}
         parts = [
             stack.api(settings, env),
-            *stack.workers(pools, workers, settings, env),
+            *chain.from_iterable(each[: first.get(pool, len(each))] for pool, each in made.items()),
             stack.batch(settings, env),
             stack.flower(flower_port, env),
+            *([stack.planner(env)] if planned else []),
         ]
         for part in parts:
             supervisor.start(part)
         supervisor.wait_ready(*parts)
         _welcome(settings, flower_port, names_to_try(declared), logs)
-        supervisor.watch()
+        # An engine that computes prompts for others may have to wait twice as long: for its requests, and for these.
+        following = Following(
+            supervisor, {pool: made[pool] for pool in scales}, reader(settings, [*scales]), 2 * settings.drain_timeout_s
+        )
+        supervisor.watch(following.look if planned else lambda: None)
 
 
 def _welcome(settings: Settings, flower_port: int, names: Mapping[str, Task], logs: Path) -> None:

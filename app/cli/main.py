@@ -12,6 +12,7 @@ from app.cli.doctor import doctor
 from app.cli.keys import keys
 from app.cli.lora import lora
 from app.cli.models import models, pull
+from app.cli.planner import planner
 from app.cli.record import record
 from app.cli.replay import replay
 from app.cli.report import log_to_stderr
@@ -52,6 +53,7 @@ cli.command()(models)
 cli.add_typer(keys)
 cli.add_typer(batch)
 cli.add_typer(lora)
+cli.add_typer(planner)
 cli.command()(record)
 cli.command()(replay)
 cli.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(worker)

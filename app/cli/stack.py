@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 from app.cli import probes
 from app.cli.supervisor import Component
 from app.ids import BATCH_QUEUE, PoolId
-from app.pools import Pool
 from app.settings import Settings
 
 _API_AND_FLOWER, _WORKERS, _STORE = range(3)  # the order of stopping: streams end before their workers do
@@ -70,20 +69,29 @@ def batch(settings: Settings, env: Mapping[str, str]) -> Component:
     return Component("batch", argv, env, lambda _: ready(), _API_AND_FLOWER)
 
 
-def workers(pools: Mapping[PoolId, Pool], count: int, settings: Settings, env: Mapping[str, str]) -> list[Component]:
-    """`count` engines for each pool: as many processes, or one for each of its nodes."""
-    slots = [(pool, number) for pool in pools for number in range(1, count * pools[pool].nodes + 1)]
-    shares = cpu_shares(usable_cores(), len(slots))
-    return [
-        Component(
+def planner(env: Mapping[str, str]) -> Component:
+    """Its decisions are carried out by `following.py`."""
+    return Component(
+        "planner", [sys.executable, "-m", "app.cli", "planner", "--act"], env, lambda _: True, _API_AND_FLOWER
+    )
+
+
+def workers(
+    pools: Mapping[PoolId, Pool], counts: Mapping[PoolId, int], settings: Settings, env: Mapping[str, str]
+) -> dict[PoolId, list[Component]]:
+    """`counts`: engines of each pool: as many processes, or one for each of an engine's nodes."""
+    slots = [(pool, number) for pool, count in counts.items() for number in range(1, count * pools[pool].nodes + 1)]
+    made: dict[PoolId, list[Component]] = {pool: [] for pool in counts}
+    for (pool, number), share in zip(slots, cpu_shares(usable_cores(), len(slots)), strict=True):
+        one = Component(
             f"{pool}-{number}",
             [*_CELERY, "worker", "-Q", pool],
             {"VLLM_CPU_OMP_THREADS_BIND": share, **env},
             partial(_is_ready, settings, pool, pools[pool].nodes),
             _WORKERS,
         )
-        for (pool, number), share in zip(slots, shares, strict=True)
-    ]
+        made[pool].append(one)
+    return made
 
 
 def _is_ready(settings: Settings, pool: PoolId, nodes: int, pid: int) -> bool:

@@ -50,6 +50,11 @@ class Component:
     began: float = field(default=0.0, init=False)
     ready: bool = field(default=False, init=False)
     early_ends: int = field(default=0, init=False)  # in a row
+    kill_at: float = field(default=0.0, init=False)  # monotonic, of one that is to end; 0: it isn't
+
+    @property
+    def retiring(self) -> bool:
+        return self.kill_at > 0
 
 
 class Supervisor:
@@ -76,7 +81,7 @@ class Supervisor:
     def start(self, component: Component) -> None:
         log = self.log_file(component)
         first = component not in self._components
-        with log.open("wb" if first else "ab") as sink:
+        with log.open("ab" if component.began else "wb") as sink:
             component.process = subprocess.Popen(
                 component.argv,
                 env=dict(component.env),
@@ -86,10 +91,10 @@ class Supervisor:
                 start_new_session=True,
                 preexec_fn=_die_with_parent if _LIBC else None,  # noqa: PLW1509  # no threads here, one system call
             )
-        component.began, component.ready = time.monotonic(), False
+        component.began, component.ready, component.kill_at = time.monotonic(), False, 0.0
         if first:
             self._components.append(component)
-            if self._verbose:
+            if self._verbose and component.name not in self._readers:
                 self._readers[component.name] = log.open("rb")
 
     def run_once(self, component: Component, doing: str) -> None:
@@ -116,11 +121,28 @@ class Supervisor:
                     del waiting[name]
                 status.update(f"starting {', '.join(waiting)} … {time.monotonic() - began:.0f} s")
 
-    def watch(self) -> None:
-        """Restart components that end, until a signal comes. Raises: Interrupted; Died when that doesn't help."""
+    def has(self, component: Component) -> bool:
+        """Whether it was started, and has not ended for good."""
+        return component in self._components
+
+    def retire(self, component: Component, grace_s: float) -> None:
+        """Lets it end, within `grace_s` if it is ready, and doesn't start it again by itself. `watch` sees it end."""
+        component.kill_at = time.monotonic() + (grace_s if component.ready else _UNREADY_GRACE_S)
+        _running(component).terminate()
+        err.print(f"{component.name} is to end")
+
+    def watch(self, look: Callable[[], None] = lambda: None) -> None:
+        """Restart components that end, until a signal comes. `look` is called again and again.
+
+        Raises: Interrupted; Died when that doesn't help.
+        """
         while True:
             self._tick()
-            for component in self._components:
+            look()
+            for component in list(self._components):
+                if component.retiring:
+                    self._see_end(component)
+                    continue
                 if _running(component).poll() is None:
                     _has_become_ready(component)
                     continue
@@ -133,6 +155,13 @@ class Supervisor:
                 if early:
                     time.sleep(_PAUSE_S)
                 self.start(component)
+
+    def _see_end(self, component: Component) -> None:
+        """Of one that is to end."""
+        if _running(component).poll() is not None or time.monotonic() > component.kill_at:
+            _kill_group(component)
+            self._components.remove(component)
+            err.print(f"{component.name} has ended")
 
     def log_file(self, component: Component) -> Path:
         return self._log_dir / f"{component.name}.log"

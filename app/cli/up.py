@@ -46,6 +46,9 @@ def up(
     redis: Annotated[
         str | None, typer.Option(envvar="XYLEM_REDIS_URL", help="Your Redis instead of the embedded Valkey.")
     ] = None,
+    planner: Annotated[
+        bool, typer.Option("--planner", help="Start and end workers with the load, within `scale` of your pools file.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the logs of all processes.")] = False,
 ) -> None:
     """Start Valkey, the API, workers and Flower; stop them all on Ctrl-C."""
@@ -82,10 +85,16 @@ def up(
     if redis and (problem := probes.redis_problem(redis)):
         refuse(f"Redis does not answer at {without_password(redis)}: {problem}", code=1)
 
+    if planner and not declared.planner.objectives:
+        refuse(f"--planner: {pools} says nothing to plan for: see planner.objectives, and scale of a pool")
+    if planner and (wide := [name for name, pool in declared.pools.items() if pool.scale and pool.nodes > 1]):
+        refuse(f"--planner: {', '.join(wide)}: an engine of several nodes is scaled by Kubernetes only")
     settings = settings.model_copy(update={"pools_file": pools})
     fetch_all(settings, declared.pools.values())
     try:
-        launch(settings, declared, workers, flower_port, run_dir, embedded=redis is None, verbose=verbose)
+        launch(
+            settings, declared, workers, flower_port, run_dir, embedded=redis is None, verbose=verbose, planned=planner
+        )
     except Died as exc:
         refuse(str(exc), code=1)
     except Interrupted:

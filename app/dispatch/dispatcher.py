@@ -11,6 +11,7 @@ from app.dispatch.placer import Placer
 from app.dispatch.recorder import Recorder
 from app.dispatch.retry import Retry
 from app.dispatch.timeline import Timelines
+from app.dispatch.traffic import TrafficCounter
 from app.errors import (
     Cancelled,
     DeadlineOver,
@@ -76,12 +77,18 @@ class Dispatcher:
         self.in_flight: dict[RequestId, InFlight] = {}
         self.timelines = Timelines()
         self.recorder: Recorder | None = None  # of an API replica
+        self.traffic: TrafficCounter | None = None  # the same
         self.placer = Placer(
             wire, keys, fleet, pools, retry_after_s, patience_s, self.in_flight, self.fail, adapter, wake_pool,
             token_redis, broker,
         )  # fmt: skip
         self.placers = {HOME: self.placer}  # of each cell
         self._retry = Retry(self.in_flight, self.placers, self._end, self.fail, max_migrations)
+
+    @property
+    def watching(self) -> list[Recorder | TrafficCounter]:
+        """What another process has to ask for."""
+        return [each for each in (self.recorder, self.traffic) if each is not None]
 
     async def send(self, inflight: InFlight) -> None:
         """Places an unplaced job on a worker of its pools. The caller calls `cancel` in any case, also after an error.

@@ -93,6 +93,8 @@ class Generation(GenerationBase):
         try:
             if self._allowance is not None:
                 await self._allowance.admit(self.prompt_tokens)
+            if self._dispatcher.traffic is not None and (self._begun is None or not self._begun.attempt):
+                self._dispatcher.traffic.came(self.plan)
             await self._send()
         except BaseException as exc:
             await self.__aexit__(None, exc, None)
@@ -279,14 +281,18 @@ class Generation(GenerationBase):
             self._end_trace(self._trace, ended, outcome)
         meters.duration.observe(time.perf_counter() - self._arrived)
         meters.prompt_tokens.observe(self.prompt_tokens)
-        if self._first is not None:
+        first_s = None if self._first is None else self._first - self._arrived
+        steps, itl_s = self.completion_tokens / self.choices - 1, 0.0
+        if self._first is not None and first_s is not None:
             meters.output_tokens.observe(self.completion_tokens)
             meters.cached_tokens.observe(self.cached_tokens)
             meters.hit_rate.observe(self.cached_tokens / (self.prompt_tokens or 1))
-            meters.ttft.observe(self._first - self._arrived)
-            steps = self.completion_tokens / self.choices - 1
+            meters.ttft.observe(first_s)
             if steps > 0:
-                meters.itl.observe((self._last - self._first) / steps)
+                itl_s = (self._last - self._first) / steps
+                meters.itl.observe(itl_s)
+        if self._dispatcher.traffic is not None:
+            self._dispatcher.traffic.ended(self.plan, outcome, self._in_flight, self.done.values(), first_s, itl_s)
 
     def _end_trace(self, trace: RequestTrace, ended: float, outcome: str) -> None:
         trace.error = "" if outcome == OK else outcome

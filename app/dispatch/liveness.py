@@ -76,12 +76,12 @@ class LivenessWatch:
         lease: list[Command] = [("PEXPIRE", own, ttl_ms), ("SET", own, "1", "PX", ttl_ms), ("TIME",)]
         asked = time.monotonic()
         adapters = [] if self._adapters is None else [self._adapters.question]
-        recorder = self._dispatcher.recorder if self._cell == HOME else None
-        recording = [] if recorder is None else [recorder.question]
-        replies = await self._wire.execute_each([*lease, *self._fleet.questions(), *adapters, *recording])
+        watching = self._dispatcher.watching if self._cell == HOME else []
+        wanted = [each.question for each in watching]
+        replies = await self._wire.execute_each([*lease, *self._fleet.questions(), *adapters, *wanted])
         lived, _, theirs, *of_fleet = replies
-        if recorder is not None:
-            recorder.answered(of_fleet.pop())
+        for each in reversed(watching):
+            each.answered(of_fleet.pop())
         version = of_fleet.pop() if adapters else None
         for reply in (version, *of_fleet[::2]):  # the other replies may be refusals, without memory
             if isinstance(reply, StoreDown):

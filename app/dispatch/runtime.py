@@ -30,6 +30,7 @@ from app.dispatch.pool_control import PoolControl
 from app.dispatch.recorder import Recorder
 from app.dispatch.request_lookup import RequestLookup
 from app.dispatch.token_inbox import TokenInbox
+from app.dispatch.traffic import TrafficCounter
 from app.ending import end_tasks
 from app.errors import RequestError, StoreDown
 from app.ids import HOME, CellId, KeyId, PoolId, new_api_id
@@ -38,6 +39,8 @@ from app.media.limits import Limits
 from app.media.loader import MediaLoader
 from app.messages import Media
 from app.model_store.pools import fetched_pools
+from app.planner.observed import Objective
+from app.planner.rules import objectives_of
 from app.pools import EndpointName, Pipeline, Pool
 from app.pools_file import load_pools
 from app.settings import Settings
@@ -66,6 +69,7 @@ class Deployment:
     media: MediaReader | None = field(default=None, kw_only=True)  # None: no request may have pictures
     asker: Asker = field(default=Asker(), kw_only=True)
     pipelines: Mapping[str, Pipeline] = field(default_factory=dict, kw_only=True)
+    objectives: Mapping[str, Objective] = field(default_factory=dict, kw_only=True)  # of models that are planned
     tracer: Tracer | None = field(default=None, kw_only=True)  # None: nothing is traced
 
     @classmethod
@@ -77,7 +81,8 @@ class Deployment:
         media = MediaReader(MediaLoader(Limits.of(settings)), Storage(settings.files_url), settings.media_bytes)
         tracer = tracer_of_environment()
         return cls(
-            settings, declared.pools, models, aliases=aliases, media=media, pipelines=declared.pipelines, tracer=tracer
+            settings, declared.pools, models, aliases=aliases, media=media, pipelines=declared.pipelines,
+            objectives=objectives_of(declared), tracer=tracer,
         )  # fmt: skip
 
     def asked_by(self, owner: KeyId, known: Sequence[Media] = ()) -> Self:
@@ -144,7 +149,8 @@ class Runtime(Deployment):
 async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterator[Runtime]:
     """Starts also without Redis: then each request gets StoreDown.
 
-    `elsewhere`: for live traffic, which may go to XYLEM_CELLS, and is recorded when `xylem record` wants it.
+    `elsewhere`: for live traffic, which may go to XYLEM_CELLS, is recorded when `xylem record` wants it, and counted
+    when a planner does.
 
     Raises: WireMismatch.
     """
@@ -181,7 +187,8 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
     parts: list[Runs] = [inbox, watch, lookup, sweep, *cells.parts]
     if elsewhere:
         dispatcher.recorder = Recorder(wire, keys, api, dispatcher.timelines)
-        parts.append(dispatcher.recorder)
+        dispatcher.traffic = TrafficCounter(wire, keys, api, known.objectives)
+        parts += [dispatcher.recorder, dispatcher.traffic]
     background = [asyncio.create_task(part.run()) for part in parts]
     background.append(asyncio.create_task(keep_noting(wire, settings)))
     background.append(asyncio.create_task(known.aliases.run(wire, keys)))

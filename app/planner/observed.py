@@ -19,6 +19,9 @@ class Histogram(Struct, frozen=True):
 EDGES = tuple(round(2 ** (i / 4)) for i in range(4 * 18))
 
 
+TRAFFIC_WINDOW_S = 10.0  # of what API replicas count
+
+
 class Traffic(Struct, frozen=True):
     """A model's requests in one window; aside requests (lines of batches) are not among them."""
 
@@ -57,6 +60,7 @@ class SeenPool(Struct, frozen=True):
     workers: Sequence[SeenWorker]
     wanted: int  # workers asked for by the last plan, or running before the first
     gpus: int = 1  # of one worker
+    aside: bool = False  # lines of batches, or other aside requests, run or wait for its model
 
 
 class Objective(Struct, frozen=True):

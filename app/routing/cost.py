@@ -9,7 +9,7 @@ from app.messages import Lease
 from app.routing.candidates import Ask, Candidate, Cost, Option
 
 EXPECTED_ANSWER = 256  # the most tokens of an answer that blocks are reserved for: most are shorter than `max_tokens`
-_TOKENS_PER_S = 10_000.0  # assumed for a pool that has computed no prompt yet
+TOKENS_PER_S = 10_000.0  # assumed for a pool that has computed no prompt yet
 _BUSY_MOST = 0.9  # beyond it, the estimate of an engine's idle share is noise
 # The share of later requests that a longer queue delays: the others are placed elsewhere.
 _DELAYED_SHARE = 0.25
@@ -27,7 +27,7 @@ class PoolSpeeds(Struct, frozen=True):
     busy: float
 
     @classmethod
-    def of(cls, leases: Sequence[Lease], guess: float = _TOKENS_PER_S) -> "PoolSpeeds":
+    def of(cls, leases: Sequence[Lease], guess: float = TOKENS_PER_S) -> "PoolSpeeds":
         speeds = [lease.speeds for lease in leases]
         measured = [s.prefill_tokens_per_s for s in speeds if s.prefill_tokens_per_s > 0]
         return cls(
@@ -47,7 +47,7 @@ class Fleet(Struct, frozen=True):
         pools: dict[PoolId, list[Lease]] = {}
         for c in places:
             pools.setdefault(c.lease.worker.pool, []).append(c.lease)
-        guess = _mean([s for c in others if (s := c.lease.speeds.prefill_tokens_per_s) > 0], _TOKENS_PER_S)
+        guess = _mean([s for c in others if (s := c.lease.speeds.prefill_tokens_per_s) > 0], TOKENS_PER_S)
         return cls.together({pool: PoolSpeeds.of(leases, guess) for pool, leases in pools.items()})
 
     @classmethod

@@ -28,7 +28,7 @@ class ThroughputMeter:
         self._now = 0.0
         # Sums that fade.
         self._tokens = self._token_s = self._prefills = self._busy_s = self._requests = self._request_s = 0.0
-        self._pulled_bytes = self._pulled_s = 0.0
+        self._pulled_bytes = self._pulled_s = self._reused = 0.0
 
     def begin(self, run: RunId, now: float) -> None:
         """A request arrived at the engine; `now` in seconds of any clock."""
@@ -36,8 +36,10 @@ class ThroughputMeter:
             self._start = self._now = now
         self._began[run] = now
 
-    def first_token(self, run: RunId, rank: int, tokens: int, now: float, *, queued: bool = False) -> None:
-        """`tokens` of its prompt were computed, the others cached.
+    def first_token(
+        self, run: RunId, rank: int, tokens: int, now: float, *, reused: int = 0, queued: bool = False
+    ) -> None:
+        """`tokens` of its prompt were computed, and `reused` cached.
 
         `queued`: it may have waited for a seat, so its prefill time is unknown.
         """
@@ -45,6 +47,7 @@ class ThroughputMeter:
         self._last[rank] = now
         self._fade(now)
         self._prefills += 1
+        self._reused += reused
         self.has_seat(run, now, queued=queued)
         if queued:
             return
@@ -84,6 +87,7 @@ class ThroughputMeter:
             busy=min(1.0, self._busy_s / span),
             request_s=self._holding_s(now),
             pulled_bytes_per_s=self._pulled_bytes / self._pulled_s if self._pulled_s > 0 else 0.0,
+            reused_tokens_per_s=self._reused / span,
         )
 
     def _holding_s(self, now: float) -> float:
@@ -106,3 +110,4 @@ class ThroughputMeter:
         self._request_s *= factor
         self._pulled_bytes *= factor
         self._pulled_s *= factor
+        self._reused *= factor

@@ -217,12 +217,14 @@ class Runner:
         self.gates = [YieldGate(info, self._rules, self.engine.stats, self.throughput.read) for _ in range(info.ranks)]
 
     def speeds(self, stats: EngineStats | None = None) -> Speeds:
-        """Of online requests, and of the tiers. `stats`: the engine's, if they were just asked for."""
+        """Of online requests, of the tiers, and of steps. `stats`: the engine's, if they were just asked for."""
         stats = stats or self.engine.stats()
         return replace(
             self.throughput.online.read(time.monotonic()),
             host_bytes_per_s=stats.host_bytes_per_s,
             store_bytes_per_s=stats.store_bytes_per_s,
+            step_s=stats.step_s,
+            request_step_s=stats.request_step_s,
         )
 
     def _give_up(self) -> None:
@@ -259,7 +261,9 @@ class Runner:
 
     def prefilled(self, job: Job, tokens: int) -> None:
         """`tokens` of its prompt were computed: measures the engine's speed."""
-        self.throughput.first_token(job, job.stage_of(self.worker).rank, tokens)
+        stage = job.stage_of(self.worker)
+        reused = len(job.prompt) + job.encoder_tokens - tokens if stage.kind in ("prefill", "decode") else 0
+        self.throughput.first_token(job, stage.rank, tokens, reused)
         self.gate(job).computed(job.run, tokens)
 
     def has(self, job: Job) -> AbstractContextManager[None]:

@@ -15,6 +15,8 @@ def _source(name: str) -> str:
     return "\n".join(line for line in lines if not line.startswith("--"))
 
 
+LEAD = _source("lead")
+
 _LOAD = _source("requests/load") + "\n"  # prepended to the scripts that count what is reserved
 _BEGINNINGS = _source("requests/beginnings") + "\n"  # prepended to those that know of waiting prompts
 _WRITE_RUNS = _BEGINNINGS + _source("requests/write_runs") + "\n"
@@ -49,7 +51,6 @@ CLAIM_PART = _source("batch/claim_part")
 COMPLETE = _source("batch/complete")
 CREATE = _source("batch/create")
 HAND_OUT_PARTS = _source("batch/hand_out_parts")
-LEAD = _source("batch/lead")
 LOCK = _source("batch/lock")
 RETURN_PART = _source("batch/return_part")
 SET_PARTS = _source("batch/set_parts")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 from openai import OpenAI
 
 from app.ids import BATCH_QUEUE
@@ -20,7 +21,7 @@ from tests.acceptance.test_disagg import pool as apart
 from tests.acceptance.test_images import RULES as PAINTING
 from tests.pictures import asked, png
 from tests.prometheus import prometheus
-from tests.stack import Stack, leases, mock_pool, stack, valkey, wait_until
+from tests.stack import BIN, Stack, leases, mock_pool, stack, valkey, wait_until
 from tests.vlm import random_vlm
 
 LONG = "the quick brown fox jumps over the lazy dog " * 40
@@ -39,7 +40,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     }
     paints = {"model": "paints", "engine": "mock", "task": "image", "args": {"step_ms": 5.0}, "painting": PAINTING}
     pools = {
-        "both-pool": mock_pool(**small) | tiers,
+        "both-pool": mock_pool(**small) | tiers | {"scale": {"most": 1}},
         "prefill-pool": apart("prefill", model="apart"),
         "decode-pool": apart("decode", model="apart"),
         "seeing-pool": sees,
@@ -48,7 +49,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     }
     env = {"XYLEM_WORKER_PORT": "0", "XYLEM_MEDIA_STORE": str(path / "media")}
     with valkey(path) as url, stack(url, path, pools, **env) as s:
+        planned = {"objectives": {"mock": {"ttft_s": 1.0, "itl_s": 0.1}}}
+        s.pools_file.write_text(yaml.safe_dump({"pools": pools, "planner": planned}))
         s.api()
+        s.spawn("planner", str(BIN / "xylem"), "planner", "--interval", "1")
         for name in pools:
             s.worker(name, name)
         s.worker(BATCH_QUEUE, "batch")

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+import yaml
 from kombu import Connection
 from kombu.exceptions import OperationalError
 from PIL import Image
@@ -86,7 +87,7 @@ def run(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """API, two workers (prefill and decode apart) and Flower, each as its own user, and Flower's address."""
     sees = mock_pool(max_model_len=8192) | {"path": str(random_vlm("idefics3", weights=False))}
     pools = {
-        POOL: sees | {"role": "decode"},
+        POOL: sees | {"role": "decode", "scale": {"most": 1}},
         "prefill-pool-a": sees | {"role": "prefill", "disagg": {"remote_tokens": 64, "remote_wait_s": 10}},
     }
     directory = tmp_path_factory.mktemp("run")
@@ -97,7 +98,11 @@ def run(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         "XYLEM_LORA_STORE": str(directory / "loras"),
     }
     with stack(guarded.url("xylem-api"), directory, pools, **env) as s:
+        planned = {"objectives": {"mock": {"ttft_s": 1.0, "itl_s": 0.1}}}
+        s.pools_file.write_text(yaml.safe_dump({"pools": pools, "planner": planned}))
         s.api()
+        planner = str(BIN / "xylem"), "planner", "--interval", "1"
+        s.spawn("planner", *planner, XYLEM_REDIS_URL=guarded.url("xylem-planner"))
         for pool in pools:
             s.worker(pool, pool, XYLEM_REDIS_URL=guarded.url("xylem-worker"))
         s.worker("batch", "batch", XYLEM_REDIS_URL=guarded.url("xylem-batch"))
@@ -106,10 +111,10 @@ def run(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield s, flower
 
 
-def xylem(guarded: Guarded, *argv: str) -> str:
+def xylem(guarded: Guarded, *argv: str, **env: str) -> str:
     """What the command says, as the operator."""
-    env = {**os.environ, "XYLEM_REDIS_URL": guarded.url("xylem-operator")}
-    done = subprocess.run([str(BIN / "xylem"), *argv], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    given = {**os.environ, **env, "XYLEM_REDIS_URL": guarded.url("xylem-operator")}
+    done = subprocess.run([str(BIN / "xylem"), *argv], cwd=ROOT, env=given, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -211,9 +216,12 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
     time.sleep(11)  # a worker counts its account anew every 10 s
     stop(s.names["prefill-pool-a"])
     xylem(guarded, "doctor")
+    counted = "xylem:traffic-of:mock:10"
+    wait_until(lambda: guarded.admin.exists(counted), "the planner has read what was counted", 60)
+    assert POOL in xylem(guarded, "planner", "status", XYLEM_POOLS_FILE=str(s.pools_file))
     xylem(guarded, "record", "--out", str(s.directory / "trace.jsonl"), "--minutes", "0.05")
     assert guarded.refused() == []
-    for name in ("api", "flower", POOL, "prefill-pool-a", "batch"):
+    for name in ("api", "flower", "planner", POOL, "prefill-pool-a", "batch"):
         assert "NOPERM" not in s.log(name)
         assert "no permissions" not in s.log(name)
 

@@ -25,6 +25,7 @@ from tests.helm import (
     selected,
 )
 from tests.stack import ROOT
+from workers.planner.scalers.kubernetes import ACCOUNT
 
 pytestmark = needs_helm
 
@@ -75,6 +76,8 @@ def test_the_examples_show_every_kind_of_object() -> None:
         ("valkey.enabled=false", "redis.secret"),
         ("valkey.seed=short", "/valkey/seed"),
         ("flower.enabled=true", "flower.envSecret"),
+        ("planner.enabled=true", "poolsFile.planner.objectives"),
+        ("planner.interval=0", "/planner/interval"),
         ("api.hpa.minReplicas=1,api.hpa.maxReplicas=2,api.hpa.cpuPercent=70", "api.resources.requests.cpu"),
         ("data.size=", "data.size"),
         ("models.sise=1Gi", "/models/sise"),
@@ -107,7 +110,8 @@ def test_every_variable_is_a_setting_that_can_be_read(example: str, monkeypatch:
     shared = named(docs, "ConfigMap", "xylem-settings")["data"]
     own = {entry["name"] for container in containers(docs) for entry in container.get("env", [])}
     assert {f"XYLEM_{name.upper()}" for name in Settings.model_fields} >= shared.keys() | own
-    assert own == {"XYLEM_REDIS_URL", "XYLEM_ADDRESS", "XYLEM_WORKER_PORT"}
+    planner = {"XYLEM_KUBERNETES_NAME"} if example == "planned" else set()
+    assert own == {"XYLEM_REDIS_URL", "XYLEM_ADDRESS", "XYLEM_WORKER_PORT"} | planner
     for name, value in shared.items():
         monkeypatch.setenv(name, value)
     assert load_settings().pools_file == Path("/etc/xylem/pools.yaml")
@@ -231,6 +235,8 @@ def test_an_engine_over_hosts_is_a_group_of_as_many_pods_and_scales_by_engines()
         "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": "xylem-decode-pool-a"
     }  # fmt: skip
     assert not [doc for doc in of_kind(docs, "Deployment") if "pool" in doc["metadata"]["name"]]
+
+
 def test_the_ports_that_the_guide_lists_are_those_that_the_policies_open() -> None:
     """docs/guide/security.md: each port of a pod, and who is let in."""
     guide = (ROOT / "docs/guide/security.md").read_text().partition("## Ports")[2]
@@ -255,7 +261,46 @@ def test_the_ports_that_the_guide_lists_are_those_that_the_policies_open() -> No
         component = policy["spec"]["podSelector"]["matchLabels"][label]
         assert {peer["id"] for peer in peers if "id" in peer} == let_in[component], component
         pods_let_in = {peer["podSelector"]["matchLabels"][label] for peer in peers if "podSelector" in peer}
-        assert pods_let_in == {"worker": {"worker"}, "valkey": {"api", "worker", "batch", "flower"}}.get(
+        assert pods_let_in == {"worker": {"worker"}, "valkey": {"api", "worker", "batch", "flower", "planner"}}.get(
             component, set()
         )
         assert "ports" not in rules[0] if component == "worker" else all("ports" in rule for rule in rules)
+
+
+def test_the_planner_may_scale_the_planned_pools_and_nothing_else_sets_how_many_workers_they_have() -> None:
+    docs = rendered("planned")
+    (role,) = of_kind(docs, "Role")
+    scaled = {name for rule in role["rules"] for name in rule.get("resourceNames", [])}
+    assert scaled == {"xylem-decode-pool-a"}
+    assert "replicas" not in named(docs, "Deployment", "xylem-decode-pool-a")["spec"]
+    (binding,) = of_kind(docs, "RoleBinding")
+    planner = named(docs, "Deployment", "xylem-planner")["spec"]["template"]["spec"]
+    assert binding["subjects"][0]["name"] == planner["serviceAccountName"]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    account = next(mount for mount in planner["containers"][0]["volumeMounts"] if mount["name"] == "account")
+    assert account["mountPath"] == str(ACCOUNT)
+
+
+def test_a_planner_that_only_advises_has_no_rights() -> None:
+    docs = rendered("planned", "--set", "planner.act=false")
+    assert of_kind(docs, "Role", "RoleBinding", "ServiceAccount") == []
+    assert (
+        "--act"
+        not in named(docs, "Deployment", "xylem-planner")["spec"]["template"]["spec"]["containers"][0]["command"]
+    )
+    assert named(docs, "Deployment", "xylem-decode-pool-a")["spec"]["replicas"] == 1
+
+
+def test_keda_and_the_planner_dont_scale_one_pool() -> None:
+    keda = '{"minReplicas": 1, "maxReplicas": 2, "triggers": [{"type": "cpu", "metadata": {}}]}'
+    done = helm(
+        "template",
+        "xylem",
+        str(CHART),
+        "-f",
+        str(EXAMPLES["planned"]),
+        "--set-json",
+        f"workers.decode-pool-a.keda={keda}",
+    )
+    assert done.returncode != 0
+    assert "workers.decode-pool-a.keda" in done.stderr

@@ -91,5 +91,5 @@ def test_every_process_gets_the_same_settings_as_absolute_paths(tmp_path: Path) 
 
 def test_an_engine_of_several_nodes_has_a_process_for_each() -> None:
     pools = {PoolId("a"): Pool(model="m", engine="mock", nodes=3, data_parallel_size=3)}
-    started = stack.workers(pools, 2, load_settings(), {})
-    assert [component.name for component in started] == [f"a-{number}" for number in range(1, 7)]
+    started = stack.workers(pools, {PoolId("a"): 2}, load_settings(), {})
+    assert [component.name for component in started[PoolId("a")]] == [f"a-{number}" for number in range(1, 7)]

@@ -37,6 +37,17 @@ def test_prompts_of_one_step_do_too() -> None:
     assert meter.read(2.0).prefill_tokens_per_s == pytest.approx(1000)
 
 
+def test_reused_tokens_are_counted_per_second_and_fade() -> None:
+    """What is lost with a worker's cache."""
+    meter = ThroughputMeter()
+    for second in range(120):
+        meter.begin(run(second), float(second))
+        meter.first_token(run(second), 0, 10, second + 0.5, reused=300)
+        meter.end(run(second), second + 0.6)
+    assert meter.read(120.0).reused_tokens_per_s == pytest.approx(300, rel=0.05)
+    assert meter.read(420.0).reused_tokens_per_s < 5
+
+
 def test_a_few_tokens_say_nothing_about_the_speed() -> None:
     """They cost a step, whatever their number."""
     meter = ThroughputMeter()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+import psutil
 from msgspec.structs import replace
 from redis.exceptions import RedisError
 
@@ -93,6 +94,8 @@ class LeaseKeeper:
 
     async def register(self) -> None:
         """Raises: RedisError when Redis does not answer, which ends the worker's start."""
+        started = psutil.Process().create_time()
+        self._worker = replace(self._worker, start_s=max(0.0, time.time() - started))
         await self._write()
         self._registered = True
         self._keeping = asyncio.create_task(self._keep())

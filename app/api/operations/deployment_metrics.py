@@ -9,10 +9,12 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import REGISTRY, Collector
 
 from app.api.operations.batch_metrics import batch_metrics
+from app.api.operations.planner_metrics import planner_metrics
 from app.api.state import ApiState
 from app.errors import StoreDown
 from app.ids import PoolId
 from app.messages import Lease, WorkerMetric, decode_worker_metrics
+from app.planner.desired import Desired, decode_desired
 from app.store import clock
 from app.telemetry import REDIS_UP, logger
 from app.worker_metrics import STATES, families, worker_state
@@ -34,6 +36,8 @@ class DeploymentMetrics(Collector):
             live, totals = await state.batch_store.live(), await state.batch_store.totals()
             leases = await state.fleet.live(list(state.pools))
             raw_metrics = await state.wire.execute([("GET", state.keys.metrics(lease.worker.id)) for lease in leases])
+            planned = [name for name, pool in state.pools.items() if pool.scale is not None]
+            raw_desired = await state.wire.execute_each([("GET", state.keys.desired(pool)) for pool in planned])
         except StoreDown:
             REDIS_UP.set(0)
             return
@@ -42,6 +46,7 @@ class DeploymentMetrics(Collector):
             *batch_metrics(live, totals, leases, clock.now()),
             workers_by_state(list(state.pools), leases),
             *worker_metrics(leases, raw_metrics),
+            *planner_metrics(_understood(planned, raw_desired)),
         ]
 
     def collect(self) -> Iterable[Metric]:
@@ -60,6 +65,18 @@ def workers_by_state(pools: Sequence[PoolId], leases: Sequence[Lease]) -> Metric
 def worker_metrics(leases: Sequence[Lease], raw_metrics: Sequence[bytes | None]) -> Iterable[Metric]:
     """`raw_metrics`: each worker's metrics, as msgpack; None for a worker that has ended meanwhile."""
     return families((lease.worker, _decoded(raw)) for lease, raw in zip(leases, raw_metrics, strict=True))
+
+
+def _understood(pools: Sequence[PoolId], raws: Sequence[bytes | StoreDown | None]) -> dict[PoolId, Desired]:
+    """Without those that no planner has decided about, and those that a user of Redis may not read."""
+    found = {}
+    for pool, raw in zip(pools, raws, strict=True):
+        try:
+            if isinstance(raw, bytes):
+                found[pool] = decode_desired(raw)
+        except msgspec.DecodeError as exc:
+            log.warning("desired_not_understood", error=str(exc))
+    return found
 
 
 def _decoded(raw: bytes | None) -> list[WorkerMetric]:

@@ -28,6 +28,22 @@ FLEET = Dashboard(
             (Query(f"max by (pool, state) ({selected('xylem_workers', OF_POOL)})", "{{pool}} {{state}}"),),
         ),
         Panel(
+            "Workers that the planner wants",
+            "short",
+            (Query(f"max by (pool) ({selected('xylem_planner_workers', OF_POOL)})", "{{pool}}"),),
+        ),
+        Panel(
+            "The planner's reasons",
+            "short",
+            (Query(f"max by (pool, reason) ({selected('xylem_planner_reason', OF_POOL)}) > 0", "{{pool}} {{reason}}"),),
+            "Why it wants so many: the guide to the planner explains each.",
+        ),
+        Panel(
+            "Requests that the planner expects",
+            "reqps",
+            (Query(f"max by (pool) ({selected('xylem_planner_expected_per_second', OF_POOL)})", "{{pool}}"),),
+        ),
+        Panel(
             "Seats in use",
             "percentunit",
             (

@@ -1,0 +1,160 @@
+"""What share of requests a number of workers serves within an objective: a queueing model of one pool.
+
+The router balances well: all workers have the same number of requests. A worker decodes as a processor that its
+requests share: with `k` of them a step takes `step_s + k * request_step_s`. The number of requests then has the product
+form of a symmetric queue, whatever the answers' lengths (Kelly, Reversibility and Stochastic Networks, 1979, ch. 3).
+Prefills interrupt decoding in a pool of both. A request's interruptions are compound Poisson: none, or a gamma
+distribution of their mean and variance, with Wilson's and Hilferty's approximation of its tail (1931). Before its
+prefill a request waits as in M/G/n: Erlang's C, and an exponential tail whose mean is Allen's and Cunneen's (Allen,
+Probability, Statistics and Queueing Theory, 1990, ch. 5).
+"""
+
+import math
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from app.messages import Role
+from app.planner.observed import EDGES, Histogram, Objective, Speed
+
+_POINTS = 8  # of a distribution of lengths
+_SLICES = 6  # of the distribution of requests at once
+
+# (value, share) pairs
+Points = Sequence[tuple[float, float]]
+
+
+class Demand(Struct, frozen=True):
+    """Lengths of a model's requests, in tokens."""
+
+    prompts: Points  # of the part that no cache has
+    answers: Points
+
+
+def points(counted: Histogram) -> Points:
+    """A histogram as at most `_POINTS` values of equal share, with its exact mean."""
+    found: list[tuple[float, float]] = []
+    count = sum(counted.counts)
+    if not count:
+        return []
+    for index, n in enumerate(counted.counts):
+        if n:
+            above = EDGES[min(index, len(EDGES) - 1)]
+            below = EDGES[index - 1] if 0 < index <= len(EDGES) else 0
+            found.append((max(1.0, math.sqrt(above * max(below, 1))), n / count))
+    merged: list[tuple[float, float]] = []
+    for value, share in found:
+        if merged and merged[-1][1] + share <= 1 / _POINTS:
+            before, weight = merged[-1]
+            merged[-1] = ((before * weight + value * share) / (weight + share), weight + share)
+        else:
+            merged.append((value, share))
+    scale = counted.total / count / mean(merged)
+    return [(value * scale, share) for value, share in merged]
+
+
+def mean(of: Points) -> float:
+    return sum(value * share for value, share in of)
+
+
+def attained(rate: float, workers: int, demand: Demand, speed: Speed, objective: Objective, role: Role) -> float:
+    """The share of requests within the objective, as far as this pool has to do with it.
+
+    rate: arrivals/s at all workers together; a prefill pool answers for TTFT, a decode pool for ITL.
+    """
+    if rate <= 0:
+        return 1.0
+    if workers <= 0:
+        return 0.0
+    each = rate / workers
+    prefills = [] if role == "decode" else [(tokens / speed.prefill_tokens_per_s, p) for tokens, p in demand.prompts]
+    busy = each * mean(prefills)
+    if busy >= 1:
+        return 0.0
+    if role == "prefill":
+        return _first_in_time(prefills, 0.0, each, workers, objective.ttft_s)
+    met = 0.0
+    for requests, share in _at_once(rate, workers, mean(demand.answers), busy, speed):
+        step = speed.step_s + requests / workers * speed.request_step_s
+        good = _steady(demand.answers, prefills, step, each, objective.itl_s)
+        if role == "both":
+            good *= _first_in_time(prefills, step, each, workers, objective.ttft_s)
+        met += share * good
+    return met
+
+
+def _at_once(rate: float, workers: int, tokens: float, busy: float, speed: Speed) -> Points:
+    """Requests at once at all workers, of those that found a seat: its shares add up to 1 or less."""
+    seats = workers * speed.seats
+    work = rate * tokens / (1 - busy)
+    if work * (speed.step_s + speed.seats * speed.request_step_s) >= seats:
+        return []
+    logarithm = top = 0.0
+    logs = [0.0]
+    for k in range(1, seats + 1):
+        logarithm += math.log(work * (speed.step_s + k / workers * speed.request_step_s) / k)
+        logs.append(logarithm)
+        top = max(top, logarithm)
+        if logarithm < top - 20:
+            break
+    weights = [math.exp(x - top) for x in logs]
+    total = sum(weights)
+    full = weights[-1] / total if len(weights) == seats + 1 else 0.0
+    found, kept, value = [], 0.0, 0.0
+    for k, weight_of in enumerate(weights):
+        kept += weight_of / total
+        value += k * weight_of / total
+        if kept >= 1 / _SLICES or k == len(weights) - 1:
+            found.append((value / kept, kept * (1 - full)))
+            kept = value = 0.0
+    return found
+
+
+def _steady(answers: Points, prefills: Points, step: float, rate: float, itl_s: float) -> float:
+    """The share of answers whose mean inter-token latency is within `itl_s`: in the time that it allows for the whole
+    answer, interruptions leave enough for its steps."""
+    spare = itl_s - step
+    if spare < 0:
+        return 0.0
+    first, second = mean(prefills), sum(value**2 * share for value, share in prefills)
+    if not first * rate:
+        return 1.0
+    met = 0.0
+    for tokens, share in answers:
+        allowed = tokens * itl_s
+        none = math.exp(-rate * allowed)
+        some = max(1 - none, 1e-12)
+        middle = rate * allowed * first / some
+        square = (rate * allowed * second + (rate * allowed * first) ** 2) / some
+        met += share * (none + some * _gamma(tokens * spare, middle, max(square - middle**2, 1e-12)))
+    return met
+
+
+def _gamma(value: float, middle: float, variance: float) -> float:
+    """The share of a gamma distribution up to a value."""
+    shape = middle**2 / variance
+    z = ((value / middle) ** (1 / 3) - (1 - 1 / (9 * shape))) * 3 * math.sqrt(shape)
+    return 0.5 * math.erfc(-z / math.sqrt(2))
+
+
+def _first_in_time(prefills: Points, step: float, rate: float, workers: int, ttft_s: float) -> float:
+    """The share of first tokens within `ttft_s`: a wait, the end of the step that runs, the prefill with its step."""
+    first, second = mean(prefills), sum(value**2 * share for value, share in prefills)
+    busy = rate * first
+    if not busy:
+        return 1.0
+    waits = _erlang_c(workers, busy)
+    tail_s = second / first / 2 / workers / (1 - busy)  # mean wait of those that wait
+    met = 0.0
+    for seconds, share in prefills:
+        spare = ttft_s - seconds - 1.5 * step
+        met += share * (1 - waits * math.exp(-spare / tail_s) if spare >= 0 else 0.0)
+    return met
+
+
+def _erlang_c(workers: int, busy: float) -> float:
+    """The probability of waiting with `workers` of which each is busy a share `busy` of the time."""
+    load, blocked = workers * busy, 1.0
+    for n in range(1, workers + 1):
+        blocked = load * blocked / (n + load * blocked)
+    return blocked / (1 - busy * (1 - blocked))

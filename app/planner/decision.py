@@ -1,0 +1,156 @@
+"""The planner's decision, from what was observed: how many workers each pool gets, and which ones end.
+
+The number is the smallest whose expected attainment is the objective's share, over the forecast's uncertainty, at the
+time when a worker started now could serve. It is asked for at once. Fewer are wanted only if they suffice until a
+worker started then could serve, so that a dip ends nothing that comes back.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct
+
+from app.ids import PoolId, WorkerId
+from app.planner.budget import least_share
+from app.planner.capacity import Demand, attained, points
+from app.planner.forecast import Forecast, forecast
+from app.planner.gpus import Asked, shared
+from app.planner.observed import EDGES, Histogram, Limits, Objective, SeenPool, SeenWorker, Traffic
+from app.planner.plan import PoolPlan, Reason
+
+_ENOUGH = 1000  # requests tell the distribution of lengths
+_LATELY = 6  # windows
+_MOST = 1000  # workers of a pool without a limit of its own
+# Five points of equal share of the standard normal distribution: the forecast's uncertainty.
+_NORMAL = (-1.4, -0.532, 0.0, 0.532, 1.4)
+
+
+def decide(
+    now: float,
+    traffic: Mapping[str, Sequence[Traffic]],
+    pools: Sequence[SeenPool],
+    objectives: Mapping[str, Objective],
+    limits: Limits,
+) -> list[PoolPlan]:
+    """One plan for each pool, in their order.
+
+    traffic: of each model, ascending: coarse windows of the last days, then fine ones of the last hour. now: unix
+    seconds. A pool whose model has no objective keeps its workers, within the limits.
+    """
+    parts = _parts(pools)
+    wishes = [
+        _wish(now, traffic.get(pool.model, ()), pool, objectives.get(pool.model), limits, parts[pool.pool])
+        for pool in pools
+    ]
+    given = (
+        [wish.asked.wanted for wish in wishes]
+        if limits.gpus is None
+        else shared([w.asked for w in wishes], limits.gpus)
+    )
+    return [
+        PoolPlan(
+            pool.pool,
+            workers,
+            wish.reason if workers == wish.asked.wanted else "gpus",
+            drained(pool.workers, workers),
+            wish.asked.rate,
+        )
+        for pool, wish, workers in zip(pools, wishes, given, strict=True)
+    ]
+
+
+class _Wish(Struct, frozen=True):
+    """What a pool would get if it were alone."""
+
+    asked: Asked
+    reason: Reason
+
+
+def _wish(
+    now: float, traffic: Sequence[Traffic], pool: SeenPool, objective: Objective | None, limits: Limits, part: float
+) -> _Wish:
+    least, most = limits.least.get(pool.pool, 0), limits.most.get(pool.pool, _MOST)
+    demand = lengths(traffic)
+    if objective is None or demand is None or not _measured(pool):
+        some = any(window.arrivals for window in traffic[-_LATELY:])
+        return _limited(pool, max(pool.wanted, int(some)), "unmeasured", least, most, 0.0, float)
+    gap = max(0.0, now - traffic[-1].begin - traffic[-1].seconds)
+    soon, later = forecast(traffic, gap + pool.speed.start_s, gap + 2 * pool.speed.start_s)
+    share = least_share(traffic, objective)
+
+    def expected(foretold: Forecast, workers: int) -> float:
+        """Attainment over the forecast's uncertainty, a log-normal distribution."""
+        spread = math.sqrt(math.log(1 + foretold.error**2))
+        rates = [foretold.rate * part * math.exp(spread * z - spread**2 / 2) for z in _NORMAL]
+        return sum(attained(rate, workers, demand, pool.speed, objective, pool.role) for rate in rates) / len(rates)
+
+    up = smallest(lambda workers: expected(soon, workers) >= share, most)
+    wanted, reason = up, soon.kind
+    if up < pool.wanted:
+        down = smallest(lambda workers: expected(later, workers) >= share, most)
+        wanted, reason = min(pool.wanted, max(up, down)), later.kind
+    rate = soon.rate * part
+    if wanted < pool.wanted and pool.aside:
+        return _limited(pool, pool.wanted, "batch", least, most, rate, lambda n: rate * expected(soon, n))
+    return _limited(pool, wanted, reason, least, most, rate, lambda n: rate * expected(soon, n))
+
+
+def _measured(pool: SeenPool) -> bool:
+    prefill = pool.speed.prefill_tokens_per_s > 0 or pool.role == "decode"
+    return prefill and (pool.speed.step_s > 0 or pool.role == "prefill")
+
+
+def _limited(
+    pool: SeenPool, wanted: int, reason: Reason, least: int, most: int, rate: float, served: Callable[[int], float]
+) -> _Wish:
+    if wanted < least:
+        wanted, reason = least, "least"
+    if wanted > most:
+        wanted, reason = most, "most"
+    return _Wish(Asked(min(least, wanted), wanted, pool.gpus, rate, served), reason)
+
+
+def smallest(suffices: Callable[[int], bool], most: int) -> int:
+    """The smallest number from 0 that suffices, or `most`; whatever suffices, more do."""
+    step, low = 1, -1
+    while low + step < most and not suffices(low + step):
+        low, step = low + step, step * 2
+    high = min(low + step, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    return high
+
+
+def lengths(traffic: Sequence[Traffic]) -> Demand | None:
+    """Of the latest requests, so many that the distribution is known; None if none has ended."""
+    prompts, answers = [0] * (len(EDGES) + 1), [0] * (len(EDGES) + 1)
+    prompt_tokens = answer_tokens = 0
+    for window in reversed(traffic):
+        for into, counted in ((prompts, window.prompts), (answers, window.answers)):
+            for index, n in enumerate(counted.counts):
+                into[index] += n
+        prompt_tokens += window.prompts.total
+        answer_tokens += window.answers.total
+        if sum(answers) >= _ENOUGH:
+            break
+    if not sum(prompts) or not sum(answers):
+        return None
+    return Demand(points(Histogram(prompts, prompt_tokens)), points(Histogram(answers, answer_tokens)))
+
+
+def _parts(pools: Sequence[SeenPool]) -> dict[PoolId, float]:
+    """The part of its model's requests that each pool gets: by their workers, among pools that do the same work."""
+    found = {}
+    for pool in pools:
+        peers = [p for p in pools if p.model == pool.model and p.role == pool.role]
+        total = sum(max(1, p.wanted) for p in peers)
+        found[pool.pool] = max(1, pool.wanted) / total
+    return found
+
+
+def drained(workers: Sequence[SeenWorker], wanted: int) -> list[WorkerId]:
+    """Those that end if so many stay: workers that start, then those whose caches save least, then the idlest."""
+    staying = [worker for worker in workers if not worker.draining]
+    staying.sort(key=lambda w: (w.ready, w.reused_tokens_per_s, w.requests, w.id))
+    return [worker.id for worker in staying[: max(0, len(staying) - wanted)]]

@@ -1,0 +1,38 @@
+"""Which pools get the GPUs when not all wanted workers fit: those where they serve the most requests in time."""
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+_EVEN = 1e-3  # of the requests served: what a GPU is worth in a pool that serves none in time with so few
+
+
+class Asked(Struct, frozen=True):
+    least: int
+    wanted: int  # at least `least`
+    gpus: int  # of one worker
+    rate: float  # requests/s
+    served: Callable[[int], float]  # workers → requests/s within the objective
+
+
+def shared(asked: Sequence[Asked], gpus: int) -> list[int]:
+    """Workers of each, with at most so many GPUs in sum. First each gets its `least`, in order, as far as they go."""
+    given = []
+    for one in asked:
+        given.append(min(one.wanted, one.least, gpus // one.gpus))
+        gpus -= given[-1] * one.gpus
+    while True:
+        best, index, workers = 0.0, -1, 0
+        for i, (one, has) in enumerate(zip(asked, given, strict=True)):
+            for more in range(1, min(one.wanted - has, gpus // one.gpus) + 1):
+                value = _value(one, has + more) - _value(one, has)
+                if value / (more * one.gpus) > best:
+                    best, index, workers = value / (more * one.gpus), i, more
+        if index < 0:
+            return given
+        given[index] += workers
+        gpus -= workers * asked[index].gpus
+
+
+def _value(one: Asked, workers: int) -> float:
+    return one.served(workers) + _EVEN * (one.rate + 1e-6) * workers / max(1, one.wanted)

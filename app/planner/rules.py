@@ -1,0 +1,22 @@
+"""What the pools file says to the planner, in the planner's terms."""
+
+from collections.abc import Mapping
+
+from app.ids import PoolId
+from app.planner.observed import Limits, Objective
+from app.pools import PoolsFile, Scale
+
+
+def objectives_of(declared: PoolsFile) -> dict[str, Objective]:
+    """By model."""
+    return {model: Objective(o.ttft_s, o.itl_s, o.share) for model, o in declared.planner.objectives.items()}
+
+
+def scales_of(declared: PoolsFile) -> dict[PoolId, Scale]:
+    """Of the pools that are planned."""
+    return {name: pool.scale for name, pool in declared.pools.items() if pool.scale is not None}
+
+
+def limits_of(scales: Mapping[PoolId, Scale], gpus: int | None) -> Limits:
+    least = {pool: scale.least for pool, scale in scales.items()}
+    return Limits(least, {pool: scale.most for pool, scale in scales.items()}, gpus)

@@ -1,8 +1,0 @@
--- Makes a batch worker the leader, or renews that: one at a time decides what each batch needs next.
---
--- KEYS  1 batch-leader     ARGV  1 worker  2 ms
--- returns 1 when this worker leads, for so many ms; else 0
-local leader = redis.call('GET', KEYS[1])
-if leader and leader ~= ARGV[1] then return 0 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return 1

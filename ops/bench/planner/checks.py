@@ -1,0 +1,83 @@
+"""Figures of other parts of operating: tracing, panels, groups, the chart, the soak."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from ops.bench import tracing
+from ops.bench.parts import Say
+from ops.bench.processes import Unavailable
+from ops.observability.empty import empty
+from tests.helm import CHART, EXAMPLES, HELM, VERSIONS, helm
+
+
+def helm_examples(_directory: Path, _quick: bool, say: Say) -> dict[str, Any]:
+    """Examples that `helm lint --strict` or `helm template` refuses, or whose manifests break a schema of Kubernetes."""
+    if not Path(HELM).exists():
+        raise Unavailable("no helm: ops/helm.sh installs it")
+    invalid = 0
+    for name, values in EXAMPLES.items():
+        say(f"helm: {name}")
+        good = helm("lint", "--strict", str(CHART), "-f", str(values)).returncode == 0
+        for version in VERSIONS:
+            made = helm("template", "xylem", str(CHART), "-f", str(values), "--kube-version", version)
+            good = good and made.returncode == 0 and _valid(made.stdout, version)
+        invalid += not good
+    return {"helm_examples_invalid": invalid}
+
+
+def _valid(manifests: str, version: str) -> bool:
+    import kubernetes_validate
+    import yaml
+
+    for document in filter(None, yaml.safe_load_all(manifests)):
+        try:
+            kubernetes_validate.validate(document, version, strict=True)
+        except kubernetes_validate.ValidationError:
+            return False
+        except kubernetes_validate.SchemaNotFoundError:
+            pass  # a custom resource
+    return True
+
+
+def traced(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+    return tracing.measured(directory, quick, say)
+
+
+def panels(_directory: Path, _quick: bool, _say: Say) -> dict[str, Any]:
+    """Of the Prometheus that XYLEM_BENCH_PROMETHEUS names, which watches a fleet that does everything."""
+    if not (url := os.environ.get("XYLEM_BENCH_PROMETHEUS")):
+        raise Unavailable("XYLEM_BENCH_PROMETHEUS names no Prometheus; tests/acceptance/test_dashboards.py has one")
+    with httpx.Client(base_url=url, timeout=30) as prometheus:
+        return {"panels_empty": len(empty(prometheus))}
+
+
+def groups(directory: Path, _quick: bool, say: Say) -> dict[str, Any]:
+    say("a lost member of a group")
+    return _module("ops.bench.groups", [], directory, "group_recovery_s")
+
+
+def soak(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+    say("soak")
+    return _module("tests.soak", ["--minutes", "2" if quick else "60"], directory, "soak_growth")
+
+
+def _module(name: str, arguments: list[str], directory: Path, key: str) -> dict[str, Any]:
+    """A figure of the JSON that a module prints last."""
+    if find_spec(name) is None:
+        raise Unavailable(f"{name} is not there")
+    directory.mkdir(parents=True, exist_ok=True)
+    log = directory / f"{name}.log"
+    with log.open("w") as err:
+        done = subprocess.run(
+            [sys.executable, "-m", name, *arguments], stdout=subprocess.PIPE, stderr=err, text=True, check=False
+        )
+    if done.returncode:
+        raise Unavailable(f"{name} failed: {log}")
+    return {key: json.loads(done.stdout.splitlines()[-1]).get(key)}

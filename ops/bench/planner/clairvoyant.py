@@ -1,0 +1,76 @@
+"""The best plan for a day that is known beforehand, to compare a planner with.
+
+Fleets of each fixed number say how many requests of each window are served within the objective. For a price of a
+missed request, dynamic programming finds the plan that costs least in worker-seconds: it knows every arrival and
+length, asks for each worker exactly one start-up time before it is needed, and pays for that time as any planner does.
+The lowest price that attains the objective's share is then bisected; what a plan costs and attains is simulated,
+as a planner's is. What it doesn't know is what a queue left over by too few workers does to the windows after it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+from ops.bench.planner.engine import Request
+from ops.bench.planner.fleet import OBJECTIVE, WINDOW_S, Fleet, Outcome, fixed, following
+
+_HALVINGS = 12
+
+
+def best_fixed(rows: Callable[[], Sequence[Request]], seconds: float, most: int = 40) -> tuple[int, list[Outcome]]:
+    """The smallest fixed number that attains the share, and what each number up to one more than it attains."""
+    found: list[Outcome] = []
+    for number in range(1, most + 1):
+        found.append(Fleet(0.0, number).run(rows(), seconds, fixed))
+        if len(found) > 1 and found[-2].attained >= OBJECTIVE.share:
+            return number - 1, found
+    raise ValueError(f"{most} workers don't attain {OBJECTIVE.share}")
+
+
+def best_plan(
+    rows: Callable[[], Sequence[Request]], seconds: float, start_s: float, fixed_fleets: Sequence[Outcome]
+) -> Outcome:
+    """The cheapest plan found that attains the share."""
+    missed = [[all_of - met for met, all_of in fleet.met] for fleet in fixed_fleets]
+    low, high = 0.0, 1000.0 * WINDOW_S  # worker-seconds that a missed request costs
+    best: Outcome | None = None
+    for _ in range(_HALVINGS):
+        price = math.sqrt(max(low, 1e-3) * high)
+        needed = _cheapest(missed, price, start_s)
+        plan = _asked(needed, start_s)
+        outcome = Fleet(start_s, needed[0]).run(rows(), seconds, following(plan))
+        if outcome.attained >= OBJECTIVE.share:
+            high = price
+            if best is None or outcome.workers < best.workers:
+                best = outcome
+        else:
+            low = price
+    assert best is not None, "the most workers attain the share"
+    return best
+
+
+def _cheapest(missed: Sequence[Sequence[int]], price: float, start_s: float) -> list[int]:
+    """Workers that serve in each window, at the least cost of workers, starts and misses."""
+    counts = range(len(missed))
+    cost = [0.0 for _ in counts]
+    ways: list[list[int]] = []
+    for window in range(len(missed[0])):
+        here, way = [], []
+        for n in counts:
+            before = min(counts, key=lambda m: cost[m] + (max(0, n - m) * start_s if window else 0.0))
+            start = max(0, n - before) * start_s if window else 0.0
+            here.append(cost[before] + start + (n + 1) * WINDOW_S + price * missed[n][window])
+            way.append(before)
+        cost = here
+        ways.append(way)
+    n = min(counts, key=lambda m: cost[m])
+    found = []
+    for way in reversed(ways):
+        found.append(n + 1)
+        n = way[n]
+    return found[::-1]
+
+
+def _asked(needed: Sequence[int], start_s: float) -> list[int]:
+    """Workers wanted in each window, so that as many serve as are needed: the most of the start-up time to come."""
+    lead = math.ceil(start_s / WINDOW_S)
+    return [max(needed[i : i + lead + 1]) for i in range(len(needed))]

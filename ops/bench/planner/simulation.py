@@ -1,0 +1,78 @@
+"""A day on simulated fleets: our planner, the best plan, fixed numbers of workers."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ops.bench.parts import Say
+from ops.bench.planner.clairvoyant import best_fixed, best_plan
+from ops.bench.planner.days import DAY_S, again, drawn, made, trace
+from ops.bench.planner.engine import Request
+from ops.bench.planner.fleet import Fleet, Outcome, ours
+
+FIRST = 2  # workers at the beginning, as in Dynamo's replay
+STARTS_S = (30.0, 0.0, 120.0)
+
+
+def simulation(_directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """The trace's day with five seeds (quick: two, at 30 s only), by start-up time. Raises: Unavailable, SettingsError."""
+    rows = trace()
+    seeds = range(2 if quick else 5)
+    runs: list[dict[str, Any]] = []
+    for seed in seeds:
+        fresh = _again(rows, seed)
+        say(f"simulation: seed {seed}, fixed numbers")
+        static, fixed_fleets = best_fixed(fresh, DAY_S)
+        for start in STARTS_S:
+            if start != STARTS_S[0] and (quick or seed):
+                if quick or seed > 0:
+                    continue
+            say(f"simulation: seed {seed}, start-up {start:.0f} s")
+            mine = Fleet(start, FIRST).run(fresh(), DAY_S, ours)
+            best = best_plan(fresh, DAY_S, start, fixed_fleets)
+            runs.append(_row(seed, start, mine, best, static, fixed_fleets))
+    at_30 = [run for run in runs if run["start_s"] == STARTS_S[0]]
+    return {
+        "runs": runs,
+        "attained": min(run["attained"] for run in at_30),
+        "attained_mean": fmean(run["attained"] for run in at_30),
+        "workers": fmean(run["workers"] for run in at_30),
+        "workers_vs_clairvoyant": fmean(run["workers"] / run["best"] for run in at_30),
+        "workers_vs_static": fmean(run["workers"] / run["static"] for run in at_30),
+        "fixed": {n + 1: share for n, share in enumerate(at_30[0]["fixed"])},
+        "day": at_30[0]["day"],
+    }
+
+
+def others(_directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """Made days of other shapes, at 30 s: what isn't tuned for."""
+    rows = trace()
+    found = {}
+    for seed in (7,) if quick else (7, 8):
+        for name, rate in made(seed).items():
+            say(f"other days: {name}, seed {seed}")
+
+            def fresh(rate: Callable[[float], float] = rate, seed: int = seed) -> list[Request]:
+                return drawn(rate, DAY_S, rows, seed)
+
+            static, fixed_fleets = best_fixed(fresh, DAY_S)
+            mine = Fleet(STARTS_S[0], FIRST).run(fresh(), DAY_S, ours)
+            best = best_plan(fresh, DAY_S, STARTS_S[0], fixed_fleets)
+            found[f"{name} {seed}"] = _row(seed, STARTS_S[0], mine, best, static, fixed_fleets)
+    return {"others": found}
+
+
+def _again(rows: Sequence[Request], seed: int) -> Callable[[], list[Request]]:
+    return lambda: again(rows, seed)
+
+
+def _row(
+    seed: int, start_s: float, mine: Outcome, best: Outcome, static: int, fixed_fleets: Sequence[Outcome]
+) -> dict[str, Any]:
+    return {
+        "seed": seed, "start_s": start_s, "attained": mine.attained, "workers": mine.workers,
+        "best": best.workers, "best_attained": best.attained, "static": static,
+        "fixed": [fleet.attained for fleet in fixed_fleets],
+        "day": {"arrivals": [all_of for _, all_of in mine.met], "ours": mine.wanted, "best": best.wanted},
+    }  # fmt: skip

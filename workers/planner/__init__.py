@@ -1,0 +1,1 @@
+"""The planner's process: observes, lets `app.planner` decide, and has its decisions carried out."""

@@ -1,0 +1,124 @@
+"""The planner: one at a time leads, observes each few seconds, decides, and has it done."""
+
+import asyncio
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from app.errors import ScalingFailed, StoreDown
+from app.ids import PoolId, new_api_id
+from app.planner.decision import decide
+from app.planner.desired import Desired, encode_desired
+from app.planner.plan import PoolPlan
+from app.planner.rules import limits_of, objectives_of, scales_of
+from app.pools import PoolsFile
+from app.settings import Settings
+from app.store import LEAD, Command, Wire, clock
+from app.telemetry import logger
+from workers.planner.observation import Observation
+from workers.planner.scalers.base import Scaler
+from workers.planner.traffic_history import TrafficHistory
+
+log = logger(__name__)
+
+_RENEW_S = 1.0
+_LEADER_MS = 5000  # how long the leader leads without renewal
+_PLANNING_S = 30
+_LEAST_TTL_S = 60.0
+
+
+class Planner:
+    def __init__(
+        self, settings: Settings, declared: PoolsFile, wire: Wire, scaler: Scaler, interval_s: float, *, act: bool
+    ) -> None:
+        """`act`: else it only says what it would do."""
+        self._keys, self._wire, self._scaler, self._act = settings.keys, wire, scaler, act
+        self._interval_s, self._me = interval_s, new_api_id()
+        scales = scales_of(declared)
+        self._objectives, self._limits = objectives_of(declared), limits_of(scales, declared.planner.gpus)
+        pools = {name: declared.pools[name] for name in scales}
+        self._observation = Observation(wire, self._keys, pools, settings.max_queued)
+        self._history = TrafficHistory(wire, self._keys, self._objectives)
+        self._leads = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._keep_leading())
+            both.create_task(self._keep_planning())
+
+    async def _keep_leading(self) -> None:
+        """Apart from the planning, which may wait for a scaler."""
+        lead: Command = ("EVAL", LEAD, 1, self._keys.planner_leader(), self._me, _LEADER_MS)
+        while True:
+            try:
+                (leads,) = await self._wire.execute([lead])
+            except StoreDown as exc:  # its time is over before Redis may have given it to another
+                log.warning("planner_not_renewed", error=exc.message)
+                leads = False
+            if bool(leads) != self._leads.is_set():
+                log.info("planner_leads" if leads else "planner_waits", planner=self._me)
+            (self._leads.set if leads else self._leads.clear)()
+            await asyncio.sleep(_RENEW_S)
+
+    async def _keep_planning(self) -> None:
+        is_new = True  # what others have kept is to be read
+        while True:
+            is_new = is_new or not self._leads.is_set()
+            await self._leads.wait()
+            try:
+                await clock.ask(self._wire, self._keys)
+                if is_new:
+                    await self._history.load()
+                await self.plan()
+                is_new = False
+            except StoreDown as exc:
+                log.warning("not_planned", error=exc.message)
+            except Exception:
+                log.exception("planning_failed")
+            await asyncio.sleep(self._interval_s)
+
+    async def plan(self) -> None:
+        """Raises: StoreDown."""
+        now, history = clock.now(), self._history
+        await self._wire.execute([("SET", self._keys.planning(), "1", "EX", _PLANNING_S)])
+        await history.read(now)
+        pools = await self._observation.read()
+        traffic = {model: history.of(model) for model in self._objectives}
+        # In a thread: meanwhile this process goes on leading.
+        plans = await asyncio.to_thread(decide, now, traffic, pools, self._objectives, self._limits)
+        desired = {plan.pool: self._desired(plan, now) for plan in plans}
+        if not self._leads.is_set():
+            return
+        await self._tell(desired)
+        if self._act:
+            await self._scale(desired)
+
+    def _desired(self, plan: PoolPlan, now: float) -> Desired:
+        before, drain = self._observation.desired.get(plan.pool), list(plan.drain)
+        if before is not None and (before.workers, before.drain, before.act) == (plan.workers, drain, self._act):
+            decision = before.decision
+        else:
+            decision = round(now * 1000)
+            log.info(
+                "planned", pool=plan.pool, workers=plan.workers, before=None if before is None else before.workers,
+                reason=plan.reason, drain=drain, arrivals_per_s=round(plan.arrivals_per_s, 3), act=self._act,
+            )  # fmt: skip
+        return Desired(plan.workers, plan.reason, decision, now, self._act, drain, plan.arrivals_per_s)
+
+    async def _tell(self, desired: Mapping[PoolId, Desired]) -> None:
+        """Raises: StoreDown."""
+        ttl_ms = round(1000 * max(_LEAST_TTL_S, 10 * self._interval_s))
+        told = [(self._keys.desired(pool), encode_desired(each)) for pool, each in desired.items()]
+        await self._wire.execute([("SET", key, raw, "PX", ttl_ms) for key, raw in told])
+
+    async def _scale(self, desired: Mapping[PoolId, Desired]) -> None:
+        """Raises: StoreDown."""
+        failed = {}
+        for pool, each in desired.items():
+            try:
+                await self._scaler.scale(pool, each, [lease.worker for lease in self._observation.leases[pool]])
+            except ScalingFailed as exc:
+                log.error("pool_not_scaled", pool=pool, error=exc.message)
+                failed[pool] = replace(each, problem=exc.message)
+        await self._tell(failed)

@@ -77,6 +77,8 @@ def _wish(
     gap = max(0.0, now - traffic[-1].begin - traffic[-1].seconds)
     soon, later = forecast(traffic, gap + pool.speed.start_s, gap + 2 * pool.speed.start_s)
     share = least_share(traffic, objective)
+    if pool.role != "both":  # another pool misses as many
+        share = (1 + share) / 2
 
     def expected(foretold: Forecast, workers: int) -> float:
         """Attainment over the forecast's uncertainty, a log-normal distribution."""

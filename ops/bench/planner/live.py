@@ -36,10 +36,11 @@ _POOLS = {
     "planner": {"objectives": {_MODEL: {"ttft_s": _TTFT_S, "itl_s": _ITL_S, "share": 0.99}}},
 }  # fmt: skip
 _FROM_S, _LONG_S, _QUICK_S = 5400.0, 1200.0, 240.0  # of the trace: the rise to its highest rate
-_WARM_UP_S = 60.0  # before it: speeds and start-up are measured then
+_WARM_UP_S = 120.0  # before it: speeds and start-up are measured then
 _THIN, _SHORT, _PROMPT = 3, 4, 8
 _QUIET_S, _QUIET_LIMIT_S = 2.0, 300.0  # between the last requests, and until one worker is left
 _READY_S = 240.0
+_FIRST = 2  # workers
 
 
 def live(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
@@ -56,11 +57,12 @@ def live(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
         }  # fmt: skip
         argv = [str(Path(sys.executable).parent / "xylem"), "up", "--pools", str(pools), "--port", str(port)]
         up = subprocess.Popen(
-            [*argv, "--flower-port", str(free_port()), "--workers", "2", "--planner"],
+            [*argv, "--flower-port", str(free_port()), "--workers", str(_FIRST), "--planner"],
             env=env, stdout=out, stderr=subprocess.STDOUT,
         )  # fmt: skip
         try:
             wait_until(lambda: b"curl -N" in log.read_bytes(), "xylem up", _READY_S)
+            wait_until(lambda: _ready(port) >= _FIRST, "the first workers", _READY_S)
             answers, workers = asyncio.run(_played(f"http://127.0.0.1:{port}", rows, say))
         except AssertionError as exc:
             raise Unavailable(f"{exc}: {tail(log)}") from None
@@ -73,6 +75,10 @@ def live(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
         "scale_in_lost": sum(answer == "lost" for _, answer in answers),
         "live_workers": workers,
     }
+
+
+def _ready(port: int) -> int:
+    return int(httpx.get(f"http://127.0.0.1:{port}/ready", trust_env=False).json()["workers"].get(_MODEL, 0))
 
 
 async def _played(url: str, rows: Sequence[Request], say: Say) -> tuple[list[tuple[float, str]], list[int]]:

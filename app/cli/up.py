@@ -10,6 +10,7 @@ import typer
 from app.cli.report import err, refuse
 
 if TYPE_CHECKING:
+    from app.pools import PoolsFile
     from app.settings import Settings
 
 _NOT_INSTALLED = {  # by engine: its package, and the message where that is missing
@@ -85,10 +86,8 @@ def up(
     if redis and (problem := probes.redis_problem(redis)):
         refuse(f"Redis does not answer at {without_password(redis)}: {problem}", code=1)
 
-    if planner and not declared.planner.objectives:
-        refuse(f"--planner: {pools} says nothing to plan for: see planner.objectives, and scale of a pool")
-    if planner and (wide := [name for name, pool in declared.pools.items() if pool.scale and pool.nodes > 1]):
-        refuse(f"--planner: {', '.join(wide)}: an engine of several nodes is scaled by Kubernetes only")
+    if planner:
+        _check_planned(declared, pools)
     settings = settings.model_copy(update={"pools_file": pools})
     fetch_all(settings, declared.pools.values())
     try:
@@ -99,6 +98,13 @@ def up(
         refuse(str(exc), code=1)
     except Interrupted:
         err.print("stopped")
+
+
+def _check_planned(declared: "PoolsFile", path: Path) -> None:
+    if not declared.planner.objectives:
+        refuse(f"--planner: {path} says nothing to plan for: see planner.objectives, and scale of a pool")
+    if wide := [name for name, pool in declared.pools.items() if pool.scale and pool.nodes > 1]:
+        refuse(f"--planner: {', '.join(wide)}: an engine of several nodes is scaled by Kubernetes only")
 
 
 def _settings(**given: Any) -> "Settings":

@@ -84,11 +84,13 @@ def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def run(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stack, str]]:
-    """API, two workers (prefill and decode apart) and Flower, each as its own user, and Flower's address."""
+    """API, prefill and decode apart, the former over two hosts, and Flower, each as its own user; Flower's address."""
     sees = mock_pool(max_model_len=8192) | {"path": str(random_vlm("idefics3", weights=False))}
     pools = {
         POOL: sees | {"role": "decode", "scale": {"most": 1}},
-        "prefill-pool-a": sees | {"role": "prefill", "disagg": {"remote_tokens": 64, "remote_wait_s": 10}},
+        "prefill-pool-a": sees
+        | {"role": "prefill", "disagg": {"remote_tokens": 64, "remote_wait_s": 10}}
+        | {"nodes": 2, "tensor_parallel_size": 2},
     }
     directory = tmp_path_factory.mktemp("run")
     env = {
@@ -105,6 +107,7 @@ def run(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         s.spawn("planner", *planner, XYLEM_REDIS_URL=guarded.url("xylem-planner"))
         for pool in pools:
             s.worker(pool, pool, XYLEM_REDIS_URL=guarded.url("xylem-worker"))
+        s.worker("prefill-pool-a", "prefill-pool-a-2", XYLEM_REDIS_URL=guarded.url("xylem-worker"))
         s.worker("batch", "batch", XYLEM_REDIS_URL=guarded.url("xylem-batch"))
         flower, _ = s.flower(XYLEM_REDIS_URL=guarded.url("xylem-flower"), FLOWER_UNAUTHENTICATED_API="true")
         s.wait_ready()

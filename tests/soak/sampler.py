@@ -89,7 +89,13 @@ def kinds(fleet: Fleet) -> tuple[Counter[str], Counter[str]]:
             asked.memory_usage(name)
         for name, size in zip(names, asked.execute(), strict=True):
             if size is not None:
-                kind = name.decode(errors="replace").removeprefix("xylem:").partition(":")[0]
+                kind = _kind(name.decode(errors="replace"))
                 counts[kind] += 1
                 sizes[kind] += size
     return counts, sizes
+
+
+def _kind(name: str) -> str:
+    """The queues of all workers are one kind."""
+    kind = name.removeprefix("xylem:").partition(":")[0].partition("\x06")[0]
+    return "queues of workers" if "." in kind and not kind.startswith("_") else kind

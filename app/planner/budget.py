@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from app.planner.observed import Objective, Traffic
 
 _DAY_S = 86400.0
-_WORST = 10.0  # times the allowed share of misses
-_SPARED = 0.25  # of the budget: what the plan's own errors may cost
+_WORST = 20.0  # times the allowed share of misses
+_SPARED = 0.4  # of the budget: what the plan's own errors may cost
 _PRIOR = 500  # requests that missed as allowed, before any were observed: a beginning is careful
 
 
@@ -23,5 +23,5 @@ def least_share(traffic: Sequence[Traffic], objective: Objective) -> float:
     ended = sum(window.ended for window in day) + _PRIOR
     missed = sum(window.ended - window.met for window in day) + _PRIOR * allowed
     left = 1 - missed / max(ended * allowed, 1e-9)
-    times = 1 + (_WORST - 1) * min(1.0, left / _SPARED) if left > 0 else max(1 / _WORST, 1 + left)
+    times = 1 + (_WORST - 1) * min(1.0, left / _SPARED) if left > 0 else max(0.1, 1 + left)
     return 1 - min(allowed * times, max(allowed, 0.5))

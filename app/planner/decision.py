@@ -20,6 +20,7 @@ from app.planner.plan import PoolPlan, Reason
 
 _ENOUGH = 1000  # requests tell the distribution of lengths
 _LATELY = 6  # windows
+_HARDLY_ANY = 1e-9  # requests/s
 _MOST = 1000  # workers of a pool without a limit of its own
 # Five points of equal share of the standard normal distribution: the forecast's uncertainty.
 _NORMAL = (-1.4, -0.532, 0.0, 0.532, 1.4)
@@ -77,6 +78,10 @@ def _wish(
     gap = max(0.0, now - traffic[-1].begin - traffic[-1].seconds)
     soon, later = forecast(traffic, gap + pool.speed.start_s, gap + 2 * pool.speed.start_s)
     share = least_share(traffic, objective)
+    if pool.role != "both":  # another pool misses as many
+        share = (1 + share) / 2
+    # What no number of workers serves in time, such as a prompt that is too long for its TTFT, asks for none.
+    share *= attained(_HARDLY_ANY, 1, demand, pool.speed, objective, pool.role)
 
     def expected(foretold: Forecast, workers: int) -> float:
         """Attainment over the forecast's uncertainty, a log-normal distribution."""

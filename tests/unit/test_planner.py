@@ -128,6 +128,13 @@ def test_a_rise_is_answered_at_once_with_all_workers_it_needs():
     assert after.drain == () or after.drain == []
 
 
+def test_what_no_number_of_workers_serves_in_time_asks_for_none():
+    length = EDGES[60] - 1  # over a second of prefilling
+    long = histogram([length])
+    traffic = [replace(one, prompts=long, met=0) for one in steady(0.1)]
+    assert plan(traffic, pool(1), 1).workers <= 2
+
+
 def test_lines_of_batches_keep_workers_that_traffic_no_longer_needs():
     quiet = steady(1)
     assert plan(quiet, pool(4)).workers == 1
@@ -150,7 +157,7 @@ def test_nobody_comes_and_least_says_nothing_so_there_are_no_workers():
 def test_what_was_missed_tightens_a_plan_and_what_was_not_loosens_it():
     good, exact, bad = (least_share(steady(10, missed=m), OBJECTIVE) for m in (0, 1, 3))
     assert good < exact <= OBJECTIVE.share + 1e-9 < bad
-    assert good == pytest.approx(0.9)
+    assert good == pytest.approx(0.8)
 
 
 @given(st.lists(st.integers(1, 200_000), min_size=1, max_size=300))

@@ -18,7 +18,7 @@ from tests.helm import CHART, EXAMPLES, HELM, VERSIONS, helm
 
 
 def helm_examples(_directory: Path, _quick: bool, say: Say) -> dict[str, Any]:
-    """Examples that `helm lint --strict` or `helm template` refuses, or whose manifests break a schema of Kubernetes."""
+    """Examples that helm refuses (`lint --strict`, `template`), or whose manifests break a schema of Kubernetes."""
     if not Path(HELM).exists():
         raise Unavailable("no helm: ops/helm.sh installs it")
     invalid = 0

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from ops.bench.planner.engine import Request
 from ops.bench.planner.fleet import OBJECTIVE, WINDOW_S, Fleet, Outcome, fixed, following
 
-_HALVINGS = 12
+_PRICES = (0.1, 1000.0)  # worker-seconds that a missed request costs, at the least and the most
+_HALVINGS = 9
 
 
 def best_fixed(rows: Callable[[], Sequence[Request]], seconds: float, most: int = 40) -> tuple[int, list[Outcome]]:
@@ -31,10 +32,10 @@ def best_plan(
 ) -> Outcome:
     """The cheapest plan found that attains the share."""
     missed = [[all_of - met for met, all_of in fleet.met] for fleet in fixed_fleets]
-    low, high = 0.0, 1000.0 * WINDOW_S  # worker-seconds that a missed request costs
+    low, high = _PRICES
     best: Outcome | None = None
     for _ in range(_HALVINGS):
-        price = math.sqrt(max(low, 1e-3) * high)
+        price = math.sqrt(low * high)
         needed = _cheapest(missed, price, start_s)
         plan = _asked(needed, start_s)
         outcome = Fleet(start_s, needed[0]).run(rows(), seconds, following(plan))

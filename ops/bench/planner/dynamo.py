@@ -1,8 +1,8 @@
 """Dynamo's own replay of the day with its planner, on the same engine.
 
-It needs Dynamo's virtual environment (`ops/bench/systems.py` says where) with the packages that its planner imports. What
-it imports of `aisimulate`, which isn't published, is replaced by empty classes: its modes that need no model of the
-engine don't use them.
+It needs Dynamo's virtual environment (`ops/bench/systems.py` says where) with the packages that its planner imports.
+What it imports of `aisimulate`, which isn't published, is replaced by empty classes: its modes that need no model of
+the engine don't use them.
 """
 
 import json

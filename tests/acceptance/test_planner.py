@@ -31,7 +31,7 @@ POOLS: dict[str, Any] = {
             "args": {"step_ms": 50.0, "answer_tokens": TOKENS},
         }
     },
-    "planner": {"objectives": {"mock": {"ttft_s": 2.0, "itl_s": 0.3, "share": 0.9}}},
+    "planner": {"objectives": {"mock": {"ttft_s": 2.0, "itl_s": 0.3, "share": 0.99}}},
 }
 
 

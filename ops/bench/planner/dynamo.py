@@ -8,14 +8,13 @@ the engine don't use them.
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from ops.bench.parts import Say
-from ops.bench.planner.days import trace
+from ops.bench.planner.days import DAY_S, again, trace
 from ops.bench.planner.engine import KV_BLOCKS
-from ops.bench.planner.fleet import OBJECTIVE
+from ops.bench.planner.fleet import FIRST, OBJECTIVE, START_S, Fleet, ours
 from ops.bench.processes import Unavailable
 
 PACKAGES = ("pmdarima", "filterpy", "prophet", "plotly", "prometheus-api-client")
@@ -33,10 +32,10 @@ def dynamo(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     python = Path(os.environ.get("DYN_VENV", str(Path(".xylem/dynamo-venv").resolve()))) / "bin/python"
     if not python.exists():
         raise Unavailable(f"{python} is missing: Dynamo's virtual environment")
-    day = directory / "day.jsonl"
+    day, rows = directory / "day.jsonl", trace()
     with day.open("w") as out:
         block = 0
-        for row in trace():
+        for row in rows:
             blocks = -(-row.prompt // 512)
             ids = list(range(block, block + blocks))
             block += blocks
@@ -45,21 +44,21 @@ def dynamo(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     found = {}
     for name, mode in list(_MODES.items())[: 1 if quick else None]:
         say(f"Dynamo's planner: {name}")
-        found[name] = _replayed(python, day, directory / "dynamo.log", 2, mode)
-    return {"dynamo": found}
+        found[name] = _replayed(python, day, directory / "dynamo.log", mode)
+    say("our planner on the same day")
+    ours_here = Fleet(START_S, FIRST).run(again(rows, 0), DAY_S, ours)
+    return {"dynamo": found, "workers_vs_dynamo": compared(found, ours_here.workers)}
 
 
-def compared(found: dict[str, dict[str, float]], ours: float) -> float | None:
+def compared(found: dict[str, dict[str, float]], workers: float) -> float:
     """Our mean workers over those of its cheapest mode that attains the share; or of the mode that attains the most."""
-    if not found:
-        return None
     good = [mode["workers"] for mode in found.values() if mode["attained"] >= OBJECTIVE.share]
-    return ours / (min(good) if good else max(found.values(), key=lambda mode: mode["attained"])["workers"])
+    return workers / (min(good) if good else max(found.values(), key=lambda mode: mode["attained"])["workers"])
 
 
-def _replayed(python: Path, day: Path, log: Path, workers: int, mode: dict[str, Any]) -> dict[str, float]:
+def _replayed(python: Path, day: Path, log: Path, mode: dict[str, Any]) -> dict[str, float]:
     asked = {
-        "trace": str(day), "workers": workers, "mode": mode, "blocks": KV_BLOCKS,
+        "trace": str(day), "workers": FIRST, "start_s": START_S, "mode": mode, "blocks": KV_BLOCKS,
         "ttft_ms": OBJECTIVE.ttft_s * 1000, "itl_ms": OBJECTIVE.itl_s * 1000,
     }  # fmt: skip
     script = Path(__file__).with_name("dynamo_replay.py")
@@ -77,7 +76,3 @@ def _replayed(python: Path, day: Path, log: Path, workers: int, mode: dict[str, 
         raise Unavailable(f"Dynamo's replay failed ({log}); its planner needs: {hint}")
     answer: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return answer
-
-
-if __name__ == "__main__":
-    print(json.dumps(dynamo(Path(sys.argv[1]), False, print)))

@@ -36,7 +36,7 @@ asked = json.loads(sys.argv[1])
 planner = {"mode": "agg", "ttft_ms": asked["ttft_ms"], "itl_ms": asked["itl_ms"], **asked["mode"]}
 report = run_trace_replay(
     asked["trace"],
-    extra_engine_args={"engine": {"num_gpu_blocks": asked["blocks"]}, "startup_time": 30},
+    extra_engine_args={"engine": {"num_gpu_blocks": asked["blocks"]}, "startup_time": asked["start_s"]},
     router_mode="kv_router",
     trace_block_size=512,
     num_workers=asked["workers"],

@@ -13,6 +13,8 @@ WINDOW_S = 10.0
 OBJECTIVE = Objective(ttft_s=0.5, itl_s=0.025, share=0.99)
 POOL, MODEL = PoolId("pool"), "model"
 MOST = 64
+FIRST = 2  # workers at the beginning, as in Dynamo's replay
+START_S = 30.0  # that goals are set for
 
 # (time in s, workers wanted so far, the fleet) → workers wanted
 Planner = Callable[[float, int, "Fleet"], int]

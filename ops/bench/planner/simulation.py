@@ -9,10 +9,9 @@ from ops.bench.parts import Say
 from ops.bench.planner.clairvoyant import best_fixed, best_plan
 from ops.bench.planner.days import DAY_S, again, drawn, made, trace
 from ops.bench.planner.engine import Request
-from ops.bench.planner.fleet import Fleet, Outcome, ours
+from ops.bench.planner.fleet import FIRST, START_S, Fleet, Outcome, ours
 
-FIRST = 2  # workers at the beginning, as in Dynamo's replay
-STARTS_S = (30.0, 0.0, 120.0)
+STARTS_S = (START_S, 0.0, 120.0)
 
 
 def simulation(_directory: Path, quick: bool, say: Say) -> dict[str, Any]:
@@ -24,12 +23,12 @@ def simulation(_directory: Path, quick: bool, say: Say) -> dict[str, Any]:
         fresh = _again(rows, seed)
         say(f"simulation: seed {seed}, fixed numbers")
         static, fixed_fleets = best_fixed(fresh, DAY_S)
-        for start in STARTS_S if seed == 0 and not quick else STARTS_S[:1]:
+        for start in STARTS_S if seed == 0 and not quick else [START_S]:
             say(f"simulation: seed {seed}, start-up {start:.0f} s")
             mine = Fleet(start, FIRST).run(fresh(), DAY_S, ours)
             best = best_plan(fresh, DAY_S, start, fixed_fleets)
             runs.append(_row(seed, start, mine, best, static, fixed_fleets))
-    at_30 = [run for run in runs if run["start_s"] == STARTS_S[0]]
+    at_30 = [run for run in runs if run["start_s"] == START_S]
     return {
         "runs": runs,
         "attained": min(run["attained"] for run in at_30),
@@ -54,9 +53,9 @@ def others(_directory: Path, quick: bool, say: Say) -> dict[str, Any]:
                 return drawn(rate, DAY_S, rows, seed)
 
             static, fixed_fleets = best_fixed(fresh, DAY_S)
-            mine = Fleet(STARTS_S[0], FIRST).run(fresh(), DAY_S, ours)
-            best = best_plan(fresh, DAY_S, STARTS_S[0], fixed_fleets)
-            found[f"{name} {seed}"] = _row(seed, STARTS_S[0], mine, best, static, fixed_fleets)
+            mine = Fleet(START_S, FIRST).run(fresh(), DAY_S, ours)
+            best = best_plan(fresh, DAY_S, START_S, fixed_fleets)
+            found[f"{name} {seed}"] = _row(seed, START_S, mine, best, static, fixed_fleets)
     return {"others": found}
 
 

@@ -63,10 +63,10 @@ def _replayed(python: Path, day: Path, log: Path, mode: dict[str, Any]) -> dict[
     }  # fmt: skip
     script = Path(__file__).with_name("dynamo_replay.py")
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    with log.open("a") as err:
+    with log.open("a") as err:  # -P: this folder has a `dynamo`, too
         try:
             done = subprocess.run(
-                [python, script, json.dumps(asked)], stdout=subprocess.PIPE, stderr=err, text=True, env=env,
+                [python, "-P", script, json.dumps(asked)], stdout=subprocess.PIPE, stderr=err, text=True, env=env,
                 timeout=_LIMIT_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:

@@ -15,6 +15,7 @@ from app.cli.models import models, pull
 from app.cli.record import record
 from app.cli.replay import replay
 from app.cli.report import log_to_stderr
+from app.cli.top import top
 from app.cli.up import up
 from app.cli.worker import worker
 
@@ -45,6 +46,7 @@ def _options(
 
 cli.command()(up)
 cli.command()(chat)
+cli.command()(top)
 cli.command()(doctor)
 cli.command()(api)
 cli.command()(pull)

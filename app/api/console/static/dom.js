@@ -9,7 +9,7 @@ export function h(tag, props = {}, ...children) {
     else if (name.startsWith("$")) element[name.slice(1)] = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
   return element;
 }
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 Seen = dict[str, Any]  # as GET /admin/fleet has it
-_WIDTH = 6  # characters of a bar
-_COLUMNS = {"worker": 8, "state": 8, "seats": 12, "KV blocks held": 16, "cached": 6, "queue": 12, "prefill": 7}
+_WIDTH = 4  # characters of a bar
+_COLUMNS = {"worker": 8, "state": 8, "seats": 11, "KV blocks held": 14, "cached": 6, "queue": 12, "prefill": 7}
 _REQUESTS = 8
 
 
@@ -74,7 +74,7 @@ def _workers(workers: list[Seen]) -> "RenderableType":
 
     # Columns of the same widths in all pools.
     columns = [Column(name, no_wrap=True, min_width=width) for name, width in _COLUMNS.items()]
-    table = Table(*columns, box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=bool(workers))
+    table = Table(*columns, box=None, padding=(0, 1, 0, 0), header_style="dim", show_header=bool(workers))
     for worker in workers:
         table.add_row(*_worker(worker))
     return table

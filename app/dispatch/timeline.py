@@ -87,7 +87,7 @@ class Timelines:
     def recent(self, most: int) -> list[dict[str, Any]]:
         """The newest requests, running ones before those that have ended, without prompt or answer."""
         running = [
-            {"id": request, **_under_way(prompts[0])}
+            {"id": request, "pool": prompts[0].groups[0][0], **_under_way(prompts[0])}
             for request, (_key, prompts) in islice(reversed(self._running.items()), most)
             if prompts
         ]

@@ -107,7 +107,9 @@ def test_reasoning_and_calls_of_tools_are_shown_and_their_results_go_back(opened
     expect(answer.locator(".call")).to_have_count(2)
     expect(answer.locator(".call").first).to_contain_text("Oslo")
     expect(answer.locator(".reasoning")).to_contain_text("Both.")
-    for field in answer.get_by_label("Result of get_weather").all():
+    fields = answer.get_by_label("Result of get_weather")
+    expect(fields).to_have_count(2)
+    for field in fields.all():
         field.fill("all sunny")
     answer.get_by_role("button", name="Send results").click()
     expect(page.get_by_role("article", name="Answer of mock").nth(1)).to_contain_text("It is sunny in Paris.")
@@ -392,5 +394,5 @@ def test_the_console_can_be_off_and_a_live_stream_does_not_hold_up_a_stop(served
 def test_the_first_paint_is_marked(opened: Tab) -> None:
     """What `console_ready_ms` of the benchmark measures: a model can be asked."""
     opened.go()
-    opened.page.wait_for_function(f"performance.getEntriesByName('{READY}').length > 0")
+    opened.page.wait_for_function(f"() => performance.getEntriesByName('{READY}').length > 0")
     expect(opened.page.get_by_role("button", name="Send")).to_be_enabled()

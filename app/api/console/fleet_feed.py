@@ -12,7 +12,7 @@ from app.messages import Lease
 from app.store import clock
 
 _EVERY_S, _EVERY_S_PER_WORKER = 0.9, 0.01  # at most: of many workers, reading and showing them takes longer
-_RECENT = 30  # requests
+_RECENT = 20  # requests
 
 
 class FleetFeed:
@@ -45,8 +45,13 @@ async def _read(state: ApiState) -> dict[str, Any]:
         "in_flight": len(state.dispatcher.in_flight),
         "held": state.dispatcher.placer.held,
         "pools": fleet_view(state.pools, leases, loads, await _cached(state, leases)),
-        "requests": state.dispatcher.timelines.recent(_RECENT),
+        "requests": [_with_model(state, one) for one in state.dispatcher.timelines.recent(_RECENT)],
     }
+
+
+def _with_model(state: ApiState, request: dict[str, Any]) -> dict[str, Any]:
+    """One that runs has a pool only."""
+    return request if "model" in request else {**request, "model": state.pools[request["pool"]].model}
 
 
 async def _cached(state: ApiState, leases: list[Lease]) -> dict[int, int] | None:

@@ -41,7 +41,7 @@ function row(request, show) {
     update(one) {
       const state = one.outcome ?? `${one.state}${one.workers.length ? ` on ${one.workers.join(", ")}` : ""}`;
       const moved = one.attempts > 1 ? `, attempt ${one.attempts}` : "";
-      [one.model ?? "–", state + moved, `${count(one.prompt_tokens)} tokens`,
+      [one.model, state + moved, `${count(one.prompt_tokens)} tokens`,
         seconds(one.first_token_s), seconds(one.ended_s)].forEach((text, i) => say(cells[i], text));
     },
   };

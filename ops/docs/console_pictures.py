@@ -6,6 +6,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def fleet(directory: Path) -> Iterator[Stack]:
     slow = {"step_ms": 25.0, "prefill_tokens_per_s": 2500.0, "total_blocks": 1024, "max_running": 16}
     pools = {
         "chat-pool": mock_pool(model="chat", **slow),
-        "large-decode": mock_pool(model="large", **slow) | {"role": "decode", "disagg": {"remote_tokens": 64}},
+        "large-decode": mock_pool(model="large", **slow) | {"role": "decode"},
         "large-prefill": mock_pool(model="large", **slow) | {"role": "prefill"},
     }
     with valkey(directory) as redis, stack(redis, directory, pools) as s:
@@ -86,6 +87,19 @@ def fleet_page(page: Page) -> None:
     page.get_by_role("button", name="Read the prefixes").click()
     page.wait_for_selector(".tree")
     page.wait_for_timeout(3000)  # speeds are measured
+    page.evaluate("window.scrollTo(0, 0)")
+
+
+def way(s: Stack, page: Page) -> None:
+    """Of a request whose prompt was computed on a prefill worker."""
+    for number in range(20):
+        body = {"model": "large", "prompt": f"{number} {_HANDBOOK[number:]} " * 4, "max_tokens": 40}
+        id_ = httpx.post(f"{s.url}/v1/completions", json=body, timeout=120).json()["id"]
+        if len(httpx.get(f"{s.url}/requests/{id_}").json()["prompts"][0]["workers"]) > 1:
+            break
+    page.get_by_label("Request", exact=True).fill(id_)
+    page.get_by_role("button", name="Show its way").click()
+    page.wait_for_selector(".timeline .stages")
 
 
 def batches(page: Page) -> None:
@@ -110,12 +124,12 @@ def batches(page: Page) -> None:
     page.wait_for_timeout(2000)
 
 
-def taken(browser: Browser, s: Stack, name: str, show: Callable[[Page], None]) -> None:
-    path = "/console" if name == "play" else f"/console/{name}"
+def taken(browser: Browser, s: Stack, name: str, show: Callable[[Page], None], path: str, part: str = "body") -> None:
+    """`part`: a selector of what is taken of the page."""
     with tab(browser, s.url, viewport=_SIZE) as opened:
         opened.go(path)
         show(opened.page)
-        raw = opened.page.screenshot()
+        raw = opened.page.screenshot() if part == "body" else opened.page.locator(part).screenshot()
     picture = Image.open(io.BytesIO(raw)).convert("P", palette=Image.Palette.ADAPTIVE, colors=128)
     picture.save(_PICTURES / f"console-{name}.png", optimize=True)
 
@@ -127,10 +141,11 @@ def main() -> None:
         sync_playwright() as playwright,
     ):
         browser = chromium(playwright)
-        taken(browser, s, "batches", batches)
+        taken(browser, s, "batches", batches, "/console/batches")
         with load(s):
-            taken(browser, s, "play", play)
-            taken(browser, s, "fleet", fleet_page)
+            taken(browser, s, "play", play, "/console")
+            taken(browser, s, "fleet", fleet_page, "/console/fleet")
+            taken(browser, s, "way", partial(way, s), "/console/fleet", ".timeline")
         browser.close()
 
 

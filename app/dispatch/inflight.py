@@ -60,7 +60,7 @@ class PlacedPrompt(Struct, frozen=True):
     """What placing needed of a prompt."""
 
     pool: PoolId
-    tokens: int
+    block_size: int
     blocks: bytes  # packed hashes of its first blocks
 
 
@@ -301,10 +301,10 @@ class InFlight:
 
     def as_placed(self, most: int) -> PlacedPrompt | None:
         """With up to `most` blocks; None: it is on no worker, or leaves no KV."""
-        blocks = next(iter(self._hashes.values()), b"")
-        if not blocks or not self.job.stages:
+        if not self._hashes or not self.job.stages:
             return None
-        return PlacedPrompt(self.job.stages[-1].pool, len(self.job.prompt), blocks[: most * HASH_BYTES])
+        (size, _weights), blocks = next(iter(self._hashes.items()))
+        return PlacedPrompt(self.job.stages[-1].pool, size, blocks[: most * HASH_BYTES])
 
     def rules(self, routing: Routing) -> Routing:
         return routing.model_copy(update=dict(self.wishes.rules)) if self.wishes.rules else routing

@@ -88,6 +88,8 @@ def fleet_page(page: Page) -> None:
     page.wait_for_selector(".tree")
     page.wait_for_timeout(3000)  # speeds are measured
     page.evaluate("window.scrollTo(0, 0)")
+    busy = "card => !card.querySelector('.figure').textContent.startsWith('0 of')"
+    page.wait_for_function(f"() => [...document.querySelectorAll('.card')].filter({busy}).length > 2")
 
 
 def way(s: Stack, page: Page) -> None:

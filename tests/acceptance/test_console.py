@@ -11,6 +11,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
+from tests.acceptance.test_security import create, xylem
 from tests.acceptance.test_tools import PLAYS, TEMPLATE, WEATHER
 from tests.browser import READY, Tab, chromium, serious_faults, tab
 from tests.pictures import png
@@ -275,12 +276,19 @@ def test_a_file_that_is_no_batch_is_not_submitted(opened: Tab) -> None:
     expect(opened.page.get_by_role("button", name="Submit the batch")).to_be_disabled()
 
 
-def test_keys_are_asked_for_and_kept_in_the_tab_only(browser: Browser, served: Stack) -> None:
-    """Play needs an API key, and Fleet the admin key; a wrong one is told, and nothing is in a cookie."""
+@pytest.fixture(scope="module")
+def locked(served: Stack) -> str:
+    """The URL of a replica that wants keys."""
     port = free_port()
     served.api("locked", port=port, XYLEM_REQUIRE_KEYS="true", XYLEM_ADMIN_KEY="sesame")
     wait_until(lambda: served.ready(f"http://127.0.0.1:{port}"), "the other API listens", 60)
-    with tab(browser, f"http://127.0.0.1:{port}") as opened:
+    return f"http://127.0.0.1:{port}"
+
+
+def test_keys_are_asked_for_and_kept_in_the_tab_only(browser: Browser, served: Stack, locked: str) -> None:
+    """Play needs an API key, and Fleet the admin key; a wrong one is told, and nothing is in a cookie."""
+    key = create(served, [locked], "alice")
+    with tab(browser, locked) as opened:
         page = opened.page
         opened.go("/console/fleet")
         dialog = page.get_by_role("dialog", name="Keys")
@@ -295,11 +303,28 @@ def test_keys_are_asked_for_and_kept_in_the_tab_only(browser: Browser, served: S
         expect(dialog).to_be_visible()
         dialog.get_by_role("button", name="Cancel").click()
         expect(page.get_by_role("alert")).to_contain_text("API key")
+        page.get_by_role("button", name="Keys").click()
+        dialog.get_by_label("API key").fill(key)
+        page.keyboard.press("Enter")
+        ask(opened, "hello")
+        expect(page.get_by_role("article", name="Answer of mock")).to_have_attribute("aria-busy", "false")
+        expect(page.get_by_role("alert")).not_to_be_visible()
         assert page.context.cookies() == []
         assert page.evaluate("localStorage.length") == 0
-        assert page.evaluate("Object.keys(sessionStorage)") == ["xylem.admin-key"]
+        assert sorted(page.evaluate("Object.keys(sessionStorage)")) == ["xylem.admin-key", "xylem.api-key"]
         # The browser itself reports each refusal.
         opened.wrong[:] = [said for said in opened.wrong if "401" not in said and "403" not in said]
+
+
+def test_a_live_list_of_batches_ends_with_its_key(served: Stack, locked: str) -> None:
+    """It was open when the key was revoked."""
+    headers = {"authorization": f"Bearer {create(served, [locked], 'bob')}", "accept": "text/event-stream"}
+    with httpx.stream("GET", f"{locked}/v1/batches", headers=headers, timeout=60) as live:
+        lines = live.iter_lines()
+        assert json.loads(next(lines).removeprefix("data: "))["data"] == []
+        assert xylem(served, "keys", "revoke", "bob").returncode == 0
+        told = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    assert told[-1]["error"]["code"] == "invalid_api_key"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -318,7 +343,7 @@ def test_each_page_is_for_everybody(browser: Browser, served: Stack, scheme: Any
             page.get_by_role("link", name=link).click()
             expect(page).to_have_title(f"{link} · Xylem")
             if path != "/console":
-                expect(page.locator(".card, .hint").first).to_be_visible()
+                expect(page.locator(".card:visible, .batches > .hint:visible").first).to_be_visible()
             assert serious_faults(page) == []
             assert page.evaluate("document.documentElement.scrollWidth") <= width, path
         page.get_by_role("button", name="Keys").click()

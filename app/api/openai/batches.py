@@ -59,6 +59,8 @@ async def show_all(request: Request) -> dict[str, Any] | Response:
     owner = state.api_keys.owner(request.scope)
 
     async def look() -> dict[str, Any]:
+        if state.settings.require_keys:
+            state.api_keys.check(request.scope)  # it may have been revoked since the stream began
         found, more = await state.batch_store.owned(owner, query.after or "", query.limit)
         return listed([as_object(batch) for batch in found], more=more)
 

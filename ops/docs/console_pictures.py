@@ -47,7 +47,7 @@ def fleet(directory: Path) -> Iterator[Stack]:
 @contextmanager
 def load(s: Stack) -> Iterator[None]:
     """Chats with one beginning, until the end."""
-    over = threading.Event()
+    over, http = threading.Event(), httpx.Client(base_url=s.url, timeout=120, limits=httpx.Limits(max_connections=None))
 
     def ask(number: int) -> None:
         model = ("chat", "large")[number % 2]
@@ -55,7 +55,7 @@ def load(s: Stack) -> Iterator[None]:
             asked = _QUESTIONS[number % len(_QUESTIONS)]
             messages = [{"role": "system", "content": _HANDBOOK}, {"role": "user", "content": asked * (1 + number % 9)}]
             body = {"model": model, "messages": messages, "max_tokens": 120}
-            httpx.post(f"{s.url}/v1/chat/completions", json=body, timeout=120)
+            http.post("/v1/chat/completions", json=body)
 
     askers = [threading.Thread(target=ask, args=(number,)) for number in range(18)]
     for asker in askers:
@@ -66,6 +66,7 @@ def load(s: Stack) -> Iterator[None]:
         over.set()
         for asker in askers:
             asker.join()
+        http.close()
 
 
 def play(page: Page) -> None:
@@ -89,7 +90,7 @@ def fleet_page(page: Page) -> None:
     page.wait_for_timeout(3000)  # speeds are measured
     page.evaluate("window.scrollTo(0, 0)")
     busy = "card => !card.querySelector('.figure').textContent.startsWith('0 of')"
-    page.wait_for_function(f"() => [...document.querySelectorAll('.card')].filter({busy}).length > 2")
+    page.wait_for_function(f"() => [...document.querySelectorAll('.card')].filter({busy}).length > 1")
 
 
 def way(s: Stack, page: Page) -> None:

@@ -306,6 +306,8 @@ def test_keys_are_asked_for_and_kept_in_the_tab_only(browser: Browser, served: S
         page.get_by_role("button", name="Keys").click()
         dialog.get_by_label("API key").fill(key)
         page.keyboard.press("Enter")
+        expect(dialog).not_to_be_visible()
+        expect(page.get_by_label("Model")).to_have_value("mock")
         ask(opened, "hello")
         expect(page.get_by_role("article", name="Answer of mock")).to_have_attribute("aria-busy", "false")
         expect(page.get_by_role("alert")).not_to_be_visible()

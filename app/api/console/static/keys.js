@@ -34,7 +34,9 @@ function build() {
       h("button", { type: "button", class: "primary", onclick: () => save({ api, admin }) }, "Use these keys"),
       h("button", { type: "button", onclick: () => element.close() }, "Cancel")));
   element.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && event.target.tagName === "INPUT") save({ api, admin });
+    if (event.key !== "Enter" || event.target.tagName !== "INPUT") return;
+    event.preventDefault(); // or it would press the button that gets the focus back
+    save({ api, admin });
   });
   document.body.append(element);
   return { element, why, api, admin };

@@ -14,7 +14,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu)
 
-.PHONY: help run test check docs chaos soak upgrade media tiers nodes helm images fuzz clients bench lock lint-docker clean
+.PHONY: help run test check docs chaos soak upgrade media tiers nodes helm images fuzz clients bench pictures lock lint-docker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -74,6 +74,10 @@ clients: .venv/.dev ## unmodified clients from PyPI and npm against a mock engin
 
 bench: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## NAME=serve [QUICK=1]: measure, print a table and one line of JSON
 	@$(BIN)/python -m ops.bench.$(NAME)
+
+pictures: .venv/.dev ## the guide's pictures of the console, from Chromium and a simulated fleet: two minutes
+	@ops/test-servers.sh
+	@$(BIN)/python -m ops.docs.console_pictures
 
 lock: .venv/.dev ## resolve requirements/*.txt anew from pyproject.toml
 	$(UV_COMPILE) --extra cpu $(CPU_TORCH) --excludes requirements/cpu-excludes.txt -o requirements/cpu.txt

@@ -128,6 +128,7 @@ class Settings(BaseSettings):
     # The key of the endpoints under /admin. Without one they answer on loopback only, so set one behind a proxy.
     admin_key: Annotated[SecretStr, Field(min_length=1)] | None = None
     require_keys: bool = False  # whether clients need an API key, as `xylem keys` makes them
+    console: bool = True  # whether the API has the console, pages for a browser, at /console
     # Origins whose web pages may send requests, besides our own: `https://app.example,http://localhost:3000`; `*`: all.
     allowed_origins: Annotated[frozenset[str], NoDecode, _ORIGINS] = _NONE
     # Host names that requests may name, besides loopback's, such as `api.example`; `*`: any. They are checked if some

@@ -13,6 +13,8 @@ from fastapi import FastAPI
 
 from app.api.anthropic import routes as messages
 from app.api.api_keys import ApiKeys
+from app.api.console import routes as fleet
+from app.api.console.assets import console
 from app.api.http import error_responses as failure
 from app.api.http.answer_schemas import Refusal
 from app.api.http.document import documented
@@ -127,9 +129,11 @@ def create_app(settings: Settings | None = None) -> FastPath:
     for part in (
         completions, stored_chats, derived_routes, responses, conversation_routes, messages, encodings, images, videos,
         transcriptions,
-        files, batches, tokens, health, admin, loras, pool_state, prefixes,
+        files, batches, tokens, health, admin, loras, pool_state, prefixes, fleet,
     ):  # fmt: skip
         app.include_router(part.router)
+    if settings.console:
+        app.include_router(console())
     handlers: dict[str, Handler] = {
         CHAT.path: partial(completions.handle, CHAT),
         TEXT.path: partial(completions.handle, TEXT),

@@ -82,6 +82,8 @@ def _welcome(settings: Settings, flower_port: int, names: Mapping[str, Task], lo
     url, redis_url = stack.base_url(settings), without_password(settings.redis_url)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("API", f"{url}/v1")
+    if settings.console:
+        table.add_row("console", f"{url}/console")
     table.add_row("docs", f"{url}/docs")
     table.add_row("Flower", f"http://127.0.0.1:{flower_port}")
     table.add_row("Redis", redis_url)

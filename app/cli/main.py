@@ -16,6 +16,7 @@ from app.cli.planner import planner
 from app.cli.record import record
 from app.cli.replay import replay
 from app.cli.report import log_to_stderr
+from app.cli.top import top
 from app.cli.up import up
 from app.cli.worker import worker
 
@@ -46,6 +47,7 @@ def _options(
 
 cli.command()(up)
 cli.command()(chat)
+cli.command()(top)
 cli.command()(doctor)
 cli.command()(api)
 cli.command()(pull)

@@ -14,7 +14,7 @@ from app.dispatch.attempt_log import AttemptLog
 from app.dispatch.event_queue import EventQueue
 from app.errors import XylemError
 from app.ids import HOME, CellId, PoolId, WorkerId
-from app.kv.blocks import prompt_hashes
+from app.kv.blocks import HASH_BYTES, prompt_hashes
 from app.messages import Adapter, Delta, Event, Job, KvHandle, PartialOutput, StageKind, Timing
 from app.pools import Routing
 from app.routing.candidates import Decision
@@ -54,6 +54,14 @@ class ChoiceOutput(Struct, gc=False):
         self.weights = delta.weights
         if delta.finish is not None:
             self.finished = True
+
+
+class PlacedPrompt(Struct, frozen=True):
+    """What placing needed of a prompt."""
+
+    pool: PoolId
+    block_size: int
+    blocks: bytes  # packed hashes of its first blocks
 
 
 class State(StrEnum):
@@ -290,6 +298,13 @@ class InFlight:
             known = prompt_hashes(self.context, block_size, job.cache_salt, job.adapter, weights, job.media)
             self._hashes[block_size, weights] = known
         return known
+
+    def as_placed(self, most: int) -> PlacedPrompt | None:
+        """With up to `most` blocks; None: it is on no worker, or leaves no KV."""
+        if not self._hashes or not self.job.stages:
+            return None
+        (size, _weights), blocks = next(iter(self._hashes.items()))
+        return PlacedPrompt(self.job.stages[-1].pool, size, blocks[: most * HASH_BYTES])
 
     def rules(self, routing: Routing) -> Routing:
         return routing.model_copy(update=dict(self.wishes.rules)) if self.wishes.rules else routing

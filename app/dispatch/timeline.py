@@ -1,15 +1,18 @@
 """When each stage of a request began and ended."""
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from app.dispatch.inflight import InFlight
+from app.dispatch.inflight import InFlight, PlacedPrompt
 from app.ids import KeyId, RequestId
 from app.messages import Timing
+
+_PROMPTS, _BLOCKS = 512, 256  # what is remembered of placed prompts, and of each: at most a megabyte
 
 
 class Timeline(Struct, frozen=True):
@@ -62,6 +65,7 @@ class Timelines:
 
     def __init__(self, most: int = 4096) -> None:
         self._most = most
+        self.placed: deque[PlacedPrompt] = deque(maxlen=_PROMPTS)  # of the last requests that ended
         self._running: dict[RequestId, tuple[KeyId, Sequence[InFlight]]] = {}
         self._seen: OrderedDict[RequestId, tuple[KeyId, list[Timeline]]] = OrderedDict()
 
@@ -74,10 +78,21 @@ class Timelines:
         return ((request, prompts) for request, (_key, prompts) in self._running.items())
 
     def ended(self, request: RequestId, key: KeyId, prompts: list[Timeline]) -> None:
-        self._running.pop(request, None)
+        _, in_flight = self._running.pop(request, (key, ()))
+        self.placed.extend([placed for inflight in in_flight if (placed := inflight.as_placed(_BLOCKS))])
         self._seen[request] = key, prompts
         if len(self._seen) > self._most:
             self._seen.popitem(last=False)
+
+    def recent(self, most: int) -> list[dict[str, Any]]:
+        """The newest requests, running ones before those that have ended, without prompt or answer."""
+        running = [
+            {"id": request, "pool": prompts[0].groups[0][0], **_under_way(prompts[0])}
+            for request, (_key, prompts) in islice(reversed(self._running.items()), most)
+            if prompts
+        ]
+        ended = islice(reversed(self._seen.items()), most - len(running))
+        return running + [{"id": request, **_in_short(prompts)} for request, (_key, prompts) in ended if prompts]
 
     def show(self, request: RequestId, key: KeyId | None) -> dict[str, Any] | None:
         """The timeline without prompt or answer; None if unknown. `key`: its API key; None: of any key."""
@@ -101,6 +116,23 @@ def _under_way(inflight: InFlight) -> dict[str, Any]:
         "workers": [worker for worker, _ in inflight.workers()],
         "prompt_tokens": len(inflight.job.prompt),
         "answer_tokens": sum(len(out.tokens) for out in inflight.out),
+    }
+
+
+def _in_short(prompts: Sequence[Timeline]) -> dict[str, Any]:
+    """A request that has ended; times as `_shown` has them, of its first prompt."""
+    seen = prompts[0]
+    first = seen.timings[0].first if seen.timings else 0.0
+    return {
+        "model": seen.model,
+        "outcome": seen.outcome,
+        "arrived": seen.arrived,
+        "prompts": len(prompts),
+        "prompt_tokens": seen.prompt_tokens,
+        "attempts": seen.attempts,
+        "workers": [timing.worker for timing in seen.timings],
+        "first_token_s": round(first - seen.arrived, 6) if first else None,
+        "ended_s": round(seen.ended - seen.arrived, 6),
     }
 
 

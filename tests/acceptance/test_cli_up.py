@@ -49,6 +49,10 @@ def test_up_serves_chats_and_stops_on_ctrl_c(system: System) -> None:
     assert ready["workers"] == {"mock": 2}
     assert httpx.get(f"http://127.0.0.1:{system.flower_port}/healthcheck").is_success
 
+    console = f"http://127.0.0.1:{system.port}/console"
+    assert console in system.output.read_text()
+    assert "Xylem" in httpx.get(console).text
+
     (line,) = (line for line in system.output.read_text().splitlines() if line.startswith("curl"))
     streamed = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=True).stdout
     assert streamed.rstrip().endswith("data: [DONE]")

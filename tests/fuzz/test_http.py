@@ -86,6 +86,7 @@ WITH_BODY = [
 ]  # fmt: skip
 WITHOUT = [
     ("get", "/admin/loras", 1), ("delete", "/admin/loras/{name}", 20),
+    ("get", "/admin/fleet", 1), ("get", "/admin/fleet/prefixes", 1),
     ("get", "/admin/prefixes", 1), ("delete", "/admin/prefixes/{prefix}", 20),
     ("get", "/admin/pools/{pool}/limits", 10), ("get", "/admin/pools/{pool}/state", 5),
     ("post", "/admin/pools/{pool}/clear_kv_blocks", 10),

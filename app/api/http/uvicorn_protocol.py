@@ -116,6 +116,12 @@ class DirectWriter:
 
 
 class DirectProtocol(HttpToolsProtocol):
+    stopping: ClassVar[asyncio.Event] = asyncio.Event()  # set when the server stops: a stream without an end has to end
+
+    def shutdown(self) -> None:
+        self.stopping.set()
+        super().shutdown()
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """As uvicorn's, without the two addresses: nothing uses them, and asking for them takes longer than a token."""
         self.connections.add(self)

@@ -7,7 +7,10 @@ from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
+from starlette.responses import Response
 
+from app.api.http.headers import events_wanted
+from app.api.http.live_stream import AS_EVENTS, LiveStream
 from app.api.http.request_body import read_short
 from app.api.openai.files import listed
 from app.api.state import state_of
@@ -48,13 +51,20 @@ async def create(request: Request) -> dict[str, Any]:
     return as_object(await state.batch_store.create(order))
 
 
-@router.get(PATH, openapi_extra=BatchesQuery.openapi())
-async def show_all(request: Request) -> dict[str, Any]:
-    """The client's batches, the newest first."""
+@router.get(PATH, openapi_extra=BatchesQuery.openapi(), response_model=dict[str, Any], responses=AS_EVENTS)
+async def show_all(request: Request) -> dict[str, Any] | Response:
+    """The client's batches, the newest first. With `Accept: text/event-stream` again whenever one has changed."""
     state = state_of(request)
     query = parse(BatchesQuery, orjson.dumps(dict(request.query_params)))
-    found, more = await state.batch_store.owned(state.api_keys.owner(request.scope), query.after or "", query.limit)
-    return listed([as_object(batch) for batch in found], more=more)
+    owner = state.api_keys.owner(request.scope)
+
+    async def look() -> dict[str, Any]:
+        if state.settings.require_keys:
+            state.api_keys.check(request.scope)  # it may have been revoked since the stream began
+        found, more = await state.batch_store.owned(owner, query.after or "", query.limit)
+        return listed([as_object(batch) for batch in found], more=more)
+
+    return LiveStream(look) if events_wanted(request.scope) else await look()
 
 
 @router.get(f"{PATH}/{{batch}}")

@@ -1,0 +1,1 @@
+"""The console: pages for a browser, and what they show of the fleet."""

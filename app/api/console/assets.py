@@ -1,0 +1,64 @@
+"""The files of the console, read once: they need no internet, no build, and no key, since they show nothing."""
+
+import hashlib
+from importlib.resources import files
+from typing import NamedTuple
+
+from fastapi import APIRouter, HTTPException, Request
+from starlette.responses import Response
+
+_HEADERS = {
+    # Nothing from elsewhere, nothing inline, no frame around it. Pictures of chats are data: and blob: URLs.
+    "content-security-policy": (
+        "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-cache",  # it asks each time, and gets a 304: no page has parts of two versions
+}
+_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_PAGES = ("", "/fleet", "/batches")  # one document: the browser shows the page of its address
+
+
+class _Asset(NamedTuple):
+    body: bytes
+    kind: str
+    etag: str
+
+    def response(self, request: Request) -> Response:
+        headers = {**_HEADERS, "etag": self.etag}
+        if self.etag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        return Response(self.body, media_type=self.kind, headers=headers)
+
+
+def _read() -> dict[str, _Asset]:
+    found = {}
+    for file in (files(__package__) / "static").iterdir():
+        _, dot, ending = file.name.rpartition(".")
+        if kind := _KINDS.get(dot + ending):
+            body = file.read_bytes()
+            found[file.name] = _Asset(body, kind, f'"{hashlib.sha256(body).hexdigest()[:16]}"')
+    return found
+
+
+def console() -> APIRouter:
+    """The routes of the console's files, below /console."""
+    assets = _read()
+    router = APIRouter(prefix="/console", include_in_schema=False)
+
+    async def page(request: Request) -> Response:
+        return assets["index.html"].response(request)
+
+    for path in _PAGES:
+        router.add_api_route(path, page)
+
+    @router.get("/static/{name}")
+    async def asset(request: Request, name: str) -> Response:
+        if name not in assets:
+            raise HTTPException(404)
+        return assets[name].response(request)
+
+    return router

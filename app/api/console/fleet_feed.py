@@ -1,0 +1,68 @@
+"""What this process knows of the fleet, read from Redis for all who watch together."""
+
+import asyncio
+import time
+from typing import Any
+
+from app.api.console.fleet_view import fleet_view
+from app.api.state import ApiState
+from app.dispatch.loads import entries
+from app.kv.prefix_index import packed
+from app.messages import Lease
+from app.store import clock
+
+_EVERY_S, _EVERY_S_PER_WORKER = 0.9, 0.01  # at most: of many workers, reading and showing them takes longer
+_RECENT = 20  # requests
+
+
+class FleetFeed:
+    """Reads nothing while nobody watches."""
+
+    def __init__(self) -> None:
+        self._reading = asyncio.Lock()
+        self._due = 0.0  # monotonic
+        self._seen: dict[str, Any] = {}
+
+    async def now(self, state: ApiState) -> dict[str, Any]:
+        """The fleet as of about a second ago. Raises: StoreDown."""
+        async with self._reading:
+            if time.monotonic() >= self._due:
+                self._seen = await _read(state)
+                workers = sum(len(pool["workers"]) for pool in self._seen["pools"])
+                self._due = time.monotonic() + max(_EVERY_S, _EVERY_S_PER_WORKER * workers)
+        return self._seen
+
+
+async def _read(state: ApiState) -> dict[str, Any]:
+    """Raises: StoreDown."""
+    pools = list(state.pools)
+    leases = await state.fleet.live(pools)
+    groups = await state.wire.execute([("HVALS", state.keys.loads(pool)) for pool in pools])
+    loads = {place: entry for pool in groups for group in pool for place, entry in entries(group).items()}
+    return {
+        "at": round(clock.now(), 1),
+        "replica": state.dispatcher.api,
+        "in_flight": len(state.dispatcher.in_flight),
+        "held": state.dispatcher.placer.held,
+        "pools": fleet_view(state.pools, leases, loads, await _cached(state, leases)),
+        "requests": [_with_model(state, one) for one in state.dispatcher.timelines.recent(_RECENT)],
+    }
+
+
+def _with_model(state: ApiState, request: dict[str, Any]) -> dict[str, Any]:
+    """One that runs has a pool only."""
+    return request if "model" in request else {**request, "model": state.pools[request["pool"]].model}
+
+
+async def _cached(state: ApiState, leases: list[Lease]) -> dict[int, int] | None:
+    """How many blocks each KV cache has; None: the index is away."""
+    wanted = {pool: [n for lease in leases if lease.worker.pool == pool for n in lease.caches] for pool in state.pools}
+    wanted = {pool: numbers for pool, numbers in wanted.items() if numbers}
+    asked = [("HMGET", state.keys.cached(pool)[1], *map(packed, numbers)) for pool, numbers in wanted.items()]
+    if not asked:
+        return {}
+    counts = await state.fleet.index.ask(asked)
+    if counts is None:
+        return None
+    pairs = zip(wanted.values(), counts, strict=True)
+    return {n: int(count or 0) for numbers, found in pairs for n, count in zip(numbers, found, strict=True)}

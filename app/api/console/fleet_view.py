@@ -1,0 +1,77 @@
+"""The fleet as the console and `xylem top` show it: pools, their workers, and what these hold. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import asdict
+
+from app.dispatch.loads import ENTRY, NOTHING
+from app.ids import PoolId, place_id
+from app.messages import Lease
+from app.pools import Pool
+from app.worker_metrics import worker_state
+
+
+def fleet_view(
+    pools: Mapping[PoolId, Pool],
+    leases: Sequence[Lease],
+    loads: Mapping[bytes, bytes],
+    cached: Mapping[int, int] | None,
+) -> list[dict[str, Any]]:
+    """`loads`: what is reserved, by place. `cached`: blocks in the prefix index, by KV cache; None: it is away."""
+    return [
+        {
+            "pool": name,
+            "model": pool.model,
+            "engine": pool.engine,
+            "role": pool.role,
+            "task": pool.task,
+            "workers": sorted(
+                (_worker(lease, loads, cached) for lease in leases if lease.worker.pool == name),
+                key=lambda worker: str(worker["id"]),
+            ),
+        }
+        for name, pool in pools.items()
+    ]
+
+
+def _worker(lease: Lease, loads: Mapping[bytes, bytes], cached: Mapping[int, int] | None) -> dict[str, Any]:
+    worker, load, ranks = lease.worker, lease.load, lease.worker.ranks
+    return {
+        "id": worker.id,
+        "host": worker.host,
+        "engine": f"{worker.engine} {worker.engine_version}".strip(),
+        "state": worker_state(lease.state, draining=lease.draining),
+        "weights": lease.state.weights,
+        "ranks": ranks,
+        "adapters": list(worker.adapters),
+        "seats": worker.max_running * ranks,
+        "running": load.running,
+        "waiting": load.waiting,
+        "aside": load.aside,
+        "block_size": worker.block_size,
+        "blocks": {
+            "total": worker.total_blocks * ranks,
+            "held": load.used_blocks,
+            "lent": load.lent_blocks,
+            "cached": None if cached is None or not worker.kv_events else sum(cached.get(n, 0) for n in lease.caches),
+        },
+        "reserved": _reserved(lease, loads),
+        "speeds": asdict(lease.speeds),
+    }
+
+
+def _reserved(lease: Lease, loads: Mapping[bytes, bytes]) -> dict[str, int]:
+    """The requests that were placed there and have not ended, as routing counts them, of all its ranks."""
+    sums = [0] * 7
+    for rank in range(lease.worker.ranks):
+        entry = loads.get(place_id(lease.worker.id, rank).encode(), NOTHING)
+        sums = [a + b for a, b in zip(sums, ENTRY.unpack(entry)[:7], strict=True)]
+    requests, blocks, tokens, waiting, pulls, aside, _aside_blocks = sums
+    return {
+        "requests": requests + aside,
+        "blocks": blocks,
+        "without_first_token": waiting,
+        "tokens_to_compute": tokens,
+        "blocks_to_pull": pulls,
+    }

@@ -1,0 +1,102 @@
+"""The prefixes that the latest prompts have in common, as a tree, and which caches have them."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from msgspec import Struct
+
+from app.api.state import ApiState
+from app.ids import PlaceId, PoolId, place_id
+from app.kv.blocks import HASH_BYTES, common_blocks
+from app.kv.prefix_index import packed
+from app.messages import Lease
+
+_CHILDREN, _DEPTH = 6, 4  # of the tree that is shown
+
+
+class Node(Struct, frozen=True):
+    """A prefix that two prompts or more have in common, and longer ones that some of these have."""
+
+    last: bytes  # the hash of its last block, which stands for all before it, too
+    blocks: int  # from the prompts' beginning on
+    prompts: int
+    longer: Sequence["Node"]
+
+    def all(self) -> Iterator["Node"]:
+        yield self
+        for node in self.longer:
+            yield from node.all()
+
+
+def tree(prompts: Sequence[bytes], begun: int = 0, depth: int = _DEPTH) -> list[Node]:
+    """The hottest prefixes of these prompts (packed block hashes) that all have their first `begun` blocks in common.
+
+    Hot is what saves most: the prompts that have it, times its blocks.
+    """
+    if not depth:
+        return []
+    at = begun * HASH_BYTES
+    longer = sorted(prompt for prompt in prompts if len(prompt) > at)
+    found = []
+    for _, group in groupby(longer, lambda prompt: prompt[at : at + HASH_BYTES]):
+        alike = list(group)
+        if len(alike) > 1:
+            blocks = common_blocks(alike[0], alike[-1])  # sorted: what these two share, all do
+            last = alike[0][(blocks - 1) * HASH_BYTES : blocks * HASH_BYTES]
+            found.append(Node(last, blocks, len(alike), tree(alike, blocks, depth - 1)))
+    return sorted(found, key=lambda node: -node.prompts * node.blocks)[:_CHILDREN]
+
+
+async def prefixes_now(state: ApiState) -> list[dict[str, Any]]:
+    """Of each pool that has had prompts lately. Raises: StoreDown."""
+    placed = list(state.dispatcher.timelines.placed)
+    shown = []
+    for pool in dict.fromkeys(one.pool for one in placed):
+        size = state.pools[pool].block_size
+        prompts = [one.blocks for one in placed if (one.pool, one.block_size) == (pool, size)]
+        trees = tree(prompts)
+        places = await _places(state, pool, [node for root in trees for node in root.all()])
+        shown.append(
+            {
+                "pool": pool,
+                "prompts": len(prompts),
+                "block_size": size,
+                "prefixes": [_shown(root, size, places) for root in trees],
+            }
+        )
+    return shown
+
+
+async def _places(state: ApiState, pool: PoolId, nodes: Sequence[Node]) -> dict[bytes, list[PlaceId]] | None:
+    """Where each prefix is cached as a whole; None: the index is away, or the engines tell it nothing."""
+    leases = await state.fleet.live([pool])
+    if not nodes or not all(lease.worker.kv_events for lease in leases):
+        return None
+    hashes = [node.last for node in nodes]
+    reply = await state.fleet.index.ask([("HMGET", state.keys.cached(pool)[0], *hashes)])
+    if reply is None:
+        return None
+    caches = _by_number(leases)
+    return {last: _named(held or b"", caches) for last, held in zip(hashes, reply[0], strict=True)}
+
+
+def _by_number(leases: Sequence[Lease]) -> dict[bytes, PlaceId]:
+    return {
+        packed(number): place_id(lease.worker.id, rank) for lease in leases for rank, number in enumerate(lease.caches)
+    }
+
+
+def _named(held: bytes, caches: dict[bytes, PlaceId]) -> list[PlaceId]:
+    numbers = (held[i : i + 4] for i in range(0, len(held), 4))
+    return [caches[number] for number in numbers if number in caches]
+
+
+def _shown(node: Node, size: int, places: dict[bytes, list[PlaceId]] | None) -> dict[str, Any]:
+    return {
+        "digest": node.last.hex(),
+        "tokens": node.blocks * size,
+        "prompts": node.prompts,
+        "places": None if places is None else places[node.last],
+        "longer": [_shown(one, size, places) for one in node.longer],
+    }

@@ -1,0 +1,33 @@
+"""What the console and `xylem top` show of the fleet, for operators."""
+
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app.api.console.fleet_feed import FleetFeed
+from app.api.console.prefix_view import prefixes_now
+from app.api.http.headers import events_wanted
+from app.api.http.live_stream import AS_EVENTS, LiveStream
+from app.api.operations.admin import Admin
+
+router = APIRouter(prefix="/admin/fleet", tags=["admin"])
+_FEED = FleetFeed()
+
+
+@router.get("", response_model=dict[str, Any], responses=AS_EVENTS)
+async def fleet(request: Request, state: Admin) -> dict[str, Any] | Response:
+    """Pools and workers now: seats, KV blocks, what is queued, speeds; and this replica's latest requests.
+
+    With `Accept: text/event-stream` it comes again about once a second; of hundreds of workers less often.
+    """
+    if events_wanted(request.scope):
+        return LiveStream(partial(_FEED.now, state))
+    return await _FEED.now(state)
+
+
+@router.get("/prefixes")
+async def prefixes(state: Admin) -> dict[str, Any]:
+    """What the latest prompts of this replica have in common, as digests and counts, and which caches have it."""
+    return {"pools": await prefixes_now(state)}

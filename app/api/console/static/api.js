@@ -1,0 +1,67 @@
+// Requests to this server, with the keys that were entered, and streams of events.
+
+import { askForKeys, authorisation } from "./keys.js";
+
+const AGAIN_MS = 2000;
+
+/** The server refused. */
+export class ApiError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** The response. `kind`: whose key: "api" or "admin". Throws: ApiError; TypeError without a connection. */
+export async function ask(path, { kind = "api", json, headers = {}, ...options } = {}) {
+  const body = json === undefined ? {} : { method: "POST", body: JSON.stringify(json) };
+  const typed = json === undefined ? {} : { "content-type": "application/json" };
+  const response = await fetch(path, { ...body, ...options, headers: { ...typed, ...authorisation(kind), ...headers } });
+  if (response.ok) return response;
+  const said = await response.json().catch(() => null);
+  const message = said?.error?.message ?? `The server answered ${response.status}.`;
+  if (response.status === 401 || (response.status === 403 && kind === "admin")) askForKeys(message);
+  throw new ApiError(response.status, message);
+}
+
+/** The JSON of an answer. */
+export const read = async (path, options) => (await ask(path, options)).json();
+
+/** The data of a response's server-sent events, parsed. Throws: ApiError, if one tells an error. */
+export async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  try {
+    for (let { done, value } = await reader.read(); !done; { done, value } = await reader.read()) {
+      text += value;
+      const ended = text.split("\n\n");
+      text = ended.pop();
+      for (const event of ended) {
+        const data = event.split("\n").filter((line) => line.startsWith("data: ")).map((line) => line.slice(6)).join("\n");
+        if (!data || data === "[DONE]") continue;
+        const told = JSON.parse(data);
+        if (told.error) throw new ApiError(response.status, told.error.message);
+        yield told;
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+/** Calls `show` with each event, and connects again, until `signal` says to stop. `failed`: with "" when it goes on.
+ *  A refusal for want of a key ends it: the keys' event begins it anew. */
+export async function watch(path, { kind, signal, show, failed }) {
+  while (!signal.aborted) {
+    try {
+      const response = await ask(path, { kind, signal, headers: { accept: "text/event-stream" } });
+      failed("");
+      for await (const now of events(response)) show(now);
+    } catch (error) {
+      if (signal.aborted) return;
+      failed(error instanceof ApiError ? error.message : "The server does not answer. Trying again.");
+      if (error.status === 401 || error.status === 403) return;
+    }
+    await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
+  }
+}

@@ -1,0 +1,50 @@
+// Which page is shown. A page keeps its state while another one is: a chat, say. `show` and `hide` begin and end what
+// it reads live.
+
+import { problem } from "./dom.js";
+import { askForKeys } from "./keys.js";
+import { page as play } from "./play.js";
+
+const PAGES = {
+  "/console": { title: "Play", load: async () => play },
+  "/console/fleet": { title: "Fleet", load: async () => (await import("./fleet.js")).page },
+  "/console/batches": { title: "Batches", load: async () => (await import("./batches.js")).page },
+};
+const main = document.getElementById("main");
+const made = new Map();
+let shown = null;
+
+async function show(path) {
+  const wanted = path.replace(/\/$/, "");
+  const { title, load } = PAGES[wanted] ?? PAGES["/console"];
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.pathname === wanted) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = `${title} · Xylem`;
+  const make = await load();
+  if (!made.has(wanted)) made.set(wanted, make());
+  const page = made.get(wanted);
+  if (page === shown) return;
+  shown?.hide();
+  problem("");
+  shown = page;
+  main.replaceChildren(page.element);
+  page.show();
+}
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("header a");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey || !PAGES[link.pathname]) return;
+  event.preventDefault();
+  if (link.pathname !== location.pathname) history.pushState(null, "", link.pathname);
+  show(link.pathname).then(() => main.focus());
+});
+window.addEventListener("popstate", () => show(location.pathname));
+window.addEventListener("xylem-keys", () => {
+  problem("");
+  shown?.hide();
+  shown?.show();
+});
+document.getElementById("keys").addEventListener("click", () => askForKeys());
+show(location.pathname);

@@ -1,0 +1,53 @@
+// Fleet: pools and workers live, the latest requests, and the prefixes that they share.
+
+import { watch } from "./api.js";
+import { legend } from "./bars.js";
+import { h, keyed, problem, say } from "./dom.js";
+import { prefixes } from "./prefixes.js";
+import { requests } from "./requests.js";
+import { workerCard } from "./worker.js";
+
+const BARS = [["held", "held by requests"], ["lent", "of these lent to decode workers"], ["cached", "cached"],
+  ["aside", "requests that give way"]];
+
+export function page() {
+  const summary = h("p", { class: "hint" }, "Waiting for the fleet …");
+  const pools = h("div", { class: "pools" });
+  const latest = requests();
+  const shared = prefixes();
+  const element = h("div", { class: "fleet" }, h("h1", {}, "Fleet"), summary, legend(BARS), pools, latest.element, shared.element);
+  let watching = null;
+
+  function update(now) {
+    const workers = now.pools.reduce((sum, pool) => sum + pool.workers.length, 0);
+    say(summary, `${workers} workers in ${now.pools.length} pools. This API replica, ${now.replica}, has ${now.in_flight} requests, `
+      + `${now.held} of them held until there is room.`);
+    keyed(pools, now.pools, (pool) => pool.pool, poolSection);
+    latest.update(now.requests);
+  }
+
+  return {
+    element,
+    show() {
+      watching = new AbortController();
+      watch("/admin/fleet", { kind: "admin", signal: watching.signal, show: update, failed: problem });
+    },
+    hide: () => watching?.abort(),
+  };
+}
+
+function poolSection({ pool: name }) {
+  const id = `pool-${name}`;
+  const about = h("p", { class: "hint" });
+  const cards = h("ul", { class: "cards" });
+  const element = h("section", { "aria-labelledby": id }, h("h2", { id }, name), about, cards);
+  return {
+    element,
+    update(pool) {
+      const does = { both: "prefill and decode", prefill: "prefill", decode: "decode", encode: "pictures encoded for others" };
+      say(about, `${pool.model} on ${pool.engine}: ${pool.task === "generate" ? (does[pool.role] ?? pool.role) : pool.task}`
+        + (pool.workers.length ? "." : ". No worker is live."));
+      keyed(cards, pool.workers, (worker) => worker.id, workerCard);
+    },
+  };
+}

@@ -1,0 +1,28 @@
+// The models that Play can talk to.
+
+import { read } from "./api.js";
+import { h } from "./dom.js";
+
+const PLAYED = { generate: "chat", image: "pictures" };
+
+export function modelPicker(changed) {
+  const select = h("select", { id: "model", onchange: () => changed(current()) });
+  const hint = h("p", { class: "hint", id: "model-hint" });
+  select.setAttribute("aria-describedby", "model-hint");
+  let cards = [];
+
+  const current = () => cards.find((card) => card.id === select.value) ?? null;
+
+  async function load() {
+    const { data } = await read("/v1/models");
+    cards = data.filter((card) => card.task in PLAYED);
+    const before = select.value;
+    select.replaceChildren(...cards.map((card) => h("option", { value: card.id }, card.id)));
+    if (cards.some((card) => card.id === before)) select.value = before;
+    const others = data.length - cards.length;
+    hint.textContent = others ? `${others} more make no chats and no pictures.` : "";
+    changed(current());
+  }
+
+  return { element: h("div", {}, h("label", { for: "model" }, "Model"), select, hint), load, current };
+}

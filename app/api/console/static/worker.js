@@ -1,0 +1,73 @@
+// A worker's card.
+
+import { setStack, stack } from "./bars.js";
+import { h, say } from "./dom.js";
+import { bytes, compact, count, percent, seconds } from "./format.js";
+
+export function workerCard({ id }) {
+  const state = h("span", { class: "state" });
+  const host = h("p", { class: "hint" });
+  const seats = meter("Seats");
+  const blocks = meter("KV blocks held");
+  const cached = meter("KV blocks cached");
+  const facts = h("dl", { class: "figures" });
+  const element = h("li", { class: "card" },
+    h("div", { class: "row" }, h("h3", {}, id), state), host, seats.element, blocks.element, cached.element, facts);
+  return {
+    element,
+    update(worker) {
+      say(state, worker.state);
+      state.className = `state ${worker.state}`;
+      say(host, `${worker.host}, ${worker.engine}${worker.ranks > 1 ? `, ${worker.ranks} ranks` : ""}`
+        + `${worker.weights ? `, weights ${worker.weights}` : ""}${worker.adapters.length ? `, ${worker.adapters.length} adapters` : ""}`);
+      showSeats(seats, worker);
+      if (worker.blocks.total > 1) showBlocks(blocks, cached, worker.blocks); // painters have none
+      showFacts(facts, worker);
+    },
+  };
+}
+
+function meter(name) {
+  const value = h("span", { class: "figure" });
+  const bar = stack([], name);
+  return { element: h("div", { class: "meter", $hidden: true }, h("div", { class: "row" }, h("span", {}, name), value), bar), value, bar, name };
+}
+
+function show(meter, text, parts) {
+  meter.element.hidden = false;
+  say(meter.value, text);
+  setStack(meter.bar, parts, `${meter.name}: ${text}`);
+}
+
+function showSeats(meter, { running, waiting, aside, seats }) {
+  const whole = Math.max(seats, running);
+  const others = running - Math.min(aside, running);
+  show(meter, `${count(running)} of ${count(seats)}${waiting ? `, ${count(waiting)} waiting` : ""}`,
+    [{ kind: "held", share: others / whole }, { kind: "aside", share: (running - others) / whole }]);
+}
+
+function showBlocks(held, cached, { total, held: used, lent, cached: known }) {
+  show(held, `${compact(used)} of ${compact(total)}${lent ? `, ${compact(lent)} lent` : ""}`,
+    [{ kind: "held", share: (used - lent) / total }, { kind: "lent", share: lent / total }]);
+  if (known === null) cached.element.hidden = true;
+  else show(cached, `${compact(known)} of ${compact(total)}`, [{ kind: "cached", share: known / total }]);
+}
+
+function showFacts(list, { reserved, speeds }) {
+  const rows = [
+    ["queue", `${count(reserved.without_first_token)} requests, ${compact(reserved.tokens_to_compute)} tokens`],
+    ["prefill", speeds.prefill_tokens_per_s ? `${compact(speeds.prefill_tokens_per_s)} tokens/s` : "–"],
+    ["in prefill", percent(speeds.busy)],
+    ["a request takes", speeds.request_s ? seconds(speeds.request_s) : "–"],
+  ];
+  if (reserved.blocks_to_pull) rows.push(["to pull", `${compact(reserved.blocks_to_pull)} blocks`]);
+  if (speeds.pulled_bytes_per_s) rows.push(["KV pulled", `${bytes(speeds.pulled_bytes_per_s)}/s`]);
+  if (speeds.host_bytes_per_s) rows.push(["KV from host", `${bytes(speeds.host_bytes_per_s)}/s`]);
+  if (speeds.store_bytes_per_s) rows.push(["KV from store", `${bytes(speeds.store_bytes_per_s)}/s`]);
+  while (list.childElementCount < rows.length) list.append(h("div", {}, h("dt"), h("dd")));
+  while (list.childElementCount > rows.length) list.lastElementChild.remove();
+  rows.forEach(([name, value], i) => {
+    say(list.children[i].firstElementChild, name);
+    say(list.children[i].lastElementChild, value);
+  });
+}

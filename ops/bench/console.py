@@ -1,0 +1,59 @@
+"""`make bench NAME=console`: how soon the console can be used in Chromium, and what axe finds in its pages."""
+
+import json
+import tempfile
+from pathlib import Path
+from statistics import median
+
+import typer
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.browser import READY, chromium, serious_faults, tab
+from tests.stack import mock_pool, stack, valkey
+
+_TIMES = 9  # each in a context of its own, without anything cached; the browser itself is warm
+_PAGES = ("/console", "/console/fleet", "/console/batches")
+_MARK = f"performance.getEntriesByName('{READY}')[0]"
+
+
+def ready_ms(browser: Browser, url: str) -> float:
+    """From the navigation's start until a model can be asked, painted: a median."""
+    found = []
+    for _ in range(_TIMES + 1):
+        with tab(browser, url) as opened:
+            opened.go()
+            opened.page.wait_for_function(f"() => {_MARK} && performance.getEntriesByType('paint').length")
+            paint = "performance.getEntriesByType('paint')[0].startTime"
+            found.append(float(opened.page.evaluate(f"Math.max({_MARK}.startTime, {paint})")))
+    return median(found[1:])
+
+
+def axe_serious(browser: Browser, url: str) -> int:
+    """Serious and critical faults of all pages together."""
+    faults = 0
+    for path in _PAGES:
+        with tab(browser, url) as opened:
+            opened.go(path)
+            opened.page.wait_for_selector(".card, .hint, option", state="attached")
+            faults += len(serious_faults(opened.page))
+    return faults
+
+
+def main() -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="xylem-console-") as name,
+        valkey(Path(name)) as redis,
+        stack(redis, Path(name), {"decode-pool-a": mock_pool()}) as s,
+        sync_playwright() as playwright,
+    ):
+        s.api()
+        s.worker()
+        s.wait_ready()
+        browser = chromium(playwright)
+        figures = {"console_ready_ms": round(ready_ms(browser, s.url), 1), "axe_serious": axe_serious(browser, s.url)}
+        browser.close()
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    typer.run(main)

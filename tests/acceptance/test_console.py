@@ -1,0 +1,425 @@
+"""The console in a real browser: each page does its work against real processes, without an error, for everybody."""
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from tests.acceptance.test_security import create, xylem
+from tests.acceptance.test_tools import PLAYS, TEMPLATE, WEATHER
+from tests.browser import READY, Tab, chromium, serious_faults, tab
+from tests.pictures import png
+from tests.stack import Stack, free_port, leases, mock_pool, pid_of_worker, stack, wait_until
+from tests.vlm import random_vlm
+
+POOL, SEEING, PAINTING = "decode-pool-a", "seeing-pool", "painting-pool"
+LONG = "the boat was late and the sea was grey " * 20
+PAGES = ("/console", "/console/fleet", "/console/batches")
+expect.set_options(timeout=60_000)
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    path = tmp_path_factory.mktemp("console")
+    template = path / "template.jinja"
+    template.write_text(TEMPLATE)
+    pools = {
+        POOL: mock_pool(step_ms=20.0, script={**PLAYS, "all sunny": PLAYS["sunny"]}) | {"chat_template": str(template)},
+        SEEING: mock_pool(model="seeing") | {"path": str(random_vlm("idefics3", weights=False))},
+        PAINTING: mock_pool(model="painter", step_ms=20.0) | {"task": "image"},
+    }
+    with stack(valkey_url, path, pools, XYLEM_DEPLOYMENT=path.name) as s:
+        s.api()
+        for pool, name in ((POOL, "w1"), (POOL, "w2"), (SEEING, "w3"), (PAINTING, "w4"), ("batch", "batch")):
+            s.worker(pool, name)
+        s.wait_ready(2)
+        s.wait_ready(model="seeing")
+        s.wait_ready(model="painter")
+        yield s
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        found = chromium(playwright)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def opened(browser: Browser, served: Stack) -> Iterator[Tab]:
+    """On a desktop's screen. In the end, nothing may have gone wrong in it."""
+    with tab(browser, served.url, viewport={"width": 1280, "height": 900}) as one:
+        yield one
+
+
+def play(opened: Tab, model: str = "mock", **fields: str) -> None:
+    opened.go()
+    opened.page.get_by_label("Model").select_option(model)
+    for label, value in fields.items():
+        opened.page.get_by_label(label.replace("_", " ")).fill(value)
+
+
+def ask(opened: Tab, question: str) -> None:
+    opened.page.get_by_label("Message", exact=True).fill(question)
+    opened.page.keyboard.press("Enter")
+
+
+def chat(served: Stack, text: str, **fields: Any) -> dict[str, Any]:
+    body = {"model": "mock", "messages": [{"role": "user", "content": text}], "max_tokens": 4} | fields
+    answer: dict[str, Any] = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=60).json()
+    return answer
+
+
+def test_an_answer_has_its_figures_and_says_why_it_came_from_there(opened: Tab) -> None:
+    """The second question finds the first one's KV; of its two candidates the bars show one as chosen."""
+    play(opened, Most_tokens="40")
+    page = opened.page
+    ask(opened, LONG)
+    expect(page.get_by_role("article", name="Answer of mock")).to_have_attribute("aria-busy", "false")
+    ask(opened, "And then?")
+    answer = page.get_by_role("article", name="Answer of mock").nth(1)
+    expect(answer).to_have_attribute("aria-busy", "false")
+    shown = answer.inner_text()
+    assert "40 tokens" in shown
+    cached = answer.locator("dt:text-is('of these cached') + dd").inner_text()
+    assert int(cached.replace(",", "")) >= 32
+    assert float(answer.locator("dt:text-is('tokens a second') + dd").inner_text()) > 0
+    answer.get_by_text("Why this worker").click()
+    expect(answer.locator(".candidates > li")).to_have_count(2)
+    expect(answer.locator(".candidates > .chosen")).to_contain_text("(chosen)")
+    bars = answer.locator(".candidates .bar").all()
+    assert all("computing the prompt" in str(bar.get_attribute("aria-label")) for bar in bars)
+    answer.get_by_text("Timeline").click()
+    expect(answer.locator(".stages")).to_contain_text("decode")
+
+
+def test_reasoning_and_calls_of_tools_are_shown_and_their_results_go_back(opened: Tab) -> None:
+    play(opened, **{"Tools,_as_JSON": json.dumps([WEATHER])})
+    page = opened.page
+    ask(opened, "The weather in two cities")
+    answer = page.get_by_role("article", name="Answer of mock").first
+    expect(answer.locator(".call")).to_have_count(2)
+    expect(answer.locator(".call").first).to_contain_text("Oslo")
+    expect(answer.locator(".reasoning")).to_contain_text("Both.")
+    fields = answer.get_by_label("Result of get_weather")
+    expect(fields).to_have_count(2)
+    for field in fields.all():
+        field.fill("all sunny")
+    answer.get_by_role("button", name="Send results").click()
+    expect(page.get_by_role("article", name="Answer of mock").nth(1)).to_contain_text("It is sunny in Paris.")
+
+
+def test_tools_that_are_no_json_are_refused_before_anything_is_sent(opened: Tab) -> None:
+    play(opened, **{"Tools,_as_JSON": "[{"})
+    ask(opened, "hello")
+    expect(opened.page.locator(".failed")).to_contain_text("The tools are no JSON")
+
+
+def test_an_answer_that_is_stopped_leaves_its_seat(opened: Tab, served: Stack) -> None:
+    play(opened, Most_tokens="2000")
+    ask(opened, "at great length, please")
+    wait_until(lambda: any(lease.load.running for lease in leases(served, POOL)), "it runs", 60)
+    opened.page.keyboard.press("Escape")
+    expect(opened.page.locator(".failed")).to_have_text("Stopped.")
+    wait_until(lambda: not any(lease.load.running for lease in leases(served, POOL)), "the seat is free", 60)
+
+
+def test_a_model_that_sees_gets_pictures(opened: Tab, served: Stack) -> None:
+    """They are part of the prompt: it has more tokens than the text."""
+    play(opened, "seeing", Most_tokens="5")
+    files: Any = {"name": "red.png", "mimeType": "image/png", "buffer": png(200)}
+    opened.page.get_by_label("Add pictures").set_input_files(files)
+    expect(opened.page.get_by_role("img", name="red.png")).to_be_visible()
+    ask(opened, "What is this?")
+    answer = opened.page.get_by_role("article", name="Answer of seeing")
+    expect(answer).to_have_attribute("aria-busy", "false")
+    assert int(answer.locator("dt:text-is('prompt') + dd").inner_text().split()[0]) > 60
+
+
+def test_a_model_that_paints_shows_its_picture(opened: Tab) -> None:
+    play(opened, "painter", Size="64x64")
+    ask(opened, "a red circle")
+    picture = opened.page.get_by_role("img", name="a red circle")
+    expect(picture).to_be_visible()
+    wait_until(lambda: picture.evaluate("image => image.naturalWidth") == 64, "the picture is decoded", 60)
+
+
+def test_the_fleet_is_live(opened: Tab, served: Stack) -> None:
+    """Seats fill while a request runs, and a worker that is put to sleep says so; nothing is loaded again."""
+    opened.go("/console/fleet")
+    page = opened.page
+    section = page.get_by_role("region", name=POOL)
+    expect(section.get_by_role("listitem")).to_have_count(2)
+    with httpx.stream(
+        "POST", f"{served.url}/v1/completions", timeout=60,
+        json={"model": "mock", "prompt": LONG, "max_tokens": 1000, "min_tokens": 1000, "stream": True},
+    ) as streaming:  # fmt: skip
+        lines = streaming.iter_lines()  # kept: without it the connection would be closed
+        next(lines)
+        expect(section).to_contain_text("1 of 64")
+        expect(page.get_by_role("region", name="Latest requests")).to_contain_text("answering on")
+    expect(section.get_by_role("img", name="KV blocks cached").first).to_be_visible()
+    worker = leases(served, POOL)[0].worker.id
+    assert httpx.post(f"{served.url}/admin/pools/{POOL}/sleep", json={"workers": [worker]}, timeout=60).is_success
+    card = section.locator("li", has_text=worker)
+    expect(card.locator(".state")).to_have_text("asleep")
+    assert httpx.post(f"{served.url}/admin/pools/{POOL}/wake", json={"workers": [worker]}, timeout=60).is_success
+    expect(card.locator(".state")).to_have_text("ready")
+
+
+def test_a_requests_way_is_shown_also_where_its_worker_died(opened: Tab, served: Stack) -> None:
+    with httpx.stream(
+        "POST", f"{served.url}/v1/completions", timeout=90,
+        json={"model": "mock", "prompt": "on the way", "max_tokens": 150, "stream": True},
+    ) as streaming:  # fmt: skip
+        lines = streaming.iter_lines()
+        id_ = json.loads(next(lines).removeprefix("data: "))["id"]
+        wait_until(lambda: pid_of_worker(served, POOL, id_), "it is on a worker", 60)
+        dead = pid_of_worker(served, POOL, id_)
+        name = next(n for n, process in served.names.items() if process.pid == dead)
+        served.names[name].send_signal(signal.SIGKILL)
+        assert any("[DONE]" in line for line in lines)
+    served.worker(POOL, f"{name}-again")
+    opened.go("/console/fleet")
+    page = opened.page
+    page.get_by_label("Request", exact=True).fill(id_)
+    page.get_by_role("button", name="Show its way").click()
+    expect(page.locator(".timeline")).to_contain_text("It moved 1 times to another worker")
+    expect(page.locator(".timeline .stages > li")).to_have_count(4)
+    served.wait_ready(2)
+
+
+def test_the_tree_of_prefixes_shows_what_prompts_share_and_who_has_it(opened: Tab, served: Stack) -> None:
+    """By digests: nothing of a prompt is in the page."""
+    for end in ("one", "two", "three"):
+        chat(served, f"{LONG} {end}")
+    opened.go("/console/fleet")
+    opened.page.get_by_role("button", name="Read the prefixes").click()
+    tree = opened.page.locator(".tree").first
+    expect(tree).to_contain_text("Cached on")
+    holders = {lease.worker.id for lease in leases(served, POOL)}
+    assert any(worker in tree.inner_text() for worker in holders)
+    assert "boat" not in httpx.get(f"{served.url}/admin/fleet/prefixes").text
+
+
+def batch_file(count: int, bad: int = 0, tokens: int = 4) -> dict[str, Any]:
+    bodies = [
+        {"model": "mock", "max_tokens": tokens, "messages": [{"role": "user", "content": f"fact {i}"}]}
+        | ({"stream": True} if i < bad else {})
+        for i in range(count)
+    ]
+    lines = [
+        json.dumps({"custom_id": f"line-{i}", "method": "POST", "url": "/v1/chat/completions", "body": body})
+        for i, body in enumerate(bodies)
+    ]
+    return {"name": "requests.jsonl", "mimeType": "application/jsonl", "buffer": "\n".join(lines).encode()}
+
+
+def submit(opened: Tab, file: dict[str, Any]) -> str:
+    """The batch's id."""
+    page = opened.page
+    page.get_by_label("Drop a file of requests here").set_input_files(file)  # type: ignore[arg-type]
+    page.get_by_role("button", name="Submit the batch").click()
+    said = page.locator("form.upload [role=status]")
+    expect(said).to_contain_text("Submitted as")
+    return said.inner_text().removeprefix("Submitted as ").removesuffix(".")
+
+
+def test_a_batch_is_answered_and_its_results_and_failures_are_read(opened: Tab, tmp_path: Path) -> None:
+    opened.go("/console/batches")
+    page = opened.page
+    card = page.get_by_role("listitem").filter(has_text=submit(opened, batch_file(10, bad=3)))
+    expect(card.locator(".state")).to_have_text("completed")
+    expect(card).to_contain_text("7 of 10 lines answered, 3 failed")
+    with page.expect_download() as download:
+        card.get_by_role("button", name="Results").click()
+    download.value.save_as(tmp_path / "results")
+    answered = {json.loads(line)["custom_id"] for line in (tmp_path / "results").read_text().splitlines()}
+    assert answered == {f"line-{i}" for i in range(3, 10)}
+    card.get_by_role("button", name="Failures by reason").click()
+    expect(card.get_by_role("row").nth(1)).to_contain_text(
+        "invalid_value 3 line-0, line-1, line-2", use_inner_text=True
+    )
+
+
+def test_a_file_is_dropped_and_its_batch_paused_resumed_and_cancelled(opened: Tab) -> None:
+    opened.go("/console/batches")
+    page = opened.page
+    text = batch_file(40, tokens=2000)["buffer"].decode()
+    dropped = page.evaluate_handle(
+        "text => { const t = new DataTransfer(); t.items.add(new File([text], 'dropped.jsonl')); return t; }", text
+    )
+    page.dispatch_event(".zone", "drop", {"dataTransfer": dropped})
+    expect(page.locator("form.upload [role=status]")).to_contain_text("dropped.jsonl")
+    expect(page.locator("form.upload [role=status]")).to_contain_text("40 lines, for /v1/chat/completions")
+    page.get_by_role("button", name="Submit the batch").click()
+    card = page.get_by_role("listitem").filter(has=page.get_by_role("button", name="Pause")).first
+    id_ = card.get_by_role("heading").inner_text()
+    card = page.get_by_role("listitem").filter(has_text=id_)
+    for button, state in (("Pause", "paused"), ("Resume", "in progress"), ("Cancel", "cancelled")):
+        card.get_by_role("button", name=button).click()
+        expect(card.locator(".state")).to_have_text(state)
+
+
+def test_a_file_that_is_no_batch_is_not_submitted(opened: Tab) -> None:
+    opened.go("/console/batches")
+    file: Any = {"name": "photo.jsonl", "mimeType": "application/jsonl", "buffer": b"\x89PNG"}
+    opened.page.get_by_label("Drop a file of requests here").set_input_files(file)
+    expect(opened.page.locator("form.upload [role=status]")).to_contain_text("its first line is no JSON")
+    expect(opened.page.get_by_role("button", name="Submit the batch")).to_be_disabled()
+
+
+@pytest.fixture(scope="module")
+def locked(served: Stack) -> str:
+    """The URL of a replica that wants keys."""
+    port = free_port()
+    served.api("locked", port=port, XYLEM_REQUIRE_KEYS="true", XYLEM_ADMIN_KEY="sesame")
+    wait_until(lambda: served.ready(f"http://127.0.0.1:{port}"), "the other API listens", 60)
+    return f"http://127.0.0.1:{port}"
+
+
+def test_keys_are_asked_for_and_kept_in_the_tab_only(browser: Browser, served: Stack, locked: str) -> None:
+    """Play needs an API key, and Fleet the admin key; a wrong one is told, and nothing is in a cookie."""
+    key = create(served, [locked], "alice")
+    with tab(browser, locked) as opened:
+        page = opened.page
+        opened.go("/console/fleet")
+        dialog = page.get_by_role("dialog", name="Keys")
+        expect(dialog).to_be_visible()
+        for key in ("wrong", "sesame"):
+            dialog.get_by_label("Admin key").fill(key)
+            dialog.get_by_role("button", name="Use these keys").click()
+            if key == "wrong":
+                expect(dialog).to_contain_text("Admin endpoints need")
+        expect(page.get_by_role("region", name=POOL).get_by_role("listitem")).to_have_count(2)
+        page.get_by_role("link", name="Play").click()
+        expect(dialog).to_be_visible()
+        dialog.get_by_role("button", name="Cancel").click()
+        expect(page.get_by_role("alert")).to_contain_text("API key")
+        page.get_by_role("button", name="Keys").click()
+        dialog.get_by_label("API key").fill(key)
+        page.keyboard.press("Enter")
+        expect(dialog).not_to_be_visible()
+        expect(page.get_by_label("Model")).to_have_value("mock")
+        ask(opened, "hello")
+        expect(page.get_by_role("article", name="Answer of mock")).to_have_attribute("aria-busy", "false")
+        expect(page.get_by_role("alert")).not_to_be_visible()
+        assert page.context.cookies() == []
+        assert page.evaluate("localStorage.length") == 0
+        assert sorted(page.evaluate("Object.keys(sessionStorage)")) == ["xylem.admin-key", "xylem.api-key"]
+        # The browser itself reports each refusal.
+        opened.wrong[:] = [said for said in opened.wrong if "401" not in said and "403" not in said]
+
+
+def test_a_live_list_of_batches_ends_with_its_key(served: Stack, locked: str) -> None:
+    """It was open when the key was revoked."""
+    headers = {"authorization": f"Bearer {create(served, [locked], 'bob')}", "accept": "text/event-stream"}
+    with httpx.stream("GET", f"{locked}/v1/batches", headers=headers, timeout=60) as live:
+        lines = live.iter_lines()
+        assert json.loads(next(lines).removeprefix("data: "))["data"] == []
+        assert xylem(served, "keys", "revoke", "bob").returncode == 0
+        told = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    assert told[-1]["error"]["code"] == "invalid_api_key"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_each_page_is_for_everybody(browser: Browser, served: Stack, scheme: Any, width: int) -> None:
+    """axe finds nothing serious, with an answer and a batch on the page; on a phone nothing is beside the screen."""
+    with tab(browser, served.url, color_scheme=scheme, viewport={"width": width, "height": 740}) as opened:
+        page = opened.page
+        play(opened)
+        ask(opened, "hello")
+        expect(page.get_by_role("article", name="Answer of mock")).to_have_attribute("aria-busy", "false")
+        page.get_by_text("Why this worker").click()
+        page.get_by_text("Timeline").click()
+        expect(page.locator(".stages")).to_be_visible()
+        for path, link in zip(PAGES, ("Play", "Fleet", "Batches"), strict=True):
+            page.get_by_role("link", name=link).click()
+            expect(page).to_have_title(f"{link} · Xylem")
+            if path != "/console":
+                expect(page.locator(".card:visible, .batches > .hint:visible").first).to_be_visible()
+            assert serious_faults(page) == []
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        page.get_by_role("button", name="Keys").click()
+        assert serious_faults(page) == []
+
+
+def test_a_keyboard_is_enough(opened: Tab) -> None:
+    """To skip to the page, to reach another one and to leave a dialog."""
+    opened.go()
+    page = opened.page
+    expect(page.get_by_label("Model")).not_to_have_value("")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the page")).to_be_focused()
+    for name in ("Xylem", "Play", "Fleet"):
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name=name)).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Fleet", level=1)).to_be_visible()
+    expect(page.locator("main")).to_be_focused()
+    page.go_back()
+    expect(page.get_by_label("Model")).to_be_visible()
+    page.get_by_role("button", name="Keys").press("Enter")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).not_to_be_visible()
+    expect(page.get_by_role("button", name="Keys")).to_be_focused()
+
+
+def test_a_chat_goes_on_while_another_page_is_shown(opened: Tab) -> None:
+    play(opened, Most_tokens="60")
+    ask(opened, "hello")
+    opened.page.get_by_role("link", name="Fleet").click()
+    opened.page.get_by_role("link", name="Play").click()
+    answer = opened.page.get_by_role("article", name="Answer of mock")
+    expect(answer).to_have_attribute("aria-busy", "false")
+    expect(answer).to_contain_text("60 tokens")
+
+
+def test_the_files_are_guarded_and_asked_for_again(served: Stack) -> None:
+    """No page has scripts of elsewhere or inline, none is framed; what has not changed is not sent twice."""
+    page = httpx.get(f"{served.url}/console")
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert "set-cookie" not in page.headers
+    assert page.text.count("<script") == 1
+    again = httpx.get(f"{served.url}/console", headers={"if-none-match": page.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    for path in ("/console/static/../routes.py", "/console/static/%2e%2e/routes.py", "/console/none"):
+        assert httpx.get(f"{served.url}{path}").status_code == 404
+    foreign = httpx.get(f"{served.url}/admin/fleet", headers={"origin": "http://evil.example"})
+    assert foreign.status_code == 403
+
+
+def test_the_console_can_be_off_and_a_live_stream_does_not_hold_up_a_stop(served: Stack) -> None:
+    """The stream has no end of its own, and running answers have ten minutes to end."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    api = served.api("without", port=port, XYLEM_CONSOLE="false")
+    wait_until(lambda: served.ready(url), "the other API listens", 60)
+    assert httpx.get(f"{url}/console").status_code == 404
+    with httpx.stream("GET", f"{url}/admin/fleet", headers={"accept": "text/event-stream"}, timeout=60) as live:
+        lines = live.iter_lines()
+        assert json.loads(next(lines).removeprefix("data: "))["pools"]
+        api.send_signal(signal.SIGTERM)
+        list(lines)
+    began = time.monotonic()
+    assert api.wait(60) in (0, -signal.SIGTERM)
+    assert time.monotonic() - began < 60
+    assert "Traceback" not in served.log("without")
+
+
+def test_the_first_paint_is_marked(opened: Tab) -> None:
+    """What `console_ready_ms` of the benchmark measures: a model can be asked."""
+    opened.go()
+    opened.page.wait_for_function(f"() => performance.getEntriesByName('{READY}').length > 0")
+    expect(opened.page.get_by_role("button", name="Send")).to_be_enabled()

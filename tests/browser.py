@@ -1,0 +1,61 @@
+"""Chromium, as the distribution has it, on pages of our own."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright
+
+_ARGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update",
+]  # fmt: skip
+READY = "console-ready"  # the console's mark of the moment in which a model can be asked
+_IMPACTS = ("serious", "critical")
+
+
+def chromium(playwright: Playwright) -> Browser:
+    """Raises: AssertionError when Chromium isn't installed."""
+    path = shutil.which("chromium")
+    assert path, "chromium is not installed: `make test` installs it where it may, else use your package manager"
+    return playwright.chromium.launch(executable_path=path, args=_ARGS)
+
+
+@dataclass
+class Tab:
+    """A page of a context of its own, and what should not have happened on it."""
+
+    page: Page
+    url: str
+    wrong: list[str] = field(default_factory=list)
+
+    def go(self, path: str = "/console") -> None:
+        self.page.goto(f"{self.url}{path}")
+
+
+@contextmanager
+def tab(browser: Browser, url: str, **options: Any) -> Iterator[Tab]:
+    """Raises: AssertionError in the end, for an error in the console or a request to elsewhere."""
+    context: BrowserContext = browser.new_context(**options)
+    context.set_default_timeout(60_000)
+    opened = Tab(context.new_page(), url)
+    opened.page.on("console", lambda said: said.type in ("error", "warning") and opened.wrong.append(said.text))
+    opened.page.on("pageerror", lambda error: opened.wrong.append(str(error)))
+    opened.page.on(
+        "request",
+        lambda asked: asked.url.startswith((url, "data:", "blob:")) or opened.wrong.append(f"asked {asked.url}"),
+    )
+    try:
+        yield opened
+    finally:
+        context.close()
+    assert opened.wrong == []
+
+
+def serious_faults(page: Page) -> list[str]:
+    """What axe finds that keeps people from using the page."""
+    found = Axe().run(page).response["violations"]
+    return [f"{one['id']}: {one['nodes'][0]['html']}" for one in found if one["impact"] in _IMPACTS]

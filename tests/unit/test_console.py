@@ -1,0 +1,119 @@
+"""What the console and `xylem top` make of the fleet's data."""
+
+import io
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from app.api.console.fleet_view import fleet_view
+from app.api.console.prefix_view import Node, tree
+from app.cli.top import shown
+from app.dispatch.loads import ENTRY
+from app.ids import PoolId, WorkerId
+from app.kv.blocks import HASH_BYTES
+from app.messages import EngineState, Lease, Load, Worker
+from app.pools import Pool
+
+POOL = PoolId("pool")
+STATIC = Path(__file__).parents[2] / "app/api/console/static"
+
+
+def prompt(text: str) -> bytes:
+    """A block of its own for each beginning of the text."""
+    return b"".join(text[: i + 1].rjust(HASH_BYTES, "_").encode() for i in range(len(text)))
+
+
+def names(nodes: Sequence[Node]) -> list[Any]:
+    return [[node.last.decode().strip("_"), node.prompts, *names(node.longer)] for node in nodes]
+
+
+def test_the_tree_has_what_prompts_share_and_no_more() -> None:
+    """What only one prompt has is no shared prefix; what saves most comes first."""
+    prompts = [prompt(text) for text in ("abcdX", "abcdY", "abe", "abf", "q", "q", "alone")]
+    assert names(tree(prompts)) == [["a", 5, ["ab", 4, ["abcd", 2]]], ["q", 2]]
+    assert tree([]) == tree([b"", b""]) == tree([prompt("x")]) == []
+
+
+@given(st.lists(st.text("ab", max_size=6), max_size=12))
+def test_each_node_of_a_tree_counts_the_prompts_that_begin_so(texts: list[str]) -> None:
+    prompts = [prompt(text) for text in texts]
+    for node in (node for root in tree(prompts) for node in root.all()):
+        assert node.prompts == sum(
+            node.last in (p[i : i + HASH_BYTES] for i in range(0, len(p), HASH_BYTES)) for p in prompts
+        )
+        assert node.prompts > 1
+        assert all(longer.blocks > node.blocks for longer in node.longer)
+        assert [len([*same]) for _, same in groupby(sorted(longer.last for longer in node.longer))] == [1] * len(
+            node.longer
+        )
+
+
+def lease(worker: str, **more: Any) -> Lease:
+    about = Worker(WorkerId(worker), POOL, "both", "host", 1, 16, 100, 4, 1000, ranks=2, kv_events=True)
+    return Lease(about, Load(3, 1, 50, 10), caches=[7, 8], **more)
+
+
+def test_a_worker_is_shown_with_all_its_ranks_together() -> None:
+    entry = ENTRY.pack(2, 20, 300, 1, 4, 1, 5, 0.0)
+    pools = {POOL: Pool(model="m", engine="mock")}
+    loads = {b"one": entry, b"one.1": entry, b"two": entry}
+    (pool,) = fleet_view(pools, [lease("one"), lease("two", state=EngineState(asleep=1))], loads, {7: 11, 8: 22})
+    one, two = pool["workers"]
+    assert (one["seats"], one["blocks"]) == (8, {"total": 200, "held": 50, "lent": 10, "cached": 33})
+    assert one["reserved"] == {
+        "requests": 6, "blocks": 40, "without_first_token": 2, "tokens_to_compute": 600, "blocks_to_pull": 8,
+    }  # fmt: skip
+    assert (one["state"], two["state"], two["reserved"]["requests"]) == ("ready", "asleep", 3)
+    (unknown,) = fleet_view(pools, [lease("one")], {}, None)
+    assert unknown["workers"][0]["blocks"]["cached"] is None, "the index is away"
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_top_shows_each_worker_in_a_line(width: int) -> None:
+    pools = {POOL: Pool(model="m", engine="mock"), PoolId("empty"): Pool(model="other", engine="mock")}
+    requests = [
+        {"id": "a", "outcome": "ok", "prompt_tokens": 5, "first_token_s": 0.25, "ended_s": 1.5},
+        {"id": "b", "state": "answering", "workers": ["one"], "prompt_tokens": 6},
+    ]
+    view = fleet_view(pools, [lease("one")], {}, {7: 11})
+    console = Console(width=width, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(shown({"replica": "r", "in_flight": 1, "held": 0, "pools": view, "requests": requests}))
+    lines = captured.get().splitlines()
+    (worker,) = (line for line in lines if line.startswith("one "))
+    assert "3/8 +1" in worker
+    assert "50/200 (10 lent)" in worker
+    assert any(line.startswith("a ") and "1.500 s" in line for line in lines)
+    assert any("answering one" in line for line in lines)
+
+
+def test_pages_name_only_files_that_exist_and_no_address_elsewhere() -> None:
+    """And put nothing into HTML: a text is never markup."""
+    files = {file.name: file.read_text() for file in STATIC.iterdir()}
+    assert {"index.html", "console.js", "console.css", "icon.svg"} <= files.keys()
+    for name, text in files.items():
+        plain = text.replace("http://www.w3.org/2000/svg", "")
+        assert "://" not in plain, name
+        assert "innerHTML" not in text, name
+        for part in text.split("/console/static/")[1:]:
+            assert part.split('"')[0] in files, (name, part[:30])
+        for part in text.split('from "./')[1:]:
+            assert part.split('"')[0] in files, (name, part[:30])
+
+
+def test_all_that_play_imports_is_loaded_at_once() -> None:
+    """A module that the page names only in another one is asked for a round trip later."""
+    needed, left = set(), ["console.js"]
+    while left:
+        text = (STATIC / left.pop()).read_text()
+        new = {part.split('"')[0] for part in text.split('from "./')[1:]} - needed
+        needed |= new
+        left += new
+    page = (STATIC / "index.html").read_text()
+    assert {part.split('"')[0] for part in page.split('modulepreload" href="/console/static/')[1:]} == needed

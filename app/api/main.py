@@ -19,6 +19,7 @@ from app.api.http.document import documented
 from app.api.http.fast_path import FastPath, Handler
 from app.api.http.origin import Allowed
 from app.api.http.sse import Sse
+from app.api.kserve import routes as kserve
 from app.api.openai import batches, completions, encodings, files, images, stored_chats, videos
 from app.api.openai import tokenize as tokens
 from app.api.openai.file_expiry import FileExpiry
@@ -50,6 +51,18 @@ log = logger(__name__)
 _UNDERSTAND = {endpoint.kind: endpoint.understand for endpoint in (*ENDPOINTS.values(), VIDEOS)}
 _PATHS = {endpoint.kind: endpoint.path for endpoint in (*ENDPOINTS.values(), VIDEOS)}
 _TRACED = {*_PATHS.values(), images.EDITS, *transcriptions.PATHS, f"{RESPONSE.path}/compact", "/rerank"}
+
+
+@asynccontextmanager
+async def serving_grpc(state: ApiState) -> AsyncIterator[None]:
+    """Serves gRPC if it has a port. Raises: SettingsError."""
+    if state.settings.grpc_port is None:
+        yield
+        return
+    from app.api.kserve.grpc_server import serving  # grpc takes memory and start-up time
+
+    async with serving(state, state.settings.grpc_port):
+        yield
 
 
 def create_app(settings: Settings | None = None) -> FastPath:
@@ -111,7 +124,8 @@ def create_app(settings: Settings | None = None) -> FastPath:
             gc.freeze()
             gc.set_threshold(10_000, 5, 80)  # the middle generation, of fifty thousand objects, takes 10 ms
             log.info("api_started", api=core.dispatcher.api, models=sorted(core.models))
-            yield
+            async with serving_grpc(app.state.xylem):
+                yield
             await end_tasks(background)
 
     errors: dict[int | str, dict[str, Any]] = {"default": {"model": Refusal, "description": "Refused, or failed"}}
@@ -125,7 +139,7 @@ def create_app(settings: Settings | None = None) -> FastPath:
     )
     failure.install(app)
     for part in (
-        completions, stored_chats, derived_routes, responses, conversation_routes, messages, encodings, images, videos,
+        completions, stored_chats, derived_routes, responses, conversation_routes, messages, kserve, encodings, images, videos,
         transcriptions,
         files, batches, tokens, health, admin, loras, pool_state, prefixes,
     ):  # fmt: skip

@@ -86,6 +86,10 @@ def check_body(method: str, path: str, headers: Headers) -> None:
     kind = given.partition(b";")[0].strip().lower()
     if kind == _JSON or (kind.startswith(b"application/") and kind.endswith(b"+json")):
         return
+    if (
+        not kind and path.startswith("/v2/") and b"origin" not in headers
+    ):  # Triton's client names none, and is no browser
+        return
     wanted = "multipart/form-data" if path in _FORMS else "application/json"
     if kind != _FORM or path not in _FORMS:
         raise UnsupportedMediaType(f"The body's Content-Type has to be {wanted}, and is {_shown(given)}.")

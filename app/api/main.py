@@ -139,8 +139,8 @@ def create_app(settings: Settings | None = None) -> FastPath:
     )
     failure.install(app)
     for part in (
-        completions, stored_chats, derived_routes, responses, conversation_routes, messages, kserve, encodings, images, videos,
-        transcriptions,
+        completions, stored_chats, derived_routes, responses, conversation_routes, messages, encodings, images, videos,
+        transcriptions, kserve,
         files, batches, tokens, health, admin, loras, pool_state, prefixes,
     ):  # fmt: skip
         app.include_router(part.router)

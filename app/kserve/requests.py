@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import orjson
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from app.errors import ModelNotFound, RequestError
 from app.kserve.tensors import Tensor, checked, flat, from_raw
@@ -72,7 +72,7 @@ class InferBody(Body):
 class GenerateBody(Body):
     """The body of the generate extension: parameters stand in `parameters`, or beside the text."""
 
-    model_config = {**Body.model_config, "extra": "allow"}
+    model_config = ConfigDict(extra="allow")
 
     id: str = ""
     text_input: str

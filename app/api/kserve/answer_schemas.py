@@ -33,8 +33,8 @@ class Output(Shape):
     name: str
     datatype: Literal["BYTES", "FP32"]
     shape: list[int]
-    parameters: dict[str, int] = {}  # in place of `data`, if it was asked for as bytes
-    data: list[str] | list[float] = []
+    parameters: dict[str, int] | None = None  # in place of `data`, if it was asked for as bytes
+    data: list[str] | list[float] | None = None
 
 
 class Inferred(Shape):

@@ -10,8 +10,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 PACKAGE, SERVICE = "inference", "inference.GRPCInferenceService"
 
-# Message → its fields: `number type name`. `*`: repeated; `{T}`: a map from texts to T. Own messages begin with a capital,
-# and are written in full; `|`: the field is one of several.
+# Message → its fields: `number type name`. `*`: repeated; `{T}`: a map from texts to T. Messages begin with a
+# capital, and are written in full; `|`: the field is one of several.
 _MESSAGES = {
     "ServerLiveRequest": "",
     "ServerLiveResponse": "1 bool live",
@@ -55,18 +55,17 @@ _MESSAGES = {
 _Field = descriptor_pb2.FieldDescriptorProto
 
 
-def _declare(message: Any, fields: str) -> None:
+def _declare(full: str, message: Any, fields: str) -> None:
+    """Adds the fields to the descriptor of the message `full`."""
     for number, kind, name in (field.split() for field in fields.split(", ") if field):
         field = message.field.add(name=name, number=int(number))
-        plain = kind.strip("*|{}")
-        field.label = _Field.LABEL_REPEATED if kind[0] == "{" or kind[-1] == "*" else _Field.LABEL_OPTIONAL
-        if kind[0] == "{":
+        plain, is_map = kind.strip("*|{}"), kind[0] == "{"
+        field.label = _Field.LABEL_REPEATED if is_map or kind[-1] == "*" else _Field.LABEL_OPTIONAL
+        if is_map:
             entry = message.nested_type.add(name=f"{name.title()}Entry")
             entry.options.map_entry = True
-            _declare(entry, f"1 string key, 2 {plain} value")
-            plain = (
-                f"{message.name}.{entry.name}" if message.name in _MESSAGES else f"{_outer(message.name)}.{entry.name}"
-            )
+            _declare(entry.name, entry, f"1 string key, 2 {plain} value")
+            plain = f"{full}.{entry.name}"
         if plain[0].isupper():
             field.type, field.type_name = _Field.TYPE_MESSAGE, f".{PACKAGE}.{plain}"
         else:
@@ -77,17 +76,13 @@ def _declare(message: Any, fields: str) -> None:
             field.oneof_index = 0
 
 
-def _outer(name: str) -> str:
-    return next(full for full in _MESSAGES if full.endswith(f".{name}"))
-
-
 def _built() -> dict[str, Any]:
     file = descriptor_pb2.FileDescriptorProto(name="xylem_inference.proto", package=PACKAGE, syntax="proto3")
     made: dict[str, Any] = {}
     for full, fields in _MESSAGES.items():
         outer, _, name = full.rpartition(".")
         made[full] = (made[outer].nested_type if outer else file.message_type).add(name=name)
-        _declare(made[full], fields)
+        _declare(full, made[full], fields)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     find = pool.FindMessageTypeByName

@@ -3,8 +3,8 @@
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -41,6 +41,7 @@ from app.dispatch.generation import Adopted, Generation
 from app.dispatch.runtime import Deployment, running
 from app.ending import end_tasks
 from app.endpoint_registry import CHAT, EMBEDDINGS, ENDPOINTS, IMAGES, MESSAGE, RESPONSE, TEXT, VIDEOS
+from app.errors import SettingsError
 from app.messages import KeptRequest
 from app.settings import Settings, load_settings
 from app.telemetry import logger, setup_logging
@@ -53,16 +54,18 @@ _PATHS = {endpoint.kind: endpoint.path for endpoint in (*ENDPOINTS.values(), VID
 _TRACED = {*_PATHS.values(), images.EDITS, *transcriptions.PATHS, f"{RESPONSE.path}/compact", "/rerank"}
 
 
-@asynccontextmanager
-async def serving_grpc(state: ApiState) -> AsyncIterator[None]:
-    """Serves gRPC if it has a port. Raises: SettingsError."""
-    if state.settings.grpc_port is None:
-        yield
-        return
-    from app.api.kserve.grpc_server import serving  # grpc takes memory and start-up time
-
-    async with serving(state, state.settings.grpc_port):
-        yield
+def grpc_server(settings: Settings) -> Callable[[ApiState], AbstractAsyncContextManager[None]]:
+    """Serves gRPC, or nothing if it has no port. Raises: SettingsError."""
+    if settings.grpc_port is None:
+        return lambda _state: nullcontext()
+    try:
+        from app.api.kserve.grpc_server import serving  # grpc takes memory and start-up time
+    except ImportError as exc:
+        raise SettingsError(
+            "XYLEM_GRPC_PORT is set, and grpcio or protobuf is not installed here: "
+            f"pip install 'xylem-serve[grpc]' ({exc})"
+        ) from exc
+    return serving
 
 
 def create_app(settings: Settings | None = None) -> FastPath:
@@ -71,6 +74,7 @@ def create_app(settings: Settings | None = None) -> FastPath:
     setup_logging(settings.log_level, json=settings.log_json)
     known = Deployment.read(settings)
     storage, painted = Storage(settings.files_url), Storage(settings.media_store_url, "XYLEM_MEDIA_STORE")
+    serving_grpc = grpc_server(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -11,6 +11,7 @@ from app.errors import ModelNotFound, RequestError
 from app.kserve.tensors import Tensor, checked, flat, from_raw
 from app.messages import Task
 from app.openai.body import MOST, Body
+from app.openai.form_values import form_value
 
 VERSION = "1"  # of every model
 EMPTY_FINAL = "triton_enable_empty_final_response"
@@ -22,6 +23,10 @@ _REFUSED = {
     "return_token_ids", "stream", "stream_options",
 }  # fmt: skip
 _TASKS: Sequence[Task] = ("generate", "embed")
+_MAX_TOKENS = 20  # if none is given, as the generate extension has it
+_MOST_US = 86_400_000_000  # a day
+_SAMPLING = "sampling_parameters"
+_STREAMING = ("stream", "streaming")
 
 
 class InputBody(Body):
@@ -79,9 +84,7 @@ class GenerateBody(Body):
     parameters: dict[str, Any] | None = None
 
     def request(self, model: str, version: str) -> "InferRequest":
-        beside = {
-            name: value for name, value in (self.model_extra or {}).items() if name not in ("stream", "streaming")
-        }
+        beside = {name: value for name, value in (self.model_extra or {}).items() if name not in _STREAMING}
         text = Tensor("text_input", "BYTES", (1,), [self.text_input])
         return InferRequest(model, version, self.id, [text], beside | (self.parameters or {}))
 
@@ -94,19 +97,18 @@ class InferRequest:
     inputs: Sequence[Tensor]
     parameters: Mapping[str, Any]
     outputs: Sequence[str] = field(default=())  # the wanted ones; empty: all
+    within_s: float | None = None  # the connection's deadline, for want of a parameter `timeout`
 
     def streams(self) -> bool:
         """Whether the client wants the answer in pieces. Raises: RequestError."""
-        return any(self._one(name, "BOOL") for name in ("stream", "streaming"))
+        return any(self._one(name, "BOOL") for name in _STREAMING)
 
     def as_openai(self, task: Task) -> bytes:
         """The body of a completion, or of embeddings. Raises: RequestError."""
         check_version(self.model, self.version)
         if task not in _TASKS:
             raise RequestError(f"A model with the task '{task}' is not served by this protocol.", param="model")
-        for name in sorted(_REFUSED & self.parameters.keys()):
-            raise RequestError(f"The parameter '{name}' can't be used with this protocol.", param=name)
-        known = {"text_input", "stream", "streaming"} if task == "generate" else {"text_input"}
+        known = {"text_input", _SAMPLING, *_STREAMING} if task == "generate" else {"text_input"}
         for one in self.inputs:
             if one.name not in known:
                 raise RequestError(f"There is no input '{one.name[:64]}': {', '.join(sorted(known))}.", param="inputs")
@@ -114,12 +116,38 @@ class InferRequest:
         for wanted in self.outputs:
             if wanted not in has:
                 raise RequestError(f"There is no output '{wanted[:64]}': {', '.join(has)}.", param="outputs")
-        parameters = {name: value for name, value in self.parameters.items() if name not in _OF_PROTOCOL}
+        parameters = self._parameters()
         if task == "embed":
             body = {"input": list(self._tensor("text_input", "BYTES").values)}
         else:
             body = {"prompt": self._one("text_input", "BYTES", needed=True)}
+            parameters.setdefault("max_tokens", _MAX_TOKENS)
         return orjson.dumps({**parameters, "model": self.model, **body})
+
+    def _parameters(self) -> dict[str, Any]:
+        """Of a completion, with its timeout in seconds. Raises: RequestError."""
+        given = {**self.parameters, **self._sampling()}
+        for name in sorted(_REFUSED & given.keys()):
+            raise RequestError(f"The parameter '{name}' can't be used with this protocol.", param=name)
+        made = {name: value for name, value in given.items() if name not in _OF_PROTOCOL}
+        if "timeout" in made:
+            if type(made["timeout"]) is not int or not 0 < made["timeout"] <= _MOST_US:
+                raise RequestError(f"'timeout' has to be microseconds, from 1 to {_MOST_US}.", param="timeout")
+            made["timeout"] /= 1e6
+        elif self.within_s is not None:
+            made["timeout"] = max(self.within_s, 0.001)
+        return made
+
+    def _sampling(self) -> dict[str, Any]:
+        """Parameters that an input has as a JSON object; numbers may be texts, as some clients write them."""
+        text = self._one(_SAMPLING, "BYTES")
+        try:
+            given = orjson.loads(text or "{}")
+        except orjson.JSONDecodeError as exc:
+            raise RequestError(f"Input '{_SAMPLING}' is not JSON: {exc}.", param=_SAMPLING) from exc
+        if not isinstance(given, dict):
+            raise RequestError(f"Input '{_SAMPLING}' has to be a JSON object.", param=_SAMPLING)
+        return {name: form_value(name, one) if isinstance(one, str) else one for name, one in given.items()}
 
     def _tensor(self, name: str, datatype: str) -> Tensor:
         found = [one for one in self.inputs if one.name == name]
@@ -140,7 +168,7 @@ class InferRequest:
 # Name, datatype and shape of what models of each task take and give; -1: any number.
 Signature = Sequence[tuple[str, str, list[int]]]
 INPUTS: Mapping[str, Signature] = {
-    "generate": [("text_input", "BYTES", [1]), ("streaming", "BOOL", [1])],
+    "generate": [("text_input", "BYTES", [1]), ("streaming", "BOOL", [1]), (_SAMPLING, "BYTES", [1])],
     "embed": [("text_input", "BYTES", [-1])],
 }
 OUTPUTS: Mapping[str, Signature] = {

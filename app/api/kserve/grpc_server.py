@@ -51,16 +51,16 @@ _OPEN = {"ServerLive", "ServerReady"}  # need no API key
 
 
 @asynccontextmanager
-async def serving(state: ApiState, port: int) -> AsyncIterator[None]:
+async def serving(state: ApiState) -> AsyncIterator[None]:
     """Raises: SettingsError, if the port can't be had."""
+    service, host, port = Service(state), state.settings.host, state.settings.grpc_port
     options = [
         ("grpc.max_receive_message_length", state.settings.max_body),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),
     ]
     made = grpc.aio.server(options=options)
-    made.add_generic_rpc_handlers((_handlers(Service(state)),))
-    host = state.settings.host
+    made.add_generic_rpc_handlers((_handlers(service),))
     try:
         bound = made.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
     except RuntimeError as exc:
@@ -70,6 +70,7 @@ async def serving(state: ApiState, port: int) -> AsyncIterator[None]:
     try:
         yield
     finally:
+        service.take_no_more()
         await made.stop(state.settings.drain_timeout_s)
 
 
@@ -95,6 +96,12 @@ class Service:
 
     def __init__(self, state: ApiState) -> None:
         self._state = state
+        self._reading: set[asyncio.Task[None]] = set()  # of open streams
+
+    def take_no_more(self) -> None:
+        """Open streams end with the answers to what they have sent: clients leave them open for hours."""
+        for reading in self._reading:
+            reading.cancel()
 
     def method(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         """`work` behind the check of the API key, with errors as gRPC's."""
@@ -135,9 +142,9 @@ class Service:
     async def model_metadata(self, message: Any, *_: Any) -> Any:
         return MESSAGES["ModelMetadataResponse"](**await metadata_of(self._state, message.name, message.version))
 
-    async def infer(self, message: Any, scope: Scope, _context: Any) -> Any:
+    async def infer(self, message: Any, scope: Scope, context: Any) -> Any:
         with traced(self._state, scope, scope["path"]):
-            asked = request_of(message)
+            asked = request_of(message, self._within_s(context))
             async with await begin(self._state, scope, _never, asked) as call:
                 outputs = await whole(call, asked)
         request_trace.end(scope, 200)
@@ -155,7 +162,7 @@ class Service:
             own = {**scope, "headers": [*scope["headers"]]}
             x_request_id.identify(own, [])
             try:
-                await self._stream_one(message, own, send)
+                await self._stream_one(message, own, self._within_s(context), send)
             except Exception as exc:
                 if not isinstance(exc, XylemError):
                     log.error("stream_broke", **x_request_id.names(own), exc_info=exc)
@@ -165,14 +172,24 @@ class Service:
             finally:
                 room.release()
 
-        async with asyncio.TaskGroup() as tasks:
+        async def read(tasks: asyncio.TaskGroup) -> None:
             async for message in messages:
                 await room.acquire()
                 tasks.create_task(answer(message))
 
-    async def _stream_one(self, message: Any, scope: Scope, send: Callable[..., Any]) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(read(tasks))
+            self._reading.add(reading)
+            reading.add_done_callback(self._reading.discard)
+
+    def _within_s(self, context: Any) -> float | None:
+        """Until the deadline of the call, if that is sooner than what requests have anyway."""
+        left = context.time_remaining()
+        return None if left is None else min(left, self._state.settings.request_timeout_s)
+
+    async def _stream_one(self, message: Any, scope: Scope, within_s: float | None, send: Callable[..., Any]) -> None:
         with traced(self._state, scope, scope["path"]):
-            asked = request_of(message)
+            asked = request_of(message, within_s)
             pieces = asked.streams()
             async with await begin(self._state, scope, _never, asked, streams=True) as call:
                 if not pieces:

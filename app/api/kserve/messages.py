@@ -12,8 +12,8 @@ _Infer = MESSAGES["ModelInferResponse"]
 _CONTENTS = {"BYTES": "bytes_contents", "BOOL": "bool_contents"}
 
 
-def request_of(message: Any) -> InferRequest:
-    """Raises: RequestError."""
+def request_of(message: Any, within_s: float | None) -> InferRequest:
+    """`within_s`: until the deadline of the call. Raises: RequestError."""
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
         raise RequestError(f"'raw_input_contents' has {len(raw)} entries for {len(message.inputs)} inputs.")
@@ -31,6 +31,7 @@ def request_of(message: Any) -> InferRequest:
         inputs,
         parameters_of(message.parameters),
         [one.name for one in message.outputs],
+        within_s,
     )
 
 

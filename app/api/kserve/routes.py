@@ -23,7 +23,7 @@ router = APIRouter(prefix="/v2", responses=answer_schemas.REFUSED)
 
 _HEADER_LENGTH = "inference-header-content-length"
 _MODEL = "/models/{name:path}"
-_VERSION = _MODEL + "/versions/{version}"
+_VERSION = _MODEL + "/versions/{version}"  # the lower decorator, so that it is tried first: names may have slashes
 
 
 @router.get("", response_model=answer_schemas.Server)
@@ -44,8 +44,8 @@ async def ready(request: Request) -> Response:
     return Response(status_code=200 if (await readiness(state_of(request)))["ready"] else 503)
 
 
-@router.get(_VERSION + "/ready", responses=answer_schemas.NOT_READY)
 @router.get(_MODEL + "/ready", responses=answer_schemas.NOT_READY)
+@router.get(_VERSION + "/ready", responses=answer_schemas.NOT_READY)
 async def model_ready(request: Request, name: str, version: str = "") -> Response:
     """200 if a live worker serves the model; else 503."""
     state = state_of(request)
@@ -53,15 +53,15 @@ async def model_ready(request: Request, name: str, version: str = "") -> Respons
     return Response(status_code=200 if await served_by(state, await model_of(state, name)) else 503)
 
 
-@router.get(_VERSION, response_model=answer_schemas.Model)
 @router.get(_MODEL, response_model=answer_schemas.Model)
+@router.get(_VERSION, response_model=answer_schemas.Model)
 async def model_metadata(request: Request, name: str, version: str = "") -> dict[str, Any]:
     """The model's inputs and outputs."""
     return await metadata_of(state_of(request), name, version)
 
 
-@router.post(_VERSION + "/infer", openapi_extra=InferBody.openapi(), responses=answer_schemas.INFERRED)
 @router.post(_MODEL + "/infer", openapi_extra=InferBody.openapi(), responses=answer_schemas.INFERRED)
+@router.post(_VERSION + "/infer", openapi_extra=InferBody.openapi(), responses=answer_schemas.INFERRED)
 async def infer(request: Request, name: str, version: str = "") -> Response:
     """A whole answer: a text's continuation, or embeddings of texts."""
     state = state_of(request)
@@ -75,8 +75,8 @@ async def infer(request: Request, name: str, version: str = "") -> Response:
     return _written(asked, body, outputs, call.headers())
 
 
-@router.post(_VERSION + "/generate", openapi_extra=GenerateBody.openapi(), responses=answer_schemas.GENERATED)
 @router.post(_MODEL + "/generate", openapi_extra=GenerateBody.openapi(), responses=answer_schemas.GENERATED)
+@router.post(_VERSION + "/generate", openapi_extra=GenerateBody.openapi(), responses=answer_schemas.GENERATED)
 async def generate(request: Request, name: str, version: str = "") -> Response:
     """A text's continuation, whole."""
     state = state_of(request)
@@ -87,8 +87,8 @@ async def generate(request: Request, name: str, version: str = "") -> Response:
     return Response(orjson.dumps(answer), headers=call.headers(), media_type="application/json")
 
 
-@router.post(_VERSION + "/generate_stream", openapi_extra=GenerateBody.openapi(), responses=answer_schemas.STREAMED)
 @router.post(_MODEL + "/generate_stream", openapi_extra=GenerateBody.openapi(), responses=answer_schemas.STREAMED)
+@router.post(_VERSION + "/generate_stream", openapi_extra=GenerateBody.openapi(), responses=answer_schemas.STREAMED)
 async def generate_stream(request: Request, name: str, version: str = "") -> Response:
     """A text's continuation as server-sent events; the last has `finish_reason`, or `error`."""
     state = state_of(request)

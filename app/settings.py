@@ -125,6 +125,9 @@ class Settings(BaseSettings):
     ssh_config: Path | None = None
     host: str = "127.0.0.1"  # the address that the API listens on
     port: Annotated[int, Field(ge=0, le=65535)] = 8000  # the port that the API listens on
+    # The port at which the API takes the Open Inference Protocol over gRPC, without TLS. 0: a free one, which the log
+    # names. None: no gRPC.
+    grpc_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     # The key of the endpoints under /admin. Without one they answer on loopback only, so set one behind a proxy.
     admin_key: Annotated[SecretStr, Field(min_length=1)] | None = None
     require_keys: bool = False  # whether clients need an API key, as `xylem keys` makes them

@@ -25,6 +25,7 @@ _PREFIX = 8  # bytes of a digest
 # All others need one, so that a new endpoint is closed until somebody opens it here.
 _OPEN = {"live", "health", "ready", "metrics", "sd", "version", "docs", "redoc", "openapi.json", "admin", "console"}
 _WITH_ADMIN_KEY = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"}  # vLLM's names for endpoints under /admin
+_OPEN_PATHS = {*_WITH_ADMIN_KEY, "/v2/health/live", "/v2/health/ready"}
 _FOR_ADMINS = {"requests"}  # also take the admin key, for which they show the requests of all clients
 _ADMIN = "xylem.admin"
 _IN_SCOPE = "xylem.key"
@@ -45,7 +46,7 @@ def given_key(scope: Scope) -> bytes:
 
 
 def is_open(path: str) -> bool:
-    return _first(path) in _OPEN or path in _WITH_ADMIN_KEY
+    return _first(path) in _OPEN or path in _OPEN_PATHS
 
 
 def wants_admin_key(path: str) -> bool:

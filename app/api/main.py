@@ -3,8 +3,8 @@
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -21,6 +21,7 @@ from app.api.http.document import documented
 from app.api.http.fast_path import FastPath, Handler
 from app.api.http.origin import Allowed
 from app.api.http.sse import Sse
+from app.api.kserve import routes as kserve
 from app.api.openai import batches, completions, encodings, files, images, stored_chats, videos
 from app.api.openai import tokenize as tokens
 from app.api.openai.file_expiry import FileExpiry
@@ -42,6 +43,7 @@ from app.dispatch.generation import Adopted, Generation
 from app.dispatch.runtime import Deployment, running
 from app.ending import end_tasks
 from app.endpoint_registry import CHAT, EMBEDDINGS, ENDPOINTS, IMAGES, MESSAGE, RESPONSE, TEXT, VIDEOS
+from app.errors import SettingsError
 from app.messages import KeptRequest
 from app.settings import Settings, load_settings
 from app.telemetry import logger, setup_logging
@@ -54,12 +56,27 @@ _PATHS = {endpoint.kind: endpoint.path for endpoint in (*ENDPOINTS.values(), VID
 _TRACED = {*_PATHS.values(), images.EDITS, *transcriptions.PATHS, f"{RESPONSE.path}/compact", "/rerank"}
 
 
+def grpc_server(settings: Settings) -> Callable[[ApiState], AbstractAsyncContextManager[None]]:
+    """Serves gRPC, or nothing if it has no port. Raises: SettingsError."""
+    if settings.grpc_port is None:
+        return lambda _state: nullcontext()
+    try:
+        from app.api.kserve.grpc_server import serving  # grpc takes memory and start-up time
+    except ImportError as exc:
+        raise SettingsError(
+            "XYLEM_GRPC_PORT is set, and grpcio or protobuf is not installed here: "
+            f"pip install 'xylem-serve[grpc]' ({exc})"
+        ) from exc
+    return serving
+
+
 def create_app(settings: Settings | None = None) -> FastPath:
     """The ASGI app of one API process. Raises: SettingsError."""
     settings = settings or load_settings()
     setup_logging(settings.log_level, json=settings.log_json)
     known = Deployment.read(settings)
     storage, painted = Storage(settings.files_url), Storage(settings.media_store_url, "XYLEM_MEDIA_STORE")
+    serving_grpc = grpc_server(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -113,7 +130,8 @@ def create_app(settings: Settings | None = None) -> FastPath:
             gc.freeze()
             gc.set_threshold(10_000, 5, 80)  # the middle generation, of fifty thousand objects, takes 10 ms
             log.info("api_started", api=core.dispatcher.api, models=sorted(core.models))
-            yield
+            async with serving_grpc(app.state.xylem):
+                yield
             await end_tasks(background)
 
     errors: dict[int | str, dict[str, Any]] = {"default": {"model": Refusal, "description": "Refused, or failed"}}
@@ -128,7 +146,7 @@ def create_app(settings: Settings | None = None) -> FastPath:
     failure.install(app)
     for part in (
         completions, stored_chats, derived_routes, responses, conversation_routes, messages, encodings, images, videos,
-        transcriptions,
+        transcriptions, kserve,
         files, batches, tokens, health, admin, loras, pool_state, prefixes, fleet,
     ):  # fmt: skip
         app.include_router(part.router)

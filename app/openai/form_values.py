@@ -4,8 +4,9 @@ import re
 
 _NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?", re.ASCII)
 _NUMBERS = {
-    "fps", "guidance_scale", "n", "num_inference_steps", "output_compression", "partial_images", "priority", "seed",
-    "strength", "temperature", "timeout",
+    "fps", "frequency_penalty", "guidance_scale", "max_tokens", "min_p", "min_tokens", "n", "num_inference_steps",
+    "output_compression", "partial_images", "presence_penalty", "priority", "repetition_penalty", "seed", "strength",
+    "temperature", "timeout", "top_k", "top_p",
 }  # fmt: skip
 _TRUTHS = {"true": True, "false": False}
 

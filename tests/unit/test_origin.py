@@ -115,6 +115,8 @@ def test_what_no_browser_sends_is_a_mistake_in_a_setting(
     ("POST", "/x", LENGTH | {b"content-type": b"application/vnd.api+json"}),
     ("POST", "/x", LENGTH | {b"content-type": b"application/json", b"content-encoding": b"Identity"}),
     ("POST", "/v1/files", LENGTH | {b"content-type": b"multipart/form-data; boundary=x"}),
+    ("POST", "/v2/models/m/infer", LENGTH | {b"content-type": b"application/octet-stream"}),
+    ("POST", "/v2/models/m/infer", LENGTH),
     ("PATCH", "/x", LENGTH | {b"content-type": b"application/x-www-form-urlencoded"}),
 ])  # fmt: skip
 def test_bodies_that_are_taken(method: str, path: str, headers: dict[bytes, bytes]) -> None:
@@ -129,6 +131,9 @@ def test_bodies_that_are_taken(method: str, path: str, headers: dict[bytes, byte
     ("POST", "/x", LENGTH | {b"content-type": b"text/plain+json"}),
     ("POST", "/x", LENGTH | {b"content-type": b"multipart/form-data; boundary=x"}),
     ("POST", "/v1/files", LENGTH | {b"content-type": b"text/plain"}),
+    ("POST", "/v2/models/m/infer", LENGTH | {b"content-type": b"text/plain"}),
+    ("POST", "/v2/models/m/infer", LENGTH | {b"origin": b"http://localhost"}),
+    ("POST", "/v1/completions", LENGTH | {b"content-type": b"application/octet-stream"}),
     ("POST", "/v1/files", {b"transfer-encoding": b"chunked"}),
     ("POST", "/x", LENGTH | {b"content-type": b"application/json", b"content-encoding": b"gzip"}),
     ("PATCH", "/x", LENGTH | {b"content-type": b"application/json", b"content-encoding": b"zstd"}),

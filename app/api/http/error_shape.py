@@ -1,4 +1,4 @@
-"""Errors in the shape of the request's API: OpenAI's, or Anthropic's on its paths."""
+"""Errors in the shape of the request's API: OpenAI's, Anthropic's or the Open Inference Protocol's by its path."""
 
 from typing import Any
 
@@ -27,12 +27,21 @@ def _is_below(path: str, prefix: str) -> bool:
     return path == prefix or path.startswith(f"{prefix}/")
 
 
+def is_inference(scope: Scope) -> bool:
+    """Whether a request is for the Open Inference Protocol."""
+    return _is_below(scope["path"], "/v2")
+
+
 def error_body(exc: XylemError, scope: Scope) -> dict[str, Any]:
+    if is_inference(scope):
+        return {"error": exc.message}
     return anthropics.as_body(exc, x_request_id.of(scope)) if is_anthropics(scope) else as_body(exc)
 
 
 def http_error_body(status: int, message: str, scope: Scope) -> dict[str, Any]:
     """The body of an error that is not a XylemError."""
+    if is_inference(scope):
+        return {"error": message}
     if is_anthropics(scope):
         return anthropics.body_of(status, message, x_request_id.of(scope))
     return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}

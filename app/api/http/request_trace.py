@@ -21,6 +21,13 @@ def begin(tracer: Tracer | None, paths: Container[str], scope: Scope, headers: H
         scope[_IN_SCOPE] = RequestTrace.begin(tracer, headers.get(b"traceparent", b""), scope["path"])
 
 
+def begin_at(tracer: Tracer | None, route: str, scope: Scope) -> None:
+    """`begin`, once a route with parameters is known, under its path; unless `tracer` is None."""
+    if tracer is not None:
+        traceparent = dict(scope["headers"]).get(b"traceparent", b"")
+        scope[_IN_SCOPE] = RequestTrace.begin(tracer, traceparent, route)
+
+
 def trace_of(scope: Scope) -> RequestTrace | None:
     """None: the request isn't traced."""
     trace: RequestTrace | None = scope.get(_IN_SCOPE)

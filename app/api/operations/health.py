@@ -140,7 +140,12 @@ async def live() -> dict[str, str]:
 @router.get("/ready", responses=_NOT_READY)
 async def ready(request: Request) -> Response:
     """200 if Redis answers, tokens can be received, and at least one worker is live, here or elsewhere; else 503."""
-    state = state_of(request)
+    body = await readiness(state_of(request))
+    return Response(orjson.dumps(body), 200 if body["ready"] else 503, media_type="application/json")
+
+
+async def readiness(state: ApiState) -> dict[str, Any]:
+    """`ready`, what it depends on, and the live workers of each model."""
     models = state.models.values()
     try:
         leases = await state.fleet.live(list(state.pools))
@@ -150,10 +155,10 @@ async def ready(request: Request) -> Response:
     workers = {m.name: sum(_answers(lease, m) for lease in leases) for m in models}
     subscribed = state.inbox.subscribed.is_set()
     ok = redis and subscribed and (any(workers.values()) or state.cells.load(list(state.pools)).capacity > 0)
-    body = {"ready": ok, "redis": redis, "subscribed": subscribed, "workers": workers}
+    body: dict[str, Any] = {"ready": ok, "redis": redis, "subscribed": subscribed, "workers": workers}
     if cells := state.cells.states():
         body["cells"] = {name: asdict(cell) for name, cell in cells.items()}
-    return Response(orjson.dumps(body), 200 if ok else 503, media_type="application/json")
+    return body
 
 
 def _answers(lease: Lease, model: Model) -> bool:

@@ -1,0 +1,1 @@
+"""The Open Inference Protocol over HTTP, and over gRPC at a port of its own."""

@@ -1,0 +1,228 @@
+"""The Open Inference Protocol over gRPC, in the event loop of the API process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+from starlette.types import Message, Scope
+
+from app.api.http import request_trace, x_request_id
+from app.api.http.error_responses import log_failure
+from app.api.kserve.inference import begin, metadata_of, model_of, served_by, server, traced
+from app.api.kserve.messages import request_of, response_of
+from app.api.kserve.protocol import MESSAGES, SERVICE
+from app.api.operations.health import readiness
+from app.api.state import ApiState
+from app.deltas import merge
+from app.errors import ModelNotFound, SettingsError, XylemError
+from app.kserve.answers import text_outputs, whole
+from app.kserve.requests import EMPTY_FINAL, check_version
+from app.telemetry import REFUSALS, logger
+
+log = logger(__name__)
+
+_AT_ONCE = 256  # requests of one stream; more of them wait in the stream
+_FINAL = "triton_final_response"
+_Code = grpc.StatusCode
+_CODES = {
+    400: _Code.INVALID_ARGUMENT,
+    401: _Code.UNAUTHENTICATED,
+    403: _Code.PERMISSION_DENIED,
+    404: _Code.NOT_FOUND,
+    409: _Code.ABORTED,
+    413: _Code.RESOURCE_EXHAUSTED,
+    429: _Code.RESOURCE_EXHAUSTED,
+    499: _Code.CANCELLED,
+    502: _Code.UNAVAILABLE,
+    503: _Code.UNAVAILABLE,
+    504: _Code.DEADLINE_EXCEEDED,
+}
+_METHODS = {
+    "ServerLive": "live",
+    "ServerReady": "ready",
+    "ModelReady": "model_ready",
+    "ServerMetadata": "server_metadata",
+    "ModelMetadata": "model_metadata",
+    "ModelInfer": "infer",
+}
+_OPEN = {"ServerLive", "ServerReady"}  # need no API key
+
+
+@asynccontextmanager
+async def serving(state: ApiState) -> AsyncIterator[None]:
+    """Raises: SettingsError, if the port can't be had."""
+    service, host, port = Service(state), state.settings.host, state.settings.grpc_port
+    options = [
+        ("grpc.max_receive_message_length", state.settings.max_body),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.so_reuseport", 0),
+    ]
+    made = grpc.aio.server(options=options)
+    made.add_generic_rpc_handlers((_handlers(service),))
+    try:
+        bound = made.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    except RuntimeError as exc:
+        raise SettingsError(f"XYLEM_GRPC_PORT={port}: {exc}") from exc
+    await made.start()
+    log.info("grpc_started", port=bound)
+    try:
+        yield
+    finally:
+        service.take_no_more()
+        await made.stop(state.settings.drain_timeout_s)
+
+
+def _handlers(service: "Service") -> Any:
+    methods = {
+        name: grpc.unary_unary_rpc_method_handler(
+            service.method(name, getattr(service, own)),
+            request_deserializer=MESSAGES[f"{name}Request"].FromString,
+            response_serializer=MESSAGES[f"{name}Response"].SerializeToString,
+        )
+        for name, own in _METHODS.items()
+    }
+    methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
+        service.method("ModelStreamInfer", service.stream),
+        request_deserializer=MESSAGES["ModelInferRequest"].FromString,
+        response_serializer=MESSAGES["ModelStreamInferResponse"].SerializeToString,
+    )
+    return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+
+class Service:
+    """gRPC cancels a method when its client leaves or its deadline passes; that abandons the answer."""
+
+    def __init__(self, state: ApiState) -> None:
+        self._state = state
+        self._reading: set[asyncio.Task[None]] = set()  # of open streams
+
+    def take_no_more(self) -> None:
+        """Open streams end with the answers to what they have sent: clients leave them open for hours."""
+        for reading in self._reading:
+            reading.cancel()
+
+    def method(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        """`work` behind the check of the API key, with errors as gRPC's."""
+
+        async def run(message: Any, context: Any) -> Any:
+            scope = _scope(name, context)
+            try:
+                if self._state.settings.require_keys and name not in _OPEN:
+                    self._state.api_keys.check(scope)
+                return await work(message, scope, context)
+            except XylemError as exc:
+                await context.abort(_CODES.get(exc.status, _Code.INTERNAL), _refused(exc, scope).message)
+            except Exception as exc:
+                if isinstance(exc, grpc.aio.AbortError):
+                    raise
+                log.error("request_broke", **x_request_id.names(scope), exc_info=exc)
+                await context.abort(_Code.INTERNAL, XylemError().message)
+
+        return run
+
+    async def live(self, *_: Any) -> Any:
+        return MESSAGES["ServerLiveResponse"](live=True)
+
+    async def ready(self, *_: Any) -> Any:
+        return MESSAGES["ServerReadyResponse"](ready=(await readiness(self._state))["ready"])
+
+    async def model_ready(self, message: Any, *_: Any) -> Any:
+        try:
+            check_version(message.name, message.version)
+            ready = await served_by(self._state, await model_of(self._state, message.name))
+        except ModelNotFound:
+            ready = False
+        return MESSAGES["ModelReadyResponse"](ready=ready)
+
+    async def server_metadata(self, *_: Any) -> Any:
+        return MESSAGES["ServerMetadataResponse"](**server())
+
+    async def model_metadata(self, message: Any, *_: Any) -> Any:
+        return MESSAGES["ModelMetadataResponse"](**await metadata_of(self._state, message.name, message.version))
+
+    async def infer(self, message: Any, scope: Scope, context: Any) -> Any:
+        with traced(self._state, scope, scope["path"]):
+            asked = request_of(message, self._within_s(context))
+            async with await begin(self._state, scope, _never, asked) as call:
+                outputs = await whole(call, asked)
+        request_trace.end(scope, 200)
+        return response_of(asked, outputs)
+
+    async def stream(self, messages: AsyncIterator[Any], scope: Scope, context: Any) -> None:
+        """Answers requests side by side; the pieces of each in their order, with its id."""
+        room, writing = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
+
+        async def send(**fields: Any) -> None:
+            async with writing:  # gRPC takes one message at a time
+                await context.write(MESSAGES["ModelStreamInferResponse"](**fields))
+
+        async def answer(message: Any) -> None:
+            own = {**scope, "headers": [*scope["headers"]]}
+            x_request_id.identify(own, [])
+            try:
+                await self._stream_one(message, own, self._within_s(context), send)
+            except Exception as exc:
+                if not isinstance(exc, XylemError):
+                    log.error("stream_broke", **x_request_id.names(own), exc_info=exc)
+                error = _refused(exc if isinstance(exc, XylemError) else XylemError(), own)
+                named = MESSAGES["ModelInferResponse"](id=message.id, model_name=message.model_name)
+                await send(error_message=error.message, infer_response=named)
+            finally:
+                room.release()
+
+        async def read(tasks: asyncio.TaskGroup) -> None:
+            async for message in messages:
+                await room.acquire()
+                tasks.create_task(answer(message))
+
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(read(tasks))
+            self._reading.add(reading)
+            reading.add_done_callback(self._reading.discard)
+
+    def _within_s(self, context: Any) -> float | None:
+        """Until the deadline of the call, if that is sooner than what requests have anyway."""
+        left = context.time_remaining()
+        return None if left is None else min(left, self._state.settings.request_timeout_s)
+
+    async def _stream_one(self, message: Any, scope: Scope, within_s: float | None, send: Callable[..., Any]) -> None:
+        with traced(self._state, scope, scope["path"]):
+            asked = request_of(message, within_s)
+            pieces = asked.streams()
+            async with await begin(self._state, scope, _never, asked, streams=True) as call:
+                if not pieces:
+                    last = response_of(asked, await whole(call, asked))
+                    last.parameters[_FINAL].bool_param = True
+                    await send(infer_response=last)
+                while pieces and (deltas := await call.deltas()):
+                    for _choice, d in merge(deltas):  # several, if the client is behind
+                        call.count(d)
+                        await send(infer_response=response_of(asked, text_outputs(asked, d)))
+        if pieces and asked.parameters.get(EMPTY_FINAL):
+            end = response_of(asked, [])
+            end.parameters[_FINAL].bool_param = True
+            await send(infer_response=end)
+        request_trace.end(scope, 200)
+
+
+def _scope(method: str, context: Any) -> Scope:
+    """What the checks of HTTP requests read: metadata as headers."""
+    given = context.invocation_metadata() or ()
+    headers = [(name.lower().encode(), value if isinstance(value, bytes) else value.encode()) for name, value in given]
+    scope: Scope = {"type": "http", "method": "POST", "path": f"/{SERVICE}/{method}", "headers": headers}
+    x_request_id.identify(scope, [])
+    return scope
+
+
+def _refused(exc: XylemError, scope: Scope) -> XylemError:
+    log_failure(exc, scope)
+    REFUSALS.labels(exc.code).inc()
+    return exc
+
+
+async def _never() -> Message:
+    """The `receive` of a request whose client's leaving cancels it."""
+    await asyncio.Event().wait()
+    raise AssertionError

@@ -1,0 +1,71 @@
+"""What HTTP and gRPC share: from an inference request to its answer."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any
+
+from starlette.types import Receive, Scope
+
+from app.api.http import request_trace
+from app.api.http.client_limits import check_priority
+from app.api.openai.alias_turn import other_plan
+from app.api.operations.health import readiness
+from app.api.resumable.resume import placed_call
+from app.api.state import ApiState
+from app.dispatch.generation import Generation
+from app.dispatch.models import Model, find_model
+from app.endpoint_registry import EMBEDDINGS, TEXT
+from app.errors import RequestError, XylemError
+from app.kserve.requests import InferRequest, check_version, metadata
+
+
+def server() -> dict[str, Any]:
+    """Its metadata."""
+    return {"name": "xylem", "version": version("xylem-serve"), "extensions": ["generate", "binary_tensor_data"]}
+
+
+async def model_of(state: ApiState, name: str) -> Model:
+    """Of a model's name, or an alias. Raises: ModelNotFound, RequestError."""
+    if name not in state.models and name not in state.aliases.table:
+        await state.look()  # another replica may have just added it
+    target = state.aliases.primary(name) if name in state.aliases.table else name
+    model = state.models.get(target)
+    return model if model is not None else find_model(state.models, name)
+
+
+async def served_by(state: ApiState, model: Model) -> bool:
+    """Whether this replica is ready and a live worker serves the model."""
+    found = await readiness(state)
+    return bool(found["ready"] and found["workers"].get(model.name))
+
+
+async def metadata_of(state: ApiState, name: str, of_version: str) -> dict[str, Any]:
+    """Raises: ModelNotFound."""
+    check_version(name, of_version)
+    return metadata(name, (await model_of(state, name)).task)
+
+
+async def begin(
+    state: ApiState, scope: Scope, receive: Receive, request: InferRequest, *, streams: bool = False
+) -> Generation:
+    """The answer to a request, to be entered. `streams`: whether it is sent in pieces. Raises: XylemError."""
+    task = (await model_of(state, request.model)).task
+    endpoint = EMBEDDINGS if task == "embed" else TEXT
+    raw = request.as_openai(task)
+    if not streams and task == "generate" and request.streams():
+        raise RequestError("An answer in pieces needs ModelStreamInfer of gRPC, or generate_stream.", param="streaming")
+    body, plan = await endpoint.understand(state, raw)
+    check_priority(state, scope, body)
+    return await placed_call(state, scope, receive, plan, other_plan(state, endpoint, body, plan, raw, explain=False))
+
+
+@contextmanager
+def traced(state: ApiState, scope: Scope, route: str) -> Iterator[None]:
+    """Begins a request's trace under the path of its route, which has no model's name; an error ends it."""
+    request_trace.begin_at(state.tracer, route, scope)
+    try:
+        yield
+    except XylemError as exc:
+        request_trace.end(scope, exc.status, exc.code)
+        raise

@@ -1,0 +1,134 @@
+"""The Open Inference Protocol over HTTP: /v2, /v2/health, /v2/models."""
+
+from functools import partial
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app.api.http.request_body import collect
+from app.api.kserve import answer_schemas
+from app.api.kserve.inference import begin, metadata_of, model_of, served_by, server, traced
+from app.api.openai.sse_response import EventStream
+from app.api.operations.health import readiness
+from app.api.state import ApiState, state_of
+from app.errors import RequestError
+from app.kserve.answers import GenerateWriter, whole
+from app.kserve.requests import VERSION, GenerateBody, InferBody, InferRequest, check_version
+from app.kserve.tensors import Tensor
+from app.openai.validation import parse_off_loop
+
+router = APIRouter(prefix="/v2", responses=answer_schemas.REFUSED)
+
+_HEADER_LENGTH = "inference-header-content-length"
+_MODEL = "/models/{name:path}"
+_VERSION = _MODEL + "/versions/{version}"  # the lower decorator, so that it is tried first: names may have slashes
+
+
+@router.get("", response_model=answer_schemas.Server)
+async def metadata() -> dict[str, Any]:
+    """The server's name, version and extensions."""
+    return server()
+
+
+@router.get("/health/live")
+async def live() -> Response:
+    """The process answers."""
+    return Response()
+
+
+@router.get("/health/ready", responses=answer_schemas.NOT_READY)
+async def ready(request: Request) -> Response:
+    """As `/ready`, without a body."""
+    return Response(status_code=200 if (await readiness(state_of(request)))["ready"] else 503)
+
+
+@router.get(_MODEL + "/ready", responses=answer_schemas.NOT_READY)
+@router.get(_VERSION + "/ready", responses=answer_schemas.NOT_READY)
+async def model_ready(request: Request, name: str, version: str = "") -> Response:
+    """200 if a live worker serves the model; else 503."""
+    state = state_of(request)
+    check_version(name, version)
+    return Response(status_code=200 if await served_by(state, await model_of(state, name)) else 503)
+
+
+@router.get(_MODEL, response_model=answer_schemas.Model)
+@router.get(_VERSION, response_model=answer_schemas.Model)
+async def model_metadata(request: Request, name: str, version: str = "") -> dict[str, Any]:
+    """The model's inputs and outputs."""
+    return await metadata_of(state_of(request), name, version)
+
+
+@router.post(_MODEL + "/infer", openapi_extra=InferBody.openapi(), responses=answer_schemas.INFERRED)
+@router.post(_VERSION + "/infer", openapi_extra=InferBody.openapi(), responses=answer_schemas.INFERRED)
+async def infer(request: Request, name: str, version: str = "") -> Response:
+    """A whole answer: a text's continuation, or embeddings of texts."""
+    state = state_of(request)
+    with traced(state, request.scope, "/v2/models/{name}/infer"):
+        raw = await collect(request.scope, request.receive, state.settings.max_body)
+        length = _header_length(request, raw)
+        body = await parse_off_loop(InferBody, raw[:length])
+        asked = body.request(name, version, raw[length:])
+        async with await begin(state, request.scope, request.receive, asked) as call:
+            outputs = await whole(call, asked)
+    return _written(asked, body, outputs, call.headers())
+
+
+@router.post(_MODEL + "/generate", openapi_extra=GenerateBody.openapi(), responses=answer_schemas.GENERATED)
+@router.post(_VERSION + "/generate", openapi_extra=GenerateBody.openapi(), responses=answer_schemas.GENERATED)
+async def generate(request: Request, name: str, version: str = "") -> Response:
+    """A text's continuation, whole."""
+    state = state_of(request)
+    with traced(state, request.scope, "/v2/models/{name}/generate"):
+        asked = await _generate_request(state, request, name, version)
+        async with await begin(state, request.scope, request.receive, asked) as call:
+            answer = await GenerateWriter(call, asked).whole()
+    return Response(orjson.dumps(answer), headers=call.headers(), media_type="application/json")
+
+
+@router.post(_MODEL + "/generate_stream", openapi_extra=GenerateBody.openapi(), responses=answer_schemas.STREAMED)
+@router.post(_VERSION + "/generate_stream", openapi_extra=GenerateBody.openapi(), responses=answer_schemas.STREAMED)
+async def generate_stream(request: Request, name: str, version: str = "") -> Response:
+    """A text's continuation as server-sent events; the last has `finish_reason`, or `error`."""
+    state = state_of(request)
+    with traced(state, request.scope, "/v2/models/{name}/generate_stream"):
+        asked = await _generate_request(state, request, name, version)
+        start = partial(begin, state, request.scope, request.receive, asked, streams=True)
+        return EventStream(start, lambda call: GenerateWriter(call, asked))
+
+
+async def _generate_request(state: ApiState, request: Request, name: str, version: str) -> InferRequest:
+    """Raises: XylemError."""
+    if (await model_of(state, name)).task != "generate":
+        raise RequestError(f"The model '{name}' generates no text: it takes /v2/models/{name}/infer.", param="model")
+    raw = await collect(request.scope, request.receive, state.settings.max_body)
+    return (await parse_off_loop(GenerateBody, raw)).request(name, version)
+
+
+def _header_length(request: Request, raw: bytes) -> int:
+    """Bytes of JSON before the inputs' own. Raises: RequestError."""
+    given = request.headers.get(_HEADER_LENGTH)
+    if given is None:
+        return len(raw)
+    if not (given.isascii() and given.isdigit()) or int(given) > len(raw):
+        raise RequestError(f"'Inference-Header-Content-Length' is {given[:64]!r} in a request of {len(raw)} bytes.")
+    return int(given)
+
+
+def _written(asked: InferRequest, body: InferBody, outputs: list[Tensor], headers: dict[str, str]) -> Response:
+    shown, behind = [], []
+    for one in outputs:
+        out: dict[str, Any] = {"name": one.name, "datatype": one.datatype, "shape": one.shape}
+        if body.binary_outputs(one.name):
+            behind.append(one.raw())
+            out["parameters"] = {"binary_data_size": len(behind[-1])}
+        else:
+            out["data"] = list(one.values)
+        shown.append(out)
+    named = {"id": asked.id} if asked.id else {}
+    head = orjson.dumps({"model_name": asked.model, "model_version": VERSION, **named, "outputs": shown})
+    if not behind:
+        return Response(head, headers=headers, media_type="application/json")
+    headers = {**headers, _HEADER_LENGTH: str(len(head))}
+    return Response(b"".join([head, *behind]), headers=headers, media_type="application/octet-stream")

@@ -1,0 +1,1 @@
+"""The Open Inference Protocol, version 2: tensors that become completions and embeddings; no HTTP, no gRPC."""

@@ -1,0 +1,64 @@
+"""Answers: as tensors, and as the events of a streamed one."""
+
+from array import array
+from typing import Any
+
+import orjson
+
+from app.deltas import merge
+from app.dispatch.generation_base import GenerationBase
+from app.kserve.requests import VERSION, InferRequest
+from app.kserve.tensors import Tensor
+from app.messages import Delta
+from app.openai.encoding import EncodingWriter
+
+
+def text_outputs(request: InferRequest, d: Delta) -> list[Tensor]:
+    """`finish_reason` only where it is known."""
+    made = [Tensor("text_output", "BYTES", (1,), [d.text])]
+    if d.finish is not None:
+        made.append(Tensor("finish_reason", "BYTES", (1,), [d.finish]))
+    return _wanted(request, made)
+
+
+async def whole(call: GenerationBase, request: InferRequest) -> list[Tensor]:
+    """The outputs of an answer that has been sent. Raises: the error that ended it."""
+    if not call.plan.inputs:
+        ((_choice, d),) = merge(await call.whole())
+        return text_outputs(request, d)
+    await call.whole()
+    rows = EncodingWriter(call).raw()
+    return _wanted(request, [Tensor("embeddings", "FP32", (len(rows), len(rows[0]) // 4), array("f", b"".join(rows)))])
+
+
+def _wanted(request: InferRequest, made: list[Tensor]) -> list[Tensor]:
+    return [one for one in made if not request.outputs or one.name in request.outputs]
+
+
+class GenerateWriter:
+    """Writes an answer of the generate extension, whole or as server-sent events."""
+
+    def __init__(self, call: GenerationBase, request: InferRequest) -> None:
+        self._call = call
+        self._named = {"id": request.id} if request.id else {}
+        self._named |= {"model_name": request.model, "model_version": VERSION}
+
+    async def whole(self) -> dict[str, Any]:
+        ((_choice, d),) = merge(await self._call.whole())
+        return self._body(d)
+
+    def opening(self, _choices: int, /) -> bytes:
+        return b""
+
+    def delta(self, _choice: int, d: Delta, /) -> bytes:
+        return b"data: %b\n\n" % orjson.dumps(self._body(d))
+
+    async def settle(self) -> None:
+        """Nothing is to be done at the end."""
+
+    def last(self) -> bytes:
+        return b""
+
+    def _body(self, d: Delta) -> dict[str, Any]:
+        body = self._named | {"text_output": d.text}
+        return body if d.finish is None else body | {"finish_reason": d.finish}

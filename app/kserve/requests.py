@@ -1,0 +1,198 @@
+"""Inference requests, and the completions and embeddings that they become."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import orjson
+from pydantic import ConfigDict, Field
+
+from app.errors import ModelNotFound, RequestError
+from app.kserve.tensors import Tensor, checked, flat, from_raw
+from app.messages import Task
+from app.openai.body import MOST, Body
+from app.openai.form_values import form_value
+
+VERSION = "1"  # of every model
+EMPTY_FINAL = "triton_enable_empty_final_response"
+BINARY = "binary_data_output"
+_OF_PROTOCOL = {EMPTY_FINAL, BINARY}
+# Fields of a completion that the outputs can't show, or that are inputs here.
+_REFUSED = {
+    "best_of", "echo", "input", "logprobs", "model", "n", "prompt", "prompt_embeds", "prompt_logprobs",
+    "return_token_ids", "stream", "stream_options",
+}  # fmt: skip
+_TASKS: Sequence[Task] = ("generate", "embed")
+_MAX_TOKENS = 20  # if none is given, as the generate extension has it
+_MOST_US = 86_400_000_000  # a day
+_SAMPLING = "sampling_parameters"
+_STREAMING = ("stream", "streaming")
+
+
+class InputBody(Body):
+    name: str
+    datatype: str
+    shape: Annotated[list[int], Field(max_length=8)]
+    parameters: dict[str, Any] | None = None
+    data: list[Any] | None = None
+
+
+class OutputBody(Body):
+    name: str
+    parameters: dict[str, Any] | None = None
+
+
+class InferBody(Body):
+    id: str = ""
+    parameters: dict[str, Any] | None = None
+    inputs: Annotated[list[InputBody], Field(max_length=MOST)]
+    outputs: Annotated[list[OutputBody], Field(max_length=MOST)] | None = None
+
+    def request(self, model: str, version: str, binary: bytes = b"") -> "InferRequest":
+        """`binary`: the bytes of the inputs that have `binary_data_size`. Raises: RequestError."""
+        inputs, at = [], 0
+        for one in self.inputs:
+            size = (one.parameters or {}).get("binary_data_size")
+            if isinstance(size, int) and size >= 0 and one.data is None:
+                if at + size > len(binary):
+                    raise RequestError(f"Input '{one.name}': the body ends before its bytes do.", param=one.name)
+                values = from_raw(one.name, one.datatype, binary[at : at + size])
+                at += size
+            else:
+                values = flat(one.data or ())
+            inputs.append(checked(one.name, one.datatype, one.shape, values))
+        if at != len(binary):
+            raise RequestError(f"The body has {len(binary) - at} bytes that belong to no input.")
+        outputs = [one.name for one in self.outputs or ()]
+        return InferRequest(model, version, self.id, inputs, self.parameters or {}, outputs)
+
+    def binary_outputs(self, name: str) -> bool:
+        """Whether the client wants this output as bytes behind the JSON."""
+        for one in self.outputs or ():
+            if one.name == name and one.parameters and "binary_data" in one.parameters:
+                return one.parameters["binary_data"] is True
+        return (self.parameters or {}).get(BINARY) is True
+
+
+class GenerateBody(Body):
+    """The body of the generate extension: parameters stand in `parameters`, or beside the text."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str = ""
+    text_input: str
+    parameters: dict[str, Any] | None = None
+
+    def request(self, model: str, version: str) -> "InferRequest":
+        beside = {name: value for name, value in (self.model_extra or {}).items() if name not in _STREAMING}
+        text = Tensor("text_input", "BYTES", (1,), [self.text_input])
+        return InferRequest(model, version, self.id, [text], beside | (self.parameters or {}))
+
+
+@dataclass(frozen=True)
+class InferRequest:
+    model: str
+    version: str  # "": any
+    id: str
+    inputs: Sequence[Tensor]
+    parameters: Mapping[str, Any]
+    outputs: Sequence[str] = field(default=())  # the wanted ones; empty: all
+    within_s: float | None = None  # the connection's deadline, for want of a parameter `timeout`
+
+    def streams(self) -> bool:
+        """Whether the client wants the answer in pieces. Raises: RequestError."""
+        return any(self._one(name, "BOOL") for name in _STREAMING)
+
+    def as_openai(self, task: Task) -> bytes:
+        """The body of a completion, or of embeddings. Raises: RequestError."""
+        check_version(self.model, self.version)
+        if task not in _TASKS:
+            raise RequestError(f"A model with the task '{task}' is not served by this protocol.", param="model")
+        known = {"text_input", _SAMPLING, *_STREAMING} if task == "generate" else {"text_input"}
+        for one in self.inputs:
+            if one.name not in known:
+                raise RequestError(f"There is no input '{one.name[:64]}': {', '.join(sorted(known))}.", param="inputs")
+        has = [name for name, _datatype, _shape in OUTPUTS[task]]
+        for wanted in self.outputs:
+            if wanted not in has:
+                raise RequestError(f"There is no output '{wanted[:64]}': {', '.join(has)}.", param="outputs")
+        parameters = self._parameters()
+        if task == "embed":
+            body = {"input": list(self._tensor("text_input", "BYTES").values)}
+        else:
+            body = {"prompt": self._one("text_input", "BYTES", needed=True)}
+            parameters.setdefault("max_tokens", _MAX_TOKENS)
+        return orjson.dumps({**parameters, "model": self.model, **body})
+
+    def _parameters(self) -> dict[str, Any]:
+        """Of a completion, with its timeout in seconds. Raises: RequestError."""
+        given = {**self.parameters, **self._sampling()}
+        for name in sorted(_REFUSED & given.keys()):
+            raise RequestError(f"The parameter '{name}' can't be used with this protocol.", param=name)
+        made = {name: value for name, value in given.items() if name not in _OF_PROTOCOL}
+        if "timeout" in made:
+            if type(made["timeout"]) is not int or not 0 < made["timeout"] <= _MOST_US:
+                raise RequestError(f"'timeout' has to be microseconds, from 1 to {_MOST_US}.", param="timeout")
+            made["timeout"] /= 1e6
+        elif self.within_s is not None:
+            made["timeout"] = max(self.within_s, 0.001)
+        return made
+
+    def _sampling(self) -> dict[str, Any]:
+        """Parameters that an input has as a JSON object; numbers may be texts, as some clients write them."""
+        text = self._one(_SAMPLING, "BYTES")
+        try:
+            given = orjson.loads(text or "{}")
+        except orjson.JSONDecodeError as exc:
+            raise RequestError(f"Input '{_SAMPLING}' is not JSON: {exc}.", param=_SAMPLING) from exc
+        if not isinstance(given, dict):
+            raise RequestError(f"Input '{_SAMPLING}' has to be a JSON object.", param=_SAMPLING)
+        return {name: form_value(name, one) if isinstance(one, str) else one for name, one in given.items()}
+
+    def _tensor(self, name: str, datatype: str) -> Tensor:
+        found = [one for one in self.inputs if one.name == name]
+        if len(found) != 1 or found[0].datatype != datatype:
+            raise RequestError(f"There has to be one input '{name}' with the datatype {datatype}.", param="inputs")
+        return found[0]
+
+    def _one(self, name: str, datatype: str, *, needed: bool = False) -> Any:
+        """The only value of an input; None: it isn't there."""
+        if not needed and all(one.name != name for one in self.inputs):
+            return None
+        values = self._tensor(name, datatype).values
+        if len(values) != 1:
+            raise RequestError(f"Input '{name}' has {len(values)} values, and has to have 1.", param=name)
+        return values[0]
+
+
+# Name, datatype and shape of what models of each task take and give; -1: any number.
+Signature = Sequence[tuple[str, str, list[int]]]
+INPUTS: Mapping[str, Signature] = {
+    "generate": [("text_input", "BYTES", [1]), ("streaming", "BOOL", [1]), (_SAMPLING, "BYTES", [1])],
+    "embed": [("text_input", "BYTES", [-1])],
+}
+OUTPUTS: Mapping[str, Signature] = {
+    "generate": [("text_output", "BYTES", [1]), ("finish_reason", "BYTES", [1])],
+    "embed": [("embeddings", "FP32", [-1, -1])],
+}
+
+
+def check_version(model: str, version: str) -> None:
+    """Raises: ModelNotFound."""
+    if version not in ("", VERSION):
+        raise ModelNotFound(f"The model '{model[:100]}' has only the version {VERSION} here.", param="version")
+
+
+def metadata(name: str, task: Task) -> dict[str, Any]:
+    """A model's. Tasks that this protocol doesn't serve have no inputs and outputs."""
+
+    def shown(signature: Signature) -> list[dict[str, Any]]:
+        return [{"name": name, "datatype": datatype, "shape": shape} for name, datatype, shape in signature]
+
+    return {
+        "name": name,
+        "versions": [VERSION],
+        "platform": "xylem",
+        "inputs": shown(INPUTS.get(task, ())),
+        "outputs": shown(OUTPUTS.get(task, ())),
+    }

@@ -1,0 +1,72 @@
+"""Tensors of the datatypes that are used here, and their bytes: little-endian, a text with its length before it."""
+
+import math
+import struct
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.errors import RequestError
+
+_LENGTH = struct.Struct("<I")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """`values`: one after the other; of BYTES `str`, of BOOL `bool`, of FP32 `float`."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    values: Sequence[Any]
+
+    def raw(self) -> bytes:
+        """The bytes of an output: BYTES or FP32."""
+        if isinstance(self.values, array):
+            return self.values.tobytes()
+        texts = [value.encode() for value in self.values]
+        return b"".join(_LENGTH.pack(len(text)) + text for text in texts)
+
+
+def checked(name: str, datatype: str, shape: Sequence[int], values: Sequence[Any]) -> Tensor:
+    """An input. Raises: RequestError."""
+    wanted = {"BYTES": str, "BOOL": bool}.get(datatype)
+    if wanted is None:
+        raise RequestError(f"Input '{name}': its datatype has to be BYTES or BOOL, and is {datatype!r}.", param=name)
+    if any(side < 0 for side in shape) or math.prod(shape) != len(values):
+        raise RequestError(f"Input '{name}': {len(values)} values don't fit its shape {list(shape)}.", param=name)
+    texts = [_text(name, value) if isinstance(value, bytes) else value for value in values]
+    if not all(type(value) is wanted for value in texts):
+        raise RequestError(f"Input '{name}': a value is not of its datatype, {datatype}.", param=name)
+    return Tensor(name, datatype, tuple(shape), texts)
+
+
+def from_raw(name: str, datatype: str, raw: bytes) -> list[Any]:
+    """The values of an input. Raises: RequestError."""
+    if datatype == "BOOL":
+        return [byte != 0 for byte in raw]
+    texts, at = [], 0
+    while at < len(raw):
+        if at + _LENGTH.size > len(raw):
+            raise RequestError(f"Input '{name}': its bytes end within a length.", param=name)
+        (length,) = _LENGTH.unpack_from(raw, at)
+        at += _LENGTH.size + length
+        if at > len(raw):
+            raise RequestError(f"Input '{name}': its bytes end within a text.", param=name)
+        texts.append(raw[at - length : at])
+    return texts
+
+
+def flat(data: Any) -> list[Any]:
+    """The values of nested lists, as JSON may have them."""
+    if not any(isinstance(one, list) for one in data):
+        return list(data)
+    return [value for one in data for value in (one if isinstance(one, list) else [one])]
+
+
+def _text(name: str, raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as exc:
+        raise RequestError(f"Input '{name}': a text is not UTF-8.", param=name) from exc

@@ -1,0 +1,77 @@
+"""A deployment that serves the Open Inference Protocol, and a client that has nothing but the messages."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from app.api.kserve.protocol import MESSAGES, SERVICE
+from tests.stack import Stack, free_port, mock_pool, stack
+
+POOL, EMBED = "decode-pool-a", "embed-pool"
+DIMENSIONS = 384
+
+
+@contextmanager
+def kserve(valkey_url: str, path: Path, **env: str) -> Iterator[Stack]:
+    """One API replica with a port for gRPC, a worker that generates and one that embeds."""
+    embed = mock_pool(model="embedder") | {"task": "embed"}
+    ports = {"XYLEM_DEPLOYMENT": path.name, "XYLEM_GRPC_PORT": str(free_port())}
+    with stack(valkey_url, path, {POOL: mock_pool(), EMBED: embed}, **ports, **env) as s:
+        s.api()
+        s.worker(POOL)
+        s.worker(EMBED, name="embedder")
+        s.wait_ready()
+        s.wait_ready(model="embedder")
+        yield s
+        assert "Traceback" not in s.log("api")
+
+
+@asynccontextmanager
+async def grpc_client(s: Stack, port: str = "") -> AsyncIterator["Client"]:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port or s.env['XYLEM_GRPC_PORT']}") as channel:
+        yield Client(channel)
+
+
+class Client:
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+
+    async def call(self, method: str, message: Any = None, **how: Any) -> Any:
+        """Raises: grpc.aio.AioRpcError."""
+        request = MESSAGES[f"{method}Request"]
+        made = self._channel.unary_unary(
+            f"/{SERVICE}/{method}",
+            request_serializer=request.SerializeToString,
+            response_deserializer=MESSAGES[f"{method}Response"].FromString,
+        )
+        return await made(request() if message is None else message, timeout=60, **how)
+
+    def stream(self, **how: Any) -> Any:
+        """An open ModelStreamInfer."""
+        made = self._channel.stream_stream(
+            f"/{SERVICE}/ModelStreamInfer",
+            request_serializer=MESSAGES["ModelInferRequest"].SerializeToString,
+            response_deserializer=MESSAGES["ModelStreamInferResponse"].FromString,
+        )
+        return made(timeout=how.pop("timeout", 60), **how)
+
+
+def asked(text: str, *, model: str = "mock", streams: bool = False, id: str = "", **parameters: Any) -> Any:  # noqa: A002
+    """A request for a text's continuation, or its embedding."""
+    made = MESSAGES["ModelInferRequest"](model_name=model, id=id)
+    made.inputs.add(name="text_input", datatype="BYTES", shape=[1]).contents.bytes_contents.append(text.encode())
+    if streams:
+        made.inputs.add(name="streaming", datatype="BOOL", shape=[1]).contents.bool_contents.append(True)
+    for name, value in parameters.items():
+        kind = {bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param"}[type(value)]
+        setattr(made.parameters[name], kind, value)
+    return made
+
+
+def texts(response: Any) -> dict[str, str]:
+    """Its outputs of one text each."""
+    raws = zip(response.outputs, response.raw_output_contents, strict=True)
+    return {out.name: raw[4:].decode() for out, raw in raws}

@@ -293,10 +293,10 @@ def test_keys_are_asked_for_and_kept_in_the_tab_only(browser: Browser, served: S
         opened.go("/console/fleet")
         dialog = page.get_by_role("dialog", name="Keys")
         expect(dialog).to_be_visible()
-        for key in ("wrong", "sesame"):
-            dialog.get_by_label("Admin key").fill(key)
+        for admin_key in ("wrong", "sesame"):
+            dialog.get_by_label("Admin key").fill(admin_key)
             dialog.get_by_role("button", name="Use these keys").click()
-            if key == "wrong":
+            if admin_key == "wrong":
                 expect(dialog).to_contain_text("Admin endpoints need")
         expect(page.get_by_role("region", name=POOL).get_by_role("listitem")).to_have_count(2)
         page.get_by_role("link", name="Play").click()

@@ -7,8 +7,7 @@ import { prefixes } from "./prefixes.js";
 import { requests } from "./requests.js";
 import { workerCard } from "./worker.js";
 
-const BARS = [["held", "held by requests"], ["lent", "of these lent to decode workers"], ["cached", "cached"],
-  ["aside", "requests that give way"]];
+const BARS = [["held", "held by requests"], ["lent", "of these lent to decode workers"], ["cached", "cached"]];
 
 export function page() {
   const summary = h("p", { class: "hint" }, "Waiting for the fleet …");

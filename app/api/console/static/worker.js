@@ -39,11 +39,9 @@ function show(meter, text, parts) {
   setStack(meter.bar, parts, `${meter.name}: ${text}`);
 }
 
-function showSeats(meter, { running, waiting, aside, seats }) {
-  const whole = Math.max(seats, running);
-  const others = running - Math.min(aside, running);
+function showSeats(meter, { running, waiting, seats }) {
   show(meter, `${count(running)} of ${count(seats)}${waiting ? `, ${count(waiting)} waiting` : ""}`,
-    [{ kind: "held", share: others / whole }, { kind: "aside", share: (running - others) / whole }]);
+    [{ kind: "held", share: running / Math.max(seats, running) }]);
 }
 
 function showBlocks(held, cached, { total, held: used, lent, cached: known }) {
@@ -53,13 +51,14 @@ function showBlocks(held, cached, { total, held: used, lent, cached: known }) {
   else show(cached, `${compact(known)} of ${compact(total)}`, [{ kind: "cached", share: known / total }]);
 }
 
-function showFacts(list, { reserved, speeds }) {
+function showFacts(list, { aside, reserved, speeds }) {
   const rows = [
     ["queue", `${count(reserved.without_first_token)} requests, ${compact(reserved.tokens_to_compute)} tokens`],
     ["prefill", speeds.prefill_tokens_per_s ? `${compact(speeds.prefill_tokens_per_s)} tokens/s` : "–"],
     ["in prefill", percent(speeds.busy)],
     ["a request takes", speeds.request_s ? seconds(speeds.request_s) : "–"],
   ];
+  if (aside) rows.push(["give way", `${count(aside)} requests`]);
   if (reserved.blocks_to_pull) rows.push(["to pull", `${compact(reserved.blocks_to_pull)} blocks`]);
   if (speeds.pulled_bytes_per_s) rows.push(["KV pulled", `${bytes(speeds.pulled_bytes_per_s)}/s`]);
   if (speeds.host_bytes_per_s) rows.push(["KV from host", `${bytes(speeds.host_bytes_per_s)}/s`]);

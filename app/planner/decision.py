@@ -74,7 +74,8 @@ def _wish(
     demand = lengths(traffic)
     if objective is None or demand is None or not _measured(pool):
         some = any(window.arrivals for window in traffic[-_LATELY:])
-        return _limited(pool, max(pool.wanted, int(some)), "unmeasured", least, most, 0.0, float)
+        there = sum(not worker.draining for worker in pool.workers)
+        return _limited(pool, max(pool.wanted, there, int(some)), "unmeasured", least, most, 0.0, float)
     gap = max(0.0, now - traffic[-1].begin - traffic[-1].seconds)
     soon, later = forecast(traffic, gap + pool.speed.start_s, gap + 2 * pool.speed.start_s)
     share = least_share(traffic, objective)

@@ -68,8 +68,9 @@ def test_a_worker_more_attains_no_less(rate, workers, role):
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.integers(0, 80), st.integers(0, 80), st.integers(0, 10))
+@given(st.integers(1, 80), st.integers(1, 80), st.integers(0, 10))
 def test_more_traffic_gets_no_fewer_workers(one, other, wanted):
+    """Some traffic: without any, nobody knows what requests need, and a pool keeps its workers."""
     low, high = sorted((one, other))
     assert plan(steady(low), pool(wanted)).workers <= plan(steady(high), pool(wanted)).workers
 
@@ -145,6 +146,8 @@ def test_lines_of_batches_keep_workers_that_traffic_no_longer_needs():
 def test_a_pool_without_measured_speed_keeps_its_workers_or_gets_one_for_whoever_comes():
     unmeasured = replace(SPEED, step_s=0.0, prefill_tokens_per_s=0.0)
     assert plan(steady(2), pool(3, speed=unmeasured)).workers == 3
+    running = replace(pool(0, speed=unmeasured), workers=pool(2).workers)
+    assert (len(running.workers), plan(steady(2), running).workers) == (2, 2)
     first = plan(steady(2), pool(0, speed=unmeasured))
     assert (first.workers, first.reason) == (1, "unmeasured")
     assert plan(steady(0), pool(0, speed=unmeasured)).workers == 0

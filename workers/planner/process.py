@@ -85,6 +85,8 @@ class Planner:
         await history.read(now)
         pools = await self._observation.read()
         traffic = {model: history.of(model) for model in self._objectives}
+        # Before its first worker is ready nobody knows how many were started, and any plan could end some.
+        pools = [p for p in pools if p.workers or p.pool in self._observation.desired or traffic[p.model]]
         # In a thread: meanwhile this process goes on leading.
         plans = await asyncio.to_thread(decide, now, traffic, pools, self._objectives, self._limits)
         desired = {plan.pool: self._desired(plan, now) for plan in plans}

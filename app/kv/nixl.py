@@ -28,6 +28,7 @@ _SHORT = 4 * _PIECE  # bytes; longer transfers are posted from a thread
 _SPIN_S = 4e-3  # a transfer is polled without a pause for this long: a pause would delay it by half a pause
 # Between two polls for notes. uvloop's timers count whole milliseconds, and round less than half of one to none.
 _LIVELY_S, _IDLE_S = 0.001, 0.02
+_MOST_PEERS = 256  # each takes some 10 kB, also when its process has ended, of which nobody tells
 _LINGER_S = 0.5  # how long to poll often after sending, which makes progress only in polls
 
 
@@ -44,7 +45,8 @@ class Nixl:
         self._errors = tuple(v for k, v in vars(self._api.nixlBind).items() if k.startswith("nixl") and "Error" in k)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nixl")
         self._in_thread = 0  # calls
-        self._peers: dict[str, bool] = {}  # name → whether a transfer to or from it has succeeded
+        # Name → whether a transfer to or from it has succeeded; the last to be used is the last.
+        self._peers: dict[str, bool] = {}
         self._told: set[str] = set()  # peers that were sent a note
         self._connecting = asyncio.Lock()
         self._lively_until = 0.0
@@ -68,10 +70,16 @@ class Nixl:
         return agent, agent.register_memory([(address, size, 0, "")], "DRAM")
 
     async def connect(self, name: str, metadata: bytes) -> None:
-        """Make the peer `name` reachable. Raises: HandoffFailed, also when the metadata is another peer's."""
+        """Make the peer `name` reachable. Raises: HandoffFailed, also when the metadata is another peer's.
+
+        With too many peers, disconnects from the one that was not used for longest.
+        """
         async with self._connecting:  # two calls for the same peer would undo each other
             if name in self._peers:
+                self._peers[name] = self._peers.pop(name)
                 return
+            if len(self._peers) >= _MOST_PEERS:
+                self.disconnect(next(iter(self._peers)))
             with self._mapped(name):
                 found = (await self._call(self._mover.add_remote_agent, metadata)).decode()
                 if found != name:

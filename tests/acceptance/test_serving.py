@@ -16,7 +16,8 @@ import pytest
 from openai import APIStatusError, AsyncOpenAI, OpenAI
 from redis import Redis
 
-from app.keys import Keys
+from app.ids import PoolId, worker_queue
+from app.keys import PRIORITY_STEPS, Keys
 from tests.stack import Stack, free_port, leases, mock_pool, stack, timeline, wait_until
 
 KEYS = Keys("xylem")
@@ -219,6 +220,37 @@ def test_a_draining_worker_finishes_its_streams_and_gets_no_new_ones(fleet: Stac
     (staying,) = leases(fleet)
     assert {timeline(fleet, id_)["workers"][-1]["worker"] for id_ in new} == {staying.worker.id}
     assert sum(reserved(fleet).values()) == 0
+
+
+def test_what_waits_for_a_draining_worker_goes_on_while_others_still_run_there(valkey_url: str, tmp_path: Path) -> None:
+    """It is handed back at once, and not when the last running answer is over."""
+    Redis.from_url(valkey_url).flushall()
+    pool = mock_pool(step_ms=20.0, max_running=1, answer_tokens=100_000)
+    with stack(valkey_url, tmp_path, {POOL: pool}, XYLEM_DRAIN_TIMEOUT_S="240") as s:
+        s.api()
+        going = s.worker(name="going")
+        s.wait_ready(1)
+        (lease,) = leases(s)
+        queue = worker_queue(PoolId(POOL), lease.worker.id)
+        names = [Keys(s.deployment).queue(queue, step) for step in PRIORITY_STEPS]
+
+        def waiting() -> int:
+            return sum(s.redis.llen(name) for name in names)
+
+        async def run() -> None:
+            async with client(s) as c:
+                asked = [asyncio.create_task(ask(c, 4000)) for _ in range(8)]
+                await asyncio.to_thread(wait_until, waiting, "some are in its queue")
+                going.send_signal(signal.SIGTERM)
+                await asyncio.to_thread(wait_until, lambda: not waiting(), "none is in its queue", 60)
+                assert going.poll() is None
+                assert reserved(s)[lease.worker.id] > 0, "others still run there"
+                for task in asked:
+                    task.cancel()
+                await asyncio.gather(*asked, return_exceptions=True)
+
+        asyncio.run(run())
+        assert going.wait(60) == 0
 
 
 def test_what_a_draining_worker_never_began_runs_elsewhere(valkey_url: str, tmp_path: Path) -> None:

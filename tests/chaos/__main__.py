@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import json
 import random
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -29,6 +30,7 @@ def main() -> int:
     options.add_argument("--clients", type=int, default=12)
     options.add_argument("--keep", type=Path, help="a folder for the logs, which else are deleted")
     given = options.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as by Ctrl-C, the fleet ends
     out = Console(file=sys.stderr)
     with tempfile.TemporaryDirectory() as scratch:
         directory = given.keep or Path(scratch)

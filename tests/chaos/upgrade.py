@@ -142,6 +142,7 @@ def main() -> int:
     options.add_argument("--from", dest="commit", default=BEFORE, help="a commit: the release before")
     options.add_argument("--order", choices=("workers", "replicas"), default="workers", help="which go first")
     given = options.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as by Ctrl-C, the fleet ends
     out = Console(file=sys.stderr)
     with tempfile.TemporaryDirectory() as scratch:
         tree = Path(scratch) / "before"

@@ -4,9 +4,11 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 
+import psutil
 import pytest
 
 from app.engines.mock.memory import KvMemory
+from app.kv import nixl as nixl_module
 from app.kv.nixl import Nixl
 
 pytestmark = pytest.mark.integration
@@ -61,3 +63,42 @@ async def test_all_pieces_come_and_then_the_note_though_the_reader_is_cancelled(
         await moving
     assert all(here.holds(block, 1000 + block) for block in range(BLOCKS))
     await come(notes, b"read")
+
+
+async def test_peers_that_come_and_go_leave_no_descriptors_and_no_more_than_so_many_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody tells a reader that the process of a peer has ended."""
+    monkeypatch.setattr(nixl_module, "_MOST_PEERS", 2)
+    memory, held = KvMemory(BLOCKS, SIZE), []
+    reader = Nixl(f"test-{secrets.token_hex(4)}", lambda _: None)
+    await reader.start(memory.address, memory.size)
+    for _ in range(10):
+        there, notes = KvMemory(BLOCKS, SIZE), list[bytes]()
+        peer = Nixl(f"test-{secrets.token_hex(4)}", notes.append)
+        await peer.start(there.address, there.size)
+        await reader.connect(peer.name, peer.metadata)
+        await reader.move("READ", peer.name, [(memory.address, there.address)], SIZE, b"read", timeout_s=10)
+        await come(notes, b"read")
+        await peer.close()
+        held.append(psutil.Process().num_fds())
+    assert held[-1] <= held[2], "the first ones opened what stays open"
+    assert len(reader._peers) == 2
+    await reader.close()
+
+
+async def test_the_peer_that_was_used_last_stays_connected(
+    sides: list[Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nixl_module, "_MOST_PEERS", 2)
+    (reader, here, _), (holder, there, _) = sides
+    others = [Nixl(f"test-{secrets.token_hex(4)}", lambda _: None) for _ in range(2)]
+    for other in others:
+        memory = KvMemory(1, SIZE)
+        await other.start(memory.address, memory.size)
+        await reader.connect(holder.name, holder.metadata)
+        await reader.connect(other.name, other.metadata)
+    assert list(reader._peers) == [holder.name, others[1].name]
+    await reader.move("READ", holder.name, [(here.address, there.address)], SIZE, b"again", timeout_s=10)
+    for other in others:
+        await other.close()

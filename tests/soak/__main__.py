@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -89,6 +90,7 @@ def main() -> int:
     options.add_argument("--keep", type=Path, help="a folder for the logs, which else are deleted")
     options.add_argument("--plot", type=Path, default=Path(".xylem/soak.png"))
     given = options.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as by Ctrl-C, the fleet ends
     out = Console(file=sys.stderr)
     with tempfile.TemporaryDirectory() as scratch:
         directory = (given.keep or Path(scratch)).absolute()

@@ -215,6 +215,19 @@ class EngineStep(bootsteps.StartStopStep):
         for task in self.background:
             task.add_done_callback(runners.end_process)
 
+    async def _wait_for_runs(self) -> None:
+        """Returns when all runs are over. Requests in the queue, which nobody takes any more, don't wait so long.
+
+        Some come until API replicas and prefill workers have heard of the draining.
+        """
+        over = asyncio.create_task(self.runner.wait_for_runs())
+        while not over.done():
+            try:
+                await hand_back_queue(self.runner, worker_queue(self.pool_id, self.worker_id))
+            except (RedisError, OSError) as exc:
+                log.warning("queue_not_handed_back", error=repr(exc))
+            await asyncio.wait([over], timeout=_LOOK_S)
+
     async def _deregister(self) -> None:
         await end_tasks(self.background)
         await self.lease.end()
@@ -237,7 +250,7 @@ class EngineStep(bootsteps.StartStopStep):
         # Celery may stop its pool's step after this one, so the tasks are awaited here. The pool's own step then does
         # nothing.
         worker.pool.stop()
-        self.runner.call(self.runner.wait_for_runs())
+        self.runner.call(self._wait_for_runs())
         try:
             self.runner.call(self._deregister())
             self.runner.call(hand_back_queue(self.runner, worker_queue(self.pool_id, self.worker_id)))

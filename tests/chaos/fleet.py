@@ -31,6 +31,16 @@ def pools(store: Path) -> dict[str, dict[str, Any]]:
     return {"decode-pool-a": pool | {"tiers": tiers}, "eyes": pool | {"role": "encode"}}
 
 
+def processes_in(directory: Path) -> list[int]:
+    """Those that run, and whose output goes there."""
+    found = []
+    for pid in psutil.pids():
+        with suppress(OSError):  # it has ended, or is a zombie
+            if directory in Path(f"/proc/{pid}/fd/1").readlink().parents:
+                found.append(pid)
+    return found
+
+
 class Fleet:
     """`apis` API replicas and `workers` workers of each pool, over a Redis of its own with an append-only file.
 
@@ -151,13 +161,8 @@ class Fleet:
         return held + reserved
 
     def left_behind(self) -> list[int]:
-        """Processes of this fleet that still run: what they write goes to its directory."""
-        found = []
-        for pid in psutil.pids():
-            with suppress(OSError):  # it has ended, or is a zombie
-                if self.directory in Path(f"/proc/{pid}/fd/1").readlink().parents:
-                    found.append(pid)
-        return found
+        """Processes of this fleet that still run."""
+        return processes_in(self.directory)
 
     def forget(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -2,14 +2,18 @@
 
 import asyncio
 import random
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.faults import FAULTS, redis_stands_still_for_long
-from tests.chaos.fleet import Fleet, pools
+from tests.chaos.fleet import Fleet, pools, processes_in
 from tests.chaos.load import make_cases, make_picture_cases, make_structured_cases
 from tests.chaos.run import Report, run
+from tests.stack import ROOT, wait_until
 
 # Half a minute of it takes half a minute; `make chaos` has it.
 SHORT = [fault for fault, _ in FAULTS if fault is not redis_stands_still_for_long]
@@ -33,3 +37,14 @@ def test_every_fault_leaves_every_answer_whole(tmp_path: Path) -> None:
         report = asyncio.run(run(fleet, cases, SHORT, seed=1, clients=10))
         assert fleet.redis.keys("xylem:embedding:*"), "encode workers took part"
     check(report, fleet, len(SHORT))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_told_to_end_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "tests.chaos", "--keep", str(tmp_path)]
+    told = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    wait_until(lambda: len(processes_in(tmp_path)) > 3, "its fleet starts", 120)
+    told.send_signal(number)
+    assert told.wait(240) != 0
+    assert processes_in(tmp_path) == []

@@ -87,9 +87,7 @@ async def test_peers_that_come_and_go_leave_no_descriptors_and_no_more_than_so_m
     await reader.close()
 
 
-async def test_the_peer_that_was_used_last_stays_connected(
-    sides: list[Side], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_peer_that_was_used_last_stays_connected(sides: list[Side], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nixl_module, "_MOST_PEERS", 2)
     (reader, here, _), (holder, there, _) = sides
     others = [Nixl(f"test-{secrets.token_hex(4)}", lambda _: None) for _ in range(2)]

@@ -95,6 +95,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         directory = (given.keep or Path(scratch)).absolute()
         served = pools(directory / "kv") | {"embed-pool": mock_pool(model="embedder") | {"task": "embed"}}
+        for pool in served.values():
+            pool["args"] = pool["args"] | {"kv_events": {"buffer_steps": 500}}  # else replays fill for an hour
         fleet = Fleet(directory / "fleet", served, workers=2, forks=False, spared=SPARED, **SHORT)
         with fleet, out.status(f"{given.minutes:g} minutes"):
             fleet.stack.worker("batch", "batch")

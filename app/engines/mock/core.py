@@ -11,7 +11,7 @@ from app.engines.mock.args import MockArgs
 from app.engines.mock.blocks import BlockManager
 from app.engines.mock.choice import Choice
 from app.engines.mock.handoff import Handoffs
-from app.engines.mock.inventory import Content, Held, note
+from app.engines.mock.inventory import Content, Held, note, only
 from app.engines.mock.lane import Lane
 from app.engines.mock.link import Link
 from app.engines.mock.rendezvous import Rooms
@@ -23,6 +23,7 @@ from app.messages import Handoff, KvTransfer
 from app.pools import Pool
 
 _MAX_LAG_S = 0.1  # simulated time that a late process catches up by shorter steps, at most
+_CONTENTS = 1000  # blocks that an inventory knows and the engine may have dropped
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +42,7 @@ class Core:
         self.scheduler = Scheduler(args, self.blocks, pool.max_running)
         self.publisher: KvPublisher | None = None
         self._contents: dict[int, Content] = {}  # for an inventory
+        self._most_contents = _CONTENTS
         self._work = asyncio.Event()  # set when there may be something to compute
         link = partial(Link, args, pool.block_size, rank)
         self.handoffs = Handoffs(args.handoff, link, self.blocks, rooms, self._work.set)
@@ -234,11 +236,15 @@ class Core:
         """What an inventory says of it."""
         note(self._contents, self.blocks.events)  # those of a step that is not over
         tiers = self.blocks.tiers
-        return Held([*self.blocks.cached], [*tiers.host] if tiers else [], self._contents)
+        device, host = [*self.blocks.cached], [*tiers.host] if tiers else []
+        return Held(device, host, only(self._contents, [*device, *host]))
 
     def _publish(self) -> None:
         if self.publisher is not None and self.blocks.events:
             if self._args.inventory:
                 note(self._contents, self.blocks.events)
+                if len(self._contents) > self._most_contents:
+                    self._contents = self.held().contents
+                    self._most_contents = 2 * len(self._contents) + _CONTENTS
             self.publisher.publish(self.blocks.events)
             self.blocks.events = []

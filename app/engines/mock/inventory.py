@@ -23,7 +23,7 @@ class Content(Struct, frozen=True):
 
 
 class Held(Struct, frozen=True):
-    """By one rank: hashes of its own cache's and its host memory's blocks, and what each block that it ever had is."""
+    """By one rank: hashes of its own cache's and its host memory's blocks, and what these and those before them are."""
 
     device: list[int]
     host: list[int]
@@ -45,6 +45,17 @@ def note(contents: dict[int, Content], events: Iterable[KvEvent]) -> None:
                 assert not isinstance(parent, bytes)
                 contents[block] = Content(parent, tokens, keys or [])
                 parent = block
+
+
+def only(contents: dict[int, Content], blocks: Iterable[int]) -> dict[int, Content]:
+    """Of these blocks, and of those before them in their prompts."""
+    kept: dict[int, Content] = {}
+    for block in blocks:
+        at: int | None = block
+        while at is not None and at not in kept:
+            kept[at] = contents[at]
+            at = contents[at].parent
+    return kept
 
 
 async def tell(held: Callable[[], Sequence[Held]]) -> asyncio.Server:

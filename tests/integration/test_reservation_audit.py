@@ -189,7 +189,7 @@ def test_the_time_to_drain_begins_before_celery_stops_any_step(
     """In some processes Celery stops its pool first, and that waits for running requests."""
     placed(redis_db, stages=[DECODE], sampling=Sampling(max_tokens=3000, ignore_eos=True))
     step = EngineStep.__new__(EngineStep)
-    step.runner, step.lease = runner, lease_keeper(runner)
+    step.runner, step.lease, step.group = runner, lease_keeper(runner), None
     monkeypatch.setattr(bootstep, "settings", Settings(drain_timeout_s=0.1))
     with ThreadPoolExecutor() as threads:
         running = threads.submit(lambda: runner.run(RunArgs(R, 0, lambda job: answer(runner, job, None))))

@@ -112,8 +112,8 @@ def test_every_variable_is_a_setting_that_can_be_read(example: str, monkeypatch:
     shared = named(docs, "ConfigMap", "xylem-settings")["data"]
     own = {entry["name"] for container in containers(docs) for entry in container.get("env", [])}
     assert {f"XYLEM_{name.upper()}" for name in Settings.model_fields} >= shared.keys() | own
-    planner = {"XYLEM_KUBERNETES_NAME"} if example == "planned" else set()
-    assert own == {"XYLEM_REDIS_URL", "XYLEM_ADDRESS", "XYLEM_WORKER_PORT"} | planner
+    more = {"planned": {"XYLEM_KUBERNETES_NAME"}, "disaggregated": {"XYLEM_GRPC_PORT"}}.get(example, set())
+    assert own == {"XYLEM_REDIS_URL", "XYLEM_ADDRESS", "XYLEM_WORKER_PORT"} | more
     for name, value in shared.items():
         monkeypatch.setenv(name, value)
     assert load_settings().pools_file == Path("/etc/xylem/pools.yaml")

@@ -48,7 +48,7 @@ def fleet(
 ) -> Iterator[System]:
     """Valkey, one API process and so many Celery workers of each pool: as `xylem up`, without Flower.
 
-    `batch`: so many batch workers. `root`: another tree whose code runs. All pools are of one model.
+    `batch`: so many batch workers. `root`: another tree whose code runs. The system's model is the first pool's.
     Raises: Unavailable.
     """
     run_dir.mkdir(parents=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ops.bench.load import System
-from ops.bench.systems import xylem
+from ops.bench.systems import fleet, xylem
 
 _TEMPLATE = Path(__file__).with_name("template.jinja")  # of it, the dialect is concluded
 
@@ -33,8 +33,14 @@ PLAYS = {
 }
 
 
-def served(run_dir: Path, model: str = "mock") -> AbstractContextManager[System]:
-    """One worker. Coding agents send prompts of 30,000 tokens. Raises: Unavailable."""
+def served(run_dir: Path, model: str = "mock", grpc_port: int | None = None) -> AbstractContextManager[System]:
+    """One worker, and with `grpc_port` one more, that embeds. Coding agents send prompts of 30,000 tokens.
+
+    Raises: Unavailable.
+    """
     args = {"step_ms": 1.0, "answer_tokens": 16, "script": PLAYS, "total_blocks": 2**15}
     pool = {"model": model, "engine": "mock", "args": args, "max_model_len": 2**17, "chat_template": str(_TEMPLATE)}
-    return xylem(run_dir, pool, 1)
+    if grpc_port is None:
+        return xylem(run_dir, pool, 1)
+    pools = {"decode-pool-a": pool, "embed-pool": {"model": "embedder", "engine": "mock", "task": "embed"}}
+    return fleet(run_dir, pools, dict.fromkeys(pools, 1), more_env={"XYLEM_GRPC_PORT": str(grpc_port)})

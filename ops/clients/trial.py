@@ -13,6 +13,7 @@ from ops.bench.processes import Unavailable, process, tail
 from ops.clients.install import NPM_BIN, PYTHON, install
 from ops.clients.server import served
 from ops.clients.tried import CLIENTS, HERE, Client
+from tests.stack import free_port
 
 _LIMIT_S = 180.0
 
@@ -43,20 +44,21 @@ def try_all(clients: Sequence[Client], out_dir: Path, say: Say) -> list[Outcome]
         except Unavailable as exc:
             missing[npm] = str(exc)
     outcomes = []
-    with served(out_dir / "server") as system:
+    grpc_port = free_port()
+    with served(out_dir / "server", grpc_port=grpc_port) as system:
         for client in clients:
             say(client.package)
             began = time.monotonic()
-            failure = missing.get(False) or missing.get(client.npm) or _try(client, system.url, out_dir)
+            failure = missing.get(False) or missing.get(client.npm) or _try(client, system.url, grpc_port, out_dir)
             outcomes.append(Outcome(client, failure, time.monotonic() - began))
     return outcomes
 
 
-def _try(client: Client, url: str, out_dir: Path) -> str:
+def _try(client: Client, url: str, grpc_port: int, out_dir: Path) -> str:
     """The reason of its failure, or ''."""
     home, log = out_dir / client.script, out_dir / f"{client.script}.log"
     home.mkdir()
-    own = [f"{name}={value}" for name, value in _environment(url, home).items()]
+    own = [f"{name}={value}" for name, value in _environment(url, grpc_port, home).items()]
     script = str(HERE / f"with_{client.script}.py")
     command = ["env", "-i", "-C", str(home), *own, str(PYTHON), "-P", script]
     with process(command, log) as child:  # and all that it starts
@@ -67,7 +69,7 @@ def _try(client: Client, url: str, out_dir: Path) -> str:
     return tail(log) if code else ""
 
 
-def _environment(url: str, home: Path) -> dict[str, str]:
+def _environment(url: str, grpc_port: int, home: Path) -> dict[str, str]:
     """An environment without the user's keys and settings."""
     return {
         "PATH": f"{NPM_BIN}:{os.environ['PATH']}",
@@ -76,6 +78,8 @@ def _environment(url: str, home: Path) -> dict[str, str]:
         "OPENAI_API_KEY": "none",
         "ANTHROPIC_BASE_URL": url,
         "ANTHROPIC_API_KEY": "none",
+        "KSERVE_HTTP": url.removeprefix("http://"),
+        "KSERVE_GRPC": f"127.0.0.1:{grpc_port}",
         # For Claude Code, which would else ask for Anthropic's models, at Anthropic.
         "ANTHROPIC_MODEL": "mock",
         "ANTHROPIC_DEFAULT_HAIKU_MODEL": "mock",

@@ -38,6 +38,7 @@ CLIENTS = (
         "openai-agents",
         "agents with `function_tool` and `output_type`, whole and streamed; chat and Responses",
     ),
+    Client("tritonclient", "tritonclient", "infers, streams and embeds, over HTTP and gRPC; metadata; an error"),
     Client("codex", "@openai/codex", "`codex exec` with a command that it runs; Responses", npm=True),
     Client("claude_code", "@anthropic-ai/claude-code", "`claude -p` with a command that it runs; Messages", npm=True),
 )

@@ -23,7 +23,7 @@ def try_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
 
     def tried(text: str) -> str:
         (tmp_path / "with_x.py").write_text(text)
-        return trial._try(CLIENT, "http://127.0.0.1:1", tmp_path)
+        return trial._try(CLIENT, "http://127.0.0.1:1", 2, tmp_path)
 
     return tried
 
@@ -35,6 +35,7 @@ def test_a_client_knows_the_server_and_nothing_of_the_user(
     assert not try_script("import os; print(dict(os.environ), os.getcwd())")
     said = (tmp_path / "x.log").read_text()
     assert "'OPENAI_BASE_URL': 'http://127.0.0.1:1/v1'" in said
+    assert "'KSERVE_HTTP': '127.0.0.1:1', 'KSERVE_GRPC': '127.0.0.1:2'" in said
     assert f"'HOME': '{tmp_path / 'x'}'" in said
     assert "secret" not in said
 

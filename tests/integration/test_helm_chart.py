@@ -69,6 +69,8 @@ def test_the_examples_show_every_kind_of_object() -> None:
         ("poolsFile.pools.batch.model=m,poolsFile.pools.batch.engine=mock", "batch"),
         ("poolsFile.pools.pool-b.model=m", "/poolsFile/pools/pool-b"),
         ("settings.XYLEM_ADMIN_KEY=key", "/settings/XYLEM_ADMIN_KEY"),
+        ("settings.XYLEM_GRPC_PORT=8001", "/settings/XYLEM_GRPC_PORT"),
+        ("api.grpcPort=0", "/api/grpcPort"),
         ("settings.XYLEM_REDIS_URL=redis://somewhere", "/settings/XYLEM_REDIS_URL"),
         ("settings.XYLEM_DRAIN_TIMEOUT_S=soon", "/settings/XYLEM_DRAIN_TIMEOUT_S"),
         ("settings.LOG_LEVEL=debug", "LOG_LEVEL"),
@@ -110,8 +112,8 @@ def test_every_variable_is_a_setting_that_can_be_read(example: str, monkeypatch:
     shared = named(docs, "ConfigMap", "xylem-settings")["data"]
     own = {entry["name"] for container in containers(docs) for entry in container.get("env", [])}
     assert {f"XYLEM_{name.upper()}" for name in Settings.model_fields} >= shared.keys() | own
-    planner = {"XYLEM_KUBERNETES_NAME"} if example == "planned" else set()
-    assert own == {"XYLEM_REDIS_URL", "XYLEM_ADDRESS", "XYLEM_WORKER_PORT"} | planner
+    more = {"planned": {"XYLEM_KUBERNETES_NAME"}, "disaggregated": {"XYLEM_GRPC_PORT"}}.get(example, set())
+    assert own == {"XYLEM_REDIS_URL", "XYLEM_ADDRESS", "XYLEM_WORKER_PORT"} | more
     for name, value in shared.items():
         monkeypatch.setenv(name, value)
     assert load_settings().pools_file == Path("/etc/xylem/pools.yaml")
@@ -212,6 +214,20 @@ def test_grace_periods_and_probes_follow_from_the_settings() -> None:
     default = Settings.model_fields["drain_timeout_s"].default
     (api, *_) = (pod for pod in pods(rendered("cpu")) if "api" in pod["spec"]["containers"][0]["name"])
     assert api["spec"]["terminationGracePeriodSeconds"] == default + 5 + 30
+
+
+def test_a_port_for_grpc_is_opened_where_it_is_given() -> None:
+    """In the container, its setting, the Service and the network policy."""
+    wanted = {"cpu": [], "disaggregated": ["grpc"]}
+    for example, names in wanted.items():
+        docs = rendered(example)
+        (api,) = (container for container in containers(docs) if container["name"] == "api")
+        assert [p["name"] for p in api["ports"]] == ["http", *names]
+        assert [e["value"] for e in api.get("env") or () if e["name"] == "XYLEM_GRPC_PORT"] == ["8001"] * len(names)
+        service = named(docs, "Service", "xylem-api")["spec"]
+        assert [p["name"] for p in service["ports"]] == ["http", *names]
+        policy = named(docs, "NetworkPolicy", "xylem-api")["spec"]
+        assert policy["ingress"][0]["ports"] == [{"port": name} for name in ("http", *names)]
 
 
 def test_another_models_pool_restarts_no_worker() -> None:

@@ -1,0 +1,69 @@
+"""The messages of the Open Inference Protocol, against bytes written by hand from its field numbers.
+
+A field begins with number × 8 + kind: 0 a varint, 1 eight bytes, 2 a length and so many bytes.
+"""
+
+import pytest
+
+from app.api.kserve.messages import request_of, response_of
+from app.api.kserve.protocol import MESSAGES
+from app.errors import RequestError
+from app.kserve.tensors import Tensor
+
+REQUEST = (
+    b"\x0a\x01m"  # 1: model_name
+    b"\x12\x011"  # 2: model_version
+    b"\x1a\x01i"  # 3: id
+    b"\x22\x07" b"\x0a\x01n" b"\x12\x02\x10\x05"  # 4: parameters: 1 the key, 2 the value: 2 int64_param
+    b"\x22\x0e" b"\x0a\x01t" b"\x12\x09\x21\x00\x00\x00\x00\x00\x00\xe0\x3f"  # 4 double_param: 0.5
+    b"\x22\x07" b"\x0a\x01b" b"\x12\x02\x08\x01"  # 1 bool_param
+    b"\x22\x08" b"\x0a\x01s" b"\x12\x03\x1a\x01x"  # 3 string_param
+    b"\x2a\x1d" b"\x0a\x0atext_input" b"\x12\x05BYTES" b"\x1a\x01\x01" b"\x2a\x05\x42\x03hey"  # 5: inputs
+    b"\x32\x0d" b"\x0a\x0btext_output"  # 6: outputs: 1 name
+)  # fmt: skip
+
+
+def test_a_request_is_read_by_the_numbers_of_the_specification() -> None:
+    asked = request_of(MESSAGES["ModelInferRequest"].FromString(REQUEST), 3.0)
+    assert (asked.model, asked.version, asked.id, asked.within_s) == ("m", "1", "i", 3.0)
+    assert asked.parameters == {"n": 5, "t": 0.5, "b": True, "s": "x"}
+    assert list(asked.inputs) == [Tensor("text_input", "BYTES", (1,), ["hey"])]
+    assert list(asked.outputs) == ["text_output"]
+
+
+def test_raw_contents_stand_for_the_inputs_in_their_order() -> None:
+    head = b"\x0a\x01m\x2a\x0b\x0a\x01a\x12\x04BOOL\x1a\x00"
+    bare = b"\x2a\x0c\x0a\x01a\x12\x04BOOL\x1a\x01\x01"  # 3: shape, packed
+    raw = b"\x3a\x01\x01"  # 7: raw_input_contents
+    asked = request_of(MESSAGES["ModelInferRequest"].FromString(b"\x0a\x01m" + bare + raw), None)
+    assert list(asked.inputs) == [Tensor("a", "BOOL", (1,), [True])]
+    with pytest.raises(RequestError, match="raw_input_contents"):
+        request_of(MESSAGES["ModelInferRequest"].FromString(head + raw + raw), None)
+
+
+def test_a_response_is_written_by_the_numbers_of_the_specification() -> None:
+    asked = request_of(MESSAGES["ModelInferRequest"].FromString(REQUEST), None)
+    made = response_of(asked, [Tensor("o", "BYTES", (1,), ["hi"])])
+    expected = (
+        b"\x0a\x01m" b"\x12\x011" b"\x1a\x01i"  # 1 model_name, 2 model_version, 3 id
+        b"\x2a\x0d" b"\x0a\x01o" b"\x12\x05BYTES" b"\x1a\x01\x01"  # 5 outputs: 1 name, 2 datatype, 3 shape
+        b"\x32\x06\x02\x00\x00\x00hi"  # 6 raw_output_contents
+    )  # fmt: skip
+    assert made.SerializeToString() == expected
+    streamed = MESSAGES["ModelStreamInferResponse"](error_message="e", infer_response=made)
+    assert streamed.SerializeToString() == b"\x0a\x01e\x12" + bytes([len(expected)]) + expected
+
+
+def test_health_and_metadata_have_the_numbers_of_the_specification() -> None:
+    assert MESSAGES["ServerLiveResponse"](live=True).SerializeToString() == b"\x08\x01"
+    model = MESSAGES["ModelMetadataResponse"](
+        name="m", versions=["1"], platform="p", outputs=[{"name": "o", "datatype": "FP32", "shape": [-1]}]
+    )
+    shape = b"\x1a\x0a" + b"\xff" * 9 + b"\x01"
+    output = b"\x0a\x01o\x12\x04FP32" + shape
+    expected = b"\x0a\x01m\x12\x011\x1a\x01p\x2a" + bytes([len(output)]) + output
+    assert model.SerializeToString() == expected
+
+
+def test_fields_that_are_not_declared_are_skipped() -> None:
+    assert MESSAGES["ServerReadyResponse"].FromString(b"\x08\x01\xfa\x01\x03abc").ready

@@ -105,6 +105,14 @@ WITHOUT = [
     ("delete", "/v1/conversations/{conversation}/items/{item}", 10), ("delete", "/v1/conversations/{conversation}", 10),
     ("get", "/v1/images/{picture}", 10), ("get", "/v1/videos", 10), ("get", "/v1/videos/{video}", 10),
     ("get", "/v1/videos/{video}/content", 10), ("delete", "/v1/videos/{video}", 10),
+    ("get", "/v2", 1), ("get", "/v2/health/live", 1), ("get", "/v2/health/ready", 1),
+    *(
+        (method, f"/v2/models/{{name}}{version}{what}", 10)
+        for version in ("", "/versions/{version}")
+        for method, what in (
+            ("get", ""), ("get", "/ready"), ("post", "/infer"), ("post", "/generate"), ("post", "/generate_stream"),
+        )
+    ),
     ("get", "/live", 1), ("get", "/ready", 1),
     ("get", "/health", 1), ("get", "/metrics", 1), ("get", "/sd", 1), ("get", "/version", 1),
 ]  # fmt: skip
@@ -195,10 +203,12 @@ def _known_tokens(prompt: Any) -> Any:
 
 
 def _in_order(response: Response) -> bool:
-    if response.status_code < 400:
+    if response.status_code < 400 or not response.content:  # a model that isn't ready
         return True
     body = json.loads(response.content)
     error = body["error"]
+    if isinstance(error, str):  # the Open Inference Protocol's
+        return body.keys() == {"error"} and response.status_code < 500
     if body.keys() == {"type", "error", "request_id"}:  # Anthropic's
         return set(error) == {"type", "message"} and (response.status_code < 500 or error["type"] == "timeout_error")
     return set(error) == {"message", "type", "param", "code"} and (

@@ -99,9 +99,9 @@ def test_a_death_during_the_start_is_told_with_its_last_words(tmp_path: Path) ->
 
 def test_a_dead_component_is_restarted_until_it_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lost worker comes back; a crash loop ends with its reason."""
-    monkeypatch.setattr("app.cli.supervisor._EARLY_S", 0.3)
+    monkeypatch.setattr("app.cli.supervisor._EARLY_S", 3.0)
     monkeypatch.setattr("app.cli.supervisor._PAUSE_S", 0.01)
-    part = _shell(f"echo x >> {tmp_path}/starts; [ $(wc -l < {tmp_path}/starts) = 1 ] && sleep 0.5; exit 1")
+    part = _shell(f"echo x >> {tmp_path}/starts; [ $(wc -l < {tmp_path}/starts) = 1 ] && sleep 3.5; exit 1")
     with pytest.raises(Died), Supervisor(tmp_path / "logs") as supervisor:
         supervisor.start(part)
         supervisor.watch()

@@ -32,20 +32,20 @@ async def metadata() -> dict[str, Any]:
     return server()
 
 
-@router.get("/health/live")
+@router.get("/health/live", response_class=Response)
 async def live() -> Response:
     """The process answers."""
     return Response()
 
 
-@router.get("/health/ready", responses=answer_schemas.NOT_READY)
+@router.get("/health/ready", response_class=Response, responses=answer_schemas.NOT_READY)
 async def ready(request: Request) -> Response:
     """As `/ready`, without a body."""
     return Response(status_code=200 if (await readiness(state_of(request)))["ready"] else 503)
 
 
-@router.get(_MODEL + "/ready", responses=answer_schemas.NOT_READY)
-@router.get(_VERSION + "/ready", responses=answer_schemas.NOT_READY)
+@router.get(_MODEL + "/ready", response_class=Response, responses=answer_schemas.NOT_READY)
+@router.get(_VERSION + "/ready", response_class=Response, responses=answer_schemas.NOT_READY)
 async def model_ready(request: Request, name: str, version: str = "") -> Response:
     """200 if a live worker serves the model; else 503."""
     state = state_of(request)

@@ -240,7 +240,9 @@ def test_what_waits_for_a_draining_worker_goes_on_while_others_still_run_there(v
         async def run() -> None:
             async with client(s) as c:
                 asked = [asyncio.create_task(ask(c, 4000)) for _ in range(8)]
-                await asyncio.to_thread(wait_until, waiting, "some are in its queue")
+                await asyncio.to_thread(
+                    wait_until, lambda: waiting() and leases(s)[0].load.running, "one runs, and some are in its queue"
+                )
                 going.send_signal(signal.SIGTERM)
                 await asyncio.to_thread(wait_until, lambda: not waiting(), "none is in its queue", 60)
                 assert going.poll() is None

@@ -1,5 +1,6 @@
 """A deployment whose parts may be killed, stopped and started again, Redis among them."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -82,18 +83,21 @@ class Fleet:
             for name, pool in self.worker_names:
                 self.stack.worker(pool, name)
             self.wait_whole()
-        except BaseException:
-            self.__exit__()  # a fleet that doesn't start leaves nothing to the tests behind it
+        except BaseException as exc:
+            self.__exit__(exc)  # a fleet that doesn't start leaves nothing to the tests behind it
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *raised: object) -> None:
         for process in self.stack.procs:
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
         self.stack.close()
         if self.redis_process is not None:
             stop(self.redis_process, signal.SIGKILL)
+        if any(raised):  # a signal may have come between the start of a process and our note of it
+            for pid in processes_in(self.directory):
+                os.kill(pid, signal.SIGKILL)
 
     @property
     def redis(self) -> "Redis":

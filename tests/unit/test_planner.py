@@ -58,13 +58,13 @@ def plan(traffic: Sequence[Traffic], seen: SeenPool, least: int = 0, most: int =
 def test_more_traffic_attains_no_more(one, other, workers, role):
     low, high = sorted((one, other))
     first, second = (attained(rate, workers, DEMAND, SPEED, OBJECTIVE, role) for rate in (low, high))
-    assert 0 <= second <= first + 2e-3 <= 1.01  # the slices of a distribution are not exact
+    assert 0 <= second <= first + 1e-2 <= 1.02  # the slices of a distribution are not exact
 
 
 @given(rates, st.integers(1, 30), st.sampled_from(["both", "prefill", "decode"]))
 def test_a_worker_more_attains_no_less(rate, workers, role):
     first, second = (attained(rate, n, DEMAND, SPEED, OBJECTIVE, role) for n in (workers, workers + 1))
-    assert second >= first - 2e-3
+    assert second >= first - 1e-2
 
 
 @settings(deadline=None, max_examples=40)

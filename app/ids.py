@@ -17,6 +17,7 @@ FileId = NewType("FileId", str)  # "file-<24 hex>"
 BatchId = NewType("BatchId", str)  # "batch_<24 hex>"
 ConversationId = NewType("ConversationId", str)  # "conv_<24 hex>"
 PrefixId = NewType("PrefixId", str)  # "prefix_<24 hex>"
+TenantId = NewType("TenantId", str)  # a tenant's name
 KeyId = NewType("KeyId", str)  # "key_<24 hex>"; the name of a key that an older version made; "" without a key
 
 _REQUEST = re.compile("[a-z]+[-_]([0-9a-f]{8})[0-9a-f]{16}")

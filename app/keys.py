@@ -16,8 +16,11 @@ pool:<pool>             hash, worker → "r,e": its number of data-parallel rank
                         Written by worker and api; lives as long as a member.
 seen:<pool>             string, "1". Its presence says that the pool had a worker lately. Written by the worker with its
                         lease; lives `patience_s`.
-keys:api                hash, name → msgpack `messages.ApiKey`: the keys that clients may use, as digests.
+keys:api                hash, name → msgpack `tenants.records.ApiKey`: the keys that clients may use, as digests.
                         Written by `xylem keys`; never expires.
+tenants                 hash, name → msgpack `tenants.records.Tenant`. Written by `xylem tenants` and the api; never
+                        expires.
+prices                  hash, model → msgpack `tenants.records.Price`. Written with it; never expires.
 loras                   hash, name → msgpack `messages.Adapter`: the wanted LoRA adapters. Written by the api; never
                         expires.
 loras-version           string, the version given last, about ms since the epoch: changes with `loras`, so that
@@ -278,6 +281,12 @@ class Keys:
     def loras(self) -> tuple[str, str]:
         """The adapters, and their version."""
         return f"{self._fleet}loras", f"{self._fleet}loras-version"
+
+    def tenants(self) -> str:
+        return f"{self._fleet}tenants"
+
+    def prices(self) -> str:
+        return f"{self._fleet}prices"
 
     def aliases(self) -> str:
         return f"{self._fleet}aliases"

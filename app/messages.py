@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeVar, get_args
 import msgspec
 from msgspec import Struct
 
-from app.ids import ApiId, KeyId, PoolId, PrefixId, RequestId, RunId, WorkerId, run_id
+from app.ids import ApiId, KeyId, PoolId, PrefixId, RequestId, RunId, TenantId, WorkerId, run_id
 
 WIRE_VERSION = 2  # of all that follows, of keys and of scripts: see `app/store/wire_version.py`
 
@@ -687,51 +687,6 @@ class Reply(Struct, frozen=True, array_like=True):
     reason: str = ""
 
 
-class Rate(Struct, frozen=True, array_like=True):
-    """Limits per minute, over all processes."""
-
-    account: str  # what is left of it is in `spent:<account>`
-    requests: int = 0  # 0: no limit, here and below
-    tokens: int = 0
-    spared: float = 0.0  # share of the limits that is left to other requests of the account
-
-
-class ApiKey(Struct, frozen=True, array_like=True):
-    """A client's key. Only its holder knows the key itself."""
-
-    name: str
-    digest: bytes  # SHA-256 of the key
-    created: float  # seconds since the epoch
-    requests_per_min: int | None = None
-    tokens_per_min: int | None = None
-    id: KeyId = KeyId("")  # random; empty if an older version made the key
-    file_quota: int | None = None  # bytes of all its files; None: as the settings say, here and below
-    min_priority: int | None = None  # the most urgent priority that it may ask for
-    # Of its batches' lines alone. With neither, lines are counted with the other requests.
-    batch_requests_per_min: int | None = None
-    batch_tokens_per_min: int | None = None
-
-    @property
-    def owner(self) -> KeyId:
-        """The owner of all that is made with this key. Unlike a name, an id is never given to another key."""
-        return self.id or KeyId(self.name)
-
-    @property
-    def rate(self) -> Rate | None:
-        return _rate(self.owner, self.requests_per_min, self.tokens_per_min)
-
-    @property
-    def batch_rate(self) -> Rate | None:
-        """Lines without limits of their own share those of online requests, and leave half to these."""
-        if self.batch_requests_per_min is None and self.batch_tokens_per_min is None:
-            return _rate(self.owner, self.requests_per_min, self.tokens_per_min, 0.5)
-        return _rate(f"{self.owner}:batch", self.batch_requests_per_min, self.batch_tokens_per_min)
-
-
-def _rate(account: str, requests: int | None, tokens: int | None, spared: float = 0.0) -> Rate | None:
-    return Rate(account, requests or 0, tokens or 0, spared) if requests or tokens else None
-
-
 class ResponseContext(Struct, frozen=True, array_like=True):
     """What is needed to read a response's answer, besides its request."""
 
@@ -763,6 +718,7 @@ class KeptRequest(Struct, frozen=True, array_like=True):
     chat: StoredChat | None = None  # once it is whole, clients find it in the list of chats
     media: list[Media] = []  # of its parts, in their order: what was at a URL when the request came
     trace: TracePlace | None = None
+    tenant: TenantId = TenantId("default")
 
     @property
     def names(self) -> dict[str, str]:
@@ -829,7 +785,6 @@ decode_pool_state = decoder(PoolState)
 decode_look = decoder(Look)
 decode_adapter = decoder(Adapter)
 decode_prefix = decoder(Prefix)
-decode_api_key = decoder(ApiKey)
 decode_kept = decoder(KeptRequest)
 decode_stored_chat = decoder(StoredChat)
 decode_recording = decoder(Recording)

@@ -3,7 +3,8 @@
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import msgspec
 from pydantic import SecretStr
@@ -11,13 +12,15 @@ from starlette.types import Scope
 
 from app.dispatch.quota import Quota
 from app.errors import StoreDown, Unauthorized
-from app.ids import KeyId
+from app.ids import KeyId, TenantId
 from app.keys import Keys
-from app.messages import ApiKey, decode_api_key
 from app.store import Wire
 from app.telemetry import logger
+from app.tenants.records import NOBODY, ApiKey, Client, Tenant, decode_api_key, decode_tenant
 
 log = logger(__name__)
+
+T = TypeVar("T")
 
 _EVERY_S = 1.0
 _PREFIX = 8  # bytes of a digest
@@ -63,7 +66,8 @@ class ApiKeys:
         self._admin_key = admin_key.get_secret_value().encode() if admin_key is not None else None
         # By the first bytes of the digest. The time of a look-up can reveal only those; the rest is compared in
         # constant time.
-        self._known: dict[bytes, ApiKey] = {}
+        self._known: dict[bytes, tuple[ApiKey, Client]] = {}
+        self.tenants: dict[TenantId, Tenant] = {}
         self.loaded = asyncio.Event()
 
     async def run(self) -> None:
@@ -79,8 +83,11 @@ class ApiKeys:
 
     async def refresh(self) -> None:
         """Raises: StoreDown."""
-        (fields,) = await self._wire.execute([("HGETALL", self._keys.api_keys())])
-        self._known = {key.digest[:_PREFIX]: key for key in _decoded(fields[1::2])}
+        fields, tenants = await self._wire.execute(
+            [("HGETALL", self._keys.api_keys()), ("HGETALL", self._keys.tenants())]
+        )
+        self.tenants = {tenant.name: tenant for tenant in _decoded(decode_tenant, tenants[1::2])}
+        self._known = {key.digest[:_PREFIX]: (key, self._client(key)) for key in _decoded(decode_api_key, fields[1::2])}
         self.loaded.set()
 
     def check(self, scope: Scope) -> None:
@@ -95,25 +102,38 @@ class ApiKeys:
             return
         # A key is 256 random bits. Nobody can try them all, so a salt or a slow hash would protect nothing more.
         digest = hashlib.sha256(given).digest()
-        key = self._known.get(digest[:_PREFIX])
+        key, client = self._known.get(digest[:_PREFIX], (None, NOBODY))
         if key is None or not hmac.compare_digest(key.digest, digest):
             if not self.loaded.is_set():  # a 401 would tell a client with a valid key that it is invalid
                 raise StoreDown("The API keys could not be read from Redis yet. Try again.")
             raise Unauthorized("This API key is not valid, or has been revoked.", headers=_CHALLENGE)
-        scope[_IN_SCOPE] = key
+        scope[_IN_SCOPE] = key, client
+
+    def _client(self, key: ApiKey) -> Client:
+        tenant = self.tenants.get(key.tenant) or Tenant(key.tenant)
+        return Client(tenant, key.owner, key.name, key.limits)
 
     def _is_admin(self, given: bytes) -> bool:
         return self._admin_key is not None and hmac.compare_digest(given, self._admin_key)
 
     def key(self, scope: Scope) -> ApiKey | None:
         """The key that `check` found; None: there was none."""
-        key: ApiKey | None = scope.get(_IN_SCOPE)
+        key: ApiKey | None = scope.get(_IN_SCOPE, (None, NOBODY))[0]
         return key
+
+    def client(self, scope: Scope) -> Client:
+        """Who sent the request with the key that `check` found, or nobody in particular."""
+        client: Client = scope.get(_IN_SCOPE, (None, NOBODY))[1]
+        return client
+
+    def client_of(self, tenant: TenantId, key: KeyId) -> Client:
+        """Whose a request is that came before: its limits are those of today, and a revoked key has none."""
+        known = next((client for _, client in self._known.values() if client.key == key), None)
+        return known or Client(self.tenants.get(tenant) or Tenant(tenant), key)
 
     def owner(self, scope: Scope) -> KeyId:
         """The owner of a request with the key that `check` found; empty without one."""
-        key = self.key(scope)
-        return key.owner if key is not None else KeyId("")
+        return self.client(scope).key
 
     def sees(self, scope: Scope) -> KeyId | None:
         """Whose requests the client may see; None: everybody's."""
@@ -126,9 +146,9 @@ class ApiKeys:
         return Quota(self._wire, self._keys, rate) if rate is not None else None
 
 
-def _decoded(records: Iterable[bytes]) -> Iterable[ApiKey]:
+def _decoded(decode: Callable[[bytes], T], records: Iterable[bytes]) -> Iterable[T]:
     for record in records:
         try:
-            yield decode_api_key(record)
+            yield decode(record)
         except msgspec.DecodeError as exc:  # a bad record locks out only its own client
             log.error("key_not_understood", error=str(exc))

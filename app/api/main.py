@@ -92,7 +92,7 @@ def create_app(settings: Settings | None = None) -> FastPath:
                     plan,
                     dispatcher=core.dispatcher,
                     begun=begun,
-                    owner=kept.key,
+                    client=api_keys.client_of(kept.tenant, kept.key),
                     x_request_id=kept.x_request_id,
                     trace=RequestTrace.adopted(core.tracer, kept.trace, _PATHS[kept.kind], kept.created),
                 )

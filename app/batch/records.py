@@ -5,8 +5,9 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from app.ids import BatchId, FileId, KeyId
-from app.messages import Rate, decoder, encode
+from app.ids import BatchId, FileId, KeyId, TenantId
+from app.messages import decoder, encode
+from app.tenants.records import DEFAULT, Rate
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 LIVE: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")
@@ -58,6 +59,7 @@ class BatchOrder(Struct, frozen=True, array_like=True):
     metadata: dict[str, str] | None = None
     output_expires_s: int | None = None  # how long output and error file are kept
     rate: Rate | None = None  # its API key's limits for its lines; they hold also after the key is revoked
+    tenant: TenantId = DEFAULT  # of that key
 
 
 class Usage(Struct, frozen=True):

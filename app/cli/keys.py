@@ -12,7 +12,7 @@ from app.cli.report import err, out, refuse
 from app.cli.stored import stored
 
 if TYPE_CHECKING:
-    from app.messages import ApiKey
+    from app.tenants.records import ApiKey
 
 keys = typer.Typer(
     name="keys",
@@ -46,7 +46,8 @@ def create(
 ) -> None:
     """Make a key and print it, this once: only a digest of it is stored."""
     from app.ids import new_key_id
-    from app.messages import ApiKey, encode
+    from app.messages import encode
+    from app.tenants.records import ApiKey
 
     if not name.strip() or not name.isprintable() or len(name) > 64:
         refuse("a key's name has 1 to 64 printable characters")
@@ -66,7 +67,7 @@ def show() -> None:
     from rich.markup import escape
     from rich.table import Column, Table
 
-    from app.messages import decode_api_key
+    from app.tenants.records import decode_api_key
 
     with stored() as (redis, names):
         records = [decode_api_key(cast(bytes, raw)) for raw in redis.hvals(names.api_keys())]
@@ -96,7 +97,7 @@ def revoke(name: Annotated[str, typer.Argument(help="As `xylem keys list` shows 
 
     Its files and batches stay until they expire. A new key of the same name does not get them.
     """
-    from app.messages import decode_api_key
+    from app.tenants.records import decode_api_key
 
     with stored() as (redis, names):
         raw = redis.hget(names.api_keys(), name)

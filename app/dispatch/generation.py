@@ -19,17 +19,17 @@ from app.dispatch.quota import Quota
 from app.dispatch.route_explanation import explained
 from app.dispatch.timeline import Timeline
 from app.errors import OK, StoreDown, XylemError, from_wire, outcome_of
-from app.ids import KeyId, RequestId, new_request_id
+from app.ids import RequestId, new_request_id
 from app.messages import Delta, Done, Event, Failed, Job, Painted, Progress, Vectors, log_names
 from app.routing.cost import EXPECTED_ANSWER
 from app.store import clock
 from app.telemetry import logger
+from app.tenants.records import NOBODY, Client
 from app.tracing.request_trace import RequestTrace
 
 log = logger(__name__)
 
 _WATCH_AFTER_S = 0.2  # most requests have ended by then, and need no task that watches for a disconnect
-_NOBODY = KeyId("")
 _EXPLAINED = 8  # the first prompts of a request, in the header x-xylem-route
 
 
@@ -53,17 +53,17 @@ class Generation(GenerationBase):
         client_left: Callable[[], Awaitable[None]] | None = None,
         allowance: Quota | None = None,
         begun: Adopted | None = None,
-        owner: KeyId = _NOBODY,
+        client: Client = NOBODY,
         x_request_id: str = "",
         trace: RequestTrace | None = None,
     ) -> None:
         """`client_left` returns when the client has disconnected; None: there is no client. `begun`: it is not new.
 
-        `owner`: the owner of its API key. `x_request_id`: the client's own. `trace`: of the request; None: it has none.
+        `client`: who sent it. `x_request_id`: the client's own. `trace`: of the request; None: it has none.
         """
         came = clock.now() if begun is None else begun.came
         super().__init__(new_request_id(plan.prefix, dispatcher.api) if begun is None else begun.id, came, plan)
-        self._owner, self._trace = owner, trace
+        self.client, self._trace = client, trace
         if trace is not None:
             trace.understood()
         self.x_request_id = x_request_id or self.id
@@ -89,7 +89,7 @@ class Generation(GenerationBase):
         self._entered = True
         if self._client_left is not None:
             self._watching = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._watch, self._client_left)
-        self._dispatcher.timelines.began(self.id, self._owner, self._in_flight)
+        self._dispatcher.timelines.began(self.id, self.client.key, self._in_flight)
         try:
             if self._allowance is not None:
                 await self._allowance.admit(self.prompt_tokens)
@@ -238,6 +238,7 @@ class Generation(GenerationBase):
         inflight = InFlight(
             job, groups, self.answer, self.plan.wishes, prefill_groups, self.model.encode_pools, self._params, attempts
         )
+        inflight.tenant = self.client.tenant
         if self._begun is not None:
             inflight.go_on([self._begun.out.get(number * sampling.n + i, ChoiceOutput([])) for i in range(sampling.n)])
         return inflight
@@ -269,7 +270,7 @@ class Generation(GenerationBase):
         seen = [Timeline.of(f, self.model.name, outcome, self._came, ended) for f in self._in_flight]
         if self._dispatcher.recorder is not None:
             self._dispatcher.recorder.ended(self.model.name, self._came, self._in_flight)
-        self._dispatcher.timelines.ended(self.id, self._owner, seen)
+        self._dispatcher.timelines.ended(self.id, self.client.key, seen)
         for s in seen:
             if s.timings:
                 meters.stages(s.stages(), s.computed)

@@ -19,6 +19,7 @@ from app.messages import Adapter, Delta, Event, Job, KvHandle, PartialOutput, St
 from app.pools import Routing
 from app.routing.candidates import Decision
 from app.store import clock
+from app.tenants.records import NOBODY
 
 # Attempt numbers for one owner; the next owner's begin above. Aside requests may come back every few seconds for a day.
 ATTEMPTS = 1_000_000
@@ -104,6 +105,7 @@ class InFlight:
         "refused_in",
         "retry",
         "stage_index",
+        "tenant",
         "timings",
         "wishes",
     )
@@ -148,6 +150,7 @@ class InFlight:
         self.placed: asyncio.Future[None] | None = None  # done when it is on its worker's queue
         self.retry: asyncio.Task[None] | None = None  # places it anew
         self.adapter: Adapter | None = None  # its adapter, if it wants one, as of the last look
+        self.tenant = NOBODY.tenant  # whose request it is
         self._hashes: dict[tuple[int, str], bytes] = {}
 
     @property

@@ -4,8 +4,8 @@ import math
 
 from app.errors import RateLimited
 from app.keys import Keys
-from app.messages import Rate
 from app.store import CHARGE, Wire
+from app.tenants.records import Rate
 
 
 class Quota:

@@ -13,8 +13,9 @@ from app.api.api_keys import ApiKeys, given_key
 from app.dispatch.quota import Quota
 from app.errors import RateLimited, StoreDown, Unauthorized
 from app.keys import Keys
-from app.messages import ApiKey, encode
+from app.messages import encode
 from app.store import Wire, async_client
+from app.tenants.records import ApiKey
 from tests.background import beside
 from tests.stack import free_port
 

@@ -13,8 +13,9 @@ from app.dispatch.models import Model
 from app.dispatch.quota import Quota
 from app.ids import KeyId
 from app.keys import Keys
-from app.messages import ApiKey, Rate, Sampling
+from app.messages import Sampling
 from app.store import Wire
+from app.tenants.records import ApiKey, Rate
 from workers.batch.line_quota import LineQuota, expected
 
 pytestmark = pytest.mark.both_servers

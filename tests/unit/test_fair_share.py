@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from app.batch.fair_share import LINES, Running, is_urgent, lines_a_minute, room, share_parts, weight
 from app.batch.records import Batch, BatchOrder
 from app.ids import BatchId, FileId, KeyId
-from app.messages import Rate
+from app.tenants.records import Rate
 
 pytestmark = pytest.mark.unit
 

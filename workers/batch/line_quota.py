@@ -5,9 +5,9 @@ import asyncio
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.quota import Quota
 from app.keys import Keys
-from app.messages import Rate
 from app.routing.cost import EXPECTED_ANSWER
 from app.store import Wire
+from app.tenants.records import Rate
 
 # Between two tries: other requests draw on the same limits, so the computed time is an estimate.
 _LEAST_S, _MOST_S = 0.05, 2.0

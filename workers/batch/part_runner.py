@@ -30,6 +30,7 @@ from app.errors import (
 from app.messages import encode
 from app.store import clock
 from app.telemetry import logger
+from app.tenants.records import Client, Tenant
 from app.tracing.request_trace import RequestTrace
 from workers.batch.line_quota import LineQuota, expected
 
@@ -214,7 +215,7 @@ class PartRunner:
             plan,
             dispatcher=self._serving.dispatcher,
             allowance=self._allowance(line, plan),
-            owner=self.batch.order.key,
+            client=Client(Tenant(self.batch.order.tenant), self.batch.order.key),
             trace=trace,
         )
         try:

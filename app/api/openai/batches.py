@@ -45,6 +45,7 @@ async def create(request: Request) -> dict[str, Any]:
         metadata=body.metadata,
         output_expires_s=body.output_expires_after.seconds if body.output_expires_after else None,
         rate=key.batch_rate if key is not None else None,
+        tenant=state.api_keys.client(request.scope).tenant.name,
     )
     if (await state.files.find(order.input, owner)).purpose != "batch":
         raise RequestError("The purpose of a batch's input file has to be 'batch'.", param="input_file_id")

@@ -185,7 +185,7 @@ class Conductor:
             client_left=partial(client_left, self._receive),
             allowance=self._allowance,
             begun=begun,
-            owner=self._state.api_keys.owner(self._scope),
+            client=self._state.api_keys.client(self._scope),
             x_request_id=x_request_id.own_of(self._scope) or self.id,
             trace=trace_of(self._scope),
         )

@@ -46,10 +46,14 @@ async def create(request: Request) -> Response:
     allowance = state.api_keys.allowance(scope)
     if allowance is not None:  # refused here, so that nothing is kept of it
         await allowance.admit(0)
-    now, key = clock.now(), state.api_keys.owner(scope)
+    now, client = clock.now(), state.api_keys.client(scope)
+    key = client.key
     id_ = new_request_id(plan.prefix, state.dispatcher.api)
     named = x_request_id.named_after(scope, id_)
-    kept = KeptRequest(id_, KIND, body.understood(), now, now + plan.timeout_s, key, True, named, trace=place_of(scope))
+    kept = KeptRequest(
+        id_, KIND, body.understood(), now, now + plan.timeout_s, key, True, named, trace=place_of(scope),
+        tenant=client.tenant.name,
+    )  # fmt: skip
     await patiently(state, lambda: state.resumable_store.put(kept))
     name, life_s = state.keys.videos_of(key), plan.timeout_s + state.settings.keep_s
     await state.wire.execute(

@@ -84,7 +84,7 @@ def new_call(state: ApiState, scope: Scope, receive: Receive, plan: GenerationPl
         dispatcher=state.dispatcher,
         client_left=partial(client_left, receive),
         allowance=state.api_keys.allowance(scope),
-        owner=state.api_keys.owner(scope),
+        client=state.api_keys.client(scope),
         x_request_id=x_request_id.own_of(scope),
         trace=trace_of(scope),
     )
@@ -145,14 +145,14 @@ def new_kept(
     state: ApiState, kind: str, body: GenerationRequest, scope: Scope, plan: GenerationPlan, *, background: bool = False
 ) -> KeptRequest:
     now = clock.now()
-    key = state.api_keys.owner(scope)
+    client = state.api_keys.client(scope)
     id_ = new_request_id(plan.prefix, state.dispatcher.api)
     named = x_request_id.named_after(scope, id_)
     raw, chat = body.understood(), body.stored_chat()
     media = [sample.media for sample in plan.samples.values()]
     return KeptRequest(
-        id_, kind, raw, now, now + plan.timeout_s, key, background, named, chat=chat, media=media,
-        trace=place_of(scope),
+        id_, kind, raw, now, now + plan.timeout_s, client.key, background, named, chat=chat, media=media,
+        trace=place_of(scope), tenant=client.tenant.name,
     )  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def start(
         dispatcher=state.dispatcher,
         allowance=allowance,
         begun=begun,
-        owner=kept.key,
+        client=state.api_keys.client_of(kept.tenant, kept.key),
         x_request_id=kept.x_request_id,
         trace=trace,
     )

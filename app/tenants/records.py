@@ -1,0 +1,138 @@
+"""A tenant (a team), its API keys, and their limits: what Redis keeps of them."""
+
+from typing import Literal
+
+from msgspec import Struct, structs
+
+from app.ids import KeyId, TenantId
+from app.messages import decoder
+
+Period = Literal["day", "week", "month"]  # of UTC: weeks begin on Monday
+Unit = Literal["tokens", "money"]
+
+DEFAULT = TenantId("default")  # of keys that name no tenant, and of requests where no keys are required
+
+
+class Rate(Struct, frozen=True, array_like=True):
+    """Limits per minute, over all processes."""
+
+    account: str  # what is left of it is in `spent:<account>`
+    requests: int = 0  # 0: no limit, here and below
+    tokens: int = 0
+    spared: float = 0.0  # share of the limits that is left to other requests of the account
+
+
+class Budget(Struct, frozen=True, array_like=True):
+    """What may be spent in a period. A new one begins with each day, week or month."""
+
+    amount: float
+    unit: Unit = "tokens"  # of prompts and answers; money: by `Price`
+    per: Period = "month"
+
+
+class Price(Struct, frozen=True, array_like=True):
+    """Of a model, in money (any currency, one for all), for a million tokens; and for one picture."""
+
+    input: float = 0.0  # also of embeddings
+    cached_input: float | None = None  # None: as `input`
+    output: float = 0.0
+    image: float = 0.0
+
+
+class Limits(Struct, frozen=True, array_like=True):
+    """Of a tenant's keys together, or of one key. None: no limit here, but perhaps one of the tenant or the settings.
+
+    A request has to be within its key's and its tenant's.
+    """
+
+    models: list[str] | None = None  # names that may be asked for; those of aliases, adapters and pipelines count too
+    requests_per_min: int | None = None
+    tokens_per_min: int | None = None
+    parallel: int | None = None  # requests at once
+    budget: Budget | None = None
+    min_priority: int | None = None  # the most urgent one that may be asked for
+    default_priority: int | None = None  # of requests that ask for none
+    default_max_tokens: int | None = None  # of requests that say nothing
+    max_tokens: int | None = None  # a request that asks for more is refused
+    # Of batches' lines alone. With neither, lines are counted with the other requests.
+    batch_requests_per_min: int | None = None
+    batch_tokens_per_min: int | None = None
+    batch_lines: int | None = None  # of unfinished batches together
+    file_quota: int | None = None  # bytes of all files
+    keep_bytes: int | None = None  # of all kept answers and conversations
+    expires: float | None = None  # seconds since the epoch: not valid from then on
+
+
+class Tenant(Struct, frozen=True, array_like=True):
+    name: TenantId
+    created: float = 0.0  # seconds since the epoch
+    weight: float = 1.0  # its share of a full fleet, beside those of the other tenants that want it
+    limits: Limits = Limits()
+    content_logged: bool = False  # it agreed that prompts and answers are logged
+
+
+class ApiKey(Struct, frozen=True, array_like=True):
+    """A client's key. Only its holder knows the key itself."""
+
+    name: str
+    digest: bytes  # SHA-256 of the key
+    created: float  # seconds since the epoch
+    requests_per_min: int | None = None
+    tokens_per_min: int | None = None
+    id: KeyId = KeyId("")  # random; empty if an older version made the key
+    file_quota: int | None = None  # bytes of all its files; None: as the settings say, here and below
+    min_priority: int | None = None  # the most urgent priority that it may ask for
+    # Of its batches' lines alone. With neither, lines are counted with the other requests.
+    batch_requests_per_min: int | None = None
+    batch_tokens_per_min: int | None = None
+    tenant: TenantId = DEFAULT
+    more: Limits = Limits()  # all others: those above are None in it, since older versions know them there
+
+    @property
+    def owner(self) -> KeyId:
+        """The owner of all that is made with this key. Unlike a name, an id is never given to another key."""
+        return self.id or KeyId(self.name)
+
+    @property
+    def limits(self) -> Limits:
+        return structs.replace(
+            self.more,
+            requests_per_min=self.requests_per_min,
+            tokens_per_min=self.tokens_per_min,
+            file_quota=self.file_quota,
+            min_priority=self.min_priority,
+            batch_requests_per_min=self.batch_requests_per_min,
+            batch_tokens_per_min=self.batch_tokens_per_min,
+        )
+
+    @property
+    def rate(self) -> Rate | None:
+        return _rate(self.owner, self.requests_per_min, self.tokens_per_min)
+
+    @property
+    def batch_rate(self) -> Rate | None:
+        """Lines without limits of their own share those of online requests, and leave half to these."""
+        if self.batch_requests_per_min is None and self.batch_tokens_per_min is None:
+            return _rate(self.owner, self.requests_per_min, self.tokens_per_min, 0.5)
+        return _rate(f"{self.owner}:batch", self.batch_requests_per_min, self.batch_tokens_per_min)
+
+
+class Client(Struct, frozen=True):
+    """Who sent a request: a key, or somebody whose token another service has signed."""
+
+    tenant: Tenant = Tenant(DEFAULT)
+    key: KeyId = KeyId("")  # the owner of what is made; "" where no keys are required
+    name: str = ""  # the key's
+    limits: Limits = Limits()  # the key's own
+
+
+NOBODY = Client()
+
+
+def _rate(account: str, requests: int | None, tokens: int | None, spared: float = 0.0) -> Rate | None:
+    return Rate(account, requests or 0, tokens or 0, spared) if requests or tokens else None
+
+
+decode_api_key = decoder(ApiKey)
+decode_tenant = decoder(Tenant)
+decode_price = decoder(Price)

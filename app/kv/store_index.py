@@ -3,6 +3,7 @@
 `stored:<pool>` has the engine's hash of each, which is its file's name: so what has no file can be removed here.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from app.store import Command, Wire
 _T = TypeVar("_T")
 _AT_ONCE = 500  # fields of one command
 _NAME = 8  # bytes of an engine's hash
+_FEW = 1000  # blocks of a ledger, which may stay although the store has lost them
 
 
 def short_name(theirs: EngineHash) -> bytes:
@@ -37,6 +39,7 @@ class StoreIndex:
         self._wire, self._keys, self._name = wire, keys, name
         self._index, self._stores, self._stored = keys.tiered(pool), keys.stores(pool), keys.stored(pool)
         self._unwritten: list[Command] = []
+        self._most = _FEW  # blocks of the ledger, after which it forgets
         self.number = 0
 
     async def check(self, ledger: TierLedger) -> None:
@@ -68,6 +71,22 @@ class StoreIndex:
         while self._unwritten:
             await self._wire.execute(self._unwritten[:1])
             del self._unwritten[0]
+
+    async def forget(self, ledger: TierLedger) -> None:
+        """Removes from the ledger what others have removed from the store, each time that it has become twice as long.
+
+        After `check` and `write`. Raises: StoreDown.
+        """
+        if ledger.count <= self._most:
+            return
+        held, known = ledger.held(), await self.known()
+        (found,) = await self._wire.execute([("HGET", self._stores, self._name)])
+        if found is None or int(found) != self.number:  # Redis has lost it meanwhile: the next `check` writes all anew
+            return
+        for part in _parts(held):
+            ledger.forget(theirs for theirs in part if short_name(theirs) not in known)
+            await asyncio.sleep(0)  # they may be many, and this is the engine's loop
+        self._most = max(_FEW, 2 * ledger.count)
 
     async def known(self) -> dict[bytes, bytes]:
         """By the short names of the store's blocks: our hashes. Raises: StoreDown."""

@@ -7,7 +7,7 @@ loaded is stored on the device next.
 
 import math
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import chain, islice
 
 from app.kv.changes import Changes, Pending
 from app.kv.events import EngineHash
@@ -72,6 +72,25 @@ class TierLedger:
             if not self._holds(theirs) and (ours := self._names.pop(theirs, None)) is not None:
                 self._changed[ours] = theirs
                 self._pending.remove(ours)
+
+    @property
+    def count(self) -> int:
+        """Of blocks in each medium, those whose hash isn't known too."""
+        return sum(map(len, self._held.values()))
+
+    def held(self) -> list[EngineHash]:
+        """These blocks."""
+        return [*chain.from_iterable(self._held.values())]
+
+    def forget(self, blocks: Iterable[EngineHash]) -> None:
+        """Others have removed these, and said so. Those that were told again since the last `take` stay."""
+        told = set(self._changed.values())
+        for theirs in blocks:
+            if theirs in told:
+                continue
+            for held in self._held.values():
+                held.pop(theirs, None)
+            self._names.pop(theirs, None)
 
     def clear(self) -> None:
         self._held.clear()

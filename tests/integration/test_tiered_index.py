@@ -118,6 +118,31 @@ async def test_files_that_are_gone_are_found_and_what_is_too_much_is_removed(
     assert PROMPT[2] in await redis.hkeys(KEYS.tiered(POOL)[0])
 
 
+async def test_a_worker_forgets_what_others_have_removed_from_the_store(redis: "Redis", wire: Wire) -> None:
+    """And nothing else: what Redis loses is written anew, and what is stored again counts again."""
+    store, held = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told), ledger(PROMPT[:1500])
+    await store.check(held)
+    await store.write(held)
+    cleaner = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told)
+    await cleaner.check(ledger([]))
+    gone = {name: ours for name, ours in (await cleaner.known()).items() if ours in PROMPT[:1400]}
+    await cleaner.remove(gone)
+    held.add([1399], "STORAGE", lambda _: None)  # stored again, and not written yet
+    await store.forget(held)
+    assert held.blocks() == PROMPT[1399:1500]
+    await store.write(held)
+    assert sorted(await redis.hkeys(KEYS.tiered(POOL)[0])) == PROMPT[1399:1500]
+    held.add([7], "STORAGE", lambda number: PROMPT[int(number)])
+    await store.write(held)
+    assert PROMPT[7] in await redis.hkeys(KEYS.tiered(POOL)[0])
+    for number in range(1500, 2500):
+        held.add([number], "STORAGE", lambda number: PROMPT[int(number)])
+    await redis.delete(KEYS.stores(POOL), KEYS.stored(POOL), *KEYS.tiered(POOL))
+    await store.forget(held)  # Redis has lost its data, and nobody knows yet
+    await store.check(held)
+    assert sorted(await redis.hkeys(KEYS.tiered(POOL)[0])) == sorted([PROMPT[7], *PROMPT[1399:]])
+
+
 async def test_one_worker_cleans_at_a_time(redis: "Redis", wire: Wire, tmp_path: Path) -> None:
     store = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told)
     await store.check(ledger([]))

@@ -171,6 +171,17 @@ def test_what_a_worker_computes_though_it_is_stored_counts_as_used_and_beginning
     assert times[0] > times[1] > times[2] > 1
 
 
+def test_what_a_process_knows_of_its_store_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that it has forgotten is found there, and told again."""
+    monkeypatch.setattr("app.engines.mock.tiers._MOST_STORED", 5)
+    blocks = cache(4, pool(1, tmp_path))
+    for number in range(10):
+        use(blocks, [number] * 12)
+    assert len(held(blocks)[1]) == 5
+    assert use(blocks, [1] * 13) == (0, 0, 3)
+    assert len(held(blocks)[1]) == 5
+
+
 @pytest.mark.parametrize("damage", [b"", b"XKV1 and nothing that fits"])
 def test_a_damaged_block_is_removed_and_computed(tmp_path: Path, damage: bytes) -> None:
     """Routing learns that it is gone, and that it is there again."""

@@ -196,3 +196,4 @@ class KvEventFeed:
                 self._dirty.set()
         if self._store is not None:
             await self._store.check(self._ledger.store)
+            await self._store.forget(self._ledger.store)

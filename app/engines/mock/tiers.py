@@ -15,6 +15,7 @@ from app.messages import TierUse
 from app.pools import Pool
 
 _HOST, _STORE = "CPU", "STORAGE"  # vLLM's names
+_MOST_STORED = 4096  # blocks that are known to be stored; of others the store is asked
 
 
 class Load(NamedTuple):
@@ -31,7 +32,7 @@ class Tiers:
         """`capacity`: of host memory, in blocks. `tell` is called with each event."""
         self._capacity, self._size, self._store, self._tell = capacity, block_size, store, tell
         self._host: OrderedDict[int, None] = OrderedDict()  # the next victim first
-        self._stored: set[int] = set()  # that the store is known to have
+        self._stored: dict[int, None] = {}  # that the store is known to have, the oldest first
 
     @property
     def host(self) -> frozenset[int]:
@@ -56,7 +57,9 @@ class Tiers:
             self._store.use(hashes)
             for i in range(first, len(hashes)):
                 if hashes[i] not in self._stored and self._store.put(hashes[i], i):
-                    self._stored.add(hashes[i])
+                    self._stored[hashes[i]] = None
+                    if len(self._stored) > _MOST_STORED:  # others may have removed it long ago
+                        del self._stored[next(iter(self._stored))]
                     self._told(_STORE, hashes, tokens, i)
 
     def find(self, hashes: Sequence[int], use: TierUse = "all") -> Load | None:
@@ -79,7 +82,7 @@ class Tiers:
             return False
         sound = self._store.read(block)
         if not sound and block in self._stored:
-            self._stored.remove(block)
+            del self._stored[block]
             self._tell(BlockRemoved([block], _STORE))
         return sound
 

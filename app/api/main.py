@@ -56,10 +56,10 @@ _PATHS = {endpoint.kind: endpoint.path for endpoint in (*ENDPOINTS.values(), VID
 _TRACED = {*_PATHS.values(), images.EDITS, *transcriptions.PATHS, f"{RESPONSE.path}/compact", "/rerank"}
 
 
-def grpc_server(settings: Settings) -> Callable[[ApiState], AbstractAsyncContextManager[None]]:
+def grpc_server(settings: Settings) -> Callable[[ApiState, asyncio.Event], AbstractAsyncContextManager[None]]:
     """Serves gRPC, or nothing if it has no port. Raises: SettingsError."""
     if settings.grpc_port is None:
-        return lambda _state: nullcontext()
+        return lambda _state, _leaving: nullcontext()
     try:
         from app.api.kserve.grpc_server import serving  # grpc takes memory and start-up time
     except ImportError as exc:
@@ -70,9 +70,9 @@ def grpc_server(settings: Settings) -> Callable[[ApiState], AbstractAsyncContext
     return serving
 
 
-def create_app(settings: Settings | None = None) -> FastPath:
-    """The ASGI app of one API process. Raises: SettingsError."""
-    settings = settings or load_settings()
+def create_app(settings: Settings | None = None, leaving: asyncio.Event | None = None) -> FastPath:
+    """The ASGI app of one API process. `leaving`: set when HTTP begins to drain. Raises: SettingsError."""
+    settings, leaving = settings or load_settings(), leaving or asyncio.Event()
     setup_logging(settings.log_level, json=settings.log_json)
     known = Deployment.read(settings)
     storage, painted = Storage(settings.files_url), Storage(settings.media_store_url, "XYLEM_MEDIA_STORE")
@@ -130,7 +130,7 @@ def create_app(settings: Settings | None = None) -> FastPath:
             gc.freeze()
             gc.set_threshold(10_000, 5, 80)  # the middle generation, of fifty thousand objects, takes 10 ms
             log.info("api_started", api=core.dispatcher.api, models=sorted(core.models))
-            async with serving_grpc(app.state.xylem):
+            async with serving_grpc(app.state.xylem, leaving):
                 yield
             await end_tasks(background)
 

@@ -1,12 +1,15 @@
 """`xylem api`: one API replica in the foreground."""
 
 import os
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 from app.cli.report import refuse
 from app.errors import SettingsError
+
+_NOT_STARTED = 3  # the exit status, as uvicorn's own command has it
 
 
 def api(
@@ -20,18 +23,22 @@ def api(
     if port is not None:
         os.environ["XYLEM_PORT"] = str(port)
 
+    import asyncio
+
     import uvicorn
 
     from app.api.http.uvicorn_protocol import DirectProtocol
+    from app.api.http.uvicorn_server import Server
     from app.api.main import create_app
     from app.settings import load_settings
 
+    leaving = asyncio.Event()
     try:
         settings = load_settings()
-        app = create_app(settings)
+        app = create_app(settings, leaving)
     except SettingsError as exc:
         refuse(exc.message)
-    uvicorn.run(
+    config = uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
@@ -45,3 +52,8 @@ def api(
         access_log=False,  # metrics and our own log events cost less
         timeout_graceful_shutdown=int(settings.drain_timeout_s),
     )
+    server = Server(config, leaving)
+    with suppress(KeyboardInterrupt):  # which the server has taken for its end
+        server.run()
+    if not server.started:
+        raise typer.Exit(_NOT_STARTED)

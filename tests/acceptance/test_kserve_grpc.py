@@ -259,6 +259,37 @@ async def test_a_replica_that_ends_lets_open_streams_answer(served: Stack) -> No
         assert replica.returncode == -signal.SIGTERM  # not killed: uvicorn ends so, once all is done
 
 
+async def test_grpc_drains_beside_http(served: Stack) -> None:
+    """One after the other could take twice the time that a pod has."""
+    port, own = str(free_port()), free_port()
+    replica = served.api("third", port=own, XYLEM_GRPC_PORT=port)
+    await until(lambda: connects(int(port)), "the replica serves gRPC")
+    began, body = asyncio.Event(), {"model": "mock", "prompt": "hello", "stream": True, **LONG}
+
+    async def answered() -> str:
+        """The last line of a long answer over HTTP."""
+        last = ""
+        async with http.stream("POST", f"http://127.0.0.1:{own}/v1/completions", json=body) as answer:
+            async for line in answer.aiter_lines():
+                began.set()
+                last = line or last
+        return last
+
+    async with grpc_client(served, port) as client, httpx.AsyncClient(timeout=60) as http:
+        idle = client.stream()
+        await idle.write(asked("hello", streams=True, **GREEDY))
+        await idle.read()
+        answering = asyncio.create_task(answered())
+        await began.wait()
+        replica.send_signal(signal.SIGTERM)
+        while await idle.read() is not grpc.aio.EOF:
+            pass
+        assert not answering.done(), "HTTP had ended before gRPC did"
+        assert await answering == "data: [DONE]"
+    await asyncio.to_thread(replica.wait, 60)
+    assert replica.returncode == -signal.SIGTERM
+
+
 def test_a_taken_port_is_named(served: Stack, tmp_path: Path) -> None:
     taken = served.env["XYLEM_GRPC_PORT"]
     second = served.api("beside", port=free_port())

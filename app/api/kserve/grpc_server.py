@@ -51,8 +51,8 @@ _OPEN = {"ServerLive", "ServerReady"}  # need no API key
 
 
 @asynccontextmanager
-async def serving(state: ApiState) -> AsyncIterator[None]:
-    """Raises: SettingsError, if the port can't be had."""
+async def serving(state: ApiState, leaving: asyncio.Event) -> AsyncIterator[None]:
+    """Drains once `leaving` is set, beside HTTP: both have the same time. Raises: SettingsError (the port is taken)."""
     service, host, port = Service(state), state.settings.host, state.settings.grpc_port
     options = [
         ("grpc.max_receive_message_length", state.settings.max_body),
@@ -67,11 +67,18 @@ async def serving(state: ApiState) -> AsyncIterator[None]:
         raise SettingsError(f"XYLEM_GRPC_PORT={port}: {exc}") from exc
     await made.start()
     log.info("grpc_started", port=bound)
+
+    async def drain() -> None:
+        await leaving.wait()
+        service.take_no_more()
+        await made.stop(state.settings.drain_timeout_s)
+
+    draining = asyncio.create_task(drain())
     try:
         yield
     finally:
-        service.take_no_more()
-        await made.stop(state.settings.drain_timeout_s)
+        leaving.set()
+        await draining
 
 
 def _handlers(service: "Service") -> Any:

@@ -1,0 +1,17 @@
+"""uvicorn, which says when it begins to drain."""
+
+import asyncio
+import socket
+
+import uvicorn
+
+
+class Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, leaving: asyncio.Event) -> None:
+        """`leaving` is set at the first signal. The app hears of it only when no HTTP request is left."""
+        super().__init__(config)
+        self._leaving = leaving
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._leaving.set()
+        await super().shutdown(sockets)

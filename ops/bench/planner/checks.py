@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
 from ops.observability.empty import empty
 from tests.helm import CHART, EXAMPLES, HELM, VERSIONS, helm
+from tests.stack import ROOT
 
 
 def helm_examples(_directory: Path, _quick: bool, say: Say) -> dict[str, Any]:
@@ -50,12 +52,16 @@ def traced(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     return tracing.measured(directory, quick, say)
 
 
-def panels(_directory: Path, _quick: bool, _say: Say) -> dict[str, Any]:
-    """Of the Prometheus that XYLEM_BENCH_PROMETHEUS names, which watches a fleet that does everything."""
-    if not (url := os.environ.get("XYLEM_BENCH_PROMETHEUS")):
-        raise Unavailable("XYLEM_BENCH_PROMETHEUS names no Prometheus; tests/acceptance/test_dashboards.py has one")
-    with httpx.Client(base_url=url, timeout=30) as prometheus:
-        return {"panels_empty": len(empty(prometheus))}
+def panels(directory: Path, _quick: bool, say: Say) -> dict[str, Any]:
+    """Of a fleet that does everything: what the Prometheus at XYLEM_BENCH_PROMETHEUS watches, or the test's."""
+    if url := os.environ.get("XYLEM_BENCH_PROMETHEUS"):
+        with httpx.Client(base_url=url, timeout=30) as prometheus:
+            return {"panels_empty": len(empty(prometheus))}
+    if shutil.which("prometheus") is None:
+        raise Unavailable("XYLEM_BENCH_PROMETHEUS names no Prometheus, and none is installed")
+    say("panels")
+    options = ["-q", "-s", "-p", "no:cacheprovider", f"--basetemp={(directory / 'fleet').absolute()}"]
+    return _module("pytest", [*options, "tests/acceptance/test_dashboards.py"], directory, "panels_empty", fails=True)
 
 
 def groups(directory: Path, _quick: bool, say: Say) -> dict[str, Any]:
@@ -68,16 +74,19 @@ def soak(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     return _module("tests.soak", ["--minutes", "2" if quick else "60"], directory, "soak_growth")
 
 
-def _module(name: str, arguments: list[str], directory: Path, key: str) -> dict[str, Any]:
-    """A figure of the JSON that a module prints last."""
+def _module(name: str, arguments: list[str], directory: Path, key: str, *, fails: bool = False) -> dict[str, Any]:
+    """A figure that a module prints as JSON, in a line of its own. `fails`: it counts also of one that fails."""
     if find_spec(name) is None:
         raise Unavailable(f"{name} is not there")
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / f"{name}.log"
     with log.open("w") as err:
         done = subprocess.run(
-            [sys.executable, "-m", name, *arguments], stdout=subprocess.PIPE, stderr=err, text=True, check=False
-        )
-    if done.returncode:
+            [sys.executable, "-m", name, *arguments],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=err, text=True, check=False,
+        )  # fmt: skip
+        err.write(done.stdout)
+    figures = [line for line in done.stdout.splitlines() if line.startswith("{") and f'"{key}"' in line]
+    if not figures or (done.returncode and not fails):
         raise Unavailable(f"{name} failed: {log}")
-    return {key: json.loads(done.stdout.splitlines()[-1]).get(key)}
+    return {key: json.loads(figures[-1])[key]}

@@ -10,6 +10,9 @@ XylemError
 ├── Unauthorized   401   no API key of this deployment came with the request
 ├── Forbidden      403   an admin endpoint, without the admin key
 ├── FileQuotaUsed  403   the API key's files would be over their quota
+├── TenantNotFound 404  no tenant of that name
+├── KeyNotFound    404  no API key of that name
+├── TenantsChanged 409  somebody else has just changed tenants, keys or prices
 ├── OriginRefused  403   a web page of an origin that no setting allows
 ├── HostRefused    421   the request names a host that is not this server
 ├── ModelNotFound  404   no pool serves a model of that name
@@ -36,6 +39,7 @@ XylemError
 ├── MediaLost      503   the samples of a picture or a sound are gone from Redis
 ├── AdapterFailed  503   no worker can answer with this LoRA adapter
 ├── StoreDown      503   Redis does not answer
+├── IssuerDown     503   whoever signs tokens does not answer, and never has
 ├── StorageDown    503   files can't be read or written
 ├── ScalingFailed        (internal) the planner's decision was not carried out
 ├── DeadlineOver   504   the request's deadline passed
@@ -184,6 +188,24 @@ class Forbidden(XylemError):
     status, type, code = 403, "permission_error", "forbidden"
 
 
+class TenantNotFound(XylemError):
+    """There is no such tenant."""
+
+    status, type, code = 404, "invalid_request_error", "tenant_not_found"
+
+
+class KeyNotFound(XylemError):
+    """There is no such API key."""
+
+    status, type, code = 404, "invalid_request_error", "key_not_found"
+
+
+class TenantsChanged(XylemError):
+    """Somebody else has just changed tenants, keys or prices. Look at them, and try again."""
+
+    status, type, code = 409, "invalid_request_error", "tenants_changed"
+
+
 class FileQuotaUsed(XylemError):
     """The quota for files is used up."""
 
@@ -284,6 +306,12 @@ class StoreDown(XylemError):
     """Redis does not answer."""
 
     status, code = 503, "store_unavailable"
+
+
+class IssuerDown(XylemError):
+    """The issuer of this token does not answer, so that nobody can check it. Try again later."""
+
+    status, code = 503, "issuer_unavailable"
 
 
 class StorageDown(XylemError):

@@ -17,10 +17,14 @@ pool:<pool>             hash, worker → "r,e": its number of data-parallel rank
 seen:<pool>             string, "1". Its presence says that the pool had a worker lately. Written by the worker with its
                         lease; lives `patience_s`.
 keys:api                hash, name → msgpack `tenants.records.ApiKey`: the keys that clients may use, as digests.
-                        Written by `xylem keys`; never expires.
+                        Written by `xylem keys` and the api; never expires.
 tenants                 hash, name → msgpack `tenants.records.Tenant`. Written by `xylem tenants` and the api; never
                         expires.
 prices                  hash, model → msgpack `tenants.records.Price`. Written with it; never expires.
+tenants-version         string, random: changes with `tenants`, `keys:api` and `prices`, so that nobody overwrites what
+                        another has just written. Written with them; never expires.
+audit                   stream, field `b`: msgpack `tenants.audit.Entry`: who changed what. Written by the api, `xylem
+                        tenants` and `xylem keys`; about the last 100,000 entries.
 loras                   hash, name → msgpack `messages.Adapter`: the wanted LoRA adapters. Written by the api; never
                         expires.
 loras-version           string, the version given last, about ms since the epoch: changes with `loras`, so that
@@ -287,6 +291,12 @@ class Keys:
 
     def prices(self) -> str:
         return f"{self._fleet}prices"
+
+    def tenants_version(self) -> str:
+        return f"{self._fleet}tenants-version"
+
+    def audit(self) -> str:
+        return f"{self._fleet}audit"
 
     def aliases(self) -> str:
         return f"{self._fleet}aliases"

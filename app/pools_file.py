@@ -1,7 +1,7 @@
 """Reads the pools file (YAML), once per process; what does not parse raises SettingsError naming key and value."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 from pydantic import ValidationError
@@ -12,27 +12,16 @@ from app.ids import BATCH_QUEUE, PoolId
 from app.messages import Task
 from app.pools import EndpointName, Pool, PoolsFile, Stage, Table, alias_problem
 from app.settings import explain
+from app.yaml_loader import UniqueLoader
 
 # By its task, the endpoint that a model of a pipeline has to be served for.
 _SERVES_STAGES: dict[Task, EndpointName] = {"generate": "chat", "transcribe": "transcriptions", "image": "images"}
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses duplicate keys, of which YAML would silently keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        named = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
-        keys = [self.construct_object(key, deep=True) for key in named]
-        for key in keys:
-            if isinstance(key, str) and keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"'{key}' is there twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
 def load_pools(path: Path) -> PoolsFile:
     """Raises: SettingsError naming the file, the key and the value."""
     try:
-        doc = yaml.load(path.read_text(), _Loader)  # noqa: S506 (a SafeLoader)
+        doc = yaml.load(path.read_text(), UniqueLoader)  # noqa: S506 (a SafeLoader)
     except OSError as exc:
         hint = "; set XYLEM_POOLS_FILE to your pools file" if isinstance(exc, FileNotFoundError) else ""
         raise SettingsError(f"XYLEM_POOLS_FILE={path}: {exc.strerror}{hint}") from exc

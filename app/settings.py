@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -72,6 +73,13 @@ def _whsec(secret: SecretStr) -> SecretStr:
     return secret
 
 
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 class Settings(BaseSettings):
     """A process's settings, from its environment. Times in seconds, sizes in bytes."""
 
@@ -130,7 +138,19 @@ class Settings(BaseSettings):
     grpc_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     # The key of the endpoints under /admin. Without one they answer on loopback only, so set one behind a proxy.
     admin_key: Annotated[SecretStr, Field(min_length=1)] | None = None
-    require_keys: bool = False  # whether clients need an API key, as `xylem keys` makes them
+    require_keys: bool = False  # whether clients need an API key, as `xylem keys` makes them, or a token of the issuer
+    # An OpenID Connect issuer, `https://login.example/realms/a` (`http://` on loopback only): its tokens (JWT) serve in
+    # place of API keys. Needs XYLEM_REQUIRE_KEYS and an audience. None: there is none.
+    oidc_issuer: Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$")] | None = None
+    # What tokens have to name as their audience. None: there is no issuer.
+    oidc_audience: Annotated[str | None, Field(min_length=1, validate_default=True)] = None
+    oidc_tenant_claim: Annotated[str, Field(min_length=1)] = "tenant"  # the claim with the tenant's name; `a.b`: b in a
+    # The claim with the models that may be asked for, a list or names with spaces between. None, or a token without it:
+    # those of the tenant.
+    oidc_models_claim: Annotated[str, Field(min_length=1)] | None = None
+    # Tokens for the endpoints under /admin, beside XYLEM_ADMIN_KEY, as `<claim>=<value>`: those whose claim is the
+    # value or has it in a list, such as `groups=operators`. None: no token.
+    oidc_admin: Annotated[str, Field(pattern=r"^[^=\s]+=[^=\s]+$")] | None = None
     console: bool = True  # whether the API has the console, pages for a browser, at /console
     # Origins whose web pages may send requests, besides our own: `https://app.example,http://localhost:3000`; `*`: all.
     allowed_origins: Annotated[frozenset[str], NoDecode, _ORIGINS] = _NONE
@@ -273,6 +293,25 @@ class Settings(BaseSettings):
                 raise ValueError(f"{without_password(url)!r} is a cluster, and XYLEM_REDIS_URL is none")
         return value
 
+    @field_validator("oidc_issuer", "oidc_audience")
+    @classmethod
+    def _is_checked(cls, value: str | None, info: ValidationInfo) -> str | None:
+        """A token without an audience could be one for another service."""
+        issuer = info.data.get("oidc_issuer")
+        if info.field_name == "oidc_audience":
+            if (value is None) != (issuer is None):
+                missing = "XYLEM_OIDC_AUDIENCE" if value is None else "XYLEM_OIDC_ISSUER"
+                raise ValueError(f"XYLEM_OIDC_ISSUER and XYLEM_OIDC_AUDIENCE need each other: {missing} is missing")
+            return value
+        if value is None:
+            return value
+        host = urlsplit(value).hostname or ""
+        if value.startswith("http://") and not _is_loopback(host):
+            raise ValueError(f"{value!r} has to begin with https://: keys that come without TLS could be anybody's")
+        if not info.data.get("require_keys", True):
+            raise ValueError("needs XYLEM_REQUIRE_KEYS=true: without it no request needs a key or a token")
+        return value
+
     @field_validator("heartbeat_s", "stream_ttl_s")
     @classmethod
     def _fits_the_lease(cls, value: float, info: ValidationInfo) -> float:
@@ -327,10 +366,7 @@ class Settings(BaseSettings):
     @property
     def on_loopback(self) -> bool:
         """Whether only this machine reaches the API."""
-        try:
-            return self.host == "localhost" or ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return _is_loopback(self.host)
 
 
 def load_settings(**overrides: Any) -> Settings:

@@ -3,10 +3,9 @@
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 from pydantic import SecretStr
 from starlette.types import Scope
 
@@ -14,16 +13,21 @@ from app.dispatch.quota import Quota
 from app.errors import StoreDown, Unauthorized
 from app.ids import KeyId, TenantId
 from app.keys import Keys
-from app.store import Wire
+from app.store import Wire, clock
 from app.telemetry import logger
-from app.tenants.records import NOBODY, ApiKey, Client, Tenant, decode_api_key, decode_tenant
+from app.tenants.limits import together
+from app.tenants.records import NOBODY, UNLIMITED, ApiKey, Client, Limits, Tenant
+from app.tenants.registry import read_commands, registry_of
+
+if TYPE_CHECKING:  # loaded if there is an issuer
+    from app.api.oidc.login import Login
+    from app.tenants.tokens import Verified
 
 log = logger(__name__)
 
-T = TypeVar("T")
-
 _EVERY_S = 1.0
 _PREFIX = 8  # bytes of a digest
+_MOST_TOKENS = 10_000
 # First parts of paths that need no API key: they show nothing of prompts and answers, or check a key of their own.
 # All others need one, so that a new endpoint is closed until somebody opens it here.
 _OPEN = {"live", "health", "ready", "metrics", "sd", "version", "docs", "redoc", "openapi.json", "admin", "console"}
@@ -61,14 +65,25 @@ def _first(path: str) -> str:
 
 
 class ApiKeys:
-    def __init__(self, wire: Wire, keys: Keys, admin_key: SecretStr | None = None) -> None:
-        self._wire, self._keys = wire, keys
+    def __init__(
+        self, wire: Wire, keys: Keys, admin_key: SecretStr | None = None, login: "Login | None" = None
+    ) -> None:
+        """`login`: takes tokens of an issuer in place of keys."""
+        self._wire, self._keys, self._login = wire, keys, login
         self._admin_key = admin_key.get_secret_value().encode() if admin_key is not None else None
         # By the first bytes of the digest. The time of a look-up can reveal only those; the rest is compared in
         # constant time.
         self._known: dict[bytes, tuple[ApiKey, Client]] = {}
-        self.tenants: dict[TenantId, Tenant] = {}
+        self._by_owner: dict[KeyId, Client] = {}
+        self._by_token: dict[bytes, Client] = {}  # by the token's digest; made anew with the tenants
+        self._read: list[Any] = []
+        self.tenants: Mapping[TenantId, Tenant] = {}
         self.loaded = asyncio.Event()
+
+    @property
+    def issues_admins(self) -> bool:
+        """Whether a token may be an admin's."""
+        return self._login is not None and self._login.claims.admin is not None
 
     async def run(self) -> None:
         """Keeps up with Redis until cancelled. While Redis is away, what was known stays known."""
@@ -83,15 +98,21 @@ class ApiKeys:
 
     async def refresh(self) -> None:
         """Raises: StoreDown."""
-        fields, tenants = await self._wire.execute(
-            [("HGETALL", self._keys.api_keys()), ("HGETALL", self._keys.tenants())]
-        )
-        self.tenants = {tenant.name: tenant for tenant in _decoded(decode_tenant, tenants[1::2])}
-        self._known = {key.digest[:_PREFIX]: (key, self._client(key)) for key in _decoded(decode_api_key, fields[1::2])}
+        replies = await self._wire.execute(read_commands(self._keys))
+        if replies == self._read:
+            return
+        found = registry_of(replies)
+        self.tenants, self._by_token = found.tenants, {}
+        self._known = {key.digest[:_PREFIX]: (key, self._client(key)) for key in found.keys.values()}
+        self._by_owner = {client.key: client for _, client in self._known.values()}
+        self._read = replies
         self.loaded.set()
 
     def check(self, scope: Scope) -> None:
-        """Checks an HTTP request's key, and puts it into the scope. Raises: Unauthorized, StoreDown."""
+        """Checks an HTTP request's key, and puts it into the scope. Raises: Unauthorized, StoreDown.
+
+        A token is taken if `admit` has seen it before.
+        """
         if is_open(scope["path"]):
             return
         given = given_key(scope)
@@ -104,14 +125,55 @@ class ApiKeys:
         digest = hashlib.sha256(given).digest()
         key, client = self._known.get(digest[:_PREFIX], (None, NOBODY))
         if key is None or not hmac.compare_digest(key.digest, digest):
-            if not self.loaded.is_set():  # a 401 would tell a client with a valid key that it is invalid
+            if self._login is not None and (token := self._login.known(digest)) is not None:
+                key, client = None, self._client_with(digest, token)
+            elif not self.loaded.is_set():  # a 401 would tell a client with a valid key that it is invalid
                 raise StoreDown("The API keys could not be read from Redis yet. Try again.")
-            raise Unauthorized("This API key is not valid, or has been revoked.", headers=_CHALLENGE)
+            else:
+                raise Unauthorized("This API key is not valid, or has been revoked.", headers=_CHALLENGE)
+        if client.within.expires is not None and client.within.expires <= clock.now():
+            whose = "API key" if client.limits.expires == client.within.expires else "tenant's access"
+            raise Unauthorized(f"This {whose} has expired.", headers=_CHALLENGE)
         scope[_IN_SCOPE] = key, client
+
+    async def admit(self, scope: Scope) -> None:
+        """As `check`, also for tokens that are new. Raises: Unauthorized, Forbidden, IssuerDown, StoreDown."""
+        login = self._login
+        if login is not None and not is_open(scope["path"]) and login.takes(given := given_key(scope)):
+            digest = hashlib.sha256(given).digest()
+            if login.known(digest) is None and digest[:_PREFIX] not in self._known and not self._is_admin(given):
+                await login.verify(digest, given)
+        self.check(scope)
+
+    async def admin(self, scope: Scope) -> str | None:
+        """Which admin sent a request; None: no admin did. Raises: Unauthorized, IssuerDown, for a token."""
+        given = given_key(scope)
+        if self._is_admin(given):
+            return "admin key"
+        if self._login is None or not self.issues_admins or not self._login.takes(given):
+            return None
+        digest = hashlib.sha256(given).digest()
+        found = self._login.known(digest) or await self._login.verify(digest, given)
+        return f"oidc: {found.subject}" if found.is_admin else None
 
     def _client(self, key: ApiKey) -> Client:
         tenant = self.tenants.get(key.tenant) or Tenant(key.tenant)
-        return Client(tenant, key.owner, key.name, key.limits)
+        return Client(tenant, key.owner, key.name, key.limits, together(tenant.limits, key.limits))
+
+    def _client_with(self, digest: bytes, token: "Verified") -> Client:
+        """Raises: Forbidden."""
+        if (known := self._by_token.get(digest)) is not None:
+            return known
+        assert self._login is not None
+        if not self.loaded.is_set():
+            raise StoreDown("The tenants could not be read from Redis yet. Try again.")
+        name = self._login.tenant(token, self.tenants)
+        tenant, own = self.tenants.get(name) or Tenant(name), Limits(models=token.models)
+        if len(self._by_token) >= _MOST_TOKENS:
+            self._by_token.clear()
+        client = Client(tenant, token.owner, token.subject, own, together(tenant.limits, own))
+        self._by_token[digest] = client
+        return client
 
     def _is_admin(self, given: bytes) -> bool:
         return self._admin_key is not None and hmac.compare_digest(given, self._admin_key)
@@ -128,8 +190,10 @@ class ApiKeys:
 
     def client_of(self, tenant: TenantId, key: KeyId) -> Client:
         """Whose a request is that came before: its limits are those of today, and a revoked key has none."""
-        known = next((client for _, client in self._known.values() if client.key == key), None)
-        return known or Client(self.tenants.get(tenant) or Tenant(tenant), key)
+        if (known := self._by_owner.get(key)) is not None:
+            return known
+        found = self.tenants.get(tenant) or Tenant(tenant)
+        return Client(found, key, within=together(found.limits, UNLIMITED))
 
     def owner(self, scope: Scope) -> KeyId:
         """The owner of a request with the key that `check` found; empty without one."""
@@ -144,11 +208,3 @@ class ApiKeys:
         key = self.key(scope)
         rate = key.rate if key is not None else None
         return Quota(self._wire, self._keys, rate) if rate is not None else None
-
-
-def _decoded(decode: Callable[[bytes], T], records: Iterable[bytes]) -> Iterable[T]:
-    for record in records:
-        try:
-            yield decode(record)
-        except msgspec.DecodeError as exc:  # a bad record locks out only its own client
-            log.error("key_not_understood", error=str(exc))

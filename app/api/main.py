@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 
@@ -30,7 +30,7 @@ from app.api.openai.responses import conversation_routes, derived_routes
 from app.api.openai.responses import routes as responses
 from app.api.openai.responses.conversation_end import ConversationEnd
 from app.api.openai.transcription import routes as transcriptions
-from app.api.operations import admin, health, loras, pool_state, prefixes
+from app.api.operations import admin, health, loras, pool_state, prefixes, tenants
 from app.api.resumable.chat_index import ChatIndex
 from app.api.resumable.conversations import ConversationStore
 from app.api.resumable.owner import AnswerOwner
@@ -47,7 +47,11 @@ from app.errors import SettingsError
 from app.messages import KeptRequest
 from app.settings import Settings, load_settings
 from app.telemetry import logger, setup_logging
+from app.tenants.limits import begun_before
 from app.tracing.request_trace import RequestTrace
+
+if TYPE_CHECKING:
+    from app.api.oidc.login import Login
 
 log = logger(__name__)
 
@@ -70,6 +74,15 @@ def grpc_server(settings: Settings) -> Callable[[ApiState, asyncio.Event], Abstr
     return serving
 
 
+def login_of(settings: Settings) -> "Login | None":
+    """None: there is no issuer."""
+    if settings.oidc_issuer is None:
+        return None
+    from app.api.oidc.login import Login  # cryptography takes memory and start-up time
+
+    return Login.of(settings)
+
+
 def create_app(settings: Settings | None = None, leaving: asyncio.Event | None = None) -> FastPath:
     """The ASGI app of one API process. `leaving`: set when HTTP begins to drain. Raises: SettingsError."""
     settings, leaving = settings or load_settings(), leaving or asyncio.Event()
@@ -80,19 +93,22 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        login = login_of(settings)
         async with running(known, elsewhere=True) as core:
-            api_keys = ApiKeys(core.wire, core.keys, settings.admin_key)
+            api_keys = ApiKeys(core.wire, core.keys, settings.admin_key, login)
             most = settings.keep_bytes_per_key, settings.keep_bytes
             resumable_store = ResumableStore(core.wire, core.keys, core.dispatcher.api, settings.keep_s, *most)
 
             async def prepare(kept: KeptRequest, begun: Adopted) -> Generation:
                 history = {"history": kept.response.history} if kept.response.history else {}
-                _body, plan = await _UNDERSTAND[kept.kind](core.asked_by(kept.key, kept.media), kept.body, **history)
+                client = api_keys.client_of(kept.tenant, kept.key)
+                asked = core.asked_by(kept.key, kept.media, begun_before(client.within))
+                _body, plan = await _UNDERSTAND[kept.kind](asked, kept.body, **history)
                 return Generation(
                     plan,
                     dispatcher=core.dispatcher,
                     begun=begun,
-                    client=api_keys.client_of(kept.tenant, kept.key),
+                    client=client,
                     x_request_id=kept.x_request_id,
                     trace=RequestTrace.adopted(core.tracer, kept.trace, _PATHS[kept.kind], kept.created),
                 )
@@ -121,6 +137,8 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
             expiry = FileExpiry(storage, painted, file_store)
             background = [asyncio.create_task(part.run()) for part in (answer_owner, expiry)]
             background.append(asyncio.create_task(Sse.run(settings.sse_ping_s)))
+            if login is not None:
+                background.append(asyncio.create_task(login.signing_keys.run()))
             if settings.require_keys:
                 background.append(asyncio.create_task(api_keys.run()))
                 with suppress(TimeoutError):  # without Redis the API starts all the same, and /ready says so
@@ -147,7 +165,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
     for part in (
         completions, stored_chats, derived_routes, responses, conversation_routes, messages, encodings, images, videos,
         transcriptions, kserve,
-        files, batches, tokens, health, admin, loras, pool_state, prefixes, fleet,
+        files, batches, tokens, health, admin, loras, pool_state, prefixes, tenants, fleet,
     ):  # fmt: skip
         app.include_router(part.router)
     if settings.console:

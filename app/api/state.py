@@ -1,9 +1,10 @@
 """The state that the handlers of one API process share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from fastapi import Request
+from starlette.types import Scope
 
 from app.api.api_keys import ApiKeys
 from app.api.resumable.chat_index import ChatIndex
@@ -31,4 +32,11 @@ class ApiState(Runtime):
 
 
 def state_of(request: Request) -> ApiState:
-    return cast(ApiState, request.app.state.xylem)
+    """For the client that sent the request."""
+    return for_client(cast(ApiState, request.app.state.xylem), request.scope)
+
+
+def for_client(state: ApiState, scope: Scope) -> ApiState:
+    """With the limits of the client that sent a request; most have none that concern a single request."""
+    within = state.api_keys.client(scope).within
+    return state if within is state.within else replace(state, within=within)

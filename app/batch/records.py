@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from app.ids import BatchId, FileId, KeyId, TenantId
 from app.messages import decoder, encode
-from app.tenants.records import DEFAULT, Rate
+from app.tenants.records import DEFAULT, UNLIMITED, Limits, Rate
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 LIVE: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")
@@ -60,6 +60,7 @@ class BatchOrder(Struct, frozen=True, array_like=True):
     output_expires_s: int | None = None  # how long output and error file are kept
     rate: Rate | None = None  # its API key's limits for its lines; they hold also after the key is revoked
     tenant: TenantId = DEFAULT  # of that key
+    within: Limits = UNLIMITED  # what its client may ask for, when it was ordered
 
 
 class Usage(Struct, frozen=True):

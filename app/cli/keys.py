@@ -1,107 +1,130 @@
 """`xylem keys`: the keys of the API's clients."""
 
-import hashlib
-import secrets
-import time
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, NoReturn
 
 import typer
 
+from app.cli.limit_options import listed, read, with_limits
 from app.cli.report import err, out, refuse
 from app.cli.stored import stored
-
-if TYPE_CHECKING:
-    from app.tenants.records import ApiKey
+from app.cli.tenant_store import change, registry
 
 keys = typer.Typer(
     name="keys",
     help="Keys for the API, which requires them if XYLEM_REQUIRE_KEYS is on. Stored in the Redis of XYLEM_REDIS_URL.",
     no_args_is_help=True,
 )
+DEFAULT = "default"
+
+Owner = Annotated[str, typer.Argument(help="Its owner's name.")]
+Name = Annotated[str, typer.Argument(help="As `xylem keys list` shows it.")]
+InTenant = Annotated[str, typer.Option("--tenant", help="The team that it belongs to, of `xylem tenants list`.")]
 
 
 @keys.command()
-def create(
-    name: Annotated[str, typer.Argument(help="Its owner's name.")],
-    rpm: Annotated[int | None, typer.Option("--rpm", min=1, help="Requests a minute; no limit if not given.")] = None,
-    tpm: Annotated[int | None, typer.Option("--tpm", min=1, help="Tokens of prompts and answers a minute.")] = None,
-    batch_rpm: Annotated[
-        int | None,
-        typer.Option("--batch-rpm", min=1, help="Lines of batches a minute, apart from other requests' limits."),
-    ] = None,
-    batch_tpm: Annotated[int | None, typer.Option("--batch-tpm", min=1, help="Tokens of batches a minute.")] = None,
-    file_quota: Annotated[
-        int | None, typer.Option("--file-quota", min=0, help="Bytes of all its files; XYLEM_FILE_QUOTA if not given.")
-    ] = None,
-    min_priority: Annotated[
-        int | None,
-        typer.Option(
-            "--min-priority",
-            min=-(2**31),
-            max=0,
-            help="The most urgent priority it may ask for, lower is sooner; XYLEM_MIN_PRIORITY if not given.",
-        ),
-    ] = None,
-) -> None:
+@with_limits
+def create(name: Owner, limits: dict[str, str], tenant: InTenant = DEFAULT) -> None:
     """Make a key and print it, this once: only a digest of it is stored."""
-    from app.ids import new_key_id
-    from app.messages import encode
-    from app.tenants.records import ApiKey
+    from app.tenants.api_keys import digest_of, new_token
 
-    if not name.strip() or not name.isprintable() or len(name) > 64:
-        refuse("a key's name has 1 to 64 printable characters")
-    token = f"xyl-{secrets.token_urlsafe(32)}"
-    digest = hashlib.sha256(token.encode()).digest()
-    record = ApiKey(name, digest, time.time(), rpm, tpm, new_key_id(), file_quota, min_priority, batch_rpm, batch_tpm)
-    with stored() as (redis, names):
-        if not redis.hsetnx(names.api_keys(), name, encode(record)):
-            refuse(f"there is a key '{name}' already; take another name, or first: xylem keys revoke", code=1)
+    token = new_token()
+    _add(name, tenant, digest_of(token), limits, "create")
     typer.echo(token)  # and nothing else to stdout, so that scripts can take it
     err.print("[dim]Keep it: it can't be shown again. It is valid within two seconds.[/]")
 
 
+@keys.command("import")
+@with_limits
+def import_(
+    name: Owner,
+    limits: dict[str, str],
+    sha256: Annotated[str, typer.Option("--sha256", help="Of the key itself, as 64 hexadecimal digits.")],
+    tenant: InTenant = DEFAULT,
+) -> None:
+    """Take a key that clients have already, such as another service's, by its SHA-256. Nothing else of it is needed."""
+    from app.tenants.wanted import WantedKey
+
+    read(WantedKey, {"sha256": sha256})
+    _add(name, tenant, bytes.fromhex(sha256), limits, "import")
+    err.print(f"imported {name}; it is valid within two seconds", markup=False)
+
+
+def _add(name: str, tenant: str, digest: bytes, given: dict[str, str], action: str) -> None:
+    import time
+
+    from app.errors import XylemError
+    from app.tenants.api_keys import check_name, new_key
+    from app.tenants.registry import put_key
+    from app.tenants.wanted import WantedLimits, shown
+
+    limits = read(WantedLimits, given).limits()
+    try:
+        check_name(name)
+        with stored() as (redis, names):
+            now = registry(redis, names)
+            key = new_key(now, name, tenant, digest, limits, time.time())
+            change(redis, names, now, [put_key(key)], f"keys {action}", name, {"tenant": tenant, **shown(limits)})
+    except XylemError as exc:
+        refuse(exc.message, code=2 if exc.param == "name" else 1)
+
+
+@keys.command("set")
+@with_limits
+def set_(
+    name: Name,
+    limits: dict[str, str],
+    tenant: Annotated[str | None, typer.Option("--tenant", help="Another team that it belongs to from now on.")] = None,
+) -> None:
+    """Change limits of a key, on every API replica within two seconds. `none` takes one away; the others stay."""
+    from msgspec import structs
+
+    from app.tenants.api_keys import check_tenant, with_limits
+    from app.tenants.registry import put_key
+    from app.tenants.wanted import WantedLimits, shown
+
+    with stored() as (redis, names):
+        now = registry(redis, names)
+        old = now.keys.get(name) or _unknown(name)
+        wanted = read(WantedLimits, limits, shown(old.limits)).limits()
+        moved = structs.replace(old, tenant=old.tenant if tenant is None else check_tenant(now, tenant))
+        detail = limits if tenant is None else {"tenant": tenant, **limits}
+        change(redis, names, now, [put_key(with_limits(moved, wanted))], "keys set", name, detail)
+
+
 @keys.command("list")
 def show() -> None:
-    """Show the names, ids, ages and limits of all keys."""
+    """Show the names, ids, tenants, ages and limits of all keys."""
     from rich.markup import escape
     from rich.table import Column, Table
 
-    from app.tenants.records import decode_api_key
+    from app.tenants.wanted import shown
 
     with stored() as (redis, names):
-        records = [decode_api_key(cast(bytes, raw)) for raw in redis.hvals(names.api_keys())]
-    fixed = (Column(name, no_wrap=True) for name in ("name", "id", "created"))
+        records = registry(redis, names).keys.values()
+    fixed = (Column(name, no_wrap=True) for name in ("name", "id", "tenant", "created"))
     table = Table(*fixed, "limits", box=None, padding=(0, 2, 0, 0), header_style="dim")
     for record in sorted(records, key=lambda r: r.created):
         created = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M")
-        table.add_row(escape(record.name), escape(record.owner), created, _limits(record))
+        cells = record.name, record.owner, record.tenant, created, listed(shown(record.limits))
+        table.add_row(*map(escape, cells))
     out.print(table)
 
 
-def _limits(record: "ApiKey") -> str:
-    limits = {
-        "{} requests/min": record.requests_per_min,
-        "{} tokens/min": record.tokens_per_min,
-        "{} lines of batches/min": record.batch_requests_per_min,
-        "{} tokens of batches/min": record.batch_tokens_per_min,
-        "{} bytes of files": record.file_quota,
-        "priority from {}": record.min_priority,
-    }
-    return ", ".join(form.format(limit) for form, limit in limits.items() if limit is not None) or "none"
-
-
 @keys.command()
-def revoke(name: Annotated[str, typer.Argument(help="As `xylem keys list` shows it.")]) -> None:
+def revoke(name: Name) -> None:
     """Make a key invalid on every API replica within two seconds. Its running requests are finished.
 
     Its files and batches stay until they expire. A new key of the same name does not get them.
     """
-    from app.tenants.records import decode_api_key
+    from app.tenants.registry import drop_key
 
     with stored() as (redis, names):
-        raw = redis.hget(names.api_keys(), name)
-        redis.hdel(names.api_keys(), name)
-    if raw is None:
-        refuse(f"there is no key '{name}': xylem keys list", code=1)
-    err.print(f"revoked {name} ({decode_api_key(cast(bytes, raw)).owner})", markup=False)
+        now = registry(redis, names)
+        old = now.keys.get(name) or _unknown(name)
+        change(redis, names, now, [drop_key(name)], "keys revoke", name, {"id": old.owner})
+    err.print(f"revoked {name} ({old.owner})", markup=False)
+
+
+def _unknown(name: str) -> NoReturn:
+    refuse(f"there is no key '{name}': xylem keys list", code=1)

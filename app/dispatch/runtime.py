@@ -47,6 +47,9 @@ from app.settings import Settings
 from app.store import Wire, clock
 from app.store.wire_version import check, keep_noting, note
 from app.telemetry import HELD, IN_FLIGHT
+from app.tenants.limits import check_model, check_tokens, usual_priority
+from app.tenants.records import UNLIMITED
+from app.tenants.records import Limits as ClientLimits
 from app.tracing.tracer import Tracer, tracer_of_environment
 
 T = TypeVar("T")
@@ -68,6 +71,7 @@ class Deployment:
     turn: Turn = field(default=Turn(), kw_only=True)
     media: MediaReader | None = field(default=None, kw_only=True)  # None: no request may have pictures
     asker: Asker = field(default=Asker(), kw_only=True)
+    within: ClientLimits = field(default=UNLIMITED, kw_only=True)  # of the client that asks
     pipelines: Mapping[str, Pipeline] = field(default_factory=dict, kw_only=True)
     objectives: Mapping[str, Objective] = field(default_factory=dict, kw_only=True)  # of models that are planned
     tracer: Tracer | None = field(default=None, kw_only=True)  # None: nothing is traced
@@ -85,18 +89,21 @@ class Deployment:
             objectives=objectives_of(declared), tracer=tracer,
         )  # fmt: skip
 
-    def asked_by(self, owner: KeyId, known: Sequence[Media] = ()) -> Self:
-        """For requests of this owner. `known`: their media, in order, when they came."""
-        return replace(self, asker=Asker(owner, known))
+    def asked_by(self, owner: KeyId, known: Sequence[Media] = (), within: ClientLimits | None = None) -> Self:
+        """For requests of this owner. `known`: their media, in order, when they came. `within`: None: as before."""
+        return replace(self, asker=Asker(owner, known), within=self.within if within is None else within)
 
     async def look(self) -> None:
         """Reads anew the models and aliases that are only in Redis: without Redis there are none."""
 
     async def served(self, body: B, endpoint: EndpointName | None) -> B:
-        """The body with the name of a model instead of an alias.
+        """The body with the name of a model instead of an alias, and with its client's own defaults.
 
-        Raises: RequestError, if it isn't for the endpoint; PipelineNamed, which is one.
+        Raises: RequestError, if it isn't for the endpoint; PipelineNamed, which is one; ModelNotFound and RequestError
+        for what its client may not ask for.
         """
+        if self.within is not UNLIMITED:
+            body = _bounded(body, self.within)
         if body.model not in self.models and body.model not in self.aliases.table:
             self.check_no_pipeline(body)
             await self.look()  # another replica may have just added it
@@ -122,6 +129,16 @@ class Deployment:
         if len(raw) <= self.settings.tokenize_off_loop and not compiles:
             return work()
         return await asyncio.get_running_loop().run_in_executor(_threads, work)
+
+
+def _bounded(body: B, limits: ClientLimits) -> B:
+    """Raises: ModelNotFound, RequestError."""
+    check_model(limits, body.model)
+    check_tokens(limits, body)
+    usual = usual_priority(limits)
+    if usual is None or getattr(body, "priority", usual) is not None or getattr(body, "aside", False):
+        return body
+    return body.with_priority(usual)  # type: ignore[attr-defined, no-any-return] # a ModelRequest
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from app.openai.prompt import chat_prompt, tokenizer_of
 from app.openai.schemas import ChatRequest, Conversation
 from app.openai.structured import Format, with_grammar
 from app.openai.validation import parse_off_loop
+from app.tenants.limits import answer_tokens
 
 _NO_MEDIA: list[Media] = []
 
@@ -73,7 +74,8 @@ def chat_plan(
     body.check_logprobs(len(prompt))
     room = model.room(prompt, limit, param)
     if limit is None:
-        room = min(room, int(model.defaults.get("max_new_tokens", room)))
+        own = model.defaults.get("max_new_tokens")
+        room = min(room, answer_tokens(state.within, None if own is None else int(own)) or room)
     sampling = body.sampling(room, logprobs=logprobs)
     dialect = read_dialect(model, body)
     if dialect is not None and (dialect.special_tokens if body.offered else model.writing.special):

@@ -23,6 +23,7 @@ from app.openai.plan import plan_of
 from app.openai.schemas import MOST_BIASES, MOST_LOGPROBS, CompletionRequest
 from app.openai.structured import checked, content_grammar, with_grammar
 from app.openai.validation import parse_off_loop
+from app.tenants.limits import answer_tokens
 
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's
 _MAX_PROMPTS = 128
@@ -42,7 +43,8 @@ async def understand(
 
 def _plan(state: Deployment, body: CompletionRequest, *, explain: bool) -> GenerationPlan:
     model = find_model(state.models, body.model)
-    limit = _DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    usual = answer_tokens(state.within, _DEFAULT_MAX_TOKENS) or 0
+    limit = usual if body.max_tokens is None else body.max_tokens
     embeds = _embeds(body, model, limit)
     prompts = [[_UNKNOWN] * one.media.length for one in embeds]
     if body.prompt or not embeds:  # beside embeddings, an empty prompt is none: OpenAI's client has to send one

@@ -67,6 +67,9 @@ class ModelRequest(NamesModel):
         given = {n: defaults[n] for n in self.DEFAULTED if n in defaults and getattr(self, n) is None}
         return self.model_copy(update=given) if given else self
 
+    def with_priority(self, priority: int) -> Self:
+        return self.model_copy(update={"priority": priority})
+
     @property
     def aside(self) -> bool:
         return self.service_tier == "flex"

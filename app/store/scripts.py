@@ -69,4 +69,6 @@ SWEEP_INDEX = _source("index/sweep")
 TELL = _source("index/tell")
 WRITE_INDEX = _source("index/write")
 
+CHANGE_TENANTS = _source("tenants/change")
+
 NOTE_VERSION = _source("versions/note")

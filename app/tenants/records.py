@@ -57,17 +57,21 @@ class Limits(Struct, frozen=True, array_like=True):
     # Of batches' lines alone. With neither, lines are counted with the other requests.
     batch_requests_per_min: int | None = None
     batch_tokens_per_min: int | None = None
+    # A tenant's hold for each of its keys:
     batch_lines: int | None = None  # of unfinished batches together
     file_quota: int | None = None  # bytes of all files
     keep_bytes: int | None = None  # of all kept answers and conversations
     expires: float | None = None  # seconds since the epoch: not valid from then on
 
 
+UNLIMITED = Limits()
+
+
 class Tenant(Struct, frozen=True, array_like=True):
     name: TenantId
     created: float = 0.0  # seconds since the epoch
     weight: float = 1.0  # its share of a full fleet, beside those of the other tenants that want it
-    limits: Limits = Limits()
+    limits: Limits = UNLIMITED
     content_logged: bool = False  # it agreed that prompts and answers are logged
 
 
@@ -86,7 +90,7 @@ class ApiKey(Struct, frozen=True, array_like=True):
     batch_requests_per_min: int | None = None
     batch_tokens_per_min: int | None = None
     tenant: TenantId = DEFAULT
-    more: Limits = Limits()  # all others: those above are None in it, since older versions know them there
+    more: Limits = UNLIMITED  # all others: those above are None in it, since older versions know them there
 
     @property
     def owner(self) -> KeyId:
@@ -123,7 +127,8 @@ class Client(Struct, frozen=True):
     tenant: Tenant = Tenant(DEFAULT)
     key: KeyId = KeyId("")  # the owner of what is made; "" where no keys are required
     name: str = ""  # the key's
-    limits: Limits = Limits()  # the key's own
+    limits: Limits = UNLIMITED  # the key's own
+    within: Limits = UNLIMITED  # the stricter of the key's and the tenant's, as `limits.together` says
 
 
 NOBODY = Client()

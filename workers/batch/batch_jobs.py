@@ -27,6 +27,7 @@ from app.openai.batch_schemas import BatchRequest
 from app.openai.validation import parse
 from app.store import clock
 from app.telemetry import logger
+from app.tenants.limits import check_model, check_tokens
 from workers.batch.input_splitter import SplitInput, Unusable, split_input
 from workers.batch.result_files import write_result_files
 from workers.batch.webhook import tell
@@ -177,6 +178,8 @@ class BatchJobs:
         def check(body: bytes) -> str:
             asked = parse(endpoint.schema, body)
             asked.check()
+            check_model(order.within, asked.model)
+            check_tokens(order.within, asked)
             self._serving.check_no_pipeline(asked)
             return find_model(self._serving.models, self._serving.aliases.primary(asked.model), endpoint.task).name
 
@@ -184,8 +187,16 @@ class BatchJobs:
         self._call(self._serving.look())  # a replica may have just added a model
         return split_input(
             self._storage, order, file.path, check, self._settings.max_body,
-            lambda: self.handling.get(order.id) != batch.status,
+            lambda: self.handling.get(order.id) != batch.status, self._lines_left(order),
         )  # fmt: skip
+
+    def _lines_left(self, order: BatchOrder) -> int | None:
+        """Lines that the batch may have, beside its client's other ones that aren't finished; None: any number."""
+        most = order.within.batch_lines
+        if most is None:
+            return None
+        live = self._call(self._batch_store.live())
+        return most - sum(other.left for other in live if other.order.key == order.key and other.order.id != order.id)
 
     def _delete_if_cleaned(self, batch: BatchId) -> None:
         """Deletes parts written after another worker had cleaned up."""

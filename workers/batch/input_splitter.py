@@ -45,9 +45,17 @@ class _Spooled(NamedTuple):
 
 
 def split_input(
-    storage: Storage, order: BatchOrder, source: str, check: Check, max_line: int, stopped: Callable[[], bool]
+    storage: Storage,
+    order: BatchOrder,
+    source: str,
+    check: Check,
+    max_line: int,
+    stopped: Callable[[], bool],
+    allowed: int | None = None,
 ) -> SplitInput:
     """Writes the parts of a batch, and the errors of its invalid lines. `source`: the input file's path.
+
+    `allowed`: how many lines its client may have in it; None: as many as anybody.
 
     Raises: Unusable, FileGone, StorageDown; InterruptedError when `stopped`. Memory: one line, and a key for each.
     """
@@ -61,6 +69,11 @@ def split_input(
                 raise InterruptedError
             if len(good) + len(wrong) >= MAX_LINES:
                 raise Unusable(Problem("too_many_lines", f"A batch has at most {MAX_LINES} lines.", number))
+            if allowed is not None and len(good) + len(wrong) >= allowed:
+                most = order.within.batch_lines
+                raise Unusable(
+                    Problem("too_many_lines", f"Your unfinished batches have at most {most} lines together.", number)
+                )
             try:
                 line, body = _read(raw, number, order, seen, max_line)
                 seen.add(line.custom_id)

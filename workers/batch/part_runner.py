@@ -205,7 +205,7 @@ class PartRunner:
             trace.ends_with_answer = True
             if trace.sampled:
                 trace.attributes["xylem.batch"] = self.ticket.batch
-        asked = self._serving.asked_by(self.batch.order.key)
+        asked = self._serving.asked_by(self.batch.order.key, within=self.batch.order.within)
         body, plan = await self._endpoint.understand(asked, line.body)
         plan = replace(
             plan, timeout_s=left_s, aside=not self._urgent, whole=True,

@@ -16,7 +16,7 @@ from app.api.http.error_shape import is_anthropics
 from app.api.http.origin import Allowed, Headers, admit, check_body, granted, preflight
 from app.api.http.request_body import collect
 from app.api.http.uvicorn_protocol import EXTENSION, DirectWriter
-from app.api.state import ApiState
+from app.api.state import ApiState, for_client
 from app.errors import XylemError
 from app.telemetry import logger
 
@@ -52,7 +52,7 @@ class FastPath:
                     return
             state: ApiState = self._app.state.xylem
             if state.settings.require_keys:
-                state.api_keys.check(scope)
+                await state.api_keys.admit(scope)
             request_trace.begin(state.tracer, self._traced, scope, headers)
             check_body(scope["method"], scope["path"], headers)
             if handler is not None:
@@ -61,7 +61,7 @@ class FastPath:
                 if raw is None:
                     raw = await collect(scope, receive, state.settings.max_body)
                 request_trace.body_read(scope)
-                response = await handler(state, raw, scope, receive)
+                response = await handler(for_client(state, scope), raw, scope, receive)
                 is_whole = type(response) is Response and send is plain  # no stream, and nothing adds to it
                 if direct is None or not is_whole or not direct.respond(response):
                     await response(scope, receive, send)

@@ -11,12 +11,14 @@ from app.openai.validation import B, parse_off_loop
 
 _SHORT = 64 * 2**10  # bytes of a body without prompts
 _PIECE = 2**20  # bytes
+SHORT_BODY = "xylem.short_body"  # in the scope: what `read_short` has read
 
 
 async def read_short(request: Request, schema: type[B]) -> B:
     """The body of an endpoint that takes no prompt. Raises: RequestError, BodyTooLarge, Cancelled."""
     limit = min(_SHORT, state_of(request).settings.max_body)
-    return await parse_off_loop(schema, await collect(request.scope, request.receive, limit))
+    raw = request.scope[SHORT_BODY] = await collect(request.scope, request.receive, limit)
+    return await parse_off_loop(schema, raw)
 
 
 async def collect(scope: Scope, receive: Receive, limit: int) -> bytes:

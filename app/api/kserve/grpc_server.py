@@ -14,7 +14,7 @@ from app.api.kserve.inference import begin, metadata_of, model_of, served_by, se
 from app.api.kserve.messages import request_of, response_of
 from app.api.kserve.protocol import MESSAGES, SERVICE
 from app.api.operations.health import readiness
-from app.api.state import ApiState
+from app.api.state import ApiState, for_client
 from app.deltas import merge
 from app.errors import ModelNotFound, SettingsError, XylemError
 from app.kserve.answers import text_outputs, whole
@@ -117,7 +117,7 @@ class Service:
             scope = _scope(name, context)
             try:
                 if self._state.settings.require_keys and name not in _OPEN:
-                    self._state.api_keys.check(scope)
+                    await self._state.api_keys.admit(scope)
                 return await work(message, scope, context)
             except XylemError as exc:
                 await context.abort(_CODES.get(exc.status, _Code.INTERNAL), _refused(exc, scope).message)
@@ -135,10 +135,10 @@ class Service:
     async def ready(self, *_: Any) -> Any:
         return MESSAGES["ServerReadyResponse"](ready=(await readiness(self._state))["ready"])
 
-    async def model_ready(self, message: Any, *_: Any) -> Any:
+    async def model_ready(self, message: Any, scope: Scope, *_: Any) -> Any:
         try:
             check_version(message.name, message.version)
-            ready = await served_by(self._state, await model_of(self._state, message.name))
+            ready = await served_by(self._state, await model_of(for_client(self._state, scope), message.name))
         except ModelNotFound:
             ready = False
         return MESSAGES["ModelReadyResponse"](ready=ready)
@@ -146,13 +146,14 @@ class Service:
     async def server_metadata(self, *_: Any) -> Any:
         return MESSAGES["ServerMetadataResponse"](**server())
 
-    async def model_metadata(self, message: Any, *_: Any) -> Any:
-        return MESSAGES["ModelMetadataResponse"](**await metadata_of(self._state, message.name, message.version))
+    async def model_metadata(self, message: Any, scope: Scope, *_: Any) -> Any:
+        found = await metadata_of(for_client(self._state, scope), message.name, message.version)
+        return MESSAGES["ModelMetadataResponse"](**found)
 
     async def infer(self, message: Any, scope: Scope, context: Any) -> Any:
         with traced(self._state, scope, scope["path"]):
             asked = request_of(message, self._within_s(context))
-            async with await begin(self._state, scope, _never, asked) as call:
+            async with await begin(for_client(self._state, scope), scope, _never, asked) as call:
                 outputs = await whole(call, asked)
         request_trace.end(scope, 200)
         return response_of(asked, outputs)
@@ -198,7 +199,7 @@ class Service:
         with traced(self._state, scope, scope["path"]):
             asked = request_of(message, within_s)
             pieces = asked.streams()
-            async with await begin(self._state, scope, _never, asked, streams=True) as call:
+            async with await begin(for_client(self._state, scope), scope, _never, asked, streams=True) as call:
                 if not pieces:
                     last = response_of(asked, await whole(call, asked))
                     last.parameters[_FINAL].bool_param = True

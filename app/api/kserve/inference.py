@@ -18,6 +18,7 @@ from app.dispatch.models import Model, find_model
 from app.endpoint_registry import EMBEDDINGS, TEXT
 from app.errors import RequestError, XylemError
 from app.kserve.requests import InferRequest, check_version, metadata
+from app.tenants.limits import check_model
 
 
 def server() -> dict[str, Any]:
@@ -27,6 +28,7 @@ def server() -> dict[str, Any]:
 
 async def model_of(state: ApiState, name: str) -> Model:
     """Of a model's name, or an alias. Raises: ModelNotFound, RequestError."""
+    check_model(state.within, name)
     if name not in state.models and name not in state.aliases.table:
         await state.look()  # another replica may have just added it
     target = state.aliases.primary(name) if name in state.aliases.table else name

@@ -46,6 +46,7 @@ async def create(request: Request) -> dict[str, Any]:
         output_expires_s=body.output_expires_after.seconds if body.output_expires_after else None,
         rate=key.batch_rate if key is not None else None,
         tenant=state.api_keys.client(request.scope).tenant.name,
+        within=state.within,
     )
     if (await state.files.find(order.input, owner)).purpose != "batch":
         raise RequestError("The purpose of a batch's input file has to be 'batch'.", param="input_file_id")
@@ -61,7 +62,7 @@ async def show_all(request: Request) -> dict[str, Any] | Response:
 
     async def look() -> dict[str, Any]:
         if state.settings.require_keys:
-            state.api_keys.check(request.scope)  # it may have been revoked since the stream began
+            await state.api_keys.admit(request.scope)  # it may have been revoked since the stream began
         found, more = await state.batch_store.owned(owner, query.after or "", query.limit)
         return listed([as_object(batch) for batch in found], more=more)
 

@@ -37,6 +37,8 @@ from app.openai.schemas import ChatRequest, ModelRequest
 from app.openai.transcription.recognition import recognised
 from app.pools import Stage
 from app.store import clock
+from app.tenants.limits import begun_before
+from app.tenants.records import UNLIMITED
 
 Show = Callable[[Mapping[str, object]], Awaitable[None]]
 
@@ -55,7 +57,9 @@ class Conductor:
         self._param = "prompt" if named.paints else "messages"  # where the text comes from
         self.id, self._came = new_request_id(prefix, state.dispatcher.api), clock.now()
         self._ends = self._came + (body.timeout or state.settings.request_timeout_s)
-        self._state, self._body, self._scope, self._receive = state, body, scope, receive
+        self._body, self._scope, self._receive = body, scope, receive
+        self._state = with_fields(state, within=UNLIMITED)  # the client may ask for the pipeline, if not for its models
+        self._last_state = with_fields(state, within=begun_before(state.within))
         self._allowance = state.api_keys.allowance(scope)
         self._calls: list[Generation] = []
         self._text: ChatText | None = None  # of a chat
@@ -161,7 +165,7 @@ class Conductor:
         return await side_by_side(recognised(self._state, model, one, self._begin) for one in windows)
 
     async def _last(self, understand: Any, raw: bytes, revised: str | None = None) -> tuple[Any, Generation]:
-        body, plan = await understand(self._state, raw, explain=explain_wanted(self._scope))
+        body, plan = await understand(self._last_state, raw, explain=explain_wanted(self._scope))
         plan = replace(plan, model=with_fields(plan.model, name=self.name), revised_prompt=revised)
         used = [call.tokens() for call in self._calls]
         call = await self._begin(plan, Adopted(self.id, self._came))

@@ -3,6 +3,7 @@
 A job is a kept request (`app/api/resumable/`): it needs no client, and outlives the API replica that began it.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -28,6 +29,7 @@ from app.messages import KeptRequest
 from app.openai.validation import parse
 from app.openai.videos import VideoRequest, VideosQuery, as_object
 from app.store import clock
+from app.tenants.records import UNLIMITED
 
 router = APIRouter()
 PATH, KIND = VIDEOS.path, VIDEOS.kind
@@ -54,7 +56,7 @@ async def create(request: Request) -> Response:
         id_, KIND, body.understood(), now, now + plan.timeout_s, key, True, named, trace=place_of(scope),
         tenant=client.tenant.name,
     )  # fmt: skip
-    await patiently(state, lambda: state.resumable_store.put(kept))
+    await patiently(state, lambda: state.resumable_store.put(kept, key_bytes=state.within.keep_bytes))
     name, life_s = state.keys.videos_of(key), plan.timeout_s + state.settings.keep_s
     await state.wire.execute(
         [
@@ -137,7 +139,7 @@ async def _find(request: Request, video: str) -> Found:
 
 
 async def _object(state: ApiState, found: Found) -> dict[str, Any]:
-    body, plan = await VIDEOS.understand(state, found.kept.body)
+    body, plan = await VIDEOS.understand(replace(state, within=UNLIMITED), found.kept.body)
     events = [event for batch in await state.resumable_store.written(found.kept.id) for event in batch]
     return as_object(found.kept, body, plan, events, state.settings.media_keep_s)
 

@@ -1,43 +1,43 @@
 """For operators: clear caches, show and change limits. With `XYLEM_ADMIN_KEY`, or on loopback only."""
 
 import asyncio
-import hmac
 import secrets
 from typing import Annotated, Any, cast
 
 import msgspec
 from fastapi import APIRouter, Depends, Request
 
-from app.api.api_keys import given_key
 from app.api.http.request_body import read_short
+from app.api.operations.audited_route import AuditedRoute
 from app.api.state import ApiState, state_of
 from app.errors import Forbidden, ModelNotFound, RequestError
 from app.ids import PoolId
 from app.intervals import COMMANDS_TTL_S
 from app.messages import ClearCache, Reply, decode_reply, encode
 from app.openai.schemas import AliasChanges, AliasTable, LimitChanges
+from app.tenants.audit import WHO
 
 _REPLY_S = 10
 _OF_PREFILL = {"remote_tokens", "remote_wait_s"}
 
 
-def authorised(request: Request) -> ApiState:
-    """Raises: Forbidden."""
+async def authorised(request: Request) -> ApiState:
+    """Notes in the scope who it is. Raises: Forbidden, Unauthorized, IssuerDown."""
     state = state_of(request)
-    key = state.settings.admin_key
-    if key is None:
+    if (who := await state.api_keys.admin(request.scope)) is None:
+        if state.settings.admin_key is not None or state.api_keys.issues_admins:
+            raise Forbidden("Admin endpoints need 'Authorization: Bearer <XYLEM_ADMIN_KEY>', or it as 'x-api-key'.")
         if not state.settings.on_loopback:
             raise Forbidden("Admin endpoints are off: this is not loopback only, and XYLEM_ADMIN_KEY is not set.")
         if "origin" in request.headers:  # any web page in a browser on this machine
             raise Forbidden("Requests of web pages to admin endpoints need XYLEM_ADMIN_KEY to be set.")
-        return state
-    if not hmac.compare_digest(given_key(request.scope), key.get_secret_value().encode()):
-        raise Forbidden("Admin endpoints need 'Authorization: Bearer <XYLEM_ADMIN_KEY>', or it as 'x-api-key'.")
+        who = "loopback"
+    request.scope[WHO] = who
     return state
 
 
 Admin = Annotated[ApiState, Depends(authorised)]
-router = APIRouter(prefix="/admin", tags=["admin"])
+router = APIRouter(prefix="/admin", tags=["admin"], route_class=AuditedRoute)
 
 
 def known_pool(state: ApiState, pool: str) -> PoolId:

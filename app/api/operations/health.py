@@ -20,6 +20,7 @@ from app.dispatch.models import Model
 from app.errors import ModelNotFound, StoreDown
 from app.ids import BATCH_QUEUE, PoolId, RequestId
 from app.messages import Lease
+from app.tenants.limits import may_ask
 
 router = APIRouter()
 _JSON = "application/json"
@@ -72,13 +73,18 @@ async def models(request: Request) -> dict[str, Any] | Response:
 def _named(state: ApiState) -> dict[str, Model]:
     """All models by name; an alias shows its primary model, or the fallback where that one is gone."""
     stands_for = {name: state.models.get(state.aliases.primary(name)) for name in state.aliases.table}
-    return state.models | {name: replace(model, name=name) for name, model in stands_for.items() if model}
+    return _allowed(state, state.models | {name: replace(m, name=name) for name, m in stands_for.items() if m})
 
 
 def _pipelines(state: ApiState) -> dict[str, Model]:
     """By name; each shows its last model."""
     last = {name: state.models[pipeline.stages[-1].model] for name, pipeline in state.pipelines.items()}
-    return {name: replace(model, name=name) for name, model in last.items()}
+    return _allowed(state, {name: replace(model, name=name) for name, model in last.items()})
+
+
+def _allowed(state: ApiState, named: dict[str, Model]) -> dict[str, Model]:
+    """Those that the client may ask for."""
+    return {name: model for name, model in named.items() if may_ask(state.within, name)}
 
 
 @router.get("/v1/models/{name:path}", response_model=ModelCard, response_model_exclude_unset=True)

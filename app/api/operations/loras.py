@@ -10,13 +10,14 @@ from app.api.http.answer_schemas import AdapterCard, AdapterList, Removed
 from app.api.http.request_body import read_short
 from app.api.operations import adapter_changes as changes
 from app.api.operations.admin import Admin
+from app.api.operations.audited_route import AuditedRoute
 from app.api.state import ApiState
 from app.errors import AdapterFailed, RequestError
 from app.ids import PoolId
 from app.messages import Adapter
 from app.openai.adapter_schemas import LoadLora, NewAdapter, NewVersion, UnloadLora
 
-router = APIRouter(tags=["admin"])
+router = APIRouter(tags=["admin"], route_class=AuditedRoute)
 _TEXT: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
 
 

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from app.api.http.request_body import read_short
 from app.api.operations.admin import Admin, known_pool
+from app.api.operations.audited_route import AuditedRoute
 from app.api.state import ApiState
 from app.dispatch.pool_control import Command, Outcome
 from app.errors import RequestError
@@ -33,7 +34,7 @@ from app.messages import (
 from app.openai.body import Body
 from app.routing.pool_state import allowed, to_sleep
 
-router = APIRouter(prefix="/admin/pools/{pool}", tags=["admin"])
+router = APIRouter(prefix="/admin/pools/{pool}", tags=["admin"], route_class=AuditedRoute)
 T = TypeVar("T")
 _under_way: set[asyncio.Task[Any]] = set()
 

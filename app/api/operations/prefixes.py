@@ -9,13 +9,14 @@ from app.api.http.answer_schemas import PrefixCard, PrefixDropped, PrefixList
 from app.api.http.request_body import collect
 from app.api.operations import prefix_changes as changes
 from app.api.operations.admin import Admin
+from app.api.operations.audited_route import AuditedRoute
 from app.api.operations.prefix_standing import Standing, is_warm, standing
 from app.ids import PoolId, PrefixId
 from app.messages import Prefix
 from app.openai.prefix import NewPrefix, prefix_tokens
 from app.openai.validation import parse_off_loop
 
-router = APIRouter(prefix="/admin/prefixes", tags=["admin"])
+router = APIRouter(prefix="/admin/prefixes", tags=["admin"], route_class=AuditedRoute)
 
 
 @router.get("", response_model=PrefixList)

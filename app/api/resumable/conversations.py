@@ -33,11 +33,13 @@ class ConversationStore:
         self._keep_ms = round(keep_s * 1000)
         self._most = bytes_per_key, bytes_in_all
 
-    async def create(self, key: KeyId, metadata: dict[str, str], items: Sequence[dict[str, Any]]) -> Conversation:
-        """Raises: KeptFull."""
+    async def create(
+        self, key: KeyId, metadata: dict[str, str], items: Sequence[dict[str, Any]], key_bytes: int | None = None
+    ) -> Conversation:
+        """`key_bytes`: that the API key may have, if it has a number of its own. Raises: KeptFull."""
         made = Conversation(new_conversation_id(), int(clock.now()), metadata)
         record = _record(made.created, metadata)
-        self._check(await self._converse(made.id, key, items, record=record))
+        self._check(await self._converse(made.id, key, items, record=record, key_bytes=key_bytes))
         return made
 
     async def find(self, conversation: ConversationId, key: KeyId) -> Conversation:
@@ -68,9 +70,18 @@ class ConversationStore:
         (found,) = await self._wire.execute([("LRANGE", self._keys.conversation(conversation)[1], 0, -1)])
         return list(found)
 
-    async def add(self, conversation: ConversationId, key: KeyId, items: Sequence[dict[str, Any]]) -> None:
-        """Raises: KeptFull, ConversationLocked; RequestError when there would be too many."""
-        self._check(await self._converse(conversation, key, items), conversation)
+    async def add(
+        self,
+        conversation: ConversationId,
+        key: KeyId,
+        items: Sequence[dict[str, Any]],
+        key_bytes: int | None = None,
+    ) -> None:
+        """`key_bytes`: as in `create`.
+
+        Raises: KeptFull, ConversationLocked; RequestError when there would be too many.
+        """
+        self._check(await self._converse(conversation, key, items, key_bytes=key_bytes), conversation)
 
     async def add_response(
         self, conversation: ConversationId, key: KeyId, items: Sequence[dict[str, Any]], response: RequestId, epoch: int
@@ -95,10 +106,13 @@ class ConversationStore:
         record: bytes = b"",
         response: RequestId | None = None,
         epoch: int = 0,
+        key_bytes: int | None = None,
     ) -> Any:
         own, said = self._keys.conversation(conversation)
         names = own, said, self._keys.kept(response) if response else own, *self._keys.kept_account()
-        bounds: tuple[Any, ...] = ("", "", "") if response else (MOST, *self._most)
+        bounds: tuple[Any, ...] = (
+            ("", "", "") if response else (MOST, self._most[0] if key_bytes is None else key_bytes, self._most[1])
+        )
         values = conversation, key, self._keep_ms, record, response or "", epoch, *bounds
         (reply,) = await self._wire.execute([("EVAL", CONVERSE, 5, *names, *values, *map(orjson.dumps, items))])
         return reply

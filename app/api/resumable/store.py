@@ -65,11 +65,13 @@ class ResumableStore:
         *,
         read: int | None = None,
         bounded: bool = True,
+        key_bytes: int | None = None,
     ) -> RequestId:
         """Keeps a request, owned by this replica. Returns the id of the first request with the same `join` key.
 
         It locks its conversation until the answer's end. `read`: how many items of that the request has read.
-        `instead_of`: a former request with that key, to be replaced.
+        `instead_of`: a former request with that key, to be replaced. `key_bytes`: that the API key may have, if it has
+        a number of its own.
         Raises: ConversationLocked, unless `read` is None; KeptFull, unless not `bounded`.
         """
         keys = self._keys
@@ -81,7 +83,8 @@ class ResumableStore:
         first_of = joined if join else own
         names = own, keys.kept_of(self.api), keys.answer_owners(), first_of, *extended, *keys.kept_account()
         values = kept.id, self.api, encode(kept), life_ms, epoch, kept.id if join else "", instead_of, kept.key
-        most = self._most if bounded else ("", "")
+        per_key, in_all = self._most
+        most = (per_key if key_bytes is None else key_bytes, in_all) if bounded else ("", "")
         more = encode(kept.chat) if kept.chat else "", "" if read is None else read
         ((full, first, wait_ms),) = await self._wire.execute([("EVAL", OWN, len(names), *names, *values, *most, *more)])
         if full == b"locked":

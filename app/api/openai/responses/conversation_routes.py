@@ -46,7 +46,7 @@ async def create(request: Request) -> dict[str, Any]:
     """A conversation, with items or without."""
     state, key, body = await _asked(request, ConversationRequest)
     items = await _new_items(body.items)
-    return (await state.conversations.create(key, body.metadata or {}, items)).shown()
+    return (await state.conversations.create(key, body.metadata or {}, items, state.within.keep_bytes)).shown()
 
 
 @router.get(ONE, responses=shapes.whole(shapes.Conversation))
@@ -78,7 +78,7 @@ async def add_items(request: Request, conversation: str) -> dict[str, Any]:
     state, key, body = await _asked(request, ItemsRequest)
     parse(IncludeQuery, query_of(request.query_params))
     items = await _new_items(body.items)
-    await state.conversations.add(ConversationId(conversation), key, items)
+    await state.conversations.add(ConversationId(conversation), key, items, state.within.keep_bytes)
     return {
         "object": "list",
         "data": items,

@@ -1,0 +1,1 @@
+"""Login with tokens of an OpenID Connect issuer, in place of API keys."""

@@ -1,0 +1,85 @@
+"""The limits of tenants and keys as options of commands, one for each in `limit_help.HELP`."""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from app.cli.report import refuse
+from app.tenants.limit_help import HELP
+
+if TYPE_CHECKING:
+    from app.tenants.wanted import Wanted
+
+W = TypeVar("W", bound="Wanted")
+
+NONE = "none"  # the value that takes a limit away
+_DAYS = re.compile("([0-9]{1,5})d")
+
+
+def flag(name: str) -> str:
+    """`--batch-rpm` of `batch_requests_per_min`."""
+    short = name.replace("requests_per_min", "rpm").replace("tokens_per_min", "tpm")
+    return f"--{short.replace('_', '-')}"
+
+
+def with_limits(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options. The command gets those that were given as `limits`, by name."""
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        limits = {name: value for name in HELP if (value := given.pop(name)) is not None}
+        command(**given, limits=limits)
+
+    own = [p for p in inspect.signature(command).parameters.values() if p.name != "limits"]
+    options = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[str | None, typer.Option(flag(name), help=text, metavar=_metavar(name))],
+        )
+        for name, text in HELP.items()
+    ]
+    signature = inspect.Signature([*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *options])
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+    del run.__wrapped__
+    return run
+
+
+def _metavar(name: str) -> str:
+    return {"models": "A,B", "budget": "AMOUNT/PERIOD", "expires": "DATE"}.get(name, "N")
+
+
+def read(schema: "type[W]", given: Mapping[str, str], before: Mapping[str, Any] | None = None) -> "W":
+    """What these options say, with the fields of `before` for those that were not given. Refuses what is wrong."""
+    from pydantic import ValidationError
+
+    from app.settings import explain
+
+    texts = {name: _date(value) if name == "expires" else value for name, value in given.items() if value != NONE}
+    try:
+        parsed = schema.model_validate_strings(texts).model_dump(exclude_unset=True)
+        kept = {name: value for name, value in (before or {}).items() if given.get(name) != NONE}
+        return schema.model_validate({**kept, **parsed})
+    except ValidationError as exc:
+        refuse(explain(exc, lambda path: flag(path[0]) if path else "limits"))
+
+
+def _date(text: str) -> str:
+    """`30d` is in thirty days."""
+    found = _DAYS.fullmatch(text)
+    if found is None:
+        return text
+    return (datetime.now(UTC) + timedelta(days=int(found[1]))).replace(microsecond=0).isoformat()
+
+
+def listed(limits: Mapping[str, Any]) -> str:
+    """Limits as a table shows them."""
+    shown = (f"{flag(name)[2:]} {','.join(v) if isinstance(v, list) else v}" for name, v in limits.items())
+    return ", ".join(shown) or NONE

@@ -1,0 +1,107 @@
+"""The audit log: who has changed what, and when. No secrets, prompts or answers."""
+
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Protocol
+
+import orjson
+from msgspec import Struct
+
+from app.errors import StoreDown
+from app.keys import Keys
+from app.messages import decoder, encode
+from app.store import Command, Wire, clock
+from app.telemetry import logger
+
+log = logger(__name__)
+
+WHO, NOTED = "xylem.who", "xylem.noted"  # in the scope of an admin's request: who it is, and that it is in the log
+MOST_ENTRIES = 100_000
+_MOST_BYTES = 4096  # of an entry's detail
+_SECRET = ("key", "token", "secret", "password", "authorization", "init", "update")  # of fields
+_HIDDEN = "…"
+
+
+class Entry(Struct, frozen=True, array_like=True):
+    when: float  # seconds since the epoch
+    who: str  # "admin key"; "oidc: <subject>"; "loopback", where no key is needed; "command line: <user>@<host>"
+    action: str  # "PATCH /admin/aliases", "xylem keys create"
+    target: str  # the name of what was changed
+    detail: str  # JSON
+    outcome: str = "ok"  # or the error's code
+
+
+def entry(
+    who: str, action: str, target: str, detail: Mapping[str, Any], outcome: str = "ok", when: float | None = None
+) -> Entry:
+    """`when`: now, if not given. Values of fields that may be secrets are left out."""
+    shown = orjson.dumps(_without_secrets(detail), default=str)
+    if len(shown) > _MOST_BYTES:
+        shown = orjson.dumps({"fields": sorted(map(str, detail))[:100], "bytes": len(shown)})
+    return Entry(clock.now() if when is None else when, who, action, target[:500], shown.decode(), outcome)
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            str(name): _HIDDEN if str(name).lower() in _SECRET and part is not None else _without_secrets(part)
+            for name, part in value.items()
+        }
+    return [_without_secrets(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+class _State(Protocol):
+    @property
+    def wire(self) -> Wire: ...
+
+    @property
+    def keys(self) -> Keys: ...
+
+
+class _Request(Protocol):
+    @property
+    def scope(self) -> MutableMapping[str, Any]: ...
+
+
+async def note(
+    state: _State, request: _Request, action: str, target: str, detail: Mapping[str, Any], outcome: str = "ok"
+) -> None:
+    """Notes what the request of an admin has done. One that notes itself is not noted again by its route."""
+    request.scope[NOTED] = True
+    noted = entry(request.scope.get(WHO, "nobody"), action, target, detail, outcome)
+    try:
+        await state.wire.execute([note_command(state.keys, noted)])
+    except StoreDown as exc:  # it is done, and can't be undone for that
+        log.error("not_in_audit_log", action=action, target=target, who=noted.who, error=exc.message)
+
+
+def note_command(keys: Keys, noted: Entry) -> Command:
+    return ("XADD", keys.audit(), "MAXLEN", "~", MOST_ENTRIES, "*", "b", encode(noted))
+
+
+def read_command(keys: Keys, after: str, limit: int, *, newest_first: bool = False) -> Command:
+    """Up to `limit` entries after the one with the id `after`; newest first, before it."""
+    begin = f"({after}" if after else ""
+    if newest_first:
+        return ("XREVRANGE", keys.audit(), begin or "+", "-", "COUNT", limit)
+    return ("XRANGE", keys.audit(), begin or "-", "+", "COUNT", limit)
+
+
+def shown(replies: list[tuple[bytes, Any]]) -> list[dict[str, Any]]:
+    """Of a read's reply."""
+    return [_shown(id_, fields[b"b"] if isinstance(fields, Mapping) else fields[1]) for id_, fields in replies]
+
+
+def _shown(id_: bytes, record: bytes) -> dict[str, Any]:
+    found = decode_entry(record)
+    return {
+        "id": id_.decode(),
+        "when": found.when,
+        "who": found.who,
+        "action": found.action,
+        "target": found.target,
+        "detail": orjson.loads(found.detail),
+        "outcome": found.outcome,
+    }
+
+
+decode_entry = decoder(Entry)

@@ -1,0 +1,137 @@
+"""Tokens that an OpenID Connect issuer has signed (JWT): what they must have, and whom they name. Pure."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jwt
+from msgspec import Struct
+
+from app.errors import Forbidden, Unauthorized
+from app.ids import KeyId, TenantId
+from app.tenants.records import DEFAULT
+
+ALGORITHMS = ("RS256", "ES256", "PS256", "EdDSA")
+LEEWAY_S = 10.0  # by which clocks may differ
+_CHALLENGE = {"www-authenticate": 'Bearer error="invalid_token"'}
+_SHOWN = 100
+
+
+class Claims(Struct, frozen=True):
+    """Which claims tell what; the names of nested ones have dots."""
+
+    issuer: str
+    audience: str
+    tenant: str = "tenant"
+    models: str | None = None  # None: tokens name no models
+    admin: tuple[str, str] | None = None  # the claim, and the value that it has or contains for admins
+
+
+class Verified(Struct, frozen=True):
+    owner: KeyId  # of what is made with such tokens
+    subject: str
+    expires: float  # seconds since the epoch
+    tenant: TenantId | None  # None: the token names none
+    models: list[str] | None
+    is_admin: bool
+
+
+def looks_signed(given: bytes) -> bool:
+    """Whether it is a JWT by its looks, and no API key."""
+    return given.count(b".") == 2 and given.startswith(b"ey")
+
+
+def refused(why: str) -> Unauthorized:
+    return Unauthorized(f"This token is not valid: {why}.", headers=_CHALLENGE)
+
+
+def header_of(token: str) -> tuple[str | None, str]:
+    """The id of its key, and its algorithm. Raises: Unauthorized."""
+    try:
+        header = jwt.get_unverified_header(token)
+    except jwt.PyJWTError:
+        raise refused("it can't be read") from None
+    algorithm = header.get("alg")
+    if algorithm not in ALGORITHMS:
+        raise refused(f"its algorithm {str(algorithm)[:_SHOWN]!r} is none of {', '.join(ALGORITHMS)}")
+    kid = header.get("kid")
+    return (kid if isinstance(kid, str) else None), algorithm
+
+
+def signing_keys(jwks: Any) -> list[dict[str, Any]]:
+    """The public keys among an issuer's with which it may sign. Raises: ValueError, TypeError, KeyError."""
+    return [key for key in jwks["keys"] if isinstance(key, dict) and key.get("use", "sig") == "sig"]
+
+
+def key_for(keys: Sequence[Mapping[str, Any]], kid: str | None, algorithm: str) -> jwt.PyJWK | None:
+    """None: there is none of that id. A token without one is of the only key. Raises: Unauthorized."""
+    found = [key for key in keys if key.get("kid") == kid] if kid is not None else list(keys)
+    if len(found) != 1:
+        if kid is None:
+            raise refused("it doesn't name its key, and the issuer has several")
+        return None
+    try:
+        if found[0].get("alg", algorithm) != algorithm:
+            raise refused(f"its key is not for {algorithm}")
+        return jwt.PyJWK(dict(found[0]), algorithm)
+    except jwt.PyJWTError:
+        raise refused(f"its key is not for {algorithm}") from None
+
+
+def verified(token: str, key: jwt.PyJWK, claims: Claims) -> Verified:
+    """Raises: Unauthorized."""
+    try:
+        found = jwt.decode(
+            token, key, algorithms=[key.algorithm_name], audience=claims.audience, issuer=claims.issuer,
+            leeway=LEEWAY_S,
+            options={"require": ["exp", "iss", "aud", "sub"], "enforce_minimum_key_length": True},
+        )  # fmt: skip
+    except jwt.ExpiredSignatureError:
+        raise refused("it has expired") from None
+    except jwt.InvalidAudienceError:
+        raise refused(f"it is not for {claims.audience!r}") from None
+    except jwt.InvalidIssuerError:
+        raise refused(f"it is not from {claims.issuer!r}") from None
+    except jwt.InvalidSignatureError:
+        raise refused("its signature is wrong") from None
+    except jwt.MissingRequiredClaimError as exc:
+        raise refused(f"it has no {exc.claim!r}") from None
+    except jwt.PyJWTError as exc:
+        raise refused(str(exc)[:_SHOWN].rstrip(".")) from None
+    subject = str(found["sub"])
+    digest = hashlib.sha256(f"{claims.issuer}\0{subject}".encode()).hexdigest()
+    tenant = value_of(found, claims.tenant)
+    return Verified(
+        KeyId(f"oidc_{digest[:24]}"),
+        subject,
+        float(found["exp"]),
+        TenantId(tenant) if isinstance(tenant, str) else None,
+        None if claims.models is None else _words(value_of(found, claims.models)),
+        claims.admin is not None and claims.admin[1] in (_words(value_of(found, claims.admin[0])) or ()),
+    )
+
+
+def tenant_of(token: Verified, known: Mapping[TenantId, Any], claims: Claims) -> TenantId:
+    """Raises: Forbidden."""
+    if token.tenant is None:
+        raise Forbidden(f"This token names no tenant: it has no claim {claims.tenant!r}, or not with a text.")
+    if token.tenant not in known and token.tenant != DEFAULT:
+        raise Forbidden(f"This token names the tenant '{token.tenant[:_SHOWN]}', which does not exist here.")
+    return token.tenant
+
+
+def value_of(claims: Mapping[str, Any], name: str) -> Any:
+    """None: there is none."""
+    if name in claims:
+        return claims[name]
+    here: Any = claims
+    for part in name.split("."):
+        here = here.get(part) if isinstance(here, Mapping) else None
+    return here
+
+
+def _words(value: Any) -> list[str] | None:
+    """A list of texts, or one with spaces between; None: there is none."""
+    if isinstance(value, str):
+        return value.split()
+    return [word for word in value if isinstance(word, str)] if isinstance(value, list) else None

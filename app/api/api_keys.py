@@ -1,29 +1,19 @@
 """The valid API keys, in this process's memory: a request costs one SHA-256 and one look into a dict."""
 
-import asyncio
 import hashlib
 import hmac
-from collections.abc import Callable, Iterable
-from typing import TypeVar
 
-import msgspec
 from pydantic import SecretStr
 from starlette.types import Scope
 
 from app.dispatch.quota import Quota
 from app.errors import StoreDown, Unauthorized
-from app.ids import KeyId, TenantId
+from app.ids import KeyId
 from app.keys import Keys
 from app.store import Wire
-from app.telemetry import logger
-from app.tenants.records import NOBODY, ApiKey, Client, Tenant, decode_api_key, decode_tenant
+from app.tenants.directory import PREFIX, Directory
+from app.tenants.records import NOBODY, ApiKey, Client
 
-log = logger(__name__)
-
-T = TypeVar("T")
-
-_EVERY_S = 1.0
-_PREFIX = 8  # bytes of a digest
 # First parts of paths that need no API key: they show nothing of prompts and answers, or check a key of their own.
 # All others need one, so that a new endpoint is closed until somebody opens it here.
 _OPEN = {"live", "health", "ready", "metrics", "sd", "version", "docs", "redoc", "openapi.json", "admin", "console"}
@@ -60,35 +50,10 @@ def _first(path: str) -> str:
     return path[1:].partition("/")[0]
 
 
-class ApiKeys:
+class ApiKeys(Directory):
     def __init__(self, wire: Wire, keys: Keys, admin_key: SecretStr | None = None) -> None:
-        self._wire, self._keys = wire, keys
+        super().__init__(wire, keys)
         self._admin_key = admin_key.get_secret_value().encode() if admin_key is not None else None
-        # By the first bytes of the digest. The time of a look-up can reveal only those; the rest is compared in
-        # constant time.
-        self._known: dict[bytes, tuple[ApiKey, Client]] = {}
-        self.tenants: dict[TenantId, Tenant] = {}
-        self.loaded = asyncio.Event()
-
-    async def run(self) -> None:
-        """Keeps up with Redis until cancelled. While Redis is away, what was known stays known."""
-        while True:
-            try:
-                await self.refresh()
-            except StoreDown as exc:
-                log.warning("keys_not_read", error=exc.message)
-            except Exception:
-                log.exception("keys_not_read")
-            await asyncio.sleep(_EVERY_S)
-
-    async def refresh(self) -> None:
-        """Raises: StoreDown."""
-        fields, tenants = await self._wire.execute(
-            [("HGETALL", self._keys.api_keys()), ("HGETALL", self._keys.tenants())]
-        )
-        self.tenants = {tenant.name: tenant for tenant in _decoded(decode_tenant, tenants[1::2])}
-        self._known = {key.digest[:_PREFIX]: (key, self._client(key)) for key in _decoded(decode_api_key, fields[1::2])}
-        self.loaded.set()
 
     def check(self, scope: Scope) -> None:
         """Checks an HTTP request's key, and puts it into the scope. Raises: Unauthorized, StoreDown."""
@@ -102,16 +67,12 @@ class ApiKeys:
             return
         # A key is 256 random bits. Nobody can try them all, so a salt or a slow hash would protect nothing more.
         digest = hashlib.sha256(given).digest()
-        key, client = self._known.get(digest[:_PREFIX], (None, NOBODY))
+        key, client = self._known.get(digest[:PREFIX], (None, NOBODY))
         if key is None or not hmac.compare_digest(key.digest, digest):
             if not self.loaded.is_set():  # a 401 would tell a client with a valid key that it is invalid
                 raise StoreDown("The API keys could not be read from Redis yet. Try again.")
             raise Unauthorized("This API key is not valid, or has been revoked.", headers=_CHALLENGE)
         scope[_IN_SCOPE] = key, client
-
-    def _client(self, key: ApiKey) -> Client:
-        tenant = self.tenants.get(key.tenant) or Tenant(key.tenant)
-        return Client(tenant, key.owner, key.name, key.limits)
 
     def _is_admin(self, given: bytes) -> bool:
         return self._admin_key is not None and hmac.compare_digest(given, self._admin_key)
@@ -126,11 +87,6 @@ class ApiKeys:
         client: Client = scope.get(_IN_SCOPE, (None, NOBODY))[1]
         return client
 
-    def client_of(self, tenant: TenantId, key: KeyId) -> Client:
-        """Whose a request is that came before: its limits are those of today, and a revoked key has none."""
-        known = next((client for _, client in self._known.values() if client.key == key), None)
-        return known or Client(self.tenants.get(tenant) or Tenant(tenant), key)
-
     def owner(self, scope: Scope) -> KeyId:
         """The owner of a request with the key that `check` found; empty without one."""
         return self.client(scope).key
@@ -144,11 +100,3 @@ class ApiKeys:
         key = self.key(scope)
         rate = key.rate if key is not None else None
         return Quota(self._wire, self._keys, rate) if rate is not None else None
-
-
-def _decoded(decode: Callable[[bytes], T], records: Iterable[bytes]) -> Iterable[T]:
-    for record in records:
-        try:
-            yield decode(record)
-        except msgspec.DecodeError as exc:  # a bad record locks out only its own client
-            log.error("key_not_understood", error=str(exc))

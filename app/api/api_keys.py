@@ -6,7 +6,6 @@ import hmac
 from pydantic import SecretStr
 from starlette.types import Scope
 
-from app.dispatch.quota import Quota
 from app.errors import StoreDown, Unauthorized
 from app.ids import KeyId
 from app.keys import Keys
@@ -94,9 +93,3 @@ class ApiKeys(Directory):
     def sees(self, scope: Scope) -> KeyId | None:
         """Whose requests the client may see; None: everybody's."""
         return None if scope.get(_ADMIN) else self.owner(scope)
-
-    def allowance(self, scope: Scope) -> Quota | None:
-        """The limits of the key that `check` found; None: it has none, or there was no key."""
-        key = self.key(scope)
-        rate = key.rate if key is not None else None
-        return Quota(self._wire, self._keys, rate) if rate is not None else None

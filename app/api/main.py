@@ -47,6 +47,8 @@ from app.errors import SettingsError
 from app.messages import KeptRequest
 from app.settings import Settings, load_settings
 from app.telemetry import logger, setup_logging
+from app.tenants.charge import Charge
+from app.tenants.ledger import Ledger
 from app.tracing.request_trace import RequestTrace
 
 log = logger(__name__)
@@ -82,17 +84,20 @@ def create_app(settings: Settings | None = None) -> FastPath:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with running(known, elsewhere=True) as core:
             api_keys = ApiKeys(core.wire, core.keys, settings.admin_key)
+            ledger = Ledger(core.wire, core.keys, core.dispatcher.api, api_keys)
             most = settings.keep_bytes_per_key, settings.keep_bytes
             resumable_store = ResumableStore(core.wire, core.keys, core.dispatcher.api, settings.keep_s, *most)
 
             async def prepare(kept: KeptRequest, begun: Adopted) -> Generation:
                 history = {"history": kept.response.history} if kept.response.history else {}
                 _body, plan = await _UNDERSTAND[kept.kind](core.asked_by(kept.key, kept.media), kept.body, **history)
+                client = api_keys.client_of(kept.tenant, kept.key)
                 return Generation(
                     plan,
                     dispatcher=core.dispatcher,
+                    charge=Charge.of(ledger, client, outlives=True),
                     begun=begun,
-                    client=api_keys.client_of(kept.tenant, kept.key),
+                    client=client,
                     x_request_id=kept.x_request_id,
                     trace=RequestTrace.adopted(core.tracer, kept.trace, _PATHS[kept.kind], kept.created),
                 )
@@ -108,6 +113,7 @@ def create_app(settings: Settings | None = None) -> FastPath:
             app.state.xylem = ApiState(
                 **vars(core),
                 api_keys=api_keys,
+                ledger=ledger,
                 resumable_store=resumable_store,
                 conversations=conversations,
                 answer_owner=answer_owner,
@@ -119,7 +125,7 @@ def create_app(settings: Settings | None = None) -> FastPath:
                 started=int(time.time()),
             )
             expiry = FileExpiry(storage, painted, file_store)
-            background = [asyncio.create_task(part.run()) for part in (answer_owner, expiry)]
+            background = [asyncio.create_task(part.run()) for part in (answer_owner, expiry, ledger)]
             background.append(asyncio.create_task(Sse.run(settings.sse_ping_s)))
             if settings.require_keys:
                 background.append(asyncio.create_task(api_keys.run()))

@@ -6,17 +6,17 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from app.dispatch.quota import Quota
 from redis.asyncio import Redis
+from workers.batch.line_quota import LineQuota, expected
 
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import Model
-from app.dispatch.quota import Quota
 from app.ids import KeyId
 from app.keys import Keys
 from app.messages import Sampling
 from app.store import Wire
 from app.tenants.records import ApiKey, Rate
-from workers.batch.line_quota import LineQuota, expected
 
 pytestmark = pytest.mark.both_servers
 

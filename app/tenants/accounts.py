@@ -7,8 +7,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from app.tenants.cost import Cost
-from app.tenants.records import Budget, Client, Limits, Period, Rate, Tenant, Unit
+from app.tenants.records import Budget, Client, Limits, Period, Rate, Tenant
 
 Kind = Literal["requests", "tokens", "parallel", "budget"]
 
@@ -105,10 +104,6 @@ def period(per: Period, now: float) -> tuple[float, float]:
     return begin.timestamp(), end.timestamp()
 
 
-def amount(unit: Unit, cost: Cost) -> float:
-    return cost.money if unit == "money" else cost.tokens
-
-
 def refusal(
     accounts: Sequence[Account], left: Sequence[Left], refused: Sequence[tuple[int, Kind]], now: float
 ) -> Refusal:
@@ -131,7 +126,7 @@ def retry_after_s(refused: Refusal, now: float) -> int:
     return max(1, math.ceil(refused.ends - now))
 
 
-def words(refused: Refusal, cost: Cost) -> str:
+def words(refused: Refusal) -> str:
     """For the client: whose limit it is, how much, and until when."""
     account, kind, left, ends = refused
     if kind == "parallel":
@@ -142,11 +137,9 @@ def words(refused: Refusal, cost: Cost) -> str:
         return f"{account.owner} has used up its {limit} {kind} a minute. Try again at {iso(ends)}."
     budget = account.budget
     assert budget is not None
-    unit = " in money" if budget.unit == "money" else " tokens"
-    asked = f", and this request takes {amount(budget.unit, cost):.12g} at least" if left.spent < budget.amount else ""
-    of = f"{budget.amount:.12g}{unit} a {budget.per}"
+    unit, spent = "in money" if budget.unit == "money" else "tokens", f"{left.spent:.12g}"
     return (
-        f"{account.owner} has spent {left.spent:.12g} of its budget of {of}{asked}. "
+        f"{account.owner} has spent {spent} of its budget of {budget.amount:.12g} {unit} a {budget.per}. "
         f"The next {budget.per} begins at {iso(ends)}."
     )
 

@@ -40,8 +40,8 @@ class Charge:
         if self._admitted or (refused := await self._ask(request, used, ends)) is None:
             return
         found = BudgetUsed if refused.kind == "budget" else RateLimited
-        asked, wait_s = self._cost(used), retry_after_s(refused, clock.now())
-        error = found(words(refused, asked), retry_after_s=wait_s, headers=self.headers())
+        wait_s = retry_after_s(refused, clock.now())
+        error = found(words(refused), retry_after_s=wait_s, headers=self.headers())
         if refused.kind == "tokens":
             error.type = "tokens"
         raise error

@@ -174,24 +174,22 @@ async def test_an_account_is_gone_when_it_would_be_full(redis: "Redis", wire: Wi
     assert await redis.keys("*charged*") == []
 
 
-async def test_a_budget_is_of_prompts_and_answers_and_refuses_until_its_period_ends(
-    redis: "Redis", wire: Wire
-) -> None:
+async def test_a_budget_is_of_prompts_and_answers_and_refuses_until_its_period_ends(redis: "Redis", wire: Wire) -> None:
     """As OpenAI's, insufficient_quota; and it says when the next begins."""
     book, one = ledger(wire), client(team=tokens_a_day(100))
     first = await Asked(book, one).begin(30)
     assert await of_budget(redis, "tenant/red") == 30
     await first.end(30, 25)
     assert await of_budget(redis, "tenant/red") == 55
-    with pytest.raises(BudgetUsed, match="has spent 55 of its budget of 100 tokens a day, and this request takes 46"):
-        await Asked(book, one).begin(46)
     second = await Asked(book, one).begin(45)
     await second.end(45, 1)
     with pytest.raises(BudgetUsed) as refused:
         await Asked(book, one).begin(0)
     error = refused.value
     assert (error.status, error.type, error.code) == (429, "insufficient_quota", "insufficient_quota")
-    assert error.message.startswith("The tenant 'red' has spent 101 of its budget of 100 tokens a day. The next day begins")
+    assert error.message.startswith(
+        "The tenant 'red' has spent 101 of its budget of 100 tokens a day. The next day begins"
+    )
     assert error.message.endswith("T00:00:00Z.")
     assert error.retry_after_s is not None
     assert 0 < error.retry_after_s <= 86_400
@@ -210,11 +208,12 @@ async def test_money_is_of_cached_and_uncached_tokens_of_answers_and_of_pictures
     assert await of_budget(redis, "alice") == pytest.approx(0.0019 + 0.12)
     await painted.end(0, pictures=2)
     assert await of_budget(redis, "alice") == pytest.approx(0.0019 + 0.08)
-    with pytest.raises(BudgetUsed, match="budget of 1 in money a month, and this request takes 2 at least"):
-        await Asked(book, one).begin(10**6)
     free = Asked(book, one)
     await free.charge.admit(free.id, Used("unpriced", 10**9), clock.now() + 60)
     assert await of_budget(redis, "alice") == pytest.approx(0.0019 + 0.08)
+    await Asked(book, one).begin(10**6)
+    with pytest.raises(BudgetUsed, match=r"key has spent 2\.0819 of its budget of 1 in money a month"):
+        await Asked(book, one).begin()
 
 
 async def test_a_budget_of_another_unit_or_period_begins_anew(redis: "Redis", wire: Wire) -> None:
@@ -278,7 +277,7 @@ async def test_no_more_run_at_once_than_may_and_an_end_makes_room(redis: "Redis"
     await redis.set(KEYS.api(TWO), "1")
     running = [await Asked(books[i % 2], one).begin() for i in range(3)]
     for book in books:
-        with pytest.raises(RateLimited, match="^The tenant 'red' may have 3 requests at once") as refused:
+        with pytest.raises(RateLimited, match="The tenant 'red' may have 3 requests at once") as refused:
             await Asked(book, one).begin()
         assert (refused.value.code, refused.value.retry_after_s) == ("rate_limit_exceeded", 1)
     await running[0].end()

@@ -9,7 +9,7 @@
 --
 -- A bucket of a minute's rates fills evenly. It may go below zero, since an answer's length is known only at its end: the
 -- next requests wait until it is filled, so the limit holds over time. A full bucket needs no record, so the hash lives
--- until both are full. A budget's record belongs to one period, and is gone after it.
+-- until both are full. A budget, too, admits while any of it is left. Its record is of one period, and gone after that.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local rates = {'requests', 'tokens'}

@@ -14,8 +14,7 @@ local api = string.match(ARGV[3], '^[^|]*')
 
 if not charged and not adopted then
   for i, a in ipairs(accounts) do
-    local cost = string.sub(a.kind, 1, 5) == 'money' and tonumber(ARGV[2]) or tonumber(ARGV[1])
-    if a.most and (a.spent >= a.most or a.spent + cost > a.most) then refused[#refused + 1] = {i - 1, 'budget'} end
+    if a.most and a.spent >= a.most then refused[#refused + 1] = {i - 1, 'budget'} end
     for n, limit in ipairs(a.limits) do
       if limit > 0 and a.left[n] < math.max(1, limit * a.spared) then refused[#refused + 1] = {i - 1, rates[n]} end
     end

@@ -26,7 +26,9 @@ XylemError
 ├── BodyTooLarge   413   the body is over the limit
 ├── UnsupportedMediaType 415  the body's type or encoding is not supported
 ├── HeadersTooLarge 431  the headers are over the limit
-├── RateLimited    429   the API key has used up its requests or tokens a minute; carries Retry-After
+├── RateLimited    429   the API key or its tenant has used up its requests or tokens a minute, or runs as many
+│                        requests as it may; carries Retry-After
+├── BudgetUsed     429   …its budget of this day, week or month; carries Retry-After
 ├── KeptFull       429   kept answers have used up their bytes; carries Retry-After
 ├── Saturated      429   every worker of the model is full; carries Retry-After
 ├── EngineFailed   500   the engine refused the request, or failed
@@ -228,6 +230,12 @@ class RateLimited(XylemError):
     """This API key has used up its limits for this minute. Try again later."""
 
     status, type, code = 429, "requests", "rate_limit_exceeded"  # or the type is "tokens", as OpenAI has it
+
+
+class BudgetUsed(XylemError):
+    """The budget of this API key or of its tenant is used up."""
+
+    status, type, code = 429, "insufficient_quota", "insufficient_quota"
 
 
 class KeptFull(XylemError):

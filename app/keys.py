@@ -29,9 +29,16 @@ loras                   hash, name → msgpack `messages.Adapter`: the wanted Lo
                         expires.
 loras-version           string, the version given last, about ms since the epoch: changes with `loras`, so that
                         processes need to read only this. Written with it; never expires.
-spent:<key>             hash, what an API key (as in files-of) has left of its `requests` and `tokens` a minute, as of
-                        `at`, ms since the epoch; `spent:<key>:batch` for its batches, if these have their own limits.
+spent:<account>         hash, what an account has left of its `requests` and `tokens` a minute, as of `at`, ms since
+                        the epoch. <account>: an API key (as in files-of), or `tenant/<name>`; and with `:batch` behind
+                        it, of its batches, if these have their own limits.
                         Written by api and batch workers; lives until the limits would be full again.
+budget:<account>        hash, what the account has `spent` of its budget of the `kind` "<unit>/<period>" in the period
+                        that began at `from`, ms since the epoch. Written with it; lives until that period ends.
+running:<account>       sorted set, "<api>|<request>" → a minute after its deadline, ms since the epoch: the requests of
+                        an account with a limit of these. Written by the api; those of dead replicas go when it is full.
+charged:<request>       hash, the `tokens` and the `money` that a request has been charged, and its deadline `until`, ms
+                        since the epoch. Written with the above; gone when it is settled, or a day after its deadline.
 pool-state:<pool>       string, msgpack `messages.PoolState`: the state that its workers are to have (asleep, paused,
                         which weights). Written by api and batch workers, read by starting workers; never expires.
 pool-state:<pool>:lock  string, a random id: the process that is changing it. Lives 10 s after its last renewal.
@@ -303,6 +310,15 @@ class Keys:
 
     def spent(self, account: str) -> str:
         return f"{self._fleet}spent:{account}"
+
+    def budget(self, account: str) -> str:
+        return f"{self._fleet}budget:{account}"
+
+    def running(self, account: str) -> str:
+        return f"{self._fleet}running:{account}"
+
+    def charged(self, request: RequestId) -> str:
+        return f"{self._fleet}charged:{request}"
 
     def prefixes(self, pool: PoolId) -> str:
         return f"{self._fleet}prefixes:{pool}"

@@ -1,32 +1,24 @@
 """The valid API keys, in this process's memory: a request costs one SHA-256 and one look into a dict."""
 
-import asyncio
 import hashlib
 import hmac
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 from starlette.types import Scope
 
-from app.dispatch.quota import Quota
 from app.errors import StoreDown, Unauthorized
-from app.ids import KeyId, TenantId
+from app.ids import KeyId
 from app.keys import Keys
 from app.store import Wire, clock
-from app.telemetry import logger
-from app.tenants.limits import together
-from app.tenants.records import NOBODY, UNLIMITED, ApiKey, Client, Limits, Tenant
-from app.tenants.registry import read_commands, registry_of
+from app.tenants.directory import PREFIX, Directory
+from app.tenants.records import NOBODY, ApiKey, Client, Limits
+from app.tenants.registry import Registry
 
 if TYPE_CHECKING:  # loaded if there is an issuer
     from app.api.oidc.login import Login
     from app.tenants.tokens import Verified
 
-log = logger(__name__)
-
-_EVERY_S = 1.0
-_PREFIX = 8  # bytes of a digest
 _MOST_TOKENS = 10_000
 # First parts of paths that need no API key: they show nothing of prompts and answers, or check a key of their own.
 # All others need one, so that a new endpoint is closed until somebody opens it here.
@@ -64,49 +56,21 @@ def _first(path: str) -> str:
     return path[1:].partition("/")[0]
 
 
-class ApiKeys:
+class ApiKeys(Directory):
     def __init__(
         self, wire: Wire, keys: Keys, admin_key: SecretStr | None = None, login: "Login | None" = None
     ) -> None:
         """`login`: takes tokens of an issuer in place of keys."""
-        self._wire, self._keys, self._login = wire, keys, login
+        super().__init__(wire, keys)
+        self._login = login
         self._admin_key = admin_key.get_secret_value().encode() if admin_key is not None else None
-        # By the first bytes of the digest. The time of a look-up can reveal only those; the rest is compared in
-        # constant time.
-        self._known: dict[bytes, tuple[ApiKey, Client]] = {}
-        self._by_owner: dict[KeyId, Client] = {}
-        self._by_token: dict[bytes, Client] = {}  # by the token's digest; made anew with the tenants
-        self._read: list[Any] = []
-        self.tenants: Mapping[TenantId, Tenant] = {}
-        self.loaded = asyncio.Event()
+        self._by_token: dict[bytes, Client] = {}  # by the token's digest
+        self._tokens_of: Registry = self.registry  # that these clients are of
 
     @property
     def issues_admins(self) -> bool:
         """Whether a token may be an admin's."""
         return self._login is not None and self._login.claims.admin is not None
-
-    async def run(self) -> None:
-        """Keeps up with Redis until cancelled. While Redis is away, what was known stays known."""
-        while True:
-            try:
-                await self.refresh()
-            except StoreDown as exc:
-                log.warning("keys_not_read", error=exc.message)
-            except Exception:
-                log.exception("keys_not_read")
-            await asyncio.sleep(_EVERY_S)
-
-    async def refresh(self) -> None:
-        """Raises: StoreDown."""
-        replies = await self._wire.execute(read_commands(self._keys))
-        if replies == self._read:
-            return
-        found = registry_of(replies)
-        self.tenants, self._by_token = found.tenants, {}
-        self._known = {key.digest[:_PREFIX]: (key, self._client(key)) for key in found.keys.values()}
-        self._by_owner = {client.key: client for _, client in self._known.values()}
-        self._read = replies
-        self.loaded.set()
 
     def check(self, scope: Scope) -> None:
         """Checks an HTTP request's key, and puts it into the scope. Raises: Unauthorized, StoreDown.
@@ -123,7 +87,7 @@ class ApiKeys:
             return
         # A key is 256 random bits. Nobody can try them all, so a salt or a slow hash would protect nothing more.
         digest = hashlib.sha256(given).digest()
-        key, client = self._known.get(digest[:_PREFIX], (None, NOBODY))
+        key, client = self._known.get(digest[:PREFIX], (None, NOBODY))
         if key is None or not hmac.compare_digest(key.digest, digest):
             if self._login is not None and (token := self._login.known(digest)) is not None:
                 key, client = None, self._client_with(digest, token)
@@ -141,7 +105,7 @@ class ApiKeys:
         login = self._login
         if login is not None and not is_open(scope["path"]) and login.takes(given := given_key(scope)):
             digest = hashlib.sha256(given).digest()
-            if login.known(digest) is None and digest[:_PREFIX] not in self._known and not self._is_admin(given):
+            if login.known(digest) is None and digest[:PREFIX] not in self._known and not self._is_admin(given):
                 await login.verify(digest, given)
         self.check(scope)
 
@@ -156,22 +120,19 @@ class ApiKeys:
         found = self._login.known(digest) or await self._login.verify(digest, given)
         return f"oidc: {found.subject}" if found.is_admin else None
 
-    def _client(self, key: ApiKey) -> Client:
-        tenant = self.tenants.get(key.tenant) or Tenant(key.tenant)
-        return Client(tenant, key.owner, key.name, key.limits, together(tenant.limits, key.limits))
-
     def _client_with(self, digest: bytes, token: "Verified") -> Client:
         """Raises: Forbidden."""
+        if self._tokens_of is not self.registry:
+            self._by_token, self._tokens_of = {}, self.registry
         if (known := self._by_token.get(digest)) is not None:
             return known
         assert self._login is not None
         if not self.loaded.is_set():
             raise StoreDown("The tenants could not be read from Redis yet. Try again.")
-        name = self._login.tenant(token, self.tenants)
-        tenant, own = self.tenants.get(name) or Tenant(name), Limits(models=token.models)
+        tenant = self._login.tenant(token, self.registry.tenants)
         if len(self._by_token) >= _MOST_TOKENS:
             self._by_token.clear()
-        client = Client(tenant, token.owner, token.subject, own, together(tenant.limits, own))
+        client = self._made(tenant, token.owner, token.subject, Limits(models=token.models))
         self._by_token[digest] = client
         return client
 
@@ -188,13 +149,6 @@ class ApiKeys:
         client: Client = scope.get(_IN_SCOPE, (None, NOBODY))[1]
         return client
 
-    def client_of(self, tenant: TenantId, key: KeyId) -> Client:
-        """Whose a request is that came before: its limits are those of today, and a revoked key has none."""
-        if (known := self._by_owner.get(key)) is not None:
-            return known
-        found = self.tenants.get(tenant) or Tenant(tenant)
-        return Client(found, key, within=together(found.limits, UNLIMITED))
-
     def owner(self, scope: Scope) -> KeyId:
         """The owner of a request with the key that `check` found; empty without one."""
         return self.client(scope).key
@@ -202,9 +156,3 @@ class ApiKeys:
     def sees(self, scope: Scope) -> KeyId | None:
         """Whose requests the client may see; None: everybody's."""
         return None if scope.get(_ADMIN) else self.owner(scope)
-
-    def allowance(self, scope: Scope) -> Quota | None:
-        """The limits of the key that `check` found; None: it has none, or there was no key."""
-        key = self.key(scope)
-        rate = key.rate if key is not None else None
-        return Quota(self._wire, self._keys, rate) if rate is not None else None

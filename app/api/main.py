@@ -47,6 +47,8 @@ from app.errors import SettingsError
 from app.messages import KeptRequest
 from app.settings import Settings, load_settings
 from app.telemetry import logger, setup_logging
+from app.tenants.charge import Charge
+from app.tenants.ledger import Ledger
 from app.tenants.limits import begun_before
 from app.tracing.request_trace import RequestTrace
 
@@ -96,6 +98,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
         login = login_of(settings)
         async with running(known, elsewhere=True) as core:
             api_keys = ApiKeys(core.wire, core.keys, settings.admin_key, login)
+            ledger = Ledger(core.wire, core.keys, core.dispatcher.api, api_keys)
             most = settings.keep_bytes_per_key, settings.keep_bytes
             resumable_store = ResumableStore(core.wire, core.keys, core.dispatcher.api, settings.keep_s, *most)
 
@@ -107,6 +110,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
                 return Generation(
                     plan,
                     dispatcher=core.dispatcher,
+                    charge=Charge.of(ledger, client, outlives=True),
                     begun=begun,
                     client=client,
                     x_request_id=kept.x_request_id,
@@ -124,6 +128,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
             app.state.xylem = ApiState(
                 **vars(core),
                 api_keys=api_keys,
+                ledger=ledger,
                 resumable_store=resumable_store,
                 conversations=conversations,
                 answer_owner=answer_owner,
@@ -135,7 +140,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
                 started=int(time.time()),
             )
             expiry = FileExpiry(storage, painted, file_store)
-            background = [asyncio.create_task(part.run()) for part in (answer_owner, expiry)]
+            background = [asyncio.create_task(part.run()) for part in (answer_owner, expiry, ledger)]
             background.append(asyncio.create_task(Sse.run(settings.sse_ping_s)))
             if login is not None:
                 background.append(asyncio.create_task(login.signing_keys.run()))

@@ -15,11 +15,14 @@ from app.batch.batch_store import BatchStore
 from app.batch.file_store import FileStore
 from app.batch.storage import Storage
 from app.dispatch.runtime import Runtime
+from app.tenants.charge import Charge
+from app.tenants.ledger import Ledger
 
 
 @dataclass(frozen=True)
 class ApiState(Runtime):
     api_keys: ApiKeys
+    ledger: Ledger
     resumable_store: ResumableStore
     conversations: ConversationStore
     answer_owner: AnswerOwner
@@ -29,6 +32,10 @@ class ApiState(Runtime):
     batch_store: BatchStore
     chats: ChatIndex
     started: int  # seconds since the epoch
+
+    def charge(self, scope: Scope) -> Charge | None:
+        """For a request whose key was checked; None if nothing limits its client."""
+        return Charge.of(self.ledger, self.api_keys.client(scope))
 
 
 def state_of(request: Request) -> ApiState:

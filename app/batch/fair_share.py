@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from app.batch.records import Batch
 from app.ids import BatchId, KeyId
 from app.routing.cost import EXPECTED_ANSWER
+from app.tenants.accounts import Account, Left
 
 LINES = 64  # in a part, which is sent to a batch worker as a whole
 PARTS = 64  # that a batch worker has at most
@@ -28,7 +29,7 @@ class Running(Struct, frozen=True):
     weight: float = 1.0
     last_sent: float = 0.0  # when it was last given a part: among equals, the one that has waited longest is next
     answered: int = 0  # lines with a result, in parts that are sent and not finished
-    most: float = inf  # lines that its key's limits let be sent
+    most: float = inf  # lines that the limits of its key and its tenant let be sent
 
     @property
     def lines(self) -> int:
@@ -36,13 +37,18 @@ class Running(Struct, frozen=True):
         return max(0, self.out * LINES - self.answered)
 
 
-def lines_a_minute(batch: Batch) -> float:
-    """Lines that its key's limits allow a minute; limits of tokens, by the mean tokens of its lines so far."""
-    rate, tokens = batch.order.rate, batch.prompt + batch.completion
-    if rate is None:
-        return inf
+def lines_a_minute(batch: Batch, accounts: Iterable[tuple[Account, Left]]) -> float:
+    """Lines that the limits of key and tenant allow a minute; limits of tokens, by the mean tokens of its lines so far.
+
+    None while a budget is used up.
+    """
+    tokens, most = batch.prompt + batch.completion, inf
     of_line = tokens / batch.completed if batch.completed and tokens else EXPECTED_ANSWER
-    return min(rate.requests or inf, rate.tokens / of_line if rate.tokens else inf)
+    for account, left in accounts:
+        used_up = account.budget is not None and left.spent >= account.budget.amount
+        of_tokens = account.tokens / of_line if account.tokens else inf
+        most = min(most, account.requests or inf, of_tokens, 0 if used_up else inf)
+    return most
 
 
 def weight(batch: Batch, now: float) -> float:

@@ -7,6 +7,7 @@ from typing import Self
 
 import orjson
 from msgspec import Struct
+from msgspec.structs import replace
 
 from app.dispatch.answer_trace import add_answer
 from app.dispatch.attempt_log import AttemptLog
@@ -15,19 +16,17 @@ from app.dispatch.event_queue import EventQueue
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import ChoiceOutput, InFlight
-from app.dispatch.quota import Quota
 from app.dispatch.route_explanation import explained
 from app.dispatch.timeline import Timeline
-from app.errors import OK, StoreDown, XylemError, from_wire, outcome_of
+from app.errors import OK, Cancelled, XylemError, from_wire, outcome_of
 from app.ids import RequestId, new_request_id
-from app.messages import Delta, Done, Event, Failed, Job, Painted, Progress, Vectors, log_names
+from app.messages import Delta, Done, Event, Failed, Job, Painted, Progress, Vectors
 from app.routing.cost import EXPECTED_ANSWER
 from app.store import clock
-from app.telemetry import logger
+from app.tenants.charge import Charge
+from app.tenants.cost import Used
 from app.tenants.records import NOBODY, Client
 from app.tracing.request_trace import RequestTrace
-
-log = logger(__name__)
 
 _WATCH_AFTER_S = 0.2  # most requests have ended by then, and need no task that watches for a disconnect
 _EXPLAINED = 8  # the first prompts of a request, in the header x-xylem-route
@@ -51,7 +50,7 @@ class Generation(GenerationBase):
         *,
         dispatcher: Dispatcher,
         client_left: Callable[[], Awaitable[None]] | None = None,
-        allowance: Quota | None = None,
+        charge: Charge | None = None,
         begun: Adopted | None = None,
         client: Client = NOBODY,
         x_request_id: str = "",
@@ -68,7 +67,7 @@ class Generation(GenerationBase):
             trace.understood()
         self.x_request_id = x_request_id or self.id
         self._came, self._deadline = came, came + plan.timeout_s
-        self._dispatcher, self._client_left, self._allowance = dispatcher, client_left, allowance
+        self._dispatcher, self._client_left, self._charge = dispatcher, client_left, charge
         self._begun, self._failure = begun, ""
         self._in_flight: list[InFlight] = []
         self._entered = False
@@ -83,7 +82,7 @@ class Generation(GenerationBase):
         self._numbers = {self.id if alone else RequestId(f"{self.id}-{i}"): i for i in range(len(self.prompts))}
 
     async def __aenter__(self) -> Self:
-        """Sends the prompts, the first time. Raises: RateLimited, NoWorker, Saturated, StoreDown."""
+        """Sends the prompts, the first time. Raises: RateLimited, BudgetUsed, NoWorker, Saturated, StoreDown."""
         if self._entered:
             return self
         self._entered = True
@@ -91,8 +90,11 @@ class Generation(GenerationBase):
             self._watching = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._watch, self._client_left)
         self._dispatcher.timelines.began(self.id, self.client.key, self._in_flight)
         try:
-            if self._allowance is not None:
-                await self._allowance.admit(self.prompt_tokens)
+            if self._charge is not None:
+                if self._begun is not None and self._begun.attempt:
+                    await self._charge.adopt(self.id)
+                else:
+                    await self._charge.admit(self.id, self.plan.used, self._deadline)
             if self._dispatcher.traffic is not None and (self._begun is None or not self._begun.attempt):
                 self._dispatcher.traffic.came(self.plan)
             await self._send()
@@ -194,7 +196,7 @@ class Generation(GenerationBase):
 
     def headers(self) -> dict[str, str]:
         """HTTP headers: what is left of the API key's limits, and where the prompts were placed, if asked for."""
-        allowed = {} if self._allowance is None else self._allowance.headers()
+        allowed = {} if self._charge is None else self._charge.headers()
         if not self.plan.wishes.explain:
             return allowed
         return allowed | {
@@ -255,14 +257,21 @@ class Generation(GenerationBase):
     async def _finish(self, exc: BaseException | None) -> None:
         try:
             await self._dispatcher.cancel(list(self._numbers))
-            if self._allowance is not None:
-                await self._allowance.spend(self.completion_tokens)
-        except StoreDown as down:
-            trace_id = "" if self._trace is None else self._trace.place.trace
-            names = log_names(self.x_request_id, trace_id)
-            log.warning("answer_not_charged", request=self.id, **names, error=down.message)
         finally:
-            self._observe(self._failure or outcome_of(exc))
+            try:
+                if self._charge is not None:
+                    await self._charge.settle(self._used(), cut=isinstance(exc, asyncio.CancelledError | Cancelled))
+            finally:
+                self._observe(self._failure or outcome_of(exc))
+
+    def _used(self) -> Used | None:
+        """By all processes that made the answer. None: no worker had the request."""
+        before = self._begun.out.values() if self._begun is not None and self.plan.generates else ()
+        completion = sum(len(out.tokens) for out in before) + self.completion_tokens
+        if self.waits and not completion:
+            return None
+        pictures = len(self.done) if self.plan.paintings else 0
+        return replace(self.plan.used, cached=self.cached_tokens, completion=completion, pictures=pictures)
 
     def _observe(self, outcome: str) -> None:
         meters, ended = self.model.meters, clock.now()

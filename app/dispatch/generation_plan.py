@@ -9,6 +9,7 @@ from app.dispatch.inflight import RoutingHints
 from app.dispatch.media_reader import NO_SAMPLES, Samples
 from app.dispatch.models import Model
 from app.messages import Inputs, Media, Painting, Sampling
+from app.tenants.cost import Used
 
 
 class GenerationPlan(Struct, frozen=True):
@@ -32,10 +33,18 @@ class GenerationPlan(Struct, frozen=True):
     paintings: Sequence[Painting] = ()  # one for each prompt, which is empty then
     revised_prompt: str | None = None  # of what is painted, if an answer shows it
     generates: bool = True  # False: engines generate one token all the same, which is neither shown nor counted
+    priced_as: str = ""  # the model whose price it has, if the answer names another
 
     @property
     def choices(self) -> int:
         return len(self.prompts) * self.sampling[0].n
+
+    @property
+    def used(self) -> Used:
+        """What is known of its cost before it begins."""
+        tokens = sum(map(len, self.prompts))
+        model, parent = self.priced_as or self.model.name, self.model.parent
+        return Used(model, tokens, pictures=len(self.paintings), parent=parent)
 
     @property
     def params(self) -> dict[str, str]:

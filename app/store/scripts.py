@@ -60,7 +60,9 @@ UNLOCK = _source("batch/unlock")
 ADD_FILE = _source("files/add_file")
 REMOVE_FILE = _source("files/remove_file")
 
-CHARGE = _source("quota/charge")
+_ACCOUNT = _source("ledger/account") + "\n"
+ADMIT = _ACCOUNT + _source("ledger/admit")
+SETTLE = _ACCOUNT + _source("ledger/settle")
 
 FORM_GROUP = _source("groups/form")
 

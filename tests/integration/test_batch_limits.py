@@ -1,4 +1,4 @@
-"""What an API key's limits let pass of its batches' lines, over a real Redis."""
+"""What the limits of an API key and its tenant let pass of their batches' lines, over a real Redis."""
 
 import asyncio
 import time
@@ -8,28 +8,43 @@ from unittest.mock import MagicMock
 import pytest
 from redis.asyncio import Redis
 
+from app.batch.records import BatchOrder
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import Model
-from app.dispatch.quota import Quota
-from app.ids import KeyId
+from app.errors import StoreDown
+from app.ids import ApiId, BatchId, FileId, KeyId, RequestId, TenantId, new_request_id
 from app.keys import Keys
-from app.messages import Sampling
-from app.store import Wire
-from app.tenants.records import ApiKey, Rate
-from workers.batch.line_quota import LineQuota, expected
+from app.messages import Sampling, encode
+from app.store import Wire, clock
+from app.tenants.accounts import of_key, of_line
+from app.tenants.charge import Charge
+from app.tenants.cost import Used
+from app.tenants.directory import Directory
+from app.tenants.ledger import Ledger, spent
+from app.tenants.records import ApiKey, Budget, Client, Limits, Rate, Tenant
+from workers.batch.line_charge import LineCharge, expected
+from workers.batch.line_limits import LineLimits
 
 pytestmark = pytest.mark.both_servers
 
 KEYS = Keys("limits")
+API = ApiId("aaaaaaaa")
 
 
-def line(wire: Wire, rate: Rate | None, turn: asyncio.Lock, answer: int = 0) -> LineQuota:
-    assert rate is not None
-    return LineQuota(wire, KEYS, rate, turn, answer)
+def ledger(wire: Wire) -> Ledger:
+    return Ledger(wire, KEYS, API, Directory(wire, KEYS))
 
 
-def key(**limits: Any) -> ApiKey:
-    return ApiKey("alice", b"", 0.0, id=KeyId("key_1"), **limits)
+def client(key: Limits = Limits(), team: Limits = Limits()) -> Client:  # noqa: B008 (frozen)
+    return Client(Tenant(TenantId("red"), limits=team), KeyId("key_1"), "alice", key)
+
+
+class Line:
+    def __init__(self, wire: Wire, of: Client, lock: asyncio.Lock, answer: int = 0) -> None:
+        self.charge, self.id = LineCharge(ledger(wire), of_line(of), lock, answer), new_request_id("cmpl-", API)
+
+    async def admit(self, prompt: int = 1) -> None:
+        await self.charge.admit(self.id, Used("m", prompt), clock.now() + 60)
 
 
 async def left(redis: "Redis", of: str, account: str = "key_1") -> float:
@@ -44,40 +59,49 @@ async def passed(tasks: "list[asyncio.Task[None]]", least: int = 0) -> int:
     return sum(task.done() for task in tasks)
 
 
-async def test_lines_over_the_limit_wait_and_leave_half_of_it_to_online_requests(redis: "Redis", wire: Wire) -> None:
-    """All processes of a key draw on one account; when there is more, all lines pass, and none fails."""
-    limits, began = key(requests_per_min=10), time.monotonic()
-    turns = asyncio.Lock(), asyncio.Lock()  # of two batch workers
-    tasks = [asyncio.create_task(line(wire, limits.batch_rate, turns[i % 2]).admit(1)) for i in range(12)]
-    # From ten down to four: with less than five left none passes, until there is more.
-    assert 6 <= await passed(tasks, 6) <= 6 + (time.monotonic() - began) * 10 / 60
-    rate = limits.rate
-    assert rate is not None
-    for _ in range(4):
-        await Quota(wire, KEYS, rate).admit(1)
-    while not all(task.done() for task in tasks):
-        await redis.delete(KEYS.spent("key_1"))
-        await asyncio.sleep(0.05)
-    await asyncio.gather(*tasks)
-
-
-async def test_batches_with_limits_of_their_own_leave_the_others_as_they_are(redis: "Redis", wire: Wire) -> None:
-    limits = key(requests_per_min=5, tokens_per_min=1000, batch_requests_per_min=3)
-    began = time.monotonic()
-    tasks = [asyncio.create_task(line(wire, limits.batch_rate, asyncio.Lock(), 50).admit(500)) for _ in range(5)]
-    assert 3 <= await passed(tasks, 3) <= 3 + (time.monotonic() - began) * 3 / 60
-    assert not await redis.exists(KEYS.spent("key_1"))
-    assert await redis.exists(KEYS.spent("key_1:batch"))
+async def end(tasks: "list[asyncio.Task[None]]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@pytest.mark.parametrize("owner", ["key_1", "tenant/red"])
+async def test_lines_over_the_limit_wait_and_leave_half_of_it_to_online_requests(
+    redis: "Redis", wire: Wire, owner: str
+) -> None:
+    """All processes draw on one account; when there is more, all lines pass, and none fails."""
+    limits, began = Limits(requests_per_min=10), time.monotonic()
+    one = client(limits) if owner == "key_1" else client(team=limits)
+    turns = asyncio.Lock(), asyncio.Lock()  # of two batch workers
+    tasks = [asyncio.create_task(Line(wire, one, turns[i % 2]).admit()) for i in range(12)]
+    # From ten down to four: with less than five left none passes, until there is more.
+    assert 6 <= await passed(tasks, 6) <= 6 + (time.monotonic() - began) * 10 / 60
+    for i in range(4):
+        online = Charge.of(ledger(wire), one)
+        assert online is not None
+        await online.admit(RequestId(f"r{i}"), Used("m", 1), clock.now() + 60)
+    while not all(task.done() for task in tasks):
+        await redis.delete(KEYS.spent(owner))
+        await asyncio.sleep(0.05)
+    await asyncio.gather(*tasks)
+
+
+async def test_batches_with_limits_of_their_own_leave_the_others_as_they_are(redis: "Redis", wire: Wire) -> None:
+    one = client(Limits(requests_per_min=5, tokens_per_min=1000, batch_requests_per_min=3))
+    began = time.monotonic()
+    tasks = [asyncio.create_task(Line(wire, one, asyncio.Lock(), 50).admit(500)) for _ in range(5)]
+    assert 3 <= await passed(tasks, 3) <= 3 + (time.monotonic() - began) * 3 / 60
+    assert not await redis.exists(KEYS.spent("key_1"))
+    assert await redis.exists(KEYS.spent("key_1:batch"))
+    await end(tasks)
+
+
 async def test_many_waiting_lines_ask_redis_as_often_as_one(redis: "Redis", wire: Wire) -> None:
     asked: list[int] = []
     for lines in (1, 500):
-        rate, turn, count = Rate(f"of-{lines}", requests=1), asyncio.Lock(), 0
-        await line(wire, rate, turn).admit(1)
+        await redis.flushall()
+        one, turn, count = client(Limits(batch_requests_per_min=1)), asyncio.Lock(), 0
+        await Line(wire, one, turn).admit()
         real = wire.execute
 
         async def counted(commands: Any, real: Any = real) -> Any:
@@ -86,45 +110,130 @@ async def test_many_waiting_lines_ask_redis_as_often_as_one(redis: "Redis", wire
             return await real(commands)
 
         wire.execute = counted  # type: ignore[method-assign]
-        tasks = [asyncio.create_task(line(wire, rate, turn).admit(1)) for _ in range(lines)]
+        tasks = [asyncio.create_task(Line(wire, one, turn).admit()) for _ in range(lines)]
         assert await passed(tasks) == 0
         wire.execute = real  # type: ignore[method-assign]
         asked.append(count)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(tasks)
     assert asked[1] <= asked[0] + 3
 
 
 async def test_a_lines_expected_tokens_are_charged_first_and_corrected_by_its_answer(
     redis: "Redis", wire: Wire
 ) -> None:
-    """Asked again, because a worker went, a line is charged once."""
-    rate, turn = key(tokens_per_min=600).batch_rate, asyncio.Lock()  # so few that what is charged stays to be seen
-    one = line(wire, rate, turn, 256)
-    for _ in range(2):
-        await one.admit(100)
+    """Of rates and of budgets. Asked again, because a worker went, a line is charged once."""
+    one = client(Limits(tokens_per_min=600, budget=Budget(10_000)))  # so few that what is charged stays to be seen
+    first, again = (Line(wire, one, asyncio.Lock(), 256) for _ in range(2))
+    await first.admit(100)
     assert await left(redis, "tokens") == 600 - 356
-    await one.spend(0)  # given back, for it was not answered
-    assert await left(redis, "tokens") >= 600 - 100
-    await one.admit(100)
-    before = await left(redis, "tokens")
-    await one.spend(3000)
-    assert before - 3000 <= await left(redis, "tokens") < before
+    await first.charge.settle(None)  # all is given back, for no worker had it
+    (has,) = await spent(wire, KEYS, [of_key(one)])
+    assert (has.tokens, has.spent) == (600, 0)
+    await again.admit(100)
+    (has,) = await spent(wire, KEYS, [of_key(one)])
+    assert has.spent == 356
+    await again.charge.settle(Used("m", 100, completion=3000))
+    assert -2500 <= await left(redis, "tokens") < -2480
+    (has,) = await spent(wire, KEYS, [of_key(one)])
+    assert has.spent == 3100
+
+
+async def test_a_try_that_no_worker_had_gives_its_request_back(redis: "Redis", wire: Wire) -> None:
+    """So a line that tries for hours while workers are away uses up nothing."""
+    one = client(Limits(batch_requests_per_min=2))
+    for _ in range(5):
+        line = Line(wire, one, asyncio.Lock())
+        await asyncio.wait_for(line.admit(), 5)
+        await line.charge.settle(None)
 
 
 async def test_lines_of_many_tokens_are_not_all_admitted_before_the_first_answer(redis: "Redis", wire: Wire) -> None:
     """Their answers together would be a debt that online requests of the key wait for."""
-    rate, turn, began = key(tokens_per_min=1000).batch_rate, asyncio.Lock(), time.monotonic()
-    tasks = [asyncio.create_task(line(wire, rate, turn, 256).admit(2)) for _ in range(50)]
+    one, turn, began = client(Limits(tokens_per_min=1000)), asyncio.Lock(), time.monotonic()
+    tasks = [asyncio.create_task(Line(wire, one, turn, 256).admit(2)) for _ in range(50)]
     assert 2 <= await passed(tasks, 2) <= 2 + (time.monotonic() - began) * 1000 / 60 / 258
     assert await left(redis, "tokens") > 0
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await end(tasks)
+
+
+async def test_lines_of_a_tenant_without_budget_wait_for_the_next_period(
+    redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or for more budget; they don't fail."""
+    one, now = client(team=Limits(budget=Budget(100, "tokens", "day"))), clock.now()
+    await Line(wire, one, asyncio.Lock()).admit(100)
+    task = asyncio.create_task(Line(wire, one, asyncio.Lock()).admit(100))
+    assert await passed([task]) == 0
+    monkeypatch.setattr("app.tenants.ledger.clock.now", lambda: now + 86_400)
+    await asyncio.wait_for(task, 10)
+
+
+async def test_a_line_cancelled_while_redis_is_asked_holds_nothing(redis: "Redis", wire: Wire) -> None:
+    """Its part is given up, for example."""
+    one, real = client(Limits(batch_requests_per_min=5, budget=Budget(100))), wire.execute
+    line = Line(wire, one, asyncio.Lock())
+    sent = asyncio.Event()
+
+    async def slow(commands: Any) -> Any:
+        replies = await real(commands)
+        sent.set()
+        await asyncio.sleep(60)
+        return replies
+
+    wire.execute = slow  # type: ignore[method-assign]
+    task = asyncio.create_task(line.admit(50))
+    await sent.wait()
+    await end([task])
+    wire.execute = real  # type: ignore[method-assign]
+    await line.charge._ledger.settle_rest()
+    assert await redis.hget(KEYS.budget("key_1"), "spent") == b"0"
+
+
+def order(rate: Rate | None = None) -> BatchOrder:
+    ids = BatchId("batch_1"), KeyId("key_1"), "/v1/completions", FileId("file-1"), "24h"
+    return BatchOrder(*ids, 0, 0, rate=rate, tenant=TenantId("red"))
+
+
+async def test_lines_have_the_limits_of_today_and_a_revoked_keys_those_it_had(redis: "Redis", wire: Wire) -> None:
+    """Limits of the key and of its tenant, as Redis has them; the order remembers only the key's."""
+    plan = GenerationPlan("cmpl-", MagicMock(Model), [[1]], [Sampling(1)], timeout_s=1)
+    record = ApiKey("alice", b"12345678", 0.0, id=KeyId("key_1"), tenant=TenantId("red"), batch_requests_per_min=7)
+    team = Tenant(TenantId("red"), limits=Limits(budget=Budget(100)))
+    await redis.hset(KEYS.api_keys(), "alice", encode(record))
+    await redis.hset(KEYS.tenants(), "red", encode(team))
+    book = ledger(wire)
+    limits, old = LineLimits(book), order(Rate("key_1:batch", requests=5))
+    await book.directory.refresh()
+    assert limits.client(old).name == "alice"
+    found = (await limits.of([old]))[old.id]
+    assert [(one.requests, one.budget) for one, _ in found] == [(7, None), (0, Budget(100))]
+    charge = limits.charge(old, plan)
+    assert charge is not None
+    await charge.admit(RequestId("r"), Used("m", 30), clock.now() + 60)
+    assert [has.spent for _, has in (await limits.of([old]))[old.id]] == [0, 31]
+    await redis.hdel(KEYS.api_keys(), "alice")
+    await book.directory.refresh()
+    found = (await limits.of([old]))[old.id]
+    assert [(one.rates, one.requests) for one, _ in found] == [("key_1:batch", 5), ("tenant/red", 0)]
+    await redis.delete(KEYS.tenants())
+    await book.directory.refresh()
+    assert limits.charge(order(), plan) is None
+
+
+async def test_without_redis_a_line_tries_again_later(redis: "Redis", wire: Wire) -> None:
+    """As if no worker were there: it is the part's runner that waits."""
+
+    async def away(_: Any) -> Any:
+        raise StoreDown
+
+    wire.execute = away  # type: ignore[method-assign]
+    with pytest.raises(StoreDown):
+        await Line(wire, client(Limits(requests_per_min=5)), asyncio.Lock()).admit()
 
 
 def test_what_an_answer_may_get_is_what_routing_expects() -> None:
-    """Most lines name no limit, and would reserve the whole context."""
+    """Most lines name no limit, and would reserve the whole context. An embedding has no answer."""
     sampling = [Sampling(10, n=2), Sampling(100_000)]
-    assert expected(GenerationPlan("cmpl-", MagicMock(Model), [[1], [2]], sampling, timeout_s=1)) == 276
+    plan = GenerationPlan("cmpl-", MagicMock(Model), [[1], [2]], sampling, timeout_s=1)
+    assert expected(plan) == 276
+    assert expected(GenerationPlan("x", MagicMock(Model), [[1]], sampling, timeout_s=1, generates=False)) == 0

@@ -310,7 +310,9 @@ def test_a_worker_reports_its_parts_and_locks(redis: Redis, batch_workers: list[
     redis.hset(KEYS.taken(batch), "0", f"{ticket.number}|{me}|1")
     redis.hset(KEYS.batch(waiting), "holder_at", 1)
     found = batch_worker.call(batch_worker._batch_store.find(batch, None))
-    batch_worker._parts.add(PartRunner(batch_worker.serving, batch_worker._batch_store, storage, ticket, found))
+    batch_worker._parts.add(
+        PartRunner(batch_worker.serving, batch_worker._batch_store, storage, ticket, found, batch_worker._limits)
+    )
     batch_worker.batch_jobs.handling[waiting] = "validating"
     batch_worker.call(batch_worker._renew())
     assert batch_worker.call(batch_worker._batch_store.hand_out({batch: 0})) == []

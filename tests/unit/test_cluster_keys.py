@@ -20,6 +20,7 @@ IDS = st.text("abcdefghijklmnopqrstuvwxyz0123456789-_.", min_size=1, max_size=12
 MADE_UP = {
     "batch/hand_out_parts": {"ARGV[2] .. worker"},  # api:<worker>, of those that have parts
     "batch/lock": {"ARGV[3] .. holder"},  # api:<holder>
+    "ledger/admit": {"ARGV[5] .. holder"},  # api:<holder>, of those that have places among parallel requests
     "files/add_file": {"ARGV[8] .. id"},  # file:<id>, once for each API key of an older version
     "resumable/locked": {"holder"},  # kept:<response>, as the conversation names it
 }
@@ -35,7 +36,8 @@ def groups(k: Keys, a: str, b: str) -> Iterator[list[str]]:
         k.home, k.wire_versions(), k.pool(pool), k.seen(pool), k.worker(worker), k.metrics(worker), k.api(api),
         k.reservations(worker), k.loads(pool), k.load(worker), k.request(run), k.api_keys(), loras, version,
         k.tenants(), k.prices(), k.tenants_version(), k.audit(),
-        k.aliases(), k.spent(a), k.limits(pool), k.prefixes(pool), k.pool_state(pool), k.pool_lock(pool),
+        k.aliases(), k.limits(pool), k.prefixes(pool), k.pool_state(pool), k.pool_lock(pool),
+        k.charged(RequestId(a)), k.spent(a), k.spent(b), k.budget(a), k.budget(b), k.running(a), k.running(b),
         k.changed(pool), k.watched(pool), k.cache_numbers(), k.sweeping(pool), k.prefilling(worker), k.starting(pool),
         k.commands(worker), k.reply(a), k.recording(), k.recorded(a), k.media(a), k.embedding(a, b), k.encoded(run),
         k.member(worker), k.member(WorkerId(b)), k.group(worker), k.group(WorkerId(b)), k.gathering(pool),

@@ -1,6 +1,7 @@
 """Which batch is next: fairness and deadlines, as properties of pure functions."""
 
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,8 @@ from msgspec.structs import replace
 from app.batch.fair_share import LINES, Running, is_urgent, lines_a_minute, room, share_parts, weight
 from app.batch.records import Batch, BatchOrder
 from app.ids import BatchId, FileId, KeyId
-from app.tenants.records import Rate
+from app.tenants.accounts import Account, Left
+from app.tenants.records import Budget
 
 pytestmark = pytest.mark.unit
 
@@ -135,18 +137,26 @@ def test_in_the_last_tenth_every_batch_is_urgent_that_has_something_left() -> No
     assert not is_urgent(batch(began_ago=95, left_s=5, done=100, left=0), NOW)
 
 
-def limited(**limits: int) -> Batch:
-    asked = batch(began_ago=10, left_s=1000, done=0, left=300)
-    return replace(asked, order=replace(asked.order, rate=Rate("key_1", **limits)))
+def limits(spent: float = 0.0, **limits: Any) -> tuple[Account, Left]:
+    return Account("This API key", "key_1", "key_1", **limits), Left(spent=spent)
 
 
 def test_lines_a_minute_are_those_of_requests_or_of_tokens() -> None:
-    """As many as a line has taken so far; before there is any, as many as routing expects."""
-    assert lines_a_minute(batch(began_ago=10, left_s=1000, done=0, left=1)) == inf
-    assert lines_a_minute(limited(requests=2)) == 2
-    assert lines_a_minute(limited(tokens=2560)) == 10
-    assert lines_a_minute(limited(requests=99, tokens=100)) == 100 / 256
-    assert lines_a_minute(replace(limited(tokens=100), completed=10, completion=50)) == 20
+    """As many as a line has taken so far; before there is any, as many as routing expects. The tightest counts."""
+    new = batch(began_ago=10, left_s=1000, done=0, left=300)
+    assert lines_a_minute(new, []) == inf
+    assert lines_a_minute(new, [limits(requests=2)]) == 2
+    assert lines_a_minute(new, [limits(tokens=2560)]) == 10
+    assert lines_a_minute(new, [limits(requests=99, tokens=100)]) == 100 / 256
+    assert lines_a_minute(replace(new, completed=10, completion=50), [limits(tokens=100)]) == 20
+    assert lines_a_minute(new, [limits(requests=9), limits(requests=7)]) == 7
+
+
+def test_without_a_budget_left_no_lines_are_sent() -> None:
+    """They would wait in the place of others."""
+    new = batch(began_ago=10, left_s=1000, done=0, left=300)
+    assert lines_a_minute(new, [limits(), limits(99.0, budget=Budget(100))]) == inf
+    assert lines_a_minute(new, [limits(), limits(100.0, budget=Budget(100))]) == 0
 
 
 def test_lines_that_wait_for_their_keys_limits_take_no_room_from_others() -> None:

@@ -18,6 +18,7 @@ from app.dispatch.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.runtime import Runtime
 from app.ids import ApiId, BatchId, FileId
+from workers.batch.line_limits import LineLimits
 from workers.batch.part_runner import PartRunner
 
 pytestmark = pytest.mark.unit
@@ -33,7 +34,8 @@ class Asked(PartRunner):
 
     def __init__(self) -> None:
         runtime = MagicMock(Runtime, dispatcher=MagicMock(Dispatcher, api=ApiId("a")))
-        super().__init__(runtime, MagicMock(BatchStore), MagicMock(Storage), PartClaim(ID, 0, 1), BATCH)
+        ticket = PartClaim(ID, 0, 1)
+        super().__init__(runtime, MagicMock(BatchStore), MagicMock(Storage), ticket, BATCH, MagicMock(LineLimits))
         self.asked: list[tuple[int, bool]] = []
 
     async def _answer(self, line: BatchLine) -> None:

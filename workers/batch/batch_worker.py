@@ -6,7 +6,6 @@ from collections.abc import Coroutine, Iterable
 from contextlib import AsyncExitStack
 from itertools import count
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
 
 from prometheus_client.metrics_core import Metric
 
@@ -19,8 +18,11 @@ from app.errors import BatchNotFound, StoreDown
 from app.ids import BatchId
 from app.loop_thread import LoopThread
 from app.telemetry import LOOP_DELAY, logger
+from app.tenants.directory import Directory
+from app.tenants.ledger import Ledger
 from workers.batch.batch_jobs import BatchJobs
 from workers.batch.leader import Leader
+from workers.batch.line_limits import LineLimits
 from workers.batch.part_runner import PartRunner
 
 log = logger(__name__)
@@ -43,7 +45,6 @@ class BatchWorker:
         self._loop = self._thread.loop
         self._parts: set[PartRunner] = set()
         self._tickets: set[PartClaim] = set()
-        self._quota_locks = WeakValueDictionary[str, asyncio.Lock]()  # by `Rate.account`: see `LineQuota`
         self._draining = False
         self._turned = time.monotonic()  # when the loop last ran
 
@@ -88,12 +89,21 @@ class BatchWorker:
         self.serving = await self._stack.enter_async_context(running(self._known))
         keys, wire = self.serving.keys, self.serving.wire
         self._batch_store = BatchStore(wire, keys, self._settings.batch_keep_s)
+        directory = Directory(wire, keys)
+        ledger = Ledger(wire, keys, self.serving.dispatcher.api, directory)
+        self._limits = LineLimits(ledger)
         self._leader = Leader(
-            self.serving, self._batch_store, webhook=self._settings.webhook_url is not None, metrics_at=self._metrics_at
+            self.serving,
+            self._batch_store,
+            self._limits,
+            webhook=self._settings.webhook_url is not None,
+            metrics_at=self._metrics_at,
         )
         self.batch_jobs = BatchJobs(self.serving, self._batch_store, self._storage, self._loop, self._leader.soon)
         self._background = [
             asyncio.create_task(self._leader.run()),
+            asyncio.create_task(directory.run()),
+            asyncio.create_task(ledger.run()),
             asyncio.create_task(self._look()),
             asyncio.create_task(self._turn()),
         ]
@@ -137,12 +147,11 @@ class BatchWorker:
             if not await self._batch_store.claim_part(ticket, self.serving.dispatcher.api):
                 return
             batch = await self._batch_store.find(ticket.batch, None)
+            await self._limits.known()
         except (StoreDown, BatchNotFound) as exc:  # the claim isn't renewed, so the leader sends it again
             log.warning("part_not_begun", batch=ticket.batch, part=ticket.part, error=exc.message)
             return
-        rate = batch.order.rate
-        quota_lock = self._quota_locks.setdefault(rate.account, asyncio.Lock()) if rate else None
-        part = PartRunner(self.serving, self._batch_store, self._storage, ticket, batch, quota_lock)
+        part = PartRunner(self.serving, self._batch_store, self._storage, ticket, batch, self._limits)
         self._parts.add(part)
         try:
             await part.run()

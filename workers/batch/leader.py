@@ -17,6 +17,7 @@ from app.keys import PRIORITY_STEPS
 from app.store import clock
 from app.tasks import batch as tasks
 from app.telemetry import logger
+from workers.batch.line_limits import LineLimits
 
 log = logger(__name__)
 
@@ -26,8 +27,16 @@ _AGAIN_S = 5.0  # then a message without effect is sent again: it may be lost
 
 
 class Leader:
-    def __init__(self, serving: Runtime, batch_store: BatchStore, *, webhook: bool, metrics_at: str = "") -> None:
-        self._serving, self._batch_store, self._webhook = serving, batch_store, webhook
+    def __init__(
+        self,
+        serving: Runtime,
+        batch_store: BatchStore,
+        limits: LineLimits,
+        *,
+        webhook: bool,
+        metrics_at: str = "",
+    ) -> None:
+        self._serving, self._batch_store, self._limits, self._webhook = serving, batch_store, limits, webhook
         self._metrics_at = metrics_at
         self._worker = serving.dispatcher.api
         self.takes = fair_share.PARTS  # how many parts this worker takes at most
@@ -63,6 +72,7 @@ class Leader:
         """Takes each batch's next step, and sends parts. Raises: StoreDown, OperationalError."""
         batches = {batch.order.id: batch for batch in await self._batch_store.live()}
         loads = await self._batch_store.loads(list(batches))
+        limits = await self._limits.of([batch.order for batch in batches.values()])
         running: list[fair_share.Running] = []
         self._sent = {key: at for key, at in self._sent.items() if key[1] in batches}
         self._last_sent = {id_: at for id_, at in self._last_sent.items() if id_ in batches}
@@ -71,7 +81,7 @@ class Leader:
             if next_ == "send":
                 todo = 0 if batch.paused or batch.status != "in_progress" else load.todo
                 weight, last_sent = fair_share.weight(batch, now), self._last_sent.get(id_, 0.0)
-                most = fair_share.lines_a_minute(batch)
+                most = fair_share.lines_a_minute(batch, limits[id_])
                 running.append(
                     fair_share.Running(
                         id_, batch.order.key, batch.model, todo, load.taken, weight, last_sent, load.answered, most

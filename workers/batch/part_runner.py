@@ -13,7 +13,6 @@ from app.batch.fair_share import is_urgent
 from app.batch.records import Batch, BatchLine, Problem, Result, decode_part, decode_results
 from app.batch.storage import Storage
 from app.dispatch.generation import Generation
-from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.runtime import Runtime
 from app.endpoint_registry import ENDPOINTS
 from app.errors import (
@@ -30,9 +29,8 @@ from app.errors import (
 from app.messages import encode
 from app.store import clock
 from app.telemetry import logger
-from app.tenants.records import Client, Tenant
 from app.tracing.request_trace import RequestTrace
-from workers.batch.line_quota import LineQuota, expected
+from workers.batch.line_limits import LineLimits
 
 log = logger(__name__)
 
@@ -54,11 +52,9 @@ class PartRunner:
         storage: Storage,
         ticket: PartClaim,
         batch: Batch,
-        quota_lock: asyncio.Lock | None = None,
+        limits: LineLimits,
     ) -> None:
-        """`quota_lock`: the lock of `LineQuota`, shared by all parts with the same limits."""
-        self._quota_lock = quota_lock or asyncio.Lock()
-        self._allowances: dict[int, LineQuota] = {}  # by line: kept, so that a line tried again is charged once
+        self._limits = limits
         self.ticket, self.batch = ticket, batch
         self._serving, self._batch_store, self._storage = serving, batch_store, storage
         self._worker = serving.dispatcher.api
@@ -214,8 +210,8 @@ class PartRunner:
         generation = self._generations[line.number] = Generation(
             plan,
             dispatcher=self._serving.dispatcher,
-            allowance=self._allowance(line, plan),
-            client=Client(Tenant(self.batch.order.tenant), self.batch.order.key),
+            charge=self._limits.charge(self.batch.order, plan),
+            client=self._limits.client(self.batch.order),
             trace=trace,
         )
         try:
@@ -226,16 +222,6 @@ class PartRunner:
                 del self._generations[line.number]
         tokens = generation.prompt_tokens, generation.cached_tokens, generation.completion_tokens
         return Result(line.number, line.custom_id, 200, generation.id, orjson.dumps(answer), None, *tokens)
-
-    def _allowance(self, line: BatchLine, plan: GenerationPlan) -> LineQuota | None:
-        """The line's quota, the same for each try; None without limits."""
-        rate = self.batch.order.rate
-        if rate is None:
-            return None
-        if line.number not in self._allowances:
-            made = LineQuota(self._serving.wire, self._serving.keys, rate, self._quota_lock, expected(plan))
-            self._allowances[line.number] = made
-        return self._allowances[line.number]
 
     def _failed(self, line: BatchLine, exc: XylemError) -> Result:
         problem = Problem(exc.code, exc.message, line.number, exc.param)

@@ -4,8 +4,8 @@ One deadline, one client and one account are those of all stages.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace as with_fields
 from functools import partial
 from typing import Any
@@ -37,6 +37,8 @@ from app.openai.schemas import ChatRequest, ModelRequest
 from app.openai.transcription.recognition import recognised
 from app.pools import Stage
 from app.store import clock
+from app.tenants.charge import StageCharge
+from app.tenants.cost import Used
 from app.tenants.limits import begun_before
 from app.tenants.records import UNLIMITED
 
@@ -60,7 +62,7 @@ class Conductor:
         self._body, self._scope, self._receive = body, scope, receive
         self._state = with_fields(state, within=UNLIMITED)  # the client may ask for the pipeline, if not for its models
         self._last_state = with_fields(state, within=begun_before(state.within))
-        self._allowance = state.api_keys.allowance(scope)
+        self._charge = state.charge(scope)
         self._calls: list[Generation] = []
         self._text: ChatText | None = None  # of a chat
         self.shown: list[Mapping[str, object]] = []  # what stages have made, if clients see it
@@ -71,15 +73,18 @@ class Conductor:
 
     def headers(self) -> dict[str, str]:
         """HTTP headers, before the last stage has begun."""
-        return {} if self._allowance is None else self._allowance.headers()
+        return {} if self._charge is None else self._charge.headers()
 
     async def chat(self, raw: bytes, show: Show | None = None) -> tuple[ChatRequest, Generation]:
         """The body for the last stage, and its answer, which has not begun. Raises: XylemError, naming the stage.
 
         `raw`: the request's body. `show`: gets what stages make that clients see: of a text its pieces, then all.
         """
-        await self._admit()
         doc = orjson.loads(raw) if len(raw) <= _SMALL else await asyncio.to_thread(orjson.loads, raw)
+        async with self._admitted():
+            return await self._chat(doc, show)
+
+    async def _chat(self, doc: dict[str, Any], show: Show | None) -> tuple[ChatRequest, Generation]:
         chat = self._text = ChatText(doc)
         *earlier, last = self._stages
         for number, stage in enumerate(earlier, 1):
@@ -100,11 +105,14 @@ class Conductor:
 
     async def pictures(self, raw: bytes) -> tuple[ImageRequest, Generation]:
         """As `chat`; the answer has the painter's prompt, if the stage that wrote it shows it. Raises: XylemError."""
-        *earlier, last = self._stages
-        doc = orjson.loads(raw) | {"model": last.model}
+        doc = orjson.loads(raw) | {"model": self._stages[-1].model}
         with self.in_last():  # a size that it can't paint is refused before a text is written
             await IMAGES.understand(self._state, orjson.dumps(doc))
-        await self._admit()
+        async with self._admitted():
+            return await self._pictures(doc)
+
+    async def _pictures(self, doc: dict[str, Any]) -> tuple[ImageRequest, Generation]:
+        *earlier, last = self._stages
         text: str = doc["prompt"]
         for number, stage in enumerate(earlier, 1):
             with self._named(stage, number):
@@ -136,11 +144,21 @@ class Conductor:
             exc.message = f"Stage {number} of '{self.name}', the model '{stage.model}': {exc.message}"
             raise
 
-    async def _admit(self) -> None:
-        """The request counts as one; tokens count as they come. Raises: RateLimited, StoreDown."""
+    @asynccontextmanager
+    async def _admitted(self) -> AsyncIterator[None]:
+        """The request counts as one, and its cost is charged at the end of the last stage, or of this.
+
+        Raises: RateLimited, BudgetUsed, StoreDown.
+        """
         x_request_id.named_after(self._scope, self.id)
-        if self._allowance is not None:
-            await self._allowance.admit(0)
+        if self._charge is not None:
+            await self._charge.admit(self.id, Used(self._stages[-1].model), self._ends)
+        try:
+            yield
+        except BaseException:
+            if self._charge is not None:
+                await self._charge.settle(None)
+            raise
 
     async def _written(self, stage: Stage, number: int, text: str, show: Show | None = None) -> str:
         """Raises: XylemError."""
@@ -166,7 +184,8 @@ class Conductor:
 
     async def _last(self, understand: Any, raw: bytes, revised: str | None = None) -> tuple[Any, Generation]:
         body, plan = await understand(self._last_state, raw, explain=explain_wanted(self._scope))
-        plan = replace(plan, model=with_fields(plan.model, name=self.name), revised_prompt=revised)
+        named = with_fields(plan.model, name=self.name)
+        plan = replace(plan, model=named, revised_prompt=revised, priced_as=plan.model.name)
         used = [call.tokens() for call in self._calls]
         call = await self._begin(plan, Adopted(self.id, self._came))
         call.before = sum(u[0] for u in used), sum(u[1] for u in used), sum(u[2] for u in used)
@@ -177,17 +196,18 @@ class Conductor:
         left = self._ends - clock.now()
         if left <= 0:
             raise DeadlineOver
-        if self._allowance is not None:
-            await self._allowance.spend(sum(map(len, plan.prompts)))
         body = self._body
         plan = replace(
             plan, timeout_s=left if begun is None else self._ends - begun.came, priority=body.urgency, aside=body.aside
         )  # fmt: skip
+        charge = self._charge
+        if charge is not None and begun is None:
+            charge = StageCharge(charge)
         call = Generation(
             plan,
             dispatcher=self._state.dispatcher,
             client_left=partial(client_left, self._receive),
-            allowance=self._allowance,
+            charge=charge,
             begun=begun,
             client=self._state.api_keys.client(self._scope),
             x_request_id=x_request_id.own_of(self._scope) or self.id,

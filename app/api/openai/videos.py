@@ -29,6 +29,7 @@ from app.messages import KeptRequest
 from app.openai.validation import parse
 from app.openai.videos import VideoRequest, VideosQuery, as_object
 from app.store import clock
+from app.tenants.charge import Charge, returned
 from app.tenants.records import UNLIMITED
 
 router = APIRouter()
@@ -45,9 +46,6 @@ async def create(request: Request) -> Response:
         raise RequestError(f"'{name}': videos are made of texts here, not of pictures.", param=name)
     body, plan = await VIDEOS.understand(state, raw)
     check_priority(state, scope, body)
-    allowance = state.api_keys.allowance(scope)
-    if allowance is not None:  # refused here, so that nothing is kept of it
-        await allowance.admit(0)
     now, client = clock.now(), state.api_keys.client(scope)
     key = client.key
     id_ = new_request_id(plan.prefix, state.dispatcher.api)
@@ -56,16 +54,20 @@ async def create(request: Request) -> Response:
         id_, KIND, body.understood(), now, now + plan.timeout_s, key, True, named, trace=place_of(scope),
         tenant=client.tenant.name,
     )  # fmt: skip
-    await patiently(state, lambda: state.resumable_store.put(kept, key_bytes=state.within.keep_bytes))
+    charge = Charge.of(state.ledger, client, outlives=True)
+    if charge is not None:  # refused here, so that nothing is kept of it
+        await charge.admit(id_, plan.used, kept.deadline)
     name, life_s = state.keys.videos_of(key), plan.timeout_s + state.settings.keep_s
-    await state.wire.execute(
-        [
-            ("ZADD", name, round(now * 1000), id_),
-            ("EXPIRE", name, round(life_s) + 60, "GT"),
-            ("EXPIRE", name, round(life_s) + 60, "NX"),
-        ]
-    )
-    start(state, kept, plan, allowance, trace_of(scope))
+    async with returned(charge):
+        await patiently(state, lambda: state.resumable_store.put(kept, key_bytes=state.within.keep_bytes))
+        await state.wire.execute(
+            [
+                ("ZADD", name, round(now * 1000), id_),
+                ("EXPIRE", name, round(life_s) + 60, "GT"),
+                ("EXPIRE", name, round(life_s) + 60, "NX"),
+            ]
+        )
+    start(state, kept, plan, charge, trace_of(scope))
     return _json(as_object(kept, body, plan, [], state.settings.media_keep_s))
 
 

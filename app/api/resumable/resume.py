@@ -17,7 +17,6 @@ from app.api.resumable.store import REFUSALS, Found
 from app.api.state import ApiState
 from app.dispatch.generation import Adopted, Generation
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.quota import Quota
 from app.errors import NoWorker, RequestError, Saturated, StoreDown
 from app.ids import RequestId, new_request_id
 from app.messages import Failed, KeptRequest, ResponseContext
@@ -25,6 +24,7 @@ from app.openai.schemas import GenerationRequest
 from app.openai.validation import parse
 from app.store import clock
 from app.telemetry import logger
+from app.tenants.charge import Charge, returned
 from app.tracing.request_trace import RequestTrace
 
 log = logger(__name__)
@@ -83,7 +83,7 @@ def new_call(state: ApiState, scope: Scope, receive: Receive, plan: GenerationPl
         plan,
         dispatcher=state.dispatcher,
         client_left=partial(client_left, receive),
-        allowance=state.api_keys.allowance(scope),
+        charge=state.charge(scope),
         client=state.api_keys.client(scope),
         x_request_id=x_request_id.own_of(scope),
         trace=trace_of(scope),
@@ -112,14 +112,15 @@ async def begin_or_join(
     join = headers.get(b"idempotency-key", "")
     if len(join) > _LONGEST_KEY:
         raise RequestError(f"An Idempotency-Key has at most {_LONGEST_KEY} characters.", param="Idempotency-Key")
-    allowance = state.api_keys.allowance(scope)
-    if allowance is not None and not join:  # refused here, so that nothing is kept of it
-        await allowance.admit(sum(map(len, plan.prompts)))
     kept = replace(new_kept(state, kind, body, scope, plan, background=background), response=response)
-    first = await patiently(state, lambda: _put(state, kept, join, read))
+    charge = Charge.of(state.ledger, state.api_keys.client(scope), outlives=True)
+    if charge is not None and not join:  # refused here, so that nothing is kept of it
+        await charge.admit(kept.id, plan.used, kept.deadline)
+    async with returned(charge):
+        first = await patiently(state, lambda: _put(state, kept, join, read))
     if first != kept.id:
         return await _read(state, first, kind, body, scope, plan, 0)
-    return start(state, kept, plan, allowance, trace_of(scope))
+    return start(state, kept, plan, charge, trace_of(scope))
 
 
 async def patiently(state: ApiState, ask: Callable[[], Awaitable[T]]) -> T:
@@ -166,7 +167,7 @@ async def give_up(state: ApiState, request: RequestId, scope: Scope) -> None:
 
 
 def start(
-    state: ApiState, kept: KeptRequest, plan: GenerationPlan, allowance: Quota | None, trace: RequestTrace | None
+    state: ApiState, kept: KeptRequest, plan: GenerationPlan, charge: Charge | None, trace: RequestTrace | None
 ) -> Replay:
     """Begins the answer to a request that is in Redis. `trace`: the request's, which ends with the answer."""
     begun = Adopted(kept.id, kept.created)
@@ -175,14 +176,14 @@ def start(
     call = Generation(
         plan,
         dispatcher=state.dispatcher,
-        allowance=allowance,
+        charge=charge,
         begun=begun,
         client=state.api_keys.client_of(kept.tenant, kept.key),
         x_request_id=kept.x_request_id,
         trace=trace,
     )
     state.answer_owner.start(kept, call)
-    allowed = {} if allowance is None else allowance.headers()
+    allowed = {} if charge is None else charge.headers()
     return Replay(state.resumable_store, state.answer_owner, plan, Found(kept, 0), allowed=allowed)
 
 

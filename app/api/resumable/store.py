@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from app.errors import (
+    BudgetUsed,
     Cancelled,
     ConversationLocked,
     KeptFull,
@@ -26,7 +27,7 @@ _PAGE = 512  # batches read at once
 _LARGE = 2**16  # bytes that are decoded in a thread
 _LAST_READ_MS = 5000  # how long a deleted answer's log stays for its readers
 _REFUSED_MS = 60_000  # how long a refused answer is kept
-REFUSALS = {error.code for error in (NoWorker, RateLimited, Saturated, StoreDown)}
+REFUSALS = {error.code for error in (BudgetUsed, NoWorker, RateLimited, Saturated, StoreDown)}
 _MOST = 2**53  # bytes, which no Redis has
 
 

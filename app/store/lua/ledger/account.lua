@@ -1,0 +1,77 @@
+-- Prepended to the scripts that charge a request to its accounts: its key's, and its tenant's.
+--
+-- KEYS     1 charged:<request>; then for each account: spent:<rates>, budget:<account>, running:<account>
+-- ARGV     1 tokens  2 money: of the request, so far  3 its place among those that run, "<api>|<request>"
+--          4 and 5: of the script; then for each account, from ARGV[6] on:
+--          1 requests a minute  2 tokens a minute (0: no limit, here and below)  3 least share of both that has to be left
+--          4 parallel requests  5 budget ('': none)  6 its unit and period, "money/month"  7 when that period began
+--          8 when it ends; ms since the epoch
+--
+-- A bucket of a minute's rates fills evenly. It may go below zero, since an answer's length is known only at its end: the
+-- next requests wait until it is filled, so the limit holds over time. A full bucket needs no record, so the hash lives
+-- until both are full. A budget, too, admits while any of it is left. Its record is of one period, and gone after that.
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local rates = {'requests', 'tokens'}
+
+local function exact(number)
+  return string.format('%.17g', number)
+end
+
+-- What account i (from 0) has.
+local function read(i)
+  local key, arg = 2 + 3 * i, 5 + 8 * i
+  local a = {key = key, limits = {}, left = {0, 0}, spent = 0, seats = 0} -- key: the number of its first one
+  for n = 1, 2 do a.limits[n] = tonumber(ARGV[arg + n]) end
+  a.spared, a.parallel, a.most = tonumber(ARGV[arg + 3]), tonumber(ARGV[arg + 4]), tonumber(ARGV[arg + 5])
+  a.kind, a.from, a.ends = ARGV[arg + 6], tonumber(ARGV[arg + 7]), tonumber(ARGV[arg + 8])
+  if a.limits[1] > 0 or a.limits[2] > 0 then
+    local record = redis.call('HMGET', KEYS[key], 'requests', 'tokens', 'at')
+    local passed = math.max(0, now - (tonumber(record[3]) or now)) -- a replica's clock may be behind after a failover
+    for n, limit in ipairs(a.limits) do
+      a.left[n] = math.min(limit, (tonumber(record[n]) or limit) + passed * limit / 60000)
+    end
+  end
+  if a.most then
+    local record = redis.call('HMGET', KEYS[key + 1], 'kind', 'from', 'spent')
+    local from = tonumber(record[2])
+    if record[1] == a.kind and from >= a.from then -- later: another process knows of the next period already
+      a.from, a.spent, a.known = from, tonumber(record[3]), true
+    end
+  end
+  if a.parallel > 0 then
+    redis.call('ZREMRANGEBYSCORE', KEYS[key + 2], '-inf', now)
+    a.seats = redis.call('ZCARD', KEYS[key + 2])
+  end
+  return a
+end
+
+local function add(a, requests, tokens, money)
+  local more, full_in = {requests, tokens}, 0
+  if a.limits[1] > 0 or a.limits[2] > 0 then
+    for n, limit in ipairs(a.limits) do
+      if limit > 0 then
+        a.left[n] = a.left[n] - more[n]
+        full_in = math.max(full_in, (limit - a.left[n]) * 60000 / limit)
+        redis.call('HSET', KEYS[a.key], rates[n], exact(a.left[n]))
+      end
+    end
+    redis.call('HSET', KEYS[a.key], 'at', now)
+    redis.call('PEXPIRE', KEYS[a.key], math.ceil(full_in) + 1)
+  end
+  if a.most then
+    local cost = string.sub(a.kind, 1, 5) == 'money' and money or tokens
+    a.spent = math.max(0, a.spent + cost) -- what is given back may have been spent in the last period
+    redis.call('HSET', KEYS[a.key + 1], 'kind', a.kind, 'from', exact(a.from), 'spent', exact(a.spent))
+    if not a.known then redis.call('PEXPIREAT', KEYS[a.key + 1], exact(a.ends)) end
+  end
+end
+
+-- For the process that asks, as text.
+local function told(accounts)
+  local out = {}
+  for i, a in ipairs(accounts) do
+    out[i] = {exact(a.left[1]), exact(a.left[2]), tostring(a.seats), exact(a.spent)}
+  end
+  return out
+end

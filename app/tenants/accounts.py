@@ -1,0 +1,162 @@
+"""Which limits a request has to keep, and which of them refuses it until when. Pure."""
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from app.tenants.records import Budget, Client, Limits, Period, Rate, Tenant
+
+Kind = Literal["requests", "tokens", "parallel", "budget"]
+
+_SHARED = 0.5  # of limits that lines of batches share with online requests, left to these
+_KEY = "This API key"
+_SEAT_S = 1.0  # when to try again, if as many requests run as may: nobody knows when one ends
+
+
+class Account(Struct, frozen=True):
+    """The limits of one key, or of one tenant, as a request meets them."""
+
+    owner: str  # as a refusal names it: "This API key"
+    name: str  # of its budget and its requests: a key's id, or tenant/<name>
+    rates: str  # of what it has left this minute; another one where batches have limits of their own
+    requests: int = 0  # a minute. 0: no limit, here and below
+    tokens: int = 0  # a minute
+    spared: float = 0.0  # share of both that is left to other requests
+    parallel: int = 0
+    budget: Budget | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        return bool(self.requests or self.tokens or self.parallel or self.budget)
+
+
+class Left(Struct, frozen=True):
+    """What an account had when it was last asked; of limits that it hasn't, nothing."""
+
+    requests: float = 0.0
+    tokens: float = 0.0
+    running: int = 0
+    spent: float = 0.0  # of its budget
+
+
+class Refusal(NamedTuple):
+    account: Account
+    kind: Kind
+    left: Left
+    ends: float  # seconds since the epoch
+
+
+def online(client: Client) -> tuple[Account, ...]:
+    """Of a request, the key's before the tenant's. None: nothing limits it."""
+    return tuple(account for account in (of_key(client), of_tenant(client.tenant)) if account.is_limited)
+
+
+def of_line(client: Client, rate: Rate | None = None) -> tuple[Account, ...]:
+    """Of a line of a batch. It takes no place among the parallel requests: lines wait for engines that are idle.
+
+    `rate`: the key's limits when the batch was made, for a key that is not known any more.
+    """
+    if not client.key:
+        return ()
+    key = _line(client.limits, of_key(client))
+    if rate is not None:
+        key = Account(_KEY, client.key, rate.account, rate.requests, rate.tokens, rate.spared)
+    tenant = _line(client.tenant.limits, of_tenant(client.tenant))
+    return tuple(account for account in (key, tenant) if account.is_limited)
+
+
+def of_key(client: Client) -> Account:
+    return _of(_KEY, client.key, client.limits)
+
+
+def of_tenant(tenant: Tenant) -> Account:
+    return _of(f"The tenant '{tenant.name}'", f"tenant/{tenant.name}", tenant.limits)
+
+
+def _of(owner: str, name: str, limits: Limits) -> Account:
+    rates = limits.requests_per_min or 0, limits.tokens_per_min or 0
+    return Account(owner, name, name, *rates, 0.0, limits.parallel or 0, limits.budget)
+
+
+def _line(limits: Limits, shared: Account) -> Account:
+    own = limits.batch_requests_per_min, limits.batch_tokens_per_min
+    if own == (None, None):
+        rates, requests, tokens, spared = shared.rates, shared.requests, shared.tokens, _SHARED
+    else:
+        rates, requests, tokens, spared = f"{shared.name}:batch", own[0] or 0, own[1] or 0, 0.0
+    return Account(shared.owner, shared.name, rates, requests, tokens, spared, 0, shared.budget)
+
+
+def period(per: Period, now: float) -> tuple[float, float]:
+    """When the day, week or month began that `now` is in, and when it ends; seconds since the epoch, UTC."""
+    day = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    if per == "day":
+        begin, end = day, day + timedelta(days=1)
+    elif per == "week":
+        begin = day - timedelta(days=day.weekday())
+        end = begin + timedelta(weeks=1)
+    else:
+        begin = day.replace(day=1)
+        end = (begin + timedelta(days=31)).replace(day=1)
+    return begin.timestamp(), end.timestamp()
+
+
+def refusal(
+    accounts: Sequence[Account], left: Sequence[Left], refused: Sequence[tuple[int, Kind]], now: float
+) -> Refusal:
+    """Of the limits that refused a request, the one that does so for longest. `refused`: their account and kind."""
+    found = [Refusal(accounts[i], kind, left[i], now + _wait_s(accounts[i], kind, left[i], now)) for i, kind in refused]
+    return max(found, key=lambda one: one.ends)
+
+
+def _wait_s(account: Account, kind: Kind, left: Left, now: float) -> float:
+    if kind == "budget":
+        assert account.budget is not None
+        return period(account.budget.per, now)[1] - now
+    if kind == "parallel":
+        return _SEAT_S
+    limit, has = (account.requests, left.requests) if kind == "requests" else (account.tokens, left.tokens)
+    return max(0.0, max(1.0, limit * account.spared) - has) * 60 / limit
+
+
+def retry_after_s(refused: Refusal, now: float) -> int:
+    return max(1, math.ceil(refused.ends - now))
+
+
+def words(refused: Refusal) -> str:
+    """For the client: whose limit it is, how much, and until when."""
+    account, kind, left, ends = refused
+    if kind == "parallel":
+        most = f"{account.parallel} requests" if account.parallel > 1 else "one request"
+        return f"{account.owner} may have {most} at once. Try again when one has ended."
+    if kind != "budget":
+        limit = account.requests if kind == "requests" else account.tokens
+        return f"{account.owner} has used up its {limit} {kind} a minute. Try again at {iso(ends)}."
+    budget = account.budget
+    assert budget is not None
+    unit, spent = "in money" if budget.unit == "money" else "tokens", f"{left.spent:.12g}"
+    return (
+        f"{account.owner} has spent {spent} of its budget of {budget.amount:.12g} {unit} a {budget.per}. "
+        f"The next {budget.per} begins at {iso(ends)}."
+    )
+
+
+def iso(at: float) -> str:
+    """The time in seconds, not before it."""
+    return datetime.fromtimestamp(math.ceil(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def headers(accounts: Sequence[Account], left: Sequence[Left]) -> dict[str, str]:
+    """OpenAI's x-ratelimit headers; of key and tenant, those of the one that has less."""
+    found: dict[str, str] = {}
+    for kind in ("requests", "tokens"):
+        limits = [(getattr(has, kind), getattr(account, kind)) for account, has in zip(accounts, left, strict=True)]
+        if limits := [(has, limit) for has, limit in limits if limit]:
+            has, limit = min(limits)
+            found[f"x-ratelimit-limit-{kind}"] = str(limit)
+            found[f"x-ratelimit-remaining-{kind}"] = str(max(0, math.floor(has)))
+            found[f"x-ratelimit-reset-{kind}"] = f"{(limit - has) * 60 / limit:.3f}s"  # until the limit is whole again
+    return found

@@ -1,0 +1,132 @@
+"""What one request is charged, from its admission to its end."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+from app.errors import BudgetUsed, RateLimited
+from app.ids import ApiId, RequestId
+from app.store import ADMIT, SETTLE, clock
+from app.tenants.accounts import Account, Kind, Left, Refusal, headers, online, refusal, retry_after_s, words
+from app.tenants.cost import NOTHING, Cost, Used, cost, price_of
+from app.tenants.ledger import Ledger
+from app.tenants.records import Client
+
+
+class Charge:
+    """Admission and end are one call each, for key and tenant together."""
+
+    returns = False  # whether the limit of requests gets one back that did not take place
+
+    def __init__(self, ledger: Ledger, accounts: Sequence[Account], *, outlives: bool = False) -> None:
+        """`outlives`: another process may continue the request when this one ends."""
+        self._ledger, self._accounts, self._outlives = ledger, accounts, outlives
+        self._left: list[Left] = []  # of the accounts, as of the last call
+        self._request: RequestId | None = None  # from when it may have been admitted, until it is settled
+        self._admitted = False
+        self._before = NOTHING  # what earlier stages of a pipeline have cost
+
+    @classmethod
+    def of(cls, ledger: Ledger, client: Client, *, outlives: bool = False) -> Self | None:
+        """None if nothing limits the client."""
+        accounts = online(client)
+        return cls(ledger, accounts, outlives=outlives) if accounts else None
+
+    async def admit(self, request: RequestId, used: Used, ends: float) -> None:
+        """Charges the request and its prompt; only the first call does. `ends`: its deadline.
+
+        Raises: RateLimited, BudgetUsed, StoreDown.
+        """
+        if self._admitted or (refused := await self._ask(request, used, ends)) is None:
+            return
+        found = BudgetUsed if refused.kind == "budget" else RateLimited
+        wait_s = retry_after_s(refused, clock.now())
+        error = found(words(refused), retry_after_s=wait_s, headers=self.headers())
+        if refused.kind == "tokens":
+            error.type = "tokens"
+        raise error
+
+    async def adopt(self, request: RequestId) -> None:
+        """Takes the place of a process that has admitted it, and died. Raises: StoreDown."""
+        self._request, self._admitted = request, True
+        command = self._command(ADMIT, request, NOTHING, "", "")
+        self._take((await self._ledger.wire.execute([command]))[0])
+
+    async def settle(self, used: Used | None, *, cut: bool = False) -> None:
+        """Charges all that the request has cost. None: it did not take place. `cut`: not by the end of its answer."""
+        if self._request is None:
+            return
+        request, self._request = self._request, None
+        total = self._before if used is None else self._before.plus(self._cost(used))
+        final, back = not (cut and self._outlives), used is None and self.returns
+        reply = await self._ledger.settle(request, self._command(SETTLE, request, total, int(final), int(back)))
+        if reply is not None:
+            self._take(reply)
+
+    def add(self, used: Used) -> None:
+        """What an earlier stage has cost: it is charged at the end."""
+        self._before = self._before.plus(self._cost(used))
+
+    def headers(self) -> dict[str, str]:
+        """OpenAI's x-ratelimit headers, as of the last call."""
+        return headers(self._accounts, self._left) if self._left else {}
+
+    async def _ask(self, request: RequestId, used: Used, ends: float) -> Refusal | None:
+        """Why it isn't admitted. Raises: StoreDown."""
+        self._request = request
+        ledger = self._ledger
+        # For a moment after Redis was away, live processes have no lease.
+        leases = ledger.keys.api(ApiId("")) if ledger.wire.is_steady() else ""
+        command = self._command(ADMIT, request, self._cost(used), round(ends * 1000), leases)
+        try:
+            (reply,) = await ledger.wire.execute([command])
+        except BaseException:  # Redis may have admitted it all the same
+            self._request = None
+            ledger.settle_later(request, self._command(SETTLE, request, NOTHING, 1, 1))
+            raise
+        self._take(reply)
+        if not reply[1]:
+            self._admitted = True
+            return None
+        self._request = None
+        found: list[tuple[int, Kind]] = [(int(i), kind.decode()) for i, kind in reply[1]]
+        return refusal(self._accounts, self._left, found, clock.now())
+
+    def _command(self, script: str, request: RequestId, total: Cost, fourth: object, fifth: object) -> tuple[Any, ...]:
+        seat = f"{self._ledger.api}|{request}"
+        return self._ledger.command(script, request, self._accounts, *total, seat, fourth, fifth)
+
+    def _cost(self, used: Used) -> Cost:
+        return cost(used, price_of(self._ledger.directory.registry.prices, used))
+
+    def _take(self, reply: Any) -> None:
+        self._left = [Left(float(r), float(t), int(running), float(spent)) for r, t, running, spent in reply[0]]
+
+
+@asynccontextmanager
+async def returned(charge: Charge | None) -> AsyncIterator[None]:
+    """Gives back what was charged for a request that could not be kept, if this raises."""
+    try:
+        yield
+    except BaseException:
+        if charge is not None:  # Redis may have it all the same, and then it is made
+            await charge.settle(None, cut=True)
+        raise
+
+
+class StageCharge(Charge):
+    """Of a stage of a pipeline, which is part of a request: that is admitted and settled as a whole."""
+
+    def __init__(self, whole: Charge) -> None:
+        super().__init__(whole._ledger, ())  # noqa: SLF001 (its own class)
+        self._whole = whole
+
+    async def admit(self, request: RequestId, used: Used, ends: float) -> None:
+        """It was, with the first stage."""
+
+    async def settle(self, used: Used | None, *, cut: bool = False) -> None:  # noqa: ARG002 (the whole may be)
+        if used is not None:
+            self._whole.add(used)
+
+    def headers(self) -> dict[str, str]:
+        return self._whole.headers()

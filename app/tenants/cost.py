@@ -1,0 +1,44 @@
+"""What a request costs. Pure."""
+
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from app.tenants.records import Price
+
+_PER = 1_000_000  # tokens that a price is for
+_FREE = Price()
+
+
+class Used(Struct, frozen=True):
+    """What one request took of a model."""
+
+    model: str
+    prompt: int = 0  # tokens, with the cached ones
+    cached: int = 0
+    completion: int = 0
+    pictures: int = 0
+    parent: str | None = None  # the model that it is an adapter for, whose price it has without one of its own
+
+
+class Cost(NamedTuple):
+    tokens: int = 0  # of prompts and answers
+    money: float = 0.0
+
+    def plus(self, other: "Cost") -> "Cost":
+        return Cost(self.tokens + other.tokens, self.money + other.money)
+
+
+NOTHING = Cost()
+
+
+def price_of(prices: dict[str, Price], used: Used) -> Price:
+    """A model without a price costs nothing."""
+    return prices.get(used.model) or prices.get(used.parent or "") or _FREE
+
+
+def cost(used: Used, price: Price) -> Cost:
+    cached = min(used.cached, used.prompt)  # of a prompt that was computed twice, the cached tokens may be more
+    of_cached = price.input if price.cached_input is None else price.cached_input
+    tokens = (used.prompt - cached) * price.input + cached * of_cached + used.completion * price.output
+    return Cost(used.prompt + used.completion, tokens / _PER + used.pictures * price.image)

@@ -1,0 +1,66 @@
+"""The API keys, tenants and prices that Redis keeps, in a process's memory."""
+
+import asyncio
+from typing import Any
+
+from app.errors import StoreDown
+from app.ids import KeyId, TenantId
+from app.keys import Keys
+from app.store import Wire
+from app.telemetry import logger
+from app.tenants.limits import together
+from app.tenants.records import UNLIMITED, ApiKey, Client, Limits, Tenant
+from app.tenants.registry import Registry, read_commands, registry_of
+
+log = logger(__name__)
+
+_EVERY_S = 1.0
+PREFIX = 8  # bytes of a digest
+
+
+class Directory:
+    def __init__(self, wire: Wire, keys: Keys) -> None:
+        self._wire, self._keys = wire, keys
+        self.registry = Registry()
+        # By the first bytes of the digest. The time of a look-up can reveal only those; the rest is compared in
+        # constant time.
+        self._known: dict[bytes, tuple[ApiKey, Client]] = {}
+        self._clients: dict[KeyId, Client] = {}
+        self._replies: list[Any] = []
+        self.loaded = asyncio.Event()
+
+    async def run(self) -> None:
+        """Keeps up with Redis until cancelled. While Redis is away, what was known stays known."""
+        while True:
+            try:
+                await self.refresh()
+            except StoreDown as exc:
+                log.warning("keys_not_read", error=exc.message)
+            except Exception:
+                log.exception("keys_not_read")
+            await asyncio.sleep(_EVERY_S)
+
+    async def refresh(self) -> None:
+        """Raises: StoreDown."""
+        replies = await self._wire.execute(read_commands(self._keys))
+        if replies != self._replies:
+            self.registry, self._replies = registry_of(replies), replies
+            known = [(key, self._client(key)) for key in self.registry.keys.values()]
+            self._known = {key.digest[:PREFIX]: (key, client) for key, client in known}
+            self._clients = {client.key: client for _, client in known}
+        self.loaded.set()
+
+    def knows(self, key: KeyId) -> bool:
+        """Whether there is such a key; it may have been revoked."""
+        return key in self._clients
+
+    def client_of(self, tenant: TenantId, key: KeyId) -> Client:
+        """Whose a request is that came before: its limits are those of today, and a revoked key has none."""
+        return self._clients.get(key) or self._made(tenant, key)
+
+    def _client(self, key: ApiKey) -> Client:
+        return self._made(key.tenant, key.owner, key.name, key.limits)
+
+    def _made(self, tenant: TenantId, key: KeyId, name: str = "", own: Limits = UNLIMITED) -> Client:
+        found = self.registry.tenants.get(tenant) or Tenant(tenant)
+        return Client(found, key, name, own, together(found.limits, own))

@@ -1,0 +1,111 @@
+"""What requests cost, in Redis: an account for each key and each tenant, over all processes."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from app.errors import StoreDown
+from app.ids import ApiId, RequestId
+from app.keys import Keys
+from app.store import Command, Wire, clock
+from app.telemetry import logger
+from app.tenants.accounts import Account, Left, period
+from app.tenants.directory import Directory
+
+log = logger(__name__)
+
+_RETRY_S = 1.0
+_MOST = 10_000  # requests that wait to be settled while Redis is away
+_AT_ONCE = 100
+
+
+class Ledger:
+    """Of one process. Its calls may be repeated: none counts twice."""
+
+    def __init__(self, wire: Wire, keys: Keys, api: ApiId, directory: Directory) -> None:
+        self.wire, self.keys, self.api, self.directory = wire, keys, api, directory
+        self.unsettled: dict[RequestId, Command] = {}  # Redis hasn't confirmed them
+
+    async def run(self) -> None:
+        """Settles what could not be settled, until cancelled."""
+        while True:
+            await asyncio.sleep(_RETRY_S)
+            try:
+                await self.settle_rest()
+            except StoreDown:
+                pass
+            except Exception:
+                log.exception("requests_not_settled")
+
+    async def settle_rest(self) -> None:
+        """Raises: StoreDown."""
+        while waiting := list(self.unsettled.items())[:_AT_ONCE]:
+            await self.wire.execute([command for _, command in waiting])
+            for request, command in waiting:
+                self._settled(request, command)
+
+    async def settle(self, request: RequestId, command: Command) -> Any:
+        """The script's reply; None if Redis is away: then it is settled later."""
+        self.settle_later(request, command)  # first: this may be cancelled
+        try:
+            (reply,) = await self.wire.execute([command])
+        except StoreDown as exc:
+            log.warning("request_settled_later", request=request, error=exc.message)
+            return None
+        self._settled(request, command)
+        return reply
+
+    def settle_later(self, request: RequestId, command: Command) -> None:
+        self.unsettled[request] = command
+        if len(self.unsettled) > _MOST:
+            self.unsettled.pop(lost := next(iter(self.unsettled)))
+            log.error("request_never_settled", request=lost)
+
+    def _settled(self, request: RequestId, command: Command) -> None:
+        if self.unsettled.get(request) is command:
+            del self.unsettled[request]
+
+    def command(self, script: str, request: RequestId, accounts: Sequence[Account], *args: object) -> Command:
+        """`args`: the script's first five. Those of accounts are behind them."""
+        keys, now = [self.keys.charged(request)], clock.now()
+        limits: list[object] = []
+        for one in accounts:
+            keys += self.keys.spent(one.rates), self.keys.budget(one.name), self.keys.running(one.name)
+            limits += one.requests, one.tokens, one.spared, one.parallel, *_budget(one, now)
+        return ("EVAL", script, len(keys), *keys, *args, *limits)
+
+
+async def spent(wire: Wire, keys: Keys, accounts: Sequence[Account]) -> list[Left]:
+    """What each account has left now, how many requests it runs, and what it has spent. Raises: StoreDown."""
+    now = clock.now()
+    questions: list[Command] = []
+    for one in accounts:
+        questions += (
+            ("HMGET", keys.spent(one.rates), "requests", "tokens", "at"),
+            ("ZCOUNT", keys.running(one.name), now * 1000, "+inf"),
+            ("HMGET", keys.budget(one.name), "kind", "from", "spent"),
+        )
+    replies = await wire.execute(questions)
+    return [_read(one, replies[3 * i : 3 * i + 3], now) for i, one in enumerate(accounts)]
+
+
+def _read(account: Account, replies: Sequence[Any], now: float) -> Left:
+    """As the scripts do."""
+    (*rates, at), running, (kind, begins, has_spent) = replies
+    passed_min = max(0.0, now * 1000 - float(at or math.inf)) / 60_000
+    requests, tokens = (
+        min(limit, (limit if had is None else float(had)) + passed_min * limit)
+        for limit, had in zip((account.requests, account.tokens), rates, strict=True)
+    )
+    _, wanted, period_began, _ = _budget(account, now)
+    is_current = kind is not None and kind.decode() == wanted and float(begins) >= period_began
+    return Left(requests, tokens, running if account.parallel else 0, float(has_spent) if is_current else 0.0)
+
+
+def _budget(account: Account, now: float) -> tuple[float | str, str, int, int]:
+    """As the scripts take it."""
+    if (budget := account.budget) is None:
+        return "", "", 0, 0
+    begins, ends = period(budget.per, now)
+    return budget.amount, f"{budget.unit}/{budget.per}", round(begins * 1000), round(ends * 1000)

@@ -1,0 +1,401 @@
+"""What requests are charged, over a real Redis: accounts of keys and tenants that all processes share."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from app.errors import BudgetUsed, RateLimited, StoreDown
+from app.ids import ApiId, KeyId, RequestId, TenantId, new_request_id
+from app.keys import Keys
+from app.store import Wire, async_client, clock
+from app.tenants.accounts import of_key, of_tenant
+from app.tenants.charge import Charge
+from app.tenants.cost import Used
+from app.tenants.directory import Directory
+from app.tenants.ledger import Ledger, spent
+from app.tenants.records import Budget, Client, Limits, Price, Tenant
+from tests.stack import free_port
+
+pytestmark = pytest.mark.both_servers
+
+KEYS = Keys("ledger")
+ONE, TWO = ApiId("aaaaaaaa"), ApiId("bbbbbbbb")  # API replicas
+MODEL = "m"
+
+
+def client(key: Limits = Limits(), team: Limits = Limits(), name: str = "alice", of: str = "red") -> Client:  # noqa: B008 (frozen)
+    return Client(Tenant(TenantId(of), limits=team), KeyId(name), name, key)
+
+
+def ledger(wire: Wire, api: ApiId = ONE, prices: dict[str, Price] | None = None) -> Ledger:
+    directory = Directory(wire, KEYS)
+    directory.prices = prices or {}
+    return Ledger(wire, KEYS, api, directory)
+
+
+class Asked:
+    """A request of a client."""
+
+    def __init__(self, book: Ledger, of: Client, *, outlives: bool = False, id_: RequestId | None = None) -> None:
+        made = Charge.of(book, of, outlives=outlives)
+        assert made is not None
+        self.charge, self.id = made, id_ or new_request_id("cmpl-", book.api)
+
+    async def begin(self, prompt: int = 1, ends_in_s: float = 60, **used: Any) -> "Asked":
+        await self.charge.admit(self.id, Used(MODEL, prompt, **used), clock.now() + ends_in_s)
+        return self
+
+    async def end(self, prompt: int = 1, completion: int = 0, *, cut: bool = False, **used: Any) -> None:
+        await self.charge.settle(Used(MODEL, prompt, completion=completion, **used), cut=cut)
+
+
+async def admitted(book: Ledger, of: Client, prompt: int = 1, **used: Any) -> bool:
+    try:
+        await Asked(book, of).begin(prompt, **used)
+    except (RateLimited, BudgetUsed):
+        return False
+    return True
+
+
+def limited(rpm: int | None = None, tpm: int | None = None, **others: Any) -> Limits:
+    return Limits(requests_per_min=rpm, tokens_per_min=tpm, **others)
+
+
+def tokens_a_day(amount: float) -> Limits:
+    return Limits(budget=Budget(amount, "tokens", "day"))
+
+
+async def of_budget(redis: "Redis", account: str) -> float:
+    return float(await redis.hget(KEYS.budget(account), "spent") or "nan")
+
+
+async def test_no_more_requests_are_admitted_than_the_limit_says_however_many_come_at_once(
+    redis: "Redis", wire: Wire
+) -> None:
+    """Over all replicas: here, two connections."""
+    other = Wire(redis)
+    results = await asyncio.gather(*(admitted(ledger(w), client(limited(rpm=7))) for w in (wire, other) * 20))
+    other.close()
+    assert sum(results) == 7
+
+
+async def test_keys_of_a_tenant_share_its_limits_and_each_has_its_own(redis: "Redis", wire: Wire) -> None:
+    """The other tenant's are others."""
+    book, team = ledger(wire), limited(rpm=3)
+    assert await admitted(book, client(limited(rpm=1), team))
+    assert not await admitted(book, client(limited(rpm=1), team))
+    assert await admitted(book, client(limited(rpm=9), team, "bob"))
+    assert await admitted(book, client(team=team, name="carol"))
+    assert not await admitted(book, client(limited(rpm=9), team, "bob"))
+    assert await admitted(book, client(limited(rpm=9), team, "dave", "blue"))
+
+
+async def test_who_is_refused_by_one_limit_is_charged_nothing_by_any(redis: "Redis", wire: Wire) -> None:
+    """Of key and tenant, all or none."""
+    team = limited(rpm=1000, tpm=1000, budget=Budget(1e6), parallel=9)
+    one = client(limited(rpm=1), team)
+    book = ledger(wire)
+    assert await admitted(book, one, 10)
+    accounts = [of_key(one), of_tenant(one.tenant)]
+    before = await spent(wire, KEYS, accounts)
+    for _ in range(5):
+        assert not await admitted(book, one, 10)
+    after = await spent(wire, KEYS, accounts)
+    assert (after[1].spent, after[1].running) == (before[1].spent, before[1].running) == (10, 1)
+    assert after[1].requests >= before[1].requests
+    assert after[1].tokens >= before[1].tokens
+
+
+async def test_a_refusal_says_whose_limit_is_used_up_and_when_there_is_more(redis: "Redis", wire: Wire) -> None:
+    """In OpenAI's words: type, code, Retry-After and the x-ratelimit headers."""
+    book = ledger(wire)
+    for one, owner in ((client(limited(rpm=2)), "This API key"), (client(team=limited(rpm=2)), "The tenant 'red'")):
+        assert await admitted(book, one)
+        assert await admitted(book, one)
+        with pytest.raises(RateLimited, match=rf"^{owner} has used up its 2 requests a minute. Try again at 20") as no:
+            await Asked(book, one).begin()
+        error = no.value
+        assert (error.status, error.type, error.code) == (429, "requests", "rate_limit_exceeded")
+        assert error.retry_after_s in (29, 30)
+        assert error.headers["x-ratelimit-limit-requests"] == "2"
+        assert error.headers["x-ratelimit-remaining-requests"] == "0"
+        assert 58 < float(error.headers["x-ratelimit-reset-requests"].removesuffix("s")) <= 60
+        assert not [name for name in error.headers if name.endswith("tokens")]
+
+
+async def test_headers_tell_of_the_tighter_limit(redis: "Redis", wire: Wire) -> None:
+    """Of key and tenant, for clients that pace themselves."""
+    one = await Asked(ledger(wire), client(limited(rpm=10, tpm=5000), limited(rpm=20, tpm=1000))).begin(40)
+    headers = one.charge.headers()
+    assert headers["x-ratelimit-limit-requests"] == "10"
+    assert headers["x-ratelimit-remaining-requests"] == "9"
+    assert headers["x-ratelimit-limit-tokens"] == "1000"
+    assert headers["x-ratelimit-remaining-tokens"] == "960"
+    assert headers["x-ratelimit-reset-tokens"] == "2.400s"
+
+
+async def test_a_bucket_fills_evenly(redis: "Redis", wire: Wire) -> None:
+    """600 a minute are one each 100 ms."""
+    book, one = ledger(wire), client(limited(rpm=600))
+    assert sum([await admitted(book, one) for _ in range(700)]) < 700
+    await asyncio.sleep(0.35)
+    assert 3 <= sum([await admitted(book, one) for _ in range(20)]) < 20
+
+
+async def test_tokens_may_make_a_debt_that_later_requests_wait_for(redis: "Redis", wire: Wire) -> None:
+    """How long an answer gets is known when it has been given."""
+    book, one = ledger(wire), client(limited(tpm=600))
+    first = await Asked(book, one).begin(100)
+    await first.end(100, 700)
+    with pytest.raises(RateLimited, match="600 tokens a minute") as refused:
+        await Asked(book, one).begin()
+    assert refused.value.type == "tokens"
+    assert refused.value.retry_after_s in (20, 21)  # 201 tokens at 10 a second
+    assert refused.value.headers["x-ratelimit-remaining-tokens"] == "0"
+
+
+async def test_a_prompt_over_the_limit_is_admitted_when_nothing_is_owed(redis: "Redis", wire: Wire) -> None:
+    """Or it never would be."""
+    book, one = ledger(wire), client(limited(tpm=100))
+    assert await admitted(book, one, 5000)
+    assert not await admitted(book, one, 1)
+
+
+async def test_an_account_is_gone_when_it_would_be_full(redis: "Redis", wire: Wire) -> None:
+    """Keys that are not used leave nothing behind."""
+    first = await Asked(ledger(wire), client(limited(rpm=60))).begin()
+    assert 900 < await redis.pttl(KEYS.spent("alice")) <= 1001
+    await first.end()
+    second = await Asked(ledger(wire), client(limited(rpm=60, tpm=60))).begin(0)
+    await second.end(0, 120)
+    assert 119_000 < await redis.pttl(KEYS.spent("alice")) <= 120_001
+    assert await redis.keys("*charged*") == []
+
+
+async def test_a_budget_is_of_prompts_and_answers_and_refuses_until_its_period_ends(redis: "Redis", wire: Wire) -> None:
+    """As OpenAI's, insufficient_quota; and it says when the next begins."""
+    book, one = ledger(wire), client(team=tokens_a_day(100))
+    first = await Asked(book, one).begin(30)
+    assert await of_budget(redis, "tenant/red") == 30
+    await first.end(30, 25)
+    assert await of_budget(redis, "tenant/red") == 55
+    second = await Asked(book, one).begin(45)
+    await second.end(45, 1)
+    with pytest.raises(BudgetUsed) as refused:
+        await Asked(book, one).begin(0)
+    error = refused.value
+    assert (error.status, error.type, error.code) == (429, "insufficient_quota", "insufficient_quota")
+    assert error.message.startswith(
+        "The tenant 'red' has spent 101 of its budget of 100 tokens a day. The next day begins"
+    )
+    assert error.message.endswith("T00:00:00Z.")
+    assert error.retry_after_s is not None
+    assert 0 < error.retry_after_s <= 86_400
+    assert await redis.pttl(KEYS.budget("tenant/red")) <= 86_400_000
+
+
+async def test_money_is_of_cached_and_uncached_tokens_of_answers_and_of_pictures(redis: "Redis", wire: Wire) -> None:
+    """By the model's price for a million tokens. The prompt is charged as if nothing were cached, and corrected."""
+    prices = {MODEL: Price(2.0, 0.5, 8.0, 0.04)}
+    book, one = ledger(wire, prices=prices), client(Limits(budget=Budget(1.0, "money", "month")))
+    first = await Asked(book, one).begin(1000)
+    assert await of_budget(redis, "alice") == pytest.approx(0.002)
+    await first.end(1000, 100, cached=600)
+    assert await of_budget(redis, "alice") == pytest.approx(400 * 2e-6 + 600 * 0.5e-6 + 100 * 8e-6)
+    painted = await Asked(book, one).begin(0, pictures=3)
+    assert await of_budget(redis, "alice") == pytest.approx(0.0019 + 0.12)
+    await painted.end(0, pictures=2)
+    assert await of_budget(redis, "alice") == pytest.approx(0.0019 + 0.08)
+    free = Asked(book, one)
+    await free.charge.admit(free.id, Used("unpriced", 10**9), clock.now() + 60)
+    assert await of_budget(redis, "alice") == pytest.approx(0.0019 + 0.08)
+    await Asked(book, one).begin(10**6)
+    with pytest.raises(BudgetUsed, match=r"key has spent 2\.0819 of its budget of 1 in money a month"):
+        await Asked(book, one).begin()
+
+
+async def test_a_budget_of_another_unit_or_period_begins_anew(redis: "Redis", wire: Wire) -> None:
+    """Its amount may change, and what is spent stays."""
+    book = ledger(wire)
+    assert await admitted(book, client(tokens_a_day(10)), 10)
+    assert not await admitted(book, client(tokens_a_day(10)), 1)
+    assert await admitted(book, client(tokens_a_day(11)), 1)
+    assert await admitted(book, client(Limits(budget=Budget(5, "tokens", "week"))), 5)
+    assert await of_budget(redis, "alice") == 5
+
+
+async def test_a_new_period_begins_at_zero(redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a process whose clock is behind charges to the period that has begun."""
+    book, one, now = ledger(wire), client(tokens_a_day(10)), clock.now()
+    running = await Asked(book, one).begin(8)
+    monkeypatch.setattr("app.tenants.ledger.clock.now", lambda: now + 86_400)
+    assert await admitted(book, one, 4)
+    assert await of_budget(redis, "alice") == 4
+    monkeypatch.undo()
+    await running.end(8, 2)
+    assert await of_budget(redis, "alice") == 6
+
+
+async def test_what_is_said_twice_counts_once(redis: "Redis", wire: Wire) -> None:
+    """After a broken connection nobody knows whether Redis has executed a command, so it is sent again."""
+    real, book = wire.execute, ledger(wire)
+    one = client(limited(rpm=10, parallel=5), limited(tpm=1000, budget=Budget(1000)))
+
+    async def twice(commands: Any) -> Any:
+        await real(commands)
+        return await real(commands)
+
+    wire.execute = twice  # type: ignore[method-assign]
+    asked = await Asked(book, one).begin(100)
+    accounts = [of_key(one), of_tenant(one.tenant)]
+    (key, team) = await spent(wire, KEYS, accounts)
+    assert 9 <= key.requests < 9.5
+    assert (key.running, team.spent) == (1, 100)
+    await asked.end(100, 50)
+    (key, team) = await spent(wire, KEYS, accounts)
+    assert (key.running, team.spent) == (0, 150)
+    assert 850 <= team.tokens < 900
+
+
+async def test_what_no_worker_had_costs_nothing_but_the_request(redis: "Redis", wire: Wire) -> None:
+    """Every worker is full, for example."""
+    book, one = ledger(wire), client(limited(rpm=10, tpm=1000, budget=Budget(1000), parallel=1))
+    asked = await Asked(book, one).begin(600)
+    await asked.charge.settle(None)
+    (left,) = await spent(wire, KEYS, [of_key(one)])
+    assert (left.tokens, left.spent, left.running) == (1000, 0, 0)
+    assert left.requests < 9.5
+
+
+async def test_no_more_run_at_once_than_may_and_an_end_makes_room(redis: "Redis", wire: Wire) -> None:
+    """Over all replicas."""
+    other = Wire(redis)
+    books, one = (ledger(wire), ledger(other, TWO)), client(team=Limits(parallel=3))
+    await redis.set(KEYS.api(ONE), "1")
+    await redis.set(KEYS.api(TWO), "1")
+    running = [await Asked(books[i % 2], one).begin() for i in range(3)]
+    for book in books:
+        with pytest.raises(RateLimited, match="The tenant 'red' may have 3 requests at once") as refused:
+            await Asked(book, one).begin()
+        assert (refused.value.code, refused.value.retry_after_s) == ("rate_limit_exceeded", 1)
+    await running[0].end()
+    assert await admitted(books[1], one)
+    assert not await admitted(books[0], one)
+    other.close()
+
+
+async def test_places_of_a_dead_replica_are_free_and_those_of_a_living_one_are_not(redis: "Redis", wire: Wire) -> None:
+    """Also those of a request whose deadline is over."""
+    other = Wire(redis)
+    here, there, one = ledger(wire), ledger(other, TWO), client(Limits(parallel=2))
+    for api in (ONE, TWO):
+        await redis.set(KEYS.api(api), "1")
+    await Asked(here, one).begin()
+    await Asked(there, one).begin()
+    assert not await admitted(here, one)
+    await redis.delete(KEYS.api(TWO))
+    assert await admitted(here, one)
+    assert not await admitted(here, one)
+    late = client(Limits(parallel=1), name="late")
+    await Asked(here, late).begin(ends_in_s=-61)
+    assert await admitted(here, late)
+    other.close()
+
+
+async def test_just_after_redis_was_away_a_missing_lease_frees_no_place(redis: "Redis", wire: Wire) -> None:
+    """All leases have expired by then, of those who live as well."""
+    there, one = ledger(wire, TWO), client(Limits(parallel=1))
+    await Asked(there, one).begin()
+    unsteady = Wire(redis, steady_after_s=60)
+    await unsteady.execute([("PING",)])
+    unsteady.close()
+    await unsteady.execute([("PING",)])  # it has connected again
+    assert not await admitted(ledger(unsteady), one)
+    assert await admitted(ledger(wire), one)
+    unsteady.close()
+
+
+async def test_an_adopted_answer_is_charged_once_and_has_its_place(redis: "Redis", wire: Wire) -> None:
+    """Whether its first replica ended it, for another one, or was killed."""
+    for told in (True, False):
+        await redis.flushall()
+        await redis.set(KEYS.api(TWO), "1")
+        one = client(limited(rpm=10, parallel=1, budget=Budget(1000)))
+        first = await Asked(ledger(wire), one, outlives=True).begin(100)
+        if told:
+            await first.end(100, 20, cut=True)
+            assert await of_budget(redis, "alice") == 120
+        second = Asked(ledger(wire, TWO), one, outlives=True, id_=first.id)
+        await second.charge.adopt(first.id)
+        assert not await admitted(ledger(wire, TWO), one), "its place is taken"
+        await second.end(100, 60)
+        (left,) = await spent(wire, KEYS, [of_key(one)])
+        assert (left.spent, left.running) == (160, 0)
+        assert 9 <= left.requests < 9.9
+        assert await admitted(ledger(wire, TWO), one)
+        assert await redis.keys("*charged:" + first.id) == []
+
+
+async def test_an_answer_that_has_ended_is_not_charged_again_by_who_adopts_it(redis: "Redis", wire: Wire) -> None:
+    """Its replica may die after it was settled, and before its end is in the log."""
+    one = client(tokens_a_day(1000))
+    first = await Asked(ledger(wire), one, outlives=True).begin(100)
+    await first.end(100, 20)
+    second = Asked(ledger(wire, TWO), one, outlives=True, id_=first.id)
+    await second.charge.adopt(first.id)
+    await second.end(100, 20)
+    assert await of_budget(redis, "alice") == 120
+
+
+async def test_what_ends_while_redis_is_away_is_settled_when_it_is_back(redis: "Redis", wire: Wire) -> None:
+    """Once, and nobody waits for it."""
+    away = Wire(async_client(f"redis://127.0.0.1:{free_port()}/0"))
+    book, one = ledger(wire), client(limited(parallel=1, budget=Budget(1000)))
+    asked = await Asked(book, one).begin(100)
+    book.wire = away
+    await asked.end(100, 50)
+    assert await of_budget(redis, "alice") == 100
+    with pytest.raises(StoreDown):
+        await book.settle_rest()
+    assert list(book.unsettled) == [asked.id]
+    book.wire = wire
+    for _ in range(2):
+        await book.settle_rest()
+        assert await of_budget(redis, "alice") == 150
+    assert book.unsettled == {}
+    assert await admitted(book, one)
+
+
+async def test_what_redis_may_have_admitted_is_given_back(redis: "Redis", wire: Wire) -> None:
+    """Its answer was lost with the connection, so the request is refused."""
+    book, one, real = ledger(wire), client(limited(rpm=5, tpm=100, parallel=1, budget=Budget(1000))), wire.execute
+
+    async def lost(commands: Any) -> Any:
+        await real(commands)
+        raise StoreDown
+
+    wire.execute = lost  # type: ignore[method-assign]
+    with pytest.raises(StoreDown):
+        await Asked(book, one).begin(100)
+    wire.execute = real  # type: ignore[method-assign]
+    await book.settle_rest()
+    (left,) = await spent(wire, KEYS, [of_key(one)])
+    assert (left.requests, left.tokens, left.spent, left.running) == (5, 100, 0, 0)
+
+
+async def test_the_list_of_what_is_to_be_settled_is_bounded(
+    redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While Redis is away for days, say."""
+    monkeypatch.setattr("app.tenants.ledger._MOST", 3)
+    book = ledger(wire)
+    for i in range(5):
+        book.settle_later(RequestId(f"r{i}"), ("PING",))
+    assert list(book.unsettled) == ["r2", "r3", "r4"]
+
+
+async def test_a_client_without_limits_has_nothing_to_charge(redis: "Redis", wire: Wire) -> None:
+    """So it costs no call."""
+    assert Charge.of(ledger(wire), client(Limits(models=["m"], file_quota=7, batch_requests_per_min=3))) is None

@@ -1,0 +1,166 @@
+"""Limits and costs, as properties of pure functions."""
+
+from datetime import UTC, datetime, timedelta
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.ids import KeyId, TenantId
+from app.tenants.accounts import (
+    Account,
+    Kind,
+    Left,
+    headers,
+    iso,
+    of_line,
+    online,
+    period,
+    refusal,
+    retry_after_s,
+    words,
+)
+from app.tenants.cost import Cost, Used, cost, price_of
+from app.tenants.records import Budget, Client, Limits, Period, Price, Rate, Tenant
+
+pytestmark = pytest.mark.unit
+
+TIMES = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)).map(lambda at: at.replace(tzinfo=UTC))  # noqa: DTZ001
+PERS: list[Period] = list(get_args(Period.__value__ if hasattr(Period, "__value__") else Period))
+TOKENS = st.integers(0, 10**6)
+MONEY = st.floats(0, 1000)
+PRICES = st.builds(Price, MONEY, st.none() | MONEY, MONEY, MONEY)
+NOW = datetime(2026, 7, 15, 12, tzinfo=UTC).timestamp()
+
+
+@given(TIMES, st.sampled_from(PERS))
+def test_a_moment_is_in_one_period_which_the_next_one_follows(at: datetime, per: Period) -> None:
+    """All moments of a period have the same one."""
+    now = at.timestamp()
+    begins, ends = period(per, now)
+    assert begins <= now < ends
+    assert period(per, begins) == period(per, ends - 0.001) == (begins, ends)
+    assert period(per, ends)[0] == ends
+    assert period(per, begins - 0.001)[1] == begins
+
+
+@given(TIMES)
+def test_periods_are_days_weeks_from_monday_and_calendar_months_of_utc(at: datetime) -> None:
+    """At midnight."""
+    (day, next_day), (week, next_week), (month, next_month) = (
+        (datetime.fromtimestamp(a, UTC), datetime.fromtimestamp(b, UTC))
+        for a, b in (period(per, at.timestamp()) for per in ("day", "week", "month"))
+    )
+    assert all(one.time() == datetime.min.time() for one in (day, week, month))
+    assert (day.date(), next_day - day) == (at.date(), timedelta(days=1))
+    assert (week.weekday(), next_week - week) == (0, timedelta(days=7))
+    assert (month.day, month.month, next_month.day) == (1, at.month, 1)
+    assert next_month.month == at.month % 12 + 1
+
+
+@given(PRICES, TOKENS, TOKENS, TOKENS, st.integers(0, 9))
+def test_a_cost_is_linear_and_of_each_token_once(
+    price: Price, prompt: int, cached: int, completion: int, pictures: int
+) -> None:
+    """A token is cached or not. All tokens count in a budget of tokens."""
+    used = Used("m", prompt, cached, completion, pictures)
+    hit = min(prompt, cached)
+    of_hit = price.input if price.cached_input is None else price.cached_input
+    money = ((prompt - hit) * price.input + hit * of_hit + completion * price.output) / 1e6 + pictures * price.image
+    assert cost(used, price) == Cost(prompt + completion, pytest.approx(money))
+    assert cost(used, Price()).money == 0
+
+
+def test_an_adapter_without_a_price_has_that_of_its_model() -> None:
+    base, own = Price(1.0), Price(2.0)
+    assert price_of({"m": base}, Used("sql", parent="m")) == base
+    assert price_of({"m": base, "sql": own}, Used("sql", parent="m")) == own
+    assert price_of({"m": base}, Used("other")) == Price()
+
+
+def client(key: Limits = Limits(), team: Limits = Limits()) -> Client:  # noqa: B008 (frozen)
+    return Client(Tenant(TenantId("red"), limits=team), KeyId("key_1"), "alice", key)
+
+
+@given(st.data())
+def test_who_has_no_limits_has_no_accounts(data: st.DataObject) -> None:
+    """And so costs no call."""
+    each = st.builds(
+        Limits,
+        requests_per_min=st.none() | st.just(5),
+        tokens_per_min=st.none() | st.just(5),
+        parallel=st.none() | st.just(5),
+        budget=st.none() | st.just(Budget(5)),
+        file_quota=st.none() | st.just(5),
+    )
+    key, team = data.draw(each), data.draw(each)
+    wanted = [any((one.requests_per_min, one.tokens_per_min, one.parallel, one.budget)) for one in (key, team)]
+    assert [account.name for account in online(client(key, team))] == [
+        name for name, has in zip(("key_1", "tenant/red"), wanted, strict=True) if has
+    ]
+
+
+def test_lines_share_rates_and_leave_half_or_have_rates_of_their_own_and_budgets_are_common() -> None:
+    """Of the key as of the tenant."""
+    budget = Budget(7)
+    shared = Limits(requests_per_min=4, tokens_per_min=9, parallel=2, budget=budget)
+    own = Limits(requests_per_min=4, batch_tokens_per_min=3, budget=budget)
+    key, team = of_line(client(shared, own))
+    assert (key.name, key.rates, key.requests, key.tokens, key.spared) == ("key_1", "key_1", 4, 9, 0.5)
+    assert (team.rates, team.requests, team.tokens, team.spared) == ("tenant/red:batch", 0, 3, 0.0)
+    assert (key.budget, team.budget, key.parallel) == (budget, budget, 0)
+    assert team.name == "tenant/red"
+    (revoked,) = of_line(client(), Rate("key_1:batch", 5, 6, 0.5))
+    assert (revoked.rates, revoked.requests, revoked.tokens, revoked.spared) == ("key_1:batch", 5, 6, 0.5)
+    assert of_line(Client(Tenant(TenantId("default"), limits=shared))) == (), "where keys are not required"
+
+
+ACCOUNTS = st.builds(
+    Account, st.just("This API key"), st.just("a"), st.just("a"), st.integers(1, 99), st.integers(1, 99),
+    st.sampled_from([0.0, 0.5]), st.integers(1, 9), st.builds(Budget, MONEY, st.just("tokens"), st.sampled_from(PERS)),
+)  # fmt: skip
+LEFTS = st.builds(Left, st.floats(-1000, 0), st.floats(-1000, 0), st.integers(0, 9), MONEY)
+KINDS: list[Kind] = ["requests", "tokens", "parallel", "budget"]
+
+
+@given(st.lists(st.tuples(ACCOUNTS, LEFTS), min_size=2, max_size=2), st.data())
+def test_a_refusal_names_the_limit_that_lasts_longest(both: list[tuple[Account, Left]], data: st.DataObject) -> None:
+    """When it ends, none of the others refuses any more."""
+    accounts, left = [one for one, _ in both], [has for _, has in both]
+    refused = data.draw(st.lists(st.tuples(st.integers(0, 1), st.sampled_from(KINDS)), min_size=1, unique=True))
+    found = refusal(accounts, left, refused, NOW)
+    alone = [refusal(accounts, left, [one], NOW) for one in refused]
+    assert found in alone
+    assert all(one.ends <= found.ends for one in alone)
+    assert retry_after_s(found, NOW) >= max(1, found.ends - NOW)
+    if found.kind in ("requests", "tokens"):
+        limit = getattr(found.account, found.kind)
+        filled = getattr(found.left, found.kind) + (found.ends - NOW) * limit / 60
+        assert filled == pytest.approx(max(1, limit * found.account.spared))
+        assert iso(found.ends) in words(found)
+    if found.kind == "budget":
+        assert found.account.budget is not None
+        assert words(found).endswith(f"begins at {iso(period(found.account.budget.per, NOW)[1])}.")
+
+
+def test_a_time_is_never_told_too_early() -> None:
+    assert iso(NOW) == "2026-07-15T12:00:00Z"
+    assert iso(NOW + 0.1) == "2026-07-15T12:00:01Z"
+
+
+def test_words_are_of_one_or_of_many() -> None:
+    one = Account("The tenant 'red'", "a", "a", parallel=1)
+    assert words(refusal([one], [Left()], [(0, "parallel")], NOW)).startswith(
+        "The tenant 'red' may have one request at once"
+    )
+
+
+@given(st.lists(st.tuples(ACCOUNTS, LEFTS), min_size=1, max_size=2))
+def test_headers_are_those_of_who_has_least(both: list[tuple[Account, Left]]) -> None:
+    """And say nothing of limits that there aren't."""
+    said = headers([one for one, _ in both], [has for _, has in both])
+    least = min((has.tokens, one.tokens) for one, has in both)
+    assert said["x-ratelimit-limit-tokens"] == str(least[1])
+    assert said["x-ratelimit-remaining-tokens"] == "0"
+    assert headers([Account("", "a", "a", parallel=3)], [Left()]) == {}

@@ -1,0 +1,43 @@
+"""What one line of a batch is charged: a line beyond the limits of its key and tenant waits, and doesn't fail."""
+
+import asyncio
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from app.dispatch.generation_plan import GenerationPlan
+from app.ids import RequestId
+from app.routing.cost import EXPECTED_ANSWER
+from app.store import clock
+from app.tenants.accounts import Account
+from app.tenants.charge import Charge
+from app.tenants.cost import Used
+from app.tenants.ledger import Ledger
+
+# Between two tries: others draw on the same limits, and these may be changed, so the computed time is an estimate.
+_LEAST_S, _MOST_S = 0.05, 2.0
+
+
+def expected(plan: GenerationPlan) -> int:
+    """Tokens expected of its answer, at most."""
+    return sum(s.n * min(s.max_tokens, EXPECTED_ANSWER) for s in plan.sampling) if plan.generates else 0
+
+
+class LineCharge(Charge):
+    """Of one try. Charges the expected answer at once, and corrects that at its end: hundreds of lines are admitted
+    before the first is answered, and could exceed the limits by hours. A try that no engine had costs nothing.
+    """
+
+    returns = True
+
+    def __init__(self, ledger: Ledger, accounts: Sequence[Account], lock: asyncio.Lock, answer_tokens: int) -> None:
+        """`lock`: shared by all lines in this process with the same accounts; only its holder asks Redis."""
+        super().__init__(ledger, accounts)
+        self._lock, self._expected = lock, answer_tokens
+
+    async def admit(self, request: RequestId, used: Used, ends: float) -> None:
+        """Waits until the limits admit the line. Raises: StoreDown."""
+        used = replace(used, completion=self._expected)
+        async with self._lock:
+            while refused := await self._ask(request, used, ends):  # noqa: ASYNC110 (time makes it true)
+                await asyncio.sleep(min(max(_LEAST_S, refused.ends - clock.now()), _MOST_S))

@@ -1,0 +1,52 @@
+"""The limits of batches' lines, as they are today."""
+
+import asyncio
+from collections.abc import Sequence
+from weakref import WeakValueDictionary
+
+from app.batch.records import BatchOrder
+from app.dispatch.generation_plan import GenerationPlan
+from app.ids import BatchId
+from app.tenants.accounts import Account, Left, of_line
+from app.tenants.ledger import Ledger, spent
+from app.tenants.records import Client
+from workers.batch.line_charge import LineCharge, expected
+
+Accounts = tuple[Account, ...]
+
+
+class LineLimits:
+    """In one batch worker."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger, self._directory = ledger, ledger.directory
+        self._locks = WeakValueDictionary[str, asyncio.Lock]()  # of `LineCharge`, by accounts
+
+    async def known(self) -> None:
+        """Waits until keys and tenants are."""
+        await self._directory.loaded.wait()
+
+    def client(self, order: BatchOrder) -> Client:
+        """Whose batch it is."""
+        return self._directory.client_of(order.tenant, order.key)
+
+    def charge(self, order: BatchOrder, plan: GenerationPlan) -> LineCharge | None:
+        """For one try of a line; None if nothing limits it."""
+        accounts = self._accounts(order)
+        if not accounts:
+            return None
+        lock = self._locks.setdefault(" ".join(one.rates for one in accounts), asyncio.Lock())
+        return LineCharge(self._ledger, accounts, lock, expected(plan))
+
+    async def of(self, orders: Sequence[BatchOrder]) -> dict[BatchId, list[tuple[Account, Left]]]:
+        """What each batch's accounts have. Raises: StoreDown."""
+        accounts = {order.id: self._accounts(order) for order in orders}
+        with_budget = list({one for each in accounts.values() for one in each if one.budget is not None})
+        left = await spent(self._ledger.wire, self._ledger.keys, with_budget) if with_budget else []
+        found = dict(zip(with_budget, left, strict=True))
+        return {id_: [(one, found.get(one, Left())) for one in each] for id_, each in accounts.items()}
+
+    def _accounts(self, order: BatchOrder) -> Accounts:
+        """Where keys are not required, there are none. A revoked key has the limits that the batch began with."""
+        rate = None if self._directory.knows(order.key) else order.rate
+        return of_line(self.client(order), rate)

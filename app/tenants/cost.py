@@ -1,5 +1,6 @@
 """What a request costs. Pure."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -32,7 +33,7 @@ class Cost(NamedTuple):
 NOTHING = Cost()
 
 
-def price_of(prices: dict[str, Price], used: Used) -> Price:
+def price_of(prices: Mapping[str, Price], used: Used) -> Price:
     """A model without a price costs nothing."""
     return prices.get(used.model) or prices.get(used.parent or "") or _FREE
 

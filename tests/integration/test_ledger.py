@@ -16,6 +16,7 @@ from app.tenants.cost import Used
 from app.tenants.directory import Directory
 from app.tenants.ledger import Ledger, spent
 from app.tenants.records import Budget, Client, Limits, Price, Tenant
+from app.tenants.registry import Registry
 from tests.stack import free_port
 
 pytestmark = pytest.mark.both_servers
@@ -31,7 +32,7 @@ def client(key: Limits = Limits(), team: Limits = Limits(), name: str = "alice",
 
 def ledger(wire: Wire, api: ApiId = ONE, prices: dict[str, Price] | None = None) -> Ledger:
     directory = Directory(wire, KEYS)
-    directory.prices = prices or {}
+    directory.registry = Registry(prices=prices or {})
     return Ledger(wire, KEYS, api, directory)
 
 

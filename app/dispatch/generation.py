@@ -69,6 +69,8 @@ class Generation(GenerationBase):
         self._came, self._deadline = came, came + plan.timeout_s
         self._dispatcher, self._client_left, self._charge = dispatcher, client_left, charge
         self._begun, self._failure = begun, ""
+        before = begun.out.values() if begun is not None and plan.generates else ()
+        self._completed_before = sum(len(out.tokens) for out in before)  # now: later ones are added there
         self._in_flight: list[InFlight] = []
         self._entered = False
         self.answer = EventQueue()
@@ -266,8 +268,7 @@ class Generation(GenerationBase):
 
     def _used(self) -> Used | None:
         """By all processes that made the answer. None: no worker had the request."""
-        before = self._begun.out.values() if self._begun is not None and self.plan.generates else ()
-        completion = sum(len(out.tokens) for out in before) + self.completion_tokens
+        completion = self._completed_before + self.completion_tokens
         if self.waits and not completion:
             return None
         pictures = len(self.done) if self.plan.paintings else 0

@@ -37,6 +37,7 @@ XylemError
 ├── AdapterFailed  503   no worker can answer with this LoRA adapter
 ├── StoreDown      503   Redis does not answer
 ├── StorageDown    503   files can't be read or written
+├── UsageDown      503   the database of usage can't be read or written
 ├── ScalingFailed        (internal) the planner's decision was not carried out
 ├── DeadlineOver   504   the request's deadline passed
 ├── Cancelled      499   the client has gone
@@ -284,6 +285,12 @@ class StoreDown(XylemError):
     """Redis does not answer."""
 
     status, code = 503, "store_unavailable"
+
+
+class UsageDown(XylemError):
+    """The database of usage can't be read or written."""
+
+    status, type, code = 503, "server_error", "usage_unavailable"
 
 
 class StorageDown(XylemError):

@@ -18,6 +18,7 @@ from app.cli.replay import replay
 from app.cli.report import log_to_stderr
 from app.cli.top import top
 from app.cli.up import up
+from app.cli.usage import usage
 from app.cli.worker import worker
 
 cli = typer.Typer(
@@ -56,6 +57,7 @@ cli.add_typer(keys)
 cli.add_typer(batch)
 cli.add_typer(lora)
 cli.add_typer(planner)
+cli.add_typer(usage)
 cli.command()(record)
 cli.command()(replay)
 cli.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(worker)

@@ -218,6 +218,7 @@ class PartRunner:
             client=Client(Tenant(self.batch.order.tenant), self.batch.order.key),
             trace=trace,
         )
+        generation.batch = self.ticket.batch
         try:
             async with generation:
                 answer: dict[str, Any] = await self._endpoint.writer(generation, body).whole()

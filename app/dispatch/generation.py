@@ -283,9 +283,10 @@ class Generation(GenerationBase):
                 await self._dispatcher.usage.store(self._usage)
 
     def _used(self, outcome: str, ended: float) -> UsageRecord:
+        attempt = self._begun.attempt if self._begun else 0
         times = self._came, ended, None if self._first is None else self._first - self._arrived
         record = record_of(
-            self, self.client, outcome, times, self._in_flight, self._outputs, self.batch, self.x_request_id
+            self, self.client, outcome, times, self._in_flight, self._outputs, attempt, self.batch, self.x_request_id
         )
         TENANTS.ended(record)
         return record

@@ -17,19 +17,23 @@ def record_of(
     times: tuple[float, float, float | None],
     prompts: Sequence[InFlight],
     outputs: Sequence[ChoiceOutput],
+    attempt: int,
     batch: str,
     x_request_id: str,
 ) -> UsageRecord:
-    """`times`: when it came and ended, and its TTFT. `prompts`: that were sent. `outputs`: of all choices."""
+    """`times`: when it came and ended, and its TTFT. `prompts`: that were sent. `outputs`: of all choices.
+
+    `attempt`: its first one here.
+    """
     came, ended, ttft_s = times
     plan, model = call.plan, call.model
     made = sum(len(out.tokens) for out in outputs) if plan.generates else 0
     counts = outcome == OK or made > 0  # else the client has got nothing
     stages: dict[str, float] = {}
-    engine_s, attempts, epoch = 0.0, 1, 0
+    engine_s, attempts, epoch = 0.0, 1, attempt // ATTEMPTS
     if prompts:
         first = prompts[0]
-        attempts, epoch = first.attempts, first.job.attempt // ATTEMPTS
+        attempts = first.attempts
         if first.timings:
             stages = Timeline.of(first, model.name, outcome, came, ended).stages()
         for prompt in prompts:

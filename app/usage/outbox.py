@@ -18,7 +18,7 @@ _MOST_WAITING = 50_000  # records, while Redis is away; more are dropped, logged
 _IN_ONE_ENTRY = 100
 _EVERY_S = 0.25
 _STORE_S = 1.0  # the longest that an answer's end waits for its record to be in Redis
-_REPEAT_S = 3.0  # Redis that dies, or fails over, may lose what it has confirmed within so long
+_REPEAT_S = 3.0  # Redis that dies, or fails over, may lose what it has confirmed so long before
 _CLOSE_S = 2.0
 
 
@@ -29,6 +29,7 @@ class UsageOutbox:
         self._wire, self._stream = wire, keys.usage()
         self._waiting: list[UsageRecord] = []
         self._confirmed: deque[tuple[float, UsageRecord]] = deque()  # monotonic
+        self._connected = wire.reconnected
         self._away = False  # nobody waits for Redis, then
         self._dropped = 0  # not logged yet
 
@@ -57,14 +58,12 @@ class UsageOutbox:
 
     async def run(self) -> None:
         """Writes what waits, until cancelled."""
-        looked = time.monotonic()
         while True:
             await asyncio.sleep(_EVERY_S)
-            since, looked = looked, time.monotonic()
             if self._dropped:
                 log.error("usage_lost", records=self._dropped)
                 self._dropped = 0
-            self._forget(looked, reconnected=self._wire.steady_s() < looked - since + _EVERY_S)
+            self._repeat()
             try:
                 await self._write_waiting()
             except StoreDown as exc:
@@ -81,13 +80,12 @@ class UsageOutbox:
         except (StoreDown, TimeoutError):
             log.error("usage_lost", records=len(self._waiting))
 
-    def _forget(self, now: float, *, reconnected: bool) -> None:
-        """Of what was confirmed, what is old; after a reconnection it waits again."""
-        if reconnected:
+    def _repeat(self) -> None:
+        """After a reconnection, what was confirmed just before waits again."""
+        if self._wire.reconnected != self._connected:
+            self._connected = self._wire.reconnected
             self._waiting += [record for _, record in self._confirmed]
             self._confirmed.clear()
-        while self._confirmed and self._confirmed[0][0] < now - _REPEAT_S:
-            self._confirmed.popleft()
 
     async def _write_waiting(self) -> None:
         """Raises: StoreDown."""
@@ -101,5 +99,8 @@ class UsageOutbox:
         """Raises: StoreDown."""
         command: Command = ("XADD", self._stream, "MAXLEN", "~", STREAM_ENTRIES, "*", "b", encode(records))
         await self._wire.execute([command])
-        now = time.monotonic()
-        self._confirmed.extend([(now, record) for record in records])
+        self._repeat()
+        now, confirmed = time.monotonic(), self._confirmed
+        while confirmed and confirmed[0][0] < now - _REPEAT_S:  # the same Redis still answers
+            confirmed.popleft()
+        confirmed.extend([(now, record) for record in records])

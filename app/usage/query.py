@@ -56,7 +56,7 @@ def period(since: str, until: str, now: float | None = None) -> tuple[float, flo
 def moment(text: str, param: str) -> float:
     """Seconds since the epoch; or a date, with a time or without, of UTC if it names no zone. Raises: RequestError."""
     try:
-        if text.replace(".", "", 1).isdecimal():
+        if text.replace(".", "", 1).isdecimal() and len(text) < 20:
             return float(text)
         found = datetime.fromisoformat(text)
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

@@ -95,6 +95,11 @@ def _file(form: Format, asked: UsageQuery, rows: list[dict[str, Any]]) -> bytes:
     return out.getvalue()
 
 
+def _listed(name: str) -> Any:
+    """As OpenAI's clients write a list: `name[]`."""
+    return Query(alias=f"{name}[]", include_in_schema=False)
+
+
 @router.get("/v1/organization/usage/completions")
 async def completions(
     state: Admin,
@@ -102,19 +107,25 @@ async def completions(
     end_time: Annotated[int | None, Query(ge=0, lt=2**40)] = None,
     bucket_width: Width = "1d",
     group_by: Annotated[list[OrganizationGroup] | None, Query()] = None,
-    group_by_list: Annotated[list[OrganizationGroup] | None, Query(alias="group_by[]")] = None,
+    group_by_: Annotated[list[OrganizationGroup] | None, _listed("group_by")] = None,
     project_ids: Names = None,
+    project_ids_: Annotated[list[str] | None, _listed("project_ids")] = None,
     api_key_ids: Names = None,
+    api_key_ids_: Annotated[list[str] | None, _listed("api_key_ids")] = None,
     models: Names = None,
+    models_: Annotated[list[str] | None, _listed("models")] = None,
     batch: bool | None = None,
-    limit: Annotated[int | None, Query()] = None,
+    limit: int | None = None,
     page: str | None = None,
 ) -> dict[str, Any]:
     """As OpenAI's endpoint of that name: of requests that generate text. A tenant is a project."""
     end = int(time.time()) + 1 if end_time is None else end_time
-    by = [*(group_by or ()), *(group_by_list or ())]
+    by = [*(group_by or ()), *(group_by_ or ())]
     asked = buckets(start_time, end, bucket_width, limit, page)
     query = query_of(
-        asked, start_time, end, by, tenants=project_ids or (), keys=api_key_ids or (), models=models or (), batch=batch
-    )
+        asked, start_time, end, by, batch=batch,
+        tenants=project_ids or project_ids_ or (),
+        keys=api_key_ids or api_key_ids_ or (),
+        models=models or models_ or (),
+    )  # fmt: skip
     return page_of(asked, by, await _read(state, lambda database: database.grouped(query, _MOST_ROWS)))

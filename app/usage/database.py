@@ -45,7 +45,7 @@ class UsageDatabase:
             options: dict[str, Any] = {"connect_args": {"timeout": _BUSY_S}} if is_file else {"pool_pre_ping": True}
             self._engine = create_engine(made, pool_size=2, **options)
         except ImportError as exc:
-            raise SettingsError(f"XYLEM_USAGE_URL needs pip install 'xylem-serve[usage]' ({exc})") from exc
+            raise SettingsError(f"XYLEM_USAGE_URL needs pip install 'xylem-serve[postgresql]' ({exc})") from exc
         except SQLAlchemyError as exc:
             raise SettingsError(f"XYLEM_USAGE_URL: {_described(exc)}") from exc
         self.shown = made.render_as_string(hide_password=True)

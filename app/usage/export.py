@@ -33,7 +33,7 @@ def write_parquet(pages: Pages, columns: Mapping[str, type], to: BinaryIO) -> No
         from pyarrow import parquet
     except ImportError as exc:
         raise RequestError(
-            f"Parquet needs pyarrow, which is not installed here: pip install 'xylem-serve[usage]' ({exc}).",
+            f"Parquet needs pyarrow, which is not installed here: pip install 'xylem-serve[parquet]' ({exc}).",
             param="format",
         ) from exc
     types = {str: pa.string(), int: pa.int64(), float: pa.float64()}

@@ -81,7 +81,7 @@ pictures: .venv/.dev ## the guide's pictures of the console, from Chromium and a
 
 lock: .venv/.dev ## resolve requirements/*.txt anew from pyproject.toml
 	$(UV_COMPILE) --extra cpu $(CPU_TORCH) --excludes requirements/cpu-excludes.txt -o requirements/cpu.txt
-	$(UV_COMPILE) --extra grpc -c requirements/cpu.txt -o requirements/base.txt
+	$(UV_COMPILE) --extra grpc --extra postgresql -c requirements/cpu.txt -o requirements/base.txt
 	$(UV_COMPILE) --extra cpu --extra dev $(CPU_TORCH) --excludes requirements/cpu-excludes.txt \
 		-c requirements/cpu.txt -o requirements/dev.txt
 	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(UV_COMPILE)) --extra gpu \

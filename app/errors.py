@@ -43,6 +43,7 @@ XylemError
 ├── StoreDown      503   Redis does not answer
 ├── IssuerDown     503   whoever signs tokens does not answer, and never has
 ├── StorageDown    503   files can't be read or written
+├── UsageDown      503   the database of usage can't be read or written
 ├── ScalingFailed        (internal) the planner's decision was not carried out
 ├── DeadlineOver   504   the request's deadline passed
 ├── Cancelled      499   the client has gone
@@ -320,6 +321,12 @@ class IssuerDown(XylemError):
     """The issuer of this token does not answer, so that nobody can check it. Try again later."""
 
     status, code = 503, "issuer_unavailable"
+
+
+class UsageDown(XylemError):
+    """The database of usage can't be read or written."""
+
+    status, type, code = 503, "server_error", "usage_unavailable"
 
 
 class StorageDown(XylemError):

@@ -181,6 +181,10 @@ planner-speeds          hash, pool → msgpack `planner.observed.Speed`, as last
 desired:<pool>          string, JSON of `planner.desired.Desired`: how many workers the planner wants in the pool, and
                         why, for whoever starts and ends workers. Written by the planner at each decision; lives ten
                         times as long as the time between two, and a minute at least.
+usage                   stream, field `b`: a msgpack list of `usage.record.UsageRecord`, of requests that have ended.
+                        Written by api and batch workers, at most about 250,000 entries; `xylem usage write` deletes
+                        what it has written to SQL.
+usage-leader            string, the usage writer that is the leader. Lives 5 s after its last renewal.
 batch-totals            hash, over all batches: `completed` and `failed` lines, and tokens. Never expires.
 out:<api>               stream, field `s`: msgpack `messages.EventBatch`. The channel of the same name carries the same
                         bytes live; the stream has them for replicas that missed some: its last `stream_bytes` bytes, at
@@ -462,6 +466,12 @@ class Keys:
 
     def recorded(self, recording: str) -> str:
         return f"{self._fleet}recorded:{recording}"
+
+    def usage(self) -> str:
+        return f"{self._fleet}usage"
+
+    def usage_leader(self) -> str:
+        return f"{self._fleet}usage-leader"
 
     def planning(self) -> str:
         return f"{self._fleet}planning"

@@ -80,6 +80,13 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
+def _database(url: SecretStr) -> SecretStr:
+    scheme = url.get_secret_value().partition("://")[0].partition("+")[0]
+    if scheme not in ("sqlite", "postgresql"):
+        raise ValueError(f"begins with {scheme[:20]!r}: it has to be 'sqlite:///…' or 'postgresql://…'")
+    return url
+
+
 class Settings(BaseSettings):
     """A process's settings, from its environment. Times in seconds, sizes in bytes."""
 
@@ -151,6 +158,11 @@ class Settings(BaseSettings):
     # Tokens for the endpoints under /admin, beside XYLEM_ADMIN_KEY, as `<claim>=<value>`: those whose claim is the
     # value or has it in a list, such as `groups=operators`. None: no token.
     oidc_admin: Annotated[str, Field(pattern=r"^[^=\s]+=[^=\s]+$")] | None = None
+    # Whether each request leaves a record of what it used, for `xylem usage write`. None: if keys are required.
+    usage: bool | None = None
+    # The database of usage: `postgresql://user:password@host/name`, or `sqlite:////folder/file`, for processes of one
+    # host. None: the file `usage.sqlite` of XYLEM_HOME.
+    usage_url: Annotated[SecretStr, AfterValidator(_database)] | None = None
     console: bool = True  # whether the API has the console, pages for a browser, at /console
     # Origins whose web pages may send requests, besides our own: `https://app.example,http://localhost:3000`; `*`: all.
     allowed_origins: Annotated[frozenset[str], NoDecode, _ORIGINS] = _NONE
@@ -342,6 +354,15 @@ class Settings(BaseSettings):
     @property
     def intervals(self) -> Intervals:
         return Intervals(self.heartbeat_s, self.api_ttl_s)
+
+    @property
+    def records_usage(self) -> bool:
+        return self.require_keys if self.usage is None else self.usage
+
+    @property
+    def usage_database(self) -> str:
+        given = self.usage_url
+        return f"sqlite:///{(self.home / 'usage.sqlite').resolve()}" if given is None else given.get_secret_value()
 
     @property
     def files_url(self) -> str:

@@ -136,6 +136,19 @@ MEDIA = Histogram(
     buckets=(0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )  # fmt: skip
 
+# By `app/usage/meters.py`, which bounds the tenants' names. A request without output has no tokens here.
+TENANT_REQUESTS = Counter(
+    "xylem_tenant_requests", "Requests of a tenant that have ended, by outcome: ok or failed.", ["tenant", "outcome"]
+)
+TENANT_TOKENS = Counter(
+    "xylem_tenant_tokens", "Tokens of a tenant's requests: prompt, cached (of these), completion.", ["tenant", "kind"]
+)
+TENANT_ENGINE = Counter(
+    "xylem_tenant_engine_seconds", "What a tenant's answered requests took of workers, as xylem_cost_worker_seconds.",
+    ["tenant"],
+)  # fmt: skip
+USAGE_LOST = Counter("xylem_usage_lost", "Records of usage that were dropped, since Redis was away for too long.")
+
 
 class RoutingMeters:
     """One pool's routing metrics, looked up once."""

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Installs the servers that tests need besides Python's packages: redis-server, Prometheus with promtool, and sshd; and
-# Chromium for the console's tests. As root on Debian or Ubuntu, without starting a service. Elsewhere it says what is missing.
+# Installs the servers that tests need besides Python's packages: redis-server, PostgreSQL, Prometheus with promtool, and
+# sshd; and Chromium for the console's tests. As root on Debian or Ubuntu, without starting a service. Elsewhere it says what is missing.
 set -euo pipefail
 missing=()
 command -v redis-server >/dev/null || missing+=(redis-server)
+command -v initdb >/dev/null || compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || missing+=(postgresql)
 command -v prometheus >/dev/null && command -v promtool >/dev/null || missing+=(prometheus)
 [ -x /usr/sbin/sshd ] && command -v ssh >/dev/null || missing+=(openssh-server openssh-client)
 command -v chromium >/dev/null || missing+=(chromium)
@@ -11,7 +12,7 @@ command -v chromium >/dev/null || missing+=(chromium)
 
 say() { printf '%s\n' "xylem: $*" >&2; }
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-    say "not installed, so tests against it fail: ${missing[*]}. Install it: apt-get install ${missing[*]}, brew install redis prometheus chromium."
+    say "not installed, so tests against it fail: ${missing[*]}. Install it: apt-get install ${missing[*]}, brew install redis postgresql prometheus chromium."
     [ -z "${CI:-}" ] || exit 1
     exit 0
 fi

@@ -23,7 +23,12 @@ _MOST_TOKENS = 10_000
 # First parts of paths that need no API key: they show nothing of prompts and answers, or check a key of their own.
 # All others need one, so that a new endpoint is closed until somebody opens it here.
 _OPEN = {"live", "health", "ready", "metrics", "sd", "version", "docs", "redoc", "openapi.json", "admin", "console"}
-_WITH_ADMIN_KEY = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"}  # vLLM's names for endpoints under /admin
+# vLLM's names for endpoints under /admin, and OpenAI's.
+_WITH_ADMIN_KEY = {
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
+    "/v1/organization/usage/completions",
+}
 _OPEN_PATHS = {*_WITH_ADMIN_KEY, "/v2/health/live", "/v2/health/ready"}
 _FOR_ADMINS = {"requests"}  # also take the admin key, for which they show the requests of all clients
 _ADMIN = "xylem.admin"

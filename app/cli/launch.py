@@ -66,6 +66,7 @@ def launch(
             stack.batch(settings, env),
             stack.flower(flower_port, env),
             *([stack.planner(env)] if planned else []),
+            *([stack.usage_writer(env)] if settings.records_usage else []),
         ]
         for part in parts:
             supervisor.start(part)

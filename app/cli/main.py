@@ -19,6 +19,7 @@ from app.cli.report import log_to_stderr
 from app.cli.tenants import tenants
 from app.cli.top import top
 from app.cli.up import up
+from app.cli.usage import usage
 from app.cli.worker import worker
 
 cli = typer.Typer(
@@ -58,6 +59,7 @@ cli.add_typer(tenants)
 cli.add_typer(batch)
 cli.add_typer(lora)
 cli.add_typer(planner)
+cli.add_typer(usage)
 cli.command()(record)
 cli.command()(replay)
 cli.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(worker)

@@ -77,6 +77,11 @@ def planner(env: Mapping[str, str]) -> Component:
     )
 
 
+def usage_writer(env: Mapping[str, str]) -> Component:
+    argv = [sys.executable, "-m", "app.cli", "usage", "write"]
+    return Component("usage", argv, env, lambda _: True, _WORKERS)  # it takes what API and batch worker write last
+
+
 def workers(
     pools: Mapping[PoolId, Pool], counts: Mapping[PoolId, int], settings: Settings, env: Mapping[str, str]
 ) -> dict[PoolId, list[Component]]:
@@ -108,6 +113,7 @@ def environment(settings: Settings) -> dict[str, str]:
         "XYLEM_POOLS_FILE": str(settings.pools_file.resolve()),
         "XYLEM_HOME": str(settings.home.resolve()),
         "XYLEM_FILES": settings.files_url,
+        "XYLEM_USAGE_URL": settings.usage_database,
         "XYLEM_HOST": settings.host,
         "XYLEM_PORT": str(settings.port),
         "PYTHONUNBUFFERED": "1",

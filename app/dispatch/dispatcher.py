@@ -41,6 +41,7 @@ from app.messages import (
 from app.pools import Pool
 from app.store import Wire
 from app.telemetry import logger
+from app.usage.outbox import UsageOutbox
 
 log = logger(__name__)
 
@@ -78,6 +79,7 @@ class Dispatcher:
         self.timelines = Timelines()
         self.recorder: Recorder | None = None  # of an API replica
         self.traffic: TrafficCounter | None = None  # the same
+        self.usage: UsageOutbox | None = None  # None: what requests use is not recorded
         self.placer = Placer(
             wire, keys, fleet, pools, retry_after_s, patience_s, self.in_flight, self.fail, adapter, wake_pool,
             token_redis, broker,

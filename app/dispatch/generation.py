@@ -18,6 +18,7 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import ChoiceOutput, InFlight
 from app.dispatch.route_explanation import explained
 from app.dispatch.timeline import Timeline
+from app.dispatch.usage import record_of
 from app.errors import OK, Cancelled, XylemError, from_wire, outcome_of
 from app.ids import RequestId, new_request_id
 from app.messages import Delta, Done, Event, Failed, Job, Painted, Progress, Vectors
@@ -27,6 +28,8 @@ from app.tenants.charge import Charge
 from app.tenants.cost import Used
 from app.tenants.records import NOBODY, Client
 from app.tracing.request_trace import RequestTrace
+from app.usage.meters import TENANTS
+from app.usage.record import UsageRecord
 
 _WATCH_AFTER_S = 0.2  # most requests have ended by then, and need no task that watches for a disconnect
 _EXPLAINED = 8  # the first prompts of a request, in the header x-xylem-route
@@ -71,7 +74,10 @@ class Generation(GenerationBase):
         self._begun, self._failure = begun, ""
         before = begun.out.values() if begun is not None and plan.generates else ()
         self._completed_before = sum(len(out.tokens) for out in before)  # now: later ones are added there
+        self.batch = ""  # the batch that it is a line of
+        self._usage: UsageRecord | None = None
         self._in_flight: list[InFlight] = []
+        self._outputs: list[ChoiceOutput] = []  # of all prompts' choices
         self._entered = False
         self.answer = EventQueue()
         self.done: dict[int, Done] = {}  # prompt number → its end
@@ -115,6 +121,7 @@ class Generation(GenerationBase):
     async def _send(self) -> None:
         for request, number in self._numbers.items():
             inflight = self._inflight(request, number)
+            self._outputs += inflight.out
             if all(out.finished for out in inflight.out):
                 self.done[number] = Done(request, inflight.job.attempt)
             else:
@@ -153,6 +160,8 @@ class Generation(GenerationBase):
             self._last = time.perf_counter()
             if self._first is None:
                 self._first = self._last
+        if not out:
+            await self._record_answer()
         return out
 
     async def progress(self) -> list[tuple[int, Progress]]:
@@ -163,6 +172,8 @@ class Generation(GenerationBase):
                     out.append((self._numbers[event.request], event))
                 else:
                     self._take(event)
+        if not out:
+            await self._record_answer()
         return out
 
     def _take(self, event: Event) -> None:
@@ -274,6 +285,22 @@ class Generation(GenerationBase):
         pictures = len(self.done) if self.plan.paintings else 0
         return replace(self.plan.used, cached=self.cached_tokens, completion=completion, pictures=pictures)
 
+    async def _record_answer(self) -> None:
+        """All prompts are done: what they used is recorded before the client is told the end, and can count on it."""
+        if self._usage is None:
+            self._usage = self._recorded(OK, clock.now())
+            if self._dispatcher.usage is not None:
+                await self._dispatcher.usage.store(self._usage)
+
+    def _recorded(self, outcome: str, ended: float) -> UsageRecord:
+        attempt = self._begun.attempt if self._begun else 0
+        times = self._came, ended, None if self._first is None else self._first - self._arrived
+        record = record_of(
+            self, self.client, outcome, times, self._in_flight, self._outputs, attempt, self.batch, self.x_request_id
+        )
+        TENANTS.ended(record)
+        return record
+
     def _observe(self, outcome: str) -> None:
         meters, ended = self.model.meters, clock.now()
         meters.ended(outcome)
@@ -288,6 +315,10 @@ class Generation(GenerationBase):
                     meters.pulled_bytes.inc(s.timings[-1].pulled.size)
         if spans := [timing.cost_s for s in seen for timing in s.timings]:
             meters.cost.observe(sum(spans))
+        if self._usage is None:
+            self._usage = self._recorded(outcome, ended)
+            if self._dispatcher.usage is not None:
+                self._dispatcher.usage.add(self._usage)
         if self._trace is not None:
             self._end_trace(self._trace, ended, outcome)
         meters.duration.observe(time.perf_counter() - self._arrived)

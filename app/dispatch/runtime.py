@@ -51,6 +51,7 @@ from app.tenants.limits import check_model, check_tokens, usual_priority
 from app.tenants.records import UNLIMITED
 from app.tenants.records import Limits as ClientLimits
 from app.tracing.tracer import Tracer, tracer_of_environment
+from app.usage.outbox import UsageOutbox
 
 T = TypeVar("T")
 
@@ -202,6 +203,9 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
     HELD.set_function(lambda: dispatcher.placer.held)
     sweep = IndexSweep(wire, keys, api, fleet, list(pools))
     parts: list[Runs] = [inbox, watch, lookup, sweep, *cells.parts]
+    if settings.records_usage:
+        dispatcher.usage = UsageOutbox(wire, keys)
+        parts.append(dispatcher.usage)
     if elsewhere:
         dispatcher.recorder = Recorder(wire, keys, api, dispatcher.timelines)
         dispatcher.traffic = TrafficCounter(wire, keys, api, known.objectives)
@@ -227,6 +231,8 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
             await known.media.close()
         await control.close()
         await end_tasks(background)
+        if dispatcher.usage is not None:
+            await dispatcher.usage.close()
         if known.tracer is not None:
             await asyncio.to_thread(known.tracer.close)
         await asyncio.gather(*(cell.close(api) for cell in (home, *others)))

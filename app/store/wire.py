@@ -118,6 +118,11 @@ class Wire:
         """Whether Redis has ever answered: then the URL is right."""
         return self._connection is not None
 
+    @property
+    def reconnected(self) -> float:
+        """When the present connection was made, monotonic; -infinity if it is the first one."""
+        return self._reconnected
+
     def steady_s(self) -> float:
         """Seconds since the last reconnection; infinite if there was none."""
         return time.monotonic() - self._reconnected

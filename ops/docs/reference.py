@@ -142,6 +142,7 @@ def declared_metrics() -> list[MetricDeclared]:
     from app.api.operations.batch_metrics import batch_metrics
     from app.api.operations.deployment_metrics import workers_by_state
     from app.api.operations.planner_metrics import planner_metrics
+    from app.api.operations.usage_metrics import usage_metrics
     from app.engines.base import EngineStats
     from workers.engine.metrics import DEFINITIONS, of_some
 
@@ -153,7 +154,12 @@ def declared_metrics() -> list[MetricDeclared]:
             found.append(_metric(family.name, family.type, family.documentation, labels))
     found += [
         _metric(of_all.name, of_all.type, of_all.documentation, getattr(of_all, "_labelnames", ()))
-        for of_all in (*batch_metrics([], {}, [], 0.0), workers_by_state([], []), *planner_metrics({}))
+        for of_all in (
+            *batch_metrics([], {}, [], 0.0),
+            workers_by_state([], []),
+            *planner_metrics({}),
+            *usage_metrics(0),
+        )
     ]
     own = [*DEFINITIONS, *of_some(EngineStats(paint_steps=1, drafts=1, accepted_tokens=(1,)))]
     return found + [_metric(of_one.name, of_one.kind, of_one.meaning, ("pool", "worker")) for of_one in own]

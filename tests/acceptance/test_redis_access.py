@@ -98,6 +98,7 @@ def run(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         "XYLEM_FILES": str(directory / "files"),
         "XYLEM_LORA_SOURCES": str(directory),
         "XYLEM_LORA_STORE": str(directory / "loras"),
+        "XYLEM_USAGE_URL": f"sqlite:///{directory / 'usage.sqlite'}",
     }
     with stack(guarded.url("xylem-api"), directory, pools, **env) as s:
         planned = {"objectives": {"mock": {"ttft_s": 1.0, "itl_s": 0.1}}}
@@ -105,6 +106,7 @@ def run(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         s.api()
         planner = str(BIN / "xylem"), "planner", "--interval", "1"
         s.spawn("planner", *planner, XYLEM_REDIS_URL=guarded.url("xylem-planner"))
+        s.spawn("usage", str(BIN / "xylem"), "usage", "write", XYLEM_REDIS_URL=guarded.url("xylem-usage"))
         for pool in pools:
             s.worker(pool, pool, XYLEM_REDIS_URL=guarded.url("xylem-worker"))
         s.worker("prefill-pool-a", "prefill-pool-a-2", XYLEM_REDIS_URL=guarded.url("xylem-worker"))
@@ -223,14 +225,16 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
     wait_until(lambda: guarded.admin.exists(counted), "the planner has read what was counted", 60)
     assert POOL in xylem(guarded, "planner", "status", XYLEM_POOLS_FILE=str(s.pools_file))
     xylem(guarded, "record", "--out", str(s.directory / "trace.jsonl"), "--minutes", "0.05")
+    wait_until(lambda: guarded.admin.xlen("xylem:usage") == 0, "usage is written to SQL")
+    assert httpx.get(f"{s.url}/admin/usage").json()["data"][0]["requests"] > 10
     assert guarded.refused() == []
-    for name in ("api", "flower", "planner", POOL, "prefill-pool-a", "batch"):
+    for name in ("api", "flower", "planner", "usage", POOL, "prefill-pool-a", "batch"):
         assert "NOPERM" not in s.log(name)
         assert "no permissions" not in s.log(name)
 
 
 @pytest.mark.parametrize(("user", "command"), [
-    *((user, command) for user in ("api", "worker", "batch", "flower", "operator") for command in (
+    *((user, command) for user in ("api", "worker", "batch", "flower", "usage", "operator") for command in (
         ("FLUSHALL",), ("FLUSHDB",), ("KEYS", "*"), ("SCAN", "0"), ("CONFIG", "GET", "*"), ("SHUTDOWN",),
         ("ACL", "LIST"), ("MONITOR",),  ("CLIENT", "LIST"), ("SCRIPT", "FLUSH"),
         ("FUNCTION", "LIST"), ("GET", "elsewhere"), ("SET", "elsewhere", "1"), ("PUBLISH", "elsewhere", "1"),
@@ -258,6 +262,10 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
     ("flower", ("HGETALL", "xylem:done:batch_1:0")),
     ("flower", ("LPUSH", "xylem:decode-pool-a", "x")),
     ("flower", ("SET", "xylem:worker:1", "x")),
+    ("usage", ("GET", "xylem:request:cmpl-1.0")),
+    ("usage", ("HGETALL", "xylem:keys:api")),
+    ("usage", ("HSET", "xylem:prices", "mock", "x")),
+    ("usage", ("XADD", "xylem:usage", "*", "b", "x")),
     ("operator", ("GET", "xylem:request:cmpl-1.0")),
     ("operator", ("HGETALL", "xylem:pool:decode-pool-a")),
 ])  # fmt: skip

@@ -34,7 +34,7 @@ def main() -> int:
     out = Console(file=sys.stderr)
     with tempfile.TemporaryDirectory() as scratch:
         directory = given.keep or Path(scratch)
-        fleet = Fleet(directory / "fleet", pools(directory.absolute() / "kv"), forks=False)
+        fleet = Fleet(directory / "fleet", pools(directory.absolute() / "kv"), forks=False, usage=True)
         with fleet, out.status("starting") as status:
             faults = plan(given.faults, random.Random(given.seed))
             rng = random.Random(given.seed)
@@ -49,7 +49,9 @@ def main() -> int:
         report.leaked_processes = len(fleet.left_behind())
     show(report, out)
     sys.stdout.write(json.dumps(as_json(report)) + "\n")
-    return int(bool(report.bad or report.leaked_processes or report.leaked_blocks or report.index.wrong))
+    return int(
+        bool(report.bad or report.leaked_processes or report.leaked_blocks or report.index.wrong or report.usage.wrong)
+    )
 
 
 def show(report: Report, out: Console, title: str = "Faults under load", what: str = "fault") -> None:
@@ -58,7 +60,7 @@ def show(report: Report, out: Console, title: str = "Faults under load", what: s
         lasted = f"{report.lasted_s[fault]:.2f} s" if report.lasted_s[fault] else ""
         table.add_row(fault, str(len(took)), lasted, f"{percentile(took, 0.5):.2f} s", f"{max(took):.2f} s")
     out.print(table)
-    for bad in (*report.bad[:20], *report.index.wrong[:20]):
+    for bad in (*report.bad[:20], *report.index.wrong[:20], *report.usage.wrong[:20]):
         out.print(bad, markup=False, style="red")
     if report.index.claims:
         out.print(f"The index claims {report.index.claims} blocks; of {len(report.index.wrong)} it is wrong.")
@@ -79,6 +81,8 @@ def as_json(report: Report) -> dict[str, float]:
         "leaked_blocks": report.leaked_blocks,
         "index_claims": report.index.claims,
         "index_wrong": len(report.index.wrong),
+        "usage_answers": report.usage.answers,
+        "usage_error": report.usage.error,
     }
 
 

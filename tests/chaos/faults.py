@@ -129,6 +129,14 @@ async def worker_and_redis_killed(fleet: Fleet, rng: random.Random) -> None:
     await asyncio.gather(worker_killed(fleet, rng), redis_killed(fleet, rng))
 
 
+async def usage_writer_killed(fleet: Fleet, rng: random.Random) -> None:
+    """What it has written may still be in Redis, for the next one."""
+    if fleet.usage is not None:
+        fleet.process("usage").send_signal(signal.SIGKILL)
+        await asyncio.to_thread(fleet.process("usage").wait)
+        fleet.start_usage_writer()
+
+
 async def stored_blocks_lost(fleet: Fleet, rng: random.Random) -> None:
     """Others remove some of a store's files, and damage some."""
     files = [path for path in fleet.store.rglob("*") if path.is_file()] if fleet.store else []
@@ -155,6 +163,7 @@ FAULTS: tuple[tuple[Fault, int], ...] = (  # and how often, to compare
     (api_and_worker_killed, 3),
     (worker_and_redis_killed, 3),
     (stored_blocks_lost, 4),
+    (usage_writer_killed, 4),
 )
 
 

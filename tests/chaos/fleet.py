@@ -57,8 +57,10 @@ class Fleet:
         workers: int = 3,
         forks: bool = True,
         spared: Collection[str] = (),
+        usage: bool = False,
         **env: str,
     ) -> None:
+        """`usage`: is recorded, and written."""
         self.directory = directory.absolute()
         disks = [pool["tiers"]["disk"] for pool in pools.values() if "tiers" in pool]
         self.store = Path(disks[0]) if disks else None
@@ -68,6 +70,9 @@ class Fleet:
         (directory / "redis").mkdir(parents=True)
         # Slow machines stop processes for longer than the default lease lasts; faults must be ours.
         env = {"XYLEM_DRAIN_TIMEOUT_S": "20", "XYLEM_LOG_JSON": "true", **env}
+        self.usage = self.directory / "usage.sqlite" if usage else None
+        if usage:
+            env |= {"XYLEM_USAGE": "true", "XYLEM_USAGE_URL": f"sqlite:///{self.usage}"}
         self.stack = Stack(f"redis://127.0.0.1:{self.redis_port}/0", directory, pools, env, forks=forks)
         self.api_ports = [free_port() for _ in range(apis)]
         self.worker_names = [(f"{pool}-{i}", pool) for pool in pools for i in range(workers)]
@@ -82,6 +87,8 @@ class Fleet:
                 self.start_api(i)
             for name, pool in self.worker_names:
                 self.stack.worker(pool, name)
+            if self.usage is not None:
+                self.start_usage_writer()
             self.wait_whole()
         except BaseException as exc:
             self.__exit__(exc)  # a fleet that doesn't start leaves nothing to the tests behind it
@@ -124,6 +131,9 @@ class Fleet:
 
     def start_api(self, index: int) -> None:
         self.stack.api(f"api-{index}", self.api_ports[index])
+
+    def start_usage_writer(self) -> None:
+        self.stack.spawn("usage", str(BIN / "python"), "-m", "app.cli", "usage", "write")
 
     def start_worker(self, name: str) -> None:
         self.stack.worker(dict(self.worker_names)[name], name)

@@ -48,6 +48,7 @@ class Seen:
     tokens: dict[int, list[str]] = field(default_factory=dict)  # as logprobs spell them
     finishes: dict[int, list[str]] = field(default_factory=dict)
     usages: list[int] = field(default_factory=list)  # completion tokens
+    told: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # id → tokens: prompt, cached, completion
     ends: int = 0  # [DONE]
     errors: list[str] = field(default_factory=list)
 
@@ -225,7 +226,10 @@ class Load:
             seen.errors.append(f"{chunk['error'].get('code')}: {chunk['error'].get('message')}")
             return
         if chunk.get("usage"):
-            seen.usages.append(chunk["usage"]["completion_tokens"])
+            usage = chunk["usage"]
+            seen.usages.append(usage["completion_tokens"])
+            cached = usage["prompt_tokens_details"]["cached_tokens"]
+            seen.told[chunk["id"]] = usage["prompt_tokens"], cached, usage["completion_tokens"]
         for choice in chunk["choices"]:
             index, logprobs = choice["index"], choice.get("logprobs") or {}
             text = choice["text"] if "text" in choice else _said(choice["delta"])

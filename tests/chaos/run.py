@@ -13,6 +13,7 @@ from tests.chaos.faults import Fault
 from tests.chaos.fleet import Fleet
 from tests.chaos.index_truth import Compared, compared
 from tests.chaos.load import Asked, Case, Load
+from tests.chaos.usage_truth import Used, used
 
 
 @dataclass
@@ -30,6 +31,7 @@ class Report:
     leaked_blocks: int = 0
     leaked_processes: int = 0
     index: Compared = field(default_factory=Compared)  # of the pool with tiers
+    usage: Used = field(default_factory=Used)
 
 
 def judge(asked: Asked) -> str:
@@ -100,6 +102,8 @@ async def run(
     await load.finish()
     _account(report, load.done)
     report.leaked_blocks = await _leaked_blocks(fleet)
+    if fleet.usage is not None:
+        report.usage = await asyncio.to_thread(used, fleet, load.done)
     if fleet.store is not None:
         report.index = await asyncio.to_thread(compared, fleet, "decode-pool-a")
     return report

@@ -25,12 +25,14 @@ def check(report: Report, fleet: Fleet, faults: int) -> None:
     assert (len(report.recovery_s), report.leaked_blocks, fleet.left_behind()) == (faults, 0, [])
     assert report.index.wrong == []
     assert report.index.claims > 0
+    assert report.usage.wrong == []
+    assert report.usage.answers == report.requests
 
 
 @pytest.mark.timeout(600)
 def test_every_fault_leaves_every_answer_whole(tmp_path: Path) -> None:
     """Exactly one end each, the tokens of an undisturbed run, nothing reserved, no process left, a true index."""
-    with Fleet(tmp_path / "fleet", pools(tmp_path / "kv")) as fleet:
+    with Fleet(tmp_path / "fleet", pools(tmp_path / "kv"), usage=True) as fleet:
         rng = random.Random(1)
         cases = make_cases("mock", 18, rng) + make_structured_cases("mock", 6, rng)
         cases += make_picture_cases("mock", 6, rng)

@@ -21,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from app.usage.database import UsageDatabase
 from tests.fuzz.examples import examples
 from tests.stack import Stack, mock_pool, stack
 
@@ -49,6 +50,10 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     }
     directory = tmp_path_factory.mktemp("fuzz")
     env = {"XYLEM_DEPLOYMENT": "fuzz", "XYLEM_FILES": str(directory / "files")}
+    env["XYLEM_USAGE_URL"] = f"sqlite:///{directory / 'usage.sqlite'}"
+    database = UsageDatabase(env["XYLEM_USAGE_URL"])
+    database.create()
+    database.close()
     with stack(valkey_url, directory, pools, **env) as s:
         s.api()
         s.worker()
@@ -86,6 +91,7 @@ WITH_BODY = [
 ]  # fmt: skip
 WITHOUT = [
     ("get", "/admin/loras", 1), ("delete", "/admin/loras/{name}", 20),
+    ("get", "/admin/usage", 30), ("get", "/v1/usage", 30), ("get", "/v1/organization/usage/completions", 40),
     ("get", "/admin/fleet", 1), ("get", "/admin/fleet/prefixes", 1),
     ("get", "/admin/prefixes", 1), ("delete", "/admin/prefixes/{prefix}", 20),
     ("get", "/admin/pools/{pool}/limits", 10), ("get", "/admin/pools/{pool}/state", 5),

@@ -277,9 +277,10 @@ def test_the_ports_that_the_guide_lists_are_those_that_the_policies_open() -> No
         component = policy["spec"]["podSelector"]["matchLabels"][label]
         assert {peer["id"] for peer in peers if "id" in peer} == let_in[component], component
         pods_let_in = {peer["podSelector"]["matchLabels"][label] for peer in peers if "podSelector" in peer}
-        assert pods_let_in == {"worker": {"worker"}, "valkey": {"api", "worker", "batch", "flower", "planner"}}.get(
-            component, set()
-        )
+        assert pods_let_in == {
+            "worker": {"worker"},
+            "valkey": {"api", "worker", "batch", "flower", "planner", "usage"},
+        }.get(component, set())
         assert "ports" not in rules[0] if component == "worker" else all("ports" in rule for rule in rules)
 
 

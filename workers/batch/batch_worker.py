@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Coroutine, Iterable
 from contextlib import AsyncExitStack
-from itertools import count
+from itertools import chain, count
 from typing import Any, TypeVar
 
 from prometheus_client.metrics_core import Metric
@@ -17,7 +17,7 @@ from app.ending import end_tasks
 from app.errors import BatchNotFound, StoreDown
 from app.ids import BatchId
 from app.loop_thread import LoopThread
-from app.telemetry import LOOP_DELAY, logger
+from app.telemetry import LOOP_DELAY, TENANT_ENGINE, TENANT_REQUESTS, TENANT_TOKENS, USAGE_LOST, logger
 from app.tenants.directory import Directory
 from app.tenants.ledger import Ledger
 from workers.batch.batch_jobs import BatchJobs
@@ -76,8 +76,9 @@ class BatchWorker:
         return not self._draining, "draining" if self._draining else "ready"
 
     def metrics(self) -> Iterable[Metric]:
-        """Of what it counts as an API replica does, only its event loop: its requests are no API replica's."""
-        return LOOP_DELAY.collect()
+        """Of what it counts as an API replica does, its event loop and tenants: its requests are no API replica's."""
+        tenants = (metric.collect() for metric in (TENANT_REQUESTS, TENANT_TOKENS, TENANT_ENGINE, USAGE_LOST))
+        return chain(LOOP_DELAY.collect(), *tenants)
 
     def answer(self, batch: str, part: int, ticket: int) -> None:
         self.call(self._answer(PartClaim(BatchId(batch), part, ticket)))

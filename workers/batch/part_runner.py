@@ -214,6 +214,7 @@ class PartRunner:
             client=self._limits.client(self.batch.order),
             trace=trace,
         )
+        generation.batch = self.ticket.batch
         try:
             async with generation:
                 answer: dict[str, Any] = await self._endpoint.writer(generation, body).whole()

@@ -10,6 +10,7 @@ from prometheus_client.registry import REGISTRY, Collector
 
 from app.api.operations.batch_metrics import batch_metrics
 from app.api.operations.planner_metrics import planner_metrics
+from app.api.operations.usage_metrics import usage_metrics
 from app.api.state import ApiState
 from app.errors import StoreDown
 from app.ids import PoolId
@@ -38,6 +39,7 @@ class DeploymentMetrics(Collector):
             raw_metrics = await state.wire.execute([("GET", state.keys.metrics(lease.worker.id)) for lease in leases])
             planned = [name for name, pool in state.pools.items() if pool.scale is not None]
             raw_desired = await state.wire.execute_each([("GET", state.keys.desired(pool)) for pool in planned])
+            (waiting,) = await state.wire.execute_each([("XLEN", state.keys.usage())])
         except StoreDown:
             REDIS_UP.set(0)
             return
@@ -46,6 +48,7 @@ class DeploymentMetrics(Collector):
             *batch_metrics(live, totals, leases, clock.now()),
             workers_by_state(list(state.pools), leases),
             *worker_metrics(leases, raw_metrics),
+            *(usage_metrics(waiting) if isinstance(waiting, int) else ()),
             *planner_metrics(_understood(planned, raw_desired)),
         ]
 

@@ -66,6 +66,12 @@ env:
 - { name: XYLEM_WORKER_PORT, value: "9100" }
 {{- end }}
 
+{{/* Of a process that reads or writes usage. */}}
+{{- define "xylem.usageUrl" -}}
+- name: XYLEM_USAGE_URL
+  valueFrom: { secretKeyRef: { name: {{ .urlSecret }}, key: XYLEM_USAGE_URL } }
+{{- end }}
+
 {{/* Of a pod: (list $ values). enableServiceLinks: a Service named xylem would otherwise set XYLEM_PORT. */}}
 {{- define "xylem.pod" -}}
 {{- $root := index . 0 }}{{ $values := index . 1 -}}

@@ -6,5 +6,6 @@ from ops.observability.dashboards.fleet import FLEET
 from ops.observability.dashboards.media import MEDIA
 from ops.observability.dashboards.requests import REQUESTS
 from ops.observability.dashboards.routing import ROUTING
+from ops.observability.dashboards.tenants import TENANTS
 
-DASHBOARDS = (FLEET, REQUESTS, ROUTING, BATCHES, DISAGGREGATION, MEDIA)
+DASHBOARDS = (FLEET, REQUESTS, ROUTING, BATCHES, DISAGGREGATION, MEDIA, TENANTS)

@@ -1,0 +1,131 @@
+"""What requests used: reports for operators, in our shape and in OpenAI's, and a tenant's own."""
+
+import asyncio
+import io
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from app.api.operations.admin import Admin
+from app.api.state import ApiState, state_of
+from app.usage.export import Format, write_csv, write_parquet
+from app.usage.organization import OrganizationGroup, Width, buckets, page_of, query_of
+from app.usage.query import UsageQuery, grouped_by, iso, period
+
+if TYPE_CHECKING:
+    from app.usage.database import UsageDatabase
+
+T = TypeVar("T")
+
+router = APIRouter(tags=["usage"])
+_MOST_ROWS = 100_000
+_TYPES = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
+_FILES: dict[int | str, dict[str, Any]] = {200: {"content": {kind: {} for kind in _TYPES.values()}}}
+_MOMENT = "Seconds since the epoch, or a date, with a time or without."
+
+By = Annotated[
+    str, Query(description="With commas between: tenant, key, model, task, outcome, batch, minute, hour, day.")
+]
+From = Annotated[str, Query(alias="from", description=_MOMENT)]
+To = Annotated[str, Query(alias="to", description=_MOMENT)]
+As = Annotated[Format | None, Query(alias="format", description="If not given, as the header `Accept` says.")]
+Names = Annotated[list[str] | None, Query()]
+
+
+@cache
+def _database(url: str) -> "UsageDatabase":
+    from app.usage.database import UsageDatabase  # a fifth of a second, for those who ask for it
+
+    return UsageDatabase(url)
+
+
+async def _read(state: ApiState, ask: Callable[["UsageDatabase"], T]) -> T:
+    """Raises: UsageDown, SettingsError."""
+    return await asyncio.to_thread(lambda: ask(_database(state.settings.usage_database)))
+
+
+@router.get("/admin/usage", responses=_FILES)
+async def usage(
+    request: Request,
+    state: Admin,
+    group_by: By = "tenant",
+    since: From = "",
+    until: To = "",
+    tenant: Names = None,
+    key: Names = None,
+    model: Names = None,
+    form: As = None,
+) -> Any:
+    """Sums of the requests that ended in a time, the last thirty days if none is given, by the named groups."""
+    asked = UsageQuery(*period(since, until), grouped_by(group_by), tenant or (), key or (), model or ())
+    return await _report(request, state, asked, form)
+
+
+@router.get("/v1/usage", responses=_FILES)
+async def own_usage(request: Request, group_by: By = "model", since: From = "", until: To = "", form: As = None) -> Any:
+    """The same, of the tenant that the API key belongs to."""
+    state = state_of(request)
+    tenant = state.api_keys.client(request.scope).tenant.name
+    return await _report(request, state, UsageQuery(*period(since, until), grouped_by(group_by), (tenant,)), form)
+
+
+async def _report(request: Request, state: ApiState, asked: UsageQuery, form: Format | None) -> Any:
+    if form is None:
+        accepted = request.headers.get("accept", "")
+        form = "csv" if "text/csv" in accepted else "parquet" if _TYPES["parquet"] in accepted else "json"
+    rows = await _read(state, lambda database: database.grouped(asked, _MOST_ROWS))
+    if form == "json":
+        span = {"from": iso(asked.since), "to": iso(asked.until)}
+        return {"object": "list", **span, "group_by": asked.by, "data": rows}
+    headers = {"content-disposition": f'attachment; filename="usage.{form}"'}
+    return Response(await asyncio.to_thread(_file, form, asked, rows), media_type=_TYPES[form], headers=headers)
+
+
+def _file(form: Format, asked: UsageQuery, rows: list[dict[str, Any]]) -> bytes:
+    if form == "csv":
+        text = io.StringIO()
+        write_csv([rows], asked.columns, text)
+        return text.getvalue().encode()
+    out = io.BytesIO()
+    write_parquet([rows], asked.columns, out)
+    return out.getvalue()
+
+
+def _listed(name: str) -> Any:
+    """As OpenAI's clients write a list: `name[]`."""
+    return Query(alias=f"{name}[]", include_in_schema=False)
+
+
+@router.get("/v1/organization/usage/completions")
+async def completions(
+    state: Admin,
+    start_time: Annotated[int, Query(ge=0, lt=2**40)],
+    end_time: Annotated[int | None, Query(ge=0, lt=2**40)] = None,
+    bucket_width: Width = "1d",
+    group_by: Annotated[list[OrganizationGroup] | None, Query()] = None,
+    group_by_: Annotated[list[OrganizationGroup] | None, _listed("group_by")] = None,
+    project_ids: Names = None,
+    project_ids_: Annotated[list[str] | None, _listed("project_ids")] = None,
+    api_key_ids: Names = None,
+    api_key_ids_: Annotated[list[str] | None, _listed("api_key_ids")] = None,
+    models: Names = None,
+    models_: Annotated[list[str] | None, _listed("models")] = None,
+    batch: bool | None = None,
+    limit: int | None = None,
+    page: str | None = None,
+) -> dict[str, Any]:
+    """As OpenAI's endpoint of that name: of requests that generate text. A tenant is a project."""
+    end = int(time.time()) + 1 if end_time is None else end_time
+    by = [*(group_by or ()), *(group_by_ or ())]
+    asked = buckets(start_time, end, bucket_width, limit, page)
+    query = query_of(
+        asked, start_time, end, by, batch=batch,
+        tenants=project_ids or project_ids_ or (),
+        keys=api_key_ids or api_key_ids_ or (),
+        models=models or models_ or (),
+    )  # fmt: skip
+    return page_of(asked, by, await _read(state, lambda database: database.grouped(query, _MOST_ROWS)))

@@ -1,0 +1,168 @@
+"""Usage in SQL: SQLite or PostgreSQL. All methods block, and raise UsageDown."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from sqlalchemy import (
+    Connection,
+    Integer,
+    Select,
+    create_engine,
+    event,
+    func,
+    insert,
+    inspect,
+    literal_column,
+    make_url,
+    select,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.errors import RequestError, SettingsError, UsageDown
+from app.tenants.records import Price
+from app.usage.query import SUMS, WIDTHS, UsageQuery, iso
+from app.usage.record import UsageRecord, cost, latest, price_of
+from app.usage.tables import SCHEMA, TABLES, USAGE, VERSION
+
+COLUMNS = {column.name: column.type.python_type for column in USAGE.columns}
+_PAGE = 5000  # records that are read at once
+_BUSY_S = 30
+
+
+class UsageDatabase:
+    """Thread-safe."""
+
+    def __init__(self, url: str) -> None:
+        """Raises: SettingsError."""
+        try:
+            made = make_url(url)
+            if made.drivername == "postgresql":
+                made = made.set(drivername="postgresql+psycopg")
+            is_file = made.get_backend_name() == "sqlite"
+            options: dict[str, Any] = {"connect_args": {"timeout": _BUSY_S}} if is_file else {"pool_pre_ping": True}
+            self._engine = create_engine(made, pool_size=2, **options)
+        except ImportError as exc:
+            raise SettingsError(f"XYLEM_USAGE_URL needs pip install 'xylem-serve[postgresql]' ({exc})") from exc
+        except SQLAlchemyError as exc:
+            raise SettingsError(f"XYLEM_USAGE_URL: {_described(exc)}") from exc
+        self.shown = made.render_as_string(hide_password=True)
+        if is_file:
+            event.listen(self._engine, "connect", _prepare_file)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def create(self) -> None:
+        """Makes the tables, if they aren't there. Raises: SettingsError, for those of another version."""
+        with self._begun() as sql:
+            TABLES.create_all(sql)
+            found = sql.scalar(select(SCHEMA.c.version))
+            if found is None:
+                sql.execute(insert(SCHEMA).values(version=VERSION))
+            elif found != VERSION:
+                raise SettingsError(
+                    f"{self.shown} has usage in version {found} of its tables, and this is {VERSION}: take the "
+                    "version of Xylem that wrote it, or another database"
+                )
+
+    def write(self, records: Sequence[UsageRecord], prices: Mapping[str, Price]) -> None:
+        """All or none. Of what is there already, a record of a higher epoch replaces one of a lower."""
+        rows = [
+            msgspec.structs.asdict(record)
+            | {"minute": int(record.at // 60), "cost": cost(record, price_of(record, prices))}
+            for record in latest(records)
+        ]
+        if not rows:
+            return
+        dialect: Any = sqlite if self._engine.dialect.name == "sqlite" else postgresql
+        put = dialect.insert(USAGE)
+        changed = {name: put.excluded[name] for name in COLUMNS if name != "id"}
+        put = put.on_conflict_do_update(
+            index_elements=[USAGE.c.id], set_=changed, where=put.excluded.epoch > USAGE.c.epoch
+        )
+        with self._begun() as sql:
+            sql.execute(put, rows)
+
+    def grouped(self, query: UsageQuery, most: int) -> list[dict[str, Any]]:
+        """A row for each group, with the sums of `SUMS`. Raises: RequestError if there are more."""
+        groups, columns = _groups(query)
+        sums = [func.count().label("requests")]
+        sums += [func.sum(USAGE.c[name]).label(name) for name in SUMS if name != "requests"]
+        named = [func.max(USAGE.c.key_name).label("key_name")] if "key" in query.by else []
+        wanted = _selected(select(*columns, *named, *sums), query).group_by(*groups).order_by(*groups)
+        with self._begun() as sql:
+            rows = [dict(row) for row in sql.execute(wanted.limit(most + 1)).mappings()]
+        if len(rows) > most:
+            raise RequestError(f"There are more than {most} rows: ask for a shorter time, or for fewer groups.")
+        if not query.by and not rows[0]["requests"]:
+            return []
+        return [_row(row, query) for row in rows]
+
+    def records(self, query: UsageQuery) -> Iterator[list[dict[str, Any]]]:
+        """Each record alone, in pages, the oldest first. `by` doesn't count."""
+        wanted = _selected(select(USAGE), query).order_by(USAGE.c.at, USAGE.c.id)
+        with self._begun() as sql:
+            found = sql.execution_options(yield_per=_PAGE).execute(wanted)
+            for page in found.mappings().partitions():
+                yield [dict(row) for row in page]
+
+    @contextmanager
+    def _begun(self) -> Iterator[Connection]:
+        """A transaction."""
+        try:
+            with self._engine.begin() as sql:
+                yield sql
+        except SQLAlchemyError as exc:
+            if not self._has_tables():
+                raise UsageDown(f"{self.shown} has no usage yet: `xylem usage write` makes its tables.") from exc
+            raise UsageDown(f"{self.shown}: {_described(exc)}") from exc
+
+    def _has_tables(self) -> bool:
+        try:
+            return bool(inspect(self._engine).has_table(USAGE.name))
+        except SQLAlchemyError:
+            return True  # nobody knows
+
+
+def _prepare_file(connection: Any, _record: Any) -> None:
+    """Readers don't wait for the writer."""
+    connection.execute("PRAGMA journal_mode=WAL")
+
+
+def _selected(wanted: Select[Any], query: UsageQuery) -> Select[Any]:
+    wanted = wanted.where(USAGE.c.at >= query.since, USAGE.c.at < query.until)
+    for name, values in (
+        ("tenant", query.tenants), ("key", query.keys), ("model", query.models), ("task", query.tasks),
+    ):  # fmt: skip
+        if values:
+            wanted = wanted.where(USAGE.c[name].in_(values))
+    if query.batch is not None:
+        wanted = wanted.where(USAGE.c.batch != "" if query.batch else USAGE.c.batch == "")
+    return wanted
+
+
+def _groups(query: UsageQuery) -> tuple[list[Any], list[Any]]:
+    """What is grouped by, and how that is called."""
+    groups = [
+        USAGE.c.minute // literal_column(str(WIDTHS[name] // 60), Integer) if name in WIDTHS else USAGE.c[name]
+        for name in query.by
+    ]
+    return groups, [group.label(name) for name, group in zip(query.by, groups, strict=True)]
+
+
+def _row(row: dict[str, Any], query: UsageQuery) -> dict[str, Any]:
+    """Times as text, and numbers as Python has them: PostgreSQL sums integers as decimals."""
+    for group in query.by:
+        if group in WIDTHS:
+            row[group] = iso(row[group] * WIDTHS[group])
+    for name, kind in SUMS.items():
+        row[name] = round(float(row[name]), 9) if kind is float else int(row[name])
+    return row
+
+
+def _described(exc: SQLAlchemyError) -> str:
+    """Without the statement, whose values are a tenant's."""
+    return str(getattr(exc, "orig", None) or exc).partition("\n")[0]

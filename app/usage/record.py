@@ -1,0 +1,68 @@
+"""What one request used. No prompt, and nothing of an answer."""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from app.ids import KeyId, RequestId, TenantId
+from app.messages import Task, decoder
+from app.tenants.records import Price
+
+
+class UsageRecord(Struct, frozen=True, array_like=True, gc=False):
+    """Of a request, or of a pipeline's stage: of those of one id, the one of the highest epoch counts.
+
+    Without output a request has no tokens. Times of stages are those of its first prompt.
+    """
+
+    id: RequestId
+    epoch: int  # how often another API replica had taken it over
+    at: float  # when it ended, seconds since the epoch by Redis' clock
+    tenant: TenantId
+    key: KeyId
+    key_name: str
+    model: str
+    task: Task
+    outcome: str  # one of `errors.OUTCOMES`
+    prompt_tokens: int
+    cached_tokens: int  # of these
+    completion_tokens: int
+    images: int = 0  # pictures and videos that were painted
+    engine_s: float = 0.0  # of each second of its workers, its share among all requests on the engine
+    placement_s: float = 0.0
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    handover_s: float = 0.0  # from one worker's prefill to the other one's first token
+    decode_s: float = 0.0
+    ttft_s: float | None = None  # None: it had no output
+    duration_s: float = 0.0
+    attempts: int = 1
+    batch: str = ""  # the batch that it is a line of
+    x_request_id: str = ""  # the client's own; of a pipeline's stages without one, the answer's id
+    parent: str = ""  # the model that `model` is an adapter for
+
+
+def price_of(record: UsageRecord, prices: Mapping[str, Price]) -> Price:
+    """Of its model, or of the one that this is an adapter for. Without any it is free."""
+    return prices.get(record.model) or prices.get(record.parent) or Price()
+
+
+def cost(record: UsageRecord, price: Price) -> float:
+    """In money."""
+    cached_price = price.input if price.cached_input is None else price.cached_input
+    computed = record.prompt_tokens - record.cached_tokens
+    tokens = computed * price.input + record.cached_tokens * cached_price + record.completion_tokens * price.output
+    return tokens / 1e6 + record.images * price.image
+
+
+def latest(records: Iterable[UsageRecord]) -> list[UsageRecord]:
+    """One of each id: that of the highest epoch; of equal ones the first."""
+    found: dict[RequestId, UsageRecord] = {}
+    for record in records:
+        other = found.get(record.id)
+        if other is None or record.epoch > other.epoch:
+            found[record.id] = record
+    return list(found.values())
+
+
+decode_usage = decoder(list[UsageRecord])

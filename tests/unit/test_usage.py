@@ -1,0 +1,132 @@
+"""What records of usage, their prices and reports decide: pure functions."""
+
+import csv
+import io
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.errors import RequestError
+from app.ids import KeyId, RequestId, TenantId
+from app.telemetry import TENANT_REQUESTS, TENANT_TOKENS
+from app.tenants.records import Price
+from app.usage.export import write_csv
+from app.usage.meters import OTHER, TenantMeters
+from app.usage.organization import buckets, page_of, query_of
+from app.usage.query import grouped_by, iso, moment, period
+from app.usage.record import UsageRecord, cost, latest, price_of
+
+times = st.integers(0, 2**33)
+
+
+def record(id_: str = "r", epoch: int = 0, *, tenant: str = "t", **changes: Any) -> UsageRecord:
+    given: dict[str, Any] = {"prompt_tokens": 10, "cached_tokens": 4, "completion_tokens": 5} | changes
+    named = RequestId(id_), epoch, 1000.0, TenantId(tenant), KeyId("k")
+    return UsageRecord(*named, "name", given.pop("model", "m"), "generate", given.pop("outcome", "ok"), **given)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3))))
+def test_of_each_id_the_first_record_of_the_highest_epoch_counts(written: list[tuple[str, int]]) -> None:
+    records = [record(id_, epoch, completion_tokens=n) for n, (id_, epoch) in enumerate(written)]
+    found = latest(records)
+    assert {r.id for r in found} == {id_ for id_, _ in written}
+    assert len(found) == len({r.id for r in found})
+    for one in found:
+        assert one == next(r for r in records if r.id == one.id and r.epoch == max(e for i, e in written if i == r.id))
+
+
+def test_a_cost_has_its_prices() -> None:
+    used = record(prompt_tokens=1_000_000, cached_tokens=250_000, completion_tokens=500_000, images=2)
+    assert cost(used, Price(4.0, 1.0, 8.0, 0.5)) == 3.0 + 0.25 + 4.0 + 1.0
+    assert cost(used, Price(4.0)) == 4.0  # what is cached costs as much, if nothing else is said
+    assert cost(used, Price(4.0, 0.0)) == 3.0
+
+
+def test_an_adapter_without_a_price_has_its_models() -> None:
+    prices = {"m": Price(1.0), "tuned": Price(2.0)}
+    assert price_of(record(model="tuned", parent="m"), prices) == Price(2.0)
+    assert price_of(record(model="other", parent="m"), prices) == Price(1.0)
+    assert price_of(record(model="unknown"), prices) == Price()
+
+
+@given(times, times, st.sampled_from(["1m", "1h", "1d"]), st.integers(1, 31))
+def test_pages_of_buckets_cover_a_time_once_and_without_a_gap(start: int, length: int, width: Any, limit: int) -> None:
+    end = start + 1 + length % 10_000_000
+    first = found = buckets(start, end, width, limit, None)
+    assert first.first <= start < first.first + first.width
+    for _ in range(20):
+        assert 1 <= found.number <= limit
+        assert found.more == (found.end < end)
+        if not found.more:
+            assert found.end - found.width < end <= found.end
+            break
+        after = buckets(start, end, width, limit, f"page_{found.end}")
+        assert after.first == found.end
+        found = after
+
+
+@pytest.mark.parametrize("page", ["", "page_", "page_7", "page_-3600", "3600", "page_999999999999"])
+def test_a_page_that_no_answer_named_is_refused(page: str) -> None:
+    with pytest.raises(RequestError, match="is not a 'next_page'"):
+        buckets(0, 90_000, "1h", None, page)
+
+
+def test_a_limit_that_openai_refuses_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"'limit' \(32\) has to be from 1 to 31"):
+        buckets(0, 90_000, "1d", 32, None)
+
+
+def test_lines_of_all_batches_are_one_result() -> None:
+    asked = buckets(0, 7200, "1h", None, None)
+    sums = {"requests": 1, "prompt_tokens": 5, "cached_tokens": 1, "completion_tokens": 2}
+    rows = [sums | {"hour": iso(3600), "batch": batch} for batch in ("", "batch_1", "batch_2")]
+    empty, bucket = page_of(asked, ["batch"], rows)["data"]
+    assert empty["results"] == []
+    assert [(r["batch"], r["input_tokens"], r["num_model_requests"]) for r in bucket["results"]] == [
+        (False, 5, 1),
+        (True, 10, 2),
+    ]
+
+
+def test_a_query_is_no_wider_than_what_is_asked() -> None:
+    asked = buckets(1000, 8000, "1h", None, None)
+    query = query_of(asked, 1000, 8000, ["model", "user_id"])
+    assert (query.since, query.until, query.by) == (1000, 8000, ("hour", "model"))
+
+
+def test_a_moment_is_seconds_or_a_date_of_utc() -> None:
+    assert moment("1751328000", "from") == moment("2025-07-01", "from") == moment("2025-07-01T02:00:00+02:00", "from")
+    for bad in ("yesterday", "2025-13-01", "-1", "1e9", "9" * 400):
+        with pytest.raises(RequestError, match="has to be seconds since the epoch, or a date"):
+            moment(bad, "from")
+
+
+def test_a_period_ends_after_it_begins() -> None:
+    assert period("", "", 100 * 86_400.0)[1] - period("", "", 100 * 86_400.0)[0] == 30 * 86_400
+    with pytest.raises(RequestError, match=r"'from' .* has to be before 'to'"):
+        period("2025-07-02", "2025-07-01")
+
+
+def test_groups_are_known_names() -> None:
+    assert grouped_by("hour, tenant") == ("tenant", "hour")
+    with pytest.raises(RequestError, match="'group_by' has 'team': there are tenant, key"):
+        grouped_by("team")
+
+
+def test_prometheus_names_so_many_tenants_and_counts_the_others_together() -> None:
+    meters, names = TenantMeters(named=2), [f"bounded-{i}" for i in range(5)]
+    for name in names:
+        meters.ended(record(tenant=name))
+    meters.ended(record(tenant=names[0], outcome="cancelled"))
+    shown = {s.labels["tenant"] for metric in TENANT_REQUESTS.collect() for s in metric.samples}
+    assert {*names, OTHER} & shown == {names[0], names[1], OTHER}
+    assert TENANT_TOKENS.labels(OTHER, "completion")._value.get() == 15
+    assert TENANT_REQUESTS.labels(names[0], "failed")._value.get() == 1
+
+
+def test_no_text_of_a_client_is_a_formula_in_a_spreadsheet() -> None:
+    out = io.StringIO()
+    write_csv([[{"x_request_id": "=1+1", "requests": -1}]], ["x_request_id", "requests"], out)
+    assert next(csv.DictReader(io.StringIO(out.getvalue()))) == {"x_request_id": "'=1+1", "requests": "-1"}

@@ -40,6 +40,7 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory, issuer: Is
     with stack(valkey_url, tmp_path_factory.mktemp("teams"), {POOL: mock_pool(step_ms=0.5)}, **env) as s:
         s.api()
         s.worker()
+        s.worker("batch", "batch")
         s.wait_ready()
         admin(s, "PATCH", "/admin/aliases", {"aliases": {"small": {"primary": "mock"}}})
         admin(s, "PUT", "/admin/tenants/blue", {})
@@ -175,6 +176,40 @@ def test_kept_answers_have_the_bytes_that_the_key_may_have(served: Stack) -> Non
     made = httpx.post(f"{served.url}/v1/conversations", json={}, headers={"x-api-key": key})
     assert refusal(made, 429)["code"] == "kept_answers_full"
     assert chat(served, key, max_tokens=1).status_code == 200
+
+
+def test_lines_of_a_batch_are_within_its_keys_limits(served: Stack) -> None:
+    """Too many fail the batch; one for another model or with too long an answer fails itself; others are cut."""
+    key = made_key(served, "lines", batch_lines=4, models=["mock"], max_tokens=6, default_max_tokens=3)
+    body = {**ASK, "ignore_eos": True}
+    bodies = [body, {**body, "max_tokens": 6}, {**body, "max_tokens": 7}, {**body, "model": "small"}]
+
+    def batch(client: openai.OpenAI, bodies: list[dict[str, Any]]) -> Any:
+        lines = [
+            {"custom_id": str(n), "method": "POST", "url": "/v1/chat/completions", "body": body}
+            for n, body in enumerate(bodies)
+        ]
+        file = client.files.create(file=("in.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="batch")
+        made = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+
+        def ended() -> Any:
+            found = client.batches.retrieve(made.id)
+            return found if found.status in ("completed", "failed") else None
+
+        return wait_until(ended, "the batch ends", 60)
+
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0) as client:
+        over = batch(client, [*bodies, body])
+        assert over.status == "failed"
+        assert "at most 4 lines" in over.errors.data[0].message
+        done = batch(client, bodies)
+        assert (done.request_counts.completed, done.request_counts.failed) == (2, 2)
+        answers = [json.loads(line) for line in client.files.content(done.output_file_id).text.splitlines()]
+        tokens = {a["custom_id"]: a["response"]["body"]["usage"]["completion_tokens"] for a in answers}
+        assert tokens == {"0": 3, "1": 6}
+        failures = [json.loads(line) for line in client.files.content(done.error_file_id).text.splitlines()]
+        codes = {f["custom_id"]: f["response"]["body"]["error"]["code"] for f in failures}
+        assert codes == {"2": "invalid_value", "3": "model_not_found"}
 
 
 def test_limits_changed_by_a_command_hold_without_a_restart(served: Stack) -> None:

@@ -141,6 +141,9 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
     s, flower = run
     key = xylem(guarded, "keys", "create", "alice", "--rpm", "1000", "--tpm", "100000").strip()
     assert "alice" in xylem(guarded, "keys", "list")
+    xylem(guarded, "tenants", "set", "blue", "--rpm", "1000")
+    xylem(guarded, "tenants", "prices", "mock", "--input", "1")
+    assert "keys create" in xylem(guarded, "tenants", "audit")
     with openai.OpenAI(base_url=f"{s.url}/v1", api_key=key, max_retries=0, timeout=20) as client:
 
         def listed() -> bool:
@@ -239,8 +242,9 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
         ("ACL", "LIST"), ("MONITOR",),  ("CLIENT", "LIST"), ("SCRIPT", "FLUSH"),
         ("FUNCTION", "LIST"), ("GET", "elsewhere"), ("SET", "elsewhere", "1"), ("PUBLISH", "elsewhere", "1"),
     )),
-    ("api", ("HSET", "xylem:keys:api", "mallory", "x")),
-    ("api", ("DEL", "xylem:keys:api")),
+    ("worker", ("HSET", "xylem:tenants", "mallory", "x")),
+    ("batch", ("XADD", "xylem:audit", "*", "b", "x")),
+    ("operator", ("DEL", "xylem:audit")),
     ("api", ("XADD", "xylem:out:1", "*", "s", "x")),
     ("api", ("PUBLISH", "xylem:/0.celery.pidbox", "x")),
     ("api", ("HGETALL", "xylem:done:batch_1:0")),

@@ -86,6 +86,8 @@ WITH_BODY = [
     ("post", "/admin/pools/{pool}/weights", 30), ("post", "/admin/pools/{pool}/profile", 20),
     ("post", "/admin/pools/{pool}/experts", 20), ("post", "/admin/pools/{pool}/scale_elastic_ep", 20),
     ("patch", "/admin/aliases", 20), ("post", "/admin/prefixes", 30),
+    ("put", "/admin/tenants/{tenant}", 30), ("patch", "/admin/tenants/{tenant}", 20), ("post", "/admin/keys", 30),
+    ("patch", "/admin/keys/{key}", 20), ("patch", "/admin/prices", 20),
     ("post", "/v1/images/generations", 20), ("post", "/v1/images/edits", 10), ("post", "/v1/videos", 20),
     ("post", "/v1/audio/transcriptions", 20), ("post", "/v1/audio/translations", 10),
 ]  # fmt: skip
@@ -93,6 +95,9 @@ WITHOUT = [
     ("get", "/admin/loras", 1), ("delete", "/admin/loras/{name}", 20),
     ("get", "/admin/usage", 30), ("get", "/v1/usage", 30), ("get", "/v1/organization/usage/completions", 40),
     ("get", "/admin/fleet", 1), ("get", "/admin/fleet/prefixes", 1),
+    ("get", "/admin/tenants", 1), ("get", "/admin/tenants/{tenant}", 20), ("delete", "/admin/tenants/{tenant}", 20),
+    ("get", "/admin/keys", 1), ("get", "/admin/keys/{key}", 20), ("delete", "/admin/keys/{key}", 20),
+    ("get", "/admin/prices", 1), ("get", "/admin/audit", 30),
     ("get", "/admin/prefixes", 1), ("delete", "/admin/prefixes/{prefix}", 20),
     ("get", "/admin/pools/{pool}/limits", 10), ("get", "/admin/pools/{pool}/state", 5),
     ("post", "/admin/pools/{pool}/clear_kv_blocks", 10),

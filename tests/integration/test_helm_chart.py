@@ -79,6 +79,7 @@ def test_the_examples_show_every_kind_of_object() -> None:
         ("valkey.seed=short", "/valkey/seed"),
         ("flower.enabled=true", "flower.envSecret"),
         ("planner.enabled=true", "poolsFile.planner.objectives"),
+        ("usage.enabled=true", "usage.urlSecret"),
         ("planner.interval=0", "/planner/interval"),
         ("api.hpa.minReplicas=1,api.hpa.maxReplicas=2,api.hpa.cpuPercent=70", "api.resources.requests.cpu"),
         ("data.size=", "data.size"),
@@ -296,6 +297,16 @@ def test_the_planner_may_scale_the_planned_pools_and_nothing_else_sets_how_many_
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     account = next(mount for mount in planner["containers"][0]["volumeMounts"] if mount["name"] == "account")
     assert account["mountPath"] == str(ACCOUNT)
+
+
+def test_the_usage_writer_and_the_api_have_the_same_database_and_requests_are_recorded() -> None:
+    docs = rendered("cpu", "--set", "usage.enabled=true,usage.urlSecret=sql")
+    for name in ("xylem-usage", "xylem-api"):
+        (container,) = named(docs, "Deployment", name)["spec"]["template"]["spec"]["containers"]
+        (given,) = [one for one in container["env"] if one["name"] == "XYLEM_USAGE_URL"]
+        assert given["valueFrom"]["secretKeyRef"] == {"name": "sql", "key": "XYLEM_USAGE_URL"}
+    assert named(docs, "ConfigMap", "xylem-settings")["data"]["XYLEM_USAGE"] == "true"
+    assert named(rendered("cpu"), "ConfigMap", "xylem-settings")["data"]["XYLEM_USAGE"] == "false"
 
 
 def test_a_planner_that_only_advises_has_no_rights() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from app.engines.base import EngineInfo, GenerateRequest, StepOutput
 from app.engines.mock.engine import MockEngine
+from app.engines.mock.grammar_state import GrammarState, grammar_states
 from app.errors import EngineFailed, SettingsError
 from app.ids import RequestId
 from app.messages import GRAMMAR_KINDS, Grammar, Sampling
@@ -205,6 +206,26 @@ async def test_a_grammar_that_can_not_be_followed_ends_its_own_request_only(n: i
             await run(engine, request("stuck", n=n, grammar=Grammar("json", '{"$ref": "#"}')))
         assert len(tokens(await beside)) == 50
         assert engine.stats().used_blocks == engine.stats().running == 0
+
+
+async def test_grammars_are_compiled_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes tens of MB for a moment; at once they would leave as much in the allocator, for each thread."""
+    now, most = 0, 0
+
+    def slow(*args: Any) -> list[GrammarState]:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        time.sleep(0.02)
+        now -= 1
+        return grammar_states(*args)
+
+    monkeypatch.setattr("app.engines.mock.engine.grammar_states", slow)
+    digits = Grammar("regex", "[0-9]{8}")
+    async with started(pool(speedup=math.inf)) as engine:
+        answers = await asyncio.gather(*(run(engine, request(str(i), grammar=digits)) for i in range(6)))
+    assert all(map(tokens, answers))
+    assert most == 1
 
 
 async def test_it_tells_what_it_holds() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncGenerator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
@@ -73,6 +74,8 @@ class MockEngine:
         self.update_weights = control.update_weights
         self.start_profile, self.stop_profile = control.start_profile, control.stop_profile
         self.record_experts = control.record_experts
+        # One grammar at a time: compiling takes tens of MB for a moment, which the allocator keeps for each thread.
+        self._compiling = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._arrivals = count()
         self._vocabulary: Vocabulary | None = None  # set by start
         self._failure: EngineFailed | None = None
@@ -244,8 +247,8 @@ class MockEngine:
             return {}
         open_ = _open_choices(request)
         begun = [request.begun[i].tokens if request.begun else [] for i in open_]
-        tokenizer = self._tokenizer()
-        return dict(zip(open_, await asyncio.to_thread(grammar_states, tokenizer, grammar, begun), strict=True))
+        states = self._compiling.submit(grammar_states, self._tokenizer(), grammar, begun)
+        return dict(zip(open_, await asyncio.wrap_future(states), strict=True))
 
     def _submit(self, request: GenerateRequest, grammars: Mapping[int, GrammarState], *, lends: bool = False) -> Stream:
         """`lends`: for `prefill`, one choice that ends with its prompt. `grammars`: from `_grammar_states`."""

@@ -137,6 +137,14 @@ MEDIA = Histogram(
 )  # fmt: skip
 
 
+INSPECTIONS = Counter(
+    "xylem_content_inspections",
+    "Prompts and answers that the content hook was asked about, by outcome: allowed, refused, unavailable (the request "
+    "failed), passed_unseen (it went on).",
+    ["part", "outcome"],
+)
+
+
 class RoutingMeters:
     """One pool's routing metrics, looked up once."""
 

@@ -15,11 +15,13 @@ from app.dispatch.event_queue import EventQueue
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import ChoiceOutput, InFlight
+from app.dispatch.inspection import Inspection
 from app.dispatch.quota import Quota
 from app.dispatch.route_explanation import explained
 from app.dispatch.timeline import Timeline
 from app.errors import OK, StoreDown, XylemError, from_wire, outcome_of
 from app.ids import RequestId, new_request_id
+from app.kv_store.salts import salted
 from app.messages import Delta, Done, Event, Failed, Job, Painted, Progress, Vectors, log_names
 from app.routing.cost import EXPECTED_ANSWER
 from app.store import clock
@@ -80,6 +82,9 @@ class Generation(GenerationBase):
         self._last = self._arrived
         alone = len(self.prompts) == 1
         self._params = plan.params
+        self._inspection: Inspection | None = None
+        if dispatcher.hook is not None or client.tenant.content_logged:
+            self._inspection = Inspection(self.id, plan, client, dispatcher.hook, self._names, self.count)
         self._numbers = {self.id if alone else RequestId(f"{self.id}-{i}"): i for i in range(len(self.prompts))}
 
     async def __aenter__(self) -> Self:
@@ -93,6 +98,8 @@ class Generation(GenerationBase):
         try:
             if self._allowance is not None:
                 await self._allowance.admit(self.prompt_tokens)
+            if self._inspection is not None and (self._begun is None or not self._begun.attempt):
+                await self._inspection.prompt()
             if self._dispatcher.traffic is not None and (self._begun is None or not self._begun.attempt):
                 self._dispatcher.traffic.came(self.plan)
             await self._send()
@@ -139,6 +146,10 @@ class Generation(GenerationBase):
             await self._dispatcher.media.put(known, self._deadline - clock.now())
 
     async def deltas(self) -> list[tuple[int, Delta]]:
+        return await self._next() if self._inspection is None else await self._inspection.deltas(self._next)
+
+    async def _next(self) -> list[tuple[int, Delta]]:
+        """As `deltas`, before anybody has inspected them."""
         out: list[tuple[int, Delta]] = []
         while not out and len(self.done) < len(self.prompts):
             for event in await self.answer.take():
@@ -178,6 +189,11 @@ class Generation(GenerationBase):
 
     def choice(self, delta: Delta) -> int:
         return self._numbers[delta.request] * self.plan.sampling[0].n + delta.index
+
+    @property
+    def is_inspected(self) -> bool:
+        """Whether each delta has to pass through `deltas`."""
+        return self._inspection is not None
 
     @property
     def waits(self) -> bool:
@@ -223,7 +239,7 @@ class Generation(GenerationBase):
             sampling,
             self._deadline,
             self.plan.priority,
-            cache_salt=self.plan.cache_salt,
+            cache_salt=salted(self.client.tenant.salt, self.plan.cache_salt),
             aside=self.plan.aside,
             whole=self.plan.whole,
             x_request_id=self.x_request_id,
@@ -258,13 +274,18 @@ class Generation(GenerationBase):
             if self._allowance is not None:
                 await self._allowance.spend(self.completion_tokens)
         except StoreDown as down:
-            trace_id = "" if self._trace is None else self._trace.place.trace
-            names = log_names(self.x_request_id, trace_id)
-            log.warning("answer_not_charged", request=self.id, **names, error=down.message)
+            log.warning("answer_not_charged", request=self.id, **self._names, error=down.message)
         finally:
             self._observe(self._failure or outcome_of(exc))
 
+    @property
+    def _names(self) -> dict[str, str]:
+        """As the log has it."""
+        return log_names(self.x_request_id, "" if self._trace is None else self._trace.place.trace)
+
     def _observe(self, outcome: str) -> None:
+        if self._inspection is not None:
+            self._inspection.log(outcome)
         meters, ended = self.model.meters, clock.now()
         meters.ended(outcome)
         seen = [Timeline.of(f, self.model.name, outcome, self._came, ended) for f in self._in_flight]

@@ -30,7 +30,8 @@ from app.api.openai.responses import conversation_routes, derived_routes
 from app.api.openai.responses import routes as responses
 from app.api.openai.responses.conversation_end import ConversationEnd
 from app.api.openai.transcription import routes as transcriptions
-from app.api.operations import admin, health, loras, pool_state, prefixes
+from app.api.operations import admin, erasures, health, loras, pool_state, prefixes
+from app.api.operations.erasing import Erasing
 from app.api.resumable.chat_index import ChatIndex
 from app.api.resumable.conversations import ConversationStore
 from app.api.resumable.owner import AnswerOwner
@@ -119,7 +120,7 @@ def create_app(settings: Settings | None = None) -> FastPath:
                 started=int(time.time()),
             )
             expiry = FileExpiry(storage, painted, file_store)
-            background = [asyncio.create_task(part.run()) for part in (answer_owner, expiry)]
+            background = [asyncio.create_task(part.run()) for part in (answer_owner, expiry, Erasing(app.state.xylem))]
             background.append(asyncio.create_task(Sse.run(settings.sse_ping_s)))
             if settings.require_keys:
                 background.append(asyncio.create_task(api_keys.run()))
@@ -147,7 +148,7 @@ def create_app(settings: Settings | None = None) -> FastPath:
     for part in (
         completions, stored_chats, derived_routes, responses, conversation_routes, messages, encodings, images, videos,
         transcriptions, kserve,
-        files, batches, tokens, health, admin, loras, pool_state, prefixes, fleet,
+        files, batches, tokens, health, admin, erasures, loras, pool_state, prefixes, fleet,
     ):  # fmt: skip
         app.include_router(part.router)
     if settings.console:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from app.cli.erase import erase_key
 from app.cli.report import err, out, refuse
 from app.cli.stored import stored
 
@@ -19,6 +20,8 @@ keys = typer.Typer(
     help="Keys for the API, which requires them if XYLEM_REQUIRE_KEYS is on. Stored in the Redis of XYLEM_REDIS_URL.",
     no_args_is_help=True,
 )
+
+keys.command("erase")(erase_key)
 
 
 @keys.command()
@@ -95,13 +98,15 @@ def _limits(record: "ApiKey") -> str:
 def revoke(name: Annotated[str, typer.Argument(help="As `xylem keys list` shows it.")]) -> None:
     """Make a key invalid on every API replica within two seconds. Its running requests are finished.
 
-    Its files and batches stay until they expire. A new key of the same name does not get them.
+    Its files and batches stay until they expire, or `xylem keys erase`. A new key of the same name does not get them.
     """
     from app.tenants.records import decode_api_key
 
     with stored() as (redis, names):
         raw = redis.hget(names.api_keys(), name)
+        if raw is None:
+            refuse(f"there is no key '{name}': xylem keys list", code=1)
+        record = decode_api_key(cast(bytes, raw))
+        redis.hset(names.key_owners(), record.owner, record.tenant)  # what it has made can still be erased
         redis.hdel(names.api_keys(), name)
-    if raw is None:
-        refuse(f"there is no key '{name}': xylem keys list", code=1)
-    err.print(f"revoked {name} ({decode_api_key(cast(bytes, raw)).owner})", markup=False)
+    err.print(f"revoked {name} ({record.owner})", markup=False)

@@ -16,6 +16,7 @@ from app.cli.planner import planner
 from app.cli.record import record
 from app.cli.replay import replay
 from app.cli.report import log_to_stderr
+from app.cli.tenants import tenants
 from app.cli.top import top
 from app.cli.up import up
 from app.cli.worker import worker
@@ -53,6 +54,7 @@ cli.command()(api)
 cli.command()(pull)
 cli.command()(models)
 cli.add_typer(keys)
+cli.add_typer(tenants)
 cli.add_typer(batch)
 cli.add_typer(lora)
 cli.add_typer(planner)

@@ -31,7 +31,8 @@ from app.errors import (
 from app.messages import encode
 from app.store import clock
 from app.telemetry import logger
-from app.tenants.records import Client, Tenant
+from app.tenants.lookup import client_of
+from app.tenants.records import NOBODY
 from app.tracing.request_trace import RequestTrace
 from workers.batch.line_quota import LineQuota, expected
 
@@ -71,6 +72,7 @@ class PartRunner:
         self._urgent = is_urgent(batch, clock.now())
         self._stopping = False
         self._broke = False  # by an internal error
+        self._client = NOBODY  # whose batch it is, as read when it begins
 
     async def run(self) -> None:
         """Runs until the results of all lines are in the storage, or the part is stopped."""
@@ -101,6 +103,8 @@ class PartRunner:
         if stored is not None and {r.number for r in decode_results(stored)} == {line.number for line in lines}:
             return True  # done before, which Redis has lost
         self._results = {r.number: r for r in await self._until_done(self._batch_store.done, batch, part)}
+        order, serving = self.batch.order, self._serving
+        self._client = await self._until_done(client_of, serving.wire, serving.keys, order.tenant, order.key)
         if not self._stopping:
             self._ask([line for line in lines if line.number not in self._results])
         while self._asking:
@@ -216,7 +220,7 @@ class PartRunner:
             plan,
             dispatcher=self._serving.dispatcher,
             allowance=self._allowance(line, plan),
-            client=Client(Tenant(self.batch.order.tenant), self.batch.order.key),
+            client=self._client,
             trace=trace,
         )
         try:

@@ -59,8 +59,8 @@ class StoreCleaner:
             try:
                 if self._index.number and await self._is_mine():
                     await self.look()
-            except StoreDown as exc:
-                log.warning("store_not_cleaned", error=exc.message)
+            except (StoreDown, RedisError) as exc:
+                log.warning("store_not_cleaned", error=str(exc))
             except Exception:  # a store's own client raises what it likes; the next look may go better
                 log.exception("store_not_cleaned")
             await self._pause()

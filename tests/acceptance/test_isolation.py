@@ -94,16 +94,20 @@ def test_lists_show_ones_own_only(alice: Holder, bob: Holder, hers: dict[str, st
 
 def test_ids_of_anothers_things_in_bodies_are_not_found(alice: Holder, bob: Holder, hers: dict[str, str]) -> None:
     """A batch of her file, a response in her conversation or behind hers. Files in prompts: `test_media.py`."""
-    batch = {"input_file_id": hers["file"], "endpoint": "/v1/completions", "completion_window": "24h"}
-    for path, body in (
-        ("/v1/batches", batch),
-        ("/v1/responses", {"model": "mock", "input": "hi", "previous_response_id": hers["response"]}),
-        ("/v1/responses", {"model": "mock", "input": "hi", "conversation": hers["conversation"]}),
-        ("/v1/responses/input_tokens", {"model": "mock", "input": "hi", "conversation": hers["conversation"]}),
+    ids = {"file": "input_file_id", "response": "previous_response_id", "conversation": "conversation"}
+    batch, ask = {"endpoint": "/v1/completions", "completion_window": "24h"}, {"model": "mock", "input": "hi"}
+    for path, body, what in (
+        ("/v1/batches", batch, "file"),
+        ("/v1/responses", ask, "response"),
+        ("/v1/responses", ask, "conversation"),
+        ("/v1/responses/input_tokens", ask, "conversation"),
+        ("/v1/responses/compact", ask, "response"),
     ):
-        refused, taken = bob.call("POST", path, json=body), alice.call("POST", path, json=body)
-        assert refused.status_code == 404, (path, refused.text)
-        assert taken.status_code == 200, (path, taken.text)
+        named, nobodys = (body | {ids[what]: id_} for id_ in (hers[what], hers[what][:-4] + "0000"))
+        refused, unknown = bob.call("POST", path, json=named), bob.call("POST", path, json=nobodys)
+        assert refused.status_code == unknown.status_code in (400, 404), (path, refused.text)
+        assert refused.json()["error"]["code"] == unknown.json()["error"]["code"], path
+        assert alice.call("POST", path, json=named).status_code == 200, path
 
 
 def test_an_idempotency_key_or_an_events_id_of_another_gives_nothing(alice: Holder, bob: Holder) -> None:

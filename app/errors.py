@@ -5,6 +5,7 @@ XylemError
 │   └── ModelNotFetched  …or names a model that can't be fetched
 ├── WireMismatch         other processes have a version that this one does not understand; stops it
 ├── RequestError   400   the request can't be served as it stands
+│   ├── ContentRefused   …because the content hook has refused its prompt or its answer
 │   ├── PromptTooLong    …because prompt and answer don't fit the model
 │   └── ConversationLocked …while another response is made in its conversation
 ├── Unauthorized   401   no API key of this deployment came with the request
@@ -19,6 +20,7 @@ XylemError
 ├── RequestNotFound 404  no request of that id is known here
 │   └── ConversationGone …no conversation of that id is kept
 ├── FileGone       404  no file of that id or name
+├── OwnerNotFound  404  no API key, or no tenant, of that name
 ├── PrefixNotFound 404  no prefix of that id is pinned
 ├── BatchNotFound  404  no batch of that id
 ├── BatchOver      409   the batch has ended and can't be cancelled
@@ -45,6 +47,7 @@ XylemError
 ├── StorageDown    503   files can't be read or written
 ├── UsageDown      503   the database of usage can't be read or written
 ├── ScalingFailed        (internal) the planner's decision was not carried out
+├── HookDown       503   the content hook does not answer
 ├── DeadlineOver   504   the request's deadline passed
 ├── Cancelled      499   the client has gone
 └── Returned             (internal) a worker gives a request back, to be placed anew
@@ -107,6 +110,12 @@ class RequestError(XylemError):
     status, type, code = 400, "invalid_request_error", "invalid_value"
 
 
+class ContentRefused(RequestError):
+    """This content is not allowed here."""
+
+    code = "content_policy_violation"
+
+
 class PromptTooLong(RequestError):
     """The prompt and the requested answer don't fit the model's context."""
 
@@ -141,6 +150,12 @@ class FileGone(XylemError):
     """There is no such file."""
 
     status, type, code = 404, "invalid_request_error", "file_not_found"
+
+
+class OwnerNotFound(XylemError):
+    """There is no API key or tenant of that name."""
+
+    status, type, code = 404, "invalid_request_error", "owner_not_found"
 
 
 class PrefixNotFound(XylemError):
@@ -333,6 +348,12 @@ class StorageDown(XylemError):
     """Files can't be read or written."""
 
     status, code = 503, "storage_unavailable"
+
+
+class HookDown(XylemError):
+    """Contents can't be inspected now, and are not let through without. Try again later."""
+
+    status, code = 503, "content_hook_unavailable"
 
 
 class ScalingFailed(XylemError):

@@ -20,6 +20,14 @@ keys:api                hash, name → msgpack `tenants.records.ApiKey`: the key
                         Written by `xylem keys` and the api; never expires.
 tenants                 hash, name → msgpack `tenants.records.Tenant`. Written by `xylem tenants` and the api; never
                         expires.
+keys:owners             hash, id of an owner → its tenant, of those that keys:api does not have (any more). Written by
+                        `xylem keys revoke` and the api; never expires, but goes with what is erased.
+erasures                hash, "key:<name>" or "tenant:<name>" → msgpack `tenants.erasures.Erasure`: what is being
+                        erased, and what was in the last day. Written by the api.
+erasing                 string, the API replica that erases. Lives 30 s after its last renewal.
+salts:erased            hash, label (`kv_store.salts`) of an erased salt → when, seconds since the epoch; and
+                        <label>|<pool> → how many of its blocks a worker of the pool has removed from the store so far.
+                        Written by the api and by workers; a label stays for 30 days.
 prices                  hash, model → msgpack `tenants.records.Price`. Written with it; never expires.
 tenants-version         string, random: changes with `tenants`, `keys:api` and `prices`, so that nobody overwrites what
                         another has just written. Written with them; never expires.
@@ -299,6 +307,16 @@ class Keys:
 
     def tenants(self) -> str:
         return f"{self._fleet}tenants"
+
+    def key_owners(self) -> str:
+        return f"{self._fleet}keys:owners"
+
+    def erasures(self) -> tuple[str, str]:
+        """The erasures, and who carries them out."""
+        return f"{self._fleet}erasures", f"{self._fleet}erasing"
+
+    def erased_salts(self) -> str:
+        return f"{self._fleet}salts:erased"
 
     def prices(self) -> str:
         return f"{self._fleet}prices"

@@ -63,6 +63,10 @@ def _sources(text: str) -> tuple[str, ...]:
     return found
 
 
+def _parts(value: Any) -> Any:
+    return frozenset(part.strip() for part in value.split(",")) - {""} if isinstance(value, str) else value
+
+
 def _whsec(secret: SecretStr) -> SecretStr:
     scheme, _, key = secret.get_secret_value().partition("_")
     try:
@@ -207,6 +211,17 @@ class Settings(BaseSettings):
     # The folder below which new weights for `POST /admin/pools/{pool}/weights` have to be, on the workers' hosts. None:
     # weights come through transfer groups only.
     weights_folder: Path | None = None
+    # Is asked about the contents of requests and answers before they go on: see "Erasing and inspecting".
+    hook_url: Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$")] | None = None
+    hook_timeout_s: Annotated[float, Field(gt=0, le=60)] = 2.0  # for each call
+    # When it does not answer, or not as it should: `closed` refuses the request with 503, `open` lets it go on.
+    hook_fail: Literal["open", "closed"] = "closed"
+    # What it is asked about: `prompt`, `answer` or both, with a comma between. With `answer`, streams are held until
+    # their answer is complete.
+    hook_parts: Annotated[frozenset[Literal["prompt", "answer"]], NoDecode, BeforeValidator(_parts)] = Field(
+        frozenset({"prompt", "answer"}), validate_default=False
+    )
+    hook_secret: Annotated[SecretStr, AfterValidator(_whsec)] | None = None  # as XYLEM_WEBHOOK_SECRET, for its calls
     schedule_file: Path | None = None  # batches that begin at given times, for `celery -A app beat`
 
     # Where LoRA adapters may be fetched from, with commas between: folders, `s3://bucket/folder`, and

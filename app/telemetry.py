@@ -150,6 +150,14 @@ TENANT_ENGINE = Counter(
 USAGE_LOST = Counter("xylem_usage_lost", "Records of usage that were dropped, since Redis was away for too long.")
 
 
+INSPECTIONS = Counter(
+    "xylem_content_inspections",
+    "Prompts and answers that the content hook was asked about, by outcome: allowed, refused, unavailable (the request "
+    "failed), passed_unseen (it went on).",
+    ["part", "outcome"],
+)
+
+
 class RoutingMeters:
     """One pool's routing metrics, looked up once."""
 

@@ -30,7 +30,8 @@ from app.api.openai.responses import conversation_routes, derived_routes
 from app.api.openai.responses import routes as responses
 from app.api.openai.responses.conversation_end import ConversationEnd
 from app.api.openai.transcription import routes as transcriptions
-from app.api.operations import admin, health, loras, pool_state, prefixes, tenants, usage
+from app.api.operations import admin, erasures, health, loras, pool_state, prefixes, tenants, usage
+from app.api.operations.erasing import Erasing
 from app.api.resumable.chat_index import ChatIndex
 from app.api.resumable.conversations import ConversationStore
 from app.api.resumable.owner import AnswerOwner
@@ -140,7 +141,8 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
                 started=int(time.time()),
             )
             expiry = FileExpiry(storage, painted, file_store)
-            background = [asyncio.create_task(part.run()) for part in (answer_owner, expiry, ledger)]
+            parts = answer_owner, expiry, ledger, Erasing(app.state.xylem)
+            background = [asyncio.create_task(part.run()) for part in parts]
             background.append(asyncio.create_task(Sse.run(settings.sse_ping_s)))
             if login is not None:
                 background.append(asyncio.create_task(login.signing_keys.run()))
@@ -170,7 +172,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
     for part in (
         completions, stored_chats, derived_routes, responses, conversation_routes, messages, encodings, images, videos,
         transcriptions, kserve,
-        files, batches, tokens, health, admin, loras, pool_state, prefixes, tenants, usage, fleet,
+        files, batches, tokens, health, admin, erasures, loras, pool_state, prefixes, tenants, usage, fleet,
     ):  # fmt: skip
         app.include_router(part.router)
     if settings.console:

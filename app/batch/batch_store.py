@@ -88,6 +88,30 @@ class BatchStore:
             await self._wire.execute([("ZREM", self._keys.batches_of(key), *gone)])
         return [batch for batch in found if batch is not None], more
 
+    async def all_of(self, key: KeyId) -> list[tuple[BatchId, Batch | None]]:
+        """All of the key's batches; None: of another version, or expired."""
+        (raw,) = await self._wire.execute([("ZRANGE", self._keys.batches_of(key), 0, -1)])
+        ids = [BatchId(id_.decode()) for id_ in raw]
+        found: list[tuple[BatchId, Batch | None]] = []
+        for id_, fields in zip(ids, await self._hashes(ids), strict=True):
+            try:
+                found.append((id_, _batch(fields)))
+            except msgspec.MsgspecError:
+                found.append((id_, None))
+        return found
+
+    async def has_leader(self) -> bool:
+        """Whether some batch worker is there to carry on with batches."""
+        (lives,) = await self._wire.execute([("EXISTS", self._keys.batch_leader())])
+        return bool(lives)
+
+    async def remove(self, batch: BatchId, key: KeyId, parts: int) -> None:
+        """Removes its record, of this API key, and its parts. A batch worker that has one is refused from then on."""
+        await self.forget_parts(batch, parts)
+        keys = self._keys
+        lists: list[Command] = [("ZREM", name, batch) for name in (keys.batches(), keys.batches_of(key))]
+        await self._wire.execute([("UNLINK", keys.batch(batch)), *lists])
+
     async def live(self) -> list[Batch]:
         """The batches that have not ended or are not cleaned up, the most urgent first."""
         (raw,) = await self._wire.execute([("ZRANGE", self._keys.batches(), 0, -1)])

@@ -74,6 +74,15 @@ class FileStore:
             after = ids[-1] if ids else ""
         return found[:limit], len(found) > limit
 
+    async def all_of(self, key: KeyId) -> list[StoredFile]:
+        """All of the key's files, also expired ones that are not deleted yet."""
+        (ids,) = await self._wire.execute([("ZRANGE", self._keys.files_of(key), 0, -1)])
+        found = await self._read([FileId(id_.decode()) for id_ in ids])
+        gone = [id_ for id_, file in zip(ids, found, strict=True) if file is None]
+        if gone:
+            await self._wire.execute([("ZREM", self._keys.files_of(key), *gone)])
+        return [file for file in found if file is not None]
+
     async def _read(self, ids: list[FileId]) -> list[StoredFile | None]:
         found = await self._wire.execute([("GET", self._keys.file(id_)) for id_ in ids])
         return [None if raw is None else decode_file(raw) for raw in found]

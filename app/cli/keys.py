@@ -5,6 +5,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from app.cli.erase import erase_key
 from app.cli.limit_options import listed, read, with_limits
 from app.cli.report import err, out, refuse
 from app.cli.stored import stored
@@ -20,6 +21,8 @@ DEFAULT = "default"
 Owner = Annotated[str, typer.Argument(help="Its owner's name.")]
 Name = Annotated[str, typer.Argument(help="As `xylem keys list` shows it.")]
 InTenant = Annotated[str, typer.Option("--tenant", help="The team that it belongs to, of `xylem tenants list`.")]
+
+keys.command("erase")(erase_key)
 
 
 @keys.command()
@@ -115,7 +118,7 @@ def show() -> None:
 def revoke(name: Name) -> None:
     """Make a key invalid on every API replica within two seconds. Its running requests are finished.
 
-    Its files and batches stay until they expire. A new key of the same name does not get them.
+    Its files and batches stay until they expire, or `xylem keys erase`. A new key of the same name does not get them.
     """
     from app.tenants.registry import drop_key
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from app.cli.erase import erase_tenant, isolate
 from app.cli.limit_options import listed, read, with_limits
 from app.cli.report import err, out, refuse
 from app.cli.stored import stored
@@ -21,6 +22,10 @@ tenants = typer.Typer(
 )
 Name = Annotated[str, typer.Argument(help="As `xylem tenants list` shows it.")]
 _MARKS = {"added": "[green]+[/]", "changed": "[yellow]~[/]", "removed": "[red]-[/]"}
+
+
+tenants.command("erase")(erase_tenant)
+tenants.command()(isolate)
 
 
 @tenants.command("list")
@@ -89,7 +94,7 @@ def set_(
         now = registry(redis, names)
         old = now.tenants.get(TenantId(name))
         wanted = read(WantedTenant, given, None if old is None else shown_tenant(old))
-        made = wanted.record(name, time.time() if old is None else old.created)
+        made = wanted.record(name, time.time(), old)
         change(redis, names, now, [put_tenant(made)], "tenants set", name, given)
 
 

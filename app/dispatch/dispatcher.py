@@ -4,6 +4,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from app.dispatch.content_hook import ContentHook
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight
 from app.dispatch.media_store import MediaStore
@@ -80,6 +81,7 @@ class Dispatcher:
         self.recorder: Recorder | None = None  # of an API replica
         self.traffic: TrafficCounter | None = None  # the same
         self.usage: UsageOutbox | None = None  # None: what requests use is not recorded
+        self.hook: ContentHook | None = None  # None: nobody inspects contents
         self.placer = Placer(
             wire, keys, fleet, pools, retry_after_s, patience_s, self.in_flight, self.fail, adapter, wake_pool,
             token_redis, broker,

@@ -16,12 +16,14 @@ from app.dispatch.event_queue import EventQueue
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import ChoiceOutput, InFlight
+from app.dispatch.inspection import Inspection
 from app.dispatch.route_explanation import explained
 from app.dispatch.timeline import Timeline
 from app.dispatch.usage import record_of
 from app.errors import OK, Cancelled, XylemError, from_wire, outcome_of
 from app.ids import RequestId, new_request_id
-from app.messages import Delta, Done, Event, Failed, Job, Painted, Progress, Vectors
+from app.kv_store.salts import salted
+from app.messages import Delta, Done, Event, Failed, Job, Painted, Progress, Vectors, log_names
 from app.routing.cost import EXPECTED_ANSWER
 from app.store import clock
 from app.tenants.charge import Charge
@@ -87,6 +89,10 @@ class Generation(GenerationBase):
         self._last = self._arrived
         alone = len(self.prompts) == 1
         self._params = plan.params
+        self._inspection: Inspection | None = None
+        if dispatcher.hook is not None or client.tenant.content_logged:
+            names = log_names(self.x_request_id, "" if trace is None else trace.place.trace)
+            self._inspection = Inspection(self.id, plan, client, dispatcher.hook, names, self.count)
         self._numbers = {self.id if alone else RequestId(f"{self.id}-{i}"): i for i in range(len(self.prompts))}
 
     async def __aenter__(self) -> Self:
@@ -103,6 +109,8 @@ class Generation(GenerationBase):
                     await self._charge.adopt(self.id)
                 else:
                     await self._charge.admit(self.id, self.plan.used, self._deadline)
+            if self._inspection is not None and (self._begun is None or not self._begun.attempt):
+                await self._inspection.prompt()
             if self._dispatcher.traffic is not None and (self._begun is None or not self._begun.attempt):
                 self._dispatcher.traffic.came(self.plan)
             await self._send()
@@ -150,6 +158,10 @@ class Generation(GenerationBase):
             await self._dispatcher.media.put(known, self._deadline - clock.now())
 
     async def deltas(self) -> list[tuple[int, Delta]]:
+        return await self._next() if self._inspection is None else await self._inspection.deltas(self._next)
+
+    async def _next(self) -> list[tuple[int, Delta]]:
+        """As `deltas`, before anybody has inspected them."""
         out: list[tuple[int, Delta]] = []
         while not out and len(self.done) < len(self.prompts):
             for event in await self.answer.take():
@@ -195,6 +207,11 @@ class Generation(GenerationBase):
         return self._numbers[delta.request] * self.plan.sampling[0].n + delta.index
 
     @property
+    def is_inspected(self) -> bool:
+        """Whether each delta has to pass through `deltas`."""
+        return self._inspection is not None
+
+    @property
     def waits(self) -> bool:
         """Whether no worker has any of its prompts."""
         return not any(inflight.job.worker for inflight in self._in_flight)
@@ -238,7 +255,7 @@ class Generation(GenerationBase):
             sampling,
             self._deadline,
             self.plan.priority,
-            cache_salt=self.plan.cache_salt,
+            cache_salt=salted(self.client.tenant.salt, self.plan.cache_salt),
             aside=self.plan.aside,
             whole=self.plan.whole,
             x_request_id=self.x_request_id,
@@ -275,7 +292,10 @@ class Generation(GenerationBase):
                 if self._charge is not None:
                     await self._charge.settle(self._used(), cut=isinstance(exc, asyncio.CancelledError | Cancelled))
             finally:
-                self._observe(self._failure or outcome_of(exc))
+                outcome = self._failure or outcome_of(exc)
+                self._observe(outcome)
+                if self._inspection is not None:
+                    self._inspection.log(outcome)
 
     def _used(self) -> Used | None:
         """By all processes that made the answer. None: no worker had the request."""

@@ -1,7 +1,7 @@
 """A checked request that generates, encodes or paints: all that dispatch needs to know of it."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -10,6 +10,12 @@ from app.dispatch.media_reader import NO_SAMPLES, Samples
 from app.dispatch.models import Model
 from app.messages import Inputs, Media, Painting, Sampling
 from app.tenants.cost import Used
+
+
+class NamesBody(Protocol):
+    """A request's body, which pydantic can write."""
+
+    def model_dump_json(self, *, exclude_none: bool, by_alias: bool) -> str: ...
 
 
 class GenerationPlan(Struct, frozen=True):
@@ -32,6 +38,7 @@ class GenerationPlan(Struct, frozen=True):
     samples: Samples = NO_SAMPLES  # of all of these, and of those that a shortened conversation left out
     paintings: Sequence[Painting] = ()  # one for each prompt, which is empty then
     revised_prompt: str | None = None  # of what is painted, if an answer shows it
+    asked: NamesBody | None = None  # the body, as the schema that the plan is made of; conversations are a chat's
     generates: bool = True  # False: engines generate one token all the same, which is neither shown nor counted
     priced_as: str = ""  # the model whose price it has, if the answer names another
 

@@ -17,6 +17,7 @@ from app.dispatch.adapter_table import AdapterTable
 from app.dispatch.aliases import Aliases, B, Named, Turn
 from app.dispatch.cell import Cell
 from app.dispatch.cells import Cells, Runs
+from app.dispatch.content_hook import ContentHook
 from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.index_sweep import IndexSweep
@@ -183,6 +184,8 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
         adapters.current, control.wake_soon, home.token_redis, home.broker,
         MediaStore(redis, keys, settings.patience_s),
     )  # fmt: skip
+    if settings.hook_url is not None:
+        dispatcher.hook = ContentHook(settings)
     inbox = TokenInbox(home.token_wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
     watch = LivenessWatch(wire, keys, dispatcher, inbox, fleet, pools, adapters, settings.intervals, home.broker)
     cells = Cells(watch, dispatcher, pools, others, settings.cell_lost_s)
@@ -229,6 +232,8 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
     finally:
         if known.media is not None:
             await known.media.close()
+        if dispatcher.hook is not None:
+            await dispatcher.hook.close()
         await control.close()
         await end_tasks(background)
         if dispatcher.usage is not None:

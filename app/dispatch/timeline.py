@@ -1,7 +1,7 @@
 """When each stage of a request began and ended."""
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from itertools import islice
 from typing import Any, Literal
 
@@ -83,6 +83,11 @@ class Timelines:
         self._seen[request] = key, prompts
         if len(self._seen) > self._most:
             self._seen.popitem(last=False)
+
+    def forget(self, keys: Set[KeyId]) -> None:
+        """The requests of these keys that have ended."""
+        for request in [request for request, (key, _prompts) in self._seen.items() if key in keys]:
+            del self._seen[request]
 
     def recent(self, most: int) -> list[dict[str, Any]]:
         """The newest requests, running ones before those that have ended, without prompt or answer."""

@@ -34,4 +34,5 @@ def plan_of(
         aside=body.aside,
         whole=whole,
         tier=body.tier,
+        asked=body,
     )

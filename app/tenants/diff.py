@@ -79,7 +79,7 @@ def planned(now: Registry, file: TenantsFile, *, prune: bool, at: float, new_id:
 
 
 def _tenant(old: Tenant | None, name: str, wanted: TenantInFile, at: float) -> list[Difference]:
-    new = wanted.record(name, at if old is None else old.created)
+    new = wanted.record(name, at, old)
     if new == old:
         return []
     before = None if old is None else shown_tenant(old)

@@ -73,6 +73,7 @@ class Tenant(Struct, frozen=True, array_like=True):
     weight: float = 1.0  # its share of a full fleet, beside those of the other tenants that want it
     limits: Limits = UNLIMITED
     content_logged: bool = False  # it agreed that prompts and answers are logged
+    salt: str = ""  # of its KV, by `kv_store.salts.new_salt`, which no other tenant shares; "": it is shared
 
 
 class ApiKey(Struct, frozen=True, array_like=True):

@@ -90,6 +90,7 @@ def drop_tenant(name: str) -> Change:
 
 
 def drop_key(name: str) -> Change:
+    """Whose it was is kept: what was made with it can still be erased."""
     return _KEY, name, b""
 
 
@@ -99,6 +100,11 @@ def drop_price(model: str) -> Change:
 
 def change_command(keys: Keys, before: Registry, changes: Iterable[Change]) -> Command:
     """Its reply is 0, and nothing is changed, if somebody has changed something since `before` was read."""
-    names = keys.tenants_version(), keys.tenants(), keys.api_keys(), keys.prices()
+    names = keys.tenants_version(), keys.tenants(), keys.api_keys(), keys.prices(), keys.key_owners()
     flat = [part for change in changes for part in change]
     return ("EVAL", CHANGE_TENANTS, len(names), *names, before.version, secrets.token_hex(8), *flat)
+
+
+def changed_command(keys: Keys) -> Command:
+    """For a change that is made otherwise: whoever read what was before it does not overwrite it."""
+    return ("SET", keys.tenants_version(), secrets.token_hex(8))

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self, get_args
 from msgspec import structs
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from app.ids import TenantId
 from app.tenants.api_keys import TENANT_NAME
 from app.tenants.limit_help import HELP
 from app.tenants.records import Budget, Limits, Period, Price, Tenant, Unit
@@ -144,8 +145,10 @@ class WantedTenant(WantedLimits):
     weight: Annotated[float, Field(gt=0, le=1e6)] = 1.0  # its share of a full fleet, beside the others'
     content_logged: bool = False  # it agreed that prompts and answers are logged
 
-    def record(self, name: str, created: float) -> Tenant:
-        return Tenant(name, created, self.weight, self.limits(), self.content_logged)  # type: ignore[arg-type]
+    def record(self, name: str, now: float, old: Tenant | None = None) -> Tenant:
+        """`old`: as it was; None: it is new. `now`: seconds since the epoch."""
+        before = Tenant(TenantId(name), now) if old is None else old
+        return structs.replace(before, weight=self.weight, limits=self.limits(), content_logged=self.content_logged)
 
 
 def shown_tenant(tenant: Tenant) -> dict[str, Any]:

@@ -88,6 +88,8 @@ WITH_BODY = [
     ("patch", "/admin/aliases", 20), ("post", "/admin/prefixes", 30),
     ("put", "/admin/tenants/{tenant}", 30), ("patch", "/admin/tenants/{tenant}", 20), ("post", "/admin/keys", 30),
     ("patch", "/admin/keys/{key}", 20), ("patch", "/admin/prices", 20),
+    ("post", "/admin/keys/{key}/erase", 20), ("post", "/admin/tenants/{tenant}/erase", 20),
+    ("post", "/admin/tenants/{tenant}/isolation", 20),
     ("post", "/v1/images/generations", 20), ("post", "/v1/images/edits", 10), ("post", "/v1/videos", 20),
     ("post", "/v1/audio/transcriptions", 20), ("post", "/v1/audio/translations", 10),
 ]  # fmt: skip
@@ -101,7 +103,7 @@ WITHOUT = [
     ("get", "/admin/prefixes", 1), ("delete", "/admin/prefixes/{prefix}", 20),
     ("get", "/admin/pools/{pool}/limits", 10), ("get", "/admin/pools/{pool}/state", 5),
     ("post", "/admin/pools/{pool}/clear_kv_blocks", 10),
-    ("post", "/admin/clear_kv_blocks", 1), ("get", "/admin/aliases", 1),
+    ("post", "/admin/clear_kv_blocks", 1), ("get", "/admin/aliases", 1), ("get", "/admin/erasures", 1),
     ("get", "/v1/models/{name}", 30), ("get", "/requests/{request}", 30),
     ("get", "/v1/responses/{response}", 30), ("get", "/v1/responses/{response}/input_items", 30),
     ("post", "/v1/responses/{response}/cancel", 20),

@@ -13,7 +13,8 @@ from app.batch.schedule import beat_schedule
 from app.batch.window import read_window
 from app.errors import RequestError, SettingsError
 from app.ids import ApiId, BatchId, FileId
-from workers.batch.webhook import event, signature
+from app.signature import signature
+from workers.batch.webhook import event
 
 pytestmark = pytest.mark.unit
 

@@ -20,6 +20,7 @@ from app.errors import (
     DeadlineOver,
     EngineFailed,
     FileGone,
+    HookDown,
     NoWorker,
     Saturated,
     StorageDown,
@@ -35,7 +36,7 @@ from workers.batch.line_limits import LineLimits
 log = logger(__name__)
 
 _RETRY_S = 1.0
-_PASSING = (NoWorker, Saturated, StoreDown)  # temporary: a line has time to try again
+_PASSING = (NoWorker, Saturated, StoreDown, HookDown)  # temporary: a line has time to try again
 _MOST_FAILURES = 3  # of engines, with one line
 _LONG = 64 * 2**10  # bytes; longer answers are stored in the storage instead of Redis
 _PRIORITY = 100  # in engines' schedulers: behind all online requests

@@ -1,14 +1,12 @@
-"""Tells a webhook that a batch has ended, signed by Standard Webhooks, as OpenAI's clients check."""
+"""Tells a webhook that a batch has ended, signed if there is a secret."""
 
-import base64
-import hashlib
-import hmac
 import time
 
 import httpx
 import orjson
 
 from app.batch.records import Batch
+from app.signature import signed
 
 _TIMEOUT_S = 10.0
 
@@ -26,19 +24,11 @@ def event(batch: Batch, now: float) -> bytes:
     )
 
 
-def signature(secret: str, id_: str, stamp: int, body: bytes) -> str:
-    key = base64.b64decode(secret.removeprefix("whsec_"))
-    digest = hmac.new(key, b"%s.%d.%s" % (id_.encode(), stamp, body), hashlib.sha256).digest()
-    return f"v1,{base64.b64encode(digest).decode()}"
-
-
 def tell(url: str, secret: str | None, batch: Batch) -> str:
     """Blocks. Returns the reason of a failure, or ''."""
     now = time.time()
     body, id_ = event(batch, now), f"wh_{batch.order.id.removeprefix('batch_')}"
-    headers = {"content-type": "application/json", "webhook-id": id_, "webhook-timestamp": str(int(now))}
-    if secret is not None:
-        headers["webhook-signature"] = signature(secret, id_, int(now), body)
+    headers = signed(secret, id_, int(now), body)
     try:
         with httpx.stream("POST", url, content=body, headers=headers, timeout=_TIMEOUT_S) as answer:
             return "" if answer.is_success else f"status {answer.status_code}"  # the body is not read

@@ -15,6 +15,7 @@ from app.kv.store_index import StoreIndex
 from app.kv_store.block_store import open_store
 from app.pools import Pool, Tiers
 from app.runner.runner import Runner
+from workers.engine.erased_salts import ErasedSalts
 from workers.engine.kv_event_feed import KvEventFeed
 from workers.engine.store_cleaner import StoreCleaner
 
@@ -47,7 +48,8 @@ def kv_indices(
             stores = [StoreIndex(wire, keys, name, address, renumbered) for _ in sources]
             size = math.inf if pool.tiers.disk_gb is None else pool.tiers.disk_gb * 1e9
             place, every_s = open_store(pool.tiers.disk), pool.tiers.disk_look_s
-            cleaner = StoreCleaner(place, size, stores[0], wire, keys.cleaning(name), runner.worker, every_s)
+            erased = ErasedSalts(runner.redis, keys, name)
+            cleaner = StoreCleaner(place, size, stores[0], wire, keys.cleaning(name), runner.worker, every_s, erased)
     most = math.inf if pool.tiers is not None else _MOST_UNBOUNDED
     feeds = [
         KvEventFeed(

@@ -6,23 +6,48 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from concurrent.futures import Future
 from contextlib import suppress
 from threading import Thread
+from typing import NamedTuple
+
+from redis.exceptions import RedisError
 
 from app.errors import StoreDown
 from app.ids import WorkerId
 from app.kv.store_index import StoreIndex, short_name
 from app.kv_store.block_store import BlockStore, Stored
 from app.kv_store.bound import superfluous
+from app.kv_store.salts import is_of
 from app.store import Command, Wire
 from app.telemetry import logger
+from workers.engine.erased_salts import ErasedSalts
 
 log = logger(__name__)
 
 
+_ERASED_S = 5.0  # how often it looks whether a salt was erased
+
+
+class _Bounded(NamedTuple):
+    """Blocks."""
+
+    left: list[Stored]
+    removed: int
+    erased: dict[str, int]  # of these, by label
+
+
 class StoreCleaner:
     def __init__(
-        self, store: BlockStore, most: float, index: StoreIndex, wire: Wire, lock: str, worker: WorkerId, every_s: float
+        self,
+        store: BlockStore,
+        most: float,
+        index: StoreIndex,
+        wire: Wire,
+        lock: str,
+        worker: WorkerId,
+        every_s: float,
+        erased: ErasedSalts | None = None,
     ) -> None:
-        """`most`: bytes. `wire`: of the index; `lock`: the key that says who cleans."""
+        """`most`: bytes. `wire`: of the index; `lock`: the key that says who cleans. `erased`: None for no salts."""
+        self._erased, self._done = erased, frozenset[str]()  # labels whose blocks were removed before
         self._store, self._most, self._index, self._every_s = store, most, index, every_s
         self._wire, self._lock, self._worker = wire, lock, worker
         self.unwanted: Callable[[], Set[bytes]] = frozenset  # our hashes of blocks that are to go
@@ -34,49 +59,67 @@ class StoreCleaner:
             try:
                 if self._index.number and await self._is_mine():
                     await self.look()
-            except StoreDown as exc:
-                log.warning("store_not_cleaned", error=exc.message)
+            except (StoreDown, RedisError) as exc:
+                log.warning("store_not_cleaned", error=str(exc))
             except Exception:  # a store's own client raises what it likes; the next look may go better
                 log.exception("store_not_cleaned")
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Until there is something to do."""
+        end = time.monotonic() + self._every_s
+        while not self.soon.is_set() and (left := end - time.monotonic()) > 0:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._every_s):
+                async with asyncio.timeout(min(left, _ERASED_S)):
                     await self.soon.wait()
-            self.soon.clear()
+            with suppress(RedisError, OSError):  # the next look says so
+                if await self._labels() - self._done:
+                    break
+        self.soon.clear()
+
+    async def _labels(self) -> frozenset[str]:
+        return frozenset() if self._erased is None else await self._erased.labels()
 
     async def look(self) -> None:
-        """Raises: StoreDown, and what the store raises."""
+        """Raises: StoreDown, RedisError, and what the store raises."""
+        labels = await self._labels()
         known = await self._index.known()  # first: a block is there before it is known
         unwanted = self.unwanted()
         names = {name for name, ours in known.items() if ours in unwanted}
-        found, removed = await self._bounded(names)
+        found, removed, erased = await self._bounded(names, labels)
+        if self._erased is not None and labels:
+            await self._erased.removed(erased)
+            self._done = labels
         if gone := missing(known, found):
             await self._index.remove(gone)
         if removed or gone:
             log.info("store_cleaned", removed=removed, forgotten=len(gone), left=len(found))
 
-    async def _bounded(self, names: Set[bytes]) -> tuple[list[Stored], int]:
+    async def _bounded(self, names: Set[bytes], labels: Set[str]) -> "_Bounded":
         """`_bound`, in a thread for which a worker that ends doesn't wait: the store may hang."""
-        ended = Future[tuple[list[Stored], int]]()
+        ended = Future[_Bounded]()
         ended.set_running_or_notify_cancel()
 
         def bound() -> None:
             try:
-                ended.set_result(self._bound(names))
+                ended.set_result(self._bound(names, labels))
             except Exception as exc:  # noqa: BLE001 (a store's own client raises what it likes)
                 ended.set_exception(exc)
 
         Thread(target=bound, name="store-cleaner", daemon=True).start()
         return await asyncio.wrap_future(ended)
 
-    def _bound(self, names: Set[bytes]) -> tuple[list[Stored], int]:
-        """What is left, and how much was removed. Blocks. `names`: short ones, of blocks that are to go."""
+    def _bound(self, names: Set[bytes], labels: Set[str]) -> "_Bounded":
+        """`names`: short ones, of blocks that are to go; `labels`: of salts whose blocks are."""
         found = [*self._store.all()]
-        wanted = [one for one in found if _name(one) not in names]
+        erased = {label: [one for one in found if is_of(one.path, {label})] for label in labels}
+        out = {one.path for blocks in erased.values() for one in blocks}
+        wanted = [one for one in found if _name(one) not in names and one.path not in out]
         gone = {one.path for one in superfluous(wanted, self._most, time.time())}
         left = [one for one in wanted if one.path not in gone]
         for path in {one.path for one in found} - {one.path for one in left}:
             self._store.delete(path)
-        return left, len(found) - len(left)
+        return _Bounded(left, len(found) - len(left), {label: len(blocks) for label, blocks in erased.items()})
 
     async def _is_mine(self) -> bool:
         """Raises: StoreDown."""

@@ -61,7 +61,7 @@ class EventStream(Response):
         body = self._writer.opening(call.choices)
         while deltas:
             body += b"".join([self._chunk(choice, d) for choice, d in deltas])
-            if direct is not None and call.plan.echo is None:
+            if direct is not None and call.plan.echo is None and not call.is_inspected:
                 call.answer.divert(self._sink(direct))
                 direct = None
             waiting = call.answer.pending()

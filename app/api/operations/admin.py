@@ -103,16 +103,17 @@ async def change_aliases(request: Request, state: Admin) -> AliasTable:
 @router.post("/clear_kv_blocks")
 async def clear_all(state: Admin) -> dict[str, Any]:
     """Every worker forgets its cached prefixes. One with requests running refuses."""
-    return await _clear(state, list(state.pools))
+    return await clear_caches(state, list(state.pools))
 
 
 @router.post("/pools/{pool}/clear_kv_blocks")
 async def clear_pool(state: Admin, pool: str) -> dict[str, Any]:
     """The workers of one pool forget their cached prefixes. One with requests running refuses."""
-    return await _clear(state, [known_pool(state, pool)])
+    return await clear_caches(state, [known_pool(state, pool)])
 
 
-async def _clear(state: ApiState, pools: list[PoolId]) -> dict[str, Any]:
+async def clear_caches(state: ApiState, pools: list[PoolId]) -> dict[str, Any]:
+    """The workers of these pools forget what they have cached: those that have, and those that refuse, and why."""
     leases = await state.fleet.live(pools)
     id_ = secrets.token_hex(8)
     pipe = state.redis.pipeline(transaction=False)

@@ -58,7 +58,7 @@ async def put_one_tenant(request: Request, state: Admin, tenant: str) -> dict[st
     check_tenant_name(tenant)
     body, now = await read_short(request, shapes.NewTenant), await registry(state)
     old = now.tenants.get(TenantId(tenant))
-    made = body.record(tenant, clock.now() if old is None else old.created)
+    made = body.record(tenant, clock.now(), old)
     return _tenant(await change(state, now, [put_tenant(made)]), made)
 
 
@@ -71,7 +71,7 @@ async def change_tenant(request: Request, state: Admin, tenant: str) -> dict[str
     body, now = await read_short(request, shapes.NewTenant), await registry(state)
     name = check_tenant(now, tenant)
     old = now.tenants.get(name) or Tenant(name, clock.now())
-    made = merged(WantedTenant, shown_tenant(old), body).record(name, old.created)
+    made = merged(WantedTenant, shown_tenant(old), body).record(name, old.created, old)
     return _tenant(await change(state, now, [put_tenant(made)]), made)
 
 

@@ -13,6 +13,7 @@ from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from app.engines.kv_publisher import AllBlocksCleared, BlockRemoved, BlockStored, ExtraKey, KvEvent
 from app.engines.mock.tiers import Load, Tiers
+from app.kv_store.salts import folder, label_of
 from app.messages import Media, TierUse
 
 _ROOT = b"mock\0\0\0\0"
@@ -21,11 +22,12 @@ _ROOT = b"mock\0\0\0\0"
 class BlockTable:
     """The blocks that one sequence holds, in the order of its tokens."""
 
-    __slots__ = ("blocks", "committed", "hashes", "keys", "media", "root")
+    __slots__ = ("blocks", "committed", "hashes", "keys", "media", "root", "within")
 
     def __init__(self, salt: str | None = None, adapter: str | None = None, media: Sequence[Media] = ()) -> None:
         """Sequences of different salts or adapters share no blocks; with other `media`, none from theirs on."""
         self.media = media
+        self.within = folder(label_of(salt))  # where a store has its blocks
         # What the first block's hash covers besides tokens, and what all others' do.
         self.keys = [key for key in (adapter, salt) if key], [adapter] if adapter else None
         self.root = xxh3_64_digest(repr((adapter, salt)).encode()) if adapter or salt else _ROOT
@@ -81,7 +83,7 @@ class BlockManager:
             self._hold(block)
         table.committed = len(hits)
         if self.tiers is not None:
-            self.tiers.keep(table.hashes[: len(hits)], tokens)
+            self.tiers.keep(table.hashes[: len(hits)], tokens, within=table.within)
         table.blocks = hits + [self._take() for _ in range(fresh)]
         return table.committed * self.block_size
 
@@ -94,7 +96,8 @@ class BlockManager:
         """Which blocks of an admitted table tiers have, behind the cached ones; the last token is in none of them."""
         if self.tiers is None:
             return None
-        return self.tiers.find(table.hashes[table.committed : (len(tokens) - 1) // self.block_size], use)
+        blocks = table.hashes[table.committed : (len(tokens) - 1) // self.block_size]
+        return self.tiers.find(blocks, use, table.within)
 
     def tell(self, event: KvEvent) -> None:
         if self._record:
@@ -224,4 +227,4 @@ class BlockManager:
             known = keys if any(keys) else None
             self.events.append(BlockStored(table.hashes[first:end], parent, ids, size, extra_keys=known))
         if self.tiers is not None:
-            self.tiers.keep(table.hashes[:end], tokens, first)
+            self.tiers.keep(table.hashes[:end], tokens, first, table.within)

@@ -27,9 +27,12 @@ class StoredBlocks:
         self._folder = f"mock-{block_size}-{xxh3_64_hexdigest(repr(depends).encode())}"
         self._failed = False
 
-    def put(self, block: int, number: int) -> bool:
-        """Whether the block is there when this returns. `number`: of it in its prompt, from 0."""
-        name, path = block.to_bytes(8, "big"), self._path(block)
+    def put(self, block: int, number: int, within: str = "") -> bool:
+        """Whether the block is there when this returns. `number`: of it in its prompt, from 0.
+
+        `within`: the folder of its salt, as in `kv_store.salts`; here and below.
+        """
+        name, path = block.to_bytes(8, "big"), self._path(block, within)
         try:
             if not self._store.has(path):
                 when = used(time.time(), self._store.period_s, (number + 1) * self._size)
@@ -39,9 +42,9 @@ class StoredBlocks:
             return False
         return True
 
-    def read(self, block: int) -> bool:
+    def read(self, block: int, within: str = "") -> bool:
         """Whether the block is there and sound. One that is damaged, or has another key, is removed."""
-        name, path = block.to_bytes(8, "big"), self._path(block)
+        name, path = block.to_bytes(8, "big"), self._path(block, within)
         try:
             if (stored := self._store.get(path)) is None:
                 return False
@@ -53,12 +56,12 @@ class StoredBlocks:
             self._warn(exc)
         return False
 
-    def use(self, blocks: Sequence[int]) -> None:
+    def use(self, blocks: Sequence[int], within: str = "") -> None:
         """Notes that these leading blocks of a prompt are used."""
         ends = ((block, (i + 1) * self._size) for i, block in enumerate(blocks))
         try:
             for block, when in self._uses.due(ends, time.time()):
-                self._store.touch(self._path(block), when)
+                self._store.touch(self._path(block, within), when)
         except Exception as exc:  # noqa: BLE001 (as in `put`)
             self._warn(exc)
 
@@ -68,9 +71,9 @@ class StoredBlocks:
         except Damaged:
             return False
 
-    def _path(self, block: int) -> str:
+    def _path(self, block: int, within: str) -> str:
         name = f"{block:016x}"
-        return f"{self._folder}/{name[:3]}/{name}"
+        return f"{self._folder}/{within}{name[:3]}/{name}"
 
     def _warn(self, exc: Exception) -> None:
         if not self._failed:

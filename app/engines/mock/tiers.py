@@ -43,8 +43,11 @@ class Tiers:
         """As far as this process knows."""
         return frozenset(self._stored)
 
-    def keep(self, hashes: Sequence[int], tokens: Sequence[int], first: int = 0) -> None:
-        """These leading blocks of a sequence are on the device, those from number `first` on since now."""
+    def keep(self, hashes: Sequence[int], tokens: Sequence[int], first: int = 0, within: str = "") -> None:
+        """These leading blocks of a sequence are on the device, those from number `first` on since now.
+
+        `within`: the store's folder for them, as in `kv_store.salts`.
+        """
         for i, block in enumerate(head := hashes[: self._capacity]):
             if block not in self._host:
                 self._told(_HOST, hashes, tokens, i)
@@ -54,20 +57,20 @@ class Tiers:
         if (over := len(self._host) - self._capacity) > 0:
             self._tell(BlockRemoved([self._host.popitem(last=False)[0] for _ in range(over)], _HOST))
         if self._store is not None:
-            self._store.use(hashes)
+            self._store.use(hashes, within)
             for i in range(first, len(hashes)):
-                if hashes[i] not in self._stored and self._store.put(hashes[i], i):
+                if hashes[i] not in self._stored and self._store.put(hashes[i], i, within):
                     self._stored[hashes[i]] = None
                     if len(self._stored) > _MOST_STORED:  # others may have removed it long ago
                         del self._stored[next(iter(self._stored))]
                     self._told(_STORE, hashes, tokens, i)
 
-    def find(self, hashes: Sequence[int], use: TierUse = "all") -> Load | None:
+    def find(self, hashes: Sequence[int], use: TierUse = "all", within: str = "") -> Load | None:
         """The leading ones of these blocks that are in host memory or in the store, in one or the other."""
         found = stored = 0
         for block in hashes if use != "none" else ():
             if block not in self._host:
-                if use == "host" or not self._read(block):
+                if use == "host" or not self._read(block, within):
                     break
                 stored += 1
             found += 1
@@ -77,10 +80,10 @@ class Tiers:
         """Forget what is in host memory. The cache's AllBlocksCleared tells of it."""
         self._host.clear()
 
-    def _read(self, block: int) -> bool:
+    def _read(self, block: int, within: str) -> bool:
         if self._store is None:
             return False
-        sound = self._store.read(block)
+        sound = self._store.read(block, within)
         if not sound and block in self._stored:
             del self._stored[block]
             self._tell(BlockRemoved([block], _STORE))

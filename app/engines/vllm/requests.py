@@ -20,6 +20,7 @@ from app.engines.vllm.hearing import heard
 from app.engines.vllm.media import checked, prompt_with_media
 from app.engines.vllm.prompt_embeds import embedded
 from app.engines.vllm.tiers.config import without_tiers
+from app.engines.vllm.tiers.label import labelled
 from app.errors import EngineFailed, HandoffFailed
 from app.messages import KvHandle
 
@@ -137,6 +138,7 @@ def run(
     """vLLM's outputs of the request. Closing it aborts unfinished choices."""
     if request.tiers != "all":
         params.extra_args = without_tiers(params.extra_args, request.tiers)
+    params.extra_args = labelled(params.extra_args, request.cache_salt, engine.vllm_config)
     if request.media and engine.model_config.is_encoder_decoder:
         return heard(engine, request, params)
     if request.media and request.media[0].media.kind == "embeds":

@@ -38,9 +38,11 @@ from vllm.v1.kv_offload.tiering.base import (
 )
 from vllm.v1.kv_offload.tiering.fs.thread_pool import DualQueueThreadPool
 
+from app.engines.vllm.tiers.label import LABEL
 from app.engines.vllm.tiers.store_job import PATIENCE_S, StoreJob
 from app.engines.vllm.tiers.use_notes import UseNotes
 from app.kv_store.block_store import BlockStore, open_store
+from app.kv_store.salts import folder
 from app.kv_store.seal import BlockSeal, Damaged, read_key
 from app.kv_store.uses import Uses, used
 
@@ -79,7 +81,7 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
         self._folder = _folder(namespace, offloading_spec, self.block_size_bytes)
         self._pool = DualQueueThreadPool(_THREADS, _THREADS, thread_name_prefix="kv-store")
         self._lookups = _Lookups(self._store, self._path)
-        self._uses, self._notes = Uses[OffloadKey](self._store.period_s), UseNotes(self._store, self._path)
+        self._uses, self._notes = Uses[OffloadKey](self._store.period_s), UseNotes(self._store)
         self._jobs: dict[JobId, StoreJob] = {}
         self._results: list[JobResult] = []
         self._asked: dict[OffloadKey, float] = {}  # looked up since, monotonic
@@ -142,7 +144,8 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
         self._lookups.cleanup(req_context.req_id)
         if time.monotonic() >= self._back:
             blocks = req_context._offload_key_positions.items()  # noqa: SLF001 (else only the place of one that is known)
-            self._notes.add(self._uses.due(blocks, time.time()))
+            due = self._uses.due(blocks, time.time())
+            self._notes.add([(self._path(key, req_context), when) for key, when in due])
 
     @override
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
@@ -199,7 +202,7 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
 
     def _write(self, job: StoreJob) -> None:
         for key, offset in zip(job.keys, job.offsets, strict=True):
-            path = self._path(key)
+            path = self._path(key, job.context)
             if not self._store.has(path):
                 with job.lock:  # once it is abandoned, the memory belongs to other blocks
                     job.check()
@@ -222,7 +225,7 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
 
     def _sound(self, job: StoreJob, key: OffloadKey) -> bytes | memoryview | None:
         """The block as it was stored. None if it is damaged, and then it is removed, or gone since it was looked up."""
-        path = self._path(key)
+        path = self._path(key, job.context)
         if (stored := self._store.get(path)) is not None:
             try:
                 data = self._seal.open(bytes(key), stored)
@@ -235,9 +238,10 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
         job.damaged.append(key)
         return None
 
-    def _path(self, key: OffloadKey) -> str:
-        name = get_offload_block_hash(key).hex()
-        return f"{self._folder}/{name[:3]}/{name}-{get_offload_group_idx(key)}"
+    def _path(self, key: OffloadKey, context: ReqContext) -> str:
+        """Requests of another salt have other keys."""
+        name, within = get_offload_block_hash(key).hex(), folder((context.kv_transfer_params or {}).get(LABEL, ""))
+        return f"{self._folder}/{within}{name[:3]}/{name}-{get_offload_group_idx(key)}"
 
     def _tell(self, keys: Sequence[OffloadKey], *, removed: bool) -> None:
         if self._offloading_spec.kv_events_config.enable_kv_cache_events:
@@ -252,7 +256,7 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
 class _Lookups(AsyncLookupManager):  # type: ignore[misc]
     """In threads of their own: a bucket takes milliseconds for each block."""
 
-    def __init__(self, store: BlockStore, path: Callable[[OffloadKey], str]) -> None:
+    def __init__(self, store: BlockStore, path: Callable[[OffloadKey, ReqContext], str]) -> None:
         self._store, self._path = store, path
         self._threads = ThreadPool(_THREADS)
         self.moved = 0.0  # when there was last an answer, monotonic
@@ -260,10 +264,10 @@ class _Lookups(AsyncLookupManager):  # type: ignore[misc]
 
     @override
     def batch_lookup(self, keys: list[OffloadKey], req_context: ReqContext) -> Iterable[bool]:
-        return self._threads.map(self._has, keys)
+        return self._threads.map(lambda key: self._has(key, req_context), keys)
 
-    def _has(self, key: OffloadKey) -> bool:
-        found = self._store.has(self._path(key))
+    def _has(self, key: OffloadKey, context: ReqContext) -> bool:
+        found = self._store.has(self._path(key, context))
         self.moved = time.monotonic()
         return found
 

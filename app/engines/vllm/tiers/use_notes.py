@@ -2,11 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, Full, Queue
-
-from vllm.v1.kv_offload.base import OffloadKey
 
 from app.kv_store.block_store import BlockStore
 
@@ -18,13 +15,13 @@ _MOST = 1_000  # requests, that wait
 class UseNotes:
     """Made in a thread of their own: a bucket takes milliseconds for each block."""
 
-    def __init__(self, store: BlockStore, path: Callable[[OffloadKey], str]) -> None:
-        self._store, self._path, self._failed = store, path, False
-        self._due: Queue[list[tuple[OffloadKey, float]]] = Queue(_MOST)
+    def __init__(self, store: BlockStore) -> None:
+        self._store, self._failed = store, False
+        self._due: Queue[list[tuple[str, float]]] = Queue(_MOST)
         threading.Thread(target=self._run, name="kv-store-notes", daemon=True).start()
 
-    def add(self, due: list[tuple[OffloadKey, float]]) -> None:
-        """Drops them if the store is that slow: then what they are of seems older than it is."""
+    def add(self, due: list[tuple[str, float]]) -> None:
+        """By the blocks' paths. Drops them if the store is that slow: then what they are of seems older than it is."""
         if due:
             with suppress(Full):
                 self._due.put_nowait(due)
@@ -39,8 +36,8 @@ class UseNotes:
     def _run(self) -> None:
         while due := self._due.get():
             try:
-                for key, when in due:
-                    self._store.touch(self._path(key), when)
+                for path, when in due:
+                    self._store.touch(path, when)
                 self._failed = False
             except Exception as exc:  # noqa: BLE001 (a bucket's client library has errors of its own)
                 if not self._failed:

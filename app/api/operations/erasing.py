@@ -1,0 +1,172 @@
+"""Carries out erasures: one API replica at a time, for all. Whatever stops it, another one goes on."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+from starlette.concurrency import run_in_threadpool
+
+from app.api.openai.file_expiry import forget
+from app.api.operations.admin import clear_caches
+from app.api.state import ApiState
+from app.batch import paths
+from app.batch.records import LIVE
+from app.errors import ConversationGone, StoreDown, XylemError
+from app.ids import ConversationId, KeyId, RequestId
+from app.store import clock
+from app.telemetry import logger
+from app.tenants.erasure_store import ErasureStore
+from app.tenants.erasures import Erasure, after_pass, is_due, is_over
+
+log = logger(__name__)
+
+_EVERY_S = 1.0
+_ENDS_S = 60.0  # a cancelled batch that has not ended by then is removed all the same
+_AT_ONCE = 1000
+
+
+class Pass(NamedTuple):
+    removed: int
+    left: int = 0  # found, and still there
+
+
+async def _batches(state: ApiState, erasure: Erasure) -> Pass:
+    """They are cancelled, and removed when batch workers have let go of them."""
+    removed = left = 0
+    patient = clock.now() - erasure.began < _ENDS_S and await state.batch_store.has_leader()
+    for owner in erasure.owners:
+        for id_, batch in await state.batch_store.all_of(owner):
+            if batch is not None and batch.status in LIVE and patient:
+                await state.batch_store.cancel(id_)
+                left += 1
+                continue
+            await run_in_threadpool(state.storage.delete, paths.folder(id_))
+            await state.batch_store.remove(id_, owner, batch.parts if batch is not None else 0)
+            removed += 1
+    return Pass(removed, left)
+
+
+async def _answers(state: ApiState, erasure: Erasure) -> Pass:
+    """Kept answers, stored chats and videos. Those that are being made are cancelled."""
+    removed = 0
+    async for id_, _owner in _kept(state, erasure):
+        if not id_.startswith("conv_"):
+            await state.answer_owner.cancel(RequestId(id_))
+            await state.resumable_store.delete(RequestId(id_))
+            removed += 1
+    return Pass(removed)
+
+
+async def _conversations(state: ApiState, erasure: Erasure) -> Pass:
+    removed = 0
+    async for id_, owner in _kept(state, erasure):
+        if id_.startswith("conv_"):
+            try:
+                await state.conversations.delete(ConversationId(id_), owner)
+                removed += 1
+            except ConversationGone:  # expired; its entry goes when the next answer is kept
+                continue
+    return Pass(removed)
+
+
+async def _kept(state: ApiState, erasure: Erasure) -> AsyncIterator[tuple[str, KeyId]]:
+    """The ids of the owners' kept answers and conversations."""
+    owners, cursor, (_, members) = set(erasure.owners), b"0", state.keys.kept_account()
+    found: dict[str, KeyId] = {}
+    while True:
+        ((cursor, flat),) = await state.wire.execute([("ZSCAN", members, cursor, "COUNT", _AT_ONCE)])
+        for member in flat[::2]:
+            id_, _, owner = member.decode().partition("|")
+            if owner in owners:
+                found[id_] = KeyId(owner)
+        if cursor == b"0":
+            break
+    for id_, key in found.items():
+        yield id_, key
+
+
+async def _files(state: ApiState, erasure: Erasure) -> Pass:
+    """Uploads, outputs of batches, pictures and videos, with their bytes."""
+    removed = 0
+    for owner in erasure.owners:
+        for file in await state.files.all_of(owner):
+            await forget(state.painted if file.is_painted else state.storage, state.files, file)
+            removed += 1
+    return Pass(removed)
+
+
+async def _accounts(state: ApiState, erasure: Erasure) -> Pass:
+    """What is counted or listed by owner."""
+    keys = state.keys
+    for owner in erasure.owners:
+        for name in (keys.spent(owner), keys.spent(f"{owner}:batch"), keys.chats_of(owner), keys.videos_of(owner)):
+            await state.wire.execute([("UNLINK", name)])
+    return Pass(0)
+
+
+# In this order. Usage records stay: they have no content, and are what a tenant is billed by.
+PARTS: dict[str, Callable[[ApiState, Erasure], Awaitable[Pass]]] = {
+    "batches": _batches,
+    "answers": _answers,
+    "conversations": _conversations,
+    "files": _files,
+    "accounts": _accounts,
+}
+
+
+class Erasing:
+    """On the API's event loop."""
+
+    def __init__(self, state: ApiState) -> None:
+        self._state, self._store = state, ErasureStore(state.wire, state.keys)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                await self.look()
+            except StoreDown as exc:
+                log.warning("erasures_not_read", error=exc.message)
+            except Exception:
+                log.exception("erasures_not_read")
+            await asyncio.sleep(_EVERY_S)
+
+    async def look(self) -> None:
+        """Raises: StoreDown."""
+        known = await self._store.all()
+        if not known:
+            return
+        self._state.dispatcher.timelines.forget({owner for erasure in known for owner in erasure.owners})
+        due = [erasure for erasure in known if is_due(erasure, clock.now())]
+        if not due or not await self._store.leads(self._state.dispatcher.api):
+            return
+        for erasure in due:
+            await self.carry_out(erasure)
+
+    async def carry_out(self, erasure: Erasure) -> None:
+        """One pass. Raises: StoreDown."""
+        began, removed, left = clock.now(), Counter[str](), 0
+        try:
+            removed["keys"] = await self._store.revoke(erasure.owners)
+            if not erasure.clean:
+                await self._store.change_salts(erasure)
+            for what, remove in PARTS.items():
+                found = await remove(self._state, erasure)
+                removed[what] += found.removed
+                left += found.left
+        except XylemError as exc:
+            left += 1
+            log.warning("erasure_interrupted", of=erasure.kind, error=exc.message)
+        done = after_pass(erasure, began, clock.now(), {what: n for what, n in removed.items() if n}, left)
+        if done.clean and done.clear:
+            cleared = await clear_caches(self._state, list(self._state.pools))
+            done = replace(done, refused=cleared["refused"], clear=bool(cleared["refused"]))
+        if done.clean and not erasure.clean:
+            log.info("erased", of=erasure.kind, **done.removed)
+        if is_over(done, clock.now()):
+            await self._store.forget_owners(done.owners)
+            await self._store.forget(done)
+        else:
+            await self._store.update(done)

@@ -1,0 +1,115 @@
+"""For operators: erase all that was made with a key or by a tenant; and give a tenant KV of its own."""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from pydantic import Field
+
+from app.api.http.request_body import collect
+from app.api.operations.admin import Admin
+from app.api.operations.audited_route import AuditedRoute
+from app.api.state import ApiState
+from app.errors import OwnerNotFound
+from app.ids import TenantId
+from app.openai.body import Body
+from app.openai.validation import parse
+from app.store import clock
+from app.tenants.erasure_store import ErasureStore, Found
+from app.tenants.erasures import Erasure, Kind
+
+router = APIRouter(prefix="/admin", tags=["admin"], route_class=AuditedRoute)
+_LOOK_S = 0.1
+_MOST = 4096  # bytes of a body
+
+
+class ErasureRequest(Body):
+    clear_kv: bool = False  # all workers forget all KV in their engines and hosts' memories, also other tenants'
+    wait_s: Annotated[float, Field(ge=0, le=300)] = 10.0  # for its end, before the answer
+
+
+class IsolationRequest(Body):
+    isolated: bool
+
+
+@router.post("/keys/{key}/erase", openapi_extra=ErasureRequest.openapi())
+async def erase_key(request: Request, state: Admin, key: str) -> dict[str, Any]:
+    """Revokes a key, named by its name or id, and removes all that was made with it. Repeated, it goes on."""
+    return await _erase(request, state, "key", key, await _store(state).of_key(key))
+
+
+@router.post("/tenants/{tenant}/erase", openapi_extra=ErasureRequest.openapi())
+async def erase_tenant(request: Request, state: Admin, tenant: str) -> dict[str, Any]:
+    """Removes a tenant, all its keys, and all that was made with these. Repeated, it goes on."""
+    return await _erase(request, state, "tenant", tenant, await _store(state).of_tenant(TenantId(tenant)))
+
+
+@router.get("/erasures")
+async def show_all(state: Admin) -> dict[str, Any]:
+    """Those under way, and those of the last day."""
+    store = _store(state)
+    removed = await store.removed_kv()
+    known = sorted(await store.all(), key=lambda erasure: erasure.began)
+    return {"object": "list", "data": [_shown(state, erasure, removed) for erasure in known]}
+
+
+@router.post("/tenants/{tenant}/isolation", openapi_extra=IsolationRequest.openapi())
+async def isolate(request: Request, state: Admin, tenant: str) -> dict[str, Any]:
+    """Whether a tenant's prompts share KV with other tenants'. For all API replicas within two seconds."""
+    asked = parse(IsolationRequest, await collect(request.scope, request.receive, _MOST))
+    store = _store(state)
+    if await store.of_tenant(TenantId(tenant)) is None:
+        raise _unknown("tenant", tenant)
+    await store.isolate(TenantId(tenant), isolated=asked.isolated)
+    return {"object": "tenant", "name": tenant, "isolated": asked.isolated}
+
+
+async def _erase(request: Request, state: ApiState, kind: Kind, name: str, found: Found | None) -> dict[str, Any]:
+    asked = parse(ErasureRequest, await collect(request.scope, request.receive, _MOST) or b"{}")
+    store, before = _store(state), await _store(state).find(kind, name)
+    if found is None and before is None:
+        raise _unknown(kind, name)
+    over = before is None or _shown(state, before, await store.removed_kv())["status"] == "done"
+    if over and found is not None:
+        labels = await store.labels(found.tenants)
+        counts = {"keys": found.valid} if found.valid else {}
+        begun = Erasure(kind, name, clock.now(), found.owners, labels, counts, clear=asked.clear_kv)
+        await store.put(begun)  # first: whatever happens from here on, it will be carried out
+        await store.revoke(begun.owners)
+        await store.change_salts(begun)
+    end = asyncio.get_running_loop().time() + asked.wait_s
+    while True:
+        if (erasure := await store.find(kind, name)) is None:
+            raise _unknown(kind, name)
+        shown = _shown(state, erasure, await store.removed_kv())
+        if shown["status"] == "done" or asyncio.get_running_loop().time() > end:
+            return shown
+        await asyncio.sleep(_LOOK_S)
+
+
+def _shown(state: ApiState, erasure: Erasure, removed: dict[str, int]) -> dict[str, Any]:
+    """`removed`: blocks of stores."""
+    kv = {
+        pool: [removed.get(f"{label}|{pool}") for label in erasure.labels]
+        for pool, declared in state.pools.items()
+        if erasure.labels and declared.tiers is not None and declared.tiers.disk is not None
+    }
+    done = erasure.clean and all(count is not None for counts in kv.values() for count in counts)
+    return {
+        "object": "erasure",
+        "kind": erasure.kind,
+        "name": erasure.name,
+        "status": "done" if done else "running",
+        "began": erasure.began,
+        "removed": erasure.removed,
+        "kv_blocks": {p: None if None in counts else sum(map(int, counts)) for p, counts in kv.items()},  # type: ignore[arg-type]
+        "kv_not_cleared": erasure.refused,
+    }
+
+
+def _unknown(kind: Kind, name: str) -> OwnerNotFound:
+    return OwnerNotFound(f"There is no {kind} '{name[:100]}'.", param=kind)
+
+
+def _store(state: ApiState) -> ErasureStore:
+    return ErasureStore(state.wire, state.keys)

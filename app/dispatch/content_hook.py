@@ -1,0 +1,88 @@
+"""The content hook: an HTTP server of the operator's that is asked whether a prompt, or an answer, may go on."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import httpx
+import orjson
+
+from app.errors import ContentRefused, HookDown
+from app.settings import Settings
+from app.signature import signed
+from app.telemetry import INSPECTIONS, logger
+
+log = logger(__name__)
+
+Part = Literal["prompt", "answer"]
+_CONNECTIONS = 100
+_LONGEST = 2**20  # bytes of a reply
+_REASON = 500  # characters of a reason that the client is shown
+
+
+class _BadReply(Exception):
+    """The hook has answered something else."""
+
+
+class ContentHook:
+    """On the event loop. Connections are kept."""
+
+    def __init__(self, settings: Settings) -> None:
+        assert settings.hook_url is not None
+        self._url, self.parts, self._open = settings.hook_url, settings.hook_parts, settings.hook_fail == "open"
+        self._timeout_s = settings.hook_timeout_s
+        self._secret = None if settings.hook_secret is None else settings.hook_secret.get_secret_value()
+        limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS)
+        # The operator's own: not through a proxy. All of a call is within the limit, as `_asked` says.
+        self._client = httpx.AsyncClient(timeout=None, limits=limits, trust_env=False)  # noqa: S113
+
+    async def check(self, part: Part, said: Callable[[], dict[str, Any]], names: dict[str, str]) -> None:
+        """`said`: what it is asked about, made in a thread: it may be long. `names`: of the request, for the log.
+
+        Raises: ContentRefused; HookDown, if nothing goes on without its answer.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                reason = await self._asked(await asyncio.to_thread(lambda: orjson.dumps(said())))
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, _BadReply) as exc:
+            INSPECTIONS.labels(part, "passed_unseen" if self._open else "unavailable").inc()
+            log.warning("content_not_inspected", part=part, **names, error=type(exc).__name__)
+            if self._open:
+                return
+            raise HookDown from exc
+        INSPECTIONS.labels(part, "allowed" if reason is None else "refused").inc()
+        if reason is not None:
+            what = "This request's content" if part == "prompt" else "The answer's content"
+            raise ContentRefused(f"{what} is not allowed here{f': {reason}' if reason else '.'}")
+
+    async def _asked(self, body: bytes) -> str | None:
+        """Why it is refused; None: it is allowed. Raises: _BadReply, httpx.HTTPError."""
+        headers = signed(self._secret, f"hook_{secrets.token_hex(12)}", int(time.time()), body)
+        async with self._client.stream("POST", self._url, content=body, headers=headers) as reply:
+            if reply.status_code != 200:
+                raise _BadReply
+            raw = bytearray()
+            async for piece in reply.aiter_bytes():
+                raw += piece
+                if len(raw) > _LONGEST:
+                    raise _BadReply
+        return read_reply(bytes(raw))
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+def read_reply(raw: bytes) -> str | None:
+    """Why the content is refused; None: it is allowed. Raises: _BadReply."""
+    try:
+        reply = orjson.loads(raw)
+    except ValueError as exc:
+        raise _BadReply from exc
+    if not isinstance(reply, dict) or not isinstance(allowed := reply.get("allow"), bool):
+        raise _BadReply
+    if allowed:
+        return None
+    reason = reply.get("reason")
+    return reason[:_REASON].strip() if isinstance(reason, str) else ""

@@ -1,0 +1,271 @@
+"""The content hook and the content log, with real processes: who is asked about what, and what goes on without them."""
+
+import base64
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from app.ids import TenantId
+from app.signature import signature
+from app.tenants.records import Tenant
+from tests.acceptance.test_bad_input import refusal
+from tests.belongings import LINE, Holder, keep_tenant
+from tests.stack import Stack, free_port, mock_pool, stack, wait_until
+
+SECRET = "whsec_" + base64.b64encode(b"a secret of the operator").decode()
+TEXTS = "decode-pool-a"
+SAID = "An unusual sentence about herons."
+
+
+class Inspector(ThreadingHTTPServer):
+    """The operator's server."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Inspect)
+        self.asked: list[dict[str, Any]] = []
+        self.heads: list[tuple[Any, bytes]] = []
+        self.reply: Callable[[dict[str, Any]], Any] = lambda _: {"allow": True}
+
+    def about(self, part: str) -> list[dict[str, Any]]:
+        return [one for one in self.asked if one["part"] == part]
+
+
+class _Inspect(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Inspector
+
+    def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers["content-length"]))
+        self.server.asked.append(json.loads(raw))
+        self.server.heads.append((self.headers, raw))
+        made = self.server.reply(self.server.asked[-1])
+        status, body = made if isinstance(made, tuple) else (200, json.dumps(made).encode())
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def listening() -> Iterator[Inspector]:
+    with Inspector() as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def inspector(listening: Inspector) -> Inspector:
+    listening.asked.clear()
+    listening.heads.clear()
+    listening.reply = lambda _: {"allow": True}
+    return listening
+
+
+OPEN_PORT, QUIET_PORT = free_port(), free_port()
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, listening: Inspector, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Replicas whose hook fails closed, fails open, and that have none; two tenants, one of which agreed to logs."""
+    path = tmp_path_factory.mktemp("hook")
+    pools = {TEXTS: mock_pool(), "embed-pool": {"model": "vectors", "engine": "mock", "task": "embed"}}
+    hook = {
+        "XYLEM_HOOK_URL": f"http://127.0.0.1:{listening.server_port}/inspect", "XYLEM_HOOK_SECRET": SECRET,
+    }  # fmt: skip
+    env = {"XYLEM_DEPLOYMENT": path.name, "XYLEM_REQUIRE_KEYS": "true", "XYLEM_LOG_JSON": "true"}
+    with stack(valkey_url, path, pools, **env) as s:
+        keep_tenant(s, Tenant(TenantId("agreed"), content_logged=True))
+        keep_tenant(s, Tenant(TenantId("silent")))
+        s.api(**hook, XYLEM_HOOK_TIMEOUT_S="10")
+        s.api("open", port=OPEN_PORT, **hook, XYLEM_HOOK_FAIL="open", XYLEM_HOOK_TIMEOUT_S="0.5")
+        s.api("quiet", port=QUIET_PORT)
+        s.worker(TEXTS)
+        s.worker("embed-pool", "embed")
+        s.worker("batch", "batch", **hook, XYLEM_HOOK_TIMEOUT_S="10")
+        s.wait_ready()
+        s.wait_ready(model="vectors")
+        for port in (OPEN_PORT, QUIET_PORT):
+            s.wait_ready(url=f"http://127.0.0.1:{port}")
+        yield s
+        for name in ("api", "open", "quiet", "worker", "embed", "batch"):
+            assert "Traceback" not in s.log(name)
+
+
+@pytest.fixture(scope="module")
+def client(served: Stack) -> Holder:
+    return Holder(served, "sam", "silent")
+
+
+def test_a_prompt_is_shown_to_the_hook_with_its_request_and_an_answer_with_its_text(
+    client: Holder, inspector: Inspector
+) -> None:
+    """Signed as the webhook's calls are."""
+    answer = client.chat(SAID)
+    (prompt,), (made,) = inspector.about("prompt"), inspector.about("answer")
+    who = {
+        "request": answer.id, "tenant": "silent", "key": "sam", "model": "mock", "endpoint": "/v1/chat/completions",
+    }  # fmt: skip
+    assert {name: prompt[name] for name in who} == {name: made[name] for name in who} == who
+    assert prompt["body"]["messages"] == [{"role": "user", "content": SAID}]
+    assert made["answers"] == [answer.choices[0].message.content]
+    for headers, raw in inspector.heads:
+        stamp = int(headers["webhook-timestamp"])
+        assert abs(time.time() - stamp) < 60
+        assert headers["webhook-signature"] == signature(SECRET, headers["webhook-id"], stamp, raw)
+
+
+def heron(asked: dict[str, Any]) -> dict[str, Any]:
+    said = json.dumps(asked.get("body", asked.get("answers")))
+    return {"allow": "herons" not in said, "reason": "no herons"}
+
+
+@pytest.mark.parametrize(("path", "body"), [
+    ("/v1/chat/completions", {"model": "mock", "messages": [{"role": "user", "content": SAID}]}),
+    ("/v1/chat/completions", {"model": "mock", "messages": [{"role": "user", "content": SAID}], "stream": True}),
+    ("/v1/completions", {"model": "mock", "prompt": ["fish", SAID]}),
+    ("/v1/responses", {"model": "mock", "input": SAID}),
+    ("/v1/responses", {"model": "mock", "input": SAID, "store": False}),
+    ("/v1/responses", {"model": "mock", "input": "fish", "instructions": SAID}),
+    ("/v1/embeddings", {"model": "vectors", "input": [SAID]}),
+    ("/v1/score", {"model": "vectors", "text_1": SAID, "text_2": "fish"}),
+    ("/v1/rerank", {"model": "vectors", "query": "fish", "documents": [SAID]}),
+    ("/v2/models/mock/generate", {"text_input": SAID, "max_tokens": 4}),
+])  # fmt: skip
+def test_a_refused_prompt_is_refused_at_every_endpoint_with_the_hooks_reason(
+    client: Holder, inspector: Inspector, path: str, body: dict[str, Any]
+) -> None:
+    inspector.reply = heron
+    answer = client.call("POST", path, json=body)
+    if path.startswith("/v2"):
+        assert (answer.status_code, "no herons" in answer.text) == (400, True)
+    else:
+        refused = refusal(answer, 400)
+        assert refused["code"] == "content_policy_violation"
+        assert "no herons" in refused["message"]
+    assert inspector.about("answer") == []
+
+
+def test_anthropics_clients_get_its_shape(client: Holder, inspector: Inspector) -> None:
+    inspector.reply = heron
+    asked = {"model": "mock", "max_tokens": 4, "messages": [{"role": "user", "content": SAID}]}
+    answer = client.call("POST", "/v1/messages", json=asked)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}, {"store": True}, {"n": 2}, {"stream": True, "store": True}])
+def test_a_refused_answer_is_never_sent_not_even_its_beginning(
+    client: Holder, inspector: Inspector, more: dict[str, Any]
+) -> None:
+    """A stream is held until the hook has seen all of it."""
+    inspector.reply = lambda asked: {"allow": asked["part"] == "prompt"}
+    with pytest.raises(openai.BadRequestError) as refused:
+        list(client.chat("Tell me of rivers", **more))
+    assert refused.value.code == "content_policy_violation"
+    (made,) = inspector.about("answer")
+    assert len(made["answers"]) == more.get("n", 1)
+    assert all(made["answers"])
+
+
+def test_a_stream_that_passes_is_the_same_as_without_the_hook(
+    served: Stack, client: Holder, inspector: Inspector
+) -> None:
+    asked = {
+        "model": "mock", "prompt": "Tell me of rivers", "max_tokens": 30, "stream": True, "temperature": 0, "seed": 1,
+        "stream_options": {"include_usage": True},
+    }  # fmt: skip
+
+    def read(url: str) -> tuple[str, Any]:
+        raw = httpx.post(f"{url}/v1/completions", json=asked, headers={"authorization": f"Bearer {client.token}"}).text
+        chunks = [json.loads(line) for line in re.findall(r"^data: ({.*})$", raw, re.MULTILINE)]
+        return "".join(c["choices"][0]["text"] for c in chunks if c["choices"]), chunks[-1]["usage"][
+            "completion_tokens"
+        ]
+
+    assert read(served.url) == read(f"http://127.0.0.1:{QUIET_PORT}")
+    assert len(inspector.about("answer")) == 1
+
+
+@pytest.mark.parametrize("reply", [
+    (500, b""), (204, b""), (200, b"no JSON"), (200, b"[]"), (200, b'{"allow": "yes"}'), (302, b""), "slow",
+], ids=repr)  # fmt: skip
+def test_a_hook_that_fails_stops_requests_or_lets_them_go_on_as_is_set(
+    served: Stack, client: Holder, inspector: Inspector, reply: Any
+) -> None:
+    def slow(_: dict[str, Any]) -> Any:
+        time.sleep(1.5)
+        return {"allow": False}
+
+    body = {"model": "mock", "prompt": "fish", "max_tokens": 2}
+    own = {"authorization": f"Bearer {client.token}"}
+    inspector.reply = slow if reply == "slow" else lambda _: reply
+    goes_on = httpx.post(f"http://127.0.0.1:{OPEN_PORT}/v1/completions", json=body, headers=own, timeout=30)
+    assert goes_on.status_code == 200, goes_on.text
+    counted = httpx.get(f"http://127.0.0.1:{OPEN_PORT}/metrics").text
+    assert re.search(r'xylem_content_inspections_total\{outcome="passed_unseen",part="prompt"\} [1-9]', counted)
+    if reply != "slow":  # which is in time for this replica
+        refused = refusal(client.call("POST", "/v1/completions", json=body), 503)
+        assert refused["code"] == "content_hook_unavailable"
+
+
+def test_lines_of_batches_are_inspected_and_wait_for_a_hook_that_fails(client: Holder, inspector: Inspector) -> None:
+    lines = LINE + LINE.replace(b'"custom_id": "1"', b'"custom_id": "2"').replace(b'"a"', json.dumps(SAID).encode())
+    failures = iter([(500, b"")] * 3)
+    inspector.reply = lambda asked: next(failures, None) or heron(asked)
+    api = client.openai
+    file = api.files.create(file=("in.jsonl", lines), purpose="batch").id
+    batch = api.batches.create(input_file_id=file, endpoint="/v1/completions", completion_window="24h").id
+    ended = wait_until(lambda: b if (b := api.batches.retrieve(batch)).completed_at else None, "the batch's end", 60)
+    assert (ended.request_counts.completed, ended.request_counts.failed) == (1, 1)
+    (failed,) = api.files.content(ended.error_file_id).text.splitlines()
+    assert json.loads(failed)["response"]["body"]["error"]["code"] == "content_policy_violation"
+    assert {one["tenant"] for one in inspector.asked} == {"silent"}
+
+
+def test_contents_are_logged_of_tenants_that_agreed_and_of_no_others(
+    served: Stack, client: Holder, inspector: Inspector
+) -> None:
+    """Whole and streamed, and lines of batches; not even of refused requests, or of a hook that fails."""
+    agreed, words = Holder(served, "ada", "agreed"), "Zebras read quietly."
+    url = f"http://127.0.0.1:{QUIET_PORT}/v1"
+    with openai.OpenAI(base_url=url, api_key=agreed.token, max_retries=0) as quiet:  # no hook: the log alone
+        wait_until(lambda: quiet.models.list().data, "the key is valid there")
+        asked: dict[str, Any] = {"model": "mock", "prompt": words, "max_tokens": 8, "seed": 1}
+        whole = quiet.completions.create(**asked)
+        streamed = list(quiet.completions.create(**asked, stream=True))
+    assert "".join(chunk.choices[0].text for chunk in streamed) == whole.choices[0].text
+    lines = wait_until(lambda: found if len(found := contents(served, "quiet")) == 2 else None, "two lines")
+    for line, id_ in zip(lines, (whole.id, streamed[0].id), strict=True):
+        assert (line["request"], line["tenant"], line["outcome"]) == (id_, "agreed", "ok")
+        assert json.loads(line["body"])["prompt"] == words
+        assert line["answers"] == [whole.choices[0].text]
+
+    secret = "Nobody agreed to this."
+    client.chat(secret)
+    inspector.reply = lambda _: {"allow": False}
+    with pytest.raises(openai.BadRequestError):
+        client.chat(secret)
+    inspector.reply = lambda _: (500, b"")
+    with pytest.raises(openai.InternalServerError):
+        client.chat(secret)
+    for name in ("api", "open", "quiet", "worker", "embed", "batch"):
+        assert secret not in served.log(name)
+        assert SAID not in served.log(name)
+
+
+def contents(s: Stack, name: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in s.log(name).splitlines() if line.startswith("{")]
+    return [line for line in lines if line.get("event") == "content"]

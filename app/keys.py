@@ -25,6 +25,11 @@ loras                   hash, name → msgpack `messages.Adapter`: the wanted Lo
                         expires.
 loras-version           string, the version given last, about ms since the epoch: changes with `loras`, so that
                         processes need to read only this. Written with it; never expires.
+service:<model>         hash, what tenants got of the model's engines (`routing/tenant_service.py`): "v<class>" → a
+                        priority class's virtual time; "t<class><tenant>" → the tenant's finish tag there, its weight,
+                        and when it was last served, s since the epoch; "a<api>" → when that API replica told it, and
+                        msgpack, a list of `tenant_service.Presence`: what it has of each tenant. Written by the api
+                        (`serve.lua`); lives 10 min after the last.
 spent:<key>             hash, what an API key (as in files-of) has left of its `requests` and `tokens` a minute, as of
                         `at`, ms since the epoch; `spent:<key>:batch` for its batches, if these have their own limits.
                         Written by api and batch workers; lives until the limits would be full again.
@@ -293,6 +298,9 @@ class Keys:
 
     def spent(self, account: str) -> str:
         return f"{self._fleet}spent:{account}"
+
+    def service(self, model: str) -> str:
+        return f"{self._fleet}service:{model}"
 
     def prefixes(self, pool: PoolId) -> str:
         return f"{self._fleet}prefixes:{pool}"

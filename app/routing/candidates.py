@@ -1,6 +1,7 @@
 """The inputs and the result of a routing decision."""
 
 from collections.abc import Mapping, Sequence
+from enum import IntEnum
 
 from msgspec import Struct
 
@@ -17,6 +18,14 @@ class Limits(Struct, frozen=True):
     # For prefill pools: see `pools.Disagg`.
     remote_tokens: int = 128
     remote_wait_s: float | None = None
+
+
+class Room(IntEnum):
+    """How much of a place a request may use."""
+
+    ALL = 0  # its seats, and its queue
+    SEATS = 1  # several tenants share it: what is in its queue could not be reordered
+    NOT_KEPT = 2  # some seats are kept for tenants that have less than their share
 
 
 class Candidate(Struct, frozen=True):
@@ -89,6 +98,7 @@ class Ask(Struct, frozen=True):
     aside: bool = False  # gives way to online requests
     holds: bool = True  # it holds KV blocks until its end; inputs and paintings don't
     now: float = 0.0  # when it is placed, seconds since the epoch
+    room: Room = Room.ALL
 
 
 class Placement(Struct, frozen=True):

@@ -15,7 +15,7 @@ from app.kv.blocks import common_blocks
 from app.messages import Adapter, Lease, Stage, StageKind
 from app.pools import Pool, Routing
 from app.routing.adapter_load import may_load
-from app.routing.candidates import Ask, Candidate, Decision, Matches, Option, Placement, Room
+from app.routing.candidates import ALL, Ask, Candidate, Decision, Matches, Option, Placement, Room
 from app.routing.cost import Fleet
 from app.routing.disagg import SplitPlacement, place_split
 from app.routing.encoders import Encoded, Encoder, choose_encoders
@@ -52,7 +52,7 @@ class PlacementRound:
         self._placed: list[tuple[Placement, bytes]] = []
         self._now = clock.now()
         self._fleets: dict[tuple[PoolId, ...], Fleet | None] = {}
-        self._seats: dict[Groups, int] = {}
+        self._seats: dict[Groups, tuple[int, int]] = {}
         self.views: dict[PoolId, PoolView] = {}
         self.asks: set[tuple[WorkerId, str]] = set()  # to load an adapter for which a request waits
         self.encoded: Encoded = {}  # pictures that workers have encoded
@@ -64,7 +64,7 @@ class PlacementRound:
             for pool, asking in self._asking.items()
         }
 
-    def assign(self, inflight: InFlight, rng: Random, turn: int, room: Room = Room.ALL) -> list[Placement]:
+    def assign(self, inflight: InFlight, rng: Random, turn: int, room: Room = ALL) -> list[Placement]:
         """Calls `decide`, and sets the job's stages. Returns their placements, in order.
 
         Raises: NoWorker, Saturated.
@@ -80,7 +80,7 @@ class PlacementRound:
         weights = self.lease(list(places.values())[-1]).state.weights
         encoders = self._encoders(inflight, next(iter(places.values())), weights)
         stages = [Stage("encode_pictures", e.to.pool, e.to.worker, 0, e.media) for e in encoders] + stages
-        inflight.job = replace(inflight.job, stages=stages, weights=weights, behind=room is Room.NOT_KEPT)
+        inflight.job = replace(inflight.job, stages=stages, weights=weights, behind=room.kept > 0)
         return [*(e.to for e in encoders), *places.values()]
 
     def _encoders(self, inflight: InFlight, first: Placement, weights: str) -> list[Encoder]:
@@ -96,7 +96,7 @@ class PlacementRound:
             self._reserve(encoder.to, inflight)
         return encoders
 
-    def decide(self, inflight: InFlight, rng: Random, turn: int, room: Room = Room.ALL) -> dict[StageKind, Decision]:
+    def decide(self, inflight: InFlight, rng: Random, turn: int, room: Room = ALL) -> dict[StageKind, Decision]:
         """Its stages in order: decode, after a prefill if another worker computes the prompt.
 
         Raises: NoWorker, Saturated (of the last group of pools); RequestError for what no engine supports;
@@ -261,11 +261,12 @@ class PlacementRound:
         pools = [name for group in inflight.groups for name in group] if pool is None else [pool]
         return [c.lease for name in pools for c in self.views[name].candidates if c.rank == 0]
 
-    def seats(self, inflight: InFlight) -> int:
-        """Of all places that answer in its pools."""
+    def seats(self, inflight: InFlight) -> tuple[int, int]:
+        """Of all places that answer in its pools, and how many places these are."""
         if (known := self._seats.get(inflight.groups)) is None:
             places = [c for group in inflight.groups for pool in group for c in self.views[pool].candidates]
-            known = self._seats[inflight.groups] = sum(c.lease.worker.max_running for c in places if can_serve(c))
+            seats = [c.lease.worker.max_running for c in places if can_serve(c)]
+            known = self._seats[inflight.groups] = sum(seats), len(seats)
         return known
 
     def had_worker(self, inflight: InFlight) -> bool:

@@ -15,7 +15,7 @@ from app.ids import ApiId, CellId, PoolId, RequestId, TenantId
 from app.keys import Keys
 from app.messages import Done, Lease, decoder, encode
 from app.pools import Pool
-from app.routing.candidates import Placement, Room
+from app.routing.candidates import ALL, Placement, Room
 from app.routing.fair_line import FairLine
 from app.routing.fair_order import CLASSES, Flow, priority_class
 from app.routing.tenant_service import Account, Charge, Cost, Presence, TenantService
@@ -79,12 +79,12 @@ class TenantShares:
             most, service.start, service.step, service.owed, lambda flow: self._yields(model, flow)
         )  # fmt: skip
 
-    def room(self, inflight: InFlight, seats: Callable[[InFlight], int]) -> Room:
-        """`seats`: of all places that may answer it."""
+    def room(self, inflight: InFlight, seats: Callable[[InFlight], tuple[int, int]]) -> Room:
+        """`seats`: of all places that may answer it, and the number of places."""
         service, tenant = self.of(inflight), inflight.tenant
         if inflight.job.aside or (not service.is_shared and tenant.name in (service.active or (tenant.name,))):
-            return Room.ALL
-        return service.room(tenant.name, tenant.weight, seats(inflight))
+            return ALL
+        return service.room(tenant.name, tenant.weight, *seats(inflight))
 
     def placed(self, inflight: InFlight, places: Sequence[Placement], last: Lease) -> None:
         """Charges it, once. `last`: of the worker that answers."""

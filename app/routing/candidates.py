@@ -1,7 +1,6 @@
 """The inputs and the result of a routing decision."""
 
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
 
 from msgspec import Struct
 
@@ -20,12 +19,14 @@ class Limits(Struct, frozen=True):
     remote_wait_s: float | None = None
 
 
-class Room(IntEnum):
+class Room(Struct, frozen=True):
     """How much of a place a request may use."""
 
-    ALL = 0  # its seats, and its queue
-    SEATS = 1  # several tenants share it: what is in its queue could not be reordered
-    NOT_KEPT = 2  # some seats are kept for tenants that have less than their share
+    queue: bool = True  # its queue too. Not where tenants share it: what is in there can't be reordered
+    kept: int = 0  # seats that it leaves free for tenants that have less than their share
+
+
+ALL = Room()
 
 
 class Candidate(Struct, frozen=True):
@@ -98,7 +99,7 @@ class Ask(Struct, frozen=True):
     aside: bool = False  # gives way to online requests
     holds: bool = True  # it holds KV blocks until its end; inputs and paintings don't
     now: float = 0.0  # when it is placed, seconds since the epoch
-    room: Room = Room.ALL
+    room: Room = ALL
 
 
 class Placement(Struct, frozen=True):

@@ -8,7 +8,7 @@ still be cheaper than the best one found. `tests/unit/test_shortlist.py` holds i
 from collections.abc import Callable, Collection, Sequence
 from heapq import nlargest
 
-from app.routing.candidates import Ask, Candidate, Matches, Option, Room
+from app.routing.candidates import ALL, Ask, Candidate, Matches, Option, Room
 from app.routing.cost import Fleet, kv_cost, others_cost, uncached_tokens
 from app.routing.lines import Lines
 from app.routing.policy import affinity, can_serve, is_full
@@ -67,7 +67,7 @@ def home(
     places: Sequence[Candidate],
     known: dict[str, list[int]],
     fits: Callable[[Candidate], bool],
-    room: Room = Room.ALL,
+    room: Room = ALL,
 ) -> int | None:
     """The place that the session prefers of those that may take it and have room; None: it is not known.
 

@@ -6,14 +6,15 @@ the lowest finish tag of the flows that wait, and never goes back: who was idle 
 ops/decisions/0070-fair-shares.md has the reasons.
 """
 
+from collections import Counter
 from collections.abc import Collection
-from math import inf
+from math import ceil, inf, sqrt
 
 from msgspec import Struct
 
 from app.ids import TenantId
 from app.messages import Speeds
-from app.routing.candidates import Room
+from app.routing.candidates import ALL, Room
 from app.routing.cost import EXPECTED_ANSWER, TOKENS_PER_S
 from app.routing.fair_order import CLASSES, Flow, owed_after
 
@@ -22,6 +23,8 @@ _REMEMBERED_S = 30.0  # of its own engine time that a tenant is held back at mos
 _STEP_S = 0.02  # of an engine that has not told its steps
 _FADES = 0.1  # of the mean length of a tenant's answers, at each new one
 _LEAST_WEIGHT = 1e-3
+_SPARE = 2.0  # free seats for the square root of what they have: more requests at once are a case in fifty
+_SEATS = Room(queue=False)
 
 
 class Cost(Struct, frozen=True):
@@ -93,6 +96,7 @@ class TenantService:
         self._elsewhere: set[Flow] = set()  # waiting in other replicas, and not here
         self._answers: dict[TenantId, float] = {}  # mean tokens
         self._costs: dict[Flow, float] = {}  # the last cost
+        self._running: Counter[TenantId] = Counter()
 
     @property
     def is_shared(self) -> bool:
@@ -136,6 +140,7 @@ class TenantService:
             flow.tenant, weight, (own.running if own else 0) + 1, own.waiting if own else []
         )  # fmt: skip
         self.active.setdefault(flow.tenant, weight)
+        self._running[flow.tenant] += 1
 
     def correct(self, flow: Flow, weight: float, seconds: float, now: float) -> None:
         """One of its requests has cost so much more than it was charged."""
@@ -165,15 +170,28 @@ class TenantService:
         return changes
 
     def running(self, tenant: TenantId) -> int:
-        own = self.own.get(tenant)
-        return (own.running if own is not None else 0) + sum(p.running for p in self._others if p.tenant == tenant)
+        """At all replicas."""
+        return self._running.get(tenant, 0)
 
-    def room(self, tenant: TenantId, weight: float, seats: int) -> Room:
-        """How much of each place a request of the tenant may have. `seats`: of all places."""
+    def room(self, tenant: TenantId, weight: float, seats: int, places: int) -> Room:
+        """How much of each place a request of the tenant may have. `seats`: of all places.
+
+        What is over its share leaves some free for others, so that their next requests find one at once: by the rule of
+        the square root, since what they have on the engines varies by about the root of its mean.
+        """
         if not self.is_shared and (not self.active or tenant in self.active):
-            return Room.ALL
-        share = weight / max(_LEAST_WEIGHT, sum(({**self.active, tenant: weight}).values()))
-        return Room.SEATS if self.running(tenant) + 1 <= max(1.0, share * seats) else Room.NOT_KEPT
+            return ALL
+        weights = {**self.active, tenant: weight}
+        of_weight = seats / max(_LEAST_WEIGHT, sum(weights.values()))
+        if self.running(tenant) + 1 <= max(1.0, of_weight * weight):
+            return _SEATS
+        waiting = {flow.tenant for flow in self._waiting}
+        others = sum(
+            running
+            for t, w in weights.items()
+            if t != tenant and t not in waiting and (running := self.running(t)) <= of_weight * w
+        )
+        return Room(queue=False, kept=ceil(_SPARE * sqrt(others + 1) / max(1, places)))
 
     def yields(self, flow: Flow) -> bool:
         """Whether a flow waits in another replica that goes before this one by more than one of its requests."""
@@ -202,6 +220,9 @@ class TenantService:
         here = {Flow(c, p.tenant) for p in self.own.values() for c in p.waiting}
         there = {Flow(c, p.tenant) for p in self._others for c in p.waiting}
         self._waiting, self._elsewhere = here | there, there - here
+        self._running = Counter()
+        for p in (*self._others, *self.own.values()):
+            self._running[p.tenant] += p.running
 
 
 def _bounded(weight: float) -> float:

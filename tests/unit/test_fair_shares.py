@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from app.ids import PoolId, TenantId, WorkerId
 from app.messages import Lease, Speeds, Worker
-from app.routing.candidates import Candidate, Limits, Room
+from app.routing.candidates import ALL, Candidate, Limits, Room
 from app.routing.fair_line import FairLine
 from app.routing.fair_order import LEAST, Flow, turns
 from app.routing.policy import is_full
@@ -212,15 +212,21 @@ def shared(*present: Presence, others: Sequence[Presence] = ()) -> TenantService
 
 
 def test_a_tenant_alone_may_have_all_and_several_share_the_seats() -> None:
-    """What runs at other replicas counts."""
-    assert shared(Presence(A, 1.0, 500)).room(A, 1.0, 32) == Room.ALL
+    """What runs at other replicas counts. 32 seats, of two places."""
+    assert shared(Presence(A, 1.0, 500)).room(A, 1.0, 32, 2) == ALL
     both = shared(Presence(A, 1.0, 7), Presence(B, 3.0, 2), others=[Presence(B, 3.0, 20)])
-    assert both.room(A, 1.0, 32) == Room.SEATS
-    assert both.room(B, 3.0, 32) == Room.SEATS
-    assert shared(Presence(A, 1.0, 8), Presence(B, 3.0, 2)).room(A, 1.0, 32) == Room.NOT_KEPT
-    more = shared(Presence(A, 1.0, 7), Presence(B, 3.0, 2), others=[Presence(B, 3.0, 22)])
-    assert more.room(B, 3.0, 32) == Room.NOT_KEPT
-    assert more.room(C, 1.0, 32) == Room.SEATS
+    assert both.room(A, 1.0, 32, 2) == both.room(B, 3.0, 32, 2) == Room(queue=False)
+    assert shared(Presence(A, 1.0, 8), Presence(B, 3.0, 3)).room(A, 1.0, 32, 2) == Room(queue=False, kept=2)
+    more = shared(Presence(A, 1.0, 3), Presence(B, 3.0, 2), others=[Presence(B, 3.0, 22)])
+    assert more.room(B, 3.0, 32, 2) == Room(queue=False, kept=2)
+    assert more.room(B, 3.0, 32, 8) == Room(queue=False, kept=1)
+    assert more.room(C, 1.0, 32, 2) == Room(queue=False)
+
+
+def test_nothing_more_is_kept_for_tenants_whose_requests_wait() -> None:
+    """They have their turns."""
+    service = shared(Presence(A, 1.0, 30), Presence(B, 1.0, 15, [1]))
+    assert service.room(A, 1.0, 32, 2) == Room(queue=False, kept=1)
 
 
 def test_who_came_lately_counts_for_a_minute() -> None:
@@ -254,14 +260,15 @@ def place(seats: int, requests: int, request_s: float) -> Candidate:
 
 def test_some_seats_are_kept_and_nothing_queues_where_tenants_share_a_place() -> None:
     """But where answers are so short that seats would be empty until the next one comes."""
+    seats, kept = Room(queue=False), Room(queue=False, kept=2)
     assert not is_full(place(32, 47, 1.0))
-    assert is_full(place(32, 32, 1.0), Room.SEATS)
-    assert not is_full(place(32, 31, 1.0), Room.SEATS)
-    assert is_full(place(32, 30, 1.0), Room.NOT_KEPT)
-    assert not is_full(place(32, 29, 1.0), Room.NOT_KEPT)
-    assert not is_full(place(2, 1, 1.0), Room.NOT_KEPT)
-    assert not is_full(place(32, 40, 0.02), Room.SEATS)
-    assert is_full(place(32, 48, 0.002), Room.SEATS)
+    assert is_full(place(32, 32, 1.0), seats)
+    assert not is_full(place(32, 31, 1.0), seats)
+    assert is_full(place(32, 30, 1.0), kept)
+    assert not is_full(place(32, 29, 1.0), kept)
+    assert not is_full(place(2, 1, 1.0), kept)
+    assert not is_full(place(32, 40, 0.02), seats)
+    assert is_full(place(32, 48, 0.002), seats)
 
 
 def test_a_flood_refuses_nobody_elses_requests() -> None:

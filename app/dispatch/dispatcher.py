@@ -82,6 +82,7 @@ class Dispatcher:
             wire, keys, fleet, pools, retry_after_s, patience_s, self.in_flight, self.fail, adapter, wake_pool,
             token_redis, broker, api=api,
         )  # fmt: skip
+        self.placer.shares.step_aside = self.lost
         self.placers = {HOME: self.placer}  # of each cell
         self._retry = Retry(self.in_flight, self.placers, self._end, self.fail, max_migrations)
 

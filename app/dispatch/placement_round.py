@@ -7,7 +7,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from app.dispatch.inflight import Groups, InFlight
+from app.dispatch.inflight import Groups, InFlight, Line
 from app.dispatch.pool_fleet import PoolView
 from app.errors import AdapterFailed, NoWorker, RequestError, Saturated, WeightsChanged, XylemError
 from app.ids import PoolId, WorkerId, place_id
@@ -55,6 +55,7 @@ class PlacementRound:
         self._seats: dict[Groups, tuple[int, int]] = {}
         self.views: dict[PoolId, PoolView] = {}
         self.asks: set[tuple[WorkerId, str]] = set()  # to load an adapter for which a request waits
+        self.full: set[tuple[Line, Room]] = set()  # lines whose requests find no more room, where tenants share it
         self.encoded: Encoded = {}  # pictures that workers have encoded
 
     def prompts(self) -> dict[PoolId, list[bytes]]:

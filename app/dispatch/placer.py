@@ -30,6 +30,7 @@ from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
 from app.messages import Adapter, Job, LoadAdapter, encode
 from app.pools import Pool
+from app.routing.candidates import ALL
 from app.routing.pool_state import why_none
 from app.store import Command, Wire
 from app.telemetry import FLEET_READ, RoutingMeters, logger
@@ -257,12 +258,14 @@ class Placer:
 
     def _decide(self, round_: PlacementRound, inflight: InFlight) -> tuple[Placing, list[Command]] | None:
         """What places it, and those that predict what its caches will have; None: it waits, or ends."""
-        began = time.perf_counter()
+        began, room = time.perf_counter(), ALL
         if time.monotonic() > inflight.ends_at:
             self._settle(inflight, DeadlineOver())
             return None
         try:
             room = self.shares.room(inflight, round_.seats)
+            if (inflight.line, room) in round_.full:
+                raise Saturated
             places = round_.assign(inflight, self._rng, next(self._turns), room)
             first = round_.lease(places[inflight.encoders]).worker
             placing = placement(
@@ -271,6 +274,8 @@ class Placer:
         except Saturated:
             self._wakes(round_, inflight)
             self._held.full(inflight.line)
+            if room is not ALL:
+                round_.full.add((inflight.line, room))
             self._hold(inflight)
             return None
         except NoWorker as exc:

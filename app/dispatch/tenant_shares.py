@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 
-from app.dispatch.inflight import InFlight, Line
+from app.dispatch.inflight import ATTEMPTS, InFlight, Line
 from app.errors import StoreDown
 from app.ids import ApiId, CellId, PoolId, RequestId, TenantId
 from app.keys import Keys
@@ -29,6 +29,8 @@ _FRESH_S = 0.7  # so long a replica's word of what it has counts
 _STALE_S = 1.0  # what was heard longer ago is heard anew before a request is placed
 _YIELD_S = 0.1  # so long a flow waits for those of other replicas, which may be unable to use the room
 _COUNT_S, _COUNT_SHARE = 0.02, 0.02  # requests are counted not more often, and for no more of the time
+_PATIENCE_S = 0.3  # so long a request waits until others step aside for it
+_STEPS = 3  # so often a request steps aside
 _FORGET_S = 120.0  # accounts that were not used for so long
 _LIFE_MS = 600_000
 
@@ -57,6 +59,8 @@ class TenantShares:
         self._told = 0  # how often changes were taken, to tell them
         self._yielded: dict[tuple[str, Flow], float] = {}  # since when it yields
         self._count_again = 0.0
+        # Has a request that runs give up its seat, and go on later.
+        self.step_aside: Callable[[InFlight], None] | None = None
 
     @property
     def is_shared(self) -> bool:
@@ -128,14 +132,19 @@ class TenantShares:
                 running[which] = running.get(which, 0) + 1
                 weights[f.tenant.name] = f.tenant.weight
         classes: dict[tuple[str, TenantId], set[int]] = {}
+        wants: dict[tuple[str, TenantId], int] = {}
         for f in waiting:
             flow = flow_of(f)
-            classes.setdefault((self._model(f), flow.tenant), set()).add(flow.priority_class)
+            which = self._model(f), flow.tenant
+            classes.setdefault(which, set()).add(flow.priority_class)
+            wants[which] = wants.get(which, 0) + (now - f.held_since > _PATIENCE_S)
             weights[flow.tenant] = f.tenant.weight
         own: dict[str, list[Presence]] = {model: [] for model in self._services}
         for model, tenant in running.keys() | classes.keys():
             which = model, tenant
-            told = Presence(tenant, weights[tenant], running.get(which, 0), sorted(classes.get(which, ())))
+            told = Presence(
+                tenant, weights[tenant], running.get(which, 0), sorted(classes.get(which, ())), wants.get(which, 0)
+            )
             self._of_model(model)
             own.setdefault(model, []).append(told)
         for model, presences in own.items():
@@ -162,6 +171,7 @@ class TenantShares:
                 self._count_again = 0.0
                 self.count(waiting())
                 await self._exchange()
+                self._step_aside()
             except StoreDown:
                 pass  # it is told when Redis is back
             except Exception:
@@ -171,6 +181,23 @@ class TenantShares:
         models = [model for model in self._services if self._is_used(model)]
         await self._wire.execute([self._telling(model) for model in models])
         await self.hear(models, forget=True)
+
+    def _step_aside(self) -> None:
+        """Where one tenant's long answers hold all seats, the newest of them go on later."""
+        for model, service in self._services.items():
+            found = service.steps_aside() if self.step_aside is not None else None
+            if found is None or self.step_aside is None:
+                continue
+            tenant, count = found
+            able = [f for f in self._in_flight.values() if f.tenant.name == tenant and self._may_step_aside(f, model)]
+            able.sort(key=lambda f: (f.has_output, -f.placed_at))
+            for f in able[:count]:
+                self.step_aside(f)
+
+    def _may_step_aside(self, f: InFlight, model: str) -> bool:
+        here = f.cell == self._cell and self._model(f) == model and f.is_placed
+        simple = f.job.kind == "decode" and len(f.job.stages) == 1 and not f.job.aside
+        return here and simple and f.job.attempt % ATTEMPTS < _STEPS
 
     def _is_used(self, model: str) -> bool:
         return bool(self._services[model].own) or time.monotonic() - self._used.get(model, 0.0) < _FRESH_S

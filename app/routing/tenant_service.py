@@ -51,6 +51,7 @@ class Presence(Struct, frozen=True, array_like=True):
     weight: float
     running: int
     waiting: list[int] = []  # the priority classes in which some wait for room
+    wants: int = 0  # requests that have waited so long that others step aside
 
 
 class Account(Struct, frozen=True):
@@ -89,6 +90,7 @@ class TenantService:
         self.accounts: dict[Flow, Account] = {}
         self.changes: dict[Flow, Change] = {}  # since they were last taken
         self.owed = [0.0] * CLASSES  # to the classes below each, by this replica
+        self.seats = 0  # of all places, as last seen
         self.own: dict[TenantId, Presence] = {}
         self.active: dict[TenantId, float] = {}  # tenants of the last minute, and their weights
         self._others: list[Presence] = []
@@ -137,7 +139,7 @@ class TenantService:
         self.virtual[c] = max(self.virtual[c], self.finish(flow) - _REMEMBERED_S / _bounded(weight))
         own = self.own.get(flow.tenant)
         self.own[flow.tenant] = Presence(
-            flow.tenant, weight, (own.running if own else 0) + 1, own.waiting if own else []
+            flow.tenant, weight, (own.running if own else 0) + 1, own.waiting if own else [], own.wants if own else 0
         )  # fmt: skip
         self.active.setdefault(flow.tenant, weight)
         self._running[flow.tenant] += 1
@@ -181,6 +183,7 @@ class TenantService:
         """
         if not self.is_shared and (not self.active or tenant in self.active):
             return ALL
+        self.seats = seats
         weights = {**self.active, tenant: weight}
         of_weight = seats / max(_LEAST_WEIGHT, sum(weights.values()))
         if self.running(tenant) + 1 <= max(1.0, of_weight * weight):
@@ -192,6 +195,24 @@ class TenantService:
             if t != tenant and t not in waiting and (running := self.running(t)) <= of_weight * w
         )
         return Room(queue=False, kept=ceil(_SPARE * sqrt(others + 1) / max(1, places)))
+
+    def steps_aside(self) -> tuple[TenantId, int] | None:
+        """The tenant that is furthest over its share, and how many of its requests here have to leave their seats.
+
+        For tenants whose requests have waited for long and which have less than half their share: until they have that.
+        """
+        of_weight = self.seats / max(_LEAST_WEIGHT, sum(self.active.values()))
+        wants = Counter[TenantId]()
+        for p in (*self._others, *self.own.values()):
+            wants[p.tenant] += p.wants
+        halves = {t: int(of_weight * self.active.get(t, 0.0) / 2) for t, count in wants.items() if count}
+        missing = sum(max(0, min(wants[t], half - self.running(t))) for t, half in halves.items())
+        excess = {t: self.running(t) - of_weight * w for t, w in self.active.items()}
+        most = max(excess, key=excess.__getitem__, default=None)
+        if most is None or missing <= 0 or excess[most] <= 0 or most not in self.own:
+            return None
+        here = self.own[most].running / self.running(most)
+        return most, min(ceil(here * min(missing, excess[most])), self.own[most].running)
 
     def yields(self, flow: Flow) -> bool:
         """Whether a flow waits in another replica that goes before this one by more than one of its requests."""

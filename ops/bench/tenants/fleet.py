@@ -16,28 +16,32 @@ from app.messages import encode
 from app.tenants.records import ApiKey, Tenant
 from tests.stack import free_port, stack, valkey, wait_until
 
-SEATS, WORKERS, STEP_MS, SEQUENCE_MS, PREFILL = 16, 2, 100.0, 0.5, 25_000.0
-STEP_S = (STEP_MS + SEATS * SEQUENCE_MS) / 1000  # of a full engine
-_POOL: dict[str, Any] = {
-    "model": "mock", "engine": "mock", "max_running": SEATS, "max_model_len": 16_384,
-    "args": {
-        "step_ms": STEP_MS, "step_ms_per_sequence": SEQUENCE_MS, "prefill_tokens_per_s": PREFILL, "total_blocks": 16_384
-    },
-}  # fmt: skip
+SEATS, WORKERS, STEP_MS, PREFILL = 16, 2, 100.0, 25_000.0
+_SEQUENCE = 0.005  # of a step, that each of its requests adds
+_FULL = 1 + SEATS * _SEQUENCE  # a full engine's step, in empty ones
+STEP_S = STEP_MS * _FULL / 1000  # of a full engine
 
 
-def engine_s(prompt_tokens: int, answer_tokens: int) -> float:
-    """What a request takes of a full engine, by what it has told."""
-    return prompt_tokens / PREFILL + answer_tokens * STEP_S / SEATS
+def engine_s(prompt_tokens: int, answer_tokens: int, step_ms: float = STEP_MS) -> float:
+    """What a request takes of a full engine. Nothing of these prompts is cached."""
+    return prompt_tokens / PREFILL + answer_tokens * step_ms * _FULL / 1000 / SEATS
+
+
+def _pool(step_ms: float) -> dict[str, Any]:
+    args = {"step_ms": step_ms, "step_ms_per_sequence": step_ms * _SEQUENCE, "prefill_tokens_per_s": PREFILL}
+    more = {"args": {**args, "total_blocks": 16_384}, "max_running": SEATS, "max_model_len": 16_384}
+    return {"model": "mock", "engine": "mock", **more}
 
 
 @contextmanager
-def fleet(directory: Path, weights: Mapping[str, float]) -> Iterator[list[str]]:
+def fleet(directory: Path, weights: Mapping[str, float], step_ms: float = STEP_MS) -> Iterator[list[str]]:
     """The replicas' URLs. Each tenant's key is its name."""
     directory.mkdir(parents=True, exist_ok=True)
     with (
         valkey(directory / "redis") as url,
-        stack(url, directory, {"decode-pool-a": _POOL}, XYLEM_REQUIRE_KEYS="true", XYLEM_ADMIN_KEY="admin") as s,
+        stack(
+            url, directory, {"decode-pool-a": _pool(step_ms)}, XYLEM_REQUIRE_KEYS="true", XYLEM_ADMIN_KEY="admin"
+        ) as s,
     ):
         with Redis.from_url(url) as redis:
             add_tenants(redis, Keys(s.deployment), weights)

@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
-from ops.bench.tenants.fleet import STEP_S, engine_s, fleet
+from ops.bench.tenants.fleet import STEP_MS, STEP_S, engine_s, fleet
 
 _WEIGHTS = {"one": 1.0, "three": 3.0}
 _CLIENTS = {"one": 40, "three": 80}  # each asks again when it is answered: more than all seats, for each tenant's share
@@ -24,6 +24,7 @@ _SETTLES_S = 15.0  # from a flood's begin until its figures count: the first ans
 
 class Answered(Struct, frozen=True):
     tenant: str
+    began: float
     at: float
     engine_s: float
 
@@ -35,7 +36,9 @@ class Flood(Struct, frozen=True):
     answers: tuple[int, int]  # tokens
 
 
-async def flood(urls: Sequence[str], floods: Sequence[Flood], until: Callable[[], bool]) -> list[Answered]:
+async def flood(
+    urls: Sequence[str], floods: Sequence[Flood], until: Callable[[], bool], step_ms: float = STEP_MS
+) -> list[Answered]:
     """All clients ask until then. Raises: Unavailable when a request fails."""
     found: list[Answered] = []
 
@@ -43,12 +46,13 @@ async def flood(urls: Sequence[str], floods: Sequence[Flood], until: Callable[[]
         while not until():
             prompt = " ".join(str(rng.randrange(10**6)) for _ in range(rng.randint(*of.words)))
             body = {"model": "mock", "prompt": prompt, "max_tokens": rng.randint(*of.answers), "ignore_eos": True}
+            began = time.monotonic()
             answer = await http.post("/v1/completions", json=body, headers=_key(of.tenant))
             if answer.status_code != 200:
                 raise Unavailable(f"{of.tenant}: {answer.text}")
             usage = answer.json()["usage"]
-            cost = engine_s(usage["prompt_tokens"], usage["completion_tokens"])
-            found.append(Answered(of.tenant, time.monotonic(), cost))
+            cost = engine_s(usage["prompt_tokens"], usage["completion_tokens"], step_ms)
+            found.append(Answered(of.tenant, began, time.monotonic(), cost))
 
     async with Clients(urls) as https, asyncio.TaskGroup() as group:
         for of in floods:
@@ -99,12 +103,10 @@ async def _measured(directory: Path, count: int, say: Say) -> dict[str, Any]:
         ended = time.monotonic()
         over = True
         answered = [a for a in await flooding if began <= a.at < ended]
-    got = {tenant: sum(a.engine_s for a in answered if a.tenant == tenant) for tenant in _WEIGHTS}
-    total, weights = sum(got.values()), sum(_WEIGHTS.values())
-    errors = [abs(got[tenant] / total * weights / weight - 1) for tenant, weight in _WEIGHTS.items()]
+    got = spent(answered, _WEIGHTS)
     p99 = [sorted(times)[int(0.99 * len(times))] for times in (idle, full)]
     return {
-        "share_error_max": max(errors),
+        "share_error_max": error(got, _WEIGHTS),
         "quiet_ttft_p99_ratio": (p99[1] - STEP_S) / p99[0],
         "got_s": got,
         "weights": _WEIGHTS,
@@ -122,8 +124,19 @@ def prompts_measured(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
         floods = [Flood("long", 40, (2660, 2660), (1, 8)), Flood("short", 80, (20, 60), (20, 60))]
         answered = asyncio.run(flood(urls, floods, lambda: time.monotonic() > end))
     part = [a for a in answered if end - (25 if quick else 60) <= a.at < end]
-    got = {tenant: sum(a.engine_s for a in part if a.tenant == tenant) for tenant in ("long", "short")}
+    got = spent(part, ("long", "short"))
     return {"long_prompt_share": got["long"] / sum(got.values()), "prompts_got_s": got}
+
+
+def spent(answered: Iterable[Answered], tenants: Iterable[str]) -> dict[str, float]:
+    """Engine seconds."""
+    return {tenant: sum(a.engine_s for a in answered if a.tenant == tenant) for tenant in tenants}
+
+
+def error(got: Mapping[str, float], weights: Mapping[str, float]) -> float:
+    """By how much of its share a tenant has more or less than that, at most."""
+    total, all_weights = sum(got.values()), sum(weights.values())
+    return max(abs(got[tenant] / total * all_weights / weight - 1) for tenant, weight in weights.items())
 
 
 class Clients(AsyncExitStack):

@@ -37,6 +37,11 @@ loras                   hash, name → msgpack `messages.Adapter`: the wanted Lo
                         expires.
 loras-version           string, the version given last, about ms since the epoch: changes with `loras`, so that
                         processes need to read only this. Written with it; never expires.
+service:<model>         hash, what tenants got of the model's engines (`routing/tenant_service.py`): "v<class>" → a
+                        priority class's virtual time; "t<class><tenant>" → the tenant's finish tag there, its weight,
+                        and when it was last served, s since the epoch; "a<api>" → when that API replica told it, and
+                        msgpack, a list of `tenant_service.Presence`: what it has of each tenant. Written by the api
+                        (`serve.lua`); lives 10 min after the last.
 spent:<account>         hash, what an account has left of its `requests` and `tokens` a minute, as of `at`, ms since
                         the epoch. <account>: an API key (as in files-of), or `tenant/<name>`; and with `:batch` behind
                         it, of its batches, if these have their own limits.
@@ -341,6 +346,9 @@ class Keys:
 
     def charged(self, request: RequestId) -> str:
         return f"{self._fleet}charged:{request}"
+
+    def service(self, model: str) -> str:
+        return f"{self._fleet}service:{model}"
 
     def prefixes(self, pool: PoolId) -> str:
         return f"{self._fleet}prefixes:{pool}"

@@ -258,6 +258,7 @@ class Job(Struct, frozen=True, array_like=True):
     painting: Painting | None = None  # its prompt is empty then
     # W3C's header, with this attempt's span as the parent of what an engine traces; "": the API replica doesn't trace.
     traceparent: str = ""
+    behind: bool = False  # its tenant had its share when it was placed: behind others of its priority, on the engine
 
     @property
     def names(self) -> dict[str, str]:

@@ -57,7 +57,7 @@ class OtherCell:
         self.cell, self._pools = cell, list(pools)
         self.placer = Placer(
             cell.wire, cell.keys, cell.fleet, pools, 0, 0.0, dispatcher.in_flight, dispatcher.fail,
-            _no_adapter, _wakes_nobody, cell.token_redis, cell.broker, cell.name,
+            _no_adapter, _wakes_nobody, cell.token_redis, cell.broker, cell.name, dispatcher.api,
         )  # fmt: skip
         self.placer.elsewhere = back
         self._inbox = TokenInbox(
@@ -70,7 +70,7 @@ class OtherCell:
         self._loads: dict[PoolId, CellLoad] = {}
         self._sent = 0  # requests, since these were read
         self._strangers: list[int] = []  # wire versions there that aren't neighbours of ours
-        self.parts: tuple[Runs, ...] = (self, self._inbox, self.watch)
+        self.parts: tuple[Runs, ...] = (self, self._inbox, self.watch, self.placer)
 
     @property
     def is_reachable(self) -> bool:

@@ -84,8 +84,9 @@ class Dispatcher:
         self.hook: ContentHook | None = None  # None: nobody inspects contents
         self.placer = Placer(
             wire, keys, fleet, pools, retry_after_s, patience_s, self.in_flight, self.fail, adapter, wake_pool,
-            token_redis, broker,
+            token_redis, broker, api=api,
         )  # fmt: skip
+        self.placer.shares.step_aside = self.lost
         self.placers = {HOME: self.placer}  # of each cell
         self._retry = Retry(self.in_flight, self.placers, self._end, self.fail, max_migrations)
 
@@ -116,6 +117,12 @@ class Dispatcher:
                 log.warning("cancelled_later", requests=len(jobs), error=exc.message)
                 for job in jobs:
                     placer.stop_later(job)
+
+    def spent(self, in_flight: Iterable[InFlight], done: Iterable[Done]) -> None:
+        """These have ended, with or without an answer: their tenants are charged what they have really cost."""
+        ends = {end.request: end for end in done}
+        for f in in_flight:
+            self.placers[f.cell].shares.ended(f, ends.get(f.job.request))
 
     def in_cell(self, cell: CellId) -> Iterable[InFlight]:
         return [f for f in self.in_flight.values() if f.cell == cell]

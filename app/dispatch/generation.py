@@ -323,6 +323,7 @@ class Generation(GenerationBase):
 
     def _observe(self, outcome: str) -> None:
         meters, ended = self.model.meters, clock.now()
+        self._dispatcher.spent(self._in_flight, self.done.values())
         meters.ended(outcome)
         seen = [Timeline.of(f, self.model.name, outcome, self._came, ended) for f in self._in_flight]
         if self._dispatcher.recorder is not None:

@@ -6,12 +6,15 @@ from itertools import chain
 from typing import NamedTuple
 
 from app.dispatch.inflight import InFlight, Line
+from app.dispatch.tenant_shares import TenantShares, flow_of
 from app.errors import NoWorker, StoreDown, XylemError
 from app.ids import PoolId
 from app.pools import Pool
-from app.routing.waiting_line import WaitingLine
+from app.routing.fair_line import FairLine
 
-LOOK_EVERY_S = 0.05  # how often held requests are tried again; the end of any request is a reason, too
+# How often held requests are tried again; the end of any request is a reason, too. Where tenants share the workers, the
+# end of another replica's request may give what waits here its turn.
+LOOK_EVERY_S, SHARED_LOOK_S = 0.05, 0.02
 _AT_ONCE = 8  # the most urgent of a line that are tried: where these find no room, the others don't either
 _SILENT_S = 5.0  # after this `place` returns though the request is still held; a refusal is an event from then on
 
@@ -25,9 +28,9 @@ class Taken(NamedTuple):
 class HeldRequests:
     """One line for each set of pools, and a second one for its aside requests."""
 
-    def __init__(self, pools: Mapping[PoolId, Pool], patience_s: float) -> None:
-        self._pools, self._patience_s = pools, patience_s
-        self._lines: dict[Line, WaitingLine[InFlight]] = {}
+    def __init__(self, pools: Mapping[PoolId, Pool], patience_s: float, shares: TenantShares) -> None:
+        self._pools, self._patience_s, self._shares = pools, patience_s, shares
+        self._lines: dict[Line, FairLine[InFlight]] = {}
         self._full: dict[Line, float] = {}  # when a line's workers were last found, all of them full (monotonic)
         # Lines without a worker in their last round nor shortly before: new requests are refused.
         self._gone: dict[Line, NoWorker] = {}
@@ -52,8 +55,11 @@ class HeldRequests:
         """Holds a request: for lack of room, or for the reason `why`. Returns one that has to be refused instead."""
         inflight.refused, inflight.placings = why, 0
         inflight.held_since = inflight.held_since or time.monotonic()
-        line = self._lines.get(inflight.line) or WaitingLine()
-        least = line.push(inflight, *urgency(inflight), self._most(inflight), stays=inflight.job.attempt > 0)
+        line = self._lines.get(inflight.line) or FairLine()
+        least = line.push(
+            inflight, flow_of(inflight), *urgency(inflight), self._most(inflight),
+            stays=inflight.job.attempt > 0, weights=self._shares.of(inflight).active,
+        )  # fmt: skip
         if line:
             self._lines[inflight.line] = line
         return least
@@ -66,7 +72,7 @@ class HeldRequests:
         if inflight.job.aside and (inflight.job.attempt or self._most(inflight)):
             return True
         if not self._lines.get(inflight.line):
-            return False
+            return self._shares.yields(inflight)
         return inflight.job.attempt > 0 or inflight.line not in self._gone
 
     def full(self, line: Line) -> None:
@@ -106,9 +112,16 @@ class HeldRequests:
                     taken.settled.append((inflight, None))
             dropped = line.drop(lambda f, over=over: f in over or not awaited(f))  # type: ignore[misc]
             taken.settled.extend((inflight, over.get(inflight)) for inflight in dropped)
-            (taken.aside if aside else taken.heads).extend(line.take(_AT_ONCE))
+            if aside:
+                taken.aside.extend(line.take(_AT_ONCE))
+            else:
+                taken.heads.extend(self._shares.next_of(name, line, _AT_ONCE))
         self._lines = {name: line for name, line in self._lines.items() if line}
         return taken
+
+    def waiting(self) -> Iterator[InFlight]:
+        """Online requests that wait for room, and for nothing else."""
+        return (f for name, line in self._lines.items() if not name[1] for f in line if f.refused is None)
 
     def _most(self, inflight: InFlight) -> int:
         return max(self._pools[pool].busy.max_held for pool in inflight.groups[0])

@@ -18,6 +18,7 @@ from app.kv.blocks import HASH_BYTES, prompt_hashes
 from app.messages import Adapter, Delta, Event, Job, KvHandle, PartialOutput, StageKind, Timing
 from app.pools import Routing
 from app.routing.candidates import Decision
+from app.routing.tenant_service import Charge
 from app.store import clock
 from app.tenants.records import NOBODY
 
@@ -83,6 +84,7 @@ class InFlight:
         "answer",
         "before_first",
         "cell",
+        "charge",
         "deaths",
         "decisions",
         "early_deaths",
@@ -151,6 +153,7 @@ class InFlight:
         self.retry: asyncio.Task[None] | None = None  # places it anew
         self.adapter: Adapter | None = None  # its adapter, if it wants one, as of the last look
         self.tenant = NOBODY.tenant  # whose request it is
+        self.charge: Charge | None = None  # once it was placed: what its tenant was charged
         self._hashes: dict[tuple[int, str], bytes] = {}
 
     @property

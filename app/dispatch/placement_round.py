@@ -7,7 +7,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from app.dispatch.inflight import Groups, InFlight
+from app.dispatch.inflight import Groups, InFlight, Line
 from app.dispatch.pool_fleet import PoolView
 from app.errors import AdapterFailed, NoWorker, RequestError, Saturated, WeightsChanged, XylemError
 from app.ids import PoolId, WorkerId, place_id
@@ -15,7 +15,7 @@ from app.kv.blocks import common_blocks
 from app.messages import Adapter, Lease, Stage, StageKind
 from app.pools import Pool, Routing
 from app.routing.adapter_load import may_load
-from app.routing.candidates import Ask, Candidate, Decision, Matches, Option, Placement
+from app.routing.candidates import ALL, Ask, Candidate, Decision, Matches, Option, Placement, Room
 from app.routing.cost import Fleet
 from app.routing.disagg import SplitPlacement, place_split
 from app.routing.encoders import Encoded, Encoder, choose_encoders
@@ -52,8 +52,10 @@ class PlacementRound:
         self._placed: list[tuple[Placement, bytes]] = []
         self._now = clock.now()
         self._fleets: dict[tuple[PoolId, ...], Fleet | None] = {}
+        self._seats: dict[Groups, tuple[int, int]] = {}
         self.views: dict[PoolId, PoolView] = {}
         self.asks: set[tuple[WorkerId, str]] = set()  # to load an adapter for which a request waits
+        self.full: set[tuple[Line, Room]] = set()  # lines whose requests find no more room, where tenants share it
         self.encoded: Encoded = {}  # pictures that workers have encoded
 
     def prompts(self) -> dict[PoolId, list[bytes]]:
@@ -63,14 +65,14 @@ class PlacementRound:
             for pool, asking in self._asking.items()
         }
 
-    def assign(self, inflight: InFlight, rng: Random, turn: int) -> list[Placement]:
+    def assign(self, inflight: InFlight, rng: Random, turn: int, room: Room = ALL) -> list[Placement]:
         """Calls `decide`, and sets the job's stages. Returns their placements, in order.
 
         Raises: NoWorker, Saturated.
         """
         if inflight.placings >= _MAX_PLACINGS:
             raise NoWorker("The workers of this model keep disappearing. Try again.")
-        decisions = self.decide(inflight, rng, turn)
+        decisions = self.decide(inflight, rng, turn, room)
         inflight.placings += 1
         if inflight.wishes.explain or inflight.log is not None:
             inflight.decisions = decisions
@@ -79,7 +81,7 @@ class PlacementRound:
         weights = self.lease(list(places.values())[-1]).state.weights
         encoders = self._encoders(inflight, next(iter(places.values())), weights)
         stages = [Stage("encode_pictures", e.to.pool, e.to.worker, 0, e.media) for e in encoders] + stages
-        inflight.job = replace(inflight.job, stages=stages, weights=weights)
+        inflight.job = replace(inflight.job, stages=stages, weights=weights, behind=room.kept > 0)
         return [*(e.to for e in encoders), *places.values()]
 
     def _encoders(self, inflight: InFlight, first: Placement, weights: str) -> list[Encoder]:
@@ -95,7 +97,7 @@ class PlacementRound:
             self._reserve(encoder.to, inflight)
         return encoders
 
-    def decide(self, inflight: InFlight, rng: Random, turn: int) -> dict[StageKind, Decision]:
+    def decide(self, inflight: InFlight, rng: Random, turn: int, room: Room = ALL) -> dict[StageKind, Decision]:
         """Its stages in order: decode, after a prefill if another worker computes the prompt.
 
         Raises: NoWorker, Saturated (of the last group of pools); RequestError for what no engine supports;
@@ -105,7 +107,7 @@ class PlacementRound:
         context = len(inflight.context)
         to_come = job.sampling.max_tokens - (context - len(job.prompt))
         work, holds = (context + job.encoder_tokens, True) if job.kind == "decode" else (job.work, False)
-        ask = Ask(work, to_come, job.sampling.n, inflight.wishes.session, job.aside, holds, self._now)
+        ask = Ask(work, to_come, job.sampling.n, inflight.wishes.session, job.aside, holds, self._now, room)
         refused: XylemError | None = None
         for group in inflight.groups:
             rules = inflight.rules(self._pools[group[0]].routing)
@@ -147,7 +149,7 @@ class PlacementRound:
         for pool in group:
             view, homes = self.views[pool], []
             if ask.session is not None and rules.affinity_s > 0:
-                own = home(ask.session, view.candidates, view.homes, fits)
+                own = home(ask.session, view.candidates, view.homes, fits, ask.room)
                 if own is None:
                     return None
                 homes.append(own)
@@ -259,6 +261,14 @@ class PlacementRound:
         """Of the workers that answer in its pools, or in one of them."""
         pools = [name for group in inflight.groups for name in group] if pool is None else [pool]
         return [c.lease for name in pools for c in self.views[name].candidates if c.rank == 0]
+
+    def seats(self, inflight: InFlight) -> tuple[int, int]:
+        """Of all places that answer in its pools, and how many places these are."""
+        if (known := self._seats.get(inflight.groups)) is None:
+            places = [c for group in inflight.groups for pool in group for c in self.views[pool].candidates]
+            seats = [c.lease.worker.max_running for c in places if can_serve(c)]
+            known = self._seats[inflight.groups] = sum(seats), len(seats)
+        return known
 
     def had_worker(self, inflight: InFlight) -> bool:
         """Whether its pools have a worker, or had one lately: then another one may start soon."""

@@ -17,18 +17,20 @@ from msgspec.structs import replace
 from app.dispatch.abandoned import AbandonedAttempts
 from app.dispatch.embedding_index import EmbeddingIndex
 from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.held_requests import LOOK_EVERY_S, HeldRequests, urgency
+from app.dispatch.held_requests import LOOK_EVERY_S, SHARED_LOOK_S, HeldRequests, urgency
 from app.dispatch.inflight import InFlight
 from app.dispatch.placement_commands import Placing, placement, prediction
 from app.dispatch.placement_round import PlacementRound
 from app.dispatch.placement_writer import SWAPPED, NotSent, PlacementWriter
+from app.dispatch.tenant_shares import TenantShares
 from app.errors import DeadlineOver, ModelNotFound, NoWorker, Saturated, StoreDown, WeightsChanged, XylemError
-from app.ids import HOME, CellId, PoolId, RequestId, WorkerId
+from app.ids import HOME, ApiId, CellId, PoolId, RequestId, WorkerId
 from app.intervals import COMMANDS_TTL_S
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
 from app.messages import Adapter, Job, LoadAdapter, encode
 from app.pools import Pool
+from app.routing.candidates import ALL
 from app.routing.pool_state import why_none
 from app.store import Command, Wire
 from app.telemetry import FLEET_READ, RoutingMeters, logger
@@ -39,6 +41,7 @@ log = logger(__name__)
 # short request, and at such a load the wait is a small part of the time to the first token.
 _BUSY, _GATHER_S = 32, 0.002
 _ASK_AGAIN_S = 1.0
+_NO_API = ApiId("")
 _ROUND = 64  # requests: Redis does nothing else while it matches their prompts
 _STRIDE = 8  # requests that are decided about before the event loop does something else
 _ROUND_TOKENS = 2**18  # of their prompts: the event loop does nothing else while it hashes and writes them
@@ -62,8 +65,9 @@ class Placer:
         token_redis: int,
         broker: Wire | None = None,
         cell: CellId = HOME,
+        api: ApiId = _NO_API,
     ) -> None:
-        """`in_flight`: the awaited requests. `fail` ends one whose `place` has already returned.
+        """`in_flight`: the awaited requests. `fail` ends one whose `place` has already returned. `api`: this replica.
 
         `adapter`: the one of that name. `wake_pool` begins to wake a worker of the pool. `token_redis`:
         `Job.token_redis` of jobs in this cell. `broker`: the Redis of Celery's messages, if it is another one.
@@ -83,10 +87,15 @@ class Placer:
         self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
         self._turns = count()
         self._waiting: list[InFlight] = []
-        self._held = HeldRequests(pools, patience_s)
+        self.shares = TenantShares(wire, keys, pools, in_flight, cell, api)
+        self._held = HeldRequests(pools, patience_s, self.shares)
         self._try_held = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
         self._routed = {name: RoutingMeters(name) for name in pools}
+
+    async def run(self) -> None:
+        """Shares the engines among tenants with other replicas, until cancelled."""
+        await self.shares.run(self._held.waiting)
 
     @property
     def held(self) -> int:
@@ -194,7 +203,7 @@ class Placer:
                 await asyncio.sleep(_GATHER_S)
             return
         try:
-            async with asyncio.timeout(LOOK_EVERY_S):
+            async with asyncio.timeout(SHARED_LOOK_S if self.shares.is_shared else LOOK_EVERY_S):
                 await self._try_held.wait()
         except TimeoutError:
             pass
@@ -209,9 +218,7 @@ class Placer:
         await self._writer.check_broker()
         round_ = PlacementRound(in_flight, self._pools, self._fleet.weights)
         began = time.perf_counter()
-        round_.views, round_.encoded = await asyncio.gather(
-            self._fleet.read(round_.prompts()), self._embeddings.read(in_flight)
-        )
+        await self._read(round_, in_flight)
         FLEET_READ.observe(time.perf_counter() - began)
         placed: list[InFlight] = []
         placings: list[Placing] = []
@@ -226,25 +233,40 @@ class Placer:
                 placings.append(decided[0])
                 predictions += decided[1]
                 placed.append(inflight)
+        others = self._ask(round_.asks)
+        if self.shares.is_shared:
+            self.shares.count(self._held.waiting())
+            others += self.shares.tell()
         if self._fleet.index.is_apart:
-            await self._write(placed, placings, self._ask(round_.asks))
+            await self._write(placed, placings, others)
             await self._fleet.index.ask(predictions)  # afterwards: no client waits for that server
         else:
-            await self._write(placed, placings, predictions + self._ask(round_.asks))
+            await self._write(placed, placings, predictions + others)
         for pool, view in round_.views.items():
             self._routed[pool].shared(c.requests for c in view.candidates)
         for inflight in placed:
             if not self._awaited(inflight):
                 self.stop_later(inflight.job)
 
+    async def _read(self, round_: PlacementRound, in_flight: list[InFlight]) -> None:
+        """All at once: one round trip."""
+        fleet, embeddings = self._fleet.read(round_.prompts()), self._embeddings.read(in_flight)
+        if unheard := self.shares.unheard(in_flight):
+            round_.views, round_.encoded, _ = await asyncio.gather(fleet, embeddings, self.shares.hear(unheard))
+        else:
+            round_.views, round_.encoded = await asyncio.gather(fleet, embeddings)
+
     def _decide(self, round_: PlacementRound, inflight: InFlight) -> tuple[Placing, list[Command]] | None:
         """What places it, and those that predict what its caches will have; None: it waits, or ends."""
-        began = time.perf_counter()
+        began, room = time.perf_counter(), ALL
         if time.monotonic() > inflight.ends_at:
             self._settle(inflight, DeadlineOver())
             return None
         try:
-            places = round_.assign(inflight, self._rng, next(self._turns))
+            room = self.shares.room(inflight, round_.seats)
+            if (inflight.line, room) in round_.full:
+                raise Saturated
+            places = round_.assign(inflight, self._rng, next(self._turns), room)
             first = round_.lease(places[inflight.encoders]).worker
             placing = placement(
                 self._keys, self._pools, inflight, places, first, broker_apart=self._writer.broker_apart
@@ -252,6 +274,8 @@ class Placer:
         except Saturated:
             self._wakes(round_, inflight)
             self._held.full(inflight.line)
+            if room is not ALL:
+                round_.full.add((inflight.line, room))
             self._hold(inflight)
             return None
         except NoWorker as exc:
@@ -260,6 +284,7 @@ class Placer:
         except Exception as exc:  # noqa: BLE001 (one request that can't be placed doesn't stop the others)
             self._refuse(inflight, exc)
             return None
+        self.shares.placed(inflight, places[inflight.encoders :], round_.lease(places[-1]))
         predictions: list[Command] = []
         for to in places[inflight.encoders :]:
             predictions += prediction(self._keys, self._pools[to.pool], inflight, to, round_.lease(to))

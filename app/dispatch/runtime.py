@@ -205,7 +205,7 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
     IN_FLIGHT.set_function(lambda: len(dispatcher.in_flight))
     HELD.set_function(lambda: dispatcher.placer.held)
     sweep = IndexSweep(wire, keys, api, fleet, list(pools))
-    parts: list[Runs] = [inbox, watch, lookup, sweep, *cells.parts]
+    parts: list[Runs] = [inbox, watch, lookup, sweep, dispatcher.placer, *cells.parts]
     if settings.records_usage:
         dispatcher.usage = UsageOutbox(wire, keys)
         parts.append(dispatcher.usage)

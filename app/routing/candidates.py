@@ -19,6 +19,16 @@ class Limits(Struct, frozen=True):
     remote_wait_s: float | None = None
 
 
+class Room(Struct, frozen=True):
+    """How much of a place a request may use."""
+
+    queue: bool = True  # its queue too. Not where tenants share it: what is in there can't be reordered
+    kept: int = 0  # seats that it leaves free for tenants that have less than their share
+
+
+ALL = Room()
+
+
 class Candidate(Struct, frozen=True):
     """A place that a request may get, a worker or one data-parallel rank of it, and the load reserved there."""
 
@@ -89,6 +99,7 @@ class Ask(Struct, frozen=True):
     aside: bool = False  # gives way to online requests
     holds: bool = True  # it holds KV blocks until its end; inputs and paintings don't
     now: float = 0.0  # when it is placed, seconds since the epoch
+    room: Room = ALL
 
 
 class Placement(Struct, frozen=True):

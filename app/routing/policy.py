@@ -10,11 +10,14 @@ from xxhash import xxh3_64_intdigest
 
 from app.errors import NoWorker, Saturated
 from app.pools import Policy, Routing
-from app.routing.candidates import NOT_TIERED, Ask, Candidate, Cost, Decision, Option, Placement
+from app.routing.candidates import ALL, NOT_TIERED, Ask, Candidate, Cost, Decision, Option, Placement, Room
 from app.routing.cost import Fleet, held_blocks, kv_cost, missing_blocks, new_blocks, pull_cost, uncached_tokens
 from app.routing.preemptible import behind_all, has_slack
 
 Part = Literal["all", "prefill", "decode"]
+
+_KEPT = 4  # at most 1/4 of the seats is kept free
+_REACH_S = 0.02  # from a request's end until the next one is on the engine, about
 
 
 def place(
@@ -41,7 +44,7 @@ def place(
     if ask.aside:
         free = [replace(o, candidate=behind_all(o.candidate)) for o in able if has_slack(ask, o)]
     else:
-        free = [o for o in able if not is_full(o.candidate)]
+        free = [o for o in able if not is_full(o.candidate, ask.room)]
     if not free:
         raise Saturated
     if rules.policy == "kv" and part == "decode":
@@ -100,14 +103,24 @@ def can_lend(c: Candidate) -> bool:
     return not c.lease.draining and c.lease.worker.peers and c.lease.worker.block_bytes > 0
 
 
-def is_full(c: Candidate) -> bool:
-    """By any of its limits."""
+def is_full(c: Candidate, room: Room = ALL) -> bool:
+    """By any of its limits, for a request that may use so much of it."""
     limits, lease = c.limits, c.lease
-    if c.requests >= lease.worker.max_running + limits.max_queued:
+    if c.requests >= lease.worker.max_running + (limits.max_queued if room.queue else _beyond_seats(c, room)):
         return True
     if limits.active_blocks is not None and held_blocks(c) >= limits.active_blocks * lease.worker.total_blocks:
         return True
     return limits.queued_tokens is not None and c.tokens >= limits.queued_tokens
+
+
+def _beyond_seats(c: Candidate, room: Room) -> int:
+    """How many requests more than seats it gets where tenants share it; below 0: seats that are kept.
+
+    Some may queue where answers are short, so that no seat is empty until the next request comes.
+    """
+    seats, request_s = c.lease.worker.max_running, c.lease.speeds.request_s
+    queued = min(c.limits.max_queued, int(seats * _REACH_S / request_s)) if request_s else 0
+    return queued - min(room.kept, seats // _KEPT)
 
 
 def pick(scored: Sequence[tuple[Option, Cost]], rules: Routing, session: str | None, rng: Random) -> Option:

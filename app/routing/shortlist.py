@@ -8,7 +8,7 @@ still be cheaper than the best one found. `tests/unit/test_shortlist.py` holds i
 from collections.abc import Callable, Collection, Sequence
 from heapq import nlargest
 
-from app.routing.candidates import Ask, Candidate, Matches, Option
+from app.routing.candidates import ALL, Ask, Candidate, Matches, Option, Room
 from app.routing.cost import Fleet, kv_cost, others_cost, uncached_tokens
 from app.routing.lines import Lines
 from app.routing.policy import affinity, can_serve, is_full
@@ -41,7 +41,7 @@ def shortlist(
         if place in found:
             return best
         c, found[place] = places[place], None
-        if not can_serve(c) or is_full(c) or not fits(c):
+        if not can_serve(c) or is_full(c, ask.room) or not fits(c):
             return best
         option = found[place] = matches.option(place, c)
         return min(best, kv_cost(ask, option, fleet, weight).total)
@@ -63,7 +63,11 @@ def shortlist(
 
 
 def home(
-    session: str, places: Sequence[Candidate], known: dict[str, list[int]], fits: Callable[[Candidate], bool]
+    session: str,
+    places: Sequence[Candidate],
+    known: dict[str, list[int]],
+    fits: Callable[[Candidate], bool],
+    room: Room = ALL,
 ) -> int | None:
     """The place that the session prefers of those that may take it and have room; None: it is not known.
 
@@ -75,7 +79,7 @@ def home(
             known.clear()
         homes = nlargest(_HOMES, range(len(places)), key=lambda i: affinity(session, places[i]))
         known[session] = homes
-    return next((i for i in homes if can_serve(c := places[i]) and not is_full(c) and fits(c)), None)
+    return next((i for i in homes if can_serve(c := places[i]) and not is_full(c, room) and fits(c)), None)
 
 
 def _prefill_s(ask: Ask, any_place: Candidate, depth: int, fleet: Fleet) -> float:

@@ -1,4 +1,4 @@
-"""Held requests, in the order in which they get room."""
+"""Held requests of one flow, in the order in which they get room."""
 
 from bisect import insort
 from collections.abc import Callable, Iterator
@@ -8,11 +8,11 @@ T = TypeVar("T")
 
 
 class WaitingLine(Generic[T]):
-    """Bounded; the most urgent first: lower priority, then the earlier deadline, then the earlier arrival."""
+    """The most urgent first: lower priority, then the earlier deadline, then the earlier arrival."""
 
     def __init__(self) -> None:
         self._line: list[tuple[int, float, int, bool, T]] = []
-        self._count = 0
+        self._count = self._staying = 0
 
     def __len__(self) -> int:
         return len(self._line)
@@ -20,15 +20,18 @@ class WaitingLine(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return (item for *_, item in self._line)
 
-    def push(self, item: T, priority: int, deadline: float, limit: int, *, stays: bool = False) -> T | None:
-        """Adds `item`. If there are more than `limit` now, removes the least urgent one and returns it.
+    @property
+    def has_removable(self) -> bool:
+        return len(self._line) > self._staying
 
-        An item that `stays` is never removed for this.
-        """
+    def push(self, item: T, priority: int, deadline: float, *, stays: bool = False) -> None:
+        """An item that `stays` is never removed by `pop_last`."""
         self._count += 1
+        self._staying += stays
         insort(self._line, (priority, deadline, self._count, stays, item))
-        if stays or len(self._line) <= limit:
-            return None
+
+    def pop_last(self) -> T:
+        """Removes and returns the least urgent item that doesn't stay; there is one."""
         last = next(i for i in reversed(range(len(self._line))) if not self._line[i][3])
         return self._line.pop(last)[-1]
 
@@ -36,10 +39,14 @@ class WaitingLine(Generic[T]):
         """Removes and returns the items that are `gone`."""
         dropped = [item for *_, item in self._line if gone(item)]
         if dropped:
-            self._line = [entry for entry in self._line if not gone(entry[-1])]
+            self._leave([entry for entry in self._line if not gone(entry[-1])])
         return dropped
 
     def take(self, most: int) -> list[T]:
         """Removes and returns the `most` most urgent items."""
-        taken, self._line = self._line[:most], self._line[most:]
+        taken = self._line[:most]
+        self._leave(self._line[most:])
         return [item for *_, item in taken]
+
+    def _leave(self, line: list[tuple[int, float, int, bool, T]]) -> None:
+        self._line, self._staying = line, sum(entry[3] for entry in line)

@@ -64,7 +64,7 @@ class EngineRequests:
         Raises: as `generation`.
         """
         request = await self.generation(job, handoff, weights)
-        return replace(request, priority=request.priority - ASIDE_PRIORITY) if self._info.peers else request
+        return replace(request, priority=request.priority - 2 * ASIDE_PRIORITY) if self._info.peers else request
 
     def _tiers(self) -> TierUse:
         if not self._info.tier_block_bytes:
@@ -100,4 +100,5 @@ class EngineRequests:
 
 
 def _priority(job: Job) -> int:
-    return job.priority + ASIDE_PRIORITY if job.aside else job.priority
+    """On the engine: those of clients, with one between each two of them."""
+    return 2 * (job.priority + ASIDE_PRIORITY if job.aside else job.priority) + job.behind

@@ -31,6 +31,7 @@ MATCH_TIERS = _source("requests/match_tiers")
 PLACE = _LOAD + _WRITE_RUNS + _source("requests/place")
 RECONCILE = _LOAD + _STOP + _source("requests/reconcile")
 RELEASE = _LOAD + _STOP + _source("requests/release")
+SERVE = _source("requests/serve")
 TRIM_STREAM = _source("requests/trim_stream")
 
 _KEPT_BYTES = _source("resumable/kept_bytes") + "\n"  # prepended to the scripts that count kept bytes

@@ -75,6 +75,9 @@ class _Answers:
     async def cancel(self, _requests: list[RequestId]) -> None:
         pass
 
+    def spent(self, *_ended: object) -> None:
+        pass
+
 
 def measured(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     """CPU-µs that a request costs more, of all threads: medians of turns beside turns without. Raises: Unavailable."""

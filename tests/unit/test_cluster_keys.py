@@ -36,7 +36,7 @@ def groups(k: Keys, a: str, b: str) -> Iterator[list[str]]:
         k.home, k.wire_versions(), k.pool(pool), k.seen(pool), k.worker(worker), k.metrics(worker), k.api(api),
         k.reservations(worker), k.loads(pool), k.load(worker), k.request(run), k.api_keys(), loras, version,
         k.tenants(), k.prices(), k.tenants_version(), k.audit(), k.key_owners(), *k.erasures(), k.erased_salts(),
-        k.aliases(), k.limits(pool), k.prefixes(pool), k.pool_state(pool), k.pool_lock(pool),
+        k.aliases(), k.limits(pool), k.prefixes(pool), k.pool_state(pool), k.pool_lock(pool), k.service(a),
         k.charged(RequestId(a)), k.spent(a), k.spent(b), k.budget(a), k.budget(b), k.running(a), k.running(b),
         k.changed(pool), k.watched(pool), k.cache_numbers(), k.sweeping(pool), k.prefilling(worker), k.starting(pool),
         k.commands(worker), k.reply(a), k.recording(), k.recorded(a), k.media(a), k.embedding(a, b), k.encoded(run),

@@ -1,0 +1,288 @@
+"""Shares the engines of each model among tenants, with the other API replicas: `tenant_service.py` decides.
+
+Where one tenant alone uses a model, this is told and heard four times a second, beside the requests. Where several do,
+each round of placement reads and writes it, together with its own commands.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+
+from app.dispatch.inflight import ATTEMPTS, InFlight, Line
+from app.errors import StoreDown
+from app.ids import ApiId, CellId, PoolId, RequestId, TenantId
+from app.keys import Keys
+from app.messages import Done, Lease, decoder, encode
+from app.pools import Pool
+from app.routing.candidates import ALL, Placement, Room
+from app.routing.fair_line import FairLine
+from app.routing.fair_order import CLASSES, Flow, priority_class
+from app.routing.tenant_service import Account, Charge, Cost, Presence, TenantService
+from app.store import SERVE, Command, Wire, clock
+from app.telemetry import logger
+
+log = logger(__name__)
+
+_TELL_S = 0.25  # how often it is told and heard without rounds
+_FRESH_S = 0.7  # so long a replica's word of what it has counts
+_STALE_S = 1.0  # what was heard longer ago is heard anew before a request is placed
+_YIELD_S = 0.1  # so long a flow waits for those of other replicas, which may be unable to use the room
+_COUNT_S, _COUNT_SHARE = 0.02, 0.02  # requests are counted not more often, and for no more of the time
+_PATIENCE_S = 0.3  # so long a request waits until others step aside for it
+_STEPS = 3  # so often a request steps aside
+_FORGET_S = 120.0  # accounts that were not used for so long
+_LIFE_MS = 600_000
+
+_decode_presences = decoder(list[Presence])
+
+
+class TenantShares:
+    """Of one cell."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        keys: Keys,
+        pools: Mapping[PoolId, Pool],
+        in_flight: Mapping[RequestId, InFlight],
+        cell: CellId,
+        api: ApiId,
+    ) -> None:
+        """`in_flight`: the awaited requests, of all cells."""
+        self._wire, self._keys, self._in_flight, self._cell = wire, keys, in_flight, cell
+        self._models = {name: pool.model for name, pool in pools.items()}
+        self._field = f"a{api}"
+        self._services: dict[str, TenantService] = {}  # of models that were asked for
+        self._heard: dict[str, float] = {}  # monotonic, here and below
+        self._used: dict[str, float] = {}
+        self._told = 0  # how often changes were taken, to tell them
+        self._yielded: dict[tuple[str, Flow], float] = {}  # since when it yields
+        self._count_again = 0.0
+        # Has a request that runs give up its seat, and go on later.
+        self.step_aside: Callable[[InFlight], None] | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        return any(service.is_shared for service in self._services.values())
+
+    def of(self, inflight: InFlight) -> TenantService:
+        return self._of_model(self._model(inflight))
+
+    def yields(self, inflight: InFlight) -> bool:
+        """Whether it has to wait, though no request waits here."""
+        return not inflight.job.aside and self._yields(self._model(inflight), flow_of(inflight))
+
+    def next_of(self, line: Line, waiting: FairLine[InFlight], most: int) -> list[InFlight]:
+        """The requests of a line of online requests that are to be tried now."""
+        model = self._models[line[0][0][0]]
+        service = self._of_model(model)
+        if not service.is_shared:
+            return waiting.take(most)
+        return waiting.take(
+            most, service.start, service.step, service.owed, lambda flow: self._yields(model, flow)
+        )  # fmt: skip
+
+    def room(self, inflight: InFlight, seats: Callable[[InFlight], tuple[int, int]]) -> Room:
+        """`seats`: of all places that may answer it, and the number of places."""
+        service, tenant = self.of(inflight), inflight.tenant
+        if inflight.job.aside or (not service.is_shared and tenant.name in (service.active or (tenant.name,))):
+            return ALL
+        return service.room(tenant.name, tenant.weight, *seats(inflight))
+
+    def placed(self, inflight: InFlight, places: Sequence[Placement], last: Lease) -> None:
+        """Charges it, once. `last`: of the worker that answers."""
+        if inflight.charge is not None or inflight.job.aside:
+            return
+        model, flow, job = self._model(inflight), flow_of(inflight), inflight.job
+        service = self._of_model(model)
+        cost = Cost.of(sum(to.tokens for to in places), last.speeds, last.worker.max_running)
+        had, n = _tokens(inflight), job.sampling.n
+        answer = service.expected_answer(flow.tenant, job.sampling.max_tokens) * n - had if job.kind == "decode" else 0
+        seconds = cost.seconds(max(0.0, answer))
+        inflight.charge = Charge(flow, cost, seconds, had)
+        service.charge(flow, inflight.tenant.weight, seconds, clock.now())
+        self._yielded.pop((model, flow), None)
+        self._used[model] = time.monotonic()
+
+    def ended(self, inflight: InFlight, done: Done | None) -> None:
+        """Corrects what it was charged by what it has really cost."""
+        charge, inflight.charge = inflight.charge, None
+        if charge is None:
+            return
+        service, job = self.of(inflight), inflight.job
+        made = max(0, _tokens(inflight) - charge.had)
+        prompt = None if done is None or job.kind != "decode" else max(1, len(job.prompt) - done.cached_tokens)
+        if done is not None and job.kind == "decode":
+            service.answered(charge.flow.tenant, made // max(1, job.sampling.n))
+        spent = charge.cost.seconds(made, prompt) if job.worker else 0.0
+        service.correct(charge.flow, inflight.tenant.weight, spent - charge.seconds, clock.now())
+        self._used[self._model(inflight)] = time.monotonic()
+
+    def count(self, waiting: Iterable[InFlight]) -> None:
+        """Counts what each tenant has here, now and then. `waiting`: for room."""
+        now = time.monotonic()
+        if now < self._count_again:
+            return
+        running: dict[tuple[str, TenantId], int] = {}
+        weights: dict[TenantId, float] = {}
+        for f in self._in_flight.values():
+            if f.cell == self._cell and f.job.worker and not f.job.aside:
+                which = self._model(f), f.tenant.name
+                running[which] = running.get(which, 0) + 1
+                weights[f.tenant.name] = f.tenant.weight
+        classes: dict[tuple[str, TenantId], set[int]] = {}
+        wants: dict[tuple[str, TenantId], int] = {}
+        for f in waiting:
+            flow = flow_of(f)
+            which = self._model(f), flow.tenant
+            classes.setdefault(which, set()).add(flow.priority_class)
+            wants[which] = wants.get(which, 0) + (now - f.held_since > _PATIENCE_S)
+            weights[flow.tenant] = f.tenant.weight
+        own: dict[str, list[Presence]] = {model: [] for model in self._services}
+        for model, tenant in running.keys() | classes.keys():
+            which = model, tenant
+            told = Presence(
+                tenant, weights[tenant], running.get(which, 0), sorted(classes.get(which, ())), wants.get(which, 0)
+            )
+            self._of_model(model)
+            own.setdefault(model, []).append(told)
+        for model, presences in own.items():
+            self._services[model].present(presences, clock.now())
+        took = time.monotonic() - now
+        self._count_again = now + max(_COUNT_S, took / _COUNT_SHARE)
+
+    def unheard(self, in_flight: Iterable[InFlight]) -> list[str]:
+        """The models of which has to be heard before these are placed."""
+        now = time.monotonic()
+        models = {self._model(f) for f in in_flight if not f.job.aside}
+        return [m for m in models if self._of_model(m).is_shared or now - self._heard.get(m, -_STALE_S) >= _STALE_S]
+
+    def tell(self) -> list[Command]:
+        """What other replicas have to hear at once: nothing, unless tenants share a model."""
+        shared = [model for model, service in self._services.items() if service.is_shared]
+        return [self._telling(model) for model in shared if self._is_used(model)]
+
+    async def run(self, waiting: Callable[[], Iterable[InFlight]]) -> None:
+        """Tells and hears, until cancelled. `waiting`: as of `count`."""
+        while True:
+            await asyncio.sleep(_TELL_S)
+            try:
+                self._count_again = 0.0
+                self.count(waiting())
+                await self._exchange()
+                self._step_aside()
+            except StoreDown:
+                pass  # it is told when Redis is back
+            except Exception:
+                log.exception("tenants_not_told")
+
+    async def _exchange(self) -> None:
+        models = [model for model in self._services if self._is_used(model)]
+        await self._wire.execute([self._telling(model) for model in models])
+        await self.hear(models, forget=True)
+
+    def _step_aside(self) -> None:
+        """Where one tenant's long answers hold all seats, the newest of them go on later."""
+        for model, service in self._services.items():
+            found = service.steps_aside() if self.step_aside is not None else None
+            if found is None or self.step_aside is None:
+                continue
+            tenant, count = found
+            able = [f for f in self._in_flight.values() if f.tenant.name == tenant and self._may_step_aside(f, model)]
+            able.sort(key=lambda f: (f.has_output, -f.placed_at))
+            for f in able[:count]:
+                self.step_aside(f)
+
+    def _may_step_aside(self, f: InFlight, model: str) -> bool:
+        here = f.cell == self._cell and self._model(f) == model and f.is_placed
+        simple = f.job.kind == "decode" and len(f.job.stages) == 1 and not f.job.aside
+        return here and simple and f.job.attempt % ATTEMPTS < _STEPS
+
+    def _is_used(self, model: str) -> bool:
+        return bool(self._services[model].own) or time.monotonic() - self._used.get(model, 0.0) < _FRESH_S
+
+    def _telling(self, model: str) -> Command:
+        service = self._of_model(model)
+        self._told += 1
+        present = encode([p for p in service.own.values() if p.running or p.waiting])
+        now = clock.now()
+        changes = [
+            (f"t{flow.priority_class}{flow.tenant}", "" if c.floor == -float("inf") else repr(c.floor), repr(c.delta),
+             repr(c.weight))
+            for flow, c in service.taken_changes().items()
+        ]  # fmt: skip
+        told = f"{now:.3f} ".encode() + present
+        virtual = [repr(time_) for time_ in service.virtual]
+        return (
+            "EVAL", SERVE, 1, self._keys.service(model), _LIFE_MS, f"{now:.3f}", self._field, told, *virtual,
+            *chain.from_iterable(changes),
+        )  # fmt: skip
+
+    async def hear(self, models: Sequence[str], *, forget: bool = False) -> None:
+        """What all replicas have told. `forget`: and removes what nobody needs any more. Raises: StoreDown."""
+        if not models:
+            return
+        told = self._told
+        replies = await self._wire.execute([("HGETALL", self._keys.service(model)) for model in models])
+        if told != self._told:
+            return  # Redis has heard of more by now than it says here: the next time
+        old: list[Command] = []
+        for model, reply in zip(models, replies, strict=True):
+            self._heard[model] = time.monotonic()
+            gone = self._take(self._of_model(model), dict(zip(reply[::2], reply[1::2], strict=True)))
+            if forget and gone:
+                old.append(("HDEL", self._keys.service(model), *gone))
+        await self._wire.execute(old)
+
+    def _take(self, service: TenantService, fields: Mapping[bytes, bytes]) -> list[bytes]:
+        """Returns the fields that nobody needs any more."""
+        now, virtual = clock.now(), [0.0] * CLASSES
+        accounts: dict[Flow, Account] = {}
+        others: list[Presence] = []
+        gone: list[bytes] = []
+        for field, value in fields.items():
+            name = field.decode()
+            if name[0] == "v":
+                virtual[int(name[1])] = float(value)
+            elif name[0] == "t":
+                account = Account(*map(float, value.split()))
+                if now - account.seen > _FORGET_S:
+                    gone.append(field)
+                else:
+                    accounts[Flow(int(name[1]), TenantId(name[2:]))] = account
+            elif name != self._field:
+                at, _, told = value.partition(b" ")
+                if now - float(at) < _FRESH_S:
+                    others += _decode_presences(told)
+                elif now - float(at) > _FORGET_S:
+                    gone.append(field)
+        service.hear(virtual, accounts, others, now)
+        return gone
+
+    def _yields(self, model: str, flow: Flow) -> bool:
+        service = self._of_model(model)
+        if not service.yields(flow):
+            self._yielded.pop((model, flow), None)
+            return False
+        return time.monotonic() - self._yielded.setdefault((model, flow), time.monotonic()) < _YIELD_S
+
+    def _of_model(self, model: str) -> TenantService:
+        service = self._services.get(model)
+        if service is None:
+            service = self._services[model] = TenantService()
+        return service
+
+    def _model(self, inflight: InFlight) -> str:
+        return self._models[inflight.groups[0][0]]
+
+
+def flow_of(inflight: InFlight) -> Flow:
+    """Aside requests are all in one: they have their own fairness, over batches."""
+    if inflight.job.aside:
+        return Flow(0, TenantId(""))
+    return Flow(priority_class(inflight.job.priority), inflight.tenant.name)
+
+
+def _tokens(inflight: InFlight) -> int:
+    return sum(len(out.tokens) for out in inflight.out)

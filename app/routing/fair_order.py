@@ -1,0 +1,87 @@
+"""Whose turn it is when several tenants' requests wait. Pure.
+
+Priority classes come first, and what waits in a class below the first one has at least `LEAST` of the time. Within a
+class the lowest start tag is next (`tenant_service.py`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from app.ids import TenantId
+
+CLASSES = 3  # of priorities: below 0, 0, above it
+LEAST = 0.1  # of the engines' time, for the classes below another one that waits, where other tenants are in them
+
+
+class Flow(NamedTuple):
+    """What one tenant asks for in one priority class: served in order, and beside other flows."""
+
+    priority_class: int  # from 0, the most urgent one
+    tenant: TenantId
+
+
+def priority_class(priority: int) -> int:
+    return 1 if priority == 0 else 0 if priority < 0 else 2
+
+
+def lower(flow: Flow, waiting: Mapping[Flow, object]) -> list[Flow]:
+    """Flows of other tenants that wait because a more urgent one does."""
+    best = {f.tenant for f in waiting if f.priority_class <= flow.priority_class}
+    return [f for f in waiting if f.priority_class > flow.priority_class and f.tenant not in best]
+
+
+def owed_after(owed: Sequence[float], flow: Flow, cost: float, waiting: Mapping[Flow, object]) -> list[float]:
+    """What is owed to the classes below each, in seconds, after `flow` was served with this cost.
+
+    `waiting`: the flows that waited then, with this one.
+    """
+    after = [*owed]
+    for c in range(CLASSES):
+        served = [f for f in waiting if f.priority_class == c]
+        below = lower(served[0], waiting) if served else []
+        if not below:
+            after[c] = 0.0
+        elif flow.priority_class == c:
+            after[c] += LEAST * cost
+        elif flow in below:
+            after[c] = max(-cost, after[c] - (1 - LEAST) * cost)
+    return after
+
+
+def next_flow(
+    waiting: Mapping[Flow, object], tag: Callable[[Flow], float], owed: Sequence[float] = (0.0,) * CLASSES
+) -> Flow:
+    """Of flows that wait, one at least."""
+    best = min(flow.priority_class for flow in waiting)
+    first = [flow for flow in waiting if flow.priority_class == best]
+    below = lower(first[0], waiting)
+    if below and owed[best] > 0:
+        return next_flow(dict.fromkeys(below), tag, owed)
+    return min(first, key=tag)
+
+
+def turns(
+    waiting: Mapping[Flow, int],
+    tags: Mapping[Flow, float],
+    steps: Mapping[Flow, tuple[float, float]],
+    most: int,
+    owed: Sequence[float] = (0.0,) * CLASSES,
+) -> list[Flow]:
+    """The next `most` turns, if each is taken. `waiting`: requests of each flow.
+
+    `steps`: what one of its requests costs, probably, and how far its tag advances then.
+    """
+    left, now, chosen = {f: n for f, n in waiting.items() if n}, dict(tags), list[Flow]()
+    if len(left) == 1:
+        ((flow, count),) = left.items()
+        return [flow] * min(count, most)
+    while left and len(chosen) < most:
+        flow = next_flow(left, now.__getitem__, owed)
+        chosen.append(flow)
+        cost, step = steps[flow]
+        owed = owed_after(owed, flow, cost, left)
+        now[flow] += step
+        left[flow] -= 1
+        if not left[flow]:
+            del left[flow]
+    return chosen

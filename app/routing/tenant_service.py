@@ -1,0 +1,250 @@
+"""What tenants have got of one model's engines, over all API replicas: start-time fair queueing. No I/O.
+
+Goyal, Vin, Cheng: "Start-time Fair Queueing", SIGCOMM 1996. A request's start tag is its flow's finish tag, or the
+virtual time if that is later and the flow did not wait; its finish tag lies later by cost / weight. The virtual time is
+the lowest finish tag of the flows that wait, and never goes back: who was idle begins there, without credit.
+ops/decisions/0070-fair-shares.md has the reasons.
+"""
+
+from collections import Counter
+from collections.abc import Collection
+from math import ceil, inf, sqrt
+
+from msgspec import Struct
+
+from app.ids import TenantId
+from app.messages import Speeds
+from app.routing.candidates import ALL, Room
+from app.routing.cost import EXPECTED_ANSWER, TOKENS_PER_S
+from app.routing.fair_order import CLASSES, Flow, owed_after
+
+LATELY_S = 60.0  # so long after its last request a tenant counts when seats are shared
+_REMEMBERED_S = 30.0  # of its own engine time that a tenant is held back at most, for what it got before
+_STEP_S = 0.02  # of an engine that has not told its steps
+_FADES = 0.1  # of the mean length of a tenant's answers, at each new one
+_LEAST_WEIGHT = 1e-3
+_SPARE = 2.0  # free seats for the square root of what they have: more requests at once are a case in fifty
+_SEATS = Room(queue=False)
+
+
+class Cost(Struct, frozen=True):
+    """What a request takes of an engine that is full, where each second belongs to all its seats together."""
+
+    prompt_tokens: int  # to compute
+    prompt_token_s: float
+    answer_token_s: float  # a seat's part of a step, and what its request adds to it
+
+    @classmethod
+    def of(cls, tokens: int, speeds: Speeds, seats: int) -> "Cost":
+        step_s = speeds.step_s / seats + speeds.request_step_s if speeds.step_s else _STEP_S / seats
+        return cls(tokens, 1 / (speeds.prefill_tokens_per_s or TOKENS_PER_S), step_s)
+
+    def seconds(self, answer_tokens: float, prompt_tokens: int | None = None) -> float:
+        tokens = self.prompt_tokens if prompt_tokens is None else prompt_tokens
+        return tokens * self.prompt_token_s + answer_tokens * self.answer_token_s
+
+
+class Presence(Struct, frozen=True, array_like=True):
+    """Of a tenant's requests for the model in one API replica."""
+
+    tenant: TenantId
+    weight: float
+    running: int
+    waiting: list[int] = []  # the priority classes in which some wait for room
+    wants: int = 0  # requests that have waited so long that others step aside
+
+
+class Account(Struct, frozen=True):
+    finish: float  # its finish tag
+    weight: float
+    seen: float  # when it was last served, seconds since the epoch
+
+
+class Change(Struct, frozen=True):
+    """Of an account, not yet told: at least `floor`, then `delta` more."""
+
+    floor: float = -inf
+    delta: float = 0.0
+    weight: float = 1.0
+
+    def then(self, floor: float, delta: float, weight: float) -> "Change":
+        return Change(max(self.floor, floor - self.delta), self.delta + delta, weight)
+
+    def applied(self, account: Account | None, now: float) -> Account:
+        before = account.finish if account is not None else 0.0
+        return Account(max(before, self.floor) + self.delta, self.weight, now)
+
+
+class Charge(Struct, frozen=True):
+    """What a request was charged when it was placed."""
+
+    flow: Flow
+    cost: Cost
+    seconds: float
+    had: int  # tokens of its answer then
+
+
+class TenantService:
+    def __init__(self) -> None:
+        self.virtual = [0.0] * CLASSES
+        self.accounts: dict[Flow, Account] = {}
+        self.changes: dict[Flow, Change] = {}  # since they were last taken
+        self.owed = [0.0] * CLASSES  # to the classes below each, by this replica
+        self.seats = 0  # of all places, as last seen
+        self.own: dict[TenantId, Presence] = {}
+        self.active: dict[TenantId, float] = {}  # tenants of the last minute, and their weights
+        self._others: list[Presence] = []
+        self._waiting: set[Flow] = set()  # anywhere
+        self._elsewhere: set[Flow] = set()  # waiting in other replicas, and not here
+        self._answers: dict[TenantId, float] = {}  # mean tokens
+        self._costs: dict[Flow, float] = {}  # the last cost
+        self._running: Counter[TenantId] = Counter()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several tenants use the model: with one alone, nothing is held back."""
+        return len(self.active) > 1
+
+    def finish(self, flow: Flow) -> float:
+        account = self.accounts.get(flow)
+        return account.finish if account is not None else 0.0
+
+    def start(self, flow: Flow) -> float:
+        """The start tag of its next request."""
+        finish = self.finish(flow)
+        return finish if flow in self._waiting else max(finish, self.virtual[flow.priority_class])
+
+    def step(self, flow: Flow) -> tuple[float, float]:
+        """What its next request costs, probably, and how far its tag advances then."""
+        cost = self._costs.get(flow, 0.1)
+        account = self.accounts.get(flow)
+        return cost, cost / _bounded(account.weight if account is not None else 1.0)
+
+    def expected_answer(self, tenant: TenantId, most: int) -> float:
+        return min(most, self._answers.get(tenant, EXPECTED_ANSWER))
+
+    def answered(self, tenant: TenantId, tokens: int) -> None:
+        mean = self._answers.get(tenant)
+        self._answers[tenant] = tokens if mean is None else mean + _FADES * (tokens - mean)
+
+    def charge(self, flow: Flow, weight: float, cost: float, now: float) -> None:
+        """One of its requests is served. `now`: seconds since the epoch."""
+        start, c = self.start(flow), flow.priority_class
+        if self.is_shared and self._waiting:
+            self.owed = owed_after(self.owed, flow, cost, dict.fromkeys([*self._waiting, flow]))
+        self._costs[flow] = cost
+        waits = flow in self._waiting
+        self._change(flow, -inf if waits else start, cost, weight, now)
+        self._advance(c, start)
+        self.virtual[c] = max(self.virtual[c], self.finish(flow) - _REMEMBERED_S / _bounded(weight))
+        own = self.own.get(flow.tenant)
+        self.own[flow.tenant] = Presence(
+            flow.tenant, weight, (own.running if own else 0) + 1, own.waiting if own else [], own.wants if own else 0
+        )  # fmt: skip
+        self.active.setdefault(flow.tenant, weight)
+        self._running[flow.tenant] += 1
+
+    def correct(self, flow: Flow, weight: float, seconds: float, now: float) -> None:
+        """One of its requests has cost so much more than it was charged."""
+        self._change(flow, -inf, seconds, weight, now)
+
+    def present(self, own: Collection[Presence], now: float) -> None:
+        """What this replica has now. A flow that begins to wait begins at the virtual time, if that is later."""
+        self.own = {p.tenant: p for p in own}
+        before = self._waiting
+        self._look(now)
+        for flow in self._waiting - before:
+            if self.finish(flow) < self.virtual[flow.priority_class]:
+                weight = self.active.get(flow.tenant, 1.0)
+                self._change(flow, self.virtual[flow.priority_class], 0.0, weight, now)
+
+    def hear(self, virtual: list[float], accounts: dict[Flow, Account], others: list[Presence], now: float) -> None:
+        """What all replicas know; `others`: of the other replicas."""
+        self.virtual = [max(pair) for pair in zip(self.virtual, virtual, strict=True)]
+        for flow, change in self.changes.items():
+            accounts[flow] = change.applied(accounts.get(flow), now)
+        self.accounts, self._others = accounts, others
+        self._look(now)
+
+    def taken_changes(self) -> dict[Flow, Change]:
+        """What other replicas have to hear."""
+        changes, self.changes = self.changes, {}
+        return changes
+
+    def running(self, tenant: TenantId) -> int:
+        """At all replicas."""
+        return self._running.get(tenant, 0)
+
+    def room(self, tenant: TenantId, weight: float, seats: int, places: int) -> Room:
+        """How much of each place a request of the tenant may have. `seats`: of all places.
+
+        What is over its share leaves some free for others, so that their next requests find one at once: by the rule of
+        the square root, since what they have on the engines varies by about the root of its mean.
+        """
+        if not self.is_shared and (not self.active or tenant in self.active):
+            return ALL
+        self.seats = seats
+        weights = {**self.active, tenant: weight}
+        of_weight = seats / max(_LEAST_WEIGHT, sum(weights.values()))
+        if self.running(tenant) + 1 <= max(1.0, of_weight * weight):
+            return _SEATS
+        waiting = {flow.tenant for flow in self._waiting}
+        others = sum(
+            running
+            for t, w in weights.items()
+            if t != tenant and t not in waiting and (running := self.running(t)) <= of_weight * w
+        )
+        return Room(queue=False, kept=ceil(_SPARE * sqrt(others + 1) / max(1, places)))
+
+    def steps_aside(self) -> tuple[TenantId, int] | None:
+        """The tenant that is furthest over its share, and how many of its requests here have to leave their seats.
+
+        For tenants whose requests have waited for long and which have less than half their share: until they have that.
+        """
+        of_weight = self.seats / max(_LEAST_WEIGHT, sum(self.active.values()))
+        wants = Counter[TenantId]()
+        for p in (*self._others, *self.own.values()):
+            wants[p.tenant] += p.wants
+        halves = {t: int(of_weight * self.active.get(t, 0.0) / 2) for t, count in wants.items() if count}
+        missing = sum(max(0, min(wants[t], half - self.running(t))) for t, half in halves.items())
+        excess = {t: self.running(t) - of_weight * w for t, w in self.active.items()}
+        most = max(excess, key=excess.__getitem__, default=None)
+        if most is None or missing <= 0 or excess[most] <= 0 or most not in self.own:
+            return None
+        here = self.own[most].running / self.running(most)
+        return most, min(ceil(here * min(missing, excess[most])), self.own[most].running)
+
+    def yields(self, flow: Flow) -> bool:
+        """Whether a flow waits in another replica that goes before this one by more than one of its requests."""
+        if not self._elsewhere:
+            return False
+        start = self.start(flow) - self.step(flow)[1]
+        return any(
+            other.priority_class < flow.priority_class
+            or (other.priority_class == flow.priority_class and self.finish(other) < start)
+            for other in self._elsewhere
+            if other.tenant != flow.tenant
+        )
+
+    def _change(self, flow: Flow, floor: float, delta: float, weight: float, now: float) -> None:
+        weight = _bounded(weight)
+        self.changes[flow] = self.changes.get(flow, Change()).then(floor, delta / weight, weight)
+        self.accounts[flow] = Change().then(floor, delta / weight, weight).applied(self.accounts.get(flow), now)
+
+    def _advance(self, c: int, start: float) -> None:
+        tags = [self.finish(flow) for flow in self._waiting if flow.priority_class == c]
+        self.virtual[c] = max(self.virtual[c], min(tags) if tags else start)
+
+    def _look(self, now: float) -> None:
+        lately = {f.tenant: a.weight for f, a in self.accounts.items() if now - a.seen < LATELY_S}
+        self.active = lately | {p.tenant: p.weight for p in (*self._others, *self.own.values())}
+        here = {Flow(c, p.tenant) for p in self.own.values() for c in p.waiting}
+        there = {Flow(c, p.tenant) for p in self._others for c in p.waiting}
+        self._waiting, self._elsewhere = here | there, there - here
+        self._running = Counter()
+        for p in (*self._others, *self.own.values()):
+            self._running[p.tenant] += p.running
+
+
+def _bounded(weight: float) -> float:
+    return max(weight, _LEAST_WEIGHT)

@@ -1,0 +1,51 @@
+"""Targets, tables, a plot."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from ops.bench.parts import Results, table
+
+TITLE = "Tenants"
+TARGETS: dict[str, tuple[float, bool] | None] = {  # the target, and whether it is a minimum
+    "share_error_max": (0.05, False),
+    "quiet_ttft_p99_ratio": (1.3, False),
+    "long_prompt_share": (0.525, False),
+}
+
+
+def tables(results: Results) -> Iterator[Table]:
+    if "got_s" in results:
+        made = table(
+            "Engine seconds of two floods", "tenant", "weight", "engine s", "share", "requests", left=("tenant",)
+        )
+        total = sum(results["got_s"].values())
+        for tenant, seconds in results["got_s"].items():
+            made.add_row(
+                tenant, f"{results['weights'][tenant]:g}", f"{seconds:.1f}", f"{seconds / total:.3f}",
+                str(results["answered"][tenant]),
+            )  # fmt: skip
+        yield made
+    if "ttft_ms" in results:
+        made = table("TTFT of the quiet tenant, ms", "fleet", "p50", "p90", "p99", "requests", left=("fleet",))
+        for fleet, found in results["ttft_ms"].items():
+            made.add_row(fleet, *(f"{_part(found, p):.1f}" for p in (0.5, 0.9, 0.99)), str(len(found)))
+        yield made
+
+
+def plot(results: Results, path: Path) -> None:
+    if "ttft_ms" not in results:
+        return
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    for fleet, found in results["ttft_ms"].items():
+        axes.plot(sorted(found), [i / len(found) for i in range(len(found))], label=fleet)
+    axes.set(xlabel="TTFT, ms", ylabel="share of requests", title="A quiet tenant")
+    axes.legend()
+    figure.savefig(path)
+
+
+def _part(found: list[float], part: float) -> float:
+    return sorted(found)[min(len(found) - 1, int(part * len(found)))]

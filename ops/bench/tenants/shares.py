@@ -1,0 +1,157 @@
+"""Floods of different weights, and a quiet tenant beside them: what each gets of the engines, and how long it waits."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+from msgspec import Struct
+
+from ops.bench.parts import Say
+from ops.bench.processes import Unavailable
+from ops.bench.tenants.fleet import STEP_MS, STEP_S, engine_s, fleet
+
+_WEIGHTS = {"one": 1.0, "three": 3.0}
+_CLIENTS = {"one": 40, "three": 80}  # each asks again when it is answered: more than all seats, for each tenant's share
+_QUIET_PER_S = 4.0
+_SETTLES_S = 15.0  # from a flood's begin until its figures count: the first answers take some seconds
+
+
+class Answered(Struct, frozen=True):
+    tenant: str
+    began: float
+    at: float
+    engine_s: float
+
+
+class Flood(Struct, frozen=True):
+    tenant: str
+    clients: int
+    words: tuple[int, int]  # of prompts: about as many tokens
+    answers: tuple[int, int]  # tokens
+
+
+async def flood(
+    urls: Sequence[str], floods: Sequence[Flood], until: Callable[[], bool], step_ms: float = STEP_MS
+) -> list[Answered]:
+    """All clients ask until then. Raises: Unavailable when a request fails."""
+    found: list[Answered] = []
+
+    async def client(http: httpx.AsyncClient, of: Flood, rng: random.Random) -> None:
+        while not until():
+            prompt = " ".join(str(rng.randrange(10**6)) for _ in range(rng.randint(*of.words)))
+            body = {"model": "mock", "prompt": prompt, "max_tokens": rng.randint(*of.answers), "ignore_eos": True}
+            began = time.monotonic()
+            answer = await http.post("/v1/completions", json=body, headers=_key(of.tenant))
+            if answer.status_code != 200:
+                raise Unavailable(f"{of.tenant}: {answer.text}")
+            usage = answer.json()["usage"]
+            cost = engine_s(usage["prompt_tokens"], usage["completion_tokens"], step_ms)
+            found.append(Answered(of.tenant, began, time.monotonic(), cost))
+
+    async with Clients(urls) as https, asyncio.TaskGroup() as group:
+        for of in floods:
+            for i in range(of.clients):
+                group.create_task(client(https.all[i % len(urls)], of, random.Random(f"{of.tenant}{i}")))
+    return found
+
+
+async def quiet(urls: Sequence[str], count: int, rng: random.Random) -> list[float]:
+    """Its times to the first token, s: Poisson arrivals, of any number at once."""
+    found: list[float] = []
+
+    async def ask(http: httpx.AsyncClient) -> None:
+        body = {"model": "mock", "prompt": f"{rng.randrange(10**9)} hello", "max_tokens": 8, "stream": True}
+        began = time.perf_counter()
+        async with http.stream("POST", "/v1/completions", json=body, headers=_key("quiet")) as answer:
+            answer.raise_for_status()
+            first = 0.0
+            async for line in answer.aiter_lines():
+                if line.startswith("data: {") and not first:
+                    first = time.perf_counter() - began
+        found.append(first)
+
+    async with Clients(urls) as https, asyncio.TaskGroup() as group:
+        for i in range(count):
+            await asyncio.sleep(rng.expovariate(_QUIET_PER_S))
+            group.create_task(ask(https.all[i % len(urls)]))
+    return found
+
+
+def measured(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """Raises: Unavailable."""
+    return asyncio.run(_measured(directory, 80 if quick else 240, say))
+
+
+async def _measured(directory: Path, count: int, say: Say) -> dict[str, Any]:
+    with fleet(directory, {**_WEIGHTS, "quiet": 1.0}) as urls:
+        await quiet(urls, 8, random.Random(0))  # connections, first times of everything
+        say("a quiet tenant on an idle fleet")
+        idle = await quiet(urls, count, random.Random(1))
+        say("the same, beside two floods")
+        over = False
+        floods = [Flood(tenant, _CLIENTS[tenant], (20, 60), (20, 60)) for tenant in _WEIGHTS]
+        flooding = asyncio.create_task(flood(urls, floods, lambda: over))
+        await asyncio.sleep(_SETTLES_S)
+        began = time.monotonic()
+        full = await quiet(urls, count, random.Random(2))
+        ended = time.monotonic()
+        over = True
+        answered = [a for a in await flooding if began <= a.at < ended]
+    got = spent(answered, _WEIGHTS)
+    p99 = [sorted(times)[int(0.99 * len(times))] for times in (idle, full)]
+    return {
+        "share_error_max": error(got, _WEIGHTS),
+        "quiet_ttft_p99_ratio": (p99[1] - STEP_S) / p99[0],
+        "got_s": got,
+        "weights": _WEIGHTS,
+        "answered": Counter(a.tenant for a in answered),
+        "ttft_ms": {"idle": [1000 * t for t in idle], "full": [1000 * t for t in full]},
+        "flooded_s": ended - began,
+    }
+
+
+def prompts_measured(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """What a flood of 8,000-token prompts gets beside one of the same weight with short ones. Raises: Unavailable."""
+    say("a flood of long prompts")
+    with fleet(directory, {"long": 1.0, "short": 1.0}) as urls:
+        end = time.monotonic() + _SETTLES_S + (25 if quick else 60)
+        floods = [Flood("long", 40, (2660, 2660), (1, 8)), Flood("short", 80, (20, 60), (20, 60))]
+        answered = asyncio.run(flood(urls, floods, lambda: time.monotonic() > end))
+    part = [a for a in answered if end - (25 if quick else 60) <= a.at < end]
+    got = spent(part, ("long", "short"))
+    return {"long_prompt_share": got["long"] / sum(got.values()), "prompts_got_s": got}
+
+
+def spent(answered: Iterable[Answered], tenants: Iterable[str]) -> dict[str, float]:
+    """Engine seconds."""
+    return {tenant: sum(a.engine_s for a in answered if a.tenant == tenant) for tenant in tenants}
+
+
+def error(got: Mapping[str, float], weights: Mapping[str, float]) -> float:
+    """By how much of its share a tenant has more or less than that, at most."""
+    total, all_weights = sum(got.values()), sum(weights.values())
+    return max(abs(got[tenant] / total * all_weights / weight - 1) for tenant, weight in weights.items())
+
+
+class Clients(AsyncExitStack):
+    """An HTTP client for each replica."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        super().__init__()
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=500)
+        self.all = [httpx.AsyncClient(base_url=url, timeout=120, limits=limits) for url in urls]
+
+    async def __aenter__(self) -> "Clients":
+        for http in self.all:
+            await self.enter_async_context(http)
+        return self
+
+
+def _key(tenant: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {tenant}"}

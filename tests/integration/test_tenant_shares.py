@@ -1,0 +1,201 @@
+"""Tenants of several API replicas share one worker, over a real Redis; the worker is only a lease, and a test ends its
+requests."""
+
+import asyncio
+from collections import Counter
+from functools import partial
+from itertools import count
+from typing import Any
+
+from redis.asyncio import Redis
+
+from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.event_queue import EventQueue
+from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.inflight import InFlight, RoutingHints
+from app.ids import ApiId, PoolId, RequestId, TenantId
+from app.keys import Keys
+from app.messages import Delta, Done, Job, Sampling, Speeds
+from app.pools import Pool
+from app.routing.fair_order import Flow
+from app.store import RELEASE, Wire, clock
+from app.tenants.records import Tenant
+from tests.background import beside
+from tests.integration.conftest import POOL, register
+
+KEYS = Keys("shares")
+POOLS = {PoolId(POOL): Pool(model="m", engine="mock")}
+SPEEDS = Speeds(prefill_tokens_per_s=10_000.0, step_s=0.01, request_step_s=0.001, request_s=1.0)
+_numbers = count()
+
+
+class Replica:
+    """Of the API."""
+
+    def __init__(self, wire: Wire, name: str, queued: int = 16) -> None:
+        self.wire, self.api = wire, ApiId(name)
+        self.dispatcher = Dispatcher(wire, KEYS, self.api, FleetReader(wire, KEYS, POOLS, queued), POOLS, patience_s=60)
+
+    def ask(self, tenant: str, weight: float = 1.0, *, tokens: int = 100, prompt: int = 10) -> InFlight:
+        request, sampling = RequestId(f"r{next(_numbers)}"), Sampling(max_tokens=tokens)
+        job = Job(request, 0, self.api, [1] * prompt, sampling, clock.now() + 60)
+        inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints())
+        inflight.tenant = Tenant(TenantId(tenant), weight=weight)
+        self.asking = asyncio.create_task(self.dispatcher.send(inflight))
+        return inflight
+
+    @property
+    def running(self) -> list[InFlight]:
+        return [f for f in self.dispatcher.in_flight.values() if f.is_placed and f.job.worker]
+
+    async def end(self, f: InFlight, tokens: int = 100) -> None:
+        """As its worker does it, with an answer of so many tokens."""
+        keys = KEYS.release(f.job.run, f.job.worker, POOL)
+        await self.wire.execute([("EVAL", RELEASE, len(keys), *keys, f.job.run, "ended", f.job.worker)])
+        request = f.job.request, f.job.attempt
+        self.dispatcher.deliver(Delta(*request, "", [1] * tokens), Done(*request))
+        self.dispatcher.spent([f], [Done(*request)])
+
+
+async def wait_for(condition: Any, what: str) -> None:
+    for _ in range(600):
+        if condition():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"never: {what}")
+
+
+async def worker(redis: "Redis", seats: int) -> None:
+    await register(redis, KEYS, "w1", max_running=seats, speeds=SPEEDS)
+
+
+async def test_floods_at_different_replicas_are_served_by_their_weights(redis: "Redis", wire: Wire) -> None:
+    """Each replica has one tenant's requests, and neither hears of the end of the other's."""
+    await worker(redis, 8)
+    one, three = Replica(wire, "one", 0), Replica(wire, "three", 0)
+    async with beside(one.dispatcher.placer.run()), beside(three.dispatcher.placer.run()):
+        for _ in range(60):
+            one.ask("one", 1.0)
+            three.ask("three", 3.0)
+        await wait_for(lambda: len(one.running) + len(three.running) >= 7, "the seats are taken")
+        served = Counter[str]()
+        for i in range(56):
+            running = one.running + three.running
+            first = min(running, key=lambda f: f.placed_at)
+            await (one if first in one.running else three).end(first)
+            if i >= 16:  # the first seats were taken before either heard of the other
+                served[first.tenant.name] += 1
+            left = min(len(running), 7)
+            await wait_for(partial(lambda n: len(one.running + three.running) >= n, left), "a seat is taken again")
+    assert 8 <= served["one"] <= 12, served
+
+
+async def test_a_quiet_tenant_finds_a_seat_at_once_beside_a_flood(redis: "Redis", wire: Wire) -> None:
+    """At another replica. The flood may take all the seats while it is alone, and no more than its share afterwards."""
+    await worker(redis, 16)
+    flood, other = Replica(wire, "flood", 0), Replica(wire, "other", 0)
+    async with beside(flood.dispatcher.placer.run()), beside(other.dispatcher.placer.run()):
+        first = other.ask("quiet")
+        await wait_for(lambda: first.job.worker, "it is placed")
+        await other.end(first)
+        await told(redis, "quiet")
+        for _ in range(40):
+            flood.ask("flood")
+        await wait_for(lambda: len(flood.running) >= 14, "the flood has its seats")
+        await asyncio.sleep(0.3)
+        assert len(flood.running) == 14
+        for _ in range(2):
+            quiet = other.ask("quiet")
+            await other.asking
+            assert quiet.job.worker
+            assert not quiet.held_since
+
+
+async def test_a_tenant_alone_may_fill_seats_and_queue(redis: "Redis", wire: Wire) -> None:
+    await worker(redis, 4)
+    alone = Replica(wire, "alone", 3)
+    async with beside(alone.dispatcher.placer.run()):
+        asked = [alone.ask("alone") for _ in range(9)]
+        await wait_for(lambda: len(alone.running) == 7, "seats and queue are full")
+        assert not any(f.job.behind for f in asked)
+
+
+async def test_what_holds_all_seats_steps_aside_for_a_tenant_that_comes(redis: "Redis", wire: Wire) -> None:
+    """It comes when another one alone has taken all, seats and queue, at both replicas, and none of these ends."""
+    await worker(redis, 8)
+    one, two = Replica(wire, "one", 4), Replica(wire, "two", 4)
+    async with beside(one.dispatcher.placer.run()), beside(two.dispatcher.placer.run()):
+        flood = [one.ask("flood") for _ in range(6)] + [two.ask("flood") for _ in range(6)]
+        await wait_for(lambda: all(f.job.worker for f in flood), "the flood has all")
+        for f in flood:
+            replica = one if f in one.running else two
+            replica.dispatcher.deliver(Delta(f.job.request, 0, "x", [1]))
+        comes = [two.ask("comes") for _ in range(2)]
+
+        async def worker_obeys() -> None:
+            """What is not awaited there any more is released."""
+            while True:
+                await asyncio.sleep(0.01)
+                raw = await redis.hkeys(KEYS.reservations(flood[0].job.worker or "w1"))
+                awaited = {f.job.run for f in (*one.dispatcher.in_flight.values(), *two.dispatcher.in_flight.values())}
+                for run in (name.decode() for name in raw):
+                    if run not in awaited:
+                        keys = KEYS.release(run, "w1", POOL)  # type: ignore[arg-type]
+                        await wire.execute([("EVAL", RELEASE, len(keys), *keys, run, "ended", "w1")])
+
+        async with beside(worker_obeys()):
+            await wait_for(lambda: all(f.job.worker for f in comes), "it has its seats")
+    stepped = [f for f in flood if f.job.attempt]
+    assert stepped
+    assert all(f.job.begun[0].tokens == [1] for f in stepped)
+
+
+async def test_what_a_request_really_cost_is_charged_and_told(redis: "Redis", wire: Wire) -> None:
+    """An answer is far shorter than predicted: the next one is predicted like it."""
+    await worker(redis, 8)
+    a, b = Replica(wire, "a"), Replica(wire, "b")
+    flow, step_s = Flow(1, TenantId("t")), 0.01 / 8 + 0.001
+    async with beside(a.dispatcher.placer.run()), beside(b.dispatcher.placer.run()):
+        first = a.ask("t", 2.0, tokens=200, prompt=1000)
+        await a.asking
+        service = a.dispatcher.placer.shares.of(first)
+        assert abs(service.finish(flow) - (0.1 + 200 * step_s) / 2) < 1e-6
+        await a.end(first, tokens=10)
+        spent = (0.1 + 10 * step_s) / 2
+        assert abs(service.finish(flow) - spent) < 1e-6
+        await a.end(second := await _placed(a, a.ask("t", 2.0, tokens=200, prompt=1000)), tokens=10)
+        assert second.charge is None
+        heard = await _placed(b, b.ask("t", 2.0))
+        other = b.dispatcher.placer.shares.of(heard)
+        await wait_for(lambda: other.finish(flow) >= 2 * spent - 1e-6, "the other replica has heard of it")
+    told = await redis.hget(KEYS.service("m"), "t1t")
+    assert told is not None
+    assert float(told.split()[1]) == 2.0
+
+
+async def test_a_request_that_is_never_placed_costs_nothing(redis: "Redis", wire: Wire) -> None:
+    """Nor is one charged twice that is placed again."""
+    await worker(redis, 1)
+    replica = Replica(wire, "a", 0)
+    async with beside(replica.dispatcher.placer.run()):
+        first, second = replica.ask("t"), replica.ask("t")
+        await wait_for(lambda: first.job.worker, "it is placed")
+        await wait_for(lambda: second.held_since, "it is held")
+        charge = first.charge
+        replica.dispatcher.lost(first)
+        await wait_for(lambda: first.job.attempt == 1, "it is lost")
+        assert first.charge is charge
+        replica.dispatcher.abandon([second.job.request])
+        replica.dispatcher.spent([second], [])
+        assert second.charge is None
+
+
+async def told(redis: "Redis", tenant: str) -> None:
+    """Waits until its replica has told of it."""
+    while not await redis.hexists(KEYS.service("m"), f"t1{tenant}"):  # noqa: ASYNC110 (Redis tells no event)
+        await asyncio.sleep(0.02)
+
+
+async def _placed(replica: Replica, inflight: InFlight) -> InFlight:
+    await replica.asking
+    return inflight

@@ -87,11 +87,14 @@ class ApiKeys(Directory):
         given = given_key(scope)
         if not given:
             raise Unauthorized(headers=_CHALLENGE)
+        # A key is 256 random bits. Nobody can try them all, so a salt or a slow hash would protect nothing more.
+        self._take(scope, given, hashlib.sha256(given).digest())
+
+    def _take(self, scope: Scope, given: bytes, digest: bytes) -> None:
+        """Raises: Unauthorized, Forbidden, StoreDown."""
         if _first(scope["path"]) in _FOR_ADMINS and self._is_admin(given):
             scope[_ADMIN] = True
             return
-        # A key is 256 random bits. Nobody can try them all, so a salt or a slow hash would protect nothing more.
-        digest = hashlib.sha256(given).digest()
         key, client = self._known.get(digest[:PREFIX], (None, NOBODY))
         if key is None or not hmac.compare_digest(key.digest, digest):
             if self._login is not None and (token := self._login.known(digest)) is not None:
@@ -112,7 +115,9 @@ class ApiKeys(Directory):
             digest = hashlib.sha256(given).digest()
             if login.known(digest) is None and digest[:PREFIX] not in self._known and not self._is_admin(given):
                 await login.verify(digest, given)
-        self.check(scope)
+            self._take(scope, given, digest)
+        else:
+            self.check(scope)
 
     async def admin(self, scope: Scope) -> str | None:
         """Which admin sent a request; None: no admin did. Raises: Unauthorized, IssuerDown, for a token."""

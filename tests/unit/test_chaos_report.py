@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tests.chaos.load import Asked, Case
 from tests.chaos.run import stall
+from tests.chaos.usage_truth import Recorded, differences
 
 times = st.floats(0, 100)
 
@@ -37,3 +38,20 @@ def test_an_outage_makes_no_pause_longer_nor_shorter_than_by_its_length(
     plain, counted = stall(one, since, 100), stall(one, since, 100, [both])
     assert counted <= plain
     assert counted >= (plain - (both[1] - both[0])) / 2 - 1e-9
+
+
+def test_a_record_that_is_missing_or_differs_is_an_error_of_so_many_tokens() -> None:
+    told = {"same": (5, 2, 3), "short": (5, 2, 3), "missing": (5, 2, 3), "cached": (5, 2, 3)}
+    records = {
+        "same": Recorded((5, 2, 3), 0),
+        "short": Recorded((5, 2, 1), 1),
+        "cached": Recorded((5, 4, 3), 0),
+        "unasked": Recorded((9, 9, 9), 0),
+    }
+    found = differences(told, records)
+    assert (found.answers, found.error, len(found.wrong)) == (4, 2 + 10 + 2, 3)
+
+
+def test_of_an_answer_that_was_taken_over_only_cached_tokens_may_differ() -> None:
+    assert differences({"a": (5, 2, 3)}, {"a": Recorded((5, 4, 3), 1)}).error == 0
+    assert differences({"a": (5, 2, 3)}, {"a": Recorded((5, 4, 6), 1)}).error == 3

@@ -247,8 +247,9 @@ class MockEngine:
             return {}
         open_ = _open_choices(request)
         begun = [request.begun[i].tokens if request.begun else [] for i in open_]
-        states = self._compiling.submit(grammar_states, self._tokenizer(), grammar, begun)
-        return dict(zip(open_, await asyncio.wrap_future(states), strict=True))
+        compiling = self._compiling.submit(grammar_states, self._tokenizer(), grammar, begun)
+        states = await asyncio.wrap_future(compiling)
+        return dict(zip(open_, states, strict=True))
 
     def _submit(self, request: GenerateRequest, grammars: Mapping[int, GrammarState], *, lends: bool = False) -> Stream:
         """`lends`: for `prefill`, one choice that ends with its prompt. `grammars`: from `_grammar_states`."""

@@ -10,7 +10,7 @@ import os
 import socket
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,8 +27,8 @@ from app.dispatch.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import InFlight
 from app.dispatch.models import Model
-from app.dispatch.timeline import Timelines
 from app.ids import ApiId, PoolId, RequestId, WorkerId
+from app.keys import Keys
 from app.messages import Delta, Done, Lease, Sampling, Stage, Timing, Worker, encode
 from app.pools import Pool
 from app.routing.candidates import Candidate, Cost, Decision, Limits, Option, Placement
@@ -49,13 +49,12 @@ _TURN = 200  # requests: short turns, so that neighbours find the machine alike
 _TURNS, _QUICK_TURNS = 150, 40
 
 
-class _Answers:
-    """A dispatcher that places a request at once, as far as tracing has to do with it, and has its answer."""
-
-    api, token_redis = ApiId("0a1b2c3d"), 0
+class _Answers(Dispatcher):
+    """Places a request at once, as far as tracing has to do with it, and has its answer. It has no Redis."""
 
     def __init__(self) -> None:
-        self.timelines = Timelines()
+        nothing = cast(Any, None)
+        super().__init__(nothing, Keys("bench"), ApiId("0a1b2c3d"), nothing, {})
         worker = Worker(_WORKER, _POOL, "both", "host", 1, 64, 1024, 16, 4096)
         option = Option(Candidate(Lease(worker), Limits(16)))
         scored = [(option, Cost(0.1, 0.2, 0.3))] * _CANDIDATES
@@ -72,7 +71,7 @@ class _Answers:
         inflight.answer.push(Delta(job.request, job.attempt, "a", [1], 0, "length"))
         inflight.answer.push(Done(job.request, job.attempt, 0, inflight.timings))
 
-    async def cancel(self, _requests: list[RequestId]) -> None:
+    async def cancel(self, requests: Sequence[RequestId]) -> None:
         pass
 
     def spent(self, *_ended: object) -> None:
@@ -84,6 +83,9 @@ def measured(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     if find_spec("rotel") is None:
         raise Unavailable("rotel, the collector, is not installed")
     directory.mkdir(parents=True, exist_ok=True)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 5, 80)  # as in the API
     with _collector(directory) as endpoint, patch.dict(os.environ, _environment(endpoint)):
         tracer = OtelTracer()
         try:
@@ -95,20 +97,17 @@ def measured(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     return {"trace_unsampled_us": max(more["refused"], more["not_begun"]), "trace_sampled_us": more["sampled"]}
 
 
-async def _turns(tracer: Tracer, most: int, say: Say) -> list[dict[str, float]]:
+async def _turns(tracer: Tracer | None, most: int, say: Say) -> list[dict[str, float]]:
     pool = Pool(model="bench", engine="mock")
     model = Model("bench", (_POOL,), (), None, load_tokenizer(pool.model_dir), 4096, Meters("bench"))
     plan = GenerationPlan("cmpl-", model, [[1, 2, 3]], [Sampling(1)], timeout_s=60)
-    answers = cast(Dispatcher, cast(Any, _Answers()))
+    answers = _Answers()
     ways: Mapping[str, tuple[Tracer | None, bytes]] = {
         "off": (None, _CALLER + b"01"),
         "refused": (tracer, _CALLER + b"00"),
         "not_begun": (tracer, b""),
         "sampled": (tracer, _CALLER + b"01"),
     }
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 5, 80)  # as in the API
     turns = []
     for number in range(most + 1):  # the first warms up
         say(f"turn {number} of {most}")

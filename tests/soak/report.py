@@ -41,13 +41,13 @@ class Found(NamedTuple):
         )
 
 
-def as_json(report: Report, clients: Clients, found: Found, left: Counter[str]) -> dict[str, float | None]:
+def as_json(report: Report, clients: Clients, found: Found, left: Counter[str] | None) -> dict[str, float | None]:
     parts = {name: max(shares.values(), default=None) for name, shares in found._asdict().items()}
     known = [share for share in parts.values() if share is not None]
     return {
         "soak_growth": round(max(known), 4) if len(known) == len(parts) else None,
         **{f"growth_{name}": None if share is None else round(share, 4) for name, share in parts.items()},
-        "keys_left": left.total(),
+        "keys_left": None if left is None else left.total(),
         "requests": report.requests + clients.done.total(),
         "batches": clients.done["batch"],
         "faults": sum(len(took) for fault, took in report.by_fault.items() if fault != "quiet"),
@@ -59,7 +59,9 @@ def as_json(report: Report, clients: Clients, found: Found, left: Counter[str]) 
     }
 
 
-def show(report: Report, clients: Clients, sampler: Sampler, found: Found, left: Counter[str], out: Console) -> None:
+def show(
+    report: Report, clients: Clients, sampler: Sampler, found: Found, left: Counter[str] | None, out: Console
+) -> None:
     table = Table("of", "what", "first quarter", "last quarter", "growth an hour", title="Held under load with faults")
     for name, pid in sampler.steady():
         for what, points, shares, unit in (
@@ -74,7 +76,8 @@ def show(report: Report, clients: Clients, sampler: Sampler, found: Found, left:
         table.add_row("", "kB", *_ends(sampler.key_bytes[kind], sampler, 1e3), _share(sized))
     table.add_row("XYLEM_FILES", "files", *_ends(sampler.files, sampler, 1), "")
     out.print(table)
-    out.print(f"Keys left when all has expired: {dict(sorted(left.items()))}")
+    if left is not None:
+        out.print(f"Keys left when all has expired: {dict(sorted(left.items()))}")
     out.print(f"Faults: { {fault: len(took) for fault, took in sorted(report.by_fault.items())} }")
     out.print(f"Clients: {dict(sorted(clients.done.items()))}, and {report.requests} as in `make chaos`")
     for bad in (*report.bad[:20], *report.index.wrong[:20], *clients.wrong[:20]):

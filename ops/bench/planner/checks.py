@@ -71,7 +71,9 @@ def groups(directory: Path, _quick: bool, say: Say) -> dict[str, Any]:
 
 def soak(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     say("soak")
-    return _module("tests.soak", ["--minutes", "2" if quick else "60"], directory, "soak_growth")
+    plot = ["--plot", str((directory / "soak.png").absolute())]
+    length = ["--minutes", "2", "--no-wait"] if quick else ["--minutes", "60"]
+    return _module("tests.soak", [*length, *plot], directory, "soak_growth")
 
 
 def _module(name: str, arguments: list[str], directory: Path, key: str, *, fails: bool = False) -> dict[str, Any]:

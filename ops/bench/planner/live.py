@@ -35,8 +35,8 @@ _POOLS = {
     },
     "planner": {"objectives": {_MODEL: {"ttft_s": _TTFT_S, "itl_s": _ITL_S, "share": 0.99}}},
 }  # fmt: skip
-_FROM_S, _LONG_S, _QUICK_S = 5400.0, 1200.0, 240.0  # of the trace: the rise to its highest rate
-_WARM_UP_S = 120.0  # before it: speeds and start-up are measured then
+_FROM_S, _LONG_S, _QUICK_S = 5400.0, 1200.0, 150.0  # of the trace: the rise to its highest rate
+_WARM_UP_S, _QUICK_WARM_UP_S = 120.0, 60.0  # before it: speeds and start-up are measured then
 _THIN, _SHORT, _PROMPT = 3, 4, 8
 _QUIET_S, _QUIET_LIMIT_S = 2.0, 300.0  # between the last requests, and until one worker is left
 _READY_S = 240.0
@@ -47,8 +47,8 @@ _VOCABULARY = 1500  # tokens, at most as many as the model's
 def live(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     """Shares of the clients' requests that were in time, and those lost. Raises: Unavailable, SettingsError."""
     directory.mkdir(parents=True)
-    end = _FROM_S + (_QUICK_S if quick else _LONG_S)
-    rows = [row for row in trace() if _FROM_S - _WARM_UP_S <= row.at < end][::_THIN]
+    end, warm_up = (_FROM_S + _QUICK_S, _QUICK_WARM_UP_S) if quick else (_FROM_S + _LONG_S, _WARM_UP_S)
+    rows = [row for row in trace() if _FROM_S - warm_up <= row.at < end][::_THIN]
     pools = directory / "pools.yaml"
     pools.write_text(yaml.safe_dump(_POOLS))
     port, log = free_port(), directory / "up.log"
@@ -69,7 +69,7 @@ def live(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
             raise Unavailable(f"{exc}: {tail(log)}") from None
         finally:
             stop(up, signal.SIGINT, 60)
-    measured = [answer for at, answer in answers if at >= _WARM_UP_S]
+    measured = [answer for at, answer in answers if at >= warm_up]
     (directory / "live.json").write_text(json.dumps({"answers": answers, "workers": workers}))
     return {
         "attained_live": sum(answer == "met" for answer in measured) / len(measured),

@@ -292,7 +292,7 @@ class Settings(BaseSettings):
     engine_args: dict[str, Any] = {}
 
     log_level: Literal["debug", "info", "warning", "error"] = (
-        "info"  # of all processes and engines; prompts are in no log
+        "info"  # of all processes and engines; prompts are in no log, but of tenants that agreed
     )
     log_json: bool = False  # one JSON object a line
 

@@ -243,6 +243,15 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
     xylem(guarded, "record", "--out", str(s.directory / "trace.jsonl"), "--minutes", "0.05")
     wait_until(lambda: guarded.admin.xlen("xylem:usage") == 0, "usage is written to SQL")
     assert httpx.get(f"{s.url}/admin/usage").json()["data"][0]["requests"] > 10
+    erased = httpx.post(f"{s.url}/admin/keys/alice/erase", json={"wait_s": 30}, timeout=60).json()
+    assert erased["status"] == "done", (erased, guarded.refused())
+    assert erased["removed"]["batches"] == 2
+    made = httpx.post(f"{s.url}/admin/tenants/default/isolation", json={"isolated": True}).json()
+    assert made["isolated"]
+    erased = httpx.post(f"{s.url}/admin/tenants/default/erase", json={"wait_s": 30}, timeout=60).json()
+    assert erased["status"] == "done", (erased, guarded.refused())
+    xylem(guarded, "keys", "create", "bob")
+    xylem(guarded, "keys", "revoke", "bob")
     assert guarded.refused() == []
     for name in ("api", "flower", "planner", "usage", POOL, "prefill-pool-a", "batch"):
         assert "NOPERM" not in s.log(name)
@@ -258,6 +267,9 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
     ("worker", ("HSET", "xylem:tenants", "mallory", "x")),
     ("batch", ("XADD", "xylem:audit", "*", "b", "x")),
     ("operator", ("DEL", "xylem:audit")),
+    ("worker", ("HGETALL", "xylem:erasures")),
+    ("worker", ("HGETALL", "xylem:tenants")),
+    ("batch", ("HSET", "xylem:tenants", "mallory", "x")),
     ("api", ("XADD", "xylem:out:1", "*", "s", "x")),
     ("api", ("PUBLISH", "xylem:/0.celery.pidbox", "x")),
     ("api", ("HGETALL", "xylem:done:batch_1:0")),

@@ -1,5 +1,6 @@
 """What workers have in tiers, through Redis to the next placement."""
 
+import asyncio
 import math
 from pathlib import Path
 
@@ -14,11 +15,16 @@ from app.kv.changes import Changes
 from app.kv.prefix_index import KvIndex, packed
 from app.kv.store_index import StoreIndex, short_name
 from app.kv.tier_ledger import TierLedger
+from app.kv_store import salts
 from app.kv_store.block_store import FolderStore
+from app.kv_store.salts import label_of, new_salt
 from app.pools import Pool
 from app.routing.candidates import Matches, Tiered
 from app.store import Wire
+from tests.background import beside
 from tests.integration.conftest import POOL, nobody_told, register
+from workers.engine import store_cleaner
+from workers.engine.erased_salts import ErasedSalts
 from workers.engine.store_cleaner import StoreCleaner
 
 pytestmark = pytest.mark.both_servers
@@ -141,6 +147,50 @@ async def test_a_worker_forgets_what_others_have_removed_from_the_store(redis: "
     await store.forget(held)  # Redis has lost its data, and nobody knows yet
     await store.check(held)
     assert sorted(await redis.hkeys(KEYS.tiered(POOL)[0])) == sorted([PROMPT[7], *PROMPT[1399:]])
+
+
+async def test_blocks_of_an_erased_salt_are_removed_and_others_stay(redis: "Redis", wire: Wire, tmp_path: Path) -> None:
+    """Whenever a look finds them: what an engine still has in its memory may be written later. They are counted."""
+    store, held = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told), ledger(PROMPT[:20])
+    await store.check(held)
+    await store.write(held)
+    folder, label = FolderStore(tmp_path), label_of(new_salt())
+
+    def path(number: int) -> str:
+        within = salts.folder(label) if number % 2 else ""
+        return f"model/{within}abc/{short_name(number).hex().rjust(64, '0')}-0"
+
+    for number in range(20):
+        folder.put(path(number), bytes(1000), number)
+    erased = ErasedSalts(redis, KEYS, POOL)
+    cleaner = StoreCleaner(folder, math.inf, store, wire, KEYS.cleaning(POOL), WorkerId("w"), 60, erased)
+    await cleaner.look()
+    assert len([*folder.all()]) == 20
+    await redis.hset(KEYS.erased_salts(), label, "1000")
+    await cleaner.look()
+    assert {one.path for one in folder.all()} == {path(number) for number in range(0, 20, 2)}
+    assert sorted(await redis.hkeys(KEYS.tiered(POOL)[0])) == PROMPT[:20:2]
+    folder.put(path(1), bytes(1000), 1)
+    await cleaner.look()
+    assert len([*folder.all()]) == 10
+    assert await redis.hget(KEYS.erased_salts(), f"{label}|{POOL}") == b"11"
+
+
+async def test_a_cleaner_that_rests_for_long_is_woken_by_an_erased_salt(
+    redis: "Redis", wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_cleaner, "_ERASED_S", 0.01)
+    store, label = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told), label_of(new_salt())
+    await store.check(ledger([]))
+    folder, erased = FolderStore(tmp_path), ErasedSalts(redis, KEYS, POOL)
+    folder.put(f"model/{salts.folder(label)}abc/00-0", b"x", 1)
+    cleaner = StoreCleaner(folder, math.inf, store, wire, KEYS.cleaning(POOL), WorkerId("w"), 3600, erased)
+    async with beside(cleaner.run()):
+        await redis.hset(KEYS.erased_salts(), label, "1000")
+        async with asyncio.timeout(20):
+            while await redis.hget(KEYS.erased_salts(), f"{label}|{POOL}") is None:  # noqa: ASYNC110 (in Redis)
+                await asyncio.sleep(0.01)
+    assert [*folder.all()] == []
 
 
 async def test_one_worker_cleans_at_a_time(redis: "Redis", wire: Wire, tmp_path: Path) -> None:

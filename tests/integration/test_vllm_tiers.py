@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -21,6 +22,7 @@ from app.engines.base import EngineInfo, GenerateRequest
 from app.errors import EngineFailed
 from app.ids import RunId
 from app.kv_store.block_store import FolderStore
+from app.kv_store.salts import folder, label_of, new_salt
 from app.kv_store.seal import BlockSeal, Damaged
 from app.messages import Sampling, TierUse
 from app.pools import Pool
@@ -140,6 +142,24 @@ async def test_an_evicted_prefix_comes_from_host_memory_and_after_a_restart_from
     async with loaded(disk=str(tmp_path / "kv")) as second:
         assert await second.ask(1) == Answer(computed.tokens, TOKENS)
         assert (await second.ask(1, salt="another tenant")).cached == 0
+
+
+async def test_blocks_of_a_tenants_salt_have_a_folder_of_their_own_and_are_loaded_from_it(tmp_path: Path) -> None:
+    """In another process, too; without the folder they are gone, and others' are not."""
+    salt, kv = f"{new_salt()}:client's own", tmp_path / "kv"
+    async with loaded(disk=str(kv)) as first:
+        computed = await first.ask(1, salt=salt)
+        await first.ask(2)
+        await first.evict()
+        await stored(kv, 4 * BLOCKS)
+    own = [path for path in blocks_of(kv) if f"/{folder(label_of(salt))}" in str(path)]
+    assert len(own) == BLOCKS
+    async with loaded(disk=str(kv)) as second:
+        assert await second.ask(1, salt=salt) == Answer(computed.tokens, TOKENS)
+    shutil.rmtree(own[0].parents[1])
+    async with loaded(disk=str(kv)) as third:
+        assert (await third.ask(1, salt=salt)).cached == 0
+        assert (await third.ask(2)).cached == TOKENS
 
 
 @pytest.mark.tiers

@@ -167,7 +167,8 @@ class Clients(AsyncExitStack):
 
     def __init__(self, urls: Sequence[str]) -> None:
         super().__init__()
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=500)
+        # The server ends what is idle for 5 s.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=500, keepalive_expiry=2)
         self.all = [httpx.AsyncClient(base_url=url, timeout=120, limits=limits) for url in urls]
 
     async def __aenter__(self) -> "Clients":

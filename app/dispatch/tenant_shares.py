@@ -88,7 +88,7 @@ class TenantShares:
         service, tenant = self.of(inflight), inflight.tenant
         if inflight.job.aside or (not service.is_shared and tenant.name in (service.active or (tenant.name,))):
             return ALL
-        return service.room(tenant.name, tenant.weight, *seats(inflight))
+        return service.room(flow_of(inflight), tenant.weight, *seats(inflight))
 
     def placed(self, inflight: InFlight, places: Sequence[Placement], last: Lease) -> None:
         """Charges it, once. `last`: of the worker that answers."""

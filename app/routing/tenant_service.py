@@ -24,6 +24,7 @@ _STEP_S = 0.02  # of an engine that has not told its steps
 _FADES = 0.1  # of the mean length of a tenant's answers, at each new one
 _LEAST_WEIGHT = 1e-3
 _SPARE = 2.0  # free seats for the square root of what they have: more requests at once are a case in fifty
+_AT_ONCE = 4
 _SEATS = Room(queue=False)
 
 
@@ -96,6 +97,7 @@ class TenantService:
         self._others: list[Presence] = []
         self._waiting: set[Flow] = set()  # anywhere
         self._elsewhere: set[Flow] = set()  # waiting in other replicas, and not here
+        self._wanting: set[TenantId] = set()  # whose requests wait for long
         self._answers: dict[TenantId, float] = {}  # mean tokens
         self._costs: dict[Flow, float] = {}  # the last cost
         self._running: Counter[TenantId] = Counter()
@@ -175,18 +177,20 @@ class TenantService:
         """At all replicas."""
         return self._running.get(tenant, 0)
 
-    def room(self, tenant: TenantId, weight: float, seats: int, places: int) -> Room:
-        """How much of each place a request of the tenant may have. `seats`: of all places.
+    def room(self, flow: Flow, weight: float, seats: int, places: int) -> Room:
+        """How much of each place a request of the flow may have. `seats`: of all places.
 
-        What is over its share leaves some free for others, so that their next requests find one at once: by the rule of
-        the square root, since what they have on the engines varies by about the root of its mean.
+        A tenant that has its share of the seats, or of the engines' time, leaves some free for others, so that their
+        next requests find one at once: by the rule of the square root, since what they have on the engines varies by
+        about the root of its mean.
         """
+        tenant = flow.tenant
         if not self.is_shared and (not self.active or tenant in self.active):
             return ALL
         self.seats = seats
         weights = {**self.active, tenant: weight}
         of_weight = seats / max(_LEAST_WEIGHT, sum(weights.values()))
-        if self.running(tenant) + 1 <= max(1.0, of_weight * weight):
+        if self.running(tenant) + 1 <= max(1.0, of_weight * weight) and not self._is_ahead(flow):
             return _SEATS
         waiting = {flow.tenant for flow in self._waiting}
         others = sum(
@@ -226,6 +230,11 @@ class TenantService:
             if other.tenant != flow.tenant
         )
 
+    def _is_ahead(self, flow: Flow) -> bool:
+        """Whether it got more than those that wait; by a few requests a tenant may, if it never waits for long."""
+        may = 0.0 if flow.tenant in self._wanting else _AT_ONCE * self.step(flow)[1]
+        return self.start(flow) - self.virtual[flow.priority_class] > may
+
     def _change(self, flow: Flow, floor: float, delta: float, weight: float, now: float) -> None:
         weight = _bounded(weight)
         self.changes[flow] = self.changes.get(flow, Change()).then(floor, delta / weight, weight)
@@ -241,6 +250,7 @@ class TenantService:
         here = {Flow(c, p.tenant) for p in self.own.values() for c in p.waiting}
         there = {Flow(c, p.tenant) for p in self._others for c in p.waiting}
         self._waiting, self._elsewhere = here | there, there - here
+        self._wanting = {p.tenant for p in (*self._others, *self.own.values()) if p.wants}
         self._running = Counter()
         for p in (*self._others, *self.own.values()):
             self._running[p.tenant] += p.running

@@ -213,20 +213,51 @@ def shared(*present: Presence, others: Sequence[Presence] = ()) -> TenantService
 
 def test_a_tenant_alone_may_have_all_and_several_share_the_seats() -> None:
     """What runs at other replicas counts. 32 seats, of two places."""
-    assert shared(Presence(A, 1.0, 500)).room(A, 1.0, 32, 2) == ALL
+    assert shared(Presence(A, 1.0, 500)).room(Flow(1, A), 1.0, 32, 2) == ALL
     both = shared(Presence(A, 1.0, 7), Presence(B, 3.0, 2), others=[Presence(B, 3.0, 20)])
-    assert both.room(A, 1.0, 32, 2) == both.room(B, 3.0, 32, 2) == Room(queue=False)
-    assert shared(Presence(A, 1.0, 8), Presence(B, 3.0, 3)).room(A, 1.0, 32, 2) == Room(queue=False, kept=2)
+    assert both.room(Flow(1, A), 1.0, 32, 2) == both.room(Flow(1, B), 3.0, 32, 2) == Room(queue=False)
+    assert shared(Presence(A, 1.0, 8), Presence(B, 3.0, 3)).room(Flow(1, A), 1.0, 32, 2) == Room(queue=False, kept=2)
     more = shared(Presence(A, 1.0, 3), Presence(B, 3.0, 2), others=[Presence(B, 3.0, 22)])
-    assert more.room(B, 3.0, 32, 2) == Room(queue=False, kept=2)
-    assert more.room(B, 3.0, 32, 8) == Room(queue=False, kept=1)
-    assert more.room(C, 1.0, 32, 2) == Room(queue=False)
+    assert more.room(Flow(1, B), 3.0, 32, 2) == Room(queue=False, kept=2)
+    assert more.room(Flow(1, B), 3.0, 32, 8) == Room(queue=False, kept=1)
+    assert more.room(Flow(1, C), 1.0, 32, 2) == Room(queue=False)
 
 
 def test_nothing_more_is_kept_for_tenants_whose_requests_wait() -> None:
     """They have their turns."""
     service = shared(Presence(A, 1.0, 30), Presence(B, 1.0, 15, [1]))
-    assert service.room(A, 1.0, 32, 2) == Room(queue=False, kept=1)
+    assert service.room(Flow(1, A), 1.0, 32, 2) == Room(queue=False, kept=1)
+
+
+def test_a_flood_that_has_its_share_of_the_time_gets_no_kept_seat_however_few_seats_it_has() -> None:
+    """Long prompts take much time on few seats. Some requests at once are nobody's flood."""
+    waits = Presence(B, 1.0, 20, [1], 5)
+    for wants, flood in ((5, True), (0, False)):
+        service = shared(Presence(A, 1.0, 1, [1], wants), waits)
+        service.charge(Flow(1, A), 1.0, 0.3, 100.0)
+        service.charge(Flow(1, A), 1.0, 0.3, 100.0)
+        assert (service.room(Flow(1, A), 1.0, 32, 2).kept > 0) == flood
+    for _ in range(4):
+        service.charge(Flow(1, A), 1.0, 0.3, 100.0)
+    assert service.room(Flow(1, A), 1.0, 32, 2).kept
+
+
+def test_the_furthest_over_its_share_steps_aside_until_who_waits_has_half_of_its_own() -> None:
+    """Each replica does its part of that."""
+    comes = Presence(B, 1.0, 0, [1], 20)
+    service = shared(Presence(A, 1.0, 8), others=[comes, Presence(A, 1.0, 24)])
+    service.room(Flow(1, A), 1.0, 32, 2)
+    assert service.steps_aside() == (A, 2)
+    few = shared(Presence(A, 1.0, 8), others=[Presence(B, 1.0, 0, [1], 1), Presence(A, 1.0, 24)])
+    few.room(Flow(1, A), 1.0, 32, 2)
+    assert few.steps_aside() == (A, 1)
+    for nobody in (
+        shared(Presence(A, 1.0, 32), others=[Presence(B, 1.0, 0, [1], 0)]),
+        shared(Presence(A, 1.0, 24), others=[Presence(B, 1.0, 8, [1], 5)]),
+        shared(Presence(A, 1.0, 32)),
+    ):
+        nobody.room(Flow(1, A), 1.0, 32, 2)
+        assert nobody.steps_aside() is None
 
 
 def test_who_came_lately_counts_for_a_minute() -> None:

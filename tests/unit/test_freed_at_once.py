@@ -68,6 +68,9 @@ class Sends:
     async def cancel(self, _requests: list[RequestId]) -> None:
         pass
 
+    def spent(self, *_ended: object) -> None:
+        pass
+
 
 class Streams(Connection):
     """A connection whose requests are answered by a stream."""

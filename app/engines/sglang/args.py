@@ -31,6 +31,7 @@ _ENVIRONMENT = {
 _DEFAULTS = {
     "enable_priority_scheduling": True,
     "schedule_low_priority_values_first": True,
+    "priority_scheduling_preemption_threshold": 21,  # its 10, in the numbers that engines get (`engine_requests.py`)
     "grammar_backend": "xgrammar",
     "load_snapshot_publish_interval": 1,  # what `stats` reads
     "watchdog_timeout": 1e9,  # a step that hangs is ours to notice: XYLEM_STALL_S

@@ -16,10 +16,10 @@ from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
 from ops.bench.tenants.fleet import STEP_MS, STEP_S, engine_s, fleet
 
-_WEIGHTS = {"one": 1.0, "three": 3.0}
+WEIGHTS = {"one": 1.0, "three": 3.0}
 _CLIENTS = {"one": 40, "three": 80}  # each asks again when it is answered: more than all seats, for each tenant's share
 _QUIET_PER_S = 4.0
-_SETTLES_S = 15.0  # from a flood's begin until its figures count: the first answers take some seconds
+_SETTLED = 160  # answers of a flood, before its figures count: some times as many as there are seats
 
 
 class Answered(Struct, frozen=True):
@@ -37,10 +37,13 @@ class Flood(Struct, frozen=True):
 
 
 async def flood(
-    urls: Sequence[str], floods: Sequence[Flood], until: Callable[[], bool], step_ms: float = STEP_MS
-) -> list[Answered]:
-    """All clients ask until then. Raises: Unavailable when a request fails."""
-    found: list[Answered] = []
+    urls: Sequence[str],
+    floods: Sequence[Flood],
+    found: list[Answered],
+    until: Callable[[], bool],
+    step_ms: float = STEP_MS,
+) -> None:
+    """All clients ask until then; `found` is filled. Raises: Unavailable when a request fails."""
 
     async def client(http: httpx.AsyncClient, of: Flood, rng: random.Random) -> None:
         while not until():
@@ -58,7 +61,13 @@ async def flood(
         for of in floods:
             for i in range(of.clients):
                 group.create_task(client(https.all[i % len(urls)], of, random.Random(f"{of.tenant}{i}")))
-    return found
+
+
+async def settled(found: list[Answered]) -> float:
+    """Waits until all that the first moments of a flood have brought to the engines is over. Then, monotonic."""
+    while len(found) < _SETTLED:  # noqa: ASYNC110 (nothing tells)
+        await asyncio.sleep(0.1)
+    return time.monotonic()
 
 
 async def quiet(urls: Sequence[str], count: int, rng: random.Random) -> list[float]:
@@ -83,36 +92,53 @@ async def quiet(urls: Sequence[str], count: int, rng: random.Random) -> list[flo
     return found
 
 
+async def beside_floods(
+    urls: Sequence[str], count: int, step_ms: float = STEP_MS
+) -> tuple[list[Answered], list[float]]:
+    """What two floods of other weights were answered meanwhile, and the quiet tenant's times to the first token, s."""
+    over, found = False, list[Answered]()
+    floods = [Flood(tenant, _CLIENTS[tenant], (20, 60), (20, 60)) for tenant in WEIGHTS]
+    flooding = asyncio.create_task(flood(urls, floods, found, lambda: over, step_ms))
+    began = await settled(found)
+    ttfts = await quiet(urls, count, random.Random(2))
+    ended, over = time.monotonic(), True
+    answered = [a for a in found if began <= a.at < ended]
+    await flooding
+    return answered, ttfts
+
+
+async def beside_long_prompts(urls: Sequence[str], seconds: float, step_ms: float = STEP_MS) -> list[Answered]:
+    """What a flood of 8,000-token prompts was answered, and one of short prompts with longer answers."""
+    ends, found = [float("inf")], list[Answered]()
+    floods = [Flood("long", 40, (2660, 2660), (1, 8)), Flood("short", 80, (20, 60), (20, 60))]
+    flooding = asyncio.create_task(flood(urls, floods, found, lambda: time.monotonic() > ends[0], step_ms))
+    began = await settled(found)
+    ends[0] = began + seconds
+    await flooding
+    return [a for a in found if began <= a.at < ends[0]]
+
+
 def measured(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
     return asyncio.run(_measured(directory, 80 if quick else 240, say))
 
 
 async def _measured(directory: Path, count: int, say: Say) -> dict[str, Any]:
-    with fleet(directory, {**_WEIGHTS, "quiet": 1.0}) as urls:
+    with fleet(directory, {**WEIGHTS, "quiet": 1.0}) as urls:
         await quiet(urls, 8, random.Random(0))  # connections, first times of everything
         say("a quiet tenant on an idle fleet")
         idle = await quiet(urls, count, random.Random(1))
         say("the same, beside two floods")
-        over = False
-        floods = [Flood(tenant, _CLIENTS[tenant], (20, 60), (20, 60)) for tenant in _WEIGHTS]
-        flooding = asyncio.create_task(flood(urls, floods, lambda: over))
-        await asyncio.sleep(_SETTLES_S)
-        began = time.monotonic()
-        full = await quiet(urls, count, random.Random(2))
-        ended = time.monotonic()
-        over = True
-        answered = [a for a in await flooding if began <= a.at < ended]
-    got = spent(answered, _WEIGHTS)
+        answered, full = await beside_floods(urls, count)
+    got = spent(answered, WEIGHTS)
     p99 = [sorted(times)[int(0.99 * len(times))] for times in (idle, full)]
     return {
-        "share_error_max": error(got, _WEIGHTS),
+        "share_error_max": error(got, WEIGHTS),
         "quiet_ttft_p99_ratio": (p99[1] - STEP_S) / p99[0],
         "got_s": got,
-        "weights": _WEIGHTS,
+        "weights": WEIGHTS,
         "answered": Counter(a.tenant for a in answered),
         "ttft_ms": {"idle": [1000 * t for t in idle], "full": [1000 * t for t in full]},
-        "flooded_s": ended - began,
     }
 
 
@@ -120,10 +146,7 @@ def prompts_measured(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     """What a flood of 8,000-token prompts gets beside one of the same weight with short ones. Raises: Unavailable."""
     say("a flood of long prompts")
     with fleet(directory, {"long": 1.0, "short": 1.0}) as urls:
-        end = time.monotonic() + _SETTLES_S + (25 if quick else 60)
-        floods = [Flood("long", 40, (2660, 2660), (1, 8)), Flood("short", 80, (20, 60), (20, 60))]
-        answered = asyncio.run(flood(urls, floods, lambda: time.monotonic() > end))
-    part = [a for a in answered if end - (25 if quick else 60) <= a.at < end]
+        part = asyncio.run(beside_long_prompts(urls, 25 if quick else 60))
     got = spent(part, ("long", "short"))
     return {"long_prompt_share": got["long"] / sum(got.values()), "prompts_got_s": got}
 
@@ -144,7 +167,8 @@ class Clients(AsyncExitStack):
 
     def __init__(self, urls: Sequence[str]) -> None:
         super().__init__()
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=500)
+        # The server ends what is idle for 5 s.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=500, keepalive_expiry=2)
         self.all = [httpx.AsyncClient(base_url=url, timeout=120, limits=limits) for url in urls]
 
     async def __aenter__(self) -> "Clients":

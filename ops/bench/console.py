@@ -12,7 +12,7 @@ from tests.browser import READY, chromium, serious_faults, tab
 from tests.stack import mock_pool, stack, valkey
 
 _TIMES = 9  # each in a context of its own, without anything cached; the browser itself is warm
-_PAGES = ("/console", "/console/fleet", "/console/batches")
+_PAGES = ("/console", "/console/fleet", "/console/batches", "/console/tenants")
 _MARK = f"performance.getEntriesByName('{READY}')[0]"
 
 

@@ -20,7 +20,7 @@ from tests.vlm import random_vlm
 
 POOL, SEEING, PAINTING = "decode-pool-a", "seeing-pool", "painting-pool"
 LONG = "the boat was late and the sea was grey " * 20
-PAGES = ("/console", "/console/fleet", "/console/batches")
+PAGES = ("/console", "/console/fleet", "/console/batches", "/console/tenants")
 expect.set_options(timeout=60_000)
 
 

@@ -9,6 +9,7 @@ const PAGES = {
   "/console": { title: "Play", load: async () => play },
   "/console/fleet": { title: "Fleet", load: async () => (await import("./fleet.js")).page },
   "/console/batches": { title: "Batches", load: async () => (await import("./batches.js")).page },
+  "/console/tenants": { title: "Tenants", load: async () => (await import("./tenants.js")).page },
 };
 const main = document.getElementById("main");
 const made = new Map();

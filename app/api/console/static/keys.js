@@ -28,7 +28,7 @@ function build() {
   const element = h("dialog", { "aria-labelledby": "keys-title" },
     h("h2", { id: "keys-title" }, "Keys"), why,
     h("label", { for: "api-key" }, "API key, for Play and Batches"), api,
-    h("label", { for: "admin-key" }, "Admin key, for Fleet"), admin,
+    h("label", { for: "admin-key" }, "Admin key, for Fleet and Tenants"), admin,
     h("p", { class: "hint" }, "They stay in this tab, and are forgotten when it is closed."),
     h("div", { class: "actions" },
       h("button", { type: "button", class: "primary", onclick: () => save({ api, admin }) }, "Use these keys"),

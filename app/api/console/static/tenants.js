@@ -1,0 +1,80 @@
+// Tenants: shares against use, budgets, keys, and what was used hour by hour. Read anew every few seconds.
+
+import { ApiError, read } from "./api.js";
+import { legend } from "./bars.js";
+import { h, keyed, problem, say } from "./dom.js";
+import { date } from "./format.js";
+import { newKey } from "./new_key.js";
+import { tenantCard } from "./tenant.js";
+import { usagePlot } from "./usage_plot.js";
+
+const AGAIN_MS = 5000;
+const DAY_S = 86_400;
+const admin = { kind: "admin" };
+
+export function page() {
+  const summary = h("p", { class: "hint" }, "Waiting for the tenants …");
+  const cards = h("ul", { class: "cards wider", "aria-label": "Tenants" });
+  const plot = usagePlot();
+  const maker = newKey(() => look());
+  const element = h("div", { class: "tenants" }, h("h1", {}, "Tenants"), summary,
+    legend([["held", "share of what was used in the last hour"], ["cached", "share that it is to have"], ["lent", "budget that is spent"]]),
+    cards, plot.element, maker.element);
+  let timer = null;
+
+  async function look() {
+    clearTimeout(timer);
+    timer = setTimeout(look, AGAIN_MS);
+    try {
+      const from = Math.floor(Date.now() / 3_600_000) * 3600 - DAY_S + 3600;
+      const [tenants, keys, spending, hours] = await Promise.all([
+        read("/admin/tenants", admin), read("/admin/keys", admin), read("/admin/spending", admin), usage(from),
+      ]);
+      update(tenants.data, keys.data, spending, hours, from);
+      problem("");
+    } catch (error) {
+      problem(error instanceof ApiError ? error.message : "The server does not answer. Trying again.");
+      if (error.status === 401 || error.status === 403) hide();
+    }
+  }
+
+  function update(tenants, keys, spending, hours, from) {
+    const weights = tenants.reduce((sum, tenant) => sum + tenant.weight, 0);
+    const latest = lastHour(hours?.data ?? []);
+    const used = [...latest.values()].reduce((sum, engine_s) => sum + engine_s, 0);
+    say(summary, `${tenants.length} tenants with ${keys.length} keys. `
+      + (hours ? `Usage of the hours since ${date(from)}.` : "No usage is recorded: start xylem usage write."));
+    keyed(cards, tenants.map((tenant) => ({
+      tenant,
+      keys: keys.filter((key) => key.tenant === tenant.name),
+      spent: spending.tenants[tenant.name],
+      spentByKeys: spending.keys,
+      share: tenant.weight / weights,
+      use: used ? (latest.get(tenant.name) ?? 0) / used : 0,
+    })), ({ tenant }) => tenant.name, () => tenantCard(look));
+    plot.update(hours?.data ?? [], from);
+    maker.update(tenants.map((tenant) => tenant.name));
+  }
+
+  function hide() {
+    clearTimeout(timer);
+    timer = null;
+  }
+  return { element, show: look, hide };
+}
+
+/** Sums by tenant and hour; null where no database has them. */
+async function usage(from) {
+  try {
+    return await read(`/admin/usage?group_by=tenant,hour&from=${from}`, admin);
+  } catch (error) {
+    if (error.status === 503) return null;
+    throw error;
+  }
+}
+
+/** Engine seconds by tenant, of the newest hour that has any. */
+function lastHour(rows) {
+  const newest = rows.reduce((latest, row) => (row.hour > latest ? row.hour : latest), "");
+  return new Map(rows.filter((row) => row.hour === newest).map((row) => [row.tenant, row.engine_s]));
+}

@@ -30,7 +30,7 @@ from app.api.openai.responses import conversation_routes, derived_routes
 from app.api.openai.responses import routes as responses
 from app.api.openai.responses.conversation_end import ConversationEnd
 from app.api.openai.transcription import routes as transcriptions
-from app.api.operations import admin, erasures, health, loras, pool_state, prefixes, tenants, usage
+from app.api.operations import admin, erasures, health, loras, pool_state, prefixes, spending, tenants, usage
 from app.api.operations.erasing import Erasing
 from app.api.resumable.chat_index import ChatIndex
 from app.api.resumable.conversations import ConversationStore
@@ -172,7 +172,8 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
     for part in (
         completions, stored_chats, derived_routes, responses, conversation_routes, messages, encodings, images, videos,
         transcriptions, kserve,
-        files, batches, tokens, health, admin, erasures, loras, pool_state, prefixes, tenants, usage, fleet,
+        files, batches, tokens, health, admin, erasures, loras, pool_state, prefixes, tenants, spending,
+        usage, fleet,
     ):  # fmt: skip
         app.include_router(part.router)
     if settings.console:

@@ -27,9 +27,10 @@ export function page() {
     timer = setTimeout(look, AGAIN_MS);
     try {
       const from = Math.floor(Date.now() / 3_600_000) * 3600 - DAY_S + 3600;
-      const [tenants, keys, spending, hours] = await Promise.all([
-        read("/admin/tenants", admin), read("/admin/keys", admin), read("/admin/spending", admin), usage(from),
+      const [tenants, keys, spending] = await Promise.all([
+        read("/admin/tenants", admin), read("/admin/keys", admin), read("/admin/spending", admin),
       ]);
+      const hours = spending.usage_recorded ? await read(`/admin/usage?group_by=tenant,hour&from=${from}`, admin) : null;
       update(tenants.data, keys.data, spending, hours, from);
       problem("");
     } catch (error) {
@@ -43,7 +44,7 @@ export function page() {
     const latest = lastHour(hours?.data ?? []);
     const used = [...latest.values()].reduce((sum, engine_s) => sum + engine_s, 0);
     say(summary, `${tenants.length} tenants with ${keys.length} keys. `
-      + (hours ? `Usage of the hours since ${date(from)}.` : "No usage is recorded: start xylem usage write."));
+      + (hours ? `Usage of the hours since ${date(from)}.` : "Usage is not recorded: XYLEM_USAGE."));
     keyed(cards, tenants.map((tenant) => ({
       tenant,
       keys: keys.filter((key) => key.tenant === tenant.name),
@@ -61,16 +62,6 @@ export function page() {
     timer = null;
   }
   return { element, show: look, hide };
-}
-
-/** Sums by tenant and hour; null where no database has them. */
-async function usage(from) {
-  try {
-    return await read(`/admin/usage?group_by=tenant,hour&from=${from}`, admin);
-  } catch (error) {
-    if (error.status === 503) return null;
-    throw error;
-  }
 }
 
 /** Engine seconds by tenant, of the newest hour that has any. */

@@ -123,6 +123,7 @@ class Generation(GenerationBase):
         """Cancels unfinished prompts, and observes the metrics."""
         if self._watching is not None:
             self._watching.cancel()
+            self._watching = None  # a cancelled task refers to the frame that was cancelled, and so to this call
         self.answer.divert(None)  # a sink refers to this call: both would wait for the garbage collector
         await self._finish(exc)
 

@@ -10,13 +10,18 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from app.api.openai.sse_response import EventStream
+from app.api.resumable.disconnect import until_client_left
 from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import InFlight
 from app.dispatch.models import Model
 from app.dispatch.timeline import Timelines
-from app.ids import ApiId, PoolId, RequestId
+from app.engines.base import GenerateRequest
+from app.engines.mock.choice import Choice
+from app.engines.mock.engine import MockEngine
+from app.errors import XylemError
+from app.ids import ApiId, PoolId, RequestId, RunId
 from app.messages import Delta, Done, Sampling
 from app.openai.chat_writer import ChatWriter
 from app.openai.schemas import ChatRequest
@@ -72,6 +77,12 @@ class Sends:
         pass
 
 
+def plan() -> GenerationPlan:
+    pool = Pool(model="mock", engine="mock")
+    model = Model("m", (PoolId("p"),), (), None, load_tokenizer(pool.model_dir), 100, Meters("m"))
+    return GenerationPlan("chatcmpl-", model, [[1, 2, 3]], [Sampling(9)], timeout_s=9)
+
+
 class Streams(Connection):
     """A connection whose requests are answered by a stream."""
 
@@ -83,10 +94,7 @@ class Streams(Connection):
         await EventStream(self._begin, lambda call: ChatWriter(call, CHAT))(scope, receive, send)
 
     async def _begin(self) -> Generation:
-        pool = Pool(model="mock", engine="mock")
-        model = Model("m", (PoolId("p"),), (), None, load_tokenizer(pool.model_dir), 100, Meters("m"))
-        plan = GenerationPlan("chatcmpl-", model, [[1, 2, 3]], [Sampling(9)], timeout_s=9)
-        call = Generation(plan, dispatcher=cast(Dispatcher, cast(Any, self.dispatcher)))
+        call = Generation(plan(), dispatcher=cast(Dispatcher, cast(Any, self.dispatcher)))
         self.dispatcher.answering = weakref.ref(call)
         return call
 
@@ -129,3 +137,64 @@ async def test_an_answer_whose_client_leaves_is_freed_when_it_ends() -> None:
     del call
     await turns()
     assert (answering(), cycle()) == (None, None)
+
+
+async def test_an_answer_that_watched_for_its_client_is_freed_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As each does that takes longer than a moment."""
+    monkeypatch.setattr("app.dispatch.generation._WATCH_AFTER_S", 0)
+    watching = asyncio.Event()
+
+    async def never_left() -> None:
+        watching.set()
+        await asyncio.Event().wait()
+
+    call = Generation(plan(), dispatcher=cast(Dispatcher, cast(Any, Sends())), client_left=never_left)
+    async with call:
+        await watching.wait()
+    answered = weakref.ref(call)
+    del call
+    await turns()
+    assert answered() is None
+
+
+class Held:
+    """Something that a request has."""
+
+
+async def test_an_error_is_freed_with_what_it_refers_to() -> None:
+    """It knows the frames that it has passed, and these the tasks whose error it is."""
+
+    async def fails(held: Held) -> None:
+        raise XylemError(f"{held} is not freed")
+
+    async def refused(held: Held) -> None:
+        with pytest.raises(XylemError):
+            await until_client_left(fails(held), asyncio.Event().wait)
+
+    held = Held()
+    await refused(held)
+    freed = weakref.ref(held)
+    del held
+    await turns()
+    assert freed() is None
+
+
+def choices() -> int:
+    return sum(type(one) is Choice for one in gc.get_objects())
+
+
+async def test_what_a_mock_engine_computed_is_freed_when_its_client_leaves() -> None:
+    gc.collect()
+    before, asked = choices(), Sampling(max_tokens=50, n=3, ignore_eos=True)
+    engine = MockEngine(Pool(model="m", engine="mock", args={"kv_events": None}))
+    await engine.start()
+    answer = engine.generate(GenerateRequest(RunId("a"), [300] * 20, asked))
+    await anext(answer)
+    assert choices() == before + 3
+    await answer.aclose()
+    for _ in range(200):
+        if choices() <= before + 1:  # the engine's last step has one of them
+            break
+        await asyncio.sleep(0.01)
+    assert choices() <= before + 1
+    await engine.close()

@@ -24,6 +24,7 @@ async def until_client_left(work: Coroutine[Any, Any, T], receive: Receive) -> T
         working.cancel()
         leaving.cancel()
         await asyncio.gather(working, leaving, return_exceptions=True)
+        del working, leaving  # an error refers to this frame, and its task to the error
 
 
 async def client_left(receive: Receive) -> None:

@@ -324,7 +324,9 @@ class MockEngine:
                 stream.put(choice.abort())
 
     def _drop(self, request: RunId) -> None:
-        self._abort(self._streams.pop(request))
+        stream = self._streams.pop(request)
+        self._abort(stream)
+        stream.choices.clear()  # they refer to it: both would wait for the garbage collector
 
     def _broke(self, exc: Exception) -> None:
         self._failure = EngineDead(f"The mock engine broke: {exc!r}")

@@ -132,6 +132,7 @@ def asked_of_batch() -> dict[str, Any]:
     return {"model": "mock", "input": "hello", "max_output_tokens": 2}
 
 
+@pytest.mark.timeout(240)
 def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
     guarded: Guarded, run: tuple[Stack, str]
 ) -> None:

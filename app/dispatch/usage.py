@@ -45,5 +45,5 @@ def record_of(
         call.prompt_tokens if counts else 0, call.cached_tokens if counts else 0, made,
         len(call.pictures) if outcome == OK else 0, engine_s,
         span("placement", 0.0), span("queue", 0.0), span("prefill", 0.0), span("hop", 0.0) + span("resume", 0.0),
-        span("decode", 0.0), ttft_s, ended - came, attempts, batch, x_request_id, model.parent or "",
+        span("decode", 0.0), ttft_s, ended - came, attempts, batch, x_request_id, plan.priced_as or model.parent or "",
     )  # fmt: skip

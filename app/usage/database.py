@@ -22,9 +22,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.errors import RequestError, SettingsError, UsageDown
+from app.tenants.cost import cost, price_of
 from app.tenants.records import Price
 from app.usage.query import SUMS, WIDTHS, UsageQuery, iso
-from app.usage.record import UsageRecord, cost, latest, price_of
+from app.usage.record import UsageRecord, latest
 from app.usage.tables import SCHEMA, TABLES, USAGE, VERSION
 
 COLUMNS = {column.name: column.type.python_type for column in USAGE.columns}
@@ -72,7 +73,7 @@ class UsageDatabase:
         """All or none. Of what is there already, a record of a higher epoch replaces one of a lower."""
         rows = [
             msgspec.structs.asdict(record)
-            | {"minute": int(record.at // 60), "cost": cost(record, price_of(record, prices))}
+            | {"minute": int(record.at // 60), "cost": cost(record.used, price_of(prices, record.used)).money}
             for record in latest(records)
         ]
         if not rows:

@@ -1,12 +1,12 @@
 """What one request used. No prompt, and nothing of an answer."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from msgspec import Struct
 
 from app.ids import KeyId, RequestId, TenantId
 from app.messages import Task, decoder
-from app.tenants.records import Price
+from app.tenants.cost import Used
 
 
 class UsageRecord(Struct, frozen=True, array_like=True, gc=False):
@@ -39,20 +39,12 @@ class UsageRecord(Struct, frozen=True, array_like=True, gc=False):
     attempts: int = 1
     batch: str = ""  # the batch that it is a line of
     x_request_id: str = ""  # the client's own; of a pipeline's stages without one, the answer's id
-    parent: str = ""  # the model that `model` is an adapter for
+    parent: str = ""  # the model whose price it has without one of its own: an adapter's, or a pipeline's last one
 
-
-def price_of(record: UsageRecord, prices: Mapping[str, Price]) -> Price:
-    """Of its model, or of the one that this is an adapter for. Without any it is free."""
-    return prices.get(record.model) or prices.get(record.parent) or Price()
-
-
-def cost(record: UsageRecord, price: Price) -> float:
-    """In money."""
-    cached_price = price.input if price.cached_input is None else price.cached_input
-    computed = record.prompt_tokens - record.cached_tokens
-    tokens = computed * price.input + record.cached_tokens * cached_price + record.completion_tokens * price.output
-    return tokens / 1e6 + record.images * price.image
+    @property
+    def used(self) -> Used:
+        counts = self.prompt_tokens, self.cached_tokens, self.completion_tokens, self.images
+        return Used(self.model, *counts, parent=self.parent)
 
 
 def latest(records: Iterable[UsageRecord]) -> list[UsageRecord]:

@@ -150,6 +150,7 @@ def test_an_operator_changes_tenants_and_prices_and_reads_who_did(guarded: Guard
     xylem(guarded, "keys", "revoke", "made")
 
 
+@pytest.mark.timeout(240)
 def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
     guarded: Guarded, run: tuple[Stack, str]
 ) -> None:

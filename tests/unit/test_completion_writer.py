@@ -40,7 +40,7 @@ DELTA = Delta(RequestId("r"), 0, " word", [7])
 def call(name: str = 'org/"model" é') -> Generation:
     """A real one, never entered: it sends nothing."""
     model = Model(name, (PoolId("p"),), (), None, load_tokenizer(MODEL_DIR), 100, Meters(name))
-    dispatcher = MagicMock(Dispatcher, api=ApiId("0a1b2c3d"))
+    dispatcher = MagicMock(Dispatcher, api=ApiId("0a1b2c3d"), hook=None, usage=None)
     plan = GenerationPlan("chatcmpl-", model, [[1, 2, 3]], [Sampling(9)], timeout_s=1)
     made = Generation(plan, dispatcher=dispatcher)
     made.completion_tokens, made.cached_tokens = 4, 2

@@ -64,7 +64,7 @@ class Sends:
     """A dispatcher that takes a prompt, and leaves the answer to the test."""
 
     api, token_redis, timelines = ApiId("0a1b2c3d"), 0, Timelines()
-    recorder = traffic = None
+    recorder = traffic = usage = hook = None
     answering: "weakref.ref[Generation]"
 
     async def send(self, inflight: InFlight) -> None:

@@ -33,7 +33,7 @@ class Asked(PartRunner):
     """Whose lines only wait."""
 
     def __init__(self) -> None:
-        runtime = MagicMock(Runtime, dispatcher=MagicMock(Dispatcher, api=ApiId("a")))
+        runtime = MagicMock(Runtime, dispatcher=MagicMock(Dispatcher, api=ApiId("a"), hook=None, usage=None))
         ticket = PartClaim(ID, 0, 1)
         super().__init__(runtime, MagicMock(BatchStore), MagicMock(Storage), ticket, BATCH, MagicMock(LineLimits))
         self.asked: list[tuple[int, bool]] = []

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from app.errors import RequestError
 from app.ids import KeyId, RequestId, TenantId
 from app.telemetry import TENANT_REQUESTS, TENANT_TOKENS
-from app.tenants.records import Price
 from app.usage.export import write_csv
 from app.usage.meters import OTHER, TenantMeters
 from app.usage.organization import buckets, page_of, query_of
 from app.usage.query import grouped_by, iso, moment, period
-from app.usage.record import UsageRecord, cost, latest, price_of
+from app.usage.record import UsageRecord, latest
 
 times = st.integers(0, 2**33)
 
@@ -35,20 +34,6 @@ def test_of_each_id_the_first_record_of_the_highest_epoch_counts(written: list[t
     assert len(found) == len({r.id for r in found})
     for one in found:
         assert one == next(r for r in records if r.id == one.id and r.epoch == max(e for i, e in written if i == r.id))
-
-
-def test_a_cost_has_its_prices() -> None:
-    used = record(prompt_tokens=1_000_000, cached_tokens=250_000, completion_tokens=500_000, images=2)
-    assert cost(used, Price(4.0, 1.0, 8.0, 0.5)) == 3.0 + 0.25 + 4.0 + 1.0
-    assert cost(used, Price(4.0)) == 4.0  # what is cached costs as much, if nothing else is said
-    assert cost(used, Price(4.0, 0.0)) == 3.0
-
-
-def test_an_adapter_without_a_price_has_its_models() -> None:
-    prices = {"m": Price(1.0), "tuned": Price(2.0)}
-    assert price_of(record(model="tuned", parent="m"), prices) == Price(2.0)
-    assert price_of(record(model="other", parent="m"), prices) == Price(1.0)
-    assert price_of(record(model="unknown"), prices) == Price()
 
 
 @given(times, times, st.sampled_from(["1m", "1h", "1d"]), st.integers(1, 31))

@@ -20,7 +20,6 @@ XylemError
 ├── RequestNotFound 404  no request of that id is known here
 │   └── ConversationGone …no conversation of that id is kept
 ├── FileGone       404  no file of that id or name
-├── OwnerNotFound  404  no API key, or no tenant, of that name
 ├── PrefixNotFound 404  no prefix of that id is pinned
 ├── BatchNotFound  404  no batch of that id
 ├── BatchOver      409   the batch has ended and can't be cancelled
@@ -150,12 +149,6 @@ class FileGone(XylemError):
     """There is no such file."""
 
     status, type, code = 404, "invalid_request_error", "file_not_found"
-
-
-class OwnerNotFound(XylemError):
-    """There is no API key or tenant of that name."""
-
-    status, type, code = 404, "invalid_request_error", "owner_not_found"
 
 
 class PrefixNotFound(XylemError):

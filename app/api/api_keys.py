@@ -71,6 +71,7 @@ class ApiKeys(Directory):
         self._admin_key = admin_key.get_secret_value().encode() if admin_key is not None else None
         self._by_token: dict[bytes, Client] = {}  # by the token's digest
         self._tokens_of: Registry = self.registry  # that these clients are of
+        self._noted: set[KeyId] = set()  # owners by tokens that are in `keys:owners`
 
     @property
     def issues_admins(self) -> bool:
@@ -116,8 +117,17 @@ class ApiKeys(Directory):
             if login.known(digest) is None and digest[:PREFIX] not in self._known and not self._is_admin(given):
                 await login.verify(digest, given)
             self._take(scope, given, digest)
+            await self._note_owner(self.client(scope))
         else:
             self.check(scope)
+
+    async def _note_owner(self, client: Client) -> None:
+        """What somebody makes with tokens is erased with the tenant, which has no list of them. Raises: StoreDown."""
+        if client.key and client.key not in self._noted and not self.knows(client.key):
+            if len(self._noted) >= _MOST_TOKENS:
+                self._noted.clear()
+            await self._wire.execute([("HSET", self._keys.key_owners(), client.key, client.tenant.name)])
+            self._noted.add(client.key)
 
     async def admin(self, scope: Scope) -> str | None:
         """Which admin sent a request; None: no admin did. Raises: Unauthorized, IssuerDown, for a token."""

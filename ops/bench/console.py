@@ -39,7 +39,8 @@ def axe_serious(browser: Browser, url: str) -> int:
     return faults
 
 
-def main() -> None:
+def measured() -> dict[str, float]:
+    """Of a fleet of its own."""
     with (
         tempfile.TemporaryDirectory(prefix="xylem-console-") as name,
         valkey(Path(name)) as redis,
@@ -52,7 +53,11 @@ def main() -> None:
         browser = chromium(playwright)
         figures = {"console_ready_ms": round(ready_ms(browser, s.url), 1), "axe_serious": axe_serious(browser, s.url)}
         browser.close()
-    print(json.dumps(figures))
+    return figures
+
+
+def main() -> None:
+    print(json.dumps(measured()))
 
 
 if __name__ == "__main__":

@@ -106,9 +106,9 @@ def test_erasing_again_finds_nothing_and_an_unknown_name_is_refused(served: Stac
     Holder(served, "twice", "both")
     assert erase(served, "keys", "twice")["removed"] == {"keys": 1}
     assert erase(served, "keys", "twice")["status"] == "done"
-    for path in ("keys/nobody", "tenants/nobody"):
-        refused = httpx.post(f"{served.url}/admin/{path}/erase", headers=ADMIN)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "owner_not_found")
+    for path in ("key", "tenant"):
+        refused = httpx.post(f"{served.url}/admin/{path}s/nobody/erase", headers=ADMIN)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, f"{path}_not_found")
     assert httpx.post(f"{served.url}/admin/keys/twice/erase").status_code == 403
 
 

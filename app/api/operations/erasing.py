@@ -14,11 +14,13 @@ from app.api.state import ApiState
 from app.batch import paths
 from app.batch.records import LIVE
 from app.errors import ConversationGone, StoreDown, XylemError
-from app.ids import ConversationId, KeyId, RequestId
+from app.ids import ConversationId, KeyId, RequestId, TenantId
 from app.store import clock
 from app.telemetry import logger
+from app.tenants.accounts import of_tenant
 from app.tenants.erasure_store import ErasureStore
 from app.tenants.erasures import Erasure, after_pass, is_due, is_over
+from app.tenants.records import Tenant
 
 log = logger(__name__)
 
@@ -99,10 +101,14 @@ async def _files(state: ApiState, erasure: Erasure) -> Pass:
 
 async def _accounts(state: ApiState, erasure: Erasure) -> Pass:
     """What is counted or listed by owner."""
-    keys = state.keys
+    keys, accounts = state.keys, [str(owner) for owner in erasure.owners]
+    if erasure.kind == "tenant":
+        accounts.append(of_tenant(Tenant(TenantId(erasure.name))).name)
+    for account in accounts:
+        names = keys.spent(account), keys.spent(f"{account}:batch"), keys.budget(account), keys.running(account)
+        await state.wire.execute([("UNLINK", name) for name in names])
     for owner in erasure.owners:
-        for name in (keys.spent(owner), keys.spent(f"{owner}:batch"), keys.chats_of(owner), keys.videos_of(owner)):
-            await state.wire.execute([("UNLINK", name)])
+        await state.wire.execute([("UNLINK", name) for name in (keys.chats_of(owner), keys.videos_of(owner))])
     return Pass(0)
 
 

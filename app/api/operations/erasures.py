@@ -10,7 +10,7 @@ from app.api.http.request_body import collect
 from app.api.operations.admin import Admin
 from app.api.operations.audited_route import AuditedRoute
 from app.api.state import ApiState
-from app.errors import OwnerNotFound
+from app.errors import KeyNotFound, TenantNotFound, XylemError
 from app.ids import TenantId
 from app.openai.body import Body
 from app.openai.validation import parse
@@ -107,8 +107,9 @@ def _shown(state: ApiState, erasure: Erasure, removed: dict[str, int]) -> dict[s
     }
 
 
-def _unknown(kind: Kind, name: str) -> OwnerNotFound:
-    return OwnerNotFound(f"There is no {kind} '{name[:100]}'.", param=kind)
+def _unknown(kind: Kind, name: str) -> XylemError:
+    missing = KeyNotFound if kind == "key" else TenantNotFound
+    return missing(f"There is no {kind} '{name[:100]}'.", param=kind)
 
 
 def _store(state: ApiState) -> ErasureStore:

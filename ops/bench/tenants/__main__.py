@@ -1,9 +1,26 @@
 """`make bench NAME=tenants`."""
 
-from ops.bench.parts import bench
-from ops.bench.tenants import report, shares
+from pathlib import Path
+from typing import Any
 
-PARTS = {"shares": shares.measured, "prompts": shares.prompts_measured}
+from ops.bench import console
+from ops.bench.parts import Say, bench
+from ops.bench.tenants import cpu, report, shares, usage
+
+
+def _console(_directory: Path, _quick: bool, say: Say) -> dict[str, Any]:
+    say("the console in Chromium")
+    return dict(console.measured())
+
+
+PARTS = {
+    "shares": shares.measured,
+    "prompts": shares.prompts_measured,
+    "cpu": cpu.measured,
+    "usage": usage.measured,
+    "console": _console,
+}
 
 if __name__ == "__main__":
-    bench("tenants", "Measure tenants: their shares of full engines, and a quiet one beside two floods.", report, PARTS)
+    about = "Measure tenants: shares of full engines, a quiet one beside two floods, CPU, usage, and the console."
+    bench("tenants", about, report, PARTS)

@@ -13,6 +13,10 @@ TARGETS: dict[str, tuple[float, bool] | None] = {  # the target, and whether it 
     "share_error_max": (0.05, False),
     "quiet_ttft_p99_ratio": (1.3, False),
     "long_prompt_share": (0.525, False),
+    "cpu_per_request_ratio": (1.1, False),
+    "usage_error": (0, False),
+    "console_ready_ms": (1000, False),
+    "axe_serious": (0, False),
 }
 
 
@@ -32,6 +36,11 @@ def tables(results: Results) -> Iterator[Table]:
         made = table("TTFT of the quiet tenant, ms", "fleet", "p50", "p90", "p99", "requests", left=("fleet",))
         for fleet, found in results["ttft_ms"].items():
             made.add_row(fleet, *(f"{_part(found, p):.1f}" for p in (0.5, 0.9, 0.99)), str(len(found)))
+        yield made
+    if "cpu_ms" in results:
+        made = table("CPU of the API for a request of one token", "tenants", "CPU-ms", left=("tenants",))
+        for state, found in results["cpu_ms"].items():
+            made.add_row(state, f"{found:.3f}")
         yield made
 
 

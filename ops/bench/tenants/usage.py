@@ -1,0 +1,27 @@
+"""What usage says after faults, against the answers that clients got."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from ops.bench.parts import Say
+from ops.bench.processes import Unavailable
+
+_FAULTS, _QUICK_FAULTS = 60, 6
+_LONGEST_S = 3600
+
+
+def measured(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+    """By `make chaos`. Raises: Unavailable."""
+    faults = _QUICK_FAULTS if quick else _FAULTS
+    say(f"{faults} faults under load")
+    command = [sys.executable, "-m", "tests.chaos", "--faults", str(faults)]
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "chaos.log").open("wb") as log:
+        run = subprocess.run(command, stdout=subprocess.PIPE, stderr=log, timeout=_LONGEST_S, check=False)
+    lines = run.stdout.decode().splitlines()
+    if not lines:
+        raise Unavailable(f"make chaos ended with {run.returncode}; its log: {directory / 'chaos.log'}")
+    return {"usage_error": json.loads(lines[-1])["usage_error"]}

@@ -237,8 +237,9 @@ class TenantService:
 
     def _change(self, flow: Flow, floor: float, delta: float, weight: float, now: float) -> None:
         weight = _bounded(weight)
-        self.changes[flow] = self.changes.get(flow, Change()).then(floor, delta / weight, weight)
-        self.accounts[flow] = Change().then(floor, delta / weight, weight).applied(self.accounts.get(flow), now)
+        change, known = Change(floor, delta / weight, weight), self.changes.get(flow)
+        self.changes[flow] = change if known is None else known.then(floor, change.delta, weight)
+        self.accounts[flow] = change.applied(self.accounts.get(flow), now)
 
     def _advance(self, c: int, start: float) -> None:
         tags = [self.finish(flow) for flow in self._waiting if flow.priority_class == c]

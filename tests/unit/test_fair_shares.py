@@ -260,6 +260,16 @@ def test_the_furthest_over_its_share_steps_aside_until_who_waits_has_half_of_its
         assert nobody.steps_aside() is None
 
 
+def test_who_finds_room_at_once_begins_at_the_virtual_time() -> None:
+    """Where nobody waits it is where the last one began; the other's tag is ahead of that by its own request."""
+    service = shared()
+    for _ in range(5):
+        service.charge(Flow(1, A), 1.0, 1.0, 100.0)
+    assert service.start(Flow(1, B)) == 4.0
+    assert service.start(Flow(1, A)) == 5.0
+    assert service.start(Flow(0, B)) == 0.0
+
+
 def test_who_came_lately_counts_for_a_minute() -> None:
     service = shared()
     service.charge(Flow(1, A), 1.0, 1.0, 100.0)

@@ -23,7 +23,7 @@ _REMEMBERED_S = 30.0  # of its own engine time that a tenant is held back at mos
 _STEP_S = 0.02  # of an engine that has not told its steps
 _FADES = 0.1  # of the mean length of a tenant's answers, at each new one
 _LEAST_WEIGHT = 1e-3
-_SPARE = 2.0  # free seats for the square root of what they have: more requests at once are a case in fifty
+_SPARE = 3.0  # free seats, times the square root of what others have: three standard deviations
 _AT_ONCE = 4
 _SEATS = Room(queue=False)
 
@@ -192,11 +192,10 @@ class TenantService:
         of_weight = seats / max(_LEAST_WEIGHT, sum(weights.values()))
         if self.running(tenant) + 1 <= max(1.0, of_weight * weight) and not self._is_ahead(flow):
             return _SEATS
-        waiting = {flow.tenant for flow in self._waiting}
         others = sum(
             running
             for t, w in weights.items()
-            if t != tenant and t not in waiting and (running := self.running(t)) <= of_weight * w
+            if t != tenant and t not in self._wanting and (running := self.running(t)) <= of_weight * w
         )
         return Room(queue=False, kept=ceil(_SPARE * sqrt(others + 1) / max(1, places)))
 
@@ -237,8 +236,9 @@ class TenantService:
 
     def _change(self, flow: Flow, floor: float, delta: float, weight: float, now: float) -> None:
         weight = _bounded(weight)
-        self.changes[flow] = self.changes.get(flow, Change()).then(floor, delta / weight, weight)
-        self.accounts[flow] = Change().then(floor, delta / weight, weight).applied(self.accounts.get(flow), now)
+        change, known = Change(floor, delta / weight, weight), self.changes.get(flow)
+        self.changes[flow] = change if known is None else known.then(floor, change.delta, weight)
+        self.accounts[flow] = change.applied(self.accounts.get(flow), now)
 
     def _advance(self, c: int, start: float) -> None:
         tags = [self.finish(flow) for flow in self._waiting if flow.priority_class == c]

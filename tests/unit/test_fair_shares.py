@@ -216,17 +216,19 @@ def test_a_tenant_alone_may_have_all_and_several_share_the_seats() -> None:
     assert shared(Presence(A, 1.0, 500)).room(Flow(1, A), 1.0, 32, 2) == ALL
     both = shared(Presence(A, 1.0, 7), Presence(B, 3.0, 2), others=[Presence(B, 3.0, 20)])
     assert both.room(Flow(1, A), 1.0, 32, 2) == both.room(Flow(1, B), 3.0, 32, 2) == Room(queue=False)
-    assert shared(Presence(A, 1.0, 8), Presence(B, 3.0, 3)).room(Flow(1, A), 1.0, 32, 2) == Room(queue=False, kept=2)
+    assert shared(Presence(A, 1.0, 8), Presence(B, 3.0, 3)).room(Flow(1, A), 1.0, 32, 2) == Room(queue=False, kept=3)
     more = shared(Presence(A, 1.0, 3), Presence(B, 3.0, 2), others=[Presence(B, 3.0, 22)])
     assert more.room(Flow(1, B), 3.0, 32, 2) == Room(queue=False, kept=2)
     assert more.room(Flow(1, B), 3.0, 32, 8) == Room(queue=False, kept=1)
     assert more.room(Flow(1, C), 1.0, 32, 2) == Room(queue=False)
 
 
-def test_nothing_more_is_kept_for_tenants_whose_requests_wait() -> None:
-    """They have their turns."""
-    service = shared(Presence(A, 1.0, 30), Presence(B, 1.0, 15, [1]))
-    assert service.room(Flow(1, A), 1.0, 32, 2) == Room(queue=False, kept=1)
+def test_nothing_more_is_kept_for_tenants_whose_requests_wait_for_long() -> None:
+    """They have their turns. Who found no seat for a moment needs more of them, not fewer."""
+    service = shared(Presence(A, 1.0, 30), Presence(B, 1.0, 15, [1], 9))
+    assert service.room(Flow(1, A), 1.0, 32, 2) == Room(queue=False, kept=2)
+    service = shared(Presence(A, 1.0, 30), Presence(B, 1.0, 8, [1]))
+    assert service.room(Flow(1, A), 1.0, 32, 2) == Room(queue=False, kept=5)
 
 
 def test_a_flood_that_has_its_share_of_the_time_gets_no_kept_seat_however_few_seats_it_has() -> None:
@@ -258,6 +260,16 @@ def test_the_furthest_over_its_share_steps_aside_until_who_waits_has_half_of_its
     ):
         nobody.room(Flow(1, A), 1.0, 32, 2)
         assert nobody.steps_aside() is None
+
+
+def test_who_finds_room_at_once_begins_at_the_virtual_time() -> None:
+    """Where nobody waits it is where the last one began; the other's tag is ahead of that by its own request."""
+    service = shared()
+    for _ in range(5):
+        service.charge(Flow(1, A), 1.0, 1.0, 100.0)
+    assert service.start(Flow(1, B)) == 4.0
+    assert service.start(Flow(1, A)) == 5.0
+    assert service.start(Flow(0, B)) == 0.0
 
 
 def test_who_came_lately_counts_for_a_minute() -> None:

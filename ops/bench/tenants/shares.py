@@ -18,7 +18,7 @@ from ops.bench.tenants.fleet import STEP_MS, STEP_S, engine_s, fleet
 
 WEIGHTS = {"one": 1.0, "three": 3.0}
 _CLIENTS = {"one": 40, "three": 80}  # each asks again when it is answered: more than all seats, for each tenant's share
-_QUIET_PER_S = 4.0
+_QUIET_PER_S, _QUIET_ANSWER = 4.0, 3  # with these it has about one and a half seats, of the six that are its share
 _SETTLED = 160  # answers of a flood, before its figures count: some times as many as there are seats
 
 
@@ -75,7 +75,7 @@ async def quiet(urls: Sequence[str], count: int, rng: random.Random) -> list[flo
     found: list[float] = []
 
     async def ask(http: httpx.AsyncClient) -> None:
-        body = {"model": "mock", "prompt": f"{rng.randrange(10**9)} hello", "max_tokens": 8, "stream": True}
+        body = {"model": "mock", "prompt": f"{rng.randrange(10**9)} hello", "max_tokens": _QUIET_ANSWER, "stream": True}
         began = time.perf_counter()
         async with http.stream("POST", "/v1/completions", json=body, headers=_key("quiet")) as answer:
             answer.raise_for_status()

@@ -131,7 +131,10 @@ class PlacementRound:
             refused = unmet_need(job, found, inflight.params) or refused
         if inflight.adapter is not None and isinstance(refused, NoWorker):
             refused = self._without_adapter(inflight, inflight.adapter, ask, rng, turn) or refused
-        raise refused
+        try:
+            raise refused
+        finally:
+            del refused  # it refers to this frame, and so to all that was read for the round
 
     def _shortly(
         self, inflight: InFlight, ask: Ask, group: tuple[PoolId, ...], rules: Routing, rng: Random
@@ -201,7 +204,10 @@ class PlacementRound:
                 return {"prefill": place(ask, prefills, prefill_rules, rng, turn, part="prefill"), "decode": here}
             except (NoWorker, Saturated) as exc:
                 refused = exc
-        raise refused
+        try:
+            raise refused
+        finally:
+            del refused  # as in `decide`
 
     def _without_adapter(
         self, inflight: InFlight, adapter: Adapter, ask: Ask, rng: Random, turn: int

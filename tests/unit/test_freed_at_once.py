@@ -4,6 +4,7 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Iterator
+from random import Random
 from typing import Any, cast
 
 import pytest
@@ -12,22 +13,26 @@ from starlette.types import Receive, Scope, Send
 from app.api.openai.sse_response import EventStream
 from app.api.resumable.disconnect import until_client_left
 from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.event_queue import EventQueue
 from app.dispatch.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.inflight import InFlight
+from app.dispatch.inflight import InFlight, RoutingHints
 from app.dispatch.models import Model
+from app.dispatch.placement_round import PlacementRound
 from app.dispatch.timeline import Timelines
 from app.engines.base import GenerateRequest
 from app.engines.mock.choice import Choice
 from app.engines.mock.engine import MockEngine
-from app.errors import XylemError
-from app.ids import ApiId, PoolId, RequestId, RunId
-from app.messages import Delta, Done, Sampling
+from app.errors import NoWorker, XylemError
+from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
+from app.messages import Delta, Done, Job, Lease, Sampling, Worker
 from app.openai.chat_writer import ChatWriter
 from app.openai.schemas import ChatRequest
 from app.pools import Pool
+from app.routing.candidates import Candidate, Limits
 from app.telemetry import Meters
 from app.tokenizer import load_tokenizer
+from tests.leases import pool_view
 from tests.unit.test_whole_responses import Connection, post
 
 CHAT = ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "?"}], "stream": True})
@@ -177,6 +182,24 @@ async def test_an_error_is_freed_with_what_it_refers_to() -> None:
     del held
     await turns()
     assert freed() is None
+
+
+@pytest.mark.parametrize("prefill_groups", [(), ((PoolId("p"),),)])
+async def test_a_round_is_freed_though_it_refused(prefill_groups: tuple[tuple[PoolId, ...], ...]) -> None:
+    """A full fleet refuses in each round, of which each has read what all workers told."""
+    pool = PoolId("p")
+    job = Job(RequestId("r"), 0, ApiId("a"), [1, 2], Sampling(max_tokens=8), 2e9)
+    inflight = InFlight(job, ((pool,),), EventQueue(), RoutingHints(), prefill_groups)
+
+    def refused() -> "weakref.ref[PlacementRound]":
+        round_ = PlacementRound([inflight], {pool: Pool(model="m", engine="mock")})
+        worker = Worker(WorkerId("w"), pool, "both", "host", 1, 16, 1000, 8, 4096, computes=not prefill_groups)
+        round_.views = {pool: pool_view([Candidate(Lease(worker, draining=True), Limits(max_queued=4))])}
+        with pytest.raises(NoWorker):
+            round_.decide(inflight, Random(1), 0)
+        return weakref.ref(round_)
+
+    assert refused()() is None
 
 
 def choices() -> int:

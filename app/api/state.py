@@ -1,6 +1,7 @@
 """The state that the handlers of one API process share."""
 
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 from typing import cast
 
 from fastapi import Request
@@ -46,4 +47,8 @@ def state_of(request: Request) -> ApiState:
 def for_client(state: ApiState, scope: Scope) -> ApiState:
     """With the limits of the client that sent a request; most have none that concern a single request."""
     within = state.api_keys.client(scope).within
-    return state if within is state.within else replace(state, within=within)
+    if within is state.within:
+        return state
+    made = copy(state)
+    object.__setattr__(made, "within", within)  # `replace` would take 40 µs, for all the fields
+    return made

@@ -310,8 +310,15 @@ class Generation(GenerationBase):
         """All prompts are done: what they used is recorded before the client is told the end, and can count on it."""
         if self._usage is None:
             self._usage = self._recorded(OK, clock.now())
-            if self._dispatcher.usage is not None:
+            if self._dispatcher.usage is None:
+                return
+            # Side by side they are sent together: a send to Redis takes more than either.
+            settling = None if self._charge is None else asyncio.create_task(self._charge.settle(self._used()))
+            try:
                 await self._dispatcher.usage.store(self._usage)
+            finally:
+                if settling is not None:
+                    await settling
 
     def _recorded(self, outcome: str, ended: float) -> UsageRecord:
         attempt = self._begun.attempt if self._begun else 0

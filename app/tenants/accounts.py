@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -13,6 +14,7 @@ Kind = Literal["requests", "tokens", "parallel", "budget"]
 
 _SHARED = 0.5  # of limits that lines of batches share with online requests, left to these
 _KEY = "This API key"
+_HOUR_S = 3600
 _SEAT_S = 1.0  # when to try again, if as many requests run as may: nobody knows when one ends
 
 
@@ -92,7 +94,13 @@ def _line(limits: Limits, shared: Account) -> Account:
 
 def period(per: Period, now: float) -> tuple[float, float]:
     """When the day, week or month began that `now` is in, and when it ends; seconds since the epoch, UTC."""
-    day = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    return _period(per, int(now // _HOUR_S))
+
+
+@lru_cache(64)
+def _period(per: Period, hour: int) -> tuple[float, float]:
+    """`hour`: since the epoch."""
+    day = datetime.fromtimestamp(hour * _HOUR_S, UTC).replace(hour=0)
     if per == "day":
         begin, end = day, day + timedelta(days=1)
     elif per == "week":

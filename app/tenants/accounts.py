@@ -14,7 +14,7 @@ Kind = Literal["requests", "tokens", "parallel", "budget"]
 
 _SHARED = 0.5  # of limits that lines of batches share with online requests, left to these
 _KEY = "This API key"
-_HOUR_S = 3600
+DAY_S = 86_400
 _SEAT_S = 1.0  # when to try again, if as many requests run as may: nobody knows when one ends
 
 
@@ -94,13 +94,12 @@ def _line(limits: Limits, shared: Account) -> Account:
 
 def period(per: Period, now: float) -> tuple[float, float]:
     """When the day, week or month began that `now` is in, and when it ends; seconds since the epoch, UTC."""
-    return _period(per, int(now // _HOUR_S))
+    return _of_day(per, int(now // DAY_S))
 
 
-@lru_cache(64)
-def _period(per: Period, hour: int) -> tuple[float, float]:
-    """`hour`: since the epoch."""
-    day = datetime.fromtimestamp(hour * _HOUR_S, UTC).replace(hour=0)
+@lru_cache(8)
+def _of_day(per: Period, number: int) -> tuple[float, float]:
+    day = datetime.fromtimestamp(number * DAY_S, UTC)
     if per == "day":
         begin, end = day, day + timedelta(days=1)
     elif per == "week":
@@ -159,10 +158,12 @@ def iso(at: float) -> str:
 
 def headers(accounts: Sequence[Account], left: Sequence[Left]) -> dict[str, str]:
     """OpenAI's x-ratelimit headers; of key and tenant, those of the one that has less."""
+    pairs = list(zip(accounts, left, strict=True))
+    of_requests = [(has.requests, account.requests) for account, has in pairs if account.requests]
+    of_tokens = [(has.tokens, account.tokens) for account, has in pairs if account.tokens]
     found: dict[str, str] = {}
-    for kind in ("requests", "tokens"):
-        limits = [(getattr(has, kind), getattr(account, kind)) for account, has in zip(accounts, left, strict=True)]
-        if limits := [(has, limit) for has, limit in limits if limit]:
+    for kind, limits in (("requests", of_requests), ("tokens", of_tokens)):
+        if limits:
             has, limit = min(limits)
             found[f"x-ratelimit-limit-{kind}"] = str(limit)
             found[f"x-ratelimit-remaining-{kind}"] = str(max(0, math.floor(has)))

@@ -1,6 +1,6 @@
 """What one request is charged, from its admission to its end."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ class Charge:
 
     returns = False  # whether the limit of requests gets one back that did not take place
 
-    def __init__(self, ledger: Ledger, accounts: Sequence[Account], *, outlives: bool = False) -> None:
+    def __init__(self, ledger: Ledger, accounts: tuple[Account, ...], *, outlives: bool = False) -> None:
         """`outlives`: another process may continue the request when this one ends."""
         self._ledger, self._accounts, self._outlives = ledger, accounts, outlives
         self._left: list[Left] = []  # of the accounts, as of the last call
@@ -50,7 +50,7 @@ class Charge:
         """Takes the place of a process that has admitted it, and died. Raises: StoreDown."""
         self._request, self._admitted = request, True
         command = self._command(ADMIT, request, NOTHING, "", "")
-        self._take((await self._ledger.wire.execute([command]))[0])
+        self._take(await self._ledger.ask(command))
 
     async def settle(self, used: Used | None, *, cut: bool = False) -> None:
         """Charges all that the request has cost. None: it did not take place. `cut`: not by the end of its answer."""
@@ -79,7 +79,7 @@ class Charge:
         leases = ledger.keys.api(ApiId("")) if ledger.wire.is_steady() else ""
         command = self._command(ADMIT, request, self._cost(used), round(ends * 1000), leases)
         try:
-            (reply,) = await ledger.wire.execute([command])
+            reply = await ledger.ask(command)
         except BaseException:  # Redis may have admitted it all the same
             self._request = None
             ledger.settle_later(request, self._command(SETTLE, request, NOTHING, 1, 1))

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from app.errors import StoreDown
@@ -10,7 +11,7 @@ from app.ids import ApiId, RequestId
 from app.keys import Keys
 from app.store import Command, Wire, clock
 from app.telemetry import logger
-from app.tenants.accounts import Account, Left, period
+from app.tenants.accounts import DAY_S, Account, Left, period
 from app.tenants.directory import Directory
 
 log = logger(__name__)
@@ -26,6 +27,8 @@ class Ledger:
     def __init__(self, wire: Wire, keys: Keys, api: ApiId, directory: Directory) -> None:
         self.wire, self.keys, self.api, self.directory = wire, keys, api, directory
         self.unsettled: dict[RequestId, Command] = {}  # Redis hasn't confirmed them
+        self._asked: list[tuple[Command, asyncio.Future[Any]]] = []  # in this turn of the loop
+        self._round: asyncio.Task[None] | None = None  # of what was asked last
 
     async def run(self) -> None:
         """Settles what could not be settled, until cancelled."""
@@ -49,12 +52,40 @@ class Ledger:
         """The script's reply; None if Redis is away: then it is settled later."""
         self.settle_later(request, command)  # first: this may be cancelled
         try:
-            (reply,) = await self.wire.execute([command])
+            reply = await self.ask(command)
         except StoreDown as exc:
             log.warning("request_settled_later", request=request, error=exc.message)
             return None
         self._settled(request, command)
         return reply
+
+    async def ask(self, command: Command) -> Any:
+        """Its reply. What is asked in one turn of the event loop goes to Redis together. Raises: StoreDown."""
+        loop = asyncio.get_running_loop()
+        if not self._asked:
+            self._round = loop.create_task(self._send())
+        reply = loop.create_future()
+        self._asked.append((command, reply))
+        return await reply
+
+    async def _send(self) -> None:
+        asked, self._asked = self._asked, []
+        replies: list[Any]
+        try:
+            replies = await self.wire.execute_each([command for command, _ in asked])
+        except StoreDown as exc:
+            replies = [exc] * len(asked)
+        except BaseException:
+            for _, future in asked:
+                future.cancel()
+            raise
+        for (_, future), reply in zip(asked, replies, strict=True):
+            if future.done():  # nobody waits any more
+                continue
+            if isinstance(reply, StoreDown):
+                future.set_exception(StoreDown(reply.message))
+            else:
+                future.set_result(reply)
 
     def settle_later(self, request: RequestId, command: Command) -> None:
         self.unsettled[request] = command
@@ -66,14 +97,21 @@ class Ledger:
         if self.unsettled.get(request) is command:
             del self.unsettled[request]
 
-    def command(self, script: str, request: RequestId, accounts: Sequence[Account], *args: object) -> Command:
+    def command(self, script: str, request: RequestId, accounts: tuple[Account, ...], *args: object) -> Command:
         """`args`: the script's first five. Those of accounts are behind them."""
-        keys, now = [self.keys.charged(request)], clock.now()
-        limits: list[object] = []
-        for one in accounts:
-            keys += self.keys.spent(one.rates), self.keys.budget(one.name), self.keys.running(one.name)
-            limits += one.requests, one.tokens, one.spared, one.parallel, *_budget(one, now)
-        return ("EVAL", script, len(keys), *keys, *args, *limits)
+        names, limits = _terms(self.keys, accounts, int(clock.now() // DAY_S))
+        return ("EVAL", script, 1 + len(names), self.keys.charged(request), *names, *args, limits)
+
+
+@lru_cache(4096)
+def _terms(keys: Keys, accounts: tuple[Account, ...], day: int) -> tuple[tuple[str, ...], str]:
+    """The accounts' keys, and their limits as the scripts take them, on a day since the epoch."""
+    names: list[str] = []
+    limits: list[object] = []
+    for one in accounts:
+        names += keys.spent(one.rates), keys.budget(one.name), keys.running(one.name)
+        limits += one.requests, one.tokens, one.spared, one.parallel, *_budget(one, day * DAY_S)
+    return tuple(names), " ".join(map(str, limits))
 
 
 async def spent(wire: Wire, keys: Keys, accounts: Sequence[Account]) -> list[Left]:
@@ -103,9 +141,9 @@ def _read(account: Account, replies: Sequence[Any], now: float) -> Left:
     return Left(requests, tokens, running if account.parallel else 0, float(has_spent) if is_current else 0.0)
 
 
-def _budget(account: Account, now: float) -> tuple[float | str, str, int, int]:
+def _budget(account: Account, now: float) -> tuple[float, str, int, int]:
     """As the scripts take it."""
     if (budget := account.budget) is None:
-        return "", "", 0, 0
+        return -1, "-", 0, 0
     begins, ends = period(budget.per, now)
     return budget.amount, f"{budget.unit}/{budget.per}", round(begins * 1000), round(ends * 1000)

@@ -102,17 +102,17 @@ async def test_many_waiting_lines_ask_redis_as_often_as_one(redis: "Redis", wire
         await redis.flushall()
         one, turn, count = client(Limits(batch_requests_per_min=1)), asyncio.Lock(), 0
         await Line(wire, one, turn).admit()
-        real = wire.execute
+        real = wire.execute_each
 
         async def counted(commands: Any, real: Any = real) -> Any:
             nonlocal count
             count += 1
             return await real(commands)
 
-        wire.execute = counted  # type: ignore[method-assign]
+        wire.execute_each = counted  # type: ignore[method-assign]
         tasks = [asyncio.create_task(Line(wire, one, turn).admit()) for _ in range(lines)]
         assert await passed(tasks) == 0
-        wire.execute = real  # type: ignore[method-assign]
+        wire.execute_each = real  # type: ignore[method-assign]
         asked.append(count)
         await end(tasks)
     assert asked[1] <= asked[0] + 3
@@ -170,7 +170,7 @@ async def test_lines_of_a_tenant_without_budget_wait_for_the_next_period(
 
 async def test_a_line_cancelled_while_redis_is_asked_holds_nothing(redis: "Redis", wire: Wire) -> None:
     """Its part is given up, for example."""
-    one, real = client(Limits(batch_requests_per_min=5, budget=Budget(100))), wire.execute
+    one, real = client(Limits(batch_requests_per_min=5, budget=Budget(100))), wire.execute_each
     line = Line(wire, one, asyncio.Lock())
     sent = asyncio.Event()
 
@@ -180,11 +180,11 @@ async def test_a_line_cancelled_while_redis_is_asked_holds_nothing(redis: "Redis
         await asyncio.sleep(60)
         return replies
 
-    wire.execute = slow  # type: ignore[method-assign]
+    wire.execute_each = slow  # type: ignore[method-assign]
     task = asyncio.create_task(line.admit(50))
     await sent.wait()
     await end([task])
-    wire.execute = real  # type: ignore[method-assign]
+    wire.execute_each = real  # type: ignore[method-assign]
     await line.charge._ledger.settle_rest()
     assert await redis.hget(KEYS.budget("key_1"), "spent") == b"0"
 
@@ -226,7 +226,7 @@ async def test_without_redis_a_line_tries_again_later(redis: "Redis", wire: Wire
     async def away(_: Any) -> Any:
         raise StoreDown
 
-    wire.execute = away  # type: ignore[method-assign]
+    wire.execute_each = away  # type: ignore[method-assign]
     with pytest.raises(StoreDown):
         await Line(wire, client(Limits(requests_per_min=5)), asyncio.Lock()).admit()
 

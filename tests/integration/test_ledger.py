@@ -241,14 +241,14 @@ async def test_a_new_period_begins_at_zero(redis: "Redis", wire: Wire, monkeypat
 
 async def test_what_is_said_twice_counts_once(redis: "Redis", wire: Wire) -> None:
     """After a broken connection nobody knows whether Redis has executed a command, so it is sent again."""
-    real, book = wire.execute, ledger(wire)
+    real, book = wire.execute_each, ledger(wire)
     one = client(limited(rpm=10, parallel=5), limited(tpm=1000, budget=Budget(1000)))
 
     async def twice(commands: Any) -> Any:
         await real(commands)
         return await real(commands)
 
-    wire.execute = twice  # type: ignore[method-assign]
+    wire.execute_each = twice  # type: ignore[method-assign]
     asked = await Asked(book, one).begin(100)
     accounts = [of_key(one), of_tenant(one.tenant)]
     (key, team) = await spent(wire, KEYS, accounts)
@@ -371,16 +371,16 @@ async def test_what_ends_while_redis_is_away_is_settled_when_it_is_back(redis: "
 
 async def test_what_redis_may_have_admitted_is_given_back(redis: "Redis", wire: Wire) -> None:
     """Its answer was lost with the connection, so the request is refused."""
-    book, one, real = ledger(wire), client(limited(rpm=5, tpm=100, parallel=1, budget=Budget(1000))), wire.execute
+    book, one, real = ledger(wire), client(limited(rpm=5, tpm=100, parallel=1, budget=Budget(1000))), wire.execute_each
 
     async def lost(commands: Any) -> Any:
         await real(commands)
         raise StoreDown
 
-    wire.execute = lost  # type: ignore[method-assign]
+    wire.execute_each = lost  # type: ignore[method-assign]
     with pytest.raises(StoreDown):
         await Asked(book, one).begin(100)
-    wire.execute = real  # type: ignore[method-assign]
+    wire.execute_each = real  # type: ignore[method-assign]
     await book.settle_rest()
     (left,) = await spent(wire, KEYS, [of_key(one)])
     assert (left.requests, left.tokens, left.spent, left.running) == (5, 100, 0, 0)

@@ -37,7 +37,7 @@ STEPS = st.lists(ADMISSION | END | ADOPTION | DEATH, max_size=25)
 class Model:
     """Of what the accounts have, if no time passes."""
 
-    accounts: list[Account]
+    accounts: tuple[Account, ...]
     charged: dict[str, tuple[int, float]] = field(default_factory=dict)
     spent: list[float] = field(default_factory=list)
     left: list[list[float]] = field(default_factory=list)  # requests and tokens
@@ -94,17 +94,17 @@ class Model:
             self.left[i] = [min(limit, left - more) if limit else 0.0 for left, more, limit in had]
 
 
-@given(st.lists(ACCOUNT, min_size=1, max_size=2), STEPS, st.booleans())
+@given(st.lists(ACCOUNT, min_size=1, max_size=2).map(tuple), STEPS, st.booleans())
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_accounts_are_those_of_the_model(
-    redis: "Redis", wire: Wire, accounts: list[Account], steps: list[Any], twice: bool
+    redis: "Redis", wire: Wire, accounts: tuple[Account, ...], steps: list[Any], twice: bool
 ) -> None:
     """Whatever is admitted, adopted, cut off and ended by whom, and also if each command comes twice."""
     await redis.flushall()
-    accounts = [
+    accounts = tuple(
         Account(a.owner, f"account-{i}", f"rates-{i}", a.requests, a.tokens, a.spared, a.parallel, a.budget)
         for i, a in enumerate(accounts)
-    ]
+    )
     books, model = {api: Ledger(wire, KEYS, api, Directory(wire, KEYS)) for api in APIS}, Model(accounts)
     until, at = round(time.time() * 1000) + 3_600_000, time.monotonic()
     for what, request, api, cost in steps:

@@ -1,7 +1,6 @@
 """What one line of a batch is charged: a line beyond the limits of its key and tenant waits, and doesn't fail."""
 
 import asyncio
-from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -30,7 +29,7 @@ class LineCharge(Charge):
 
     returns = True
 
-    def __init__(self, ledger: Ledger, accounts: Sequence[Account], lock: asyncio.Lock, answer_tokens: int) -> None:
+    def __init__(self, ledger: Ledger, accounts: tuple[Account, ...], lock: asyncio.Lock, answer_tokens: int) -> None:
         """`lock`: shared by all lines in this process with the same accounts; only its holder asks Redis."""
         super().__init__(ledger, accounts)
         self._lock, self._expected = lock, answer_tokens

@@ -2,17 +2,18 @@
 --
 -- KEYS     1 charged:<request>; then for each account: spent:<rates>, budget:<account>, running:<account>
 -- ARGV     1 tokens  2 money: of the request, so far  3 its place among those that run, "<api>|<request>"
---          4 and 5: of the script; then for each account, from ARGV[6] on:
---          1 requests a minute  2 tokens a minute (0: no limit, here and below)  3 least share of both that has to be left
---          4 parallel requests  5 budget ('': none)  6 its unit and period, "money/month"  7 when that period began
---          8 when it ends; ms since the epoch
+--          4 and 5: of the script
+--          6 for each account, with spaces between: 1 requests a minute  2 tokens a minute (0: no limit, here and below)
+--          3 least share of both that has to be left  4 parallel requests  5 budget (-1: none)  6 its unit and period,
+--          "money/month"  7 when that period began  8 when it ends, ms since the epoch
 --
 -- A bucket of a minute's rates fills evenly. It may go below zero, since an answer's length is known only at its end: the
 -- next requests wait until it is filled, so the limit holds over time. A full bucket needs no record, so the hash lives
 -- until both are full. A budget, too, admits while any of it is left. Its record is of one period, and gone after that.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local rates = {'requests', 'tokens'}
+local rates, given = {'requests', 'tokens'}, {}
+for word in string.gmatch(ARGV[6], '%S+') do given[#given + 1] = word end
 
 local function exact(number)
   return string.format('%.17g', number)
@@ -20,11 +21,12 @@ end
 
 -- What account i (from 0) has.
 local function read(i)
-  local key, arg = 2 + 3 * i, 5 + 8 * i
+  local key, arg = 2 + 3 * i, 8 * i
   local a = {key = key, limits = {}, left = {0, 0}, spent = 0, seats = 0} -- key: the number of its first one
-  for n = 1, 2 do a.limits[n] = tonumber(ARGV[arg + n]) end
-  a.spared, a.parallel, a.most = tonumber(ARGV[arg + 3]), tonumber(ARGV[arg + 4]), tonumber(ARGV[arg + 5])
-  a.kind, a.from, a.ends = ARGV[arg + 6], tonumber(ARGV[arg + 7]), tonumber(ARGV[arg + 8])
+  for n = 1, 2 do a.limits[n] = tonumber(given[arg + n]) end
+  a.spared, a.parallel, a.most = tonumber(given[arg + 3]), tonumber(given[arg + 4]), tonumber(given[arg + 5])
+  a.kind, a.from, a.ends = given[arg + 6], tonumber(given[arg + 7]), tonumber(given[arg + 8])
+  if a.most < 0 then a.most = nil end
   if a.limits[1] > 0 or a.limits[2] > 0 then
     local record = redis.call('HMGET', KEYS[key], 'requests', 'tokens', 'at')
     local passed = math.max(0, now - (tonumber(record[3]) or now)) -- a replica's clock may be behind after a failover

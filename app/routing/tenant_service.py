@@ -8,7 +8,7 @@ ops/decisions/0070-fair-shares.md has the reasons.
 
 from collections import Counter
 from collections.abc import Collection
-from math import ceil, inf, sqrt
+from math import ceil, exp, inf, sqrt
 
 from msgspec import Struct
 
@@ -21,10 +21,12 @@ from app.routing.fair_order import CLASSES, Flow, owed_after
 LATELY_S = 60.0  # so long after its last request a tenant counts when seats are shared
 _REMEMBERED_S = 30.0  # of its own engine time that a tenant is held back at most, for what it got before
 _STEP_S = 0.02  # of an engine that has not told its steps
+_LEAST_OWN = 0.1  # of the time of a step with a prefill: more, if several share a step
 _FADES = 0.1  # of the mean length of a tenant's answers, at each new one
 _LEAST_WEIGHT = 1e-3
 _SPARE = 3.0  # free seats, times the square root of what others have: three standard deviations
 _AT_ONCE = 4
+_USUAL_S = 10.0  # over which is averaged what a tenant usually has
 _SEATS = Room(queue=False)
 
 
@@ -37,8 +39,11 @@ class Cost(Struct, frozen=True):
 
     @classmethod
     def of(cls, tokens: int, speeds: Speeds, seats: int) -> "Cost":
-        step_s = speeds.step_s / seats + speeds.request_step_s if speeds.step_s else _STEP_S / seats
-        return cls(tokens, 1 / (speeds.prefill_tokens_per_s or TOKENS_PER_S), step_s)
+        """The speed of prefills has the steps in it in which others decode, too: that part is charged as theirs."""
+        step_s = speeds.step_s + seats * speeds.request_step_s or _STEP_S
+        others = speeds.prefills_per_s * step_s / speeds.busy if speeds.busy and speeds.step_s else 0.0
+        own = max(_LEAST_OWN, 1 - others)
+        return cls(tokens, own / (speeds.prefill_tokens_per_s or TOKENS_PER_S), step_s / seats)
 
     def seconds(self, answer_tokens: float, prompt_tokens: int | None = None) -> float:
         tokens = self.prompt_tokens if prompt_tokens is None else prompt_tokens
@@ -101,6 +106,8 @@ class TenantService:
         self._answers: dict[TenantId, float] = {}  # mean tokens
         self._costs: dict[Flow, float] = {}  # the last cost
         self._running: Counter[TenantId] = Counter()
+        self._usual: dict[TenantId, float] = {}  # how many run, on average
+        self._looked = 0.0  # seconds since the epoch
 
     @property
     def is_shared(self) -> bool:
@@ -181,8 +188,8 @@ class TenantService:
         """How much of each place a request of the flow may have. `seats`: of all places.
 
         A tenant that has its share of the seats, or of the engines' time, leaves some free for others, so that their
-        next requests find one at once: by the rule of the square root, since what they have on the engines varies by
-        about the root of its mean.
+        next requests find one at once: what they usually have, and by the rule of the square root more, since that
+        varies by about the root of its mean.
         """
         tenant = flow.tenant
         if not self.is_shared and (not self.active or tenant in self.active):
@@ -192,12 +199,12 @@ class TenantService:
         of_weight = seats / max(_LEAST_WEIGHT, sum(weights.values()))
         if self.running(tenant) + 1 <= max(1.0, of_weight * weight) and not self._is_ahead(flow):
             return _SEATS
-        others = sum(
-            running
-            for t, w in weights.items()
-            if t != tenant and t not in self._wanting and (running := self.running(t)) <= of_weight * w
-        )
-        return Room(queue=False, kept=ceil(_SPARE * sqrt(others + 1) / max(1, places)))
+        now, usual = 0, 0.0  # what others have on the engines, of those that have less than their share
+        for t, w in weights.items():
+            if t != tenant and t not in self._wanting and self.running(t) <= of_weight * w:
+                now += self.running(t)
+                usual += max(self.running(t), self._usual.get(t, 0.0))
+        return Room(queue=False, kept=ceil((_SPARE * sqrt(usual + 1) + usual - now) / max(1, places)))
 
     def steps_aside(self) -> tuple[TenantId, int] | None:
         """The tenant that is furthest over its share, and how many of its requests here have to leave their seats.
@@ -254,6 +261,11 @@ class TenantService:
         self._running = Counter()
         for p in (*self._others, *self.own.values()):
             self._running[p.tenant] += p.running
+        part = 1 - exp(-max(0.0, now - self._looked) / _USUAL_S)
+        self._usual = {
+            t: usual + part * (self.running(t) - usual) for t in self.active for usual in [self._usual.get(t, 0.0)]
+        }
+        self._looked = now
 
 
 def _bounded(weight: float) -> float:

@@ -218,7 +218,7 @@ def test_a_tenant_alone_may_have_all_and_several_share_the_seats() -> None:
     assert both.room(Flow(1, A), 1.0, 32, 2) == both.room(Flow(1, B), 3.0, 32, 2) == Room(queue=False)
     assert shared(Presence(A, 1.0, 8), Presence(B, 3.0, 3)).room(Flow(1, A), 1.0, 32, 2) == Room(queue=False, kept=3)
     more = shared(Presence(A, 1.0, 3), Presence(B, 3.0, 2), others=[Presence(B, 3.0, 22)])
-    assert more.room(Flow(1, B), 3.0, 32, 2) == Room(queue=False, kept=2)
+    assert more.room(Flow(1, B), 3.0, 32, 2) == Room(queue=False, kept=3)
     assert more.room(Flow(1, B), 3.0, 32, 8) == Room(queue=False, kept=1)
     assert more.room(Flow(1, C), 1.0, 32, 2) == Room(queue=False)
 
@@ -330,3 +330,11 @@ def test_a_cost_is_the_engines_time_divided_by_its_seats() -> None:
     cost = Cost.of(1000, speeds, 16)
     assert abs(cost.seconds(100) - (0.1 + 100 * 0.018 / 16)) < 1e-9
     assert abs(cost.seconds(100, prompt_tokens=0) - 100 * 0.018 / 16) < 1e-9
+
+
+def test_a_short_prompt_does_not_pay_for_the_step_in_which_others_decode() -> None:
+    """Ten prompts of 100 tokens a second, each in one step of 18 ms, which 4 ms more of computing make 22."""
+    speeds = Speeds(prefill_tokens_per_s=100 / 0.022, prefills_per_s=10, busy=0.22, step_s=0.010, request_step_s=0.0005)
+    assert abs(Cost.of(100, speeds, 16).seconds(0) - 0.004) < 1e-9
+    crowded = Speeds(prefill_tokens_per_s=100 / 0.022, prefills_per_s=40, busy=0.22, step_s=0.018)
+    assert Cost.of(100, crowded, 16).seconds(0) > 0.002

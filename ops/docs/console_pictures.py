@@ -14,6 +14,7 @@ import httpx
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from ops.docs.tenants_picture import ADMIN, tenants_fleet
 from tests.browser import chromium, tab
 from tests.stack import Stack, mock_pool, stack, valkey
 
@@ -127,9 +128,16 @@ def batches(page: Page) -> None:
     page.wait_for_timeout(2000)
 
 
+def tenants_page(page: Page) -> None:
+    page.wait_for_selector(".column span")
+    page.get_by_role("listitem").filter(has_text="research").get_by_text("Keys").click()
+    page.evaluate("window.scrollTo(0, 0)")
+
+
 def taken(browser: Browser, s: Stack, name: str, show: Callable[[Page], None], path: str, part: str = "body") -> None:
     """`part`: a selector of what is taken of the page."""
     with tab(browser, s.url, viewport=_SIZE) as opened:
+        opened.page.add_init_script(f"sessionStorage.setItem('xylem.admin-key', '{ADMIN}')")
         opened.go(path)
         show(opened.page)
         raw = opened.page.screenshot() if part == "body" else opened.page.locator(part).screenshot()
@@ -149,6 +157,8 @@ def main() -> None:
             taken(browser, s, "play", play, "/console")
             taken(browser, s, "fleet", fleet_page, "/console/fleet")
             taken(browser, s, "way", partial(way, s), "/console/fleet", ".timeline")
+        with tenants_fleet(Path(name) / "tenants") as shared:
+            taken(browser, shared, "tenants", tenants_page, "/console/tenants")
         browser.close()
 
 

@@ -14,7 +14,7 @@ const admin = { kind: "admin" };
 
 export function page() {
   const summary = h("p", { class: "hint" }, "Waiting for the tenants …");
-  const cards = h("ul", { class: "cards wider", "aria-label": "Tenants" });
+  const cards = h("ul", { class: "cards", "aria-label": "Tenants" });
   const plot = usagePlot();
   const maker = newKey(() => look());
   const element = h("div", { class: "tenants" }, h("h1", {}, "Tenants"), summary,

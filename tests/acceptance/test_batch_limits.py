@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from openai import OpenAI
+from msgspec.structs import replace
+from openai import OpenAI, RateLimitError
 
+from app.ids import TenantId
+from app.messages import encode
+from app.tenants.records import Budget, Limits, Tenant, decode_api_key
 from tests.acceptance.test_batch_work import TEXT, ended, line, progressed, results, submitted
 from tests.acceptance.test_security import create, xylem
 from tests.stack import Stack, mock_pool, stack, wait_until
@@ -81,3 +85,37 @@ def test_lines_are_charged_to_limits_of_their_own_where_a_key_has_them(fleet: St
     redis = fleet.redis
     (account,) = redis.keys("batch-limits:spent:*:batch")
     assert float(redis.hget(account, "requests")) < 600  # type: ignore[arg-type]
+
+
+def test_lines_of_a_tenant_without_budget_wait_for_more_of_it_and_others_go_on(fleet: Stack) -> None:
+    """None fails, and what was charged is what the batch says of its usage."""
+    redis, lines = fleet.redis, 300
+    with client(fleet, "poor") as poor, client(fleet, "rich") as rich:
+        record = decode_api_key(redis.hget("batch-limits:keys:api", "poor"))
+
+        def give(budget: float) -> None:
+            team = Tenant(TenantId("poor"), limits=Limits(budget=Budget(budget)))
+            redis.hset("batch-limits:tenants", "poor", encode(team))
+
+        give(1000)
+        redis.hset("batch-limits:keys:api", "poor", encode(replace(record, tenant=TenantId("poor"))))
+        budget = "batch-limits:budget:tenant/poor"
+        time.sleep(2.5)  # by then all processes know whose key it is
+        batch = submitted(poor, asks(lines), TEXT)
+
+        def spent() -> float:
+            return float(redis.hget(budget, "spent") or 0)
+
+        wait_until(lambda: spent() >= 1000, "the budget is used up")
+        other = ended(rich, submitted(rich, asks(130), TEXT))
+        assert (other.status, other.request_counts.completed) == ("completed", 130)  # type: ignore[union-attr]
+        assert poor.batches.retrieve(batch.id).status == "in_progress"
+        assert 0 < answered(poor, batch.id) < lines
+        with pytest.raises(RateLimitError, match="The tenant 'poor' has spent"):
+            poor.completions.create(model="mock", prompt="hello", max_tokens=1)
+        give(1_000_000)
+        whole = ended(poor, batch)
+        assert (whole.status, whole.request_counts.completed) == ("completed", lines)  # type: ignore[union-attr]
+        usage = whole.usage
+        assert usage is not None
+        assert spent() == usage.total_tokens

@@ -41,7 +41,7 @@ def client(key: Limits = Limits(), team: Limits = Limits()) -> Client:  # noqa: 
 
 class Line:
     def __init__(self, wire: Wire, of: Client, lock: asyncio.Lock, answer: int = 0) -> None:
-        self.charge, self.id = LineCharge(ledger(wire), of_line(of), lock, answer), new_request_id("cmpl-", API)
+        self.charge, self.id = LineCharge(ledger(wire), lambda: of_line(of), lock, answer), new_request_id("cmpl-", API)
 
     async def admit(self, prompt: int = 1) -> None:
         await self.charge.admit(self.id, Used("m", prompt), clock.now() + 60)

@@ -1,6 +1,7 @@
 """What one line of a batch is charged: a line beyond the limits of its key and tenant waits, and doesn't fail."""
 
 import asyncio
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -29,14 +30,22 @@ class LineCharge(Charge):
 
     returns = True
 
-    def __init__(self, ledger: Ledger, accounts: tuple[Account, ...], lock: asyncio.Lock, answer_tokens: int) -> None:
-        """`lock`: shared by all lines in this process with the same accounts; only its holder asks Redis."""
-        super().__init__(ledger, accounts)
-        self._lock, self._expected = lock, answer_tokens
+    def __init__(
+        self, ledger: Ledger, limits: Callable[[], tuple[Account, ...]], lock: asyncio.Lock, answer_tokens: int
+    ) -> None:
+        """`limits`: its accounts as they are now; they may change while it waits.
+
+        `lock`: shared by all lines in this process with the same accounts; only its holder asks Redis.
+        """
+        super().__init__(ledger, limits())
+        self._limits, self._lock, self._expected = limits, lock, answer_tokens
 
     async def admit(self, request: RequestId, used: Used, ends: float) -> None:
         """Waits until the limits admit the line. Raises: StoreDown."""
         used = replace(used, completion=self._expected)
         async with self._lock:
-            while refused := await self._ask(request, used, ends):  # noqa: ASYNC110 (time makes it true)
+            while True:
+                self._accounts = self._limits()
+                if (refused := await self._ask(request, used, ends)) is None:
+                    return
                 await asyncio.sleep(min(max(_LEAST_S, refused.ends - clock.now()), _MOST_S))

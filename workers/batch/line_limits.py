@@ -36,7 +36,7 @@ class LineLimits:
         if not accounts:
             return None
         lock = self._locks.setdefault(" ".join(one.rates for one in accounts), asyncio.Lock())
-        return LineCharge(self._ledger, accounts, lock, expected(plan))
+        return LineCharge(self._ledger, lambda: self._accounts(order), lock, expected(plan))
 
     async def of(self, orders: Sequence[BatchOrder]) -> dict[BatchId, list[tuple[Account, Left]]]:
         """What each batch's accounts have. Raises: StoreDown."""

@@ -111,10 +111,6 @@ class ApiKey(Struct, frozen=True, array_like=True):
         )
 
     @property
-    def rate(self) -> Rate | None:
-        return _rate(self.owner, self.requests_per_min, self.tokens_per_min)
-
-    @property
     def batch_rate(self) -> Rate | None:
         """Lines without limits of their own share those of online requests, and leave half to these."""
         if self.batch_requests_per_min is None and self.batch_tokens_per_min is None:

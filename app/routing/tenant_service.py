@@ -8,7 +8,7 @@ ops/decisions/0070-fair-shares.md has the reasons.
 
 from collections import Counter
 from collections.abc import Collection
-from math import ceil, exp, inf, sqrt
+from math import ceil, exp, inf, log, sqrt
 
 from msgspec import Struct
 
@@ -21,7 +21,7 @@ from app.routing.fair_order import CLASSES, Flow, owed_after
 LATELY_S = 60.0  # so long after its last request a tenant counts when seats are shared
 _REMEMBERED_S = 30.0  # of its own engine time that a tenant is held back at most, for what it got before
 _STEP_S = 0.02  # of an engine that has not told its steps
-_LEAST_OWN = 0.1  # of the time of a step with a prefill: more, if several share a step
+_LEAST_OWN, _MOST_BUSY = 0.1, 0.99  # beyond these, the estimates of a prefill's own part are noise
 _FADES = 0.1  # of the mean length of a tenant's answers, at each new one
 _LEAST_WEIGHT = 1e-3
 _SPARE = 3.0  # free seats, times the square root of what others have: three standard deviations
@@ -39,9 +39,15 @@ class Cost(Struct, frozen=True):
 
     @classmethod
     def of(cls, tokens: int, speeds: Speeds, seats: int) -> "Cost":
-        """The speed of prefills has the steps in it in which others decode, too: that part is charged as theirs."""
+        """The speed of prefills has the steps in it in which others decode, too: that part is charged as theirs.
+
+        Prefills that come at random share steps: at a rate λ, and busy for the share b of the time, they take
+        λ · b / −ln(1 − b) steps a second.
+        """
         step_s = speeds.step_s + seats * speeds.request_step_s or _STEP_S
-        others = speeds.prefills_per_s * step_s / speeds.busy if speeds.busy and speeds.step_s else 0.0
+        others = 0.0
+        if speeds.step_s and speeds.busy > 0:
+            others = speeds.prefills_per_s * step_s / -log(1 - min(speeds.busy, _MOST_BUSY))
         own = max(_LEAST_OWN, 1 - others)
         return cls(tokens, own / (speeds.prefill_tokens_per_s or TOKENS_PER_S), step_s / seats)
 

@@ -1,5 +1,6 @@
 """Tenants' shares of full engines: how far they are from the ideal, in which each second is divided by weight."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from heapq import heappop, heappush
@@ -333,8 +334,12 @@ def test_a_cost_is_the_engines_time_divided_by_its_seats() -> None:
 
 
 def test_a_short_prompt_does_not_pay_for_the_step_in_which_others_decode() -> None:
-    """Ten prompts of 100 tokens a second, each in one step of 18 ms, which 4 ms more of computing make 22."""
-    speeds = Speeds(prefill_tokens_per_s=100 / 0.022, prefills_per_s=10, busy=0.22, step_s=0.010, request_step_s=0.0005)
-    assert abs(Cost.of(100, speeds, 16).seconds(0) - 0.004) < 1e-9
+    """Ten steps of 22 ms a second have prompts, 18 ms of them for others' tokens."""
+    busy, tokens_per_s = 0.22, 1000 / 0.22
+    rate = 10 * -math.log(1 - busy) / busy  # some steps have several
+    speeds = Speeds(
+        prefill_tokens_per_s=tokens_per_s, prefills_per_s=rate, busy=busy, step_s=0.010, request_step_s=0.0005
+    )
+    assert abs(Cost.of(1000, speeds, 16).seconds(0) - 10 * 0.004) < 1e-9
     crowded = Speeds(prefill_tokens_per_s=100 / 0.022, prefills_per_s=40, busy=0.22, step_s=0.018)
     assert Cost.of(100, crowded, 16).seconds(0) > 0.002

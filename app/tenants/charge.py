@@ -50,7 +50,8 @@ class Charge:
         """Takes the place of a process that has admitted it, and died. Raises: StoreDown."""
         self._request, self._admitted = request, True
         command = self._command(ADMIT, request, NOTHING, "", "")
-        self._take(await self._ledger.ask(command))
+        (reply,) = await self._ledger.wire.execute([command])
+        self._take(reply)
 
     async def settle(self, used: Used | None, *, cut: bool = False) -> None:
         """Charges all that the request has cost. None: it did not take place. `cut`: not by the end of its answer."""
@@ -79,7 +80,7 @@ class Charge:
         leases = ledger.keys.api(ApiId("")) if ledger.wire.is_steady() else ""
         command = self._command(ADMIT, request, self._cost(used), round(ends * 1000), leases)
         try:
-            reply = await ledger.ask(command)
+            (reply,) = await ledger.wire.execute([command])
         except BaseException:  # Redis may have admitted it all the same
             self._request = None
             ledger.settle_later(request, self._command(SETTLE, request, NOTHING, 1, 1))

@@ -27,8 +27,6 @@ class Ledger:
     def __init__(self, wire: Wire, keys: Keys, api: ApiId, directory: Directory) -> None:
         self.wire, self.keys, self.api, self.directory = wire, keys, api, directory
         self.unsettled: dict[RequestId, Command] = {}  # Redis hasn't confirmed them
-        self._asked: list[tuple[Command, asyncio.Future[Any]]] = []  # in this turn of the loop
-        self._round: asyncio.Task[None] | None = None  # of what was asked last
 
     async def run(self) -> None:
         """Settles what could not be settled, until cancelled."""
@@ -52,40 +50,12 @@ class Ledger:
         """The script's reply; None if Redis is away: then it is settled later."""
         self.settle_later(request, command)  # first: this may be cancelled
         try:
-            reply = await self.ask(command)
+            (reply,) = await self.wire.execute([command])
         except StoreDown as exc:
             log.warning("request_settled_later", request=request, error=exc.message)
             return None
         self._settled(request, command)
         return reply
-
-    async def ask(self, command: Command) -> Any:
-        """Its reply. What is asked in one turn of the event loop goes to Redis together. Raises: StoreDown."""
-        loop = asyncio.get_running_loop()
-        if not self._asked:
-            self._round = loop.create_task(self._send())
-        reply = loop.create_future()
-        self._asked.append((command, reply))
-        return await reply
-
-    async def _send(self) -> None:
-        asked, self._asked = self._asked, []
-        replies: list[Any]
-        try:
-            replies = await self.wire.execute_each([command for command, _ in asked])
-        except StoreDown as exc:
-            replies = [exc] * len(asked)
-        except BaseException:
-            for _, future in asked:
-                future.cancel()
-            raise
-        for (_, future), reply in zip(asked, replies, strict=True):
-            if future.done():  # nobody waits any more
-                continue
-            if isinstance(reply, StoreDown):
-                future.set_exception(StoreDown(reply.message))
-            else:
-                future.set_result(reply)
 
     def settle_later(self, request: RequestId, command: Command) -> None:
         self.unsettled[request] = command

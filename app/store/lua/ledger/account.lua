@@ -53,7 +53,7 @@ local function add(a, requests, tokens, money)
   if a.limits[1] > 0 or a.limits[2] > 0 then
     for n, limit in ipairs(a.limits) do
       if limit > 0 then
-        a.left[n] = a.left[n] - more[n]
+        a.left[n] = math.min(limit, a.left[n] - more[n]) -- what is given back may have been filled meanwhile
         full_in = math.max(full_in, (limit - a.left[n]) * 60000 / limit)
         redis.call('HSET', KEYS[a.key], rates[n], exact(a.left[n]))
       end

@@ -125,7 +125,7 @@ def revoke(name: Name) -> None:
     with stored() as (redis, names):
         now = registry(redis, names)
         old = now.keys.get(name) or _unknown(name)
-        change(redis, names, now, [drop_key(name)], "keys revoke", name, {"id": old.owner})
+        change(redis, names, now, drop_key(old), "keys revoke", name, {"id": old.owner})
     err.print(f"revoked {name} ({old.owner})", markup=False)
 
 

@@ -78,6 +78,7 @@ class Generation(GenerationBase):
         self._completed_before = sum(len(out.tokens) for out in before)  # now: later ones are added there
         self.batch = ""  # the batch that it is a line of
         self._usage: UsageRecord | None = None
+        self._charge_due = True
         self._in_flight: list[InFlight] = []
         self._outputs: list[ChoiceOutput] = []  # of all prompts' choices
         self._entered = False
@@ -290,7 +291,7 @@ class Generation(GenerationBase):
             await self._dispatcher.cancel(list(self._numbers))
         finally:
             try:
-                if self._charge is not None:
+                if self._charge is not None and self._charge_due:
                     await self._charge.settle(self._used(), cut=isinstance(exc, asyncio.CancelledError | Cancelled))
             finally:
                 outcome = self._failure or outcome_of(exc)
@@ -313,7 +314,11 @@ class Generation(GenerationBase):
             if self._dispatcher.usage is None:
                 return
             # Side by side they are sent together: a send to Redis takes more than either.
-            settling = None if self._charge is None else asyncio.create_task(self._charge.settle(self._used()))
+            settling = None
+            if self._charge is not None:
+                counts = self._usage.cached_tokens, self._usage.completion_tokens, self._usage.images
+                used = replace(self.plan.used, cached=counts[0], completion=counts[1], pictures=counts[2])
+                settling, self._charge_due = asyncio.create_task(self._charge.settle(used)), False
             try:
                 await self._dispatcher.usage.store(self._usage)
             finally:

@@ -1,6 +1,6 @@
 """From tenants, keys and prices as they are to those of a file: what is added, changed and removed. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct, structs
@@ -28,7 +28,7 @@ class Difference(Struct, frozen=True):
     kind: Kind
     target: str  # "tenant a", "key b", "price of c"
     details: Mapping[str, tuple[Any, Any]]  # field → before, afterwards; None: not given
-    change: Change
+    changes: Sequence[Change]
 
 
 class Plan(Struct, frozen=True):
@@ -37,7 +37,7 @@ class Plan(Struct, frozen=True):
 
     @property
     def changes(self) -> list[Change]:
-        return [difference.change for difference in self.differences]
+        return [change for difference in self.differences for change in difference.changes]
 
 
 def planned(now: Registry, file: TenantsFile, *, prune: bool, at: float, new_id: Iterator[KeyId]) -> Plan:
@@ -53,7 +53,7 @@ def planned(now: Registry, file: TenantsFile, *, prune: bool, at: float, new_id:
             found += _key(now.keys.get(key.name), key)
         others = [key for name, key in now.keys.items() if name not in keys]
         if prune:
-            found += [_gone("key", key.name, _shown_key(key), drop_key(key.name)) for key in others]
+            found += [_gone("key", key.name, _shown_key(key), *drop_key(key)) for key in others]
         else:
             kept += [f"key {key.name} of {key.tenant}: not in the file; --prune removes it" for key in others]
         _check_digests([*keys.values(), *([] if prune else others)])
@@ -137,8 +137,8 @@ def _made(
     kind: Kind = "added" if before is None else "changed"
     old, new = before or {}, after or {}
     fields = [field for field in {**old, **new} if old.get(field) != new.get(field)]
-    return Difference(kind, f"{what} {name}", {field: (old.get(field), new.get(field)) for field in fields}, change)
+    return Difference(kind, f"{what} {name}", {field: (old.get(field), new.get(field)) for field in fields}, [change])
 
 
-def _gone(what: str, name: str, before: dict[str, Any] | None, change: Change) -> Difference:
-    return Difference("removed", f"{what} {name}", {field: (v, None) for field, v in (before or {}).items()}, change)
+def _gone(what: str, name: str, before: dict[str, Any] | None, *changes: Change) -> Difference:
+    return Difference("removed", f"{what} {name}", {field: (v, None) for field, v in (before or {}).items()}, changes)

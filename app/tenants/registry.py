@@ -26,7 +26,7 @@ log = logger(__name__)
 T = TypeVar("T")
 
 Change = tuple[int, str, bytes]  # number of the hash in `change.lua`, field, value; b"" deletes the field
-_TENANT, _KEY, _PRICE = 2, 3, 4
+_TENANT, _KEY, _PRICE, _OWNER = 2, 3, 4, 5
 
 
 class Registry(Struct, frozen=True):
@@ -89,9 +89,9 @@ def drop_tenant(name: str) -> Change:
     return _TENANT, name, b""
 
 
-def drop_key(name: str) -> Change:
+def drop_key(key: ApiKey) -> tuple[Change, Change]:
     """Whose it was is kept: what was made with it can still be erased."""
-    return _KEY, name, b""
+    return (_OWNER, key.owner, key.tenant.encode()), (_KEY, key.name, b"")
 
 
 def drop_price(model: str) -> Change:

@@ -341,7 +341,7 @@ def test_each_page_is_for_everybody(browser: Browser, served: Stack, scheme: Any
         page.get_by_text("Why this worker").click()
         page.get_by_text("Timeline").click()
         expect(page.locator(".stages")).to_be_visible()
-        for path, link in zip(PAGES, ("Play", "Fleet", "Batches"), strict=True):
+        for path, link in zip(PAGES, ("Play", "Fleet", "Batches", "Tenants"), strict=True):
             page.get_by_role("link", name=link).click()
             expect(page).to_have_title(f"{link} · Xylem")
             if path != "/console":

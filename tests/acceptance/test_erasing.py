@@ -46,7 +46,7 @@ def traces(s: Stack, place: Path, *needles: str) -> list[str]:
             said = str(path).encode() + path.read_bytes()
             if any(needle.encode() in said for needle in needles):
                 found.append(str(path.relative_to(place)))
-    own = ("keys:owners", "erasures", "keys:api", "batch-totals")
+    own = ("keys:owners", "erasures", "keys:api", "batch-totals", "usage", "audit")
     return [name for name in found if not name.endswith(own)]
 
 

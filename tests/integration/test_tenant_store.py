@@ -40,7 +40,7 @@ async def test_tenants_keys_and_prices_change_together(redis: "Redis", wire: Wir
     assert await change(wire, await read(wire), put_tenant(blue), put_key(key), put_price("m", price))
     now = await read(wire)
     assert (now.tenants, now.keys, now.prices) == ({"blue": blue}, {"a": key}, {"m": price})
-    assert await change(wire, now, drop_key("a"))
+    assert await change(wire, now, *drop_key(now.keys["a"]))
     assert (await read(wire)).keys == {}
 
 

@@ -87,6 +87,7 @@ def applied(now: Registry, found: Plan) -> Registry:
         2: {str(n): encode(t) for n, t in now.tenants.items()},
         3: {n: encode(k) for n, k in now.keys.items()},
         4: {m: encode(p) for m, p in now.prices.items()},
+        5: {},
     }
     for number, field, value in found.changes:
         if value:

@@ -134,7 +134,7 @@ async def change_key(request: Request, state: Admin, key: str) -> dict[str, Any]
 async def revoke_key(state: Admin, key: str) -> dict[str, Any]:
     """Makes a key invalid within two seconds. Its running requests are finished."""
     now = await registry(state)
-    await change(state, now, [drop_key(_known(now, key).name)])
+    await change(state, now, drop_key(_known(now, key)))
     return {"name": key, "removed": True}
 
 

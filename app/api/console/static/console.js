@@ -14,6 +14,7 @@ const PAGES = {
 const main = document.getElementById("main");
 const made = new Map();
 let shown = null;
+let latest = null; // what was asked for last: pages load one beside the other
 
 async function show(path) {
   const wanted = path.replace(/\/$/, "");
@@ -23,7 +24,9 @@ async function show(path) {
     else link.removeAttribute("aria-current");
   }
   document.title = `${title} · Xylem`;
+  latest = wanted;
   const make = await load();
+  if (latest !== wanted) return;
   if (!made.has(wanted)) made.set(wanted, make());
   const page = made.get(wanted);
   if (page === shown) return;

@@ -11,8 +11,8 @@ const SUMS = [["requests", compact], ["prompt_tokens", compact], ["cached_tokens
 
 export function usagePlot() {
   const heading = newId("usage");
-  const columns = h("div", { class: "columns", role: "img" });
-  const key = h("ul", { class: "legend" });
+  const columns = h("div", { class: "columns", role: "img", hidden: true });
+  const key = h("ul", { class: "legend", hidden: true });
   const body = h("tbody", {});
   const region = h("div", { class: "wide", role: "region", "aria-label": "Usage of a day", tabindex: "0" }, h("table", {},
     h("thead", {}, h("tr", {}, ["Tenant", "Requests", "Prompt tokens", "of these cached", "Answer tokens", "Engine time", "Cost"]

@@ -155,7 +155,7 @@ def test_lines_of_a_batch_leave_records_with_its_id(served: Stack) -> None:
     content = team.files.content(str(team.batches.retrieve(batch.id).output_file_id)).text
     answers = [json.loads(line)["response"]["body"]["usage"] for line in content.splitlines()]
     (row,) = asked(s, tenant="batching", group_by="batch,key")["data"]
-    assert (row["batch"], row["key_name"]) == (batch.id, "")
+    assert (row["batch"], row["key_name"]) == (batch.id, "batching-1")
     assert row["prompt_tokens"] == sum(a["prompt_tokens"] for a in answers)
     assert row["completion_tokens"] == sum(a["completion_tokens"] for a in answers) == 15
 

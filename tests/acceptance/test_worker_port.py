@@ -77,14 +77,15 @@ def test_a_port_says_whether_its_worker_lives_and_takes_requests(served: Stack) 
 
 
 def test_a_batch_worker_has_a_port_too(served: Stack) -> None:
-    """Of what it counts as a replica does, only its event loop is there: sums over replicas stay as they are."""
+    """Of what it counts as a replica does, its event loop is there, and what tenants used: other sums stay as they are."""
     ((_, at),) = targets(served, BATCH_QUEUE).items()
     families = list(text_string_to_metric_families(httpx.get(f"http://{at}/metrics").text))
     names = [family.name for family in families]
     assert len(names) == len(set(names))
     assert "process_resident_memory_bytes" in names
     own = {name.removesuffix("_created") for name in names if name.startswith("xylem_")}
-    assert own == {"xylem_loop_delay_seconds"}
+    used = {f"xylem_tenant_{what}" for what in ("requests", "tokens", "engine_seconds")}
+    assert own == {"xylem_loop_delay_seconds", "xylem_usage_lost", *used}
     for check in ("live", "ready"):
         answer = httpx.get(f"http://{at}/{check}")
         assert (answer.status_code, answer.json()[check]) == (200, True)

@@ -25,9 +25,9 @@ def test_two_floods_share_the_engines_by_weight_and_a_third_tenant_hardly_waits(
 @pytest.mark.alone
 @pytest.mark.timeout(400)
 def test_a_flood_of_long_prompts_takes_no_more_than_its_share(tmp_path: Path) -> None:
-    """Prompts of 8,000 tokens and a few tokens of answers, beside short prompts and longer answers: half of the engines.
+    """Half of the engines, with 8,000-token prompts and short answers, beside short prompts and longer answers.
 
-    By nominal costs. What short steps really take depends on the machine: the benchmark, with longer ones, allows 0.525.
+    By nominal costs. What short steps take depends on the machine: the benchmark, with longer ones, allows 0.525.
     """
     with fleet(tmp_path, {"long": 1.0, "short": 1.0}, _STEP_MS) as urls:
         answered = asyncio.run(beside_long_prompts(urls, 60, _STEP_MS))

@@ -77,7 +77,7 @@ def test_a_port_says_whether_its_worker_lives_and_takes_requests(served: Stack) 
 
 
 def test_a_batch_worker_has_a_port_too(served: Stack) -> None:
-    """Of what it counts as a replica does, its event loop is there, and what tenants used: other sums stay as they are."""
+    """Of what it counts as a replica does, its event loop is there, and what tenants used: other sums stay."""
     ((_, at),) = targets(served, BATCH_QUEUE).items()
     families = list(text_string_to_metric_families(httpx.get(f"http://{at}/metrics").text))
     names = [family.name for family in families]

@@ -309,21 +309,23 @@ class Generation(GenerationBase):
 
     async def _record_answer(self) -> None:
         """All prompts are done: what they used is recorded before the client is told the end, and can count on it."""
-        if self._usage is None:
-            self._usage = self._recorded(OK, clock.now())
-            if self._dispatcher.usage is None:
-                return
-            # Side by side they are sent together: a send to Redis takes more than either.
-            settling = None
-            if self._charge is not None:
-                counts = self._usage.cached_tokens, self._usage.completion_tokens, self._usage.images
-                used = replace(self.plan.used, cached=counts[0], completion=counts[1], pictures=counts[2])
-                settling, self._charge_due = asyncio.create_task(self._charge.settle(used)), False
-            try:
-                await self._dispatcher.usage.store(self._usage)
-            finally:
-                if settling is not None:
-                    await settling
+        if self._usage is not None:
+            return
+        usage = self._usage = self._recorded(OK, clock.now())
+        if self._dispatcher.usage is None:
+            return
+        # Side by side they are sent together: a send to Redis takes more than either.
+        settling = None
+        if self._charge is not None:
+            # By the record: the last deltas are not counted yet.
+            counts = {"cached": usage.cached_tokens, "completion": usage.completion_tokens, "pictures": usage.images}
+            self._charge_due = False
+            settling = asyncio.create_task(self._charge.settle(replace(self.plan.used, **counts)))
+        try:
+            await self._dispatcher.usage.store(usage)
+        finally:
+            if settling is not None:
+                await settling
 
     def _recorded(self, outcome: str, ended: float) -> UsageRecord:
         attempt = self._begun.attempt if self._begun else 0

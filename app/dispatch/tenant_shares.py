@@ -21,6 +21,7 @@ from app.routing.fair_order import CLASSES, Flow, priority_class
 from app.routing.tenant_service import Account, Charge, Cost, Presence, TenantService
 from app.store import SERVE, Command, Wire, clock
 from app.telemetry import logger
+from app.tenants.records import NOBODY
 
 log = logger(__name__)
 
@@ -71,7 +72,7 @@ class TenantShares:
 
     def yields(self, inflight: InFlight) -> bool:
         """Whether it has to wait, though no request waits here."""
-        return not inflight.job.aside and self._yields(self._model(inflight), flow_of(inflight))
+        return _counts(inflight) and self._yields(self._model(inflight), flow_of(inflight))
 
     def next_of(self, line: Line, waiting: FairLine[InFlight], most: int) -> list[InFlight]:
         """The requests of a line of online requests that are to be tried now."""
@@ -92,7 +93,7 @@ class TenantShares:
 
     def placed(self, inflight: InFlight, places: Sequence[Placement], last: Lease) -> None:
         """Charges it, once. `last`: of the worker that answers."""
-        if inflight.charge is not None or inflight.job.aside:
+        if inflight.charge is not None or not _counts(inflight):
             return
         model, flow, job = self._model(inflight), flow_of(inflight), inflight.job
         service = self._of_model(model)
@@ -155,7 +156,7 @@ class TenantShares:
     def unheard(self, in_flight: Iterable[InFlight]) -> list[str]:
         """The models of which has to be heard before these are placed."""
         now = time.monotonic()
-        models = {self._model(f) for f in in_flight if not f.job.aside}
+        models = {self._model(f) for f in in_flight if _counts(f)}
         return [m for m in models if self._of_model(m).is_shared or now - self._heard.get(m, -_STALE_S) >= _STALE_S]
 
     def tell(self) -> list[Command]:
@@ -275,6 +276,11 @@ class TenantShares:
 
     def _model(self, inflight: InFlight) -> str:
         return self._models[inflight.groups[0][0]]
+
+
+def _counts(inflight: InFlight) -> bool:
+    """Aside requests have their own fairness; and without API keys all requests are of one tenant."""
+    return not inflight.job.aside and inflight.tenant is not NOBODY.tenant
 
 
 def flow_of(inflight: InFlight) -> Flow:

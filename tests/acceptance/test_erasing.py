@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from app.ids import TenantId
-from app.tenants.records import Tenant
+from app.tenants.records import Budget, Limits, Tenant
 from tests.acceptance.test_isolation import LISTS, endpoints
 from tests.acceptance.test_security import xylem
 from tests.belongings import ADMIN, LINE, PROMPT, Holder, keep_tenant, keyed
@@ -114,7 +114,7 @@ def test_erasing_again_finds_nothing_and_an_unknown_name_is_refused(served: Stac
 
 def test_a_tenant_goes_with_its_keys_its_revoked_keys_and_its_kv_in_the_store(served: Stack, place: Path) -> None:
     """What another tenant has in the store stays; a new tenant of the name begins with nothing."""
-    keep_tenant(served, Tenant(TenantId("acme")))
+    keep_tenant(served, Tenant(TenantId("acme"), limits=Limits(budget=Budget(1e6))))
     assert httpx.post(
         f"{served.url}/admin/tenants/acme/isolation", json={"isolated": True}, headers=ADMIN
     ).status_code == 200  # fmt: skip
@@ -125,6 +125,8 @@ def test_a_tenant_goes_with_its_keys_its_revoked_keys_and_its_kv_in_the_store(se
     other.chat(f"Of another. {PROMPT}")
     salted = wait_until(lambda: [p for p in (place / "kv").rglob("salt-*/*/*") if p.is_file()], "blocks under the salt")
     assert len(salted) > 8
+    budget = f"{served.deployment}:budget:tenant/acme"
+    assert served.redis.exists(budget)
     plain = [p for p in (place / "kv").rglob("*") if p.is_file() and "salt-" not in str(p)]
     assert xylem(served, "keys", "revoke", "acme-2").returncode == 0
 
@@ -135,6 +137,7 @@ def test_a_tenant_goes_with_its_keys_its_revoked_keys_and_its_kv_in_the_store(se
     assert not any(path.exists() for path in salted)
     assert all(path.exists() for path in plain)
     no_traces(served, place, one.id, left.id)
+    assert not served.redis.exists(budget)
     assert served.redis.hget(f"{served.deployment}:tenants", "acme") is None
     assert one.call("GET", "/v1/models").status_code == 401
 

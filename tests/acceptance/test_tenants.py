@@ -49,7 +49,7 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory, issuer: Is
 
 
 def admin(s: Stack, method: str, path: str, body: Any = None, key: str = "sesame", status: int = 200) -> Any:
-    answer = httpx.request(method, s.url + path, json=body, headers={"x-api-key": key}, timeout=20)
+    answer = httpx.request(method, s.url + path, json=body, headers={"x-api-key": key}, timeout=90)
     assert answer.status_code == status, answer.text
     return answer.json()
 
@@ -387,6 +387,22 @@ def test_what_one_token_has_made_is_there_for_the_next_of_the_same_person_alone(
         return httpx.get(url, headers={"authorization": f"Bearer {token}"}).status_code
 
     assert [found(again), found(other)] == [200, 404]
+
+
+def test_what_tokens_have_made_is_erased_with_their_tenant(served: Stack, issuer: Issuer) -> None:
+    """No list has these people: the API notes each when it comes."""
+    admin(served, "PUT", "/admin/tenants/fleeting", {})
+    dora = {"authorization": f"Bearer {issuer.token(sub='dora', tenant='fleeting')}"}
+
+    def uploaded() -> str | None:
+        file = {"file": ("a.jsonl", b"{}\n")}
+        answer = httpx.post(f"{served.url}/v1/files", data={"purpose": "batch"}, files=file, headers=dora, timeout=20)
+        return answer.json()["id"] if answer.status_code == 200 else None
+
+    file = wait_until(uploaded, "the tenant is known", WITHIN_S)
+    erased = admin(served, "POST", "/admin/tenants/fleeting/erase", {"wait_s": 60})
+    assert (erased["status"], erased["removed"]["files"]) == ("done", 1)
+    assert served.redis.exists(f"{served.deployment}:file:{file}") == 0
 
 
 def test_a_token_that_is_not_good_is_refused_and_told_why(served: Stack, issuer: Issuer) -> None:

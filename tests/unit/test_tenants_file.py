@@ -11,7 +11,7 @@ from msgspec import structs
 
 from app.cli.limit_options import HELP, flag
 from app.errors import SettingsError
-from app.ids import KeyId
+from app.ids import KeyId, TenantId
 from app.messages import encode
 from app.tenants.api_keys import with_limits
 from app.tenants.diff import Plan, planned
@@ -21,6 +21,7 @@ from app.tenants.tenants_file import parsed
 from app.tenants.wanted import (
     TenantsFile,
     WantedLimits,
+    WantedTenant,
     read_budget,
     show_budget,
     shown,
@@ -79,6 +80,12 @@ def as_file(registry: Registry) -> TenantsFile:
 
 def plan(now: Registry, file: TenantsFile, *, prune: bool = False) -> Plan:
     return planned(now, file, prune=prune, at=9.0, new_id=(KeyId(f"key_new{n}") for n in count()))
+
+
+def test_other_limits_leave_a_tenant_its_kv_and_its_age() -> None:
+    """The salt is in no file: without it, what is cached would be shared again."""
+    before = Tenant(TenantId("blue"), 7.0, 2.0, salt="s")
+    assert WantedTenant(weight=3.0).record("blue", 9.0, before) == Tenant(TenantId("blue"), 7.0, 3.0, salt="s")
 
 
 def applied(now: Registry, found: Plan) -> Registry:

@@ -7,6 +7,7 @@ processes are started again at once, here on one machine; a host of its own woul
 
 import argparse
 import json
+import signal
 import tempfile
 import time
 from datetime import datetime
@@ -96,4 +97,5 @@ def _loading(log: str, since: float) -> tuple[float, float] | None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=list(_POOLS), default="mock")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as by Ctrl-C, its processes end
     print(json.dumps(measure(parser.parse_args().engine)))

@@ -9,11 +9,11 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
 from tests.acceptance.test_security import create, xylem
 from tests.acceptance.test_tools import PLAYS, TEMPLATE, WEATHER
-from tests.browser import READY, Tab, chromium, serious_faults, tab
+from tests.browser import READY, Tab, serious_faults, tab
 from tests.pictures import png
 from tests.stack import Stack, free_port, leases, mock_pool, pid_of_worker, stack, wait_until
 from tests.vlm import random_vlm
@@ -42,14 +42,6 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         s.wait_ready(model="seeing")
         s.wait_ready(model="painter")
         yield s
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        found = chromium(playwright)
-        yield found
-        found.close()
 
 
 @pytest.fixture

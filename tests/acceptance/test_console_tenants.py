@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from openai import OpenAI
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
-from tests.browser import Tab, chromium, serious_faults, tab
+from tests.browser import Tab, serious_faults, tab
 from tests.stack import BIN, Stack, mock_pool, stack, wait_until
 
 expect.set_options(timeout=60_000)
@@ -28,14 +28,6 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         report = f"{s.url}/admin/usage"
         wait_until(lambda: httpx.get(report, headers=HEADERS).status_code == 200, "the database is there", 60)
         yield s
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        found = chromium(playwright)
-        yield found
-        found.close()
 
 
 @pytest.fixture

@@ -191,25 +191,29 @@ class Model:
 
     async def _iterate_stats(self, patience: float) -> AsyncIterator[Any]:
         await self.started()
-        last: dict[int, tuple[int, int, int]] = {}
+        last: dict[int, tuple[int, int, int, int]] = {}
         quiet = 0.0
         while quiet < patience:
             for rank, core in enumerate(self.mock._cores):
-                now = core.scheduler.seated, len(core.scheduler.waiting), core.blocks.used
-                if now != last.get(rank, (0, 0, 0)):
+                scheduler = core.scheduler
+                generating = sum(len(choice.tokens) > choice.prompt_len for choice in scheduler.running)
+                context = scheduler.seated - generating
+                now = context, generating, len(scheduler.waiting), core.blocks.used
+                if now != last.get(rank, (0, 0, 0, 0)):
                     last[rank], quiet = now, 0.0
                     yield Told(self._iteration(rank, *now), self.package)
             quiet += _LOOK_S
             await asyncio.sleep(_LOOK_S)
 
-    def _iteration(self, rank: int, running: int, waiting: int, used: int) -> dict[str, Any]:
+    def _iteration(self, rank: int, context: int, generating: int, waiting: int, used: int) -> dict[str, Any]:
+        running = context + generating
         return {
             "iterLatencyMS": (self.args.step_ms + running * self.args.step_ms_per_sequence) / self.args.speedup,
             "attentionDpRank": rank,
             "kvCacheStats": {"usedNumBlocks": used, "maxNumBlocks": self.args.total_blocks},
             "inflightBatchingStats": {
-                "numContextRequests": 0,
-                "numGenRequests": running,
+                "numContextRequests": context,
+                "numGenRequests": generating,
                 "numQueuedContextRequests": waiting,
             },
         }

@@ -68,7 +68,8 @@ class Connection(asyncio.Protocol):
         return await future
 
     def _send_all(self) -> None:
-        self._transport.write(b"".join(self._unsent))
+        if not self._transport.is_closing():  # else `connection_lost` has told them, or will
+            self._transport.write(b"".join(self._unsent))
         self._unsent.clear()
 
     def close(self) -> None:

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import uvloop
 
 from app.store import Connection, Wire, async_client
 
@@ -101,3 +103,21 @@ async def test_a_redis_that_stops_answering_is_noticed_however_much_it_is_asked(
             with pytest.raises(ConnectionError):
                 await task
         await client.aclose()
+
+
+def test_a_connection_that_ends_before_its_commands_are_sent_fails_them(store_url: str) -> None:
+    """They are sent in the loop's next turn, and nothing may be thrown there: nobody would catch it."""
+    thrown: list[dict[str, Any]] = []
+
+    async def end() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: thrown.append(context))
+        client = async_client(store_url)
+        connection = Connection()
+        await connection.open(client)
+        connection.close()  # it hears of that in the next turn
+        with pytest.raises(ConnectionError):
+            await connection.execute([("PING",)])
+        await client.aclose()
+
+    uvloop.run(end())  # the API's and the workers' loop
+    assert not thrown

@@ -35,7 +35,7 @@ check: .venv/.dev docs ## lint, types, import contracts, documentation, known vu
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports | tail -1
 	@ops/audit.sh
-	@$(BIN)/pytest -q tests/unit -m "not alone" --numprocesses 2
+	@$(BIN)/pytest -q tests/unit -m "not alone" --numprocesses 2 --hypothesis-profile quick
 
 docs: .venv/.dev ## the documentation, into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from queue import Empty
 from time import monotonic
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from kombu import Connection
 from kombu.transport import redis
@@ -62,11 +63,24 @@ class AtOnce:
             self._flush_brpop_reauth()
 
 
+class RegisteredOnce:
+    """For a transport of kombu's, which leaves what it has registered at the event loop, and with it itself."""
+
+    _before: ClassVar[WeakKeyDictionary[Any, set[Callable[[], None]]]] = WeakKeyDictionary()  # by loop
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """In place of the connection before it: the consumer has one."""
+        loop.on_tick -= self._before.get(loop, set())
+        others = set(loop.on_tick)
+        super().register_with_event_loop(connection, loop)  # type: ignore[misc]  # of the transport's class
+        self._before[loop] = loop.on_tick - others
+
+
 class _Channel(AtOnce, redis.Channel):  # type: ignore[misc]  # kombu has no types
     pass
 
 
-class _Transport(redis.Transport):  # type: ignore[misc]
+class _Transport(RegisteredOnce, redis.Transport):  # type: ignore[misc]
     Channel = _Channel
 
 
@@ -74,7 +88,7 @@ class _SentinelChannel(AtOnce, redis.SentinelChannel):  # type: ignore[misc]
     pass
 
 
-class _SentinelTransport(redis.SentinelTransport):  # type: ignore[misc]
+class _SentinelTransport(RegisteredOnce, redis.SentinelTransport):  # type: ignore[misc]
     Channel = _SentinelChannel
 
 

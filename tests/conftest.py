@@ -26,6 +26,7 @@ for _transport in (httpx._transports.default, httpx2._transports.default):
 
 # How long it takes to think of an input says something of the machine, and of what else it does.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("tests"), max_examples=25)  # `make check`
 settings.load_profile("tests")
 
 RINGS = ("contract", "acceptance", "chaos", "fuzz", "integration", "unit", "gpu", "soak")

@@ -1,10 +1,13 @@
 """The broker's messages are taken several at once: as many as there is room for, in their order, and none is lost."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from kombu import Consumer, Queue
+from kombu.asynchronous import Hub
 from redis import Redis
 
 from app.broker_channel import AtOnce, BrokerConnection
@@ -98,3 +101,20 @@ def test_an_empty_queue_is_waited_for(broker: Broker) -> None:
         broker.publish(1)
         broker.connection.drain_events(timeout=5)
     assert broker.got == [1]
+
+
+def test_a_connection_that_was_replaced_is_forgotten_by_the_event_loop(store_url: str) -> None:
+    """A worker's consumer connects anew after each loss, for years."""
+    hub = Hub()
+    transports = []
+    for _ in range(3):
+        connection = BrokerConnection(store_url)
+        connection.register_with_event_loop(hub)
+        transports.append(weakref.ref(connection.transport))
+        connection.release()
+        del connection
+    gc.collect()
+    assert [transport() is None for transport in transports[:-1]] == [True, True]
+    assert transports[-1]() is not None
+    assert len(hub.on_tick) == 1
+    hub.close()

@@ -314,18 +314,16 @@ class Generation(GenerationBase):
         usage = self._usage = self._recorded(OK, clock.now())
         if self._dispatcher.usage is None:
             return
-        # Side by side they are sent together: a send to Redis takes more than either.
-        settling = None
+        settlement = None
         if self._charge is not None:
             # By the record: the last deltas are not counted yet.
             counts = {"cached": usage.cached_tokens, "completion": usage.completion_tokens, "pictures": usage.images}
             self._charge_due = False
-            settling = asyncio.create_task(self._charge.settle(replace(self.plan.used, **counts)))
-        try:
+            settlement = self._charge.settlement(replace(self.plan.used, **counts))
+        if self._charge is None or settlement is None:
             await self._dispatcher.usage.store(usage)
-        finally:
-            if settling is not None:
-                await settling
+        elif replies := await self._dispatcher.usage.store(usage, settlement.command):
+            self._charge.settled(settlement, replies[0])
 
     def _recorded(self, outcome: str, ended: float) -> UsageRecord:
         attempt = self._begun.attempt if self._begun else 0

@@ -2,15 +2,23 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from app.errors import BudgetUsed, RateLimited
+from app.errors import BudgetUsed, RateLimited, StoreDown
 from app.ids import ApiId, RequestId
-from app.store import ADMIT, SETTLE, clock
+from app.store import ADMIT, SETTLE, Command, clock
+from app.telemetry import logger
 from app.tenants.accounts import Account, Kind, Left, Refusal, headers, online, refusal, retry_after_s, words
 from app.tenants.cost import NOTHING, Cost, Used, cost, price_of
 from app.tenants.ledger import Ledger
 from app.tenants.records import Client
+
+log = logger(__name__)
+
+
+class Settlement(NamedTuple):
+    request: RequestId
+    command: Command
 
 
 class Charge:
@@ -55,14 +63,32 @@ class Charge:
 
     async def settle(self, used: Used | None, *, cut: bool = False) -> None:
         """Charges all that the request has cost. None: it did not take place. `cut`: not by the end of its answer."""
-        if self._request is None:
+        if (settlement := self.settlement(used, cut=cut)) is None:
             return
+        try:
+            (reply,) = await self._ledger.wire.execute([settlement.command])
+        except StoreDown as exc:
+            log.warning("request_settled_later", request=settlement.request, error=exc.message)
+            return
+        self.settled(settlement, reply)
+
+    def settlement(self, used: Used | None, *, cut: bool = False) -> Settlement | None:
+        """What `settle` sends, for a caller that sends it with commands of its own; None: there is nothing to settle.
+
+        `settled` gets the reply. Without one, the ledger sends it again.
+        """
+        if self._request is None:
+            return None
         request, self._request = self._request, None
         total = self._before if used is None else self._before.plus(self._cost(used))
         final, back = not (cut and self._outlives), used is None and self.returns
-        reply = await self._ledger.settle(request, self._command(SETTLE, request, total, int(final), int(back)))
-        if reply is not None:
-            self._take(reply)
+        command = self._command(SETTLE, request, total, int(final), int(back))
+        self._ledger.settle_later(request, command)  # first: the caller may be cancelled
+        return Settlement(request, command)
+
+    def settled(self, settlement: Settlement, reply: Any) -> None:
+        self._ledger.settled(*settlement)
+        self._take(reply)
 
     def add(self, used: Used) -> None:
         """What an earlier stage has cost: it is charged at the end."""
@@ -125,9 +151,10 @@ class StageCharge(Charge):
     async def admit(self, request: RequestId, used: Used, ends: float) -> None:
         """It was, with the first stage."""
 
-    async def settle(self, used: Used | None, *, cut: bool = False) -> None:  # noqa: ARG002 (the whole may be)
+    def settlement(self, used: Used | None, *, cut: bool = False) -> Settlement | None:  # noqa: ARG002 (the whole may be)
         if used is not None:
             self._whole.add(used)
+        return None
 
     def headers(self) -> dict[str, str]:
         return self._whole.headers()

@@ -44,26 +44,17 @@ class Ledger:
         while waiting := list(self.unsettled.items())[:_AT_ONCE]:
             await self.wire.execute([command for _, command in waiting])
             for request, command in waiting:
-                self._settled(request, command)
-
-    async def settle(self, request: RequestId, command: Command) -> Any:
-        """The script's reply; None if Redis is away: then it is settled later."""
-        self.settle_later(request, command)  # first: this may be cancelled
-        try:
-            (reply,) = await self.wire.execute([command])
-        except StoreDown as exc:
-            log.warning("request_settled_later", request=request, error=exc.message)
-            return None
-        self._settled(request, command)
-        return reply
+                self.settled(request, command)
 
     def settle_later(self, request: RequestId, command: Command) -> None:
+        """The command is sent from here, unless somebody else has sent it before, and says so."""
         self.unsettled[request] = command
         if len(self.unsettled) > _MOST:
             self.unsettled.pop(lost := next(iter(self.unsettled)))
             log.error("request_never_settled", request=lost)
 
-    def _settled(self, request: RequestId, command: Command) -> None:
+    def settled(self, request: RequestId, command: Command) -> None:
+        """Redis has confirmed it."""
         if self.unsettled.get(request) is command:
             del self.unsettled[request]
 

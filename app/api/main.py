@@ -51,6 +51,7 @@ from app.telemetry import logger, setup_logging
 from app.tenants.charge import Charge
 from app.tenants.ledger import Ledger
 from app.tenants.limits import begun_before
+from app.tenants.quotas import Quotas
 from app.tracing.request_trace import RequestTrace
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
                 **vars(core),
                 api_keys=api_keys,
                 ledger=ledger,
+                quotas=Quotas(core.wire, core.keys, api_keys, settings.file_quota, settings.keep_bytes_per_key),
                 resumable_store=resumable_store,
                 conversations=conversations,
                 answer_owner=answer_owner,

@@ -17,6 +17,7 @@ from app.batch.storage import Storage
 from app.dispatch.runtime import Runtime
 from app.tenants.charge import Charge
 from app.tenants.ledger import Ledger
+from app.tenants.quotas import Quotas
 
 _MOST_LIMITED = 1000  # states: of clients of old limits, too
 
@@ -25,6 +26,7 @@ _MOST_LIMITED = 1000  # states: of clients of old limits, too
 class ApiState(Runtime):
     api_keys: ApiKeys
     ledger: Ledger
+    quotas: Quotas
     resumable_store: ResumableStore
     conversations: ConversationStore
     answer_owner: AnswerOwner

@@ -6,13 +6,16 @@ from app.ids import FileId, KeyId
 from app.keys import Keys
 from app.messages import encode
 from app.store import ADD_FILE, REMOVE_FILE, Wire, clock
+from app.tenants.quotas import Quota
 
 _MOST = 100_000  # files of one key: each takes some 300 bytes of Redis
 _DELETE = "Delete some that are not needed any more."
 
 
-def full(used: int, quota: int | None) -> FileQuotaUsed:
-    return FileQuotaUsed(f"Your files have {used} of the {quota} bytes that they may have. {_DELETE}", param="file")
+def full(used: int, quota: Quota) -> FileQuotaUsed:
+    whose = "The files of your tenant" if quota.of_tenant else "Your files"
+    used, most = used + quota.others, quota.most + quota.others
+    return FileQuotaUsed(f"{whose} have {used} of the {most} bytes that they may have. {_DELETE}", param="file")
 
 
 async def page(wire: Wire, members: str, after: str, limit: int, *, newest_first: bool) -> tuple[list[str], bool]:
@@ -36,16 +39,16 @@ class FileStore:
     def __init__(self, wire: Wire, keys: Keys) -> None:
         self._wire, self._keys = wire, keys
 
-    async def add(self, file: StoredFile, quota: int | None = None) -> None:
-        """Adds a file whose bytes are in the storage. `quota`: bytes that all files of its key may have; None: any.
+    async def add(self, file: StoredFile, quota: Quota | None = None) -> None:
+        """Adds a file whose bytes are in the storage. `quota`: of all files of its key; None: any number of bytes.
 
         Raises: FileQuotaUsed.
         """
         made = clock.now()  # with fractions, to keep the order within a second
-        values = file.id, encode(file), file.size, made, file.expires or "", "" if quota is None else quota, _MOST
+        values = file.id, encode(file), file.size, made, file.expires or "", "" if quota is None else quota.most, _MOST
         command = ("EVAL", ADD_FILE, 4, *self._names(file), *values, self._keys.file(FileId("")))
         (refused,) = await self._wire.execute([command])
-        if refused is not None:
+        if refused is not None and quota is not None:
             used, files = refused
             raise full(used, quota) if files < _MOST else FileQuotaUsed(f"There are {files} files. {_DELETE}")
 

@@ -61,6 +61,7 @@ class BatchOrder(Struct, frozen=True, array_like=True):
     rate: Rate | None = None  # its API key's limits for its lines; they hold also after the key is revoked
     tenant: TenantId = DEFAULT  # of that key
     within: Limits = UNLIMITED  # what its client may ask for, when it was ordered
+    tenant_lines: int | None = None  # of the tenant's unfinished batches together, when it was ordered
 
 
 class Usage(Struct, frozen=True):

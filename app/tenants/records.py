@@ -57,7 +57,6 @@ class Limits(Struct, frozen=True, array_like=True):
     # Of batches' lines alone. With neither, lines are counted with the other requests.
     batch_requests_per_min: int | None = None
     batch_tokens_per_min: int | None = None
-    # A tenant's hold for each of its keys:
     batch_lines: int | None = None  # of unfinished batches together
     file_quota: int | None = None  # bytes of all files
     keep_bytes: int | None = None  # of all kept answers and conversations

@@ -169,6 +169,35 @@ def test_files_have_the_smaller_quota_of_key_and_tenant(served: Stack) -> None:
             client.files.create(file=("in.jsonl", b"{}" * 6), purpose="batch")
 
 
+def test_the_files_of_a_tenants_keys_have_its_quota_together(served: Stack) -> None:
+    """Those of a revoked key, too, as long as they are there."""
+    admin(served, "PUT", "/admin/tenants/shelf", {"file_quota": 10})
+    keys = [made_key(served, f"shelf-{n}", tenant="shelf") for n in range(2)]
+    first, second = (openai.OpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0) for key in keys)
+    first.files.create(file=("in.jsonl", b"{}\n"), purpose="batch")
+    admin(served, "DELETE", "/admin/keys/shelf-0")
+    with pytest.raises(openai.PermissionDeniedError, match="your tenant have 3 of the 10 bytes"):
+        second.files.create(file=("in.jsonl", b"{}{}{}{}"), purpose="batch")
+    second.files.create(file=("in.jsonl", b"{}{}{}\n"), purpose="batch")
+    with pytest.raises(openai.PermissionDeniedError, match="10 of the 10 bytes"):
+        second.files.create(file=("in.jsonl", b"\n"), purpose="batch")
+
+
+def test_the_kept_answers_of_a_tenants_keys_have_its_bytes_together(served: Stack) -> None:
+    """Each is some hundred bytes."""
+    admin(served, "PUT", "/admin/tenants/diary", {"keep_bytes": 2500})
+    first, second = (made_key(served, f"diary-{n}", tenant="diary") for n in range(2))
+    kept = 0
+    while (answer := chat(served, first, store=True, max_tokens=1)).status_code == 200:
+        kept += 1
+    assert "this tenant" not in refusal(answer, 429)["message"]  # for one key alone it is as its own
+    assert kept
+    assert "this tenant" in refusal(chat(served, second, store=True), 429)["message"]
+    admin(served, "PUT", "/admin/tenants/diary", {"keep_bytes": 100})
+    made = httpx.post(f"{served.url}/v1/conversations", json={}, headers={"x-api-key": second})
+    assert refusal(made, 429)["code"] == "kept_answers_full"
+
+
 def test_kept_answers_have_the_bytes_that_the_key_may_have(served: Stack) -> None:
     """429 as for all clients together."""
     key = made_key(served, "forgetful", keep_bytes=100)
@@ -178,31 +207,57 @@ def test_kept_answers_have_the_bytes_that_the_key_may_have(served: Stack) -> Non
     assert chat(served, key, max_tokens=1).status_code == 200
 
 
+def batch(client: openai.OpenAI, bodies: list[dict[str, Any]]) -> str:
+    """The id of a new one."""
+    lines = [
+        {"custom_id": str(n), "method": "POST", "url": "/v1/chat/completions", "body": body}
+        for n, body in enumerate(bodies)
+    ]
+    file = client.files.create(file=("in.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="batch")
+    return client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+    ).id  # fmt: skip
+
+
+def ended(client: openai.OpenAI, made: str) -> Any:
+    """The batch, at its end."""
+
+    def found() -> Any:
+        now = client.batches.retrieve(made)
+        return now if now.status in ("completed", "failed") else None
+
+    return wait_until(found, "the batch ends", 60)
+
+
+def test_the_batches_of_a_tenants_keys_have_its_lines_together(served: Stack) -> None:
+    """Of those that have not ended, what is left: the slow key has one line a minute."""
+    admin(served, "PUT", "/admin/tenants/mill", {"batch_lines": 4})
+    keys = (
+        made_key(served, "mill-0", tenant="mill", batch_requests_per_min=1),
+        made_key(served, "mill-1", tenant="mill"),
+    )
+    slow, other = (openai.OpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0) for key in keys)
+    body = {**ASK, "max_tokens": 1}
+    first = batch(slow, [body] * 4)
+    wait_until(lambda: slow.batches.retrieve(first).request_counts.completed == 1, "one line is answered", 60)
+    over = ended(other, batch(other, [body] * 2))
+    assert over.status == "failed"
+    assert "Your tenant's unfinished batches have at most 4 lines" in over.errors.data[0].message
+    assert ended(other, batch(other, [body])).status == "completed"
+    slow.batches.cancel(first)
+
+
 def test_lines_of_a_batch_are_within_its_keys_limits(served: Stack) -> None:
     """Too many fail the batch; one for another model or with too long an answer fails itself; others are cut."""
     key = made_key(served, "lines", batch_lines=4, models=["mock"], max_tokens=6, default_max_tokens=3)
     body = {**ASK, "ignore_eos": True}
     bodies = [body, {**body, "max_tokens": 6}, {**body, "max_tokens": 7}, {**body, "model": "small"}]
 
-    def batch(client: openai.OpenAI, bodies: list[dict[str, Any]]) -> Any:
-        lines = [
-            {"custom_id": str(n), "method": "POST", "url": "/v1/chat/completions", "body": body}
-            for n, body in enumerate(bodies)
-        ]
-        file = client.files.create(file=("in.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="batch")
-        made = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
-
-        def ended() -> Any:
-            found = client.batches.retrieve(made.id)
-            return found if found.status in ("completed", "failed") else None
-
-        return wait_until(ended, "the batch ends", 60)
-
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0) as client:
-        over = batch(client, [*bodies, body])
+        over = ended(client, batch(client, [*bodies, body]))
         assert over.status == "failed"
         assert "at most 4 lines" in over.errors.data[0].message
-        done = batch(client, bodies)
+        done = ended(client, batch(client, bodies))
         assert (done.request_counts.completed, done.request_counts.failed) == (2, 2)
         answers = [json.loads(line) for line in client.files.content(done.output_file_id).text.splitlines()]
         tokens = {a["custom_id"]: a["response"]["body"]["usage"]["completion_tokens"] for a in answers}

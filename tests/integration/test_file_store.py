@@ -15,6 +15,7 @@ from app.ids import KeyId, new_file_id
 from app.keys import Keys
 from app.messages import encode
 from app.store import Wire
+from app.tenants.quotas import Quota
 
 pytestmark = pytest.mark.both_servers
 
@@ -28,7 +29,7 @@ def file(size: int, key: KeyId = ALICE, expires: int | None = None) -> StoredFil
 
 async def fits(file_store: FileStore, brought: StoredFile, quota: int = 100) -> bool:
     try:
-        await file_store.add(brought, quota)
+        await file_store.add(brought, Quota(quota))
     except FileQuotaUsed:
         return False
     return True

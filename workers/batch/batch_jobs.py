@@ -28,7 +28,7 @@ from app.openai.validation import parse
 from app.store import clock
 from app.telemetry import logger
 from app.tenants.limits import check_model, check_tokens
-from workers.batch.input_splitter import SplitInput, Unusable, split_input
+from workers.batch.input_splitter import LinesLeft, SplitInput, Unusable, split_input
 from workers.batch.result_files import write_result_files
 from workers.batch.webhook import tell
 
@@ -190,13 +190,20 @@ class BatchJobs:
             lambda: self.handling.get(order.id) != batch.status, self._lines_left(order),
         )  # fmt: skip
 
-    def _lines_left(self, order: BatchOrder) -> int | None:
-        """Lines that the batch may have, beside its client's other ones that aren't finished; None: any number."""
-        most = order.within.batch_lines
-        if most is None:
+    def _lines_left(self, order: BatchOrder) -> LinesLeft | None:
+        """Beside other batches that aren't finished, of its client and of its tenant; None: any number."""
+        of_key, of_tenant = order.within.batch_lines, order.tenant_lines
+        if of_key is None and of_tenant is None:
             return None
-        live = self._call(self._batch_store.live())
-        return most - sum(other.left for other in live if other.order.key == order.key and other.order.id != order.id)
+        others = [other for other in self._call(self._batch_store.live()) if other.order.id != order.id]
+        found: list[LinesLeft] = []
+        if of_key is not None:
+            had = sum(other.left for other in others if other.order.key == order.key)
+            found.append(LinesLeft(of_key - had, of_key, "Your"))
+        if of_tenant is not None:
+            had = sum(other.left for other in others if other.order.tenant == order.tenant)
+            found.append(LinesLeft(of_tenant - had, of_tenant, "Your tenant's"))
+        return min(found)
 
     def _delete_if_cleaned(self, batch: BatchId) -> None:
         """Deletes parts written after another worker had cleaned up."""

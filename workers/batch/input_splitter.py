@@ -30,6 +30,14 @@ class Unusable(Exception):
         super().__init__(problem.message)
 
 
+class LinesLeft(NamedTuple):
+    """What a batch may have beside others."""
+
+    lines: int
+    most: int  # together with them
+    whose: str  # limit it is: "Your"
+
+
 class SplitInput(NamedTuple):
     parts: int
     lines: int
@@ -51,11 +59,11 @@ def split_input(
     check: Check,
     max_line: int,
     stopped: Callable[[], bool],
-    allowed: int | None = None,
+    allowed: LinesLeft | None = None,
 ) -> SplitInput:
     """Writes the parts of a batch, and the errors of its invalid lines. `source`: the input file's path.
 
-    `allowed`: how many lines its client may have in it; None: as many as anybody.
+    `allowed`: None: as many lines as anybody may have.
 
     Raises: Unusable, FileGone, StorageDown; InterruptedError when `stopped`. Memory: one line, and a key for each.
     """
@@ -69,11 +77,9 @@ def split_input(
                 raise InterruptedError
             if len(good) + len(wrong) >= MAX_LINES:
                 raise Unusable(Problem("too_many_lines", f"A batch has at most {MAX_LINES} lines.", number))
-            if allowed is not None and len(good) + len(wrong) >= allowed:
-                most = order.within.batch_lines
-                raise Unusable(
-                    Problem("too_many_lines", f"Your unfinished batches have at most {most} lines together.", number)
-                )
+            if allowed is not None and len(good) + len(wrong) >= allowed.lines:
+                words = f"{allowed.whose} unfinished batches have at most {allowed.most} lines together."
+                raise Unusable(Problem("too_many_lines", words, number))
             try:
                 line, body = _read(raw, number, order, seen, max_line)
                 seen.add(line.custom_id)

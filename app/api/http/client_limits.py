@@ -1,16 +1,10 @@
-"""One client's share of what all clients share: from its API key and its tenant, or else from the settings."""
+"""How urgent a client's requests may be: by its API key and its tenant, or else by the settings."""
 
 from starlette.types import Scope
 
 from app.api.state import ApiState
 from app.errors import RequestError
 from app.openai.schemas import ModelRequest
-
-
-def file_quota(state: ApiState, scope: Scope) -> int:
-    """The bytes that all files of this client may have together."""
-    given = state.api_keys.client(scope).within.file_quota
-    return state.settings.file_quota if given is None else given
 
 
 def check_priority(state: ApiState, scope: Scope, asked: ModelRequest) -> None:

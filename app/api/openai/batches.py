@@ -32,11 +32,11 @@ async def create(request: Request) -> dict[str, Any]:
     state = state_of(request)
     body = await read_short(request, BatchRequest)
     body.check()
-    key, owner = state.api_keys.key(request.scope), state.api_keys.owner(request.scope)
+    key, client = state.api_keys.key(request.scope), state.api_keys.client(request.scope)
     now = int(clock.now())
     order = BatchOrder(
         id=new_batch_id(),
-        key=owner,
+        key=client.key,
         endpoint=body.endpoint,
         input=FileId(body.input_file_id),
         window=body.completion_window,
@@ -45,10 +45,11 @@ async def create(request: Request) -> dict[str, Any]:
         metadata=body.metadata,
         output_expires_s=body.output_expires_after.seconds if body.output_expires_after else None,
         rate=key.batch_rate if key is not None else None,
-        tenant=state.api_keys.client(request.scope).tenant.name,
+        tenant=client.tenant.name,
         within=state.within,
+        tenant_lines=client.tenant.limits.batch_lines,
     )
-    if (await state.files.find(order.input, owner)).purpose != "batch":
+    if (await state.files.find(order.input, client.key)).purpose != "batch":
         raise RequestError("The purpose of a batch's input file has to be 'batch'.", param="input_file_id")
     return as_object(await state.batch_store.create(order))
 

@@ -11,7 +11,6 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from app.api.http.client_limits import file_quota
 from app.api.openai.file_expiry import forget
 from app.api.openai.multipart_upload import MULTIPART, Fields, received
 from app.api.state import ApiState, state_of
@@ -43,9 +42,10 @@ async def upload(request: Request) -> dict[str, Any]:
     """A file of requests for a batch, of up to XYLEM_MAX_FILE bytes; all of one API key have up to its quota."""
     state = state_of(request)
     async with received(request, state.settings.max_file) as (form, fields):
-        owner, quota = state.api_keys.owner(request.scope), file_quota(state, request.scope)
-        file = _new(state, owner, form.filename or "", form.size or 0, fields)
-        if (used := await state.files.used(owner)) + file.size > quota:  # before its bytes are stored
+        client = state.api_keys.client(request.scope)
+        quota = await state.quotas.files(client)
+        file = _new(state, client.key, form.filename or "", form.size or 0, fields)
+        if (used := await state.files.used(client.key)) + file.size > quota.most:  # before its bytes are stored
             raise full(used, quota)
         await run_in_threadpool(_store, state.storage, file.path, form.file)
     try:

@@ -5,7 +5,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from app.api.http.client_limits import file_quota
 from app.api.state import ApiState, state_of
 from app.batch.records import StoredFile
 from app.errors import FileGone, XylemError
@@ -27,7 +26,7 @@ async def keep(state: ApiState, scope: Scope, file: bytearray, painting: Paintin
     stored = StoredFile(new_file_id(), owner, name, "image", len(file), now, expires)
     await run_in_threadpool(state.painted.put, stored.path, file)
     try:
-        await state.files.add(stored, file_quota(state, scope))
+        await state.files.add(stored, await state.quotas.files(state.api_keys.client(scope)))
     except XylemError:
         await run_in_threadpool(state.painted.delete, stored.path)
         raise
@@ -41,7 +40,7 @@ async def keep_video(state: ApiState, kept: KeptRequest, file: bytearray) -> Non
         FileId(kept.id), kept.key, "video.mp4", "video", len(file), now, now + state.settings.media_keep_s
     )
     await run_in_threadpool(state.painted.put, stored.path, file)
-    await state.files.add(stored, state.settings.file_quota)
+    await state.files.add(stored, await state.quotas.files(state.api_keys.client_of(kept.tenant, kept.key)))
 
 
 async def kept_file(request: Request, id_: str, purpose: str) -> Response:

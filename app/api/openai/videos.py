@@ -57,9 +57,13 @@ async def create(request: Request) -> Response:
     charge = Charge.of(state.ledger, client, outlives=True)
     if charge is not None:  # refused here, so that nothing is kept of it
         await charge.admit(id_, plan.used, kept.deadline)
+
+    async def keep() -> None:
+        await state.resumable_store.put(kept, quota=await state.quotas.kept(client))
+
     name, life_s = state.keys.videos_of(key), plan.timeout_s + state.settings.keep_s
     async with returned(charge):
-        await patiently(state, lambda: state.resumable_store.put(kept, key_bytes=state.within.keep_bytes))
+        await patiently(state, keep)
         await state.wire.execute(
             [
                 ("ZADD", name, round(now * 1000), id_),

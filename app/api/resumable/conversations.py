@@ -13,6 +13,7 @@ from app.ids import ConversationId, KeyId, RequestId, new_conversation_id
 from app.keys import Keys
 from app.openai.body import MOST
 from app.store import CONVERSE, END_CONVERSATION, SET_CONVERSATION, UNSAY, Wire, clock
+from app.tenants.quotas import Quota
 
 
 class Conversation(Struct, frozen=True):
@@ -34,12 +35,12 @@ class ConversationStore:
         self._most = bytes_per_key, bytes_in_all
 
     async def create(
-        self, key: KeyId, metadata: dict[str, str], items: Sequence[dict[str, Any]], key_bytes: int | None = None
+        self, key: KeyId, metadata: dict[str, str], items: Sequence[dict[str, Any]], quota: Quota | None = None
     ) -> Conversation:
-        """`key_bytes`: that the API key may have, if it has a number of its own. Raises: KeptFull."""
+        """`quota`: None: the usual one of an API key. Raises: KeptFull."""
         made = Conversation(new_conversation_id(), int(clock.now()), metadata)
         record = _record(made.created, metadata)
-        self._check(await self._converse(made.id, key, items, record=record, key_bytes=key_bytes))
+        self._check(await self._converse(made.id, key, items, record=record, quota=quota))
         return made
 
     async def find(self, conversation: ConversationId, key: KeyId) -> Conversation:
@@ -75,13 +76,13 @@ class ConversationStore:
         conversation: ConversationId,
         key: KeyId,
         items: Sequence[dict[str, Any]],
-        key_bytes: int | None = None,
+        quota: Quota | None = None,
     ) -> None:
-        """`key_bytes`: as in `create`.
+        """`quota`: as in `create`.
 
         Raises: KeptFull, ConversationLocked; RequestError when there would be too many.
         """
-        self._check(await self._converse(conversation, key, items, key_bytes=key_bytes), conversation)
+        self._check(await self._converse(conversation, key, items, quota=quota), conversation)
 
     async def add_response(
         self, conversation: ConversationId, key: KeyId, items: Sequence[dict[str, Any]], response: RequestId, epoch: int
@@ -106,12 +107,12 @@ class ConversationStore:
         record: bytes = b"",
         response: RequestId | None = None,
         epoch: int = 0,
-        key_bytes: int | None = None,
+        quota: Quota | None = None,
     ) -> Any:
         own, said = self._keys.conversation(conversation)
         names = own, said, self._keys.kept(response) if response else own, *self._keys.kept_account()
         bounds: tuple[Any, ...] = (
-            ("", "", "") if response else (MOST, self._most[0] if key_bytes is None else key_bytes, self._most[1])
+            ("", "", "") if response else (MOST, self._most[0] if quota is None else quota.most, self._most[1])
         )
         values = conversation, key, self._keep_ms, record, response or "", epoch, *bounds
         (reply,) = await self._wire.execute([("EVAL", CONVERSE, 5, *names, *values, *map(orjson.dumps, items))])

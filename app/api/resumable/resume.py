@@ -136,10 +136,10 @@ async def patiently(state: ApiState, ask: Callable[[], Awaitable[T]]) -> T:
 
 
 async def _put(state: ApiState, kept: KeptRequest, join: str, read: int | None) -> RequestId:
-    key_bytes = state.within.keep_bytes
-    first = await state.resumable_store.put(kept, join=join, read=read, key_bytes=key_bytes)
+    quota = await state.quotas.kept(state.api_keys.client_of(kept.tenant, kept.key))
+    first = await state.resumable_store.put(kept, join=join, read=read, quota=quota)
     if first != kept.id and await _was_refused(state, first):  # a client that tries again is served
-        first = await state.resumable_store.put(kept, join=join, instead_of=first, read=read, key_bytes=key_bytes)
+        first = await state.resumable_store.put(kept, join=join, instead_of=first, read=read, quota=quota)
     return first
 
 

@@ -22,6 +22,7 @@ from app.ids import ApiId, ConversationId, KeyId, RequestId
 from app.keys import Keys
 from app.messages import Event, KeptRequest, decode_events, decode_kept, encode
 from app.store import ADOPT, APPEND, CANCEL, FORGET, OWN, Wire
+from app.tenants.quotas import Quota
 
 _PAGE = 512  # batches read at once
 _LARGE = 2**16  # bytes that are decoded in a thread
@@ -66,13 +67,12 @@ class ResumableStore:
         *,
         read: int | None = None,
         bounded: bool = True,
-        key_bytes: int | None = None,
+        quota: Quota | None = None,
     ) -> RequestId:
         """Keeps a request, owned by this replica. Returns the id of the first request with the same `join` key.
 
         It locks its conversation until the answer's end. `read`: how many items of that the request has read.
-        `instead_of`: a former request with that key, to be replaced. `key_bytes`: that the API key may have, if it has
-        a number of its own.
+        `instead_of`: a former request with that key, to be replaced. `quota`: None: the usual one of an API key.
         Raises: ConversationLocked, unless `read` is None; KeptFull, unless not `bounded`.
         """
         keys = self._keys
@@ -85,13 +85,14 @@ class ResumableStore:
         names = own, keys.kept_of(self.api), keys.answer_owners(), first_of, *extended, *keys.kept_account()
         values = kept.id, self.api, encode(kept), life_ms, epoch, kept.id if join else "", instead_of, kept.key
         per_key, in_all = self._most
-        most = (per_key if key_bytes is None else key_bytes, in_all) if bounded else ("", "")
+        most = (per_key if quota is None else quota.most, in_all) if bounded else ("", "")
         more = encode(kept.chat) if kept.chat else "", "" if read is None else read
         ((full, first, wait_ms),) = await self._wire.execute([("EVAL", OWN, len(names), *names, *values, *most, *more)])
         if full == b"locked":
             raise ConversationLocked(param="conversation")
         if full:
-            whose = "this API key" if full == b"key" else "all clients"
+            own = "this tenant" if quota is not None and quota.of_tenant else "this API key"
+            whose = own if full == b"key" else "all clients"
             raise KeptFull(
                 f"The kept answers of {whose} have used up their space. "
                 "Delete some, try again later, or ask for an answer that is not kept.",

@@ -46,7 +46,8 @@ async def create(request: Request) -> dict[str, Any]:
     """A conversation, with items or without."""
     state, key, body = await _asked(request, ConversationRequest)
     items = await _new_items(body.items)
-    return (await state.conversations.create(key, body.metadata or {}, items, state.within.keep_bytes)).shown()
+    quota = await state.quotas.kept(state.api_keys.client(request.scope))
+    return (await state.conversations.create(key, body.metadata or {}, items, quota)).shown()
 
 
 @router.get(ONE, responses=shapes.whole(shapes.Conversation))
@@ -78,7 +79,8 @@ async def add_items(request: Request, conversation: str) -> dict[str, Any]:
     state, key, body = await _asked(request, ItemsRequest)
     parse(IncludeQuery, query_of(request.query_params))
     items = await _new_items(body.items)
-    await state.conversations.add(ConversationId(conversation), key, items, state.within.keep_bytes)
+    quota = await state.quotas.kept(state.api_keys.client(request.scope))
+    await state.conversations.add(ConversationId(conversation), key, items, quota)
     return {
         "object": "list",
         "data": items,

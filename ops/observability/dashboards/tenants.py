@@ -7,6 +7,11 @@ def _tokens(kind: str) -> str:
     return sum_by("tenant", rate("xylem_tenant_tokens_total", f'kind="{kind}"'))
 
 
+def _inspected(outcomes: str) -> str:
+    return rate("xylem_content_inspections_total", f'outcome=~"{outcomes}"')
+
+
+_OUTCOMES = {"allowed": "allowed", "refused": "refused", "not asked": "unavailable|passed_unseen"}
 _ENGINE = rate("xylem_tenant_engine_seconds_total")
 _TENANT = "{{tenant}}"
 
@@ -52,6 +57,12 @@ TENANTS = Dashboard(
             "ops",
             (Query(f"sum ({rate('xylem_usage_lost_total')})", "lost"),),
             "Redis was away for too long.",
+        ),
+        Panel(
+            "The content hook",
+            "ops",
+            tuple(Query(or_zero(f"sum ({_inspected(outcomes)})"), name) for name, outcomes in _OUTCOMES.items()),
+            "Prompts and answers a second, of all tenants. Not asked: it gave no answer in time.",
         ),
     ),
 )

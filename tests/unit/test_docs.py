@@ -39,3 +39,12 @@ def test_every_variable_that_the_texts_name_exists() -> None:
     named = {name for page in pages for name in re.findall(r"\bXYLEM_[A-Z_]*[A-Z]\b", page.read_text())}
     assert "XYLEM_REDIS_URL" in named
     assert named - known == set()
+
+
+def test_every_curl_that_sends_json_says_so() -> None:
+    """Else curl says that it sends a form, which most endpoints refuse."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    commands = [found for page in pages for found in re.findall(r"curl (?:[^\n]*\\\n)*[^\n]*", page.read_text())]
+    sending = [command for command in commands if re.search(r" (-d|--data\S*) ", command)]
+    assert len(sending) > 5
+    assert [command for command in sending if "content-type: application/json" not in command.lower()] == []

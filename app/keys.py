@@ -124,7 +124,7 @@ media:<sha256>          string, the samples of a picture (RGB, 8 bits each, row 
 embedding:<model>:<sha256>  string, msgpack `messages.EmbeddingHandle`: where the encoded picture is, and with whom.
                         Written by that worker, and removed by it when it forgets the picture; lives 10 minutes.
 encoded:<run>           set of the workers that have encoded their pictures of it; the last one sends the next task.
-                        Written by them; lives as long as `request:<run>` may.
+                        Written by them; lives until `request:<run>` would expire.
 commands:<worker>       list of msgpack `messages.WorkerCommand`. Written by the api; lives 60 s after the last.
 commands:<api>          list of msgpack `messages.Look`, the questions of other API replicas. Lives as long.
 reply:<id>              list, a worker's msgpack `messages.Reply` to a command, or an API replica's answer to a Look.

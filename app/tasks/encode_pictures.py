@@ -21,7 +21,6 @@ from app.tasks.celery_message import behind_pictures, read_args
 from app.telemetry import logger
 
 log = logger(__name__)
-_LIFE_MS = 86_400_000  # of the count of workers; the request's record, without which it is of no use, ends before
 _LAST, _NOBODY_WAITS, _GONE = 1, -1, -2  # answers of `encoded.lua`
 
 
@@ -80,7 +79,7 @@ async def _send_next(runner: Runner, job: Job) -> int:
     account = keys.release(run, runner.worker, runner.pool)
     answer, _released = await runner.wire.execute(
         [
-            ("EVAL", ENCODED, len(names), *names, runner.worker, encoders, _LIFE_MS, b"" if apart else message),
+            ("EVAL", ENCODED, len(names), *names, runner.worker, encoders, b"" if apart else message),
             ("EVAL", RELEASE, len(account), *account, run, "left", runner.worker),
         ]
     )

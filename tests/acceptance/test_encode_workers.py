@@ -14,6 +14,7 @@ from openai import OpenAI
 
 from app.media.picture import picture_of
 from app.messages import EmbeddingHandle, decode_embedding, encode
+from app.settings import Settings
 from tests.pictures import asked, png
 from tests.stack import Stack, indexed_blocks, leases, metric, mock_pool, stack, timeline, wait_until
 from tests.vlm import random_vlm
@@ -121,6 +122,14 @@ def test_several_pictures_are_spread_over_the_encoders(served: Stack, client: Op
     messages = asked(png(11), png(12), png(13), png(14), png(11))
     assert text(client, "sees", messages) == text(client, "alone", messages)
     assert {entry(served, "sees", seed)[1].worker for seed in (11, 12, 13, 14)} == workers
+
+
+def test_what_counts_a_requests_encoders_is_gone_at_its_deadline(served: Stack, client: OpenAI) -> None:
+    """And half a minute more, as the request's record."""
+    text(client, "sees", asked(png(15), png(16)))
+    lives = [served.redis.ttl(name) for name in served.redis.scan_iter(f"{served.deployment}:encoded:*")]
+    assert lives
+    assert max(lives) <= Settings().request_timeout_s + 30
 
 
 def test_encode_prefill_and_decode_on_three_workers(served: Stack, client: OpenAI) -> None:

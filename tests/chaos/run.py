@@ -101,7 +101,7 @@ async def run(
     await asyncio.to_thread(fleet.wait_whole)
     await load.finish()
     _account(report, load.done)
-    report.leaked_blocks = await _leaked_blocks(fleet)
+    report.leaked_blocks = await leaked_blocks(fleet)
     if fleet.usage is not None:
         report.usage = await asyncio.to_thread(used, fleet, load.done)
     if fleet.store is not None:
@@ -136,7 +136,7 @@ async def _all_got_on(hit: set[Asked], since: float) -> None:
             await asyncio.sleep(0.05)
 
 
-async def _leaked_blocks(fleet: Fleet) -> int:
+async def leaked_blocks(fleet: Fleet) -> int:
     """What is still held some seconds after the last answer."""
     for _ in range(60):
         if not (leaked := await asyncio.to_thread(fleet.leaked_blocks)):

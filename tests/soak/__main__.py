@@ -23,8 +23,9 @@ from tests.background import beside
 from tests.chaos import faults
 from tests.chaos.fleet import Fleet, pools
 from tests.chaos.load import make_cases, make_picture_cases, make_structured_cases
-from tests.chaos.run import Report, run
+from tests.chaos.run import Report, leaked_blocks, run
 from tests.soak.clients import Clients
+from tests.soak.growth import WARM_UP
 from tests.soak.report import Found, as_json, plot, show
 from tests.soak.sampler import Sampler, kinds
 from tests.stack import mock_pool
@@ -38,9 +39,9 @@ SHORT = {
     "XYLEM_REQUEST_TIMEOUT_S": "90",
 }
 SPARED = ("api-0", "decode-pool-a-0", "eyes-0", "embed-pool-0")
+RESTARTS = (faults.worker_killed, faults.worker_drained)
 FAULTS = (
-    faults.worker_killed,
-    faults.worker_drained,
+    *RESTARTS,
     faults.worker_hiccups,
     faults.api_killed,
     faults.connections_cut,
@@ -53,11 +54,17 @@ async def quiet(_fleet: Fleet, rng: random.Random) -> None:
 
 
 def some(minutes: float, rng: random.Random) -> Iterator[faults.Fault]:
-    """Faults with pauses between them, for so long."""
-    until = time.monotonic() + minutes * 60
-    while time.monotonic() < until:
-        yield quiet
-        yield rng.choice(FAULTS)
+    """Faults with pauses between them, for so long.
+
+    In the warm-up restarts follow one another: each costs other processes some memory, and after some forty none does.
+    """
+    began = time.monotonic()
+    while (passed := (time.monotonic() - began) / 60 / minutes) < 1:
+        if passed < WARM_UP:
+            yield rng.choice(RESTARTS)
+        else:
+            yield quiet
+            yield rng.choice(FAULTS)
 
 
 async def soak(fleet: Fleet, minutes: float, seed: int, every_s: float) -> tuple[Report, Clients, Sampler]:
@@ -68,6 +75,7 @@ async def soak(fleet: Fleet, minutes: float, seed: int, every_s: float) -> tuple
     async with beside(clients.run()):
         report = await run(fleet, cases, some(minutes, rng), seed=seed, clients=6)
     sampler.stop()
+    report.leaked_blocks = await leaked_blocks(fleet)  # `run` counted while these clients still asked
     return report, clients, sampler
 
 

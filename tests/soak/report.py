@@ -1,10 +1,10 @@
 """The figures of a soak: a table, a plot, and what is in the line of JSON."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,10 +13,12 @@ from rich.table import Table
 
 from tests.chaos.run import Report
 from tests.soak.clients import Clients
-from tests.soak.growth import Point, growth
+from tests.soak.growth import WARM_UP, Point, growth
 from tests.soak.sampler import Sampler
 
 _MB = 1e6
+_NAMED = 8  # kinds of keys in the plot
+_Name = TypeVar("_Name", str, tuple[str, int])
 
 
 class Found(NamedTuple):
@@ -99,19 +101,32 @@ def _share(share: float | None) -> str:
 def plot(sampler: Sampler, path: Path) -> None:
     figure = Figure(figsize=(15, 9), layout="tight")
     (memory, descriptors), (keys, sizes) = figure.subplots(2, 2)
-    _lines(memory, sampler, {f"{name} {pid}": seen for (name, pid), seen in sampler.memory.items()}, _MB)
-    memory.set(title="memory of each process alone, MB")
-    _lines(descriptors, sampler, {f"{name} {pid}": seen for (name, pid), seen in sampler.descriptors.items()}, 1)
+    steady = sampler.steady()
+    _lines(memory, sampler, sampler.memory, steady, _MB)
+    memory.set(title="memory of each process alone, MB; grey: of those that faults end")
+    _lines(descriptors, sampler, sampler.descriptors, steady, 1)
     descriptors.set(title="file descriptors")
-    _lines(keys, sampler, sampler.keys, 1)
-    keys.set(title="Redis keys by kind", yscale="symlog")
-    _lines(sizes, sampler, sampler.key_bytes, _MB)
-    sizes.set(title="Redis keys, MB", yscale="symlog")
+    for axis, series, unit in ((keys, sampler.keys, 1), (sizes, sampler.key_bytes, _MB)):
+        _lines(axis, sampler, series, _largest(series), unit)
+    keys.set(title="Redis keys by kind, the largest named", yscale="symlog")
+    sizes.set(title="Redis keys, MB", yscale="log")
     figure.savefig(path, dpi=90)
 
 
-def _lines(axis: Axes, sampler: Sampler, series: Mapping[str, Sequence[Point]], unit: float) -> None:
+def _largest(series: Mapping[str, Sequence[Point]]) -> list[str]:
+    return sorted(series, key=lambda kind: median(value for _, value in series[kind]), reverse=True)[:_NAMED]
+
+
+def _lines(
+    axis: Axes, sampler: Sampler, series: Mapping[_Name, Sequence[Point]], named: Collection[_Name], unit: float
+) -> None:
+    """Those that aren't named are grey."""
     for name, points in series.items():
-        axis.plot([(at - sampler.began) / 60 for at, _ in points], [v / unit for _, v in points], label=name, lw=0.8)
+        minutes, values = [(at - sampler.began) / 60 for at, _ in points], [value / unit for _, value in points]
+        if name in named:
+            axis.plot(minutes, values, label=name if isinstance(name, str) else name[0], lw=1)
+        else:
+            axis.plot(minutes, values, color="lightgrey", lw=0.5, zorder=0)
+    axis.axvspan(0, WARM_UP * (sampler.ended - sampler.began) / 60, alpha=0.1, label="warm-up")
     axis.set(xlabel="minutes")
-    axis.legend(fontsize=5, ncols=2)
+    axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))

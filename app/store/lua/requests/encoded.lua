@@ -2,22 +2,23 @@
 --
 -- KEYS  1 encoded:<run>  2 request:<run>  3 worker:<id> of the next task  4 its queue, or the first once more where the
 --       broker is another server
--- ARGV  1 the worker that has encoded  2 how many there are  3 the life of the first key, ms  4 the next task's message,
---       or '' where the broker is another server
+-- ARGV  1 the worker that has encoded  2 how many there are  3 the next task's message, or '' where the broker is another
+--       server
 -- returns 1 for the last one, 0 for others, -1 when nobody awaits the request, -2 when the next worker is gone
 -- Sent twice, the second sends no message.
-local new = redis.call('SADD', KEYS[1], ARGV[1])
-redis.call('PEXPIRE', KEYS[1], ARGV[3])
-if redis.call('EXISTS', KEYS[2]) == 0 then
+local left_ms = redis.call('PTTL', KEYS[2])
+if left_ms < 0 then
   return -1
 end
+local new = redis.call('SADD', KEYS[1], ARGV[1])
+redis.call('PEXPIRE', KEYS[1], left_ms)
 if redis.call('SCARD', KEYS[1]) < tonumber(ARGV[2]) then
   return 0
 end
 if redis.call('EXISTS', KEYS[3]) == 0 then
   return -2
 end
-if new == 1 and ARGV[4] ~= '' then
-  redis.call('LPUSH', KEYS[4], ARGV[4])
+if new == 1 and ARGV[3] ~= '' then
+  redis.call('LPUSH', KEYS[4], ARGV[3])
 end
 return 1

@@ -203,13 +203,17 @@ class TenantService:
         self.seats = seats
         weights = {**self.active, tenant: weight}
         of_weight = seats / max(_LEAST_WEIGHT, sum(weights.values()))
-        if self.running(tenant) + 1 <= max(1.0, of_weight * weight) and not self._is_ahead(flow):
+        mine, share = self.running(tenant) + 1, max(1.0, of_weight * weight)
+        quiet = [
+            t for t, w in weights.items()
+            if t != tenant and t not in self._wanting and self.running(t) <= of_weight * w
+        ]  # fmt: skip
+        # Of two floods one always has less than its share of the seats: beside quiet tenants it leaves them some, too.
+        presses = bool(quiet) and tenant in self._wanting and mine > share / 2
+        if mine <= share and not self._is_ahead(flow, share) and not presses:
             return _SEATS
-        now, usual = 0, 0.0  # what others have on the engines, of those that have less than their share
-        for t, w in weights.items():
-            if t != tenant and t not in self._wanting and self.running(t) <= of_weight * w:
-                now += self.running(t)
-                usual += max(self.running(t), self._usual.get(t, 0.0))
+        now = sum(self.running(t) for t in quiet)
+        usual = sum(max(self.running(t), self._usual.get(t, 0.0)) for t in quiet)
         return Room(queue=False, kept=ceil((_SPARE * sqrt(usual + 1) + usual - now) / max(1, places)))
 
     def steps_aside(self) -> tuple[TenantId, int] | None:
@@ -242,9 +246,9 @@ class TenantService:
             if other.tenant != flow.tenant
         )
 
-    def _is_ahead(self, flow: Flow) -> bool:
-        """Whether it got more than those that wait; by a few requests a tenant may, if it never waits for long."""
-        may = 0.0 if flow.tenant in self._wanting else _AT_ONCE * self.step(flow)[1]
+    def _is_ahead(self, flow: Flow, share: float) -> bool:
+        """Whether it got more than those that wait: by more requests than it may have seats, if it never waits long."""
+        may = 0.0 if flow.tenant in self._wanting else max(_AT_ONCE, share) * self.step(flow)[1]
         return self.start(flow) - self.virtual[flow.priority_class] > may
 
     def _change(self, flow: Flow, floor: float, delta: float, weight: float, now: float) -> None:

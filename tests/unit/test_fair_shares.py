@@ -233,16 +233,29 @@ def test_nothing_more_is_kept_for_tenants_whose_requests_wait_for_long() -> None
 
 
 def test_a_flood_that_has_its_share_of_the_time_gets_no_kept_seat_however_few_seats_it_has() -> None:
-    """Long prompts take much time on few seats. Some requests at once are nobody's flood."""
+    """Long prompts take much time on few seats. As many requests at once as it may have seats are no flood."""
     waits = Presence(B, 1.0, 20, [1], 5)
     for wants, flood in ((5, True), (0, False)):
         service = shared(Presence(A, 1.0, 1, [1], wants), waits)
         service.charge(Flow(1, A), 1.0, 0.3, 100.0)
         service.charge(Flow(1, A), 1.0, 0.3, 100.0)
         assert (service.room(Flow(1, A), 1.0, 32, 2).kept > 0) == flood
-    for _ in range(4):
+    for _ in range(14):
         service.charge(Flow(1, A), 1.0, 0.3, 100.0)
+    service.present([Presence(A, 1.0, 1), waits], 100.0)  # most have ended
+    assert not service.room(Flow(1, A), 1.0, 32, 2).kept
+    service.charge(Flow(1, A), 1.0, 0.3, 100.0)
     assert service.room(Flow(1, A), 1.0, 32, 2).kept
+
+
+def test_a_flood_below_its_share_of_the_seats_leaves_some_to_a_quiet_tenant_too() -> None:
+    """Of two floods one always is. Up to half its share it takes any, and so it does where nobody is quiet."""
+    floods = Presence(A, 1.0, 10, [1], 9), Presence(B, 3.0, 16, [1], 9)
+    assert shared(*floods, Presence(C, 1.0, 1)).room(Flow(1, B), 3.0, 32, 2).kept
+    assert not shared(*floods).room(Flow(1, B), 3.0, 32, 2).kept
+    few = Presence(A, 1.0, 20, [1], 9), Presence(B, 3.0, 8, [1], 9)
+    assert not shared(*few, Presence(C, 1.0, 1)).room(Flow(1, B), 3.0, 32, 2).kept
+    assert not shared(*floods, Presence(C, 1.0, 1)).room(Flow(1, C), 1.0, 32, 2).kept
 
 
 def test_the_furthest_over_its_share_steps_aside_until_who_waits_has_half_of_its_own() -> None:

@@ -12,7 +12,7 @@ these.
 
 import re
 from typing import Annotated, Any, NamedTuple
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from pydantic import AfterValidator
 
@@ -21,7 +21,8 @@ _SENTINELS = re.compile(
     r"(\?(?P<query>.+))?"
 )
 _CLUSTER = re.compile(r"clusters?://((?P<user>[^/@:]*):(?P<password>[^/@]*)@)?(?P<nodes>[^/@?]+)/?(\?(?P<query>.+))?")
-_PASSWORDS = re.compile(r"(?<=://).*@|(?<=password=)[^&]*")
+_DATABASE = re.compile(r"rediss?://[^/?]*/([^?]+)")
+_PASSWORDS = re.compile(r"^([a-z+]+://)?.*@|(?<=password=)[^&]*")  # also of a URL whose scheme is mistyped
 
 
 class Sentinels(NamedTuple):
@@ -98,7 +99,7 @@ def hosts(url: str) -> list[tuple[str, int]]:
     if (several := sentinels(url) or cluster(url)) is not None:
         return several.nodes
     parts = urlsplit(url)
-    return [(parts.hostname, parts.port or 6379)] if parts.hostname else []
+    return [(parts.hostname, _port(parts) or 6379)] if parts.hostname else []
 
 
 def broker(url: str) -> tuple[str, dict[str, Any]]:
@@ -127,7 +128,7 @@ def encryption(watched: Sentinels | Cluster) -> dict[str, Any]:
 
 
 def without_password(url: str) -> str:
-    return _PASSWORDS.sub("", url)
+    return _PASSWORDS.sub(r"\1", url)
 
 
 def _check(url: str) -> str:
@@ -138,6 +139,8 @@ def _check(url: str) -> str:
             )
         hosts(url)
         tls_options(url)
+        if (database := _DATABASE.match(url)) and not database[1].isdecimal():
+            raise ValueError("has to have a number as its database")
     except ValueError as exc:
         raise ValueError(f"{without_password(url)!r}: {exc}") from None  # pydantic's own message has the passwords
     return url
@@ -147,7 +150,15 @@ def _node(node: str, port: int) -> tuple[str, int]:
     parts = urlsplit(f"//{node}")
     if not parts.hostname:
         raise ValueError(f"{node!r} is no host:port")
-    return parts.hostname, parts.port or port
+    return parts.hostname, _port(parts) or port
+
+
+def _port(parts: SplitResult) -> int | None:
+    """Raises: ValueError, whose own message would have a part of the password."""
+    try:
+        return parts.port
+    except ValueError:
+        raise ValueError("has no host:port; in a password, '/', '?', '#' and '@' have to be percent-encoded") from None
 
 
 RedisUrl = Annotated[str, AfterValidator(_check)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
@@ -68,6 +69,7 @@ def grpc_server(settings: Settings) -> Callable[[ApiState, asyncio.Event], Abstr
     """Serves gRPC, or nothing if it has no port. Raises: SettingsError."""
     if settings.grpc_port is None:
         return lambda _state, _leaving: nullcontext()
+    _check_free(settings.host, settings.grpc_port, settings.port)
     try:
         from app.api.kserve.grpc_server import serving  # grpc takes memory and start-up time
     except ImportError as exc:
@@ -76,6 +78,17 @@ def grpc_server(settings: Settings) -> Callable[[ApiState, asyncio.Event], Abstr
             f"pip install 'xylem-serve[grpc]' ({exc})"
         ) from exc
     return serving
+
+
+def _check_free(host: str, port: int, of_http: int) -> None:
+    """Here, since at its start uvicorn would show a traceback. Raises: SettingsError."""
+    if port == of_http != 0:
+        raise SettingsError(f"XYLEM_GRPC_PORT={port}: HTTP has this port (XYLEM_PORT)")
+    try:
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+            pass
+    except OSError as exc:
+        raise SettingsError(f"XYLEM_GRPC_PORT={port} at {host}: {exc.strerror}") from exc
 
 
 def login_of(settings: Settings) -> "Login | None":

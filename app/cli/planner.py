@@ -68,7 +68,7 @@ def status() -> None:
             there = str(sum(bool(redis.exists(keys.worker(WorkerId(name)))) for name in names))
             raw = redis.get(keys.desired(pool))
             if raw is None:
-                table.add_row(pool, there, "-", "no planner runs")
+                table.add_row(pool, there, "-", "no planner runs" if leader is None else "no worker and no traffic yet")
                 continue
             try:
                 wanted = decode_desired(raw)

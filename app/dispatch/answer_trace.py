@@ -21,7 +21,7 @@ _OPERATIONS: Mapping[Task, str] = {
     "image": "generate_content",
     "transcribe": "transcribe",
 }
-_TEXT, _TEXTS_PATH = "text_completion", "/v1/completions"
+_TEXT, _TEXT_PREFIX = "text_completion", "cmpl-"  # of a plan without a chat template
 
 _MOST = 32  # prompts whose attempts are shown: each takes the event loop 0.1 ms
 
@@ -39,7 +39,7 @@ def add_answer(
 
     `first_token`: when the answer's first token was here, seconds since the epoch; None: it has none.
     """
-    operation = _TEXT if trace.path == _TEXTS_PATH else _OPERATIONS[plan.model.task]
+    operation = _TEXT if plan.prefix == _TEXT_PREFIX else _OPERATIONS[plan.model.task]
     trace.name = f"{operation} {plan.model.name}"
     trace.attributes |= _attributes(plan, operation, answer, tokens)
     if in_flight:

@@ -84,9 +84,14 @@ class GenerateBody(Body):
     parameters: dict[str, Any] | None = None
 
     def request(self, model: str, version: str) -> "InferRequest":
-        beside = {name: value for name, value in (self.model_extra or {}).items() if name not in _STREAMING}
-        text = Tensor("text_input", "BYTES", (1,), [self.text_input])
-        return InferRequest(model, version, self.id, [text], beside | (self.parameters or {}))
+        """Raises: RequestError."""
+        beside, inputs = dict(self.model_extra or {}), [Tensor("text_input", "BYTES", (1,), [self.text_input])]
+        for name in _STREAMING:
+            if name in beside:
+                if type(wanted := beside.pop(name)) is not bool:
+                    raise RequestError(f"'{name}' has to be true or false.", param=name)
+                inputs.append(Tensor(name, "BOOL", (1,), [wanted]))
+        return InferRequest(model, version, self.id, inputs, beside | (self.parameters or {}))
 
 
 @dataclass(frozen=True)

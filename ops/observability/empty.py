@@ -54,8 +54,13 @@ def shows(prometheus: httpx.Client, query: Query, window: str) -> bool:
 
 
 def main() -> None:
+    if len(sys.argv) != 2:
+        sys.exit("python -m ops.observability.empty http://127.0.0.1:9090")
     with httpx.Client(base_url=sys.argv[1], timeout=30) as prometheus:
-        found = empty(prometheus)
+        try:
+            found = empty(prometheus)
+        except (httpx.HTTPError, httpx.InvalidURL) as exc:
+            sys.exit(f"Prometheus at {sys.argv[1]}: {exc}")
     for name in found:
         print(name)
     print(json.dumps({"panels_empty": len(found), "queries": len(list(everything()))}))

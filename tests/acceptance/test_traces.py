@@ -204,6 +204,8 @@ def test_no_text_of_a_prompt_or_an_answer_leaves(served: Stack, sink: Collector)
     ("/v1/embeddings", {"model": "vectors", "input": ["a", "b"]}, {"place", "queue", "encode"}, "embeddings vectors"),
     (CHAT, OF_CHAT | {"stream": True}, {"place", "queue", "prefill", "first_token", "decode"}, "chat mock"),
     ("/v1/messages", OF_CHAT, {"place", "queue", "prefill", "first_token", "decode"}, "chat mock"),
+    ("/v2/models/mock/generate", {"text_input": "x"}, {"place", "queue", "prefill", "first_token", "decode"},
+     "text_completion mock"),
     ("/v1/responses", {"model": "mock", "input": "x", "max_output_tokens": 16},
      {"place", "queue", "prefill", "first_token", "decode"}, "chat mock"),
 ])  # fmt: skip

@@ -100,7 +100,15 @@ def test_bytes_behind_the_json_are_those_of_the_inputs() -> None:
 
 def test_generate_knows_parameters_beside_the_text_and_in_their_object() -> None:
     body = GenerateBody.model_validate({"text_input": "hi", "top_k": 5, "stream": True, "parameters": {"seed": 1}})
-    assert body.request("m", "").parameters == {"top_k": 5, "seed": 1}
+    asked = body.request("m", "")
+    assert (asked.parameters, asked.streams()) == ({"top_k": 5, "seed": 1}, True)
+    with pytest.raises(RequestError, match="'streaming'"):
+        GenerateBody.model_validate({"text_input": "hi", "streaming": "perhaps"}).request("m", "")
+
+
+def test_grpc_and_http_have_ports_of_their_own() -> None:
+    with pytest.raises(SettingsError, match=r"XYLEM_GRPC_PORT=8123: .*XYLEM_PORT"):
+        grpc_server(Settings(grpc_port=8123, port=8123))
 
 
 def test_a_port_for_grpc_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

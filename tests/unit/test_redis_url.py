@@ -34,7 +34,7 @@ def test_sentinels_with_tls_have_redis_options_of_it_and_certificates_are_looked
 
 @pytest.mark.parametrize("url", [
     "http://h", "h:6379", "", "sentinel://h:1", "sentinel://h:1/", "sentinel:///m", "sentinel://h:x/m", "sentinel://,/m",
-    "sentinel://h/m/first", "sentinel://h/m/0/1", "sentinel://h/m?db=1", "redis://h:port/0", "sentinels://h/m?db=1",
+    "sentinel://h/m/first", "sentinel://h/m/0/1", "sentinel://h/m?db=1", "redis://h:port/0", "redis://h/first", "sentinels://h/m?db=1",
     "cluster://", "cluster://h/0", "cluster://h:x", "cluster://h?db=1", "cluster://h?ssl_ca_certs=ca.pem",
     "sentinel://h/m?ssl_ca_certs=ca.pem", "sentinels://h/m?ssl_nothing=1&b=2", "sentinels://h/m?ssl_check_hostname=",
 ])  # fmt: skip
@@ -45,8 +45,12 @@ def test_a_url_that_leads_nowhere_stops_the_process_and_is_named(url: str) -> No
 
 
 @pytest.mark.parametrize(
-    "url", ["http://me:secret@h", "sentinel://me:secret@h:1", "sentinel://h?sentinel_password=secret"]
-)
+    "url",
+    [
+        "http://me:secret@h", "sentinel://me:secret@h:1", "sentinel://h?sentinel_password=secret",
+        "redis//me:secret@h", "redis:me:secret@h", "REDIS://me:secret@h", "redis://me:12/secret@h", "redis://me:secret/1@h",
+    ],
+)  # fmt: skip
 def test_a_refused_url_is_shown_without_its_passwords(url: str) -> None:
     """What stops a process is in its log."""
     with pytest.raises(SettingsError) as refused:

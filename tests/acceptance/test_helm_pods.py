@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,7 +30,8 @@ class Pods:
     def __init__(self, home: Path, processes: ExitStack) -> None:
         self._home, self._processes = home, processes
         self.api, self.redis = f"http://127.0.0.1:{free_port()}", free_port()
-        self._ports = {"9100": str(free_port()), "5555": str(free_port()), "6379": str(self.redis)}
+        self._worker_ports = defaultdict[str, str](lambda: str(free_port()))  # by container: each pod has its own 9100
+        self._ports = {"5555": str(free_port()), "6379": str(self.redis)}
         values = {
             "poolsFile": {"pools": {"decode-pool-a": {"model": "mock", "engine": "mock"}}},
             "settings": {"XYLEM_PORT": int(self.api.rpartition(":")[2])},
@@ -73,7 +75,7 @@ class Pods:
             for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
                 if kind in container:
                     port, path = container["ports"][0]["containerPort"], container[kind]["httpGet"]["path"]
-                    shown = self._ports.get(str(port), port)
+                    shown = self._worker_ports[container["name"]] if port == 9100 else self._ports.get(str(port), port)
                     found[f"{container['name']} {kind}"] = f"http://127.0.0.1:{shown}{path}"
         return found
 
@@ -88,6 +90,8 @@ class Pods:
                 env[entry["name"]] = self._here(self._secret[source["secretKeyRef"]["key"]])
             else:
                 env[entry["name"]] = "127.0.0.1" if source else self._here(entry["value"])
+        if "XYLEM_WORKER_PORT" in env:
+            env["XYLEM_WORKER_PORT"] = self._worker_ports[container["name"]]
         return env
 
     def _here(self, text: str) -> str:

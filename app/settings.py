@@ -410,7 +410,12 @@ def load_settings(**overrides: Any) -> Settings:
     try:
         return Settings(**overrides)
     except ValidationError as exc:
-        raise SettingsError(explain(exc, lambda loc: "XYLEM_" + "_".join(loc).upper())) from exc
+        raise SettingsError(explain(exc, _variable)) from exc
+
+
+def _variable(loc: list[str]) -> str:
+    name, *entries = loc
+    return f"XYLEM_{name.upper()}" + "".join(f"[{entry}]" for entry in entries)
 
 
 def explain(exc: ValidationError, name: Callable[[list[str]], str]) -> str:

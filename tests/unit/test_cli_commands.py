@@ -102,6 +102,15 @@ def test_doctor_says_what_to_do_and_fails_when_something_blocks(tmp_path: Path) 
     assert all(check["advice"] for check in checks.values() if check["state"] == "fail")
 
 
+def test_doctor_names_variables_that_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes ignore them: a mistyped one would never be noticed."""
+    monkeypatch.setenv("XYLEM_WORKERPORT", "9100")
+    monkeypatch.setenv("XYLEM_WORKER_PORT", "9100")
+    checks = {check["name"]: check for check in json.loads(_run("doctor", "--json").stdout)}
+    assert checks["XYLEM_WORKERPORT"]["advice"] == "is it XYLEM_WORKER_PORT?"
+    assert "XYLEM_WORKER_PORT" not in checks
+
+
 def test_doctor_shows_what_each_pool_runs(tmp_path: Path) -> None:
     """Engine, version, abilities, model; a model that is not fetched yet is no failure."""
     pools = tmp_path / "pools.yaml"

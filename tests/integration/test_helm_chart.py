@@ -29,7 +29,8 @@ from workers.planner.scalers.kubernetes import ACCOUNT
 
 pytestmark = needs_helm
 
-CUSTOM = {"LeaderWorkerSet", "ServiceMonitor", "PodMonitor", "ScaledObject"}  # their schemas come with their operators
+# Their schemas come with their operators.
+CUSTOM = {"LeaderWorkerSet", "ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject"}
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -124,6 +125,19 @@ def test_large_numbers_stay_whole() -> None:
     """Helm reads numbers of values as floats: 209715200 could become 2.097152e+08."""
     docs = rendered("cpu", "--set", "settings.XYLEM_MAX_FILE=209715200")
     assert named(docs, "ConfigMap", "xylem-settings")["data"]["XYLEM_MAX_FILE"] == "209715200"
+
+
+def test_monitoring_brings_alerts_and_dashboards_and_the_names_that_they_look_for() -> None:
+    docs, observability = rendered("disaggregated"), ROOT / "ops/observability"
+    (rules,) = of_kind(docs, "PrometheusRule")
+    assert rules["spec"] == yaml.safe_load((observability / "prometheus/rules.yml").read_text())
+    shown = named(docs, "ConfigMap", "xylem-dashboards")["data"]
+    assert shown == {path.name: path.read_text() for path in (observability / "grafana/dashboards").glob("*.json")}
+    ends = [end for doc in of_kind(docs, "ServiceMonitor") for end in doc["spec"]["endpoints"]]
+    ends += [end for doc in of_kind(docs, "PodMonitor") for end in doc["spec"]["podMetricsEndpoints"]]
+    jobs = {label["replacement"] for end in ends for label in end["relabelings"] if label["targetLabel"] == "job"}
+    scraped = yaml.safe_load((observability / "prometheus/prometheus.yml").read_text())["scrape_configs"]
+    assert jobs == {one["job_name"] for one in scraped}
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

@@ -57,6 +57,8 @@ def record(
     except OSError as exc:
         refuse(f"{out}: {exc.strerror}", code=1)
     _report(out, len(lines), received, running)
+    if model and not lines:
+        err.print(f"  None was for the model '{model}': it counts by its own name, not by an alias", markup=False)
     if follower.failure:
         refuse(f"ended early: {follower.failure}", code=1)
 

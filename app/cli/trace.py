@@ -44,7 +44,7 @@ def read_trace(path: Path) -> list[Request]:
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as exc:
         raise BadTrace(f"{path}, line {number}: {exc}") from exc
     except (OSError, EOFError, zlib.error) as exc:
-        raise BadTrace(f"{path}, after line {number}: {exc}") from exc
+        raise BadTrace(f"{path}, after line {number}: {exc}" if number else f"{path}: {exc}") from exc
     if not found:
         raise BadTrace(f"{path} has no requests")
     return found

@@ -91,7 +91,7 @@ def test_a_cell_may_have_a_broker_of_its_own() -> None:
     ("redis://a:6379/0", "has to be a URL of Redis, '#' and the cell's XYLEM_DEPLOYMENT"),
     ("redis://a:6379/0#", "has to be a URL of Redis"), ("#xylem", "has to be a URL of Redis"),
     ("redis://a:6379/0#two words", "has to be a URL of Redis"), ("http://a#xylem", "has to begin with redis://"),
-    ("redis://a:port/0#xylem", "Port could not be cast"), ("redis://a/0#x,redis://u:secret@a/0#x", "is there twice"),
+    ("redis://a:port/0#xylem", "has no host:port"), ("redis://a/0#x,redis://u:secret@a/0#x", "is there twice"),
     ("redis://u:secret@a", "has to be a URL of Redis"), ("redis://a/0#x#broker=", "has to be a URL of Redis"),
     ("redis://a/0#x#broker=amqp://u:secret@b", "has to begin with redis://"),
 ])  # fmt: skip

@@ -39,9 +39,9 @@ SHORT = {
     "XYLEM_REQUEST_TIMEOUT_S": "90",
 }
 SPARED = ("api-0", "decode-pool-a-0", "eyes-0", "embed-pool-0")
-RESTARTS = (faults.worker_killed, faults.worker_drained)
 FAULTS = (
-    *RESTARTS,
+    faults.worker_killed,
+    faults.worker_drained,
     faults.worker_hiccups,
     faults.api_killed,
     faults.connections_cut,
@@ -56,15 +56,13 @@ async def quiet(_fleet: Fleet, rng: random.Random) -> None:
 def some(minutes: float, rng: random.Random) -> Iterator[faults.Fault]:
     """Faults with pauses between them, for so long.
 
-    In the warm-up restarts follow one another: each costs other processes some memory, and after some forty none does.
+    In the warm-up without: each kind costs other processes some memory at first, and after some twenty it does no more.
     """
     began = time.monotonic()
     while (passed := (time.monotonic() - began) / 60 / minutes) < 1:
-        if passed < WARM_UP:
-            yield rng.choice(RESTARTS)
-        else:
+        if passed >= WARM_UP:
             yield quiet
-            yield rng.choice(FAULTS)
+        yield rng.choice(FAULTS)
 
 
 async def soak(fleet: Fleet, minutes: float, seed: int, every_s: float) -> tuple[Report, Clients, Sampler]:

@@ -248,6 +248,20 @@ def metric(s: Stack, of: str, name: str) -> float:
     return total
 
 
+def all_have_told(s: Stack) -> None:
+    """Waits until each worker has renewed its lease after now: what `metric` gives then is no older."""
+    lives = {f"{s.deployment}:metrics:{lease.worker.id}": sys.maxsize for lease in leases(s)}
+
+    def all_renewed() -> bool:
+        for key, before in list(lives.items()):
+            lives[key] = s.redis.pttl(key)
+            if lives[key] > before:
+                del lives[key]
+        return not lives
+
+    wait_until(all_renewed, "each worker has told of itself again", every_s=0.02)
+
+
 def all_free(s: Stack, *pools: str) -> bool:
     """By the engines' own counters, and by the account in Redis."""
     engines = [lease for pool in pools for lease in leases(s, pool)]

@@ -16,7 +16,7 @@ from app.media.picture import picture_of
 from app.messages import EmbeddingHandle, decode_embedding, encode
 from app.settings import Settings
 from tests.pictures import asked, png
-from tests.stack import Stack, indexed_blocks, leases, metric, mock_pool, stack, timeline, wait_until
+from tests.stack import Stack, all_have_told, indexed_blocks, leases, metric, mock_pool, stack, timeline, wait_until
 from tests.vlm import random_vlm
 
 POOL, EYES = "both-pool", "eyes-pool"
@@ -77,6 +77,12 @@ def counts(s: Stack, *names: str) -> dict[str, float]:
     return {name: sum(metric(s, pool, f"pictures_{name}") for pool in pools) for name in names}
 
 
+def settled(s: Stack) -> dict[str, float]:
+    """All of them, with all that has happened until now."""
+    all_have_told(s)
+    return counts(s, *ALL)
+
+
 def wait_for(s: Stack, before: dict[str, float], **more: int) -> None:
     """Until workers have told of so many more pictures."""
     wanted = {name: before[name] + n for name, n in more.items()}
@@ -94,7 +100,7 @@ def entry(s: Stack, model: str, seed: int) -> tuple[str, EmbeddingHandle]:
 
 
 def test_the_answer_is_the_same_and_the_second_question_needs_no_encoder(served: Stack, client: OpenAI) -> None:
-    messages, before = asked(png(1)), counts(served, *ALL)
+    messages, before = asked(png(1)), settled(served)
     assert text(client, "sees", messages) == text(client, "alone", messages)
     wait_for(served, before, encoded=1, found=0, fetched=1, lost=0, missing=0)
     again = asked(png(1), text="And what else?")
@@ -104,7 +110,7 @@ def test_the_answer_is_the_same_and_the_second_question_needs_no_encoder(served:
 
 def test_a_question_whose_pictures_kv_is_there_needs_no_encoder(served: Stack, client: OpenAI) -> None:
     """Though its rows are forgotten."""
-    messages, before, blocks = asked(png(5)), counts(served, *ALL), indexed_blocks(served, POOL)
+    messages, before, blocks = asked(png(5)), settled(served), indexed_blocks(served, POOL)
     messages.append(
         {"role": "user", "content": "All of the picture is in whole blocks of KV if a text is behind it. " * 2}
     )
@@ -134,7 +140,7 @@ def test_what_counts_a_requests_encoders_is_gone_at_its_deadline(served: Stack, 
 
 def test_encode_prefill_and_decode_on_three_workers(served: Stack, client: OpenAI) -> None:
     """The decode worker gets the prompt's KV, and no picture."""
-    messages, before = asked(png(21)), counts(served, *ALL)
+    messages, before = asked(png(21)), settled(served)
     made = answer(client, "apart", messages)
     assert made.choices[0].message.content == text(client, "alone", messages)
     wait_for(served, before, encoded=1, fetched=1, lost=0, missing=0)
@@ -145,7 +151,7 @@ def test_encode_prefill_and_decode_on_three_workers(served: Stack, client: OpenA
 def test_a_lost_transfer_is_encoded_where_the_answer_is(served: Stack, client: OpenAI) -> None:
     """Other bytes are in its place, as after another picture has taken it."""
     messages = asked(png(31))
-    before = counts(served, *ALL)
+    before = settled(served)
     text(client, "sees", messages)
     wait_for(served, before, fetched=1)
     key, handle = entry(served, "sees", 31)
@@ -156,7 +162,7 @@ def test_a_lost_transfer_is_encoded_where_the_answer_is(served: Stack, client: O
 
 
 def test_a_wrong_shape_never_reaches_the_engine(served: Stack, client: OpenAI) -> None:
-    messages, before = asked(png(41)), counts(served, *ALL)
+    messages, before = asked(png(41)), settled(served)
     [living] = leases(served, "odd-pool")
     assert text(client, "odd", messages) == text(client, "alone", messages)
     wait_for(served, before, encoded=1, fetched=0, lost=1)
@@ -164,7 +170,7 @@ def test_a_wrong_shape_never_reaches_the_engine(served: Stack, client: OpenAI) -
 
 
 def test_without_an_encoder_a_worker_encodes_itself(served: Stack, client: OpenAI) -> None:
-    messages, before = asked(png(51)), counts(served, *ALL)
+    messages, before = asked(png(51)), settled(served)
     assert text(client, "eyeless", messages) == text(client, "alone", messages)
     wait_for(served, before, encoded=0, fetched=0, lost=0, missing=1)
 
@@ -184,7 +190,7 @@ def test_an_encoder_killed_while_it_encodes_and_before_it_begins(served: Stack, 
 
 
 def test_an_encoder_killed_before_its_picture_is_fetched(served: Stack, client: OpenAI) -> None:
-    before = counts(served, *ALL)
+    before = settled(served)
     text(client, "sees", asked(png(71)))
     wait_for(served, before, encoded=1, fetched=1)
     holder = entry(served, "sees", 71)[1].worker

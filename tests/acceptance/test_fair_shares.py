@@ -27,9 +27,10 @@ def test_two_floods_share_the_engines_by_weight_and_a_third_tenant_hardly_waits(
 def test_a_flood_of_long_prompts_takes_no_more_than_its_share(tmp_path: Path) -> None:
     """Half of the engines, with 8,000-token prompts and short answers, beside short prompts and longer answers.
 
-    By nominal costs. What short steps take depends on the machine: the benchmark, with longer ones, allows 0.525.
+    By nominal costs. The fleet shares what short steps and long prompts really take, so that the share falls with the
+    machine's speed: 0.51 on two idle cores, 0.28 on the same beside five busy processes.
     """
     with fleet(tmp_path, {"long": 1.0, "short": 1.0}, _STEP_MS) as urls:
         answered = asyncio.run(beside_long_prompts(urls, 30, _STEP_MS))
     got = spent(answered, ("long", "short"))
-    assert 0.3 <= got["long"] / sum(got.values()) <= 0.6
+    assert 0.05 <= got["long"] / sum(got.values()) <= 0.6

@@ -20,7 +20,7 @@ from PIL import Image
 from app.media.picture import picture_of
 from app.messages import decode_embedding, encode
 from ops.bench.media.seen import exam, is_right, said
-from tests.stack import ROOT, Stack, leases, metric, stack, wait_until
+from tests.stack import ROOT, Stack, all_have_told, leases, metric, stack, wait_until
 from workers.model_folder import prepare
 from workers.shapes import PROOF, seeing
 from workers.shapes.pictures import Question
@@ -99,6 +99,12 @@ def counts(s: Stack, *names: str) -> dict[str, float]:
     return {name: sum(metric(s, pool, f"pictures_{name}") for pool in (EYES, POOL)) for name in names}
 
 
+def settled(s: Stack) -> dict[str, float]:
+    """All of them, with all that has happened until now."""
+    all_have_told(s)
+    return counts(s, *ALL)
+
+
 def wait_for(s: Stack, before: dict[str, float], **more: int) -> None:
     wanted = {name: before[name] + n for name, n in more.items()}
     wait_until(lambda: counts(s, *more) == wanted, f"{more} more than {before}")
@@ -108,7 +114,7 @@ ALL = ("encoded", "found", "fetched", "lost", "missing")
 
 
 def test_the_answer_is_of_the_picture_that_only_the_encoder_saw(served: Stack, client: httpx.Client) -> None:
-    before, right = counts(served, *ALL), 0
+    before, right = settled(served), 0
     for number, (picture, question) in enumerate(cases(1, PICTURES)):
         together = said(client, "alone", picture, question.text)
         apart = said_of_blank(served, client, picture, question.text)
@@ -120,7 +126,7 @@ def test_the_answer_is_of_the_picture_that_only_the_encoder_saw(served: Stack, c
 
 def test_a_second_question_needs_no_encoder(served: Stack, client: httpx.Client) -> None:
     [(picture, question)] = cases(2)
-    before = counts(served, *ALL)
+    before = settled(served)
     said(client, "sees", picture, question.text)
     with stopped(served, EYES):
         again = said(client, "sees", picture, "What is in the picture?")
@@ -130,7 +136,7 @@ def test_a_second_question_needs_no_encoder(served: Stack, client: httpx.Client)
 
 def test_another_picture_in_its_place_is_noticed(served: Stack, client: httpx.Client) -> None:
     [(picture, question)] = cases(3)
-    before = counts(served, *ALL)
+    before = settled(served)
     said(client, "sees", picture, question.text)
     handle = decode_embedding(served.redis.get(index_key(served, picture)))
     served.redis.set(index_key(served, picture), encode(replace(handle, checksum=handle.checksum ^ 1)))

@@ -32,8 +32,8 @@ async def test_a_probe_leaves_no_blocks_no_events_and_no_work(subject: Subject) 
 
     before, _ = await told("blackbird")
     await subject.stats_become(lambda stats: not stats.running, within_s=subject.soon_s)
-    computed = engine.stats().prefill_tokens
     measured = await steps_measured(engine)
+    computed = engine.stats().prefill_tokens  # only now: SGLang tells of a step after its answer and its events
     for _ in range(PROBES):
         await probe()
         stats = engine.stats()

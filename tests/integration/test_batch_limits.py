@@ -237,3 +237,16 @@ def test_what_an_answer_may_get_is_what_routing_expects() -> None:
     plan = GenerationPlan("cmpl-", MagicMock(Model), [[1], [2]], sampling, timeout_s=1)
     assert expected(plan) == 276
     assert expected(GenerationPlan("x", MagicMock(Model), [[1]], sampling, timeout_s=1, generates=False)) == 0
+
+
+async def test_a_batch_of_a_key_of_this_moment_has_its_name_and_its_limits(redis: "Redis", wire: Wire) -> None:
+    """An API replica may know the key up to a second before the batch worker."""
+    book = ledger(wire)
+    limits, new = LineLimits(book), order()
+    await book.directory.refresh()
+    record = ApiKey("alice", b"12345678", 0.0, id=KeyId("key_1"), tenant=TenantId("red"), batch_requests_per_min=7)
+    await redis.hset(KEYS.api_keys(), "alice", encode(record))
+    await limits.known(new)
+    assert limits.client(new).name == "alice"
+    [(account, _left)] = (await limits.of([new]))[new.id]
+    assert account.requests == 7

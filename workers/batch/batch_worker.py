@@ -148,7 +148,7 @@ class BatchWorker:
             if not await self._batch_store.claim_part(ticket, self.serving.dispatcher.api):
                 return
             batch = await self._batch_store.find(ticket.batch, None)
-            await self._limits.known()
+            await self._limits.known(batch.order)
         except (StoreDown, BatchNotFound) as exc:  # the claim isn't renewed, so the leader sends it again
             log.warning("part_not_begun", batch=ticket.batch, part=ticket.part, error=exc.message)
             return

@@ -22,9 +22,11 @@ class LineLimits:
         self._ledger, self._directory = ledger, ledger.directory
         self._locks = WeakValueDictionary[str, asyncio.Lock]()  # of `LineCharge`, by accounts
 
-    async def known(self) -> None:
-        """Waits until keys and tenants are."""
+    async def known(self, order: BatchOrder) -> None:
+        """Waits until its key and tenant are, also where the key is newer than what was read last. Raises: StoreDown."""
         await self._directory.loaded.wait()
+        if order.key and not self._directory.knows(order.key):
+            await self._directory.refresh()
 
     def client(self, order: BatchOrder) -> Client:
         """Whose batch it is."""

@@ -23,7 +23,7 @@ class LineLimits:
         self._locks = WeakValueDictionary[str, asyncio.Lock]()  # of `LineCharge`, by accounts
 
     async def known(self, order: BatchOrder) -> None:
-        """Waits until its key and tenant are, also where the key is newer than what was read last. Raises: StoreDown."""
+        """Waits until its key and tenant are, also if the key is newer than the last reading. Raises: StoreDown."""
         await self._directory.loaded.wait()
         if order.key and not self._directory.knows(order.key):
             await self._directory.refresh()

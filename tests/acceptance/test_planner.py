@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +137,9 @@ async def test_advice_starts_nothing_and_the_next_planner_goes_on_where_a_killed
     tmp_path: Path, redis_url: str
 ) -> None:
     """It knows the traffic that the first one has seen."""
-    with running(tmp_path, redis_url) as system, system.planner() as first:
+    with running(tmp_path, redis_url) as system, ExitStack() as ends:
+        assert "no planner runs" in _status(system)
+        first = ends.enter_context(system.planner())
         leader = wait_until(lambda: system.redis.get("xylem:planner-leader"), "the first one leads", 60)
         with system.planner("--scaler", "kubernetes"):  # whose rights only one that acts needs
             tokens = await _load(system, 10, lambda: system.desired().get("workers", 0) >= 3, 150)
@@ -154,10 +156,12 @@ async def test_advice_starts_nothing_and_the_next_planner_goes_on_where_a_killed
 
 
 def _shows_status(system: System) -> None:
-    shown = subprocess.run(
-        [BIN / "xylem", "planner", "status"], env=system.env, capture_output=True, text=True, check=True
-    )
-    (row,) = (line.split() for line in shown.stdout.splitlines() if POOL in line)
+    (row,) = (line.split() for line in _status(system).splitlines() if POOL in line)
     assert row[1] == "1"
     assert int(row[2]) == system.desired()["workers"]
     assert row[-1] == "advise"
+
+
+def _status(system: System) -> str:
+    asked = [BIN / "xylem", "planner", "status"]
+    return subprocess.run(asked, env=system.env, capture_output=True, text=True, check=True).stdout

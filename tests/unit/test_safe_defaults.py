@@ -86,3 +86,11 @@ def test_containers_are_published_on_this_machine_only(services: dict[str, dict[
     assert published
     assert all(port.startswith("127.0.0.1:") for port in published)
     assert "ports" not in services["valkey"]
+
+
+def test_containers_are_given_longer_to_end_than_they_drain(services: dict[str, dict[str, object]]) -> None:
+    drains = {name: service["environment"] for name, service in services.items() if name in ("api", "worker", "batch")}
+    for name, environment in drains.items():
+        assert isinstance(environment, dict)
+        (number, unit) = re.fullmatch(r"(\d+)([sm])", str(services[name]["stop_grace_period"])).groups()  # type: ignore[union-attr]
+        assert float(environment["XYLEM_DRAIN_TIMEOUT_S"]) < int(number) * {"s": 1, "m": 60}[unit], name

@@ -35,7 +35,7 @@ def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory, weights: Pa
     """Three workers of a pool, and a prefill and a decode worker, which requests wake."""
     split = mock_pool(model="split", max_model_len=4096, wake_s=0.2)
     pools: dict[str, Any] = {
-        POOL: mock_pool(max_model_len=4096, step_ms=4.0),
+        POOL: mock_pool(max_model_len=16_384, step_ms=4.0),
         PREFILL: split | {"role": "prefill", "disagg": {"remote_tokens": 16, "remote_wait_s": 60}},
         DECODE: split | {"role": "decode", "wake_on_request": True},
     }
@@ -269,7 +269,7 @@ async def test_the_documented_loop_of_reinforcement_learning_runs(fleet: Stack, 
     async def read() -> None:
         async with AsyncOpenAI(base_url=f"{fleet.url}/v1", api_key="x", max_retries=0) as client:
             made = await client.completions.create(
-                model="mock", prompt=PROMPT, max_tokens=3000, temperature=0, stream=True
+                model="mock", prompt=PROMPT, max_tokens=15_000, temperature=0, stream=True
             )
             async with made:
                 async for chunk in made:
@@ -314,7 +314,7 @@ async def test_a_worker_that_dies_in_a_change_is_named_and_its_successor_has_the
     """Its answer can't go on with other weights, and ends by name."""
     async with AsyncOpenAI(base_url=f"{fleet.url}/v1", api_key="x", max_retries=0) as client:
         stream = await client.completions.create(
-            model="mock", prompt=PROMPT, max_tokens=3000, temperature=0, stream=True
+            model="mock", prompt=PROMPT, max_tokens=15_000, temperature=0, stream=True
         )
         await anext(stream)
         has_it = await_one(lambda: [lease for lease in leases(fleet, POOL) if lease.load.running])

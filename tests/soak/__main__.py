@@ -57,12 +57,11 @@ async def quiet(_fleet: Fleet, rng: random.Random) -> None:
 def some(minutes: float, rng: random.Random) -> Iterator[faults.Fault]:
     """Faults with pauses between them, for so long.
 
-    Without in the first half of the warm-up: each kind costs other processes some memory at first, and after some
-    twenty it does no more. In the second half the load becomes what it is for the rest, and killed workers' keys end.
+    In the warm-up without: each kind costs other processes some memory at first, and after some twenty it does no more.
     """
     began = time.monotonic()
     while (passed := (time.monotonic() - began) / 60 / minutes) < 1:
-        if passed >= WARM_UP / 2:
+        if passed >= WARM_UP:
             yield quiet
         yield rng.choice(FAULTS)
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from tests.chaos.run import Report
 from tests.soak.clients import Clients
 from tests.soak.growth import WARM_UP, Point, growth
-from tests.soak.sampler import SERVER, Sampler
+from tests.soak.sampler import Sampler
 
 _MB = 1e6
 _NAMED = 8  # kinds of keys in the plot
@@ -22,11 +22,7 @@ _Name = TypeVar("_Name", str, tuple[str, int])
 
 
 class Found(NamedTuple):
-    """Growth in an hour, as a share; by process, and of all keys.
-
-    Redis' process is shown, and not counted: what it holds counts as keys, its connections with their other ends. The
-    embedded server has libc's allocator, with which its memory follows the largest moments.
-    """
+    """Growth in an hour, as a share; by process, and of all keys."""
 
     memory: dict[str, float]
     descriptors: dict[str, float]
@@ -48,15 +44,11 @@ class Found(NamedTuple):
 
 
 def as_json(report: Report, clients: Clients, found: Found, left: Counter[str] | None) -> dict[str, float | None]:
-    parts = {
-        name: max((share for of, share in shares.items() if of != SERVER), default=None)
-        for name, shares in found._asdict().items()
-    }
+    parts = {name: max(shares.values(), default=None) for name, shares in found._asdict().items()}
     known = [share for share in parts.values() if share is not None]
     return {
         "soak_growth": round(max(known), 4) if len(known) == len(parts) else None,
         **{f"growth_{name}": None if share is None else round(share, 4) for name, share in parts.items()},
-        "redis_process_growth": round(found.memory.get(SERVER, 0.0), 4),
         "keys_left": None if left is None else left.total(),
         "requests": report.requests + clients.done.total(),
         "batches": clients.done["batch"],

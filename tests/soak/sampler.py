@@ -11,8 +11,6 @@ from redis.exceptions import RedisError
 from tests.chaos.fleet import Fleet
 from tests.soak.growth import Point
 
-SERVER = "redis"
-
 
 class Sampler(Thread):
     def __init__(self, fleet: Fleet, every_s: float) -> None:
@@ -58,7 +56,7 @@ class Sampler(Thread):
 
     def _sample_processes(self) -> None:
         redis = self._fleet.redis_process
-        for name, process in [*self._fleet.stack.names.items(), *([(SERVER, redis)] if redis else [])]:
+        for name, process in [*self._fleet.stack.names.items(), *([("redis", redis)] if redis else [])]:
             try:
                 seen = psutil.Process(process.pid)
                 memory, descriptors = seen.memory_full_info().uss, seen.num_fds()

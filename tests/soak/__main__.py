@@ -55,9 +55,9 @@ async def quiet(_fleet: Fleet, rng: random.Random) -> None:
 
 
 def some(minutes: float, rng: random.Random) -> Iterator[faults.Fault]:
-    """Faults with pauses between them, for so long.
+    """Faults for so long: with pauses between them, but in the warm-up.
 
-    In the warm-up without: each kind costs other processes some memory at first, and after some twenty it does no more.
+    The first ones of each kind cost other processes memory, which would count as growth.
     """
     began = time.monotonic()
     while (passed := (time.monotonic() - began) / 60 / minutes) < 1:

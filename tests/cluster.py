@@ -65,8 +65,16 @@ class Cluster:
                 return next(node for node in self.nodes if node.port == port)
         raise AssertionError(f"no node has slot {slot}")
 
+    def has_settled(self) -> bool:
+        """Each node knows all epochs, and no two nodes have the same one."""
+        told: list[Any] = [node.client.execute_command("CLUSTER NODES").values() for node in self.nodes]
+        first, *others = ({node["node_id"]: node["epoch"] for node in nodes} for nodes in told)
+        return all(other == first for other in others) and len(set(first.values())) == len(first)
+
     def begin_move(self, slot: int, to: Node) -> None:
         """From now on keys of the slot that aren't on its node any more are asked for on the other one."""
+        # A node of a later epoch than `to` knows of would take the slot back, and the keys would be deleted.
+        wait_until(self.has_settled, "all nodes know all epochs")
         before = self.node_of(slot)
         to.client.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", before.id)
         before.client.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", to.id)

@@ -15,8 +15,9 @@ from openai import OpenAI
 from app.media.picture import picture_of
 from app.messages import EmbeddingHandle, decode_embedding, encode
 from app.settings import Settings
+from tests.encode_counts import settled, wait_for
 from tests.pictures import asked, png
-from tests.stack import Stack, all_have_told, indexed_blocks, leases, metric, mock_pool, stack, timeline, wait_until
+from tests.stack import Stack, indexed_blocks, leases, metric, mock_pool, stack, timeline, wait_until
 from tests.vlm import random_vlm
 
 POOL, EYES = "both-pool", "eyes-pool"
@@ -69,27 +70,6 @@ def answer(client: OpenAI, model: str, messages: list[Any], **fields: Any) -> An
 
 def text(client: OpenAI, model: str, messages: list[Any]) -> str:
     return str(answer(client, model, messages).choices[0].message.content)
-
-
-def counts(s: Stack, *names: str) -> dict[str, float]:
-    """Of pictures, over all workers."""
-    pools = {lease.worker.pool for lease in leases(s)}
-    return {name: sum(metric(s, pool, f"pictures_{name}") for pool in pools) for name in names}
-
-
-def settled(s: Stack) -> dict[str, float]:
-    """All of them, with all that has happened until now."""
-    all_have_told(s)
-    return counts(s, *ALL)
-
-
-def wait_for(s: Stack, before: dict[str, float], **more: int) -> None:
-    """Until workers have told of so many more pictures."""
-    wanted = {name: before[name] + n for name, n in more.items()}
-    wait_until(lambda: counts(s, *more) == wanted, f"{more} more than {before}, now {counts(s, *before)}")
-
-
-ALL = ("encoded", "found", "fetched", "lost", "missing")
 
 
 def entry(s: Stack, model: str, seed: int) -> tuple[str, EmbeddingHandle]:

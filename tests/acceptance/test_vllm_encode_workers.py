@@ -20,7 +20,8 @@ from PIL import Image
 from app.media.picture import picture_of
 from app.messages import decode_embedding, encode
 from ops.bench.media.seen import exam, is_right, said
-from tests.stack import ROOT, Stack, all_have_told, leases, metric, stack, wait_until
+from tests.encode_counts import settled, wait_for
+from tests.stack import ROOT, Stack, leases, metric, stack, wait_until
 from workers.model_folder import prepare
 from workers.shapes import PROOF, seeing
 from workers.shapes.pictures import Question
@@ -93,24 +94,6 @@ def said_of_blank(s: Stack, client: httpx.Client, picture: Image.Image, question
             wait_until(lambda: s.redis.exists(index_key(s, picture)), "it is encoded")
             assert s.redis.set(key, bytes(3 * picture.height * picture.width), xx=True, keepttl=True)
         return answer.result()
-
-
-def counts(s: Stack, *names: str) -> dict[str, float]:
-    return {name: sum(metric(s, pool, f"pictures_{name}") for pool in (EYES, POOL)) for name in names}
-
-
-def settled(s: Stack) -> dict[str, float]:
-    """All of them, with all that has happened until now."""
-    all_have_told(s)
-    return counts(s, *ALL)
-
-
-def wait_for(s: Stack, before: dict[str, float], **more: int) -> None:
-    wanted = {name: before[name] + n for name, n in more.items()}
-    wait_until(lambda: counts(s, *more) == wanted, f"{more} more than {before}")
-
-
-ALL = ("encoded", "found", "fetched", "lost", "missing")
 
 
 def test_the_answer_is_of_the_picture_that_only_the_encoder_saw(served: Stack, client: httpx.Client) -> None:

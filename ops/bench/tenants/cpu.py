@@ -1,4 +1,4 @@
-"""CPU of the API process for a short request: with keys, limits, budgets and usage, against none of them."""
+"""CPU of the API process for a request: with keys, limits, budgets and usage, against none of them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +20,10 @@ from ops.bench.processes import Unavailable
 from ops.bench.tenants.fleet import add_tenants
 from tests.stack import Stack, mock_pool, valkey, wait_until
 
-_CLIENTS, _TURN = 32, 400  # requests in a turn: short ones, so that neighbours find the machine alike
+_CLIENTS = 32
+_TURN = {"request": 400, "answer": 128}  # in a turn: short ones, so that neighbours find the machine alike
+_TOKENS = {"request": 1, "answer": 64}  # all of one is the request's own cost; an answer is streamed at a usual pace
+_PACE_MS = 10.0
 _TURNS, _QUICK_TURNS = 24, 8
 _ON = {"XYLEM_REQUIRE_KEYS": "true"}  # and with them usage
 _LIMITS = Limits(
@@ -30,60 +33,71 @@ _LIMITS = Limits(
 
 def measured(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     """Medians of the turns. Raises: Unavailable."""
-    found: dict[str, list[float]] = {"off": [], "on": []}
+    found: dict[tuple[str, str], list[float]] = {(of, name): [] for of in _TOKENS for name in ("off", "on")}
     with ExitStack() as stacks:
         directory.mkdir(parents=True, exist_ok=True)
         url = stacks.enter_context(valkey(directory / "redis"))
-        served = {name: _deployment(stacks, url, directory, name) for name in found}
+        served = {name: _deployment(stacks, url, directory, name) for name in ("off", "on")}
         turns = _QUICK_TURNS if quick else _TURNS
         for number in range(turns + 1):
             say(f"turn {number} of {turns}")
-            for name in sorted(found, reverse=number % 2 == 1):
-                spent = _turn(served[name])
+            for of, name in sorted(found, reverse=number % 2 == 1):
+                spent = _turn(served[name], of)
                 if number:  # the first one is for first times of everything
-                    found[name].append(spent)
-    ratios = [on / off for on, off in zip(found["on"], found["off"], strict=True)]
-    return {"cpu_per_request_ratio": median(ratios), "cpu_ms": {k: 1000 * median(v) for k, v in found.items()}}
+                    found[of, name].append(spent)
+    return {
+        **{f"cpu_per_{of}_ratio": _ratio(found[of, "on"], found[of, "off"]) for of in _TOKENS},
+        "cpu_ms": {f"{_TOKENS[of]} tokens, {name}": 1000 * median(spent) for (of, name), spent in found.items()},
+    }
+
+
+def _ratio(on: Sequence[float], off: Sequence[float]) -> float:
+    return median(a / b for a, b in zip(on, off, strict=True))
 
 
 def _deployment(stacks: ExitStack, url: str, directory: Path, name: str) -> Stack:
     of = directory / name
     of.mkdir()
-    pool = mock_pool(step_ms=0.0)
+    pools = {"request-pool": mock_pool(model="request", step_ms=0.0)}
+    pools["answer-pool"] = mock_pool(model="answer", step_ms=_PACE_MS, max_running=_CLIENTS)
     env = {"XYLEM_DEPLOYMENT": name, "XYLEM_ADMIN_KEY": "admin", **(_ON if name == "on" else {})}
-    s = Stack(url, of, {"decode-pool-a": pool}, env, forks=False)
+    s = Stack(url, of, pools, env, forks=False)
     stacks.callback(s.close)
     with Redis.from_url(url) as redis:
         keys = Keys(name)
         add_tenants(redis, keys, {"one": 1.0, "two": 3.0})
         redis.hset(keys.tenants(), "one", encode(Tenant(TenantId("one"), limits=_LIMITS)))  # type: ignore[arg-type]
-        redis.hset(keys.prices(), "mock", encode(Price(1.0, 0.5, 4.0)))  # type: ignore[arg-type]
+        for model in _TOKENS:
+            redis.hset(keys.prices(), model, encode(Price(1.0, 0.5, 4.0)))  # type: ignore[arg-type]
     s.api()
-    s.worker()
-    s.wait_ready()
+    for pool in pools:
+        s.worker(pool, pool)
+    for model in _TOKENS:
+        s.wait_ready(model=model)
     asked = {"authorization": "Bearer one"}
     wait_until(lambda: httpx.get(f"{s.url}/v1/models", headers=asked).status_code == 200, "the keys are known")
     return s
 
 
-def _turn(s: Stack) -> float:
+def _turn(s: Stack, of: str) -> float:
     """CPU seconds of the API process for a request, of all its threads. Raises: Unavailable."""
     api = psutil.Process(s.names["api"].pid)
     before = sum(api.cpu_times()[:2])
-    statuses = asyncio.run(_ask(s.url))
+    statuses = asyncio.run(_ask(s.url, of))
     spent = sum(api.cpu_times()[:2]) - before
     if any(status != 200 for status in statuses):
         raise Unavailable(f"requests were refused: {sorted(set(statuses))}")
     return spent / len(statuses)
 
 
-async def _ask(url: str) -> Sequence[int]:
+async def _ask(url: str, of: str) -> Sequence[int]:
     found: list[int] = []
-    body = {"model": "mock", "prompt": "Tell me about the sea.", "max_tokens": 1}
+    tokens = _TOKENS[of]
+    body = {"model": of, "prompt": "Tell me about the sea.", "max_tokens": tokens, "stream": tokens > 1}
     headers = {"authorization": "Bearer one"}
 
     async def client(http: httpx.AsyncClient) -> None:
-        for _ in range(_TURN // _CLIENTS):
+        for _ in range(_TURN[of] // _CLIENTS):
             found.append((await http.post("/v1/completions", json=body, headers=headers)).status_code)  # noqa: PERF401
 
     limits = httpx.Limits(max_connections=_CLIENTS, max_keepalive_connections=_CLIENTS)

@@ -17,7 +17,8 @@ class Sampler(Thread):
         super().__init__(name="sampler", daemon=True)
         self._fleet, self._every_s, self._stop_asked = fleet, every_s, Event()
         self.began = self.ended = time.monotonic()
-        self.memory: dict[tuple[str, int], list[Point]] = defaultdict(list)  # (name, pid) → bytes of it alone (USS)
+        # (name, pid) → bytes of it alone (USS). Of Redis, what it has allocated: libc gives freed pages back, or not.
+        self.memory: dict[tuple[str, int], list[Point]] = defaultdict(list)
         self.descriptors: dict[tuple[str, int], list[Point]] = defaultdict(list)
         self.keys: dict[str, list[Point]] = defaultdict(list)  # kind → how many
         self.key_bytes: dict[str, list[Point]] = defaultdict(list)
@@ -59,12 +60,18 @@ class Sampler(Thread):
         for name, process in [*self._fleet.stack.names.items(), *([("redis", redis)] if redis else [])]:
             try:
                 seen = psutil.Process(process.pid)
-                memory, descriptors = seen.memory_full_info().uss, seen.num_fds()
-            except psutil.Error:
+                memory = self._allocated() if process is redis else seen.memory_full_info().uss
+                descriptors = seen.num_fds()
+            except (psutil.Error, RedisError):
                 continue  # it is being replaced
             now = time.monotonic()
             self.memory[name, process.pid].append((now, memory))
             self.descriptors[name, process.pid].append((now, descriptors))
+
+    def _allocated(self) -> int:
+        """Bytes. Raises: RedisError."""
+        told: Any = self._fleet.redis.info("memory")
+        return int(told["used_memory"])
 
     def _sample_redis(self) -> None:
         try:

@@ -68,13 +68,18 @@ async def test_max_tokens_ends_with_length(subject: Subject) -> None:
     assert (len(answer.tokens), answer.finish, answer.stop) == (5, "length", None)
 
 
+def decoded(subject: Subject, prompt: list[int], tokens: list[int]) -> str:
+    """The text of tokens behind a prompt."""
+    return subject.tokenizer.decode(prompt + tokens)[len(subject.tokenizer.decode(prompt)) :]
+
+
 @pytest.mark.parametrize("prompt", [STORY, "Grüße aus 東京 🗼 und", "emoji: 😀 😃 😄 😁 😆 😅"])
 async def test_the_text_is_the_decoded_tokens(subject: Subject, prompt: str) -> None:
     """Characters of several tokens come out whole, and nothing is lost between steps."""
     ids = subject.encode(prompt)
     answer = await subject.answer(ids, max_tokens=12, ignore_eos=True)
-    decoded = subject.tokenizer.decode(ids + answer.tokens)[len(subject.tokenizer.decode(ids)) :]
-    assert answer.text == decoded.rstrip("\ufffd")  # a last character may be cut off by max_tokens
+    # A last character may be cut off by max_tokens.
+    assert answer.text == decoded(subject, ids, answer.tokens).rstrip("\ufffd")
 
 
 @pytest.mark.parametrize("include", [False, True])
@@ -105,7 +110,7 @@ async def test_a_stop_token_ends_the_answer(subject: Subject, include: bool) -> 
     answer = await subject.answer(STORY, ignore_eos=True, stop_token_ids=(token,), include_stop=include)
     assert answer.tokens == plain.tokens[: end + 1]
     assert (answer.finish, answer.stop) == ("stop", token)
-    assert answer.text == "".join(output.text for output in plain.outputs[: end + include])
+    assert answer.text == decoded(subject, subject.encode(STORY), plain.tokens[: end + include])
 
 
 async def test_eos_ends_the_answer_without_a_trace_in_the_text(subject: Subject) -> None:
@@ -352,13 +357,12 @@ async def test_an_abort_is_of_one_request_however_the_others_are_called(subject:
     """Also of one whose id begins with that of the aborted one."""
     short = subject.request(STORY, max_tokens=400, ignore_eos=True)
     long = replace(subject.request(STORY, max_tokens=24, ignore_eos=True), id=RequestId(f"{short.id}0"))
-    stream = subject.engine.generate(short)
+    stream, other = subject.engine.generate(short), subject.engine.generate(long)
     await anext(stream)
-    other = asyncio.create_task(_drain(subject, long))
-    await subject.stats_become(lambda stats: stats.running == 2, within_s=30)
+    await anext(other)
     await subject.engine.abort(short.id)
     assert {output.finish async for output in stream} <= {None, "abort"}
-    assert (await other)[-1] == "length"
+    assert [output.finish async for output in other][-1] == "length"
 
 
 async def test_aborting_an_unknown_request_is_ignored(subject: Subject) -> None:

@@ -15,7 +15,8 @@ buildah() { command buildah --root "$here/storage" --runroot "$here/run" "$@"; }
 say() { printf '%s\n' "xylem: $*" >&2; }
 
 missing=()
-for tool in buildah mmdebstrap runc; do command -v "$tool" >/dev/null || missing+=("$tool"); done
+# Not `command -v`, which finds the function above.
+for tool in buildah mmdebstrap runc; do type -P "$tool" >/dev/null || missing+=("$tool"); done
 command -v ip >/dev/null || missing+=(iproute2)
 if [ "$(id -u)" != 0 ] || { [ ${#missing[@]} != 0 ] && ! command -v apt-get >/dev/null; }; then
     say "building images needs root, buildah, mmdebstrap, runc and iproute2${missing[*]:+; not installed: ${missing[*]}}"

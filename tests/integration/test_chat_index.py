@@ -82,7 +82,7 @@ async def test_pages_go_on_behind_the_last_one_in_either_order(wire: Wire) -> No
 async def test_one_that_has_expired_goes_from_the_list(redis: "Redis", wire: Wire) -> None:
     index = ChatIndex(wire, KEYS)
     gone = await stored(wire, "gone")
-    await stored(wire, "there")
+    await stored(wire, "there", ago_s=1)  # the list is in the order in which they came
     await redis.delete(KEYS.kept(gone.id))
     assert await names(index) == ["there"]
     assert await redis.zcard(KEYS.chats_of(MINE)) == 1

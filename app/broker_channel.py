@@ -69,10 +69,17 @@ class RegisteredOnce:
     _before: ClassVar[WeakKeyDictionary[Any, set[Callable[[], None]]]] = WeakKeyDictionary()  # by loop
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """In place of the connection before it: the consumer has one."""
+        """In place of the connection before it: the consumer has one.
+
+        It asks Redis. If that fails, the connection is closed: Celery's consumer has not noted it yet, and forgets it.
+        """
         loop.on_tick -= self._before.get(loop, set())
         others = set(loop.on_tick)
-        super().register_with_event_loop(connection, loop)  # type: ignore[misc]  # of the transport's class
+        try:
+            super().register_with_event_loop(connection, loop)  # type: ignore[misc]  # of the transport's class
+        except Exception:
+            self.close_connection(connection)  # type: ignore[attr-defined]
+            raise
         self._before[loop] = loop.on_tick - others
 
 

@@ -11,6 +11,7 @@ from kombu.asynchronous import Hub
 from redis import Redis
 
 from app.broker_channel import AtOnce, BrokerConnection
+from tests.stack import wait_until
 
 pytestmark = pytest.mark.both_servers
 
@@ -117,4 +118,20 @@ def test_a_connection_that_was_replaced_is_forgotten_by_the_event_loop(store_url
     assert [transport() is None for transport in transports[:-1]] == [True, True]
     assert transports[-1]() is not None
     assert len(hub.on_tick) == 1
+    hub.close()
+
+
+def test_a_connection_that_cannot_be_registered_is_closed(broker: Broker) -> None:
+    """It asks Redis as it is registered; Celery's consumer loses it then, and nobody else would close it."""
+    hub, connection = Hub(), BrokerConnection(broker.connection.as_uri(include_password=True))
+    connection.connect()
+    clients = broker.redis.client_list()
+    most = broker.redis.config_get("maxclients")["maxclients"]  # type: ignore[index]
+    broker.redis.config_set("maxclients", len(clients))
+    try:
+        with pytest.raises(connection.connection_errors):
+            connection.register_with_event_loop(hub)
+    finally:
+        broker.redis.config_set("maxclients", most)
+    wait_until(lambda: len(broker.redis.client_list()) == len(clients) - 1, "Redis has seen it closed", 10)
     hub.close()

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from redis import Redis
 
-from app.ids import QueueName, RequestId
+from app.ids import QueueName, RequestId, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
 from app.tasks.celery_message import DECODE_TASK, task_message
 from tests.stack import BIN, ROOT, Stack, leases, mock_pool, stack, stop, wait_until
@@ -61,6 +61,16 @@ def test_a_running_request_is_listed_without_its_prompt_and_counted_once(served:
         assert "secret" not in json.dumps(task)
     wait_until(lambda: inspected(served, "active") == [], "the client's leaving ended it")
     assert inspected(served, "stats")["total"][DECODE_TASK] == processed + 1
+
+
+def test_a_worker_takes_messages_from_a_queue_of_its_own_that_leaves_no_binding(served: Stack) -> None:
+    """Redis would keep a binding of each worker that there ever was."""
+    (lease,) = leases(served)
+    own = worker_queue(POOL, lease.worker.id)
+    assert {queue["name"] for queue in inspected(served, "active_queues")} == {POOL, own}
+    bound = b"".join(b"".join(served.redis.smembers(key)) for key in served.redis.scan_iter("xylem:_kombu.binding*.*"))
+    assert POOL.encode() in bound
+    assert own.encode() not in bound
 
 
 @pytest.mark.parametrize("args", ['["only one"]', '[1, {"no": "array"}, {}]', "no JSON"])

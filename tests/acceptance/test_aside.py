@@ -99,7 +99,7 @@ def test_online_requests_are_hardly_slower_on_a_worker_full_of_flex_requests(ser
     """They wait for the end of one step at most, and steps stay short; the flex answers come out whole."""
 
     async def scenario() -> None:
-        async with AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        async with AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=300) as client:
             await _measured(client, range(1000, 1003))  # warm
             undisturbed = [(await _ask(client, number, "default"))[0] for number in range(3)]
             idle = await _measured(client, range(100, 108))

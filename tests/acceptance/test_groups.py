@@ -64,7 +64,7 @@ def answer(s: Stack, tokens: int = 12) -> str:
 async def streamed(s: Stack, tokens: int, after: int, then: Any) -> str:
     """What a stream says in all; after so many pieces of it, `then` is done."""
     text, pieces = "", 0
-    async with AsyncOpenAI(base_url=f"{s.url}/v1", api_key="none") as client:
+    async with AsyncOpenAI(base_url=f"{s.url}/v1", api_key="none", timeout=300) as client:
         stream = await client.chat.completions.create(
             model="mock",
             messages=TEXT,

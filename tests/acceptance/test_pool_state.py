@@ -116,7 +116,7 @@ class Load:
 async def load(s: Stack, tokens: int = 60, at_once: int = 8) -> AsyncIterator[Load]:
     """Half of the answers are streamed. Entering returns when some are complete."""
     made, over = Load(), asyncio.Event()
-    client = AsyncOpenAI(base_url=f"{s.url}/v1", api_key="x", max_retries=0)
+    client = AsyncOpenAI(base_url=f"{s.url}/v1", api_key="x", max_retries=0, timeout=300)
 
     async def whole() -> None:
         answer = await client.completions.create(model="mock", prompt=PROMPT, max_tokens=tokens, temperature=0)
@@ -267,7 +267,7 @@ async def test_the_documented_loop_of_reinforcement_learning_runs(fleet: Stack, 
     prints: list[str | None] = []
 
     async def read() -> None:
-        async with AsyncOpenAI(base_url=f"{fleet.url}/v1", api_key="x", max_retries=0) as client:
+        async with AsyncOpenAI(base_url=f"{fleet.url}/v1", api_key="x", max_retries=0, timeout=300) as client:
             made = await client.completions.create(
                 model="mock", prompt=PROMPT, max_tokens=15_000, temperature=0, stream=True
             )
@@ -312,7 +312,7 @@ async def test_a_worker_that_dies_in_a_change_is_named_and_its_successor_has_the
     fleet: Stack, weights: Path
 ) -> None:
     """Its answer can't go on with other weights, and ends by name."""
-    async with AsyncOpenAI(base_url=f"{fleet.url}/v1", api_key="x", max_retries=0) as client:
+    async with AsyncOpenAI(base_url=f"{fleet.url}/v1", api_key="x", max_retries=0, timeout=300) as client:
         stream = await client.completions.create(
             model="mock", prompt=PROMPT, max_tokens=15_000, temperature=0, stream=True
         )

@@ -45,7 +45,7 @@ def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 async def hit_rate(urls: list[str], salt: str) -> float:
     """The cached share of the prompt tokens of 15 groups of 8 requests each, sent to the replicas in turn."""
-    clients = [AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) for url in urls]
+    clients = [AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=300) for url in urls]
     gate = asyncio.Semaphore(8)
 
     async def ask(number: int) -> tuple[int, int]:

@@ -353,7 +353,7 @@ def test_two_api_replicas_use_one_fleet(fleet: Stack) -> None:
     wait_until(lambda: _listens(other), "the second API listens")
 
     async def run() -> None:
-        second = AsyncOpenAI(base_url=f"http://127.0.0.1:{other}/v1", api_key="none", max_retries=0)
+        second = AsyncOpenAI(base_url=f"http://127.0.0.1:{other}/v1", api_key="none", max_retries=0, timeout=300)
         async with client(fleet) as c1, second as c2:
             answers = await asyncio.gather(*(ask(c, 60, seed) for c in (c1, c2) for seed in range(20)))
         texts = [text for text, *_ in answers]

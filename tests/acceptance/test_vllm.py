@@ -110,7 +110,7 @@ def test_concurrent_streams_are_batched_and_each_is_right(one: Fleet) -> None:
         return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 
     async def run() -> None:
-        async with AsyncOpenAI(base_url=f"{one.stack.url}/v1", api_key="none") as c:
+        async with AsyncOpenAI(base_url=f"{one.stack.url}/v1", api_key="none", timeout=300) as c:
             alone = [await ask(c, country) for country in countries]
             together = await asyncio.gather(*(ask(c, country) for country in countries))
         assert together == alone

@@ -162,7 +162,7 @@ class EngineStep(bootsteps.StartStopStep):
         self.guard.loaded()
         runners.RUNNER.set(self.runner)
         queues = worker.app.amqp.queues
-        # Xylem writes to it by its name. A binding serves nobody, and would stay in Redis for each worker there ever was.
+        # Xylem writes to it by its name. A binding serves nobody, and stays in Redis for each worker that ever was.
         queues.select_add(worker_queue(self.pool_id, self.worker_id)).no_declare = True
         for queue in queues.consume_from.values():
             # Messages are acknowledged when taken: kombu then keeps no record of its own, which nothing here needs.

@@ -56,11 +56,12 @@ index=()
 has_torch() { .venv/bin/python -c "import importlib.metadata as m; assert 'torch==' + m.version('torch') == '$torch'" 2>/dev/null; }
 install=(pip install --quiet --no-deps --no-compile "${index[@]}")
 if ! has_torch && ! "${install[@]}" --dry-run --retries 1 --timeout 15 "$torch" >/dev/null 2>&1; then
-    uv_install=(uv pip install --quiet --python .venv --no-deps --torch-backend "$backend")
-    if command -v uv >/dev/null && "${uv_install[@]}" --dry-run "$torch" >/dev/null 2>&1; then
-        install=("${uv_install[@]}")
-    else
-        say "pip finds no $torch for $(.venv/bin/python --version): set XYLEM_TORCH_INDEX to the address of PyTorch's wheel index for $what, or have uv on the PATH (it is used with --torch-backend $backend)."
+    # The usual index has no CPU builds of torch. uv, which it has, knows PyTorch's; all else comes by pip, which uses the
+    # indexes and proxies that people have configured for it.
+    uv=$(grep '^uv==' requirements/dev.txt | cut -d' ' -f1)
+    say "pip finds no $torch: $uv fetches it from PyTorch's wheel index"
+    if ! "${install[@]}" "$uv" || ! .venv/bin/uv pip install --quiet --python .venv --no-deps --torch-backend "$backend" "$torch"; then
+        say "neither pip nor uv (--torch-backend $backend) finds $torch for $(.venv/bin/python --version): set XYLEM_TORCH_INDEX to the address of PyTorch's wheel index for $what."
         [ -z "$fresh" ] || rm -rf .venv # the next try may name another Python
         exit 1
     fi

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 from pydantic_core import from_json, to_json
 
+from app import json_bytes
 from app.anthropic.schemas import MessagesRequest
 from app.deltas import merge
 from app.dialects.output_parser import OutputParser
@@ -189,7 +190,7 @@ def _object(arguments: str) -> Any:
     """
     try:
         made = from_json(arguments, allow_partial="trailing-strings", allow_inf_nan=False)
-        made = orjson.loads(to_json(made))  # integers over 64 bits become floats
+        made = json_bytes.loads(to_json(made))  # without infinite numbers
     except ValueError:
         return {}
     return made if isinstance(made, dict) else {}

@@ -3,9 +3,9 @@
 from collections.abc import Container
 from typing import Any
 
-import orjson
 from xxhash import xxh3_64_digest
 
+from app import json_bytes
 from app.batch.records import BatchLine, Problem
 
 _CHAT, _IMAGES = "/v1/chat/completions", "/v1/images/generations"
@@ -50,9 +50,9 @@ def read_line(raw: bytes, number: int, endpoint: str, seen: Container[str]) -> t
 
     known: str | None = None
     try:
-        line = orjson.loads(raw)
-    except orjson.JSONDecodeError as exc:
-        raise broken("invalid_json_line", f"This line is not parseable as valid JSON: {exc.msg}.") from None
+        line = json_bytes.loads(raw)
+    except ValueError as exc:
+        raise broken("invalid_json_line", f"This line is not parseable as valid JSON: {exc}.") from None
     if not isinstance(line, dict):
         raise broken("invalid_json_line", "This line is not a JSON object.")
     custom_id = line.get("custom_id")
@@ -77,8 +77,8 @@ def read_line(raw: bytes, number: int, endpoint: str, seen: Container[str]) -> t
     if refused := _refused(endpoint, body):
         raise broken("invalid_value", refused[1], f"body.{refused[0]}")
     try:
-        return BatchLine(number, custom_id, orjson.dumps(body)), body
-    except orjson.JSONEncodeError:  # orjson reads 1,024 levels, and writes 254
+        return BatchLine(number, custom_id, json_bytes.dumps(body)), body
+    except TypeError:  # orjson reads 1,024 levels, and writes 254
         raise broken("invalid_json_line", "'body' is nested too deep.", "body") from None
 
 
@@ -95,7 +95,7 @@ def prefix_key(body: dict[str, Any]) -> bytes:
 
     Chained hashes of the prompt's chunks, as for KV blocks: 8 bytes for each 512 bytes, of the first 32 KiB.
     """
-    text = orjson.dumps([body.get(name) for name in _PROMPT])[: _CHUNK * _MOST_CHUNKS]
+    text = json_bytes.dumps([body.get(name) for name in _PROMPT])[: _CHUNK * _MOST_CHUNKS]
     key = b""
     for start in range(0, len(text) - _CHUNK + 1, _CHUNK):
         key += xxh3_64_digest(key[-8:] + text[start : start + _CHUNK])

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import orjson
 from pydantic import ConfigDict, Field
 
+from app import json_bytes
 from app.errors import ModelNotFound, RequestError
 from app.kserve.tensors import Tensor, checked, flat, from_raw
 from app.messages import Task
@@ -127,7 +127,7 @@ class InferRequest:
         else:
             body = {"prompt": self._one("text_input", "BYTES", needed=True)}
             parameters.setdefault("max_tokens", _MAX_TOKENS)
-        return orjson.dumps({**parameters, "model": self.model, **body})
+        return json_bytes.dumps({**parameters, "model": self.model, **body})
 
     def _parameters(self) -> dict[str, Any]:
         """Of a completion, with its timeout in seconds. Raises: RequestError."""
@@ -147,8 +147,8 @@ class InferRequest:
         """Parameters that an input has as a JSON object; numbers may be texts, as some clients write them."""
         text = self._one(_SAMPLING, "BYTES")
         try:
-            given = orjson.loads(text or "{}")
-        except orjson.JSONDecodeError as exc:
+            given = json_bytes.loads(text or "{}")
+        except ValueError as exc:
             raise RequestError(f"Input '{_SAMPLING}' is not JSON: {exc}.", param=_SAMPLING) from exc
         if not isinstance(given, dict):
             raise RequestError(f"Input '{_SAMPLING}' has to be a JSON object.", param=_SAMPLING)

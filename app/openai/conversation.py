@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-import orjson
 from pydantic import Field
 
+from app import json_bytes
 from app.errors import RequestError
 from app.openai.body import Body, Some
 from app.openai.content_parts import AnyText, MediaPart, Parts, Texts, joined
@@ -51,7 +51,7 @@ def _object(arguments: str) -> Any:
     """Arguments as templates take them: an object; unchanged if the model has not written one."""
     for _ in range(2):  # some models write the JSON of an object into a JSON text
         try:
-            found = orjson.loads(arguments or "{}")
+            found = json_bytes.loads(arguments or "{}")
         except ValueError:
             break
         if isinstance(found, dict):

@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from app import json_bytes
 from app.dispatch.media_reader import Origin
 from app.errors import RequestError
 from app.openai.content_parts import AudioPart
@@ -75,7 +76,7 @@ class ChatText:
             self.text = stage.asked(self.text)
         if stage.instructions is not None:
             self._instruct(stage.instructions)
-        return orjson.dumps(self.doc)
+        return json_bytes.dumps(self.doc)
 
     def as_sent(self, name: str) -> str:
         """A name in the last stage's body as the client has it; "messages" for what the client hasn't sent."""

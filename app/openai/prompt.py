@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-import orjson
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from app import json_bytes
 from app.dispatch.media_reader import NO_SAMPLES, Samples
 from app.errors import RequestError
 from app.messages import MediaKind
@@ -137,5 +137,5 @@ def _rendered(tokenizer: Tokenizer, shown: list[dict[str, Any]], variables: dict
             raise
     for call in calls:
         if not isinstance(call["arguments"], str):
-            call["arguments"] = orjson.dumps(call["arguments"]).decode()
+            call["arguments"] = json_bytes.dumps(call["arguments"]).decode()
     return tokenizer.render_chat(shown, **variables)

@@ -7,10 +7,10 @@ import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-import orjson
 from msgspec.structs import replace
 from pydantic import ConfigDict, Field
 
+from app import json_bytes
 from app.errors import RequestError
 from app.grammars.compile import check
 from app.messages import Grammar, GrammarKind, Sampling
@@ -170,7 +170,7 @@ def _read(kind: GrammarKind, value: Any, where: str) -> Any:
     if kind not in ("json", "tag") or not isinstance(value, str):
         return value
     try:
-        found = orjson.loads(value)
+        found = json_bytes.loads(value)
     except ValueError:
         raise refused(where, "it is not JSON") from None
     if not isinstance(found, dict):

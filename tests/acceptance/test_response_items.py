@@ -43,6 +43,7 @@ PLAYS = {  # in the order of the alphabet
     "7 degrees": "It is cold.",
     "another assistant": "They talked about Paris.",
     "thoughts|It wants Paris.|end": "I thought of Paris.",
+    "a large number": call("get_weather", city=2**64),
 }
 TEMPLATE = """{%- if tools %}{% for tool in tools %}{{ tool | tojson }}
 {% endfor %}write <tool_call> with name and arguments, <think> before{% endif %}
@@ -146,6 +147,32 @@ def test_a_model_reasons_speaks_and_calls_in_items_of_their_own(client: OpenAI, 
     assert bare(ended(other, behind.id)) == bare(whole)
     numbers = [event.sequence_number for event in other.responses.retrieve(behind.id, stream=True)]
     assert numbers == list(range(len(numbers)))
+
+
+def test_an_integer_of_any_length_is_repeated_wherever_a_request_is(served: Stack) -> None:
+    """In answers, events and what is fetched; no language's JSON has a longest one. So do models write them."""
+    schema = {"type": "object", "properties": {"city": {"type": "integer", "maximum": 2**64, "enum": [2**64, 10**40]}}}
+    body = {"model": "mock", "input": "Give a large number", "tools": [{"type": "function", "name": "get_weather"}]}
+    body |= {"text": {"format": {"type": "text", "schema": {"maximum": 2**65}}}}
+    body["tools"][0]["parameters"] = schema
+    with httpx.Client(base_url=served.url, timeout=60) as http:
+        whole = http.post("/v1/responses", json=body)
+        assert (whole.status_code, whole.json()["tools"][0]["parameters"]) == (200, schema)
+        assert whole.json()["text"]["format"]["schema"] == {"maximum": 2**65}
+        streamed = http.post("/v1/responses", json=body | {"stream": True}).text
+        assert streamed.count(json.dumps(schema, separators=(",", ":"))) == 3  # created, in progress, completed
+        kept = http.post("/v1/responses", json=body | {"background": True}).json()
+        assert kept["tools"][0]["parameters"] == schema
+
+        def over() -> Any:
+            found = http.get(f"/v1/responses/{kept['id']}")
+            return found.json() if found.json()["status"] == "completed" else None
+
+        assert wait_until(over, "the response is over")["tools"][0]["parameters"] == schema
+        tool = {"name": "get_weather", "input_schema": schema}
+        asked = {"model": "mock", "messages": [{"role": "user", "content": "Give a large number"}], "max_tokens": 99}
+        message = http.post("/v1/messages", json=asked | {"tools": [tool]})
+        assert [block.get("input") for block in message.json()["content"]] == [{"city": 2**64}]
 
 
 def test_custom_tools_and_namespaces_are_called_by_the_clients_names(client: OpenAI) -> None:

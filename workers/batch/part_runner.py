@@ -7,6 +7,7 @@ import orjson
 from msgspec import structs
 from msgspec.structs import replace
 
+from app import json_bytes
 from app.batch import paths as batch_paths
 from app.batch.batch_store import BatchStore, PartClaim
 from app.batch.fair_share import is_urgent
@@ -223,7 +224,7 @@ class PartRunner:
             if self._generations.get(line.number) is generation:
                 del self._generations[line.number]
         tokens = generation.prompt_tokens, generation.cached_tokens, generation.completion_tokens
-        return Result(line.number, line.custom_id, 200, generation.id, orjson.dumps(answer), None, *tokens)
+        return Result(line.number, line.custom_id, 200, generation.id, json_bytes.dumps(answer), None, *tokens)
 
     def _failed(self, line: BatchLine, exc: XylemError) -> Result:
         problem = Problem(exc.code, exc.message, line.number, exc.param)

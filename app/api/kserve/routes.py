@@ -3,10 +3,10 @@
 from functools import partial
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from app import json_bytes
 from app.api.http.request_body import collect
 from app.api.kserve import answer_schemas
 from app.api.kserve.inference import begin, metadata_of, model_of, served_by, server, traced
@@ -84,7 +84,7 @@ async def generate(request: Request, name: str, version: str = "") -> Response:
         asked = await _generate_request(state, request, name, version)
         async with await begin(state, request.scope, request.receive, asked) as call:
             answer = await GenerateWriter(call, asked).whole()
-    return Response(orjson.dumps(answer), headers=call.headers(), media_type="application/json")
+    return Response(json_bytes.dumps(answer), headers=call.headers(), media_type="application/json")
 
 
 @router.post(_MODEL + "/generate_stream", openapi_extra=GenerateBody.openapi(), responses=answer_schemas.STREAMED)
@@ -127,7 +127,7 @@ def _written(asked: InferRequest, body: InferBody, outputs: list[Tensor], header
             out["data"] = list(one.values)
         shown.append(out)
     named = {"id": asked.id} if asked.id else {}
-    head = orjson.dumps({"model_name": asked.model, "model_version": VERSION, **named, "outputs": shown})
+    head = json_bytes.dumps({"model_name": asked.model, "model_version": VERSION, **named, "outputs": shown})
     if not behind:
         return Response(head, headers=headers, media_type="application/json")
     headers = {**headers, _HEADER_LENGTH: str(len(head))}

@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
+from app import json_bytes
 from app.api.http import answer_schemas
 from app.api.http.client_limits import check_priority
 from app.api.http.headers import explain_wanted
@@ -79,7 +79,7 @@ async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scop
     else:
         async with call:
             answer = await writer(call).whole()
-    return Response(await call.made(orjson.dumps, answer), headers=call.headers(), media_type="application/json")
+    return Response(await call.made(json_bytes.dumps, answer), headers=call.headers(), media_type="application/json")
 
 
 async def _read(

@@ -10,10 +10,11 @@ from dataclasses import replace as with_fields
 from functools import partial
 from typing import Any
 
-import orjson
 from msgspec.structs import replace
+from pydantic_core import from_json
 from starlette.types import Receive, Scope
 
+from app import json_bytes
 from app.api.http import x_request_id
 from app.api.http.client_limits import check_priority
 from app.api.http.headers import explain_wanted
@@ -80,7 +81,7 @@ class Conductor:
 
         `raw`: the request's body. `show`: gets what stages make that clients see: of a text its pieces, then all.
         """
-        doc = orjson.loads(raw) if len(raw) <= _SMALL else await asyncio.to_thread(orjson.loads, raw)
+        doc = from_json(raw) if len(raw) <= _SMALL else await asyncio.to_thread(from_json, raw)
         async with self._admitted():
             return await self._chat(doc, show)
 
@@ -105,9 +106,9 @@ class Conductor:
 
     async def pictures(self, raw: bytes) -> tuple[ImageRequest, Generation]:
         """As `chat`; the answer has the painter's prompt, if the stage that wrote it shows it. Raises: XylemError."""
-        doc = orjson.loads(raw) | {"model": self._stages[-1].model}
+        doc = from_json(raw) | {"model": self._stages[-1].model}
         with self.in_last():  # a size that it can't paint is refused before a text is written
-            await IMAGES.understand(self._state, orjson.dumps(doc))
+            await IMAGES.understand(self._state, json_bytes.dumps(doc))
         async with self._admitted():
             return await self._pictures(doc)
 
@@ -120,7 +121,7 @@ class Conductor:
         doc["prompt"] = last.asked(text)
         with self.in_last():
             shown = doc["prompt"] if earlier[-1].show else None
-            return await self._last(IMAGES.understand, orjson.dumps(doc), shown)
+            return await self._last(IMAGES.understand, json_bytes.dumps(doc), shown)
 
     @contextmanager
     def in_last(self) -> Iterator[None]:

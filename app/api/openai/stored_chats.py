@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
+from app import json_bytes
 from app.api.http.answer_schemas import StoredChatCompletion, StoredChatList
 from app.api.http.request_body import read_short
 from app.api.resumable.store import Found
@@ -93,7 +94,7 @@ async def messages(request: Request, chat: str) -> Response:
     body = await parse_off_loop(ChatRequest, found.kept.body)
 
     def write() -> bytes:
-        return orjson.dumps(page(messages_of(found.kept.id, body), query))
+        return json_bytes.dumps(page(messages_of(found.kept.id, body), query))
 
     return _json(await asyncio.to_thread(write) if len(body.messages) > _LONG else write())
 
@@ -110,7 +111,7 @@ async def _shown(state: ApiState, found: Found, stored: StoredChat) -> bytes:
     batches = await state.resumable_store.written(found.kept.id)
     answer = WrittenAnswer(found.kept, plan, chain.from_iterable(batches))
     whole = await CHAT.writer(answer, body).whole() | {"metadata": stored.metadata}
-    return await answer.made(orjson.dumps, whole)
+    return await answer.made(json_bytes.dumps, whole)
 
 
 def _query_of(params: QueryParams) -> bytes:

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import orjson
-
+from app import json_bytes
 from app.errors import XylemError
 from app.messages import Delta, Done, Event, Failed
 from app.openai.logprobs import token_logprob
@@ -107,5 +106,5 @@ def _error_fields(exc: XylemError) -> dict[str, Any]:
 
 
 def _event(kind: str, number: int, fields: dict[str, Any]) -> bytes:
-    data = orjson.dumps({"type": kind, "sequence_number": number, **fields})
+    data = json_bytes.dumps({"type": kind, "sequence_number": number, **fields})
     return b"event: %b\nid: %d\ndata: %b\n\n" % (kind.encode(), number, data)

@@ -3,10 +3,10 @@
 import asyncio
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from app import json_bytes
 from app.api.http.client_limits import check_priority
 from app.api.http.request_body import collect
 from app.api.openai.responses import answer_schemas as shapes
@@ -60,5 +60,5 @@ async def _compact(state: ApiState, body: ResponseRequest, raw: bytes, request: 
     async with call:
         await ended(LiveSource(call), progress)
     items = history.of(body.items)[:-1]
-    raw = await asyncio.to_thread(lambda: orjson.dumps(compacted(progress, items)))
+    raw = await asyncio.to_thread(lambda: json_bytes.dumps(compacted(progress, items)))
     return Response(raw, headers=call.headers(), media_type="application/json")

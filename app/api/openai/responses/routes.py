@@ -13,6 +13,7 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
+from app import json_bytes
 from app.api.http.client_limits import check_priority
 from app.api.http.headers import explain_wanted
 from app.api.http.request_body import collect
@@ -206,7 +207,7 @@ async def _read(state: ApiState, progress: ResponseObject) -> ResponseObject:
 
 async def _json(progress: ResponseObject, headers: dict[str, str] | None = None) -> Response:
     def write() -> bytes:
-        raw = orjson.dumps(progress.response())
+        raw = json_bytes.dumps(progress.response())
         progress.forget()
         return raw
 

@@ -82,7 +82,10 @@ app.conf.update(
         "priority_steps": list(PRIORITY_STEPS),
         "queue_order_strategy": "priority",
         "visibility_timeout": 3600,
-        "health_check_interval": 15,
+        # A connection that something between forgets is noticed: by a command within the first, by who waits for
+        # messages within a second and twice the other.
+        "socket_timeout": 5,
+        "health_check_interval": 3,
         "socket_keepalive": True,
         "socket_connect_timeout": 5,
         **_PAUSES,  # for connections that kombu makes without ensure_connection

@@ -10,6 +10,7 @@ from redis.backoff import ExponentialBackoff
 
 from app.redis_url import Cluster, Sentinels, cluster, encryption, sentinel_options, sentinels
 from app.store.cluster_nodes import ClusterPool, address_of, read_slots
+from app.store.lost_connections import losable
 
 
 class _MasterPool(SentinelConnectionPool):
@@ -46,23 +47,25 @@ def _options() -> dict[str, Any]:
     }
 
 
-def async_client(url: str, home: str = "", *, socket_timeout: float | None = 5.0) -> "redis.asyncio.Redis":
+def async_client(url: str, home: str = "", *, socket_timeout: float = 5.0) -> "redis.asyncio.Redis":
     """`home`: in a cluster, a key that has the slot of all that the client is asked; its Wire is asked for others, too.
 
-    `socket_timeout` in seconds; None for connections that block on purpose.
+    `socket_timeout` in seconds: longer than any of its commands waits on purpose.
     """
     retry = Retry(ExponentialBackoff(cap=0.2, base=0.02), 3)
     options = _options() | {"socket_timeout": socket_timeout, "retry": retry}
     if not url.startswith("unix://"):
         options["socket_keepalive"] = True
     if (nodes := cluster(url)) is not None:
-        return redis.asyncio.Redis.from_pool(ClusterPool(nodes, home, **options))
+        return losable(redis.asyncio.Redis.from_pool(ClusterPool(nodes, home, **options)))
     watched = sentinels(url)
     if watched is None:
-        return redis.asyncio.Redis.from_url(url, **options)
+        return losable(redis.asyncio.Redis.from_url(url, **options))
     manager = Sentinel(watched.nodes, sentinel_kwargs=sentinel_options(watched))  # type: ignore[no-untyped-call]
+    for sentinel in manager.sentinels:
+        losable(sentinel)
     pool = _MasterPool(watched.master, manager, **_access(watched), **options)  # type: ignore[no-untyped-call]
-    return redis.asyncio.Redis.from_pool(pool)
+    return losable(redis.asyncio.Redis.from_pool(pool))
 
 
 def sync_client(url: str, timeout_s: float, home: str = "") -> "redis.Redis":

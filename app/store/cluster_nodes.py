@@ -13,6 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import MovedError, RedisError
 
 from app.redis_url import Cluster, encryption
+from app.store.lost_connections import losable
 
 # A node that doesn't answer must not delay the search: another one can.
 _BRIEF: Any = {"socket_timeout": 0.5, "socket_connect_timeout": 0.5, "retry": Retry(NoBackoff(), 0), "protocol": 2}
@@ -106,7 +107,7 @@ class ClusterPool(ConnectionPool):
         """One node after the other, until one answers."""
         why: Exception | None = None
         for host, port in self._known:
-            client: Any = Redis(host=host, port=port, **_BRIEF, **self._access)
+            client: Any = losable(Redis(host=host, port=port, **_BRIEF, **self._access))
             try:
                 slots = read_slots(await client.execute_command("CLUSTER SLOTS"), host)
             except (RedisError, OSError) as exc:

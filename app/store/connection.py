@@ -41,10 +41,14 @@ class Connection(asyncio.Protocol):
         except BaseException:  # a cancel, too: redis-py leaves a connection open that is only half made
             await owner.disconnect(nowait=True)
             raise
+        reader = owner._reader  # noqa: SLF001
         self._writer = owner._writer  # noqa: SLF001 (referenced, since it closes the transport when garbage-collected)
         owner._reader = owner._writer = None  # noqa: SLF001 (so that redis-py doesn't close it)
         self._transport: asyncio.Transport = self._writer.transport
         self._transport.set_protocol(self)
+        if reader.at_eof() or self._transport.is_closing():  # redis-py has heard of the end, so this one never will
+            self.close()
+            raise ConnectionError("closed as it was made")
 
     def send(self, commands: Sequence[Command]) -> None:
         self._transport.write(b"".join([hiredis.pack_command(c) for c in commands]))

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import uvloop
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from app.store import Connection, Wire, async_client
+from tests.proxy import Proxy
 
 pytestmark = pytest.mark.both_servers
 
@@ -17,48 +18,16 @@ TIMEOUT_S = 2.0
 _ONE_WAY_S = 0.01
 
 
-class FarRedis:
-    """A proxy in front of Redis that delays each byte; or that passes no replies on any more."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._redis = host, port
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.connections = 0
-        self.answers = True
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        redis_reader, redis_writer = await asyncio.open_connection(*self._redis)
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._pass_on(reader, redis_writer))
-                group.create_task(self._pass_on(redis_reader, writer, replies=True))
-        finally:
-            for end in (redis_writer, writer):
-                end.close()
-
-    async def _pass_on(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, replies: bool = False
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        while data := await reader.read(65536):
-            if self.answers or not replies:
-                loop.call_later(_ONE_WAY_S, writer.write, data)
-        writer.close()
-
-
 @asynccontextmanager
-async def far_redis(store_url: str) -> AsyncIterator[tuple[FarRedis, str]]:
+async def far_redis(store_url: str) -> AsyncIterator[tuple[Proxy, str]]:
     """The proxy, and its URL."""
-    url = urlsplit(store_url)
-    proxy = FarRedis(url.hostname or "", url.port or 0)
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
+    proxy = Proxy(store_url, _ONE_WAY_S)
+    url = await proxy.start()
     try:
-        yield proxy, f"redis://127.0.0.1:{port}/0"
+        yield proxy, url
     finally:
-        server.close()
         await asyncio.sleep(5 * _ONE_WAY_S)  # what was closed here is closed at its other end
+        await proxy.stop()
 
 
 async def test_a_connection_that_is_never_idle_stays_open(store_url: str) -> None:
@@ -92,7 +61,7 @@ async def test_a_redis_that_stops_answering_is_noticed_however_much_it_is_asked(
         connection = Connection(timeout_s=0.5)
         await connection.open(client)
         assert await connection.execute([("PING",)]) == [b"PONG"]
-        proxy.answers = False
+        proxy.forgets()
         unanswered = []
         async with asyncio.timeout(30):
             while not connection.is_closed:
@@ -121,3 +90,39 @@ def test_a_connection_that_ends_before_its_commands_are_sent_fails_them(store_ur
 
     uvloop.run(end())  # the API's and the workers' loop
     assert not thrown
+
+
+URLS = ["redis://127.0.0.1/0", "rediss://127.0.0.1", "sentinel://127.0.0.1/main", "cluster://127.0.0.1"]
+
+
+@pytest.mark.parametrize("url", [*URLS, "unix:///nowhere"])
+def test_a_write_to_a_connection_that_has_just_ended_is_a_connection_error(url: str) -> None:
+    """Of redis-py, which every caller expects; uvloop's own is RuntimeError, of which workers ended."""
+
+    async def write() -> None:
+        server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+        client: Any = async_client(url)
+        connection = client.connection_pool.make_connection()
+        address = server.sockets[0].getsockname()
+        connection._reader, connection._writer = await asyncio.open_connection(*address)
+        connection._writer.transport.abort()
+        await asyncio.sleep(0.01)
+        with pytest.raises(RedisConnectionError, match="closed"):
+            await connection.send_command("PING", check_health=False)
+        await client.aclose()
+        server.close()
+
+    uvloop.run(write())
+
+
+async def test_a_connection_that_ends_while_it_is_taken_over_is_refused(store_url: str) -> None:
+    """redis-py has heard of its end, and the taker never would: its commands would wait for ever."""
+    async with far_redis(store_url) as (proxy, url):
+        client: Any = async_client(url)
+        made = client.connection_pool.make_connection()
+        await made.connect()
+        proxy.closes()
+        await made._reader.read()  # to its end
+        with pytest.raises(ConnectionError):
+            await Connection().take(made)
+        await client.aclose()

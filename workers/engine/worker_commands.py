@@ -30,6 +30,8 @@ from workers.engine.state_keeper import StateKeeper
 
 log = logger(__name__)
 _REPLY_TTL_S = 60
+_WAIT_S = 5  # for a command
+_LATE_S = 3.0  # until Redis has said that there was none: then the connection is lost
 
 
 async def run_commands(
@@ -40,12 +42,12 @@ async def run_commands(
     prefixes: PrefixKeeper | None = None,
 ) -> None:
     """Executes the commands in `commands:<worker>` until cancelled. A list, which loses nothing, unlike a channel."""
-    redis = async_client(runner.settings.redis_url, runner.keys.home, socket_timeout=None)
+    redis = async_client(runner.settings.redis_url, runner.keys.home, socket_timeout=_WAIT_S + _LATE_S)
     key = runner.keys.commands(runner.worker)
     working: set[asyncio.Task[None]] = set()
     while True:
         try:
-            taken = cast(tuple[bytes, bytes] | None, await redis.blpop([key], timeout=5))
+            taken = cast(tuple[bytes, bytes] | None, await redis.blpop([key], timeout=_WAIT_S))
             if taken is None:
                 continue
             command = decode_worker_command(taken[1])

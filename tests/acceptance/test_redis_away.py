@@ -1,0 +1,136 @@
+"""What may happen to the connections to Redis: no process ends of it, no answer is lost, and how soon all goes on."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from openai import OpenAI
+from redis import Redis
+
+from tests.proxy import Proxied, proxied
+from tests.stack import BIN, PYTHON, Stack, all_free, leases, mock_pool, stack, wait_until
+
+POOL = "decode-pool-a"
+AWAY_S = float(os.environ.get("AWAY_S", "30"))  # `make away` asks for ten minutes
+
+
+@pytest.fixture(scope="module")
+def between(valkey_url: str) -> Iterator[Proxied]:
+    with proxied(valkey_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def fleet(valkey_url: str, between: Proxied, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """One of each process that talks to Redis, behind the proxy."""
+    home = tmp_path_factory.mktemp("away")
+    pool = mock_pool(step_ms=10.0, answer_tokens=200_000, max_model_len=200_000) | {"scale": {"least": 2, "most": 2}}
+    usage = {"XYLEM_USAGE": "true", "XYLEM_USAGE_URL": f"sqlite:///{home / 'usage.sqlite'}"}
+    with stack(between.url, home, {POOL: pool}, XYLEM_DEPLOYMENT="away", **usage) as s:
+        s.redis = Redis.from_url(valkey_url)  # the test's own way past the proxy
+        with s.pools_file.open("a") as file:
+            file.write("planner: {objectives: {mock: {ttft_s: 2, itl_s: 0.3}}}\n")
+        s.api()
+        for name in ("w1", "w2"):
+            s.worker(name=name)
+        s.worker("batch", name="batch")
+        s.spawn("planner", PYTHON, "-m", "workers.planner", "advise", "redis", "1")
+        s.spawn("usage", str(BIN / "xylem"), "usage", "write")
+        s.wait_ready(2)
+        for name, event in (("batch", "batch_worker_ready"), ("planner", "planner_leads"), ("usage", "writer_started")):
+            wait_until(lambda name=name, event=event: event in s.log(name), f"{name} runs", 60)  # type: ignore[misc]
+        yield s
+
+
+def body(**asked: Any) -> dict[str, Any]:
+    return {"model": "mock", "prompt": "A fox went out", "seed": 7, "ignore_eos": True, "max_tokens": 10, **asked}
+
+
+def ask(s: Stack, **asked: Any) -> httpx.Response:
+    return httpx.post(f"{s.url}/v1/completions", json=body(**asked), timeout=900, trust_env=False)
+
+
+def all_live(s: Stack) -> None:
+    ended = {name: process.returncode for name, process in s.names.items() if process.poll() is not None}
+    assert not ended
+
+
+def commands_are_heard(s: Stack) -> None:
+    """A client leaves: its worker is told, and stops."""
+    with (
+        httpx.Client(timeout=60, trust_env=False) as http,
+        http.stream("POST", f"{s.url}/v1/completions", json=body(max_tokens=100_000, stream=True)) as stream,
+    ):
+        next(stream.iter_lines())
+    wait_until(lambda: all_free(s, POOL), "what nobody waits for has stopped")
+
+
+def batches_are_made(s: Stack) -> None:
+    client = OpenAI(base_url=f"{s.url}/v1", api_key="none", timeout=60)
+    line = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": body()}
+    file = client.files.create(file=("x.jsonl", json.dumps(line).encode()), purpose="batch")
+    made = client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
+    wait_until(lambda: client.batches.retrieve(made.id).status == "completed", "the batch is completed")
+
+
+def usage_is_written(s: Stack) -> None:
+    wait_until(lambda: not s.redis.xlen(f"{s.deployment}:usage"), "usage is in the database")
+
+
+def planner_plans(s: Stack) -> None:
+    """It says so anew each time."""
+    s.redis.delete(f"{s.deployment}:planning")
+    wait_until(lambda: s.redis.exists(f"{s.deployment}:planning"), "the planner plans")
+
+
+def workers_live(s: Stack) -> None:
+    wait_until(lambda: len(leases(s, POOL)) == 2, "both workers have a lease")
+
+
+def answers(s: Stack) -> None:
+    """Of both workers, most likely."""
+    answer = ask(s, n=6)
+    assert answer.status_code == 200, answer.text
+
+
+WORK = (workers_live, answers, commands_are_heard, batches_are_made, usage_is_written, planner_plans)
+
+
+def goes_on(s: Stack, within_s: float, batches_s: float = 20) -> None:
+    """Each process does its work again within so long from now, and none has ended. A batch takes several tasks."""
+    began = time.monotonic()
+
+    def took_s(work: Callable[[Stack], None]) -> float:
+        work(s)
+        return time.monotonic() - began
+
+    with ThreadPoolExecutor(len(WORK)) as threads:
+        took = {work.__name__: round(seconds, 1) for work, seconds in zip(WORK, threads.map(took_s, WORK), strict=True)}
+    all_live(s)
+    assert took.pop(batches_are_made.__name__) < batches_s
+    assert max(took.values()) < within_s, took
+
+
+def test_no_process_ends_of_a_proxy_that_closes_what_it_accepts(fleet: Stack, between: Proxied) -> None:
+    """However long: as sidecars, balancers and a Redis with too many clients do. What runs goes on afterwards."""
+    with ThreadPoolExecutor(1) as threads:
+        whole = ask(fleet, max_tokens=300).json()["choices"][0]["text"]
+        running = threads.submit(ask, fleet, max_tokens=300)
+        time.sleep(1)
+        between.closes()
+        time.sleep(AWAY_S)
+        between.passes()
+        goes_on(fleet, 10)
+        assert running.result().json()["choices"][0]["text"] == whole
+
+
+def test_connections_that_something_between_forgets_are_made_anew(fleet: Stack, between: Proxied) -> None:
+    """Nothing comes and nothing is closed, as behind a firewall or NAT: noticed within seconds, and nothing is lost."""
+    goes_on(fleet, 10)
+    between.forgets()
+    goes_on(fleet, 12, batches_s=40)  # a timeout for each of a few connections

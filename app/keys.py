@@ -130,9 +130,10 @@ commands:<api>          list of msgpack `messages.Look`, the questions of other 
 reply:<id>              list, a worker's msgpack `messages.Reply` to a command, or an API replica's answer to a Look.
                         Lives 60 s.
 kept:<id>               hash: `record` (msgpack `messages.KeptRequest`; none once deleted), `owner` (an API replica),
-                        `epoch` (+1 for each new owner, and a cancel), `end` (ended or cancelled), `key` (the API key
-                        it is counted for), and of a stored chat `chat` (msgpack `messages.StoredChat`). Written by the
-                        api; lives until the deadline and `keep_s`, and from the answer's end `keep_s`.
+                        `epoch` (+1 for each new owner, and a cancel), `end` (ended, cancelled or full), `key` (the API
+                        key it is counted for), `most` (bytes that this may have kept), and of a stored chat `chat`
+                        (msgpack `messages.StoredChat`). Written by the api; lives until the deadline and
+                        `keep_s`, and from the answer's end `keep_s`.
 log:<id>                stream, ids from 1-0, field `b`: a msgpack list of events, of which the last is Done or Failed.
                         A kept answer so far. Written by its owner; lives as long.
 kept-of:<api>           set of the ids that an API replica owns and that have not ended. Written by the api.

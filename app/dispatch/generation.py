@@ -7,7 +7,6 @@ from typing import Self
 
 import orjson
 from msgspec import Struct
-from msgspec.structs import replace
 
 from app.dispatch.answer_trace import add_answer
 from app.dispatch.attempt_log import AttemptLog
@@ -19,7 +18,7 @@ from app.dispatch.inflight import ChoiceOutput, InFlight
 from app.dispatch.inspection import Inspection
 from app.dispatch.route_explanation import explained
 from app.dispatch.timeline import Timeline
-from app.dispatch.usage import record_of
+from app.dispatch.usage import record_of, used_by
 from app.errors import OK, Cancelled, XylemError, from_wire, outcome_of
 from app.ids import RequestId, new_request_id
 from app.kv_store.salts import salted
@@ -74,13 +73,13 @@ class Generation(GenerationBase):
         self._came, self._deadline = came, came + plan.timeout_s
         self._dispatcher, self._client_left, self._charge = dispatcher, client_left, charge
         self._begun, self._failure = begun, ""
-        before = begun.out.values() if begun is not None and plan.generates else ()
-        self._completed_before = sum(len(out.tokens) for out in before)  # now: later ones are added there
         self.batch = ""  # the batch that it is a line of
+        self.outlives = False  # whether another process continues it if this one is cut off
         self._usage: UsageRecord | None = None
         self._charge_due = True
         self._in_flight: list[InFlight] = []
-        self._outputs: list[ChoiceOutput] = []  # of all prompts' choices
+        # Of all prompts' choices; those of an adopted answer until they are sent on.
+        self._outputs: list[ChoiceOutput] = [] if begun is None else list(begun.out.values())
         self._entered = False
         self.answer = EventQueue()
         self.done: dict[int, Done] = {}  # prompt number → its end
@@ -129,6 +128,7 @@ class Generation(GenerationBase):
         await self._finish(exc)
 
     async def _send(self) -> None:
+        self._outputs = []
         for request, number in self._numbers.items():
             inflight = self._inflight(request, number)
             self._outputs += inflight.out
@@ -287,54 +287,61 @@ class Generation(GenerationBase):
         self._dispatcher.abandon(list(self._numbers))
 
     async def _finish(self, exc: BaseException | None) -> None:
+        outcome = self._failure or outcome_of(exc)
+        goes_on = self.outlives and isinstance(exc, asyncio.CancelledError | Cancelled)
         try:
             await self._dispatcher.cancel(list(self._numbers))
         finally:
+            used = self._used(outcome)
             try:
                 if self._charge is not None and self._charge_due:
-                    await self._charge.settle(self._used(), cut=isinstance(exc, asyncio.CancelledError | Cancelled))
+                    await self._charge.settle(used, cut=goes_on)
             finally:
-                outcome = self._failure or outcome_of(exc)
-                self._observe(outcome)
+                usage = self._usage or self._record_end(outcome, used, goes_on=goes_on)
+                self._observe(outcome, usage.completion_tokens)
                 if self._inspection is not None:
                     self._inspection.log(outcome)
 
-    def _used(self) -> Used | None:
-        """By all processes that made the answer. None: no worker had the request."""
-        completion = self._completed_before + self.completion_tokens
-        if self.waits and not completion:
-            return None
-        pictures = len(self.done) if self.plan.paintings else 0
-        return replace(self.plan.used, cached=self.cached_tokens, completion=completion, pictures=pictures)
+    def _used(self, outcome: str) -> Used | None:
+        painted = len(self.done) if self.plan.paintings else 0
+        return used_by(self, outcome, painted, self._in_flight, self._outputs)
 
     async def _record_answer(self) -> None:
         """All prompts are done: what they used is recorded before the client is told the end, and can count on it."""
         if self._usage is not None:
             return
-        usage = self._usage = self._recorded(OK, clock.now())
+        used = self._used(OK)
+        usage = self._usage = self._recorded(OK, used, clock.now())
+        TENANTS.ended(usage)
         if self._dispatcher.usage is None:
             return
         settlement = None
         if self._charge is not None:
-            # By the record: the last deltas are not counted yet.
-            counts = {"cached": usage.cached_tokens, "completion": usage.completion_tokens, "pictures": usage.images}
             self._charge_due = False
-            settlement = self._charge.settlement(replace(self.plan.used, **counts))
+            settlement = self._charge.settlement(used)
         if self._charge is None or settlement is None:
             await self._dispatcher.usage.store(usage)
         elif replies := await self._dispatcher.usage.store(usage, settlement.command):
             self._charge.settled(settlement, replies[0])
 
-    def _recorded(self, outcome: str, ended: float) -> UsageRecord:
+    def _recorded(self, outcome: str, used: Used | None, ended: float) -> UsageRecord:
         attempt = self._begun.attempt if self._begun else 0
         times = self._came, ended, None if self._first is None else self._first - self._arrived
-        record = record_of(
-            self, self.client, outcome, times, self._in_flight, self._outputs, attempt, self.batch, self.x_request_id
+        return record_of(
+            self, used, self.client, outcome, times, self._in_flight, attempt, self.batch, self.x_request_id
         )
-        TENANTS.ended(record)
-        return record
 
-    def _observe(self, outcome: str) -> None:
+    def _record_end(self, outcome: str, used: Used | None, *, goes_on: bool) -> UsageRecord:
+        """`goes_on`: another process continues the answer, and counts its tokens with these."""
+        usage = self._usage = self._recorded(outcome, used, clock.now())
+        if not goes_on:
+            TENANTS.ended(usage)
+        if self._dispatcher.usage is not None:
+            self._dispatcher.usage.add(usage)
+        return usage
+
+    def _observe(self, outcome: str, made: int) -> None:
+        """`made`: tokens of the answer."""
         meters, ended = self.model.meters, clock.now()
         self._dispatcher.spent(self._in_flight, self.done.values())
         meters.ended(outcome)
@@ -349,18 +356,14 @@ class Generation(GenerationBase):
                     meters.pulled_bytes.inc(s.timings[-1].pulled.size)
         if spans := [timing.cost_s for s in seen for timing in s.timings]:
             meters.cost.observe(sum(spans))
-        if self._usage is None:
-            self._usage = self._recorded(outcome, ended)
-            if self._dispatcher.usage is not None:
-                self._dispatcher.usage.add(self._usage)
         if self._trace is not None:
             self._end_trace(self._trace, ended, outcome)
         meters.duration.observe(time.perf_counter() - self._arrived)
         meters.prompt_tokens.observe(self.prompt_tokens)
         first_s = None if self._first is None else self._first - self._arrived
-        steps, itl_s = self.completion_tokens / self.choices - 1, 0.0
+        steps, itl_s = made / self.choices - 1, 0.0
         if self._first is not None and first_s is not None:
-            meters.output_tokens.observe(self.completion_tokens)
+            meters.output_tokens.observe(made)
             meters.cached_tokens.observe(self.cached_tokens)
             meters.hit_rate.observe(self.cached_tokens / (self.prompt_tokens or 1))
             meters.ttft.observe(first_s)

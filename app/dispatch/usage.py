@@ -1,34 +1,46 @@
-"""What a request used, as its end shows it."""
+"""What a request used, as its end shows it: one number of tokens for the ledger, the usage records and the metrics."""
 
 from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.inflight import ATTEMPTS, ChoiceOutput, InFlight
 from app.dispatch.timeline import Timeline
 from app.errors import OK
+from app.tenants.cost import Used
 from app.tenants.records import Client
 from app.usage.record import UsageRecord
 
 
+def used_by(
+    call: GenerationBase, outcome: str, painted: int, prompts: Sequence[InFlight], outputs: Sequence[ChoiceOutput]
+) -> Used | None:
+    """By all processes that made the answer, whether a client got it or not. None: no worker had it.
+
+    `painted`: pictures that are whole. `prompts`: that were sent. `outputs`: of all choices, over all attempts.
+    """
+    made = sum(len(out.tokens) for out in outputs) if call.plan.generates else 0
+    if outcome != OK and not made and not any(prompt.job.worker for prompt in prompts):
+        return None
+    return replace(call.plan.used, cached=call.cached_tokens, completion=made, pictures=painted)
+
+
 def record_of(
     call: GenerationBase,
+    used: Used | None,
     client: Client,
     outcome: str,
     times: tuple[float, float, float | None],
     prompts: Sequence[InFlight],
-    outputs: Sequence[ChoiceOutput],
     attempt: int,
     batch: str,
     x_request_id: str,
 ) -> UsageRecord:
-    """`times`: when it came and ended, and its TTFT. `prompts`: that were sent. `outputs`: of all choices.
-
-    `attempt`: its first one here.
-    """
+    """`times`: when it came and ended, and its TTFT. `prompts`: that were sent. `attempt`: its first one here."""
     came, ended, ttft_s = times
     plan, model = call.plan, call.model
-    made = sum(len(out.tokens) for out in outputs) if plan.generates else 0
-    counts = outcome == OK or made > 0  # else the client has got nothing
+    prompt_tokens, cached, made, images = (0, 0, 0, 0) if used is None else used.counts
     stages: dict[str, float] = {}
     engine_s, attempts, epoch = 0.0, 1, attempt // ATTEMPTS
     if prompts:
@@ -42,8 +54,7 @@ def record_of(
     span = stages.get
     return UsageRecord(
         call.id, epoch, ended, client.tenant.name, client.key, client.name, model.name, model.task, outcome,
-        call.prompt_tokens if counts else 0, call.cached_tokens if counts else 0, made,
-        len(call.pictures) if outcome == OK else 0, engine_s,
+        prompt_tokens, cached, made, images, engine_s,
         span("placement", 0.0), span("queue", 0.0), span("prefill", 0.0), span("hop", 0.0) + span("resume", 0.0),
         span("decode", 0.0), ttft_s, ended - came, attempts, batch, x_request_id, plan.priced_as or model.parent or "",
     )  # fmt: skip

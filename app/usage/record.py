@@ -12,7 +12,7 @@ from app.tenants.cost import Used
 class UsageRecord(Struct, frozen=True, array_like=True, gc=False):
     """Of a request, or of a pipeline's stage: of those of one id, the one of the highest epoch counts.
 
-    Without output a request has no tokens. Times of stages are those of its first prompt.
+    A request that no worker had has no tokens. Times of stages are those of its first prompt.
     """
 
     id: RequestId

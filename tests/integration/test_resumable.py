@@ -13,14 +13,14 @@ from redis.asyncio import Redis
 
 from app.api.resumable.owner import AnswerOwner, as_kept
 from app.api.resumable.replay import Replay
-from app.api.resumable.store import Found, Lost, ResumableStore
+from app.api.resumable.store import Found, Lost, ResumableStore, Unkept
 from app.dispatch.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import ATTEMPTS
 from app.errors import DeadlineOver, EngineFailed, KeptFull, RequestNotFound, Saturated, StoreDown
 from app.ids import ApiId, RequestId
 from app.keys import Keys
-from app.messages import Delta, Done, Event, Failed, KeptRequest, encode
+from app.messages import Delta, Done, Event, Failed, KeptRequest, StoredChat, encode
 from app.store import Command, Wire
 from tests.background import beside
 
@@ -55,7 +55,8 @@ class FakeCall(Generation):
     """What a AnswerOwner runs: batches of deltas, then the end or an error."""
 
     def __init__(self, *batches: list[int], error: Exception | None = None) -> None:
-        self._batches, self._error, self.cached_tokens = list(batches), error, 0
+        self.rest, self._error = list(batches), error
+        self.cached_tokens = self.prompt_tokens = 0
         self.plan, self.pictures = SimpleNamespace(paintings=()), {}  # type: ignore[assignment]
 
     async def __aenter__(self) -> "FakeCall":
@@ -64,8 +65,8 @@ class FakeCall(Generation):
     async def __aexit__(self, *_: object) -> None: ...
 
     async def deltas(self) -> list[tuple[int, Delta]]:
-        if self._batches:
-            return [(0, Delta(R, 0, f"t{t} ", [t])) for t in self._batches.pop(0)]
+        if self.rest:
+            return [(0, Delta(R, 0, f"t{t} ", [t])) for t in self.rest.pop(0)]
         if self._error is not None:
             raise self._error
         return []
@@ -83,7 +84,7 @@ class Going:
             self.begun.append(begun)
             return FakeCall(*rest)
 
-        self.answer_owner = AnswerOwner(s, prepare, 0.2)
+        self.answer_owner = AnswerOwner(s, prepare, adopt_s=0.2)
 
     async def __aenter__(self) -> "Going":
         self._task = asyncio.create_task(self.answer_owner.run())
@@ -300,7 +301,7 @@ async def test_a_failed_answer_is_read_to_its_last_token_and_then_fails(redis: "
 async def test_a_reader_is_not_kept_waiting_for_what_nobody_writes(wire: Wire) -> None:
     """The deadline is over, and whoever owned it had time to say so."""
     k = kept(deadline_s=-60)
-    answer_owner = AnswerOwner(resumable_store(wire), AsyncMock(), 0.2)
+    answer_owner = AnswerOwner(resumable_store(wire), AsyncMock(), adopt_s=0.2)
     with pytest.raises(DeadlineOver):
         await asyncio.wait_for(reading(resumable_store(wire), answer_owner, k).deltas(), 2)
 
@@ -375,21 +376,80 @@ async def test_known_kept_requests_are_accepted_without_room(redis: "Redis", wir
 
 
 async def test_an_answer_counts_with_what_has_come_of_it(redis: "Redis", wire: Wire) -> None:
-    """What runs goes on to its end; the next is refused."""
+    """However often it was sent."""
     s, k = resumable_store(wire, A, ROOM), kept()
     await s.put(k)
     batches: list[bytes] = []
-    for number in range(60):
+    for number in range(40):
         batches.append(encode([Delta(R, 0, "x" * 1000, [number])]))
         await s.note(k, 0, batches, ended=False)
         await s.note(k, 0, batches, ended=False)
     with pytest.raises(KeptFull):
         await s.put(numbered(2))
     await s.note(k, 0, [*batches, END], ended=True)
-    assert len(await tokens(s)) == 60
+    assert len(await tokens(s)) == 40
     sizes = await counted(redis)
     assert sizes["all"] == sizes["key:key"] == sizes[f"id:{R}"]
-    assert 60_000 < sizes["all"] < 70_000
+    assert 40_000 < sizes["all"] < 50_000
+
+
+LONG = [[number] * 40 for number in range(150)]  # batches: three times the room
+
+
+@pytest.mark.parametrize("most", [(ROOM,), (10 * ROOM, ROOM)], ids=["of its key", "of all"])
+async def test_an_answer_without_room_goes_on_for_who_reads_it_and_is_kept_no_more(
+    redis: "Redis", wire: Wire, most: tuple[int, ...]
+) -> None:
+    """One answer of many choices with logprobs would take a thousand times what its client may keep."""
+    await redis.set(KEYS.api(A), "1")
+    s, k = resumable_store(wire, A, *most), replace(kept(), chat=StoredChat("m"))
+    await s.put(k)
+    async with Going(s) as g:
+        g.answer_owner.start(k, FakeCall(*LONG))
+        here, joined = (reading(s, g.answer_owner, k) for _ in range(2))
+        got: list[int] = []
+        while deltas := await here.deltas():
+            got += [t for _, delta in deltas for t in delta.tokens]
+            assert (await counted(redis))["all"] <= ROOM
+        assert got == [t for batch in LONG for t in batch]
+        assert len(await joined.whole()) == sum(map(len, LONG)), "at their own pace"
+    assert (await counted(redis)).get("all", 0) < 2000
+    assert await redis.hget(KEYS.kept(R), "chat") is None
+    assert await redis.zcard(KEYS.chats_of(k.key)) == 0
+    assert 0 < await redis.pttl(KEYS.log(R)) <= 60_000
+    assert not await s.owned_by(A), "nobody adopts it"
+    elsewhere = AnswerOwner(resumable_store(wire, B), AsyncMock(), adopt_s=0.2)
+    with pytest.raises(KeptFull, match="could not be kept"):
+        await reading(s, elsewhere, k).deltas()
+
+
+async def test_a_reader_at_another_replica_of_an_answer_without_room_is_told_so(redis: "Redis", wire: Wire) -> None:
+    """After what it has read."""
+    s, k = resumable_store(wire, A, ROOM), kept()
+    await s.put(k)
+    batches = [batch(1)]
+    await s.note(k, 0, batches, ended=False)
+    replay = reading(s, AnswerOwner(resumable_store(wire, B), AsyncMock(), adopt_s=0.2), k)
+    assert len(await replay.deltas()) == 1
+    batches.append(encode([Delta(R, 0, "x" * ROOM, [2])]))
+    for _ in range(2):
+        with pytest.raises(Unkept):
+            await s.note(k, 0, batches, ended=False)
+    with pytest.raises(KeptFull):
+        await asyncio.wait_for(replay.deltas(), 2)
+
+
+async def test_an_answer_that_nobody_reads_ends_when_there_is_no_room(redis: "Redis", wire: Wire) -> None:
+    """Nobody could get it."""
+    await redis.set(KEYS.api(A), "1")
+    s, k = resumable_store(wire, A, ROOM), replace(kept(), background=True)
+    await s.put(k)
+    call = FakeCall(*LONG)
+    async with Going(s) as g:
+        g.answer_owner.start(k, call)
+        with pytest.raises(KeptFull):
+            await reading(s, g.answer_owner, k).whole()
+        assert len(call.rest) > 50
 
 
 @pytest.mark.parametrize("how", ["deleted", "expired", "expired by itself"])

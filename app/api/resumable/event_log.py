@@ -3,8 +3,8 @@
 import asyncio
 
 from app.api.resumable.owner import AnswerOwner
-from app.api.resumable.store import ResumableStore
-from app.errors import DeadlineOver, StoreDown
+from app.api.resumable.store import ResumableStore, decoded
+from app.errors import DeadlineOver, KeptFull, StoreDown
 from app.messages import Done, Event, Failed, KeptRequest
 from app.store import clock
 
@@ -19,6 +19,7 @@ class EventLog:
 
     def __init__(self, resumable_store: ResumableStore, answer_owner: AnswerOwner, kept: KeptRequest) -> None:
         self._resumable_store, self._answer_owner, self._kept = resumable_store, answer_owner, kept
+        self._run = answer_owner.running(kept.id)
         self._read, self._over = 0, False
         self._events: list[Event] = []  # read from Redis, and not returned yet
 
@@ -36,14 +37,16 @@ class EventLog:
             wrote = self._answer_owner.wrote(self._kept.id)
             wrote.clear()
             try:
-                pages = await self._resumable_store.read(self._kept.id, self._read)
+                events, pages = await self._next()
             except StoreDown:  # the answer continues meanwhile
                 if clock.now() > self._kept.deadline:
                     raise
                 await asyncio.sleep(_RETRY_S)
                 continue
-            self._read += len(pages)
-            events = [event for page in pages for event in page]
+            if _says_full(events) and self._goes_on_here():
+                events = []  # `_next` has them at the next look
+            else:
+                self._read += pages
             if events:
                 self._over = isinstance(events[-1], Done | Failed)
                 return events
@@ -55,3 +58,18 @@ class EventLog:
             except TimeoutError:
                 pass
         return []
+
+    async def _next(self) -> tuple[list[Event], int]:
+        """The next events, and the number of batches that they are. Raises: StoreDown."""
+        if self._run is None or self._run.unkept is None:
+            pages = await self._resumable_store.read(self._kept.id, self._read)
+        else:
+            pages = await decoded(self._run.unkept[self._read : self._read + _MOST])
+        return [event for page in pages for event in page], len(pages)
+
+    def _goes_on_here(self) -> bool:
+        return self._run is not None and (self._run.unkept is not None or not self._run.task.done())
+
+
+def _says_full(events: list[Event]) -> bool:
+    return bool(events) and isinstance(end := events[-1], Failed) and end.code == KeptFull.code

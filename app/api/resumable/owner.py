@@ -5,10 +5,10 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 
-from app.api.resumable.store import REFUSALS, Found, Lost, ResumableStore
+from app.api.resumable.store import REFUSALS, Found, Lost, ResumableStore, Unkept
 from app.dispatch.generation import Adopted, Generation
 from app.dispatch.inflight import ATTEMPTS, ChoiceOutput
-from app.errors import Cancelled, StoreDown, XylemError
+from app.errors import Cancelled, KeptFull, StoreDown, XylemError
 from app.ids import ApiId, RequestId
 from app.messages import Delta, Done, Event, Failed, KeptRequest, Progress, encode
 from app.store import clock
@@ -28,10 +28,14 @@ KeepFile = Callable[[KeptRequest, bytearray], Awaitable[None]]
 
 
 @dataclass
-class _Run:
+class Run:
+    """An answer that this replica makes."""
+
     epoch: int
     task: asyncio.Task[None]
     wrote: asyncio.Event  # set when the log has new events
+    call: Generation | None = None  # once it is made
+    unkept: list[bytes] | None = None  # its log, once there is no room for it in Redis: for those who read it here
 
 
 class AnswerOwner:
@@ -49,7 +53,7 @@ class AnswerOwner:
         self._keep_file = keep_file
         self._resumable_store, self._prepare, self._adopt_s = resumable_store, prepare, adopt_s
         self._at_end = at_end
-        self._running: dict[RequestId, _Run] = {}
+        self._running: dict[RequestId, Run] = {}
         self._missing: dict[ApiId, float] = {}
         self._idle: set[RequestId] = set()  # owned, and not running at the last check
 
@@ -57,13 +61,17 @@ class AnswerOwner:
         """Runs a new request of this replica."""
         self._run(kept.id, 0, self._keep(kept, 0, [], call))
 
+    def running(self, request: RequestId) -> Run | None:
+        """The answer, if it is made here."""
+        return self._running.get(request)
+
     def wrote(self, request: RequestId) -> asyncio.Event:
         """Is set when this replica has written to the request's log; never, if another one does."""
         run = self._running.get(request)
         return asyncio.Event() if run is None else run.wrote
 
     def _run(self, request: RequestId, epoch: int, work: Coroutine[None, None, None]) -> None:
-        run = self._running[request] = _Run(epoch, asyncio.create_task(work), asyncio.Event())
+        run = self._running[request] = Run(epoch, asyncio.create_task(work), asyncio.Event())
 
         def over(_: asyncio.Task[None]) -> None:
             if self._running.get(request) is run:
@@ -95,21 +103,25 @@ class AnswerOwner:
             request, [Failed(request, 0, Cancelled.code, "It was cancelled.")]
         )
         self.wrote(request).set()
-        if cancelled and request in self._running:
-            await self._drop([request])
+        run = self._running.get(request)
+        if run is not None and (cancelled or run.unkept is not None):
+            await self._drop({request: True})
 
     async def _give_up(self) -> None:
         own = {request: run.epoch for request, run in self._running.items()}
-        epochs = await self._resumable_store.epochs(list(own))
+        known = await self._resumable_store.standing(list(own))
         await self._drop(
-            [r for (r, mine), epoch in zip(own.items(), epochs, strict=True) if epoch is not None and epoch != mine]
+            {r: now.ended for (r, mine), now in zip(own.items(), known, strict=True) if now and now.epoch != mine}
         )
 
-    async def _drop(self, requests: list[RequestId]) -> None:
-        for request in requests:
-            if request in self._running:
-                self._running[request].task.cancel()
-        await self._resumable_store.disown(requests)
+    async def _drop(self, requests: dict[RequestId, bool]) -> None:
+        """Stops these here, which have ended (true), or which another replica continues."""
+        for request, has_ended in requests.items():
+            if run := self._running.get(request):
+                if has_ended and run.call is not None:
+                    run.call.outlives = False
+                run.task.cancel()
+        await self._resumable_store.disown(list(requests))
 
     async def _adopt(self, now: float) -> None:
         # This replica's own as well: Redis may have written one without confirming it, and no other replica adopts it.
@@ -150,6 +162,8 @@ class AnswerOwner:
         last: Event = Done(kept.id, 0)
         try:
             call = made if isinstance(made, Generation) else await self._prepare(kept, made)
+            call.outlives = True
+            self._running[kept.id].call = call
             async with call:
                 while events := await _next_events(kept.id, call):
                     batches.append(encode(events))
@@ -173,18 +187,25 @@ class AnswerOwner:
         batches.append(encode([last]))
         try:
             await self._note(kept, epoch, batches, ended=True, refused=refused, whole=isinstance(last, Done))
-        except Lost:
+        except (Lost, KeptFull):
             return
 
     async def _note(self, kept: KeptRequest, epoch: int, batches: list[bytes], *, ended: bool, **how: bool) -> None:
-        while True:
+        """Raises: Lost; KeptFull if nobody can read the answer any more."""
+        run = self._running[kept.id]
+        while run.unkept is None:
             try:
                 await self._resumable_store.note(kept, epoch, batches, ended=ended, **how)
                 break
+            except Unkept:
+                log.warning("answer_not_kept", request=kept.id, **kept.names)
+                if kept.background:
+                    raise KeptFull from None
+                run.unkept = batches
             except StoreDown as exc:  # later events wait
                 log.warning("kept_answer_not_written", request=kept.id, **kept.names, error=exc.message)
                 await asyncio.sleep(_RETRY_S)
-        self.wrote(kept.id).set()
+        run.wrote.set()
 
 
 async def _next_events(request: RequestId, call: Generation) -> list[Event]:

@@ -20,7 +20,7 @@ from app.errors import (
 )
 from app.ids import ApiId, ConversationId, KeyId, RequestId
 from app.keys import Keys
-from app.messages import Event, KeptRequest, decode_events, decode_kept, encode
+from app.messages import Event, Failed, KeptRequest, decode_events, decode_kept, encode
 from app.store import ADOPT, APPEND, CANCEL, FORGET, OWN, Wire
 from app.tenants.quotas import Quota
 
@@ -28,8 +28,9 @@ _PAGE = 512  # batches read at once
 _LARGE = 2**16  # bytes that are decoded in a thread
 _LAST_READ_MS = 5000  # how long a deleted answer's log stays for its readers
 _REFUSED_MS = 60_000  # how long a refused answer is kept
-REFUSALS = {error.code for error in (BudgetUsed, NoWorker, RateLimited, Saturated, StoreDown)}
+REFUSALS = {error.code for error in (BudgetUsed, KeptFull, NoWorker, RateLimited, Saturated, StoreDown)}
 _MOST = 2**53  # bytes, which no Redis has
+_FULL = "The space for kept answers was used up while this one was made, so that it could not be kept."
 
 
 class Found(Struct, frozen=True):
@@ -37,6 +38,17 @@ class Found(Struct, frozen=True):
 
     kept: KeptRequest
     epoch: int
+
+
+class Standing(Struct, frozen=True):
+    """Of an answer: who makes it, or that nobody does any more."""
+
+    epoch: int
+    ended: bool
+
+
+class Unkept(Exception):
+    """There is no room for more of the answer: nothing of it is kept any more, and what comes is not written."""
 
 
 class Lost(Cancelled):
@@ -49,7 +61,7 @@ class ResumableStore:
     def __init__(
         self, wire: Wire, keys: Keys, api: ApiId, keep_s: float, bytes_per_key: int = _MOST, bytes_in_all: int = _MOST
     ) -> None:
-        """`keep_s`: how long an answer is kept after its end. Above either number of bytes, no new one is begun."""
+        """`keep_s`: how long an answer is kept after its end. Above either number of bytes, nothing more is kept."""
         self._wire, self._keys, self.api = wire, keys, api
         self._keep_ms = round(keep_s * 1000)
         self._most = bytes_per_key, bytes_in_all
@@ -117,7 +129,7 @@ class ResumableStore:
         refused: bool = False,
         whole: bool = False,
     ) -> None:
-        """Writes `batches`, the whole log so far; those that the log has are skipped. Raises: Lost.
+        """Writes `batches`, the whole log so far; those that the log has are skipped. Raises: Lost, Unkept.
 
         `refused`: it failed without output, and is kept for a short time only. `whole`: it ended well.
         """
@@ -131,10 +143,13 @@ class ResumableStore:
             if first <= 1 and not ended:
                 life_ms = round((kept.deadline - kept.created) * 1000) + self._keep_ms
             listed = round(kept.created * 1000) if kept.chat and whole else ""
-            values = kept.id, epoch, first, life_ms, end, listed
+            full = encode([Failed(kept.id, 0, KeptFull.code, _FULL)])
+            values = kept.id, epoch, first, life_ms, end, listed, *self._most, full, _REFUSED_MS
             (last,) = await self._wire.execute([("EVAL", APPEND, 6, *names, *values, *batches[first - 1 :])])
             if last == -1:
                 raise Lost
+            if last == -3:
+                raise Unkept
             if last == -2:
                 await self.put(kept, epoch, bounded=False)
                 first = 1
@@ -147,12 +162,7 @@ class ResumableStore:
         """The batches after number `after`, in order; at most a page of them."""
         command = ("XRANGE", self._keys.log(request), f"{after + 1}-0", "+", "COUNT", _PAGE)
         (page,) = await self._wire.execute([command])
-
-        def decoded() -> list[list[Event]]:
-            return [decode_events(fields[1]) for _id, fields in page]
-
-        large = sum(len(fields[1]) for _id, fields in page) > _LARGE
-        return await asyncio.to_thread(decoded) if large else decoded()
+        return await decoded([fields[1] for _id, fields in page])
 
     async def written(self, request: RequestId) -> list[list[Event]]:
         """All batches of the log so far."""
@@ -180,10 +190,10 @@ class ResumableStore:
         if requests:
             await self._wire.execute([("SREM", self._keys.kept_of(self.api), *requests)])
 
-    async def epochs(self, requests: Sequence[RequestId]) -> list[int | None]:
-        """Each request's epoch; None: Redis doesn't know it."""
-        found = await self._wire.execute([("HGET", self._keys.kept(request), "epoch") for request in requests])
-        return [None if epoch is None else int(epoch) for epoch in found]
+    async def standing(self, requests: Sequence[RequestId]) -> list[Standing | None]:
+        """Of each request; None: Redis doesn't know it."""
+        found = await self._wire.execute([("HMGET", self._keys.kept(request), "epoch", "end") for request in requests])
+        return [None if epoch is None else Standing(int(epoch), end is not None) for epoch, end in found]
 
     async def dead_owners(self) -> list[ApiId]:
         (members,) = await self._wire.execute([("SMEMBERS", self._keys.answer_owners())])
@@ -205,3 +215,10 @@ class ResumableStore:
     async def forget_owner(self, api: ApiId) -> None:
         """All its answers are adopted."""
         await self._wire.execute([("SREM", self._keys.answer_owners(), api)])
+
+
+async def decoded(batches: Sequence[bytes]) -> list[list[Event]]:
+    def decode() -> list[list[Event]]:
+        return [decode_events(batch) for batch in batches]
+
+    return await asyncio.to_thread(decode) if sum(map(len, batches)) > _LARGE else decode()

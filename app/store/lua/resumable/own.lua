@@ -29,6 +29,7 @@ if redis.call('HEXISTS', KEYS[7], 'id:' .. ARGV[1]) == 0 then
 end
 if ARGV[6] ~= '' then redis.call('SET', KEYS[4], ARGV[6], 'PX', ARGV[4]) end
 redis.call('HSET', KEYS[1], 'record', ARGV[3], 'owner', ARGV[2], 'epoch', ARGV[5], 'key', ARGV[8])
+if ARGV[9] ~= '' then redis.call('HSET', KEYS[1], 'most', ARGV[9]) end
 if ARGV[11] ~= '' then redis.call('HSET', KEYS[1], 'chat', ARGV[11]) end
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
 if converses and not is_locked then redis.call('HSET', KEYS[5], 'busy', KEYS[1]) end

@@ -1,0 +1,169 @@
+"""However an answer ends, the ledger, the usage records and the metrics have one number of tokens for it."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from redis.asyncio import Redis
+
+from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.generation import Adopted, Generation
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.inflight import ATTEMPTS, ChoiceOutput, InFlight
+from app.dispatch.models import Model
+from app.errors import Cancelled, EngineFailed, XylemError
+from app.ids import ApiId, KeyId, RequestId, TenantId, new_request_id
+from app.keys import Keys
+from app.messages import Delta, Done, Failed, Sampling
+from app.pools import Pool
+from app.store import Wire, clock
+from app.telemetry import TENANT_TOKENS, Meters
+from app.tenants.charge import Charge
+from app.tenants.directory import Directory
+from app.tenants.ledger import Ledger
+from app.tenants.records import Budget, Client, Limits, Tenant
+from app.tokenizer import load_tokenizer
+from app.usage.outbox import UsageOutbox
+from app.usage.record import UsageRecord, decode_usage, latest
+from tests.integration.conftest import POOL, register
+
+KEYS = Keys("counts")
+MODEL = Pool(model="m", engine="mock")
+METERS = Meters("counts")
+TOKENIZER = load_tokenizer(MODEL.model_dir)
+PROMPT = [1, 2, 3]
+
+End = Literal["answered", "left", "cancelled", "engine failed", "reader broke"]
+TOKENS = st.tuples(st.just("tokens"), st.integers(0, 1), st.integers(0, 1), st.integers(1, 3))
+FAULT = st.tuples(st.sampled_from(["worker died", "returned", "read", "replica killed", "replica stopped"]))
+STEPS = st.lists(TOKENS | FAULT, max_size=8)
+ENDS = st.sampled_from(["answered", "left", "cancelled", "engine failed", "reader broke"])
+
+
+@dataclass
+class Replica:
+    """An API replica as far as counts go: what it makes of events."""
+
+    api: ApiId
+    wire: Wire
+    plan: GenerationPlan
+    client: Client
+    call: Generation = field(init=False)
+
+    def __post_init__(self) -> None:
+        pools = {POOL: MODEL}
+        self.dispatcher = Dispatcher(self.wire, KEYS, self.api, FleetReader(self.wire, KEYS, pools, 100), pools)
+        self.outbox = self.dispatcher.usage = UsageOutbox(self.wire, KEYS)
+        self.ledger = Ledger(self.wire, KEYS, self.api, Directory(self.wire, KEYS))
+
+    async def begin(self, begun: Adopted) -> None:
+        charge = Charge.of(self.ledger, self.client, outlives=True)
+        call = Generation(self.plan, dispatcher=self.dispatcher, charge=charge, begun=begun, client=self.client)
+        self.call = call
+        call.outlives = True
+        await call.__aenter__()
+
+    async def prompts(self) -> dict[int, InFlight]:
+        """Those that have not ended, once each is on a worker."""
+        found = {number: self.dispatcher.in_flight.get(name) for name, number in self.call._numbers.items()}
+        known = {number: inflight for number, inflight in found.items() if inflight is not None}
+        while not all(inflight.job.worker for inflight in known.values()):  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+        return known
+
+    async def end(self, how: End | Literal["stopped"]) -> None:
+        """As the reader of the answer meets it."""
+        error: BaseException | None = None
+        if how in ("answered", "engine failed"):
+            for inflight in (await self.prompts()).values():
+                job = inflight.job
+                broken = Failed(job.request, job.attempt, EngineFailed.code, "")
+                self.dispatcher.deliver(Done(job.request, job.attempt) if how == "answered" else broken)
+            try:
+                while await self.call.deltas():
+                    pass
+            except XylemError as exc:
+                error = exc
+        else:
+            self.call.outlives = how == "stopped"
+            errors: dict[str, BaseException] = {"left": Cancelled(), "reader broke": ValueError()}
+            error = errors.get(how) or asyncio.CancelledError()
+        await self.call.__aexit__(None, error, None)
+        await self.outbox.close()
+
+
+def plan(prompts: int, n: int) -> GenerationPlan:
+    model = Model("m", (POOL,), (), None, TOKENIZER, 100, METERS)
+    return GenerationPlan("chatcmpl-", model, [PROMPT] * prompts, [Sampling(9, n=n)] * prompts, timeout_s=60)
+
+
+def metered(tenant: TenantId) -> tuple[float, float]:
+    prompt, completion = (TENANT_TOKENS.labels(tenant, kind)._value.get() for kind in ("prompt", "completion"))
+    return prompt, completion
+
+
+async def recorded(redis: "Redis") -> list[UsageRecord]:
+    entries = await redis.xrange(KEYS.usage())
+    return latest(record for _, fields in entries for record in decode_usage(fields[b"b"]))
+
+
+@given(prompts=st.integers(1, 2), n=st.integers(1, 2), steps=STEPS, how=ENDS)
+@example(prompts=1, n=2, steps=[("tokens", 0, 0, 3), ("tokens", 0, 1, 2)], how="left")
+@example(prompts=1, n=1, steps=[], how="left")
+@example(prompts=1, n=1, steps=[("tokens", 0, 0, 3), ("worker died",), ("tokens", 0, 0, 1)], how="cancelled")
+@example(prompts=1, n=1, steps=[("tokens", 0, 0, 3), ("replica stopped",), ("tokens", 0, 0, 1)], how="answered")
+@example(prompts=1, n=1, steps=[("tokens", 0, 0, 3), ("replica killed",)], how="engine failed")
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_the_ledger_the_usage_record_and_the_metrics_have_one_number_of_tokens(
+    redis: "Redis", wire: Wire, prompts: int, n: int, steps: Sequence[tuple[Any, ...]], how: End
+) -> None:
+    """What engines have answered, whether its client got it or not; a kept answer's of all its owners together."""
+    await redis.flushall()
+    for name in ("w1", "w2"):
+        await register(redis, KEYS, name)
+    tenant = TenantId("counted")
+    client = Client(Tenant(tenant), KeyId("k"), "k", Limits(budget=Budget(1e9)))
+    before, made, epoch = metered(tenant), 0, 0
+    out: dict[int, ChoiceOutput] = {}  # the kept log
+    id_, came = new_request_id("chatcmpl-", ApiId("aaaaaaaa")), clock.now()
+    replica = Replica(ApiId("aaaaaaaa"), wire, plan(prompts, n), client)
+    await replica.begin(Adopted(id_, came))
+    died = False
+    for what, *which in steps:
+        if what == "tokens":
+            prompt, choice, count = which
+            if inflight := (await replica.prompts()).get(prompt % prompts):
+                delta = Delta(inflight.job.request, inflight.job.attempt, "x" * count, [7] * count, choice % n)
+                replica.dispatcher.deliver(delta)
+                out.setdefault(prompt % prompts * n + choice % n, ChoiceOutput([])).add(delta)
+                made += count
+        elif what == "read":
+            if replica.call.answer.pending():
+                for _, delta in await replica.call.deltas():
+                    replica.call.count(delta)
+        elif what in ("worker died", "returned"):
+            for inflight in (await replica.prompts()).values():
+                replica.dispatcher.lost(inflight, died=what == "worker died" and not died)
+            died = died or what == "worker died"  # after more deaths, prompts are placed one by one
+        else:
+            await replica.prompts()
+            if what == "replica stopped":
+                await replica.end("stopped")
+            epoch += 1
+            replica = Replica(ApiId(f"b{epoch:07}"), wire, replica.plan, client)
+            await replica.begin(Adopted(id_, came, epoch * ATTEMPTS, dict(out)))
+            out = {i: ChoiceOutput(list(one.tokens), one.text_len) for i, one in out.items()}
+    await replica.prompts()
+    await replica.end(how)
+    (record,) = await recorded(redis)
+    spent = float(await redis.hget(KEYS.budget("k"), "spent") or 0)
+    prompt_tokens = prompts * len(PROMPT)
+    assert (record.prompt_tokens, record.completion_tokens) == (prompt_tokens, made)
+    assert spent == prompt_tokens + made
+    after = metered(tenant)
+    assert (after[0] - before[0], after[1] - before[1]) == (prompt_tokens, made)
+    assert not await redis.exists(KEYS.charged(RequestId(id_))), "what is charged is settled"

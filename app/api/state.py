@@ -15,6 +15,8 @@ from app.batch.batch_store import BatchStore
 from app.batch.file_store import FileStore
 from app.batch.storage import Storage
 from app.dispatch.runtime import Runtime
+from app.tenants import admission
+from app.tenants.admission import Admission
 from app.tenants.charge import Charge
 from app.tenants.ledger import Ledger
 from app.tenants.quotas import Quotas
@@ -38,9 +40,18 @@ class ApiState(Runtime):
     started: int  # seconds since the epoch
     limited: "dict[int, ApiState]" = field(default_factory=dict, kw_only=True)  # by the identity of `within`
 
-    def charge(self, scope: Scope) -> Charge | None:
-        """For a request whose key was checked; None if nothing limits its client."""
-        return Charge.of(self.ledger, self.api_keys.client(scope))
+    def charge(self, scope: Scope, *, outlives: bool = False) -> Charge | None:
+        """For a request whose key was checked; None if nothing limits its client. `outlives`: as `Charge` has it."""
+        charge = Charge.of(self.ledger, self.api_keys.client(scope), outlives=outlives)
+        if charge is not None and (early := admission.current.get()) is not None:
+            charge.early = early.given_back
+        return charge
+
+    def begin_admission(self, scope: Scope) -> Admission:
+        """For a request whose key was checked, in its own context."""
+        made = Admission(self.ledger, self.api_keys.client(scope), self.settings.request_timeout_s)
+        admission.current.set(made)
+        return made
 
 
 def state_of(request: Request) -> ApiState:

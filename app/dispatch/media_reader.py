@@ -19,6 +19,7 @@ from app.media.sound import Sound
 from app.media.source import MediaSource, SourceKind
 from app.media.video import Video, container_of
 from app.messages import Frame, Media
+from app.tenants.admission import admitted
 
 
 class Asker(NamedTuple):
@@ -60,10 +61,11 @@ class MediaReader:
     async def read(self, params: Mapping[Origin, str], asker: Asker) -> dict[Origin, Sample]:
         """`params`: the name of the first part with each origin. Side by side.
 
-        Raises: RequestError about a part, Saturated, StorageDown, StoreDown.
+        Raises: RequestError about a part, RateLimited, BudgetUsed, Saturated, StorageDown, StoreDown.
         """
         if asker.known:
             return dict(_kept(params, asker.known))
+        await admitted()
         sources = await asyncio.gather(*(self._source(origin, param, asker) for origin, param in params.items()))
         found = zip(params, await self._loader.load(sources), strict=True)
         return {
@@ -73,11 +75,13 @@ class MediaReader:
         }
 
     async def uploaded(self, sources: Sequence[MediaSource]) -> list[Sample]:
-        """Pictures and masks that are files of a form. Raises: RequestError about a field."""
+        """Pictures and masks that are files of a form. Raises: RequestError about a field, RateLimited."""
+        await admitted()
         return [_sample(picture) for picture in await self._loader.load_pictures(sources)]
 
     async def recording(self, data: bytes, param: str, window_s: float) -> list[Sound]:
-        """As `MediaLoader.load_recording`. Raises: RequestError."""
+        """As `MediaLoader.load_recording`. Raises: RequestError, RateLimited."""
+        await admitted()
         return await self._loader.load_recording(data, param, window_s)
 
     async def spoken(self, params: Mapping[Origin, str], window_s: float) -> list[list[Sound]]:
@@ -85,6 +89,7 @@ class MediaReader:
 
         Raises: RequestError about a part, Saturated.
         """
+        await admitted()
         sources = [MediaSource("audio", param, url=origin.url) for origin, param in params.items()]
         self._loader.check_count(sources)
         return await side_by_side(self._loader.load_windows(source, window_s) for source in sources)

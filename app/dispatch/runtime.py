@@ -48,6 +48,7 @@ from app.settings import Settings
 from app.store import Wire, clock
 from app.store.wire_version import check, keep_noting, note
 from app.telemetry import HELD, IN_FLIGHT
+from app.tenants.admission import admitted
 from app.tenants.limits import check_model, check_tokens, usual_priority
 from app.tenants.records import UNLIMITED
 from app.tenants.records import Limits as ClientLimits
@@ -127,9 +128,13 @@ class Deployment:
         return max((model.context_len for model in self.models.values()), default=0)
 
     async def off_loop(self, raw: bytes, work: Callable[[], T], *, compiles: bool = False) -> T:
-        """The result of `work` on a request's body: in a thread if the body is long or `work` compiles something."""
+        """The result of `work` on a request's body: in a thread if the body is long or `work` compiles something.
+
+        Raises what `work` raises; and RateLimited, BudgetUsed, StoreDown before work in a thread.
+        """
         if len(raw) <= self.settings.tokenize_off_loop and not compiles:
             return work()
+        await admitted()
         return await asyncio.get_running_loop().run_in_executor(_threads, work)
 
 

@@ -1,6 +1,6 @@
 """What one request is charged, from its admission to its end."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, Self
 
@@ -33,6 +33,7 @@ class Charge:
         self._request: RequestId | None = None  # from when it may have been admitted, until it is settled
         self._admitted = False
         self._before = NOTHING  # what earlier stages of a pipeline have cost
+        self.early: Callable[[], Settlement | None] | None = None  # gives back what was admitted before its tokens
 
     @classmethod
     def of(cls, ledger: Ledger, client: Client, *, outlives: bool = False) -> Self | None:
@@ -105,12 +106,15 @@ class Charge:
         # For a moment after Redis was away, live processes have no lease.
         leases = ledger.keys.api(ApiId("")) if ledger.wire.is_steady() else ""
         command = self._command(ADMIT, request, self._cost(used), round(ends * 1000), leases)
+        early = None if self.early is None else self.early()
         try:
-            (reply,) = await ledger.wire.execute([command])
+            *_, reply = await ledger.wire.execute([command] if early is None else [early.command, command])
         except BaseException:  # Redis may have admitted it all the same
             self._request = None
             ledger.settle_later(request, self._command(SETTLE, request, NOTHING, 1, 1))
             raise
+        if early is not None:
+            ledger.settled(*early)
         self._take(reply)
         if not reply[1]:
             self._admitted = True

@@ -11,6 +11,7 @@ from app.ids import ApiId, KeyId, RequestId, TenantId, new_request_id
 from app.keys import Keys
 from app.store import Wire, async_client, clock
 from app.tenants.accounts import of_key, of_tenant
+from app.tenants.admission import Admission
 from app.tenants.charge import Charge
 from app.tenants.cost import Used
 from app.tenants.directory import Directory
@@ -400,3 +401,44 @@ async def test_the_list_of_what_is_to_be_settled_is_bounded(
 async def test_a_client_without_limits_has_nothing_to_charge(redis: "Redis", wire: Wire) -> None:
     """So it costs no call."""
     assert Charge.of(ledger(wire), client(Limits(models=["m"], file_quota=7, batch_requests_per_min=3))) is None
+
+
+async def test_a_request_admitted_before_its_tokens_are_known_counts_once(redis: "Redis", wire: Wire) -> None:
+    """However often it is asked for, and over the usual admission, which then charges the tokens."""
+    book, alice = ledger(wire), client(limited(rpm=3, parallel=1), Limits(budget=Budget(1000, "tokens", "day")))
+    early = Admission(book, alice, 60)
+    for _ in range(3):
+        await early.take()
+    assert not await admitted(book, alice)  # its place is taken
+    asked = Asked(book, alice)
+    asked.charge.early = early.given_back
+    await asked.begin(prompt=70)
+    assert await of_budget(redis, "tenant/red") == 70
+    assert await redis.zcard(KEYS.running("alice")) == 1
+    await early.close()
+    await early.take()  # by what has its context and goes on
+    await asked.end(prompt=70, completion=30)
+    assert await of_budget(redis, "tenant/red") == 100
+    assert await redis.zcard(KEYS.running("alice")) == 0
+    assert [await admitted(book, alice) for _ in range(2)] == [True, False]
+    assert not await redis.keys("ledger:charged:*early*")
+
+
+async def test_a_request_that_comes_to_nothing_after_its_early_admission_stays_counted(
+    redis: "Redis", wire: Wire
+) -> None:
+    """Or pictures that can't be decoded would cost their sender nothing."""
+    book, alice = ledger(wire), client(limited(rpm=1, parallel=1))
+    early = Admission(book, alice, 60)
+    await early.take()
+    await early.close()
+    assert await redis.zcard(KEYS.running("alice")) == 0
+    with pytest.raises(RateLimited):
+        await Admission(book, alice, 60).take()
+
+
+async def test_of_many_early_admissions_at_once_no_more_pass_than_may(redis: "Redis", wire: Wire) -> None:
+    book, alice = ledger(wire), client(limited(rpm=2))
+    asked = [Admission(book, alice, 60).take() for _ in range(20)]
+    refused = [one for one in await asyncio.gather(*asked, return_exceptions=True) if one is not None]
+    assert [type(one) for one in refused] == [RateLimited] * 18

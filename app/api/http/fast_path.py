@@ -19,6 +19,7 @@ from app.api.http.uvicorn_protocol import EXTENSION, DirectWriter
 from app.api.state import ApiState, for_client
 from app.errors import XylemError
 from app.telemetry import logger
+from app.tenants.admission import LARGE, Admission, admitted
 
 log = logger(__name__)
 
@@ -44,6 +45,7 @@ class FastPath:
         scope, send = _normalised(scope, send)
         handler = self._handlers.get(scope["path"]) if scope["method"] == "POST" else None
         headers: Headers = dict(scope["headers"])
+        admission: Admission | None = None
         try:
             if origin := admit(self._allowed, headers):
                 send = _adding(granted(origin), send)
@@ -53,19 +55,13 @@ class FastPath:
             state: ApiState = self._app.state.xylem
             if state.settings.require_keys:
                 await state.api_keys.admit(scope)
+                admission = state.begin_admission(scope)
             request_trace.begin(state.tracer, self._traced, scope, headers)
             check_body(scope["method"], scope["path"], headers)
+            if admission is not None and (length := headers.get(b"content-length")) and int(length) > LARGE:
+                await admission.take()  # before its body is read
             if handler is not None:
-                direct: DirectWriter | None = scope.get("extensions", {}).get(EXTENSION)
-                raw = None if direct is None else direct.take_body(state.settings.max_body)
-                if raw is None:
-                    raw = await collect(scope, receive, state.settings.max_body)
-                request_trace.body_read(scope)
-                response = await handler(for_client(state, scope), raw, scope, receive)
-                is_whole = type(response) is Response and send is plain  # no stream, and nothing adds to it
-                if direct is None or not is_whole or not direct.respond(response):
-                    await response(scope, receive, send)
-                request_trace.end(scope, response.status_code)
+                await _handle(handler, state, scope, receive, send, adds=send is not plain)
         except XylemError as exc:
             log_failure(exc, scope)
             request_trace.end(scope, exc.status, exc.code)
@@ -78,6 +74,25 @@ class FastPath:
             if handler is None:
                 await self._app(scope, receive, request_trace.noting(scope, send))
                 request_trace.end(scope)
+        finally:
+            if admission is not None:
+                await admission.close()
+
+
+async def _handle(handler: Handler, state: ApiState, scope: Scope, receive: Receive, send: Send, *, adds: bool) -> None:
+    """`adds`: whether `send` adds something to the response. Raises: XylemError."""
+    direct: DirectWriter | None = scope.get("extensions", {}).get(EXTENSION)
+    raw = None if direct is None else direct.take_body(state.settings.max_body)
+    if raw is None:
+        raw = await collect(scope, receive, state.settings.max_body)
+    elif len(raw) > LARGE:
+        await admitted()
+    request_trace.body_read(scope)
+    response = await handler(for_client(state, scope), raw, scope, receive)
+    is_whole = type(response) is Response and not adds  # no stream
+    if direct is None or not is_whole or not direct.respond(response):
+        await response(scope, receive, send)
+    request_trace.end(scope, response.status_code)
 
 
 def _normalised(scope: Scope, send: Send) -> tuple[Scope, Send]:

@@ -8,6 +8,7 @@ from starlette.types import Receive, Scope
 from app.api.state import state_of
 from app.errors import BodyTooLarge, Cancelled
 from app.openai.validation import B, parse_off_loop
+from app.tenants.admission import LARGE, admitted
 
 _SHORT = 64 * 2**10  # bytes of a body without prompts
 _PIECE = 2**20  # bytes
@@ -22,10 +23,9 @@ async def read_short(request: Request, schema: type[B]) -> B:
 
 
 async def collect(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """The whole body. Raises: BodyTooLarge, before a byte is read when its length is given; Cancelled."""
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value) > limit:
-            raise _too_large(limit)
+    """The whole body. Raises: BodyTooLarge, before a byte is read when its length is given; Cancelled; RateLimited."""
+    if (length := given_length(scope)) is not None and length > limit:
+        raise _too_large(limit)
     pieces: list[bytes] = []  # of a long one: no step copies all of it
     body, size = bytearray(), 0
     while True:
@@ -37,6 +37,8 @@ async def collect(scope: Scope, receive: Receive, limit: int) -> bytes:
         size += len(came)
         if size > limit:
             raise _too_large(limit)
+        if size > LARGE:
+            await admitted()
         if not message.get("more_body", False):
             break
         if len(body) >= _PIECE:
@@ -45,6 +47,14 @@ async def collect(scope: Scope, receive: Receive, limit: int) -> bytes:
     if not pieces:
         return bytes(body)
     return await asyncio.to_thread(b"".join, [*pieces, bytes(body)])  # which releases Python's lock
+
+
+def given_length(scope: Scope) -> int | None:
+    """Bytes of the body, as its head says; None: it doesn't."""
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            return int(value) if value.isdigit() else None
+    return None
 
 
 def _too_large(limit: int) -> BodyTooLarge:

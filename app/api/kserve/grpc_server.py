@@ -39,13 +39,14 @@ _CODES = {
     503: _Code.UNAVAILABLE,
     504: _Code.DEADLINE_EXCEEDED,
 }
-_METHODS = {
+METHODS = {
     "ServerLive": "live",
     "ServerReady": "ready",
     "ModelReady": "model_ready",
     "ServerMetadata": "server_metadata",
     "ModelMetadata": "model_metadata",
     "ModelInfer": "infer",
+    "ModelStreamInfer": "stream",
 }
 _OPEN = {"ServerLive", "ServerReady"}  # need no API key
 
@@ -88,7 +89,8 @@ def _handlers(service: "Service") -> Any:
             request_deserializer=MESSAGES[f"{name}Request"].FromString,
             response_serializer=MESSAGES[f"{name}Response"].SerializeToString,
         )
-        for name, own in _METHODS.items()
+        for name, own in METHODS.items()
+        if own != "stream"
     }
     methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
         service.method("ModelStreamInfer", service.stream),
@@ -118,7 +120,8 @@ class Service:
             try:
                 if self._state.settings.require_keys and name not in _OPEN:
                     await self._state.api_keys.admit(scope)
-                return await work(message, scope, context)
+                async with self._admitting(scope):
+                    return await work(message, scope, context)
             except XylemError as exc:
                 await context.abort(_CODES.get(exc.status, _Code.INTERNAL), _refused(exc, scope).message)
             except Exception as exc:
@@ -128,6 +131,14 @@ class Service:
                 await context.abort(_Code.INTERNAL, XylemError().message)
 
         return run
+
+    @asynccontextmanager
+    async def _admitting(self, scope: Scope) -> AsyncIterator[None]:
+        admission = self._state.begin_admission(scope)
+        try:
+            yield
+        finally:
+            await admission.close()
 
     async def live(self, *_: Any) -> Any:
         return MESSAGES["ServerLiveResponse"](live=True)
@@ -170,7 +181,8 @@ class Service:
             own = {**scope, "headers": [*scope["headers"]]}
             x_request_id.identify(own, [])
             try:
-                await self._stream_one(message, own, self._within_s(context), send)
+                async with self._admitting(own):
+                    await self._stream_one(message, own, self._within_s(context), send)
             except Exception as exc:
                 if not isinstance(exc, XylemError):
                     log.error("stream_broke", **x_request_id.names(own), exc_info=exc)

@@ -11,10 +11,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
+from app.api.http.request_body import given_length
 from app.errors import BodyTooLarge, Cancelled, RequestError, XylemError
 from app.openai.batch_schemas import ExpiresAfter
 from app.openai.body import Body
 from app.openai.validation import parse
+from app.tenants.admission import LARGE, admitted
 
 _FORM = 64 * 2**10  # bytes of a form besides its file
 _FIELD = 2**10  # bytes of another field
@@ -105,9 +107,8 @@ def bounded(scope: Scope, receive: Receive, limit: int, refused: XylemError | No
     Raises: `refused`, or else BodyTooLarge, before a byte is read if the length is given, else later.
     """
     refused = refused or BodyTooLarge(f"The file is over the limit of {limit} bytes.", param="file")
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value) > limit + _FORM:
-            raise refused
+    if (length := given_length(scope)) is not None and length > limit + _FORM:
+        raise refused
     count = 0
 
     async def counted() -> Message:
@@ -116,6 +117,8 @@ def bounded(scope: Scope, receive: Receive, limit: int, refused: XylemError | No
         count += len(message.get("body", b""))
         if count > limit + _FORM:
             raise refused
+        if count > LARGE:
+            await admitted()
         return message
 
     return counted

@@ -29,7 +29,7 @@ from app.messages import KeptRequest
 from app.openai.validation import parse
 from app.openai.videos import VideoRequest, VideosQuery, as_object
 from app.store import clock
-from app.tenants.charge import Charge, returned
+from app.tenants.charge import returned
 from app.tenants.records import UNLIMITED
 
 router = APIRouter()
@@ -54,7 +54,7 @@ async def create(request: Request) -> Response:
         id_, KIND, body.understood(), now, now + plan.timeout_s, key, True, named, trace=place_of(scope),
         tenant=client.tenant.name,
     )  # fmt: skip
-    charge = Charge.of(state.ledger, client, outlives=True)
+    charge = state.charge(scope, outlives=True)
     if charge is not None:  # refused here, so that nothing is kept of it
         await charge.admit(id_, plan.used, kept.deadline)
 

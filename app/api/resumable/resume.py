@@ -113,7 +113,7 @@ async def begin_or_join(
     if len(join) > _LONGEST_KEY:
         raise RequestError(f"An Idempotency-Key has at most {_LONGEST_KEY} characters.", param="Idempotency-Key")
     kept = replace(new_kept(state, kind, body, scope, plan, background=background), response=response)
-    charge = Charge.of(state.ledger, state.api_keys.client(scope), outlives=True)
+    charge = state.charge(scope, outlives=True)
     if charge is not None and not join:  # refused here, so that nothing is kept of it
         await charge.admit(kept.id, plan.used, kept.deadline)
     async with returned(charge):

@@ -21,6 +21,7 @@ from app.openai.responses.items import items_of, response_of
 from app.openai.responses.response_object import ResponseObject, begin_object
 from app.openai.responses.schemas import ResponseRequest
 from app.openai.validation import parse, parse_off_loop
+from app.tenants.admission import admitted
 
 _MOST_REFERENCED = 16  # responses that one request may name items of
 
@@ -28,10 +29,11 @@ _MOST_REFERENCED = 16  # responses that one request may name items of
 async def history_of(state: ApiState, body: ResponseRequest, key: KeyId) -> tuple[History, bytes]:
     """The items before its own, also as JSON.
 
-    Raises: RequestError, ConversationGone, StoreDown.
+    Raises: RequestError, ConversationGone, RateLimited, BudgetUsed, StoreDown.
     """
     if not body.goes_back:
         return History(), b""
+    await admitted()
     items: list[Any] = []
     if body.previous_response_id is not None:
         items = await _chain(state, RequestId(body.previous_response_id), key)

@@ -1,0 +1,35 @@
+"""The table of what requests cost before they are admitted is whole."""
+
+from pathlib import Path
+
+import pytest
+from fastapi.routing import APIRoute
+
+from app.api.kserve.grpc_server import METHODS
+from app.api.kserve.protocol import SERVICE
+from app.api.main import create_app
+from app.endpoint_costs import COSTS
+from app.settings import load_settings
+
+_READS = {"GET", "HEAD", "OPTIONS"}
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[APIRoute]:
+    """The routes of an API."""
+    pools = tmp_path / "pools.yaml"
+    pools.write_text("pools: {decode-pool-a: {model: mock, engine: mock}}")
+    monkeypatch.setenv("XYLEM_POOLS_FILE", str(pools))
+    return [route for route in create_app(load_settings())._app.routes if isinstance(route, APIRoute)]
+
+
+def test_each_endpoint_that_changes_something_says_what_it_may_cost(served: list[APIRoute]) -> None:
+    """A new one fails here, until somebody has thought about who could hold what with it."""
+    paths = {route.path for route in served if route.methods - _READS}
+    assert paths | {f"/{SERVICE}/{method}" for method in METHODS} == COSTS.keys()
+
+
+def test_what_no_limits_admit_reads_no_more_than_a_short_body() -> None:
+    for path, cost in COSTS.items():
+        assert cost.guard != "key" or not cost.takes_body, path
+        assert cost.redis == cost.temporary == cost.threads == 0, path

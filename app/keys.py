@@ -120,7 +120,12 @@ request:<run>           string, msgpack `messages.Job`. Gone means done or cance
                         Written by the api; lives until the deadline and 30 s more.
 media:<sha256>          string, the samples of a picture (RGB, 8 bits each, row by row) or a sound (float32,
                         little-endian) in a prompt. <sha256>: as in `messages.Media`. Written by the api, in pieces,
-                        before the request is placed; lives until the last deadline of a request with it, and 30 s more.
+                        before the request is placed; removed with the last request in progress that has it, or
+                        XYLEM_MEDIA_LEFT_S after the process that dispatched that has gone.
+media:held              hash, what requests in progress hold: `of:<request>` ("<key>|<tenant>|<sha256> …");
+                        `size:<sha256>`; `n:<sha256>|<owner>`, how often; and `<owner>`, bytes, which is `all`,
+                        `tenant:<name>` or `key:<id>`. Written by api and batch workers; bounded by XYLEM_MEDIA_HELD.
+media:ends              sorted set, request → when its samples may be removed, ms since the epoch, unless it is renewed.
 embedding:<model>:<sha256>  string, msgpack `messages.EmbeddingHandle`: where the encoded picture is, and with whom.
                         Written by that worker, and removed by it when it forgets the picture; lives 10 minutes.
 encoded:<run>           set of the workers that have encoded their pictures of it; the last one sends the next task.
@@ -291,6 +296,10 @@ class Keys:
 
     def media(self, sha256: str) -> str:
         return f"{self._fleet}media:{sha256}"
+
+    def media_held(self) -> tuple[str, str, str]:
+        """The keys of the scripts that count samples."""
+        return f"{self._fleet}media:held", f"{self._fleet}media:ends", f"{self._fleet}media:"
 
     def embedding(self, model: str, sha256: str) -> str:
         return f"{self._fleet}embedding:{model}:{sha256}"

@@ -253,6 +253,11 @@ class Settings(BaseSettings):
     media_redirects: Annotated[int, Field(ge=0)] = 3  # that are followed; each is checked as the URL is
     # CPU time for decoding one of them, in whole seconds.
     media_decode_s: Annotated[int, Field(gt=0)] = 5
+    # Bytes of pictures, sounds and embeddings in Redis, unpacked, of all requests in progress. A tenant may have half
+    # of it, and a key a quarter.
+    media_held: Annotated[int, Field(gt=0)] = 2**30
+    # How long they stay if the API replica of their request has died, and no other one has continued it.
+    media_left_s: Annotated[float, Field(ge=1)] = 300.0
     # The longest sound. A second of it takes 64 kB in Redis until it is answered.
     media_sound_s: Annotated[float, Field(gt=0)] = 1800.0
     media_sound_bytes: Annotated[int, Field(gt=0)] = 25 * 2**20  # bytes of a file to be transcribed

@@ -16,6 +16,7 @@ from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import ChoiceOutput, InFlight
 from app.dispatch.inspection import Inspection
+from app.dispatch.media_store import Samples
 from app.dispatch.route_explanation import explained
 from app.dispatch.timeline import Timeline
 from app.dispatch.usage import record_of, used_by
@@ -153,11 +154,15 @@ class Generation(GenerationBase):
             raise failures[0]
 
     async def _store_samples(self) -> None:
-        """Raises: StoreDown."""
+        """Raises: RequestError, Saturated, DeadlineOver, StoreDown."""
         known = {one.media.sha256: one.data for one in self.plan.samples.values() if one.data is not None}
+        store = self._dispatcher.media
+        assert store is not None
         if known:
-            assert self._dispatcher.media is not None
-            await self._dispatcher.media.put(known, self._deadline - clock.now())
+            left_s = self._deadline - clock.now()
+            await store.put(Samples(self.id, self.client, known, left_s, waits=self.plan.aside))
+        else:
+            await store.adopt(self.id)
 
     async def deltas(self) -> list[tuple[int, Delta]]:
         return await self._next() if self._inspection is None else await self._inspection.deltas(self._next)
@@ -294,6 +299,10 @@ class Generation(GenerationBase):
         finally:
             used = self._used(outcome)
             try:
+                if self.plan.samples and self._dispatcher.media is not None:
+                    is_kept = self._begun is not None and self._client_left is None
+                    cut = isinstance(exc, asyncio.CancelledError)
+                    self._dispatcher.media.release(self.id, continued=is_kept and cut)
                 if self._charge is not None and self._charge_due:
                     await self._charge.settle(used, cut=goes_on)
             finally:

@@ -1,60 +1,134 @@
 """Writes the samples of pictures, sound and embeddings to Redis, from where workers take them."""
 
 import asyncio
-import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from app.errors import StoreDown
+from app.errors import DeadlineOver, RequestError, Saturated, StoreDown
+from app.ids import RequestId
 from app.keys import Keys
+from app.store import HOLD_MEDIA, RELEASE_MEDIA, RENEW_MEDIA
+from app.telemetry import logger
+from app.tenants.records import Client
+
+log = logger(__name__)
 
 _PIECE = 2**20  # bytes; a picture in one piece would hold up the event loop, and all else that Redis does
-_LONGER_S = 30  # than the deadline, as the request's record
 _RETRY_S = 0.2
+_ROOM_S = 1.0  # between two looks whether there is room
+_TENANT, _KEY = 2, 4  # the share of all bytes that one of them may have: one in so many
+
+
+class Samples(NamedTuple):
+    """Of one request."""
+
+    request: RequestId
+    client: Client
+    data: Mapping[str, bytes]  # by their hashes
+    deadline_s: float  # from now
+    waits: bool = False  # for room; else it is refused
 
 
 class MediaStore:
-    def __init__(self, redis: "Redis", keys: Keys, patience_s: float = 0.0) -> None:
+    """Samples are counted for their key, their tenant and all, and removed when the last request with them ends."""
+
+    def __init__(self, redis: "Redis", keys: Keys, patience_s: float, most: int, left_s: float) -> None:
         """`redis`: with connections of its own, where nothing waits behind a picture.
 
-        `patience_s`: how long a request waits for Redis, before it is refused.
+        `patience_s`: how long a request waits for Redis, before it is refused. `most`: bytes. `left_s`: how long
+        samples stay that no process renews.
         """
         self._redis, self._keys, self._patience_s = redis, keys, patience_s
+        self._most, self._left_ms = most, round(left_s * 1000)
+        self._held: set[RequestId] = set()
+        self._telling: set[asyncio.Task[None]] = set()
 
-    async def put(self, samples: Mapping[str, bytes], lasts_s: float) -> None:
-        """`samples` by their hashes, for as long as a request may run. What is there already isn't sent again.
+    async def run(self) -> None:
+        """Renews what requests of this process hold, until cancelled."""
+        while True:
+            await asyncio.sleep(self._left_ms / 4000)
+            await self._told(RENEW_MEDIA, self._held)
 
-        Raises: StoreDown.
-        """
-        end = time.monotonic() + min(self._patience_s, lasts_s)
+    async def put(self, samples: Samples) -> None:
+        """What is there already isn't sent again. Raises: RequestError, Saturated, DeadlineOver, StoreDown."""
+        end = time.monotonic() + samples.deadline_s
+        patient = time.monotonic() + min(self._patience_s, samples.deadline_s)
         while True:
             try:
-                return await self._put(samples, math.ceil(lasts_s) + _LONGER_S)
+                if not (refused := await self._put(samples)):
+                    return
             except (RedisError, OSError) as exc:
-                if time.monotonic() > end:
+                if time.monotonic() > patient:
                     raise StoreDown from exc
-            await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(_RETRY_S)
+                continue
+            self._refuse(samples, *refused)
+            if time.monotonic() + _ROOM_S > end:
+                raise DeadlineOver
+            await asyncio.sleep(_ROOM_S)
 
-    async def _put(self, samples: Mapping[str, bytes], expires_s: int) -> None:
-        """Raises: RedisError, OSError."""
-        there = self._redis.pipeline(transaction=False)
-        for sha256 in samples:
-            there.strlen(self._keys.media(sha256))
-            there.expire(self._keys.media(sha256), expires_s, gt=True)
-        sizes = (await there.execute())[::2]
-        for (sha256, data), size in zip(samples.items(), sizes, strict=True):
+    async def adopt(self, request: RequestId) -> None:
+        """Takes the place of a process that held them, and died."""
+        self._held.add(request)
+        await self._told(RENEW_MEDIA, [request])
+
+    def release(self, request: RequestId, *, continued: bool = False) -> None:
+        """The request has ended. `continued`: another process may continue it, and needs them."""
+        if request not in self._held:
+            return
+        self._held.discard(request)
+        if not continued:
+            telling = asyncio.create_task(self._told(RELEASE_MEDIA, [request]))  # its answer needn't wait for this
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
+
+    async def _put(self, samples: Samples) -> tuple[str, int, int] | None:
+        """Whose bytes would be too many, how many it has, and the most; None: done. Raises: RedisError, OSError."""
+        client = samples.client
+        owner = f"{client.key}|{client.tenant.name}" if client.key else "|"
+        most = f"{self._most} {self._most // _TENANT} {self._most // _KEY}"
+        given = [part for sha256, data in samples.data.items() for part in (sha256, len(data))]
+        self._held.add(samples.request)  # first: this may be cancelled
+        first, *rest = await self._run(HOLD_MEDIA, samples.request, owner, self._left_ms, most, *given)
+        if first:
+            self._held.discard(samples.request)
+            return first.decode(), *rest
+        for (sha256, data), size in zip(samples.data.items(), rest, strict=True):
             if size != len(data):  # another replica may be writing the same bytes
-                await self._write(self._keys.media(sha256), data, expires_s)
+                await self._write(self._keys.media(sha256), data)
+        return None
 
-    async def _write(self, key: str, data: bytes, expires_s: int) -> None:
+    def _refuse(self, samples: Samples, owner: str, has: int, most: int) -> None:
+        """Raises: RequestError, if the request never fits; Saturated, unless it waits."""
+        size = sum(map(len, samples.data.values()))
+        whose = {"key": "of one API key", "tenant": "of one tenant"}.get(owner.partition(":")[0], "here")
+        limit = f"the {most} bytes that pictures and sounds of requests {whose} may have, unpacked (XYLEM_MEDIA_HELD)"
+        if size > most:
+            raise RequestError(f"The request's pictures and sounds have {size} bytes, unpacked: more than {limit}.")
+        if not samples.waits:
+            raise Saturated(f"Other requests in progress have {has} of {limit}. Try again when one has ended.")
+
+    async def _write(self, key: str, data: bytes) -> None:
         view = memoryview(data)
         for start in range(0, len(data), _PIECE):
             piece = self._redis.pipeline(transaction=False)
             piece.setrange(key, start, bytes(view[start : start + _PIECE]))
             if start == 0:
-                piece.expire(key, expires_s, nx=True)
+                piece.pexpire(key, self._left_ms, nx=True)
             await piece.execute()
-        await self._redis.expire(key, expires_s, gt=True)
+
+    async def _told(self, script: str, requests: Iterable[RequestId]) -> None:
+        """If Redis is away, they are removed when their time is over."""
+        if not (given := list(requests)):
+            return
+        try:
+            await self._run(script, self._left_ms, *given)
+        except (RedisError, OSError) as exc:
+            log.warning("media_not_told", requests=len(given), error=repr(exc))
+
+    async def _run(self, script: str, *args: Any) -> Any:
+        return await self._redis.eval(script, 3, *self._keys.media_held(), *args)

@@ -187,7 +187,7 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
     dispatcher = Dispatcher(
         wire, keys, api, fleet, pools, settings.retry_after_s, settings.patience_s, settings.max_migrations,
         adapters.current, control.wake_soon, home.token_redis, home.broker,
-        MediaStore(redis, keys, settings.patience_s),
+        MediaStore(redis, keys, settings.patience_s, settings.media_held, settings.media_left_s),
     )  # fmt: skip
     if settings.hook_url is not None:
         dispatcher.hook = ContentHook(settings)
@@ -211,6 +211,8 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
     HELD.set_function(lambda: dispatcher.placer.held)
     sweep = IndexSweep(wire, keys, api, fleet, list(pools))
     parts: list[Runs] = [inbox, watch, lookup, sweep, dispatcher.placer, *cells.parts]
+    if dispatcher.media is not None:
+        parts.append(dispatcher.media)
     if settings.records_usage:
         dispatcher.usage = UsageOutbox(wire, keys)
         parts.append(dispatcher.usage)

@@ -65,6 +65,11 @@ _ACCOUNT = _source("ledger/account") + "\n"
 ADMIT = _ACCOUNT + _source("ledger/admit")
 SETTLE = _ACCOUNT + _source("ledger/settle")
 
+_HELD = _source("media/held") + "\n"  # prepended to the scripts that count samples
+HOLD_MEDIA = _HELD + _source("media/hold")
+RELEASE_MEDIA = _HELD + _source("media/release")
+RENEW_MEDIA = _HELD + _source("media/renew")
+
 FORM_GROUP = _source("groups/form")
 
 MARK_INDEX = _source("index/mark")

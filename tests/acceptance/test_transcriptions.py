@@ -136,11 +136,11 @@ def _prefilled(s: Stack) -> list[float]:
 
 def test_silence_has_no_text_and_no_job(served: Stack) -> None:
     """Whisper would make something up."""
-    before = served.redis.keys(f"{served.deployment}:media:*")
+    wait_until(lambda: not served.redis.keys(f"{served.deployment}:media:*"), "nothing is heard")
     assert text_of(served, wav(quiet(40.0))) == ""
     assert post(served, wav(quiet(1.0)), response_format="srt").text == ""
     assert '"transcript.text.done"' in post(served, wav(quiet(1.0)), stream="true").text
-    assert served.redis.keys(f"{served.deployment}:media:*") == before
+    assert not served.redis.keys(f"{served.deployment}:media:*")
 
 
 def test_a_worker_killed_amid_a_window_changes_nothing(served: Stack) -> None:
@@ -320,8 +320,6 @@ def test_answers_are_as_declared(served: Stack) -> None:
 
 
 def test_sounds_are_gone_from_redis_with_their_requests(served: Stack) -> None:
-    """They expire soon after the deadline."""
-    text_of(served, GARDEN, timeout="5")
-    keys = served.redis.keys(f"{served.deployment}:media:*")
-    assert keys
-    assert all(0 < served.redis.ttl(key) < 3600 for key in keys)
+    """However long they might have taken."""
+    text_of(served, GARDEN, timeout="500")
+    wait_until(lambda: not served.redis.keys(f"{served.deployment}:media:*"), "they are gone")

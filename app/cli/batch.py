@@ -9,7 +9,7 @@ import typer
 from app.cli.client import HERE, Key, Url, checked, connected
 from app.cli.lines import endpoint_of, labels, upload
 from app.cli.outcome import report, save
-from app.cli.report import err, out, refuse
+from app.cli.report import err, listing, out, refuse
 from app.cli.waiting import await_end
 
 batch = typer.Typer(
@@ -70,13 +70,13 @@ def show(
     limit: Annotated[int, typer.Option(min=1, max=100, help="How many.")] = 20, url: Url = HERE, key: Key = None
 ) -> None:
     """Show the newest batches."""
-    from rich.table import Column, Table
+    from rich.table import Column
 
     with connected(url, key) as client:
         found = checked(client.get(PATH, params={"limit": limit}))
     columns = ("created", "status", "lines", "done", "failed")
     id_ = Column("id", no_wrap=True, min_width=len("batch_") + 24)  # whole, to be copied, however narrow the terminal
-    table = Table(id_, *columns, box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = listing(id_, *columns)
     for item in found["data"]:
         created = datetime.fromtimestamp(item["created_at"]).astimezone().strftime("%m-%d %H:%M")
         counts = (str(item["request_counts"][name]) for name in ("total", "completed", "failed"))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.report import out
+from app.cli.report import listing, out
 
 _SIGNS = {"ok": "[green]✓[/]", "warn": "[yellow]![/]", "fail": "[red]✗[/]"}
 
@@ -19,7 +19,6 @@ def doctor(
 ) -> None:
     """Say what is installed, which engines can run, whether Redis answers. Exit code 1 if a check fails."""
     from rich.markup import escape
-    from rich.table import Table
 
     from app.cli.checks import run_checks
 
@@ -27,7 +26,7 @@ def doctor(
     if json:
         typer.echo(jsonlib.dumps([asdict(check) for check in checks], indent=2))
     else:
-        table = Table("", "", "found", "what to do", box=None, padding=(0, 2, 0, 0), header_style="dim")
+        table = listing("", "", "found", "what to do")
         for check in checks:
             table.add_row(_SIGNS[check.state], check.name, escape(check.found), escape(check.advice))
         out.print(table)

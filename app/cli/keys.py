@@ -7,7 +7,7 @@ import typer
 
 from app.cli.erase import erase_key
 from app.cli.limit_options import listed, read, with_limits
-from app.cli.report import err, out, refuse
+from app.cli.report import err, listing, out, refuse
 from app.cli.stored import stored
 from app.cli.tenant_store import change, registry
 
@@ -99,14 +99,14 @@ def set_(
 def show() -> None:
     """Show the names, ids, tenants, ages and limits of all keys."""
     from rich.markup import escape
-    from rich.table import Column, Table
+    from rich.table import Column
 
     from app.tenants.wanted import shown
 
     with stored() as (redis, names):
         records = registry(redis, names).keys.values()
-    fixed = (Column(name, no_wrap=True) for name in ("name", "id", "tenant", "created"))
-    table = Table(*fixed, "limits", box=None, padding=(0, 2, 0, 0), header_style="dim")
+    id_ = Column("id", no_wrap=True)  # to be copied
+    table = listing("name", id_, "tenant", "created", "limits")
     for record in sorted(records, key=lambda r: r.created):
         created = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M")
         cells = record.name, record.owner, record.tenant, created, listed(shown(record.limits))

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.client import HERE, Url, checked, connected
-from app.cli.report import err, out, refuse
+from app.cli.report import err, listing, out, refuse
 
 lora = typer.Typer(
     name="lora", help="LoRA adapters: each is a model of its own. In the whole deployment, and for good.",
@@ -67,12 +67,12 @@ def remove(name: Name, url: Url = HERE, key: AdminKey = None) -> None:
 def show(url: Url = HERE, key: AdminKey = None) -> None:
     """Show all of them: versions, workers that have them, and what went wrong."""
     from rich.markup import escape
-    from rich.table import Column, Table
+    from rich.table import Column
 
     with connected(url, key) as client:
         known = checked(client.get(PATH))["data"]
     fixed = (Column(name, no_wrap=True) for name in ("name", "model", "version", "workers"))
-    table = Table(*fixed, "source", "failed", box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = listing(*fixed, "source", "failed")
     for one in known:
         failed = "; ".join(f"{worker}: {reason}" for worker, reason in one["failed"].items())
         cells = (one["name"], one["model"], str(one["version"]), str(len(one["workers"])), one["source"], failed)

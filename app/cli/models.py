@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.report import err, out, refuse
+from app.cli.report import err, listing, out, refuse
 
 if TYPE_CHECKING:
     from app.model_store.source import RemoteModel
@@ -106,7 +106,6 @@ def _shown(source: "RemoteModel") -> "Iterator[Progress]":
 def models(pools: Pools = None) -> None:
     """Show the fetched models, and those of the pools file that are not fetched yet."""
     from rich.markup import escape
-    from rich.table import Table
 
     from app.errors import SettingsError
     from app.model_store.store import ModelStore
@@ -118,7 +117,7 @@ def models(pools: Pools = None) -> None:
     except SettingsError as exc:
         refuse(exc.message)
     store = ModelStore(settings.fetched_models, settings.model_store_bytes)
-    table = Table("name", "where", "size", "complete", "in use", "last use", box=None, header_style="dim")
+    table = listing("name", "where", "size", "complete", "in use", "last use")
     rows = store.stored()
     for row in rows:
         table.add_row(*map(escape, _row(row)))

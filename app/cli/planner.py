@@ -7,7 +7,7 @@ from typing import Annotated, cast
 
 import typer
 
-from app.cli.report import out, refuse
+from app.cli.report import listing, out, refuse
 
 planner = typer.Typer(name="planner", help="How many workers each pool needs.", invoke_without_command=True)
 
@@ -41,7 +41,6 @@ def run(
 def status() -> None:
     """Show what each pool has, and what the planner wants there."""
     import msgspec
-    from rich.table import Table
 
     from app.cli.stored import stored
     from app.errors import SettingsError
@@ -57,9 +56,7 @@ def status() -> None:
         refuse(exc.message)
     if not scales:
         refuse("no pool of the pools file has the key scale")
-    table = Table(
-        *("pool", "workers", "wanted", "reason", "requests/s", "decided", "mode"), box=None, padding=(0, 2, 0, 0)
-    )
+    table = listing("pool", "workers", "wanted", "reason", "requests/s", "decided", "mode")
     with stored() as (redis, keys):
         now = redis.time()[0]
         leader = redis.get(keys.planner_leader())

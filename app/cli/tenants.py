@@ -8,7 +8,7 @@ import typer
 
 from app.cli.erase import erase_tenant, isolate
 from app.cli.limit_options import listed, read, with_limits
-from app.cli.report import err, out, refuse
+from app.cli.report import err, listing, out, refuse
 from app.cli.stored import stored
 from app.cli.tenant_store import change, execute, registry
 
@@ -31,7 +31,7 @@ tenants.command()(isolate)
 @tenants.command("list")
 def show_all() -> None:
     """Show all tenants: their shares, how many keys they have, and their limits."""
-    from rich.table import Column, Table
+    from rich.table import Column
 
     from app.tenants.records import DEFAULT, Tenant
     from app.tenants.wanted import shown
@@ -39,7 +39,7 @@ def show_all() -> None:
     with stored() as (redis, names):
         now = registry(redis, names)
     fixed = (Column(name, no_wrap=True) for name in ("name", "weight", "keys"))
-    table = Table(*fixed, "limits", box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = listing(*fixed, "limits")
     known = {DEFAULT: Tenant(DEFAULT), **now.tenants}
     for name, tenant in sorted(known.items()):
         table.add_row(name, f"{tenant.weight:g}", str(len(now.keys_of(name))), listed(shown(tenant.limits)))
@@ -178,7 +178,6 @@ def prices(
     remove: Annotated[bool, typer.Option("--remove", help="The model has no price any more.")] = False,
 ) -> None:
     """Show or set what models cost, in money of any kind, for budgets of money."""
-    from rich.table import Table
 
     from app.tenants.registry import drop_price, put_price
     from app.tenants.wanted import WantedPrice
@@ -191,7 +190,7 @@ def prices(
             made = drop_price(model) if remove else put_price(model, read(WantedPrice, given).record())
             change(redis, names, now, [made], "tenants prices", model, {"remove": True} if remove else given)
             now = registry(redis, names)
-    table = Table("model", *(name.replace("_", " ") for name in options), box=None, padding=(0, 2, 0, 0))
+    table = listing("model", *(name.replace("_", " ") for name in options))
     for name, price in sorted(now.prices.items()):
         if model in (None, name):
             cells = (getattr(price, field) for field in options)

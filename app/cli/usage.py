@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.report import err, out, refuse
+from app.cli.report import err, listing, out, refuse
 
 if TYPE_CHECKING:
     from app.usage.database import UsageDatabase
@@ -43,15 +43,19 @@ def show(
 ) -> None:
     """Show sums by groups: tokens of prompts, of these cached, and of answers; seconds of engines; and the cost."""
     from rich.markup import escape
-    from rich.table import Table
+    from rich.table import Column
 
     with _database() as database:
         query = _query(by, since, until, tenant)
         rows = database.grouped(query, _MOST_ROWS)
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name, kind in query.columns.items():
-        heading = name.removesuffix("_tokens").removesuffix("_s").replace("_", " ")
-        table.add_column(heading, justify="left" if kind is str else "right", overflow="fold")
+    columns = [
+        Column(
+            name.removesuffix("_tokens").removesuffix("_s").replace("_", " "),
+            justify="left" if kind is str else "right",
+        )
+        for name, kind in query.columns.items()
+    ]
+    table = listing(*columns)
     for row in rows:
         table.add_row(*(escape(_shown(row[name])) for name in query.columns))
     out.print(table)

@@ -26,5 +26,5 @@ USER 10001
 WORKDIR /home/xylem
 ENV XYLEM_HOST=0.0.0.0
 EXPOSE 8000
-HEALTHCHECK --interval=5s --start-period=20s CMD ["python", "-c", "import httpx; httpx.get('http://127.0.0.1:8000/live').raise_for_status()"]
+HEALTHCHECK --interval=5s --start-period=20s CMD ["python", "-c", "import httpx, os; httpx.get(f'http://127.0.0.1:{os.environ.get(\"XYLEM_PORT\", 8000)}/live', trust_env=False).raise_for_status()"]
 CMD ["xylem", "api"]

@@ -24,7 +24,7 @@ class SigningKeys:
     def __init__(self, issuer: str, changed: Callable[[], None], *, least_s: float = _LEAST_S) -> None:
         """`changed`: is called when they are others than before."""
         self._issuer, self._changed, self._least_s = issuer, changed, least_s
-        self._client = httpx.AsyncClient(timeout=_TIMEOUT_S)
+        self._client = httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False)
         self._lock = asyncio.Lock()
         self._tried = -math.inf  # monotonic
         self.keys: list[dict[str, Any]] = []

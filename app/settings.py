@@ -142,8 +142,17 @@ class Settings(BaseSettings):
     kubernetes_name: str = "xylem"
     # Of the planner: the configuration of `ssh` with which it reaches workers' hosts. None: ssh's own.
     ssh_config: Path | None = None
-    host: str = "127.0.0.1"  # the address that the API listens on
+    # The address that the API listens on. `0.0.0.0`: all of IPv4; `::`: all of IPv6 and IPv4.
+    host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8000  # the port that the API listens on
+    # How long a connection without a request stays open. Longer than any proxy in front keeps its own (nginx: 60 s), or
+    # a request that it sends just then is lost.
+    keep_alive_s: Annotated[int, Field(ge=1)] = 75
+    # The path below which a proxy in front serves the API, such as `/llm`, whether the proxy takes it away or not.
+    root_path: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*$")] = ""
+    # Networks of proxies in front, such as `10.0.0.0/8,::1`: their `X-Forwarded-For`, `-Proto` and `-Host` are taken
+    # for the client's address, scheme and host. Empty: nobody's are.
+    trusted_proxies: Annotated[frozenset[str], NoDecode, BeforeValidator(_networks)] = _NONE
     # The port at which the API takes the Open Inference Protocol over gRPC, without TLS. 0: a free one, which the log
     # names. None: no gRPC.
     grpc_port: Annotated[int, Field(ge=0, le=65535)] | None = None
@@ -408,7 +417,7 @@ class Settings(BaseSettings):
     @property
     def on_loopback(self) -> bool:
         """Whether only this machine reaches the API."""
-        return _is_loopback(self.host)
+        return _is_loopback(self.host) and not self.trusted_proxies
 
 
 def load_settings(**overrides: Any) -> Settings:

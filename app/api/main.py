@@ -20,6 +20,7 @@ from app.api.http import error_responses as failure
 from app.api.http.answer_schemas import Refusal
 from app.api.http.document import documented
 from app.api.http.fast_path import FastPath, Handler
+from app.api.http.front import Front
 from app.api.http.origin import Allowed
 from app.api.http.sse import Sse
 from app.api.kserve import routes as kserve
@@ -192,7 +193,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
     ):  # fmt: skip
         app.include_router(part.router)
     if settings.console:
-        app.include_router(console())
+        app.include_router(console(settings.root_path))
     handlers: dict[str, Handler] = {
         CHAT.path: partial(completions.handle, CHAT),
         TEXT.path: partial(completions.handle, TEXT),
@@ -201,4 +202,4 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
         EMBEDDINGS.path: partial(encodings.handle, EMBEDDINGS),
         IMAGES.path: images.handle,
     }
-    return FastPath(app, handlers, Allowed.of(settings), _TRACED)
+    return FastPath(app, handlers, Allowed.of(settings), _TRACED, Front.of(settings))

@@ -28,7 +28,7 @@ def api(
     import uvicorn
 
     from app.api.http.uvicorn_protocol import DirectProtocol
-    from app.api.http.uvicorn_server import Server
+    from app.api.http.uvicorn_server import Server, both_families
     from app.api.main import create_app
     from app.settings import load_settings
 
@@ -50,10 +50,15 @@ def api(
         proxy_headers=False,  # nothing here looks at the client's address
         server_header=False,
         access_log=False,  # metrics and our own log events cost less
+        timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=int(settings.drain_timeout_s),
     )
     server = Server(config, leaving)
+    try:
+        sockets = both_families(settings.port) if settings.host == "::" else None
+    except OSError as exc:
+        refuse(f"XYLEM_PORT={settings.port}: {exc.strerror}", code=_NOT_STARTED)
     with suppress(KeyboardInterrupt):  # which the server has taken for its end
-        server.run()
+        server.run(sockets)
     if not server.started:
         raise typer.Exit(_NOT_STARTED)

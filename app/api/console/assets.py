@@ -34,19 +34,21 @@ class _Asset(NamedTuple):
         return Response(self.body, media_type=self.kind, headers=headers)
 
 
-def _read() -> dict[str, _Asset]:
+def _read(root: str) -> dict[str, _Asset]:
     found = {}
     for file in (files(__package__) / "static").iterdir():
         _, dot, ending = file.name.rpartition(".")
         if kind := _KINDS.get(dot + ending):
             body = file.read_bytes()
+            if ending == "html":
+                body = body.replace(b'="/console', f'="{root}/console'.encode())
             found[file.name] = _Asset(body, kind, f'"{hashlib.sha256(body).hexdigest()[:16]}"')
     return found
 
 
-def console() -> APIRouter:
-    """The routes of the console's files, below /console."""
-    assets = _read()
+def console(root: str) -> APIRouter:
+    """The routes of the console's files, below /console. `root`: the path below which browsers see the API."""
+    assets = _read(root)
     router = APIRouter(prefix="/console", include_in_schema=False)
 
     async def page(request: Request) -> Response:

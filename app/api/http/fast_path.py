@@ -13,6 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from app.api.http import request_trace, x_request_id
 from app.api.http.error_responses import as_response, log_failure
 from app.api.http.error_shape import is_anthropics
+from app.api.http.front import Front
 from app.api.http.origin import Allowed, Headers, admit, check_body, granted, preflight
 from app.api.http.request_body import collect
 from app.api.http.uvicorn_protocol import EXTENSION, DirectWriter
@@ -29,20 +30,25 @@ Handler = Callable[[ApiState, bytes, Scope, Receive], Awaitable[Response]]
 class FastPath:
     """An ASGI app: `handlers`, by path, take POST; FastAPI takes all else. `allowed` and API keys are checked first.
 
-    `traced`: the paths whose POSTs make answers.
+    `traced`: the paths whose POSTs make answers. `front`: what is known of proxies.
     """
 
     def __init__(
-        self, app: FastAPI, handlers: Mapping[str, Handler], allowed: Allowed, traced: Container[str] = ()
+        self,
+        app: FastAPI,
+        handlers: Mapping[str, Handler],
+        allowed: Allowed,
+        traced: Container[str] = (),
+        front: Front | None = None,
     ) -> None:
-        self._app, self._handlers, self._allowed, self._traced = app, handlers, allowed, traced
+        self._app, self._handlers, self._allowed, self._traced, self._front = app, handlers, allowed, traced, front
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         plain = send
-        scope, send = _normalised(scope, send)
+        scope, send = _normalised(scope, send, self._front)
         handler = self._handlers.get(scope["path"]) if scope["method"] == "POST" else None
         headers: Headers = dict(scope["headers"])
         admission: Admission | None = None
@@ -95,8 +101,10 @@ async def _handle(handler: Handler, state: ApiState, scope: Scope, receive: Rece
     request_trace.end(scope, response.status_code)
 
 
-def _normalised(scope: Scope, send: Send) -> tuple[Scope, Send]:
-    """HEAD as GET, the path without a slash at its end."""
+def _normalised(scope: Scope, send: Send, front: Front | None) -> tuple[Scope, Send]:
+    """HEAD as GET, the path without a slash at its end, all as if no proxy were in front."""
+    if front is not None:
+        front.read(scope)
     if scope["method"] == "HEAD":
         scope, send = {**scope, "method": "GET"}, _head_of(send)
     if scope["path"].endswith("/") and scope["path"] != "/":

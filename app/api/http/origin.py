@@ -63,7 +63,7 @@ def preflight(method: str, headers: Headers) -> dict[str, str]:
     if method != "OPTIONS" or b"access-control-request-method" not in headers:
         return {}
     return {
-        "access-control-allow-methods": "GET, HEAD, POST, PATCH, DELETE",
+        "access-control-allow-methods": "GET, HEAD, POST, PUT, PATCH, DELETE",
         "access-control-allow-headers": headers.get(b"access-control-request-headers", b"").decode("latin-1"),
         "access-control-max-age": "600",
     }

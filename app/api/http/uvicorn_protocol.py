@@ -39,6 +39,11 @@ class DirectWriter:
         self._parts: list[bytes] = []  # a new list after each chunk
         self._checked_parts: list[bytes] | None = None  # at the last `is_silent`
 
+    def peer(self) -> tuple[str, int] | None:
+        """The address and port of the connection's other end; None: it is gone."""
+        found = self._transport.get_extra_info("peername")
+        return (found[0], found[1]) if found else None
+
     def take_body(self, most: int) -> bytes | None:
         """The request's body. None: not all of it is here, or it is over `most` bytes; then `receive` has it."""
         cycle = self._cycle

@@ -60,4 +60,4 @@ def _base(state: ApiState, scope: Scope) -> str:
     if state.settings.public_url:
         return state.settings.public_url.rstrip("/")
     host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
-    return f"{scope['scheme']}://{host}"
+    return f"{scope['scheme']}://{host}{state.settings.root_path}"

@@ -4,6 +4,9 @@ import { askForKeys, authorisation } from "./keys.js";
 
 const AGAIN_MS = 2000;
 
+/** The path below which this server is, behind a proxy; else "". This file is two folders below it. */
+export const ROOT = new URL("../..", import.meta.url).pathname.replace(/\/$/, "");
+
 /** The server refused. */
 export class ApiError extends Error {
   constructor(status, message) {
@@ -16,7 +19,7 @@ export class ApiError extends Error {
 export async function ask(path, { kind = "api", json, headers = {}, ...options } = {}) {
   const body = json === undefined ? {} : { method: "POST", body: JSON.stringify(json) };
   const typed = json === undefined ? {} : { "content-type": "application/json" };
-  const response = await fetch(path, { ...body, ...options, headers: { ...typed, ...authorisation(kind), ...headers } });
+  const response = await fetch(ROOT + path, { ...body, ...options, headers: { ...typed, ...authorisation(kind), ...headers } });
   if (response.ok) return response;
   const said = await response.json().catch(() => null);
   const message = said?.error?.message ?? `The server answered ${response.status}.`;

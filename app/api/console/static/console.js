@@ -1,15 +1,16 @@
 // Which page is shown. A page keeps its state while another one is: a chat, say. `show` and `hide` begin and end what
 // it reads live.
 
+import { ROOT } from "./api.js";
 import { problem } from "./dom.js";
 import { askForKeys } from "./keys.js";
 import { page as play } from "./play.js";
 
 const PAGES = {
-  "/console": { title: "Play", load: async () => play },
-  "/console/fleet": { title: "Fleet", load: async () => (await import("./fleet.js")).page },
-  "/console/batches": { title: "Batches", load: async () => (await import("./batches.js")).page },
-  "/console/tenants": { title: "Tenants", load: async () => (await import("./tenants.js")).page },
+  [`${ROOT}/console`]: { title: "Play", load: async () => play },
+  [`${ROOT}/console/fleet`]: { title: "Fleet", load: async () => (await import("./fleet.js")).page },
+  [`${ROOT}/console/batches`]: { title: "Batches", load: async () => (await import("./batches.js")).page },
+  [`${ROOT}/console/tenants`]: { title: "Tenants", load: async () => (await import("./tenants.js")).page },
 };
 const main = document.getElementById("main");
 const made = new Map();
@@ -18,7 +19,7 @@ let latest = null; // what was asked for last: pages load one beside the other
 
 async function show(path) {
   const wanted = path.replace(/\/$/, "");
-  const { title, load } = PAGES[wanted] ?? PAGES["/console"];
+  const { title, load } = PAGES[wanted] ?? PAGES[`${ROOT}/console`];
   for (const link of document.querySelectorAll("nav a")) {
     if (link.pathname === wanted) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");

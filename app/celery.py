@@ -13,6 +13,7 @@ from celery.app.amqp import AMQP
 from app.batch.schedule import beat_schedule
 from app.broker_channel import BrokerConnection
 from app.errors import SettingsError
+from app.flower_hosts import guard
 from app.ids import BATCH_QUEUE
 from app.keys import PRIORITY_STEPS
 from app.redis_url import broker, tls_options
@@ -27,6 +28,7 @@ except SettingsError as exc:
 # Flower can revoke tasks and stop workers, and has no login by default: nobody but this machine reaches it
 # unless an operator says so.
 os.environ.setdefault("FLOWER_ADDRESS", "127.0.0.1")
+guard(settings)
 
 # By name: nothing in app imports workers.
 _TASKS = [f"app.tasks.{name}" for name in ("prefill", "decode", "encode", "encode_pictures", "paint", "batch")]

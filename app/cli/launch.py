@@ -1,9 +1,11 @@
 """Starts all processes in order, prints how to use them, and keeps them running until a signal comes."""
 
 import json
+import os
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from rich.table import Table
@@ -18,6 +20,7 @@ from app.pools import PoolsFile
 from app.redis_url import without_password
 from app.settings import Settings
 
+REDIS_URL = "redis_url"  # the file of a run's folder that has the embedded Valkey's URL, with its password
 _QUESTION = {"role": "user", "content": "What is the capital of France?"}
 _EXAMPLES: Mapping[Task, tuple[str, dict[str, Any]]] = {  # by what a model does: a path, and a body without the model
     "generate": ("/v1/chat/completions", {"stream": True, "temperature": 0, "messages": [_QUESTION]}),
@@ -45,11 +48,15 @@ def launch(
     """
     pools = declared.pools
     logs = run_dir / "logs"
+    os.umask(0o077)  # what clients sent lies in files of these processes
+    run_dir.mkdir(parents=True, exist_ok=True)
+    run_dir.chmod(0o700)  # it may have been made before
     with Supervisor(logs, verbose=verbose) as supervisor:
         if embedded:
-            port = probes.free_port()
-            settings = settings.model_copy(update={"redis_url": f"redis://127.0.0.1:{port}/0"})
-            valkey = stack.valkey(port, run_dir / "valkey")
+            url = f"redis://:{token_hex(32)}@127.0.0.1:{probes.free_port()}/0"
+            (run_dir / REDIS_URL).write_text(url)
+            settings = settings.model_copy(update={"redis_url": url})
+            valkey = stack.valkey(url, run_dir / "valkey")
             supervisor.start(valkey)
             supervisor.wait_ready(valkey)
         for path in {pool.path for pool in pools.values() if isinstance(pool.path, Path)}:
@@ -71,7 +78,8 @@ def launch(
         for part in parts:
             supervisor.start(part)
         supervisor.wait_ready(*parts)
-        _welcome(settings, flower_port, names_to_try(declared), logs)
+        redis_url = str(run_dir / REDIS_URL) if embedded else without_password(settings.redis_url)
+        _welcome(settings, flower_port, names_to_try(declared), logs, redis_url)
         # An engine that computes prompts for others may have to wait twice as long: for its requests, and for these.
         following = Following(
             supervisor, {pool: made[pool] for pool in scales}, reader(settings, [*scales]), 2 * settings.drain_timeout_s
@@ -79,18 +87,19 @@ def launch(
         supervisor.watch(following.look if planned else lambda: None)
 
 
-def _welcome(settings: Settings, flower_port: int, names: Mapping[str, Task], logs: Path) -> None:
-    url, redis_url = stack.base_url(settings), without_password(settings.redis_url)
+def _welcome(settings: Settings, flower_port: int, names: Mapping[str, Task], logs: Path, redis_url: str) -> None:
+    """`redis_url`: that of Redis, or the file that has it with its password."""
+    url, own = stack.base_url(settings), "://" not in redis_url
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("API", f"{url}/v1")
     if settings.console:
         table.add_row("console", f"{url}/console")
     table.add_row("docs", f"{url}/docs")
     table.add_row("Flower", f"http://127.0.0.1:{flower_port}")
-    table.add_row("Redis", redis_url)
+    table.add_row("Redis", f"its URL is in {redis_url}" if own else redis_url)
     table.add_row("logs", str(logs))
     if settings.require_keys:
-        table.add_row("keys", f"XYLEM_REDIS_URL={redis_url} xylem keys create NAME")
+        table.add_row("keys", f"XYLEM_REDIS_URL={f'$(cat {redis_url})' if own else redis_url} xylem keys create NAME")
     talk = f"  (or talk: xylem chat --url {url})" if "generate" in names.values() else ""
     out.print("\n", table, f"\n[bold]Try:[/]{talk}\n", sep="")
     key = " -H 'Authorization: Bearer KEY'" if settings.require_keys else ""

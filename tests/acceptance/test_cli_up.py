@@ -6,23 +6,26 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
 import pytest
+from redis import AuthenticationError, Redis
 
 from tests.stack import BIN, free_port, stop, wait_until
 
 
 class System:
     def __init__(self, home: Path) -> None:
+        self.home = home / "home"
         self.port, self.flower_port, self.output = free_port(), free_port(), home / "output"
         argv = [BIN / "xylem", "up", "--engine", "mock", "--workers", "2"]
         argv += ["--port", str(self.port), "--flower-port", str(self.flower_port)]
         self.began = time.monotonic()
         with self.output.open("wb") as sink:
             self.process = subprocess.Popen(
-                argv, env={**os.environ, "XYLEM_HOME": str(home)}, stdout=sink, stderr=subprocess.STDOUT
+                argv, env={**os.environ, "XYLEM_HOME": str(self.home)}, stdout=sink, stderr=subprocess.STDOUT
             )
 
     def wait_ready(self) -> None:
@@ -63,6 +66,25 @@ def test_up_serves_chats_and_stops_on_ctrl_c(system: System) -> None:
     assert system.process.wait(30) == 0
     assert len(system.children) == 8, "Valkey, the API, Flower, the batch worker, two workers, and the guard of each"
     assert [p for p in system.children if p.is_running()] == []
+
+
+def test_what_clients_sent_is_this_users_alone(system: System) -> None:
+    """In files, in Redis, and in Flower, which a page's name that resolves to this machine does not open."""
+    flower = f"http://127.0.0.1:{system.flower_port}/healthcheck"
+    assert httpx.get(flower, headers={"host": "evil.example"}).status_code == 421
+    assert httpx.get(flower, headers={"host": f"localhost:{system.flower_port}"}).is_success
+
+    url = (system.home / "run" / str(system.port) / "redis_url").read_text()
+    with Redis.from_url(url) as known, Redis.from_url(f"redis://127.0.0.1:{urlsplit(url).port}") as stranger:
+        assert known.ping()
+        with pytest.raises(AuthenticationError):
+            stranger.ping()
+    for process in system.children:
+        assert str(urlsplit(url).password) not in " ".join(process.cmdline())
+    run_dir = system.home / "run" / str(system.port)
+    assert run_dir.stat().st_mode & 0o077 == 0
+    others = {path for path in system.home.rglob("*") if path.is_file()} - {*run_dir.rglob("*")}
+    assert [path for path in others if path.stat().st_mode & 0o077] == []
 
 
 def test_a_killed_worker_is_started_again(system: System) -> None:

@@ -6,15 +6,14 @@ the page's own name resolves to this machine (DNS rebinding), the origin looks l
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Address
 from typing import Self
 
 from app.errors import HostRefused, OriginRefused, UnsupportedMediaType
+from app.host_names import is_named
 from app.settings import ANY, Settings
 
 Headers = Mapping[bytes, bytes]
 
-_LOOPBACK = {b"localhost", b"::1", b"127.0.0.1"}
 _DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
 _JSON, _FORM, _BINARY = b"application/json", b"multipart/form-data", b"application/octet-stream"
 # The paths that take one.
@@ -24,7 +23,7 @@ _FORMS = {"/v1/files", "/v1/images/edits", "/v1/videos", "/v1/audio/transcriptio
 @dataclass(frozen=True)
 class Allowed:
     origins: frozenset[bytes]  # besides the server's own
-    hosts: frozenset[bytes] | None  # besides loopback's; None: hosts are not checked
+    hosts: frozenset[str] | None  # besides loopback's; None: hosts are not checked
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -32,14 +31,14 @@ class Allowed:
         checked = ANY not in hosts and (hosts or settings.on_loopback)
         return cls(
             frozenset(origin.encode() for origin in settings.allowed_origins),
-            frozenset(host.strip("[]").encode() for host in hosts) if checked else None,
+            frozenset(host.strip("[]") for host in hosts) if checked else None,
         )
 
 
 def admit(allowed: Allowed, headers: Headers) -> bytes:
     """The allowed foreign origin of a request; empty: it has none. Raises: HostRefused, OriginRefused."""
     host = headers.get(b"host", b"").lower()
-    if host and allowed.hosts is not None and not _is_named(host, allowed.hosts):
+    if host and allowed.hosts is not None and not is_named(host.decode("latin-1"), allowed.hosts):
         raise HostRefused(f"The host {_shown(host)} is not this server: XYLEM_ALLOWED_HOSTS has its names.")
     origin = headers.get(b"origin")
     if origin is None or _is_same(origin, host):
@@ -99,19 +98,6 @@ def _is_same(origin: bytes, host: bytes) -> bool:
     scheme, _, site = origin.lower().partition(b"://")
     port = _DEFAULT_PORTS.get(scheme)
     return port is not None and site != b"" and site.removesuffix(port) == host.removesuffix(port)
-
-
-def _is_named(host: bytes, hosts: frozenset[bytes]) -> bool:
-    name = host[1:].partition(b"]")[0] if host.startswith(b"[") else host.partition(b":")[0].removesuffix(b".")
-    return name in hosts or name in _LOOPBACK or (name.startswith(b"127.") and _is_address(name))
-
-
-def _is_address(name: bytes) -> bool:
-    try:
-        IPv4Address(name.decode())
-    except ValueError:
-        return False
-    return True
 
 
 def _shown(value: bytes) -> str:

@@ -1,0 +1,26 @@
+"""Flower answers only for hosts that are named: who uses it may stop workers, and it has no login by default."""
+
+import sys
+from typing import Any
+
+from app.host_names import is_named
+from app.settings import ANY, Settings
+
+
+def guard(settings: Settings) -> None:
+    """In a process of `celery -A app flower`: its server checks `Host` as the API does. Elsewhere nothing."""
+    command: Any = sys.modules.get("flower.command")  # Celery has loaded its plugins before the app
+    names = settings.allowed_hosts
+    if command is None or ANY in names:
+        return
+    from tornado.web import ErrorHandler
+
+    class Guarded(command.Flower):  # type: ignore[misc]
+        def find_handler(self, request: Any, **given: Any) -> Any:
+            """Tornado asks a router for what handles a request."""
+            checked = names or self.options.address in ("127.0.0.1", "::1", "localhost")
+            if not checked or is_named(request.host.lower(), names):
+                return super().find_handler(request, **given)
+            return self.get_handler_delegate(request, ErrorHandler, {"status_code": 421})
+
+    command.Flower = Guarded

@@ -313,6 +313,25 @@ def test_the_planner_may_scale_the_planned_pools_and_nothing_else_sets_how_many_
     assert account["mountPath"] == str(ACCOUNT)
 
 
+def test_the_planner_may_mark_the_pods_of_the_planned_pools_and_change_nothing_else_of_any() -> None:
+    """A Role that may patch pods may patch all of a namespace; a policy of the cluster bounds that."""
+    docs = rendered("planned")
+    (role,) = of_kind(docs, "Role")
+    assert [rule["verbs"] for rule in role["rules"] if "pods" in rule["resources"]] == [["list", "patch"]]
+    (policy,) = of_kind(docs, "ValidatingAdmissionPolicy")
+    (binding,) = of_kind(docs, "ValidatingAdmissionPolicyBinding")
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    assert (policy["spec"]["failurePolicy"], binding["spec"]["validationActions"]) == ("Fail", ["Deny"])
+    (who,) = policy["spec"]["matchConditions"]
+    account = named(docs, "Deployment", "xylem-planner")["spec"]["template"]["spec"]["serviceAccountName"]
+    assert who["expression"] == f"request.userInfo.username == 'system:serviceaccount:default:{account}'"
+    which, what = (rule["expression"] for rule in policy["spec"]["validations"])
+    pod = named(docs, "Deployment", "xylem-decode-pool-a")["spec"]["template"]["metadata"]["labels"]
+    assert f"'{pod['app.kubernetes.io/instance']}'" in which
+    assert which.endswith(f"['xylem/pool'] in ['{pod['xylem/pool']}']")
+    assert what == "object.spec == oldObject.spec && object.metadata.labels == oldObject.metadata.labels"
+
+
 def test_the_usage_writer_and_the_api_have_the_same_database_and_requests_are_recorded() -> None:
     docs = rendered("cpu", "--set", "usage.enabled=true,usage.urlSecret=sql")
     for name in ("xylem-usage", "xylem-api"):
@@ -325,7 +344,7 @@ def test_the_usage_writer_and_the_api_have_the_same_database_and_requests_are_re
 
 def test_a_planner_that_only_advises_has_no_rights() -> None:
     docs = rendered("planned", "--set", "planner.act=false")
-    assert of_kind(docs, "Role", "RoleBinding", "ServiceAccount") == []
+    assert of_kind(docs, "Role", "RoleBinding", "ServiceAccount", "ValidatingAdmissionPolicy") == []
     assert (
         "--act"
         not in named(docs, "Deployment", "xylem-planner")["spec"]["template"]["spec"]["containers"][0]["command"]

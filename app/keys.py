@@ -183,6 +183,9 @@ batch-leader            string, the batch worker that is the leader. Lives 3 s a
 batch-workers           hash, batch worker → how many parts it takes at once. Written by each, twice a second; the
                         leader removes dead ones.
 batch-ports             hash, batch worker → host:port of its /metrics, of those with XYLEM_WORKER_PORT. As above.
+handling:<what>         string, 3 for each process that died when it had just begun with <what> (`store/handling.py`),
+                        1 for one that died later; with the present one while a process handles it. Written by batch
+                        workers and api; gone when <what> is over, or a day after the last time.
 recording               string, msgpack `messages.Recording`: while it is there, API replicas record the requests that
                         end. Written and renewed by `xylem record`; lives 10 s after that.
 recorded:<recording>    stream, field `b`: msgpack `messages.RecordedBatch`. Written by the api twice a second, read and
@@ -496,6 +499,9 @@ class Keys:
 
     def batch_totals(self) -> str:
         return f"{self._fleet}batch-totals"
+
+    def handling(self, what: str) -> str:
+        return f"{self._fleet}handling:{what}"
 
     def recording(self) -> str:
         return f"{self._fleet}recording"

@@ -284,7 +284,7 @@ class Settings(BaseSettings):
     # How long a request waits for Redis or a worker. A new one waits only if its model had a worker within this time.
     patience_s: Annotated[float, Field(ge=0)] = 60.0
     # A request is given up after more deaths of its workers than this, if it had no output on them; with output, after
-    # three times as many.
+    # three times as many. A line of a batch after so many of batch workers that began it, and nothing else.
     max_migrations: Annotated[int, Field(ge=0)] = 3
 
     lease_ttl_s: Annotated[float, Field(gt=0)] = 2.0  # a worker that has not renewed its lease for so long is dead

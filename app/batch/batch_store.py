@@ -283,6 +283,10 @@ class BatchStore:
         (mine,) = await self._wire.execute([("EVAL", ADD_RESULT, 4, *names, *values, *tokens)])
         return bool(mine)
 
+    async def count_lethal(self, batch: BatchId) -> None:
+        """Counts a line that is given up because batch workers died with it."""
+        await self._wire.execute([("HINCRBY", self._keys.batch(batch), "lethal", 1)])
+
     async def done(self, batch: BatchId, part: int) -> list[Result]:
         """A part's results that are not in the storage yet."""
         (found,) = await self._wire.execute([("HVALS", self._keys.done(batch, part))])
@@ -300,12 +304,18 @@ class BatchStore:
         """Deletes a batch's parts and their results, once they are in its output and error file."""
         keys = self._keys
         names = [keys.todo(batch), keys.taken(batch), *(keys.done(batch, part) for part in range(parts))]
+        names += [keys.handling(handling_of(batch, part)) for part in range(parts)]
         await self._wire.execute([("UNLINK", *names[i : i + _CHUNK]) for i in range(0, len(names), _CHUNK)])
 
     async def totals(self) -> dict[str, int]:
         """Sums since the deployment began: lines `completed` and `failed`; tokens `prompt`, `cached`, `completion`."""
         (flat,) = await self._wire.execute([("HGETALL", self._keys.batch_totals())])
         return {name.decode(): int(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def handling_of(batch: BatchId, part: int) -> str:
+    """The part's name in `Handling`."""
+    return f"part:{batch}:{part}"
 
 
 def _batch(fields: dict[bytes, bytes]) -> Batch | None:

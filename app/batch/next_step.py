@@ -40,10 +40,13 @@ def after_break(batch: Batch, now: float) -> Fields:
     """The fields to set after an internal error in its next step. Redis or storage failures don't count."""
     if batch.broke + 1 < MOST_BREAKS:
         return {"broke": batch.broke + 1}
+    return given_up(batch, now, f"{MOST_BREAKS} tries ended in an internal error.")
+
+
+def given_up(batch: Batch, now: float, why: str) -> Fields:
+    """The fields to set when its next step isn't tried any more."""
     if batch.status not in LIVE:  # its parts and results stay in the storage
         return {"cleaned": 1}
     what = "validated" if batch.status == "validating" else "finished"
-    problem = Problem(
-        "internal_error", f"The batch could not be {what}: {MOST_BREAKS} tries ended in an internal error."
-    )
+    problem = Problem("internal_error", f"The batch could not be {what}: {why}")
     return {"status": "failed", "failed_at": int(now), "problems": packed([problem]), "broke": 0}

@@ -105,6 +105,7 @@ class Batch(Struct, frozen=True):
     told: bool = False  # the webhook has been told
     problems: list[Problem] = []
     broke: int = 0  # internal errors in its next step
+    lethal: int = 0  # lines that were given up because batch workers died with them
 
     @property
     def ended_at(self) -> int:

@@ -186,7 +186,9 @@ def test_a_batch_whose_task_comes_twice_is_finished_once(
     batch_worker, batch = batch_workers[0], finalizing(batch_workers[0], storage)
     began: list[BatchId] = []
     assemble = batch_worker.batch_jobs._write_results
-    monkeypatch.setattr(batch_worker.batch_jobs, "_write_results", lambda b: (began.append(b.order.id), assemble(b)))
+    monkeypatch.setattr(
+        batch_worker.batch_jobs, "_write_results", lambda b, n: (began.append(b.order.id), assemble(b, n))
+    )
     again = while_reading(
         batch_worker, monkeypatch, places.answers(batch, 1), lambda: batch_worker.batch_jobs.finish(batch)
     )
@@ -311,7 +313,15 @@ def test_a_worker_reports_its_parts_and_locks(redis: Redis, batch_workers: list[
     redis.hset(KEYS.batch(waiting), "holder_at", 1)
     found = batch_worker.call(batch_worker._batch_store.find(batch, None))
     batch_worker._parts.add(
-        PartRunner(batch_worker.serving, batch_worker._batch_store, storage, ticket, found, batch_worker._limits)
+        PartRunner(
+            batch_worker.serving,
+            batch_worker._batch_store,
+            storage,
+            ticket,
+            found,
+            batch_worker._limits,
+            batch_worker._handling,
+        )
     )
     batch_worker.batch_jobs.handling[waiting] = "validating"
     batch_worker.call(batch_worker._renew())

@@ -18,6 +18,7 @@ from app.dispatch.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.runtime import Runtime
 from app.ids import ApiId, BatchId, FileId
+from app.store.handling import Handling
 from workers.batch.line_limits import LineLimits
 from workers.batch.part_runner import PartRunner
 
@@ -35,7 +36,15 @@ class Asked(PartRunner):
     def __init__(self) -> None:
         runtime = MagicMock(Runtime, dispatcher=MagicMock(Dispatcher, api=ApiId("a"), hook=None, usage=None))
         ticket = PartClaim(ID, 0, 1)
-        super().__init__(runtime, MagicMock(BatchStore), MagicMock(Storage), ticket, BATCH, MagicMock(LineLimits))
+        super().__init__(
+            runtime,
+            MagicMock(BatchStore),
+            MagicMock(Storage),
+            ticket,
+            BATCH,
+            MagicMock(LineLimits),
+            MagicMock(Handling),
+        )
         self.asked: list[tuple[int, bool]] = []
 
     async def _answer(self, line: BatchLine) -> None:

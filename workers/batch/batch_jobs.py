@@ -3,8 +3,9 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -14,27 +15,31 @@ from msgspec.structs import replace
 from app.batch import paths as batch_paths
 from app.batch.batch_store import BatchStore, Fields
 from app.batch.file_store import FileStore
-from app.batch.next_step import TRIES_AFTER_S, after_break
+from app.batch.input_line import Broken
+from app.batch.next_step import TRIES_AFTER_S, after_break, given_up
 from app.batch.records import Batch, BatchOrder, Problem, Status, StoredFile, packed
 from app.batch.storage import Storage
 from app.batch.window import read_window
 from app.dispatch.models import find_model
 from app.dispatch.runtime import Runtime
 from app.endpoint_registry import ENDPOINTS
-from app.errors import BatchNotFound, FileGone, StorageDown, StoreDown
+from app.errors import BatchNotFound, FileGone, StorageDown, StoreDown, WorkerLost
 from app.ids import BatchId, KeyId
 from app.openai.batch_schemas import BatchRequest
 from app.openai.validation import parse
 from app.store import clock
+from app.store.handling import Handled, Handling
 from app.telemetry import logger
 from app.tenants.limits import check_model, check_tokens
 from workers.batch.input_splitter import LinesLeft, SplitInput, Unusable, split_input
+from workers.batch.part_runner import CUT, GIVEN_UP, MOST_LETHAL
 from workers.batch.result_files import write_result_files
 from workers.batch.webhook import tell
 
 log = logger(__name__)
 T = TypeVar("T")
 _RETRY_S = 1.0
+Work = Callable[[Batch, int], None]  # of a batch, with which so many batch workers have died
 
 
 class BatchJobs:
@@ -54,6 +59,7 @@ class BatchJobs:
             storage,
         )
         self._file_store = FileStore(serving.wire, serving.keys)
+        self._handling = Handling(serving.wire, serving.keys)
         self._loop, self._soon = loop, soon
         self.handling: dict[BatchId, Status] = {}  # the batches that are being worked on here, and their status
         self.lock = Lock()  # for `handling`
@@ -78,7 +84,8 @@ class BatchJobs:
         return id_
 
     def begin(self, batch: str) -> None:
-        self._handle(BatchId(batch), "validating", self._validate)
+        most = CUT + MOST_LETHAL * (self._settings.max_migrations + 1)  # its lines are counted, too
+        self._handle(BatchId(batch), "validating", self._validate, most)
 
     def finish(self, batch: str) -> None:
         try:
@@ -110,15 +117,24 @@ class BatchJobs:
         fields: Fields = {"told": int(not wrong), "tries": tries, "tell_at": int(clock.now()) + wait_s}
         self._call(self._batch_store.set_status(found.order.id, (found.status,), fields))
 
-    def _handle(self, batch: BatchId, status: Status, work: Callable[[Batch], None]) -> None:
-        """Does `work` if it is still due and this worker gets the lock. If it fails, the leader sends it again."""
+    def _handle(self, batch: BatchId, status: Status, work: Work, most: int | None = None) -> None:
+        """Does `work` if it is still due and this worker gets the lock. If it fails, the leader sends it again.
+
+        `most`: batch workers that may die with it; None: as many as with a request.
+        """
         with self.lock:
             if batch in self.handling:  # delivered twice
                 return
             self.handling[batch] = status
         try:
             if self._has_lock(batch, status):
-                self._try(work, self._call(self._batch_store.find(batch, None)))
+                with self._counted(f"batch:{batch}:{status}") as handled:
+                    found = self._call(self._batch_store.find(batch, None))
+                    if handled.deaths > (self._settings.max_migrations if most is None else most):
+                        self._give_up(found)
+                    else:
+                        self._try(work, found, handled.deaths)
+                    handled.done = True
         except InterruptedError:
             log.info("batch_interrupted", batch=batch, status=status)
         except (StoreDown, StorageDown) as exc:
@@ -129,10 +145,26 @@ class BatchJobs:
             self._call(self._unlock(batch))
             self._loop.call_soon_threadsafe(self._soon)
 
-    def _try(self, work: Callable[[Batch], None], batch: Batch) -> None:
+    @contextmanager
+    def _counted(self, what: str, *, alone: bool = False) -> Iterator[Handled]:
+        """As `Handling.of`. Raises: StoreDown."""
+        count = self._handling.of(what, alone=alone)
+        handled = self._call(count.__aenter__())
+        try:
+            yield handled
+        finally:
+            self._call(count.__aexit__(None, None, None))
+
+    def _give_up(self, batch: Batch) -> None:
+        log.error("batch_given_up", batch=batch.order.id, status=batch.status)
+        fields = given_up(batch, clock.now(), "batch workers died each time they began it.")
+        me = self._serving.dispatcher.api
+        self._call(self._batch_store.set_status(batch.order.id, (batch.status,), fields, me))
+
+    def _try(self, work: Work, batch: Batch, deaths: int) -> None:
         """Counts internal errors; too many end the work. Raises: InterruptedError, StoreDown, StorageDown."""
         try:
-            work(batch)
+            work(batch, deaths)
         except (InterruptedError, StoreDown, StorageDown):
             raise
         except Exception as exc:
@@ -145,10 +177,10 @@ class BatchJobs:
     def _has_lock(self, batch: BatchId, status: Status) -> bool:
         return self._call(self._batch_store.lock(batch, status, self._serving.dispatcher.api))
 
-    def _validate(self, batch: Batch) -> None:
+    def _validate(self, batch: Batch, deaths: int) -> None:
         id_, me, began = batch.order.id, self._serving.dispatcher.api, time.monotonic()
         try:
-            done = self._split(batch)
+            done = self._split(batch, deaths)
         except (Unusable, FileGone) as exc:
             problem = exc.problem if isinstance(exc, Unusable) else Problem(exc.code, exc.message)
             failed: Fields = {"status": "failed", "failed_at": int(clock.now()), "problems": packed([problem])}
@@ -170,8 +202,11 @@ class BatchJobs:
         took = round(time.monotonic() - began, 2)
         log.info("batch_validated", batch=id_, lines=done.lines, broken=done.broken, parts=done.parts, seconds=took)
 
-    def _split(self, batch: Batch) -> SplitInput:
-        """Raises: Unusable, FileGone, StorageDown, StoreDown; InterruptedError when the batch's status changes."""
+    def _split(self, batch: Batch, deaths: int) -> SplitInput:
+        """`deaths`: of batch workers that began it before.
+
+        Raises: Unusable, FileGone, StorageDown, StoreDown; InterruptedError when the batch's status changes.
+        """
         order = batch.order
         endpoint = ENDPOINTS[order.endpoint]
 
@@ -188,7 +223,18 @@ class BatchJobs:
         return split_input(
             self._storage, order, file.path, check, self._settings.max_body,
             lambda: self.handling.get(order.id) != batch.status, self._lines_left(order),
+            partial(self._counted_line, order.id) if deaths >= CUT else nullcontext,
         )  # fmt: skip
+
+    @contextmanager
+    def _counted_line(self, batch: BatchId, number: int) -> Iterator[None]:
+        """Raises: Broken, if too many batch workers have died with the line; StoreDown."""
+        with self._counted(f"line:{batch}:{number}", alone=True) as handled:
+            if handled.deaths > self._settings.max_migrations:
+                log.error("line_given_up", batch=batch, line=number)
+                raise Broken(Problem(WorkerLost.code, GIVEN_UP, number))
+            handled.done = True
+            yield
 
     def _lines_left(self, order: BatchOrder) -> LinesLeft | None:
         """Beside other batches that aren't finished, of its client and of its tenant; None: any number."""
@@ -214,12 +260,12 @@ class BatchJobs:
         if gone:
             self._storage.delete(batch_paths.folder(batch))
 
-    def _write_results(self, batch: Batch) -> None:
+    def _write_results(self, batch: Batch, deaths: int) -> None:
         order = batch.order
         id_, now = order.id, int(clock.now())
         if batch.in_progress_at is None:  # it ended before its lines were read
             with suppress(Unusable, FileGone):
-                batch = replace(batch, parts=self._split(batch).parts)
+                batch = replace(batch, parts=self._split(batch, deaths).parts)
         sums = write_result_files(
             self._storage, batch, lambda b, part: self._call(self._batch_store.done(b, part)),
             lambda: self._has_lock(id_, batch.status),
@@ -241,7 +287,7 @@ class BatchJobs:
         if self._call(done):
             log.info("batch_ended", batch=id_, status=ending, completed=sums.completed, failed=sums.failed)
 
-    def _clean(self, batch: Batch) -> None:
+    def _clean(self, batch: Batch, _deaths: int) -> None:
         self._call(self._batch_store.forget_parts(batch.order.id, batch.parts))
         if batch.status != "failed" or batch.in_progress_at is None:  # else only these files have its answers
             self._storage.delete(batch_paths.folder(batch.order.id))

@@ -17,6 +17,7 @@ from app.ending import end_tasks
 from app.errors import BatchNotFound, StoreDown
 from app.ids import BatchId
 from app.loop_thread import LoopThread
+from app.store.handling import Handling
 from app.telemetry import LOOP_DELAY, TENANT_ENGINE, TENANT_REQUESTS, TENANT_TOKENS, USAGE_LOST, logger
 from app.tenants.directory import Directory
 from app.tenants.ledger import Ledger
@@ -93,6 +94,7 @@ class BatchWorker:
         directory = Directory(wire, keys)
         ledger = Ledger(wire, keys, self.serving.dispatcher.api, directory)
         self._limits = LineLimits(ledger)
+        self._handling = Handling(wire, keys)
         self._leader = Leader(
             self.serving,
             self._batch_store,
@@ -152,7 +154,7 @@ class BatchWorker:
         except (StoreDown, BatchNotFound) as exc:  # the claim isn't renewed, so the leader sends it again
             log.warning("part_not_begun", batch=ticket.batch, part=ticket.part, error=exc.message)
             return
-        part = PartRunner(self.serving, self._batch_store, self._storage, ticket, batch, self._limits)
+        part = PartRunner(self.serving, self._batch_store, self._storage, ticket, batch, self._limits, self._handling)
         self._parts.add(part)
         try:
             await part.run()

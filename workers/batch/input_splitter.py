@@ -3,6 +3,7 @@
 import codecs
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import IO, Any, NamedTuple
 
 import orjson
@@ -20,6 +21,9 @@ _PART_BYTES = 16 * 2**20
 _MOST = 1000  # characters of an error: it may quote a name of megabytes
 
 Check = Callable[[bytes], str]  # checks a body, and returns its model. Raises: XylemError
+
+
+Guard = Callable[[int], AbstractContextManager[object]]  # by line. Raises: Broken, for one that is not to be read
 
 
 class Unusable(Exception):
@@ -60,10 +64,11 @@ def split_input(
     max_line: int,
     stopped: Callable[[], bool],
     allowed: LinesLeft | None = None,
+    guard: Guard = nullcontext,
 ) -> SplitInput:
     """Writes the parts of a batch, and the errors of its invalid lines. `source`: the input file's path.
 
-    `allowed`: None: as many lines as anybody may have.
+    `allowed`: None: as many lines as anybody may have. `guard`: each line is read and checked within it.
 
     Raises: Unusable, FileGone, StorageDown; InterruptedError when `stopped`. Memory: one line, and a key for each.
     """
@@ -81,9 +86,10 @@ def split_input(
                 words = f"{allowed.whose} unfinished batches have at most {allowed.most} lines together."
                 raise Unusable(Problem("too_many_lines", words, number))
             try:
-                line, body = _read(raw, number, order, seen, max_line)
-                seen.add(line.custom_id)
-                asked = check(line.body)
+                with guard(number):
+                    line, body = _read(raw, number, order, seen, max_line)
+                    seen.add(line.custom_id)
+                    asked = check(line.body)
                 model = model or asked
                 if asked != model:  # as at OpenAI; and parts are sent by the room of one model's engines
                     raise RequestError(f"Earlier lines ask for '{model}': a batch is for one model.", param="model")

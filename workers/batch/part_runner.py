@@ -1,6 +1,8 @@
 """Runs one part of a batch: dispatches all its lines at once; engines take each when they have room."""
 
 import asyncio
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import orjson
@@ -9,7 +11,7 @@ from msgspec.structs import replace
 
 from app import json_bytes
 from app.batch import paths as batch_paths
-from app.batch.batch_store import BatchStore, PartClaim
+from app.batch.batch_store import BatchStore, PartClaim, handling_of
 from app.batch.fair_share import is_urgent
 from app.batch.records import Batch, BatchLine, Problem, Result, decode_part, decode_results
 from app.batch.storage import Storage
@@ -26,10 +28,12 @@ from app.errors import (
     Saturated,
     StorageDown,
     StoreDown,
+    WorkerLost,
     XylemError,
 )
 from app.messages import encode
 from app.store import clock
+from app.store.handling import Handled, Handling
 from app.telemetry import logger
 from app.tracing.request_trace import RequestTrace
 from workers.batch.line_limits import LineLimits
@@ -39,6 +43,10 @@ log = logger(__name__)
 _RETRY_S = 1.0
 _PASSING = (NoWorker, Saturated, StoreDown, HookDown)  # temporary: a line has time to try again
 _MOST_FAILURES = 3  # of engines, with one line
+CUT = 2  # batch workers that died with a part, or a batch, after which its lines are begun one after the other
+MOST_LETHAL = 3  # lines of a batch that ended batch workers; then its parts that did are given up as a whole
+GIVEN_UP = "Batch workers died each time they began this line. It is not tried again."
+_BEGINNING_S = 10.0  # for which the next line waits at most, if they are begun one after the other
 _LONG = 64 * 2**10  # bytes; longer answers are stored in the storage instead of Redis
 _PRIORITY = 100  # in engines' schedulers: behind all online requests
 _URGENT = 10  # of an urgent batch: behind most online requests
@@ -55,8 +63,9 @@ class PartRunner:
         ticket: PartClaim,
         batch: Batch,
         limits: LineLimits,
+        handling: Handling,
     ) -> None:
-        self._limits = limits
+        self._limits, self._handling = limits, handling
         self.ticket, self.batch = ticket, batch
         self._serving, self._batch_store, self._storage = serving, batch_store, storage
         self._worker = serving.dispatcher.api
@@ -65,6 +74,11 @@ class PartRunner:
         self._asking: dict[asyncio.Task[None], BatchLine] = {}
         self._generations: dict[int, Generation] = {}  # by line
         self._writing: set[int] = set()  # lines whose result is being written
+        self._entering: asyncio.Future[Handled] | None = None
+        self._handled: Handled | None = None  # as soon as it has begun
+        self._unread: set[int] = set()  # lines that have not been understood yet
+        self._alone: dict[int, Handled] = {}  # lines that are begun one after the other
+        self._read = asyncio.Event()  # set when one of these is understood, or has ended
         self._urgent = is_urgent(batch, clock.now())
         self._stopping = False
         self._broke = False  # by an internal error
@@ -73,8 +87,8 @@ class PartRunner:
         """Runs until the results of all lines are in the storage, or the part is stopped."""
         whole = False
         try:
-            whole = await self._all()
-        except (FileGone, StorageDown) as exc:  # an unmounted shared folder looks empty
+            whole = await self._counted()
+        except (FileGone, StorageDown, StoreDown) as exc:  # an unmounted shared folder looks empty
             log.error("part_not_answered", batch=self.ticket.batch, part=self.ticket.part, reason=exc.message)
             await asyncio.sleep(_RETRY_S)
         except Exception as exc:
@@ -87,7 +101,21 @@ class PartRunner:
                 self._batch_store.return_part, self.ticket, self._worker, done=whole, broke=self._broke
             )
 
-    async def _all(self) -> bool:
+    async def _counted(self) -> bool:
+        """As `_all`. While other suspects begin, a suspect part waits, until it is stopped. Raises: StoreDown, too."""
+        async with AsyncExitStack() as stack:
+            begun = self._handling.of(handling_of(self.ticket.batch, self.ticket.part))
+            self._entering = asyncio.ensure_future(stack.enter_async_context(begun))
+            try:
+                handled = self._handled = await self._entering
+            except asyncio.CancelledError:
+                if not self._stopping:
+                    raise
+                return False
+            handled.done = await self._all(handled)
+            return handled.done
+
+    async def _all(self, handled: Handled) -> bool:
         """Answers the lines; whether the results of all are in the storage. Raises: FileGone, StorageDown."""
         batch, part = self.ticket.batch, self.ticket.part
         raw = await asyncio.to_thread(self._storage.get, batch_paths.part(batch, part))
@@ -98,8 +126,14 @@ class PartRunner:
         if stored is not None and {r.number for r in decode_results(stored)} == {line.number for line in lines}:
             return True  # done before, which Redis has lost
         self._results = {r.number: r for r in await self._until_done(self._batch_store.done, batch, part)}
-        if not self._stopping:
-            self._ask([line for line in lines if line.number not in self._results])
+        todo = [line for line in lines if line.number not in self._results]
+        self._unread = {line.number for line in todo}
+        if handled.deaths and self.batch.lethal >= MOST_LETHAL:
+            await asyncio.gather(*(self._give_up(line) for line in todo))
+        elif handled.deaths >= CUT:
+            await self._one_by_one(todo, handled)
+        elif not self._stopping:
+            self._ask(todo)
         while self._asking:
             await asyncio.wait(self._asking, return_when=asyncio.FIRST_COMPLETED)
         if len(self._results) < len(lines):
@@ -107,6 +141,48 @@ class PartRunner:
         results = sorted(self._results.values(), key=lambda r: r.number)
         await asyncio.to_thread(self._storage.put, batch_paths.answers(batch, part), encode(results))
         return True
+
+    async def _one_by_one(self, lines: list[BatchLine], handled: Handled) -> None:
+        """Begins a line when the one before is understood, or is no danger."""
+        log.warning("part_cut", batch=self.ticket.batch, part=self.ticket.part, deaths=handled.deaths)
+        for line in lines:
+            if self._stopping:
+                return
+            self._read.clear()
+            self._start(line, self._guarded(line))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_BEGINNING_S):
+                    await self._read.wait()
+
+    async def _guarded(self, line: BatchLine) -> None:
+        """Answers a line, unless too many batch workers have died with it alone."""
+        try:
+            async with self._handling.of(f"line:{self.ticket.batch}:{line.number}", alone=True) as handled:
+                self._alone[line.number] = handled
+                if handled.deaths > self._serving.settings.max_migrations:
+                    await self._give_up(line)
+                else:
+                    await self._answer(line)
+                handled.done = line.number in self._results
+        except StoreDown as exc:
+            log.warning("batch_waits", batch=self.ticket.batch, error=exc.message)
+            self.stop()
+        finally:
+            self._read.set()
+
+    async def _give_up(self, line: BatchLine) -> None:
+        log.error("line_given_up", batch=self.ticket.batch, part=self.ticket.part, line=line.number)
+        await self._until_done(self._batch_store.count_lethal, self.ticket.batch)
+        await self._write(line, self._failed(line, WorkerLost(GIVEN_UP)))
+
+    async def _understood(self, line: BatchLine) -> None:
+        """It has done no harm; nor has the part, when all its lines have done none. Raises: StoreDown."""
+        self._unread.discard(line.number)
+        if line.number in self._alone:
+            await self._alone[line.number].proved()
+            self._read.set()
+        elif not self._unread and self._handled is not None:
+            await self._handled.proved()
 
     def look(self, batch: Batch) -> None:
         """Takes the batch's new state: stops if it isn't in progress; if it is urgent, its lines give way no more."""
@@ -121,11 +197,15 @@ class PartRunner:
     def stop(self) -> None:
         """Gives up the lines that have no result yet."""
         self._stopping = True
+        if self._entering is not None:
+            self._entering.cancel()
         self._cancel(list(self._asking.values()))
 
     def drain(self) -> None:
         """Gives up the lines that wait for an engine; those on one are finished."""
         self._stopping = True
+        if self._entering is not None:
+            self._entering.cancel()
         self._cancel(self._waiting())
 
     def _hurry(self) -> None:
@@ -143,9 +223,12 @@ class PartRunner:
 
     def _ask(self, lines: list[BatchLine]) -> None:
         for line in lines:
-            task = asyncio.create_task(self._answer(line))
-            self._asking[task] = line
-            task.add_done_callback(self._answered)
+            self._start(line, self._guarded(line) if line.number in self._alone else self._answer(line))
+
+    def _start(self, line: BatchLine, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._asking[task] = line
+        task.add_done_callback(self._answered)
 
     def _answered(self, task: "asyncio.Task[None]") -> None:
         self._asking.pop(task, None)
@@ -183,6 +266,10 @@ class PartRunner:
                 result = self._failed(line, XylemError())
                 break
             await asyncio.sleep(_RETRY_S)
+        await self._write(line, result)
+
+    async def _write(self, line: BatchLine, result: Result) -> None:
+        self._unread.discard(line.number)
         self._writing.add(line.number)
         if len(result.body) > _LONG:
             path = batch_paths.body(self.ticket.batch, result.request)
@@ -205,6 +292,7 @@ class PartRunner:
                 trace.attributes["xylem.batch"] = self.ticket.batch
         asked = self._serving.asked_by(self.batch.order.key, within=self.batch.order.within)
         body, plan = await self._endpoint.understand(asked, line.body)
+        await self._understood(line)
         plan = replace(
             plan, timeout_s=left_s, aside=not self._urgent, whole=True,
             priority=(_URGENT if self._urgent else _PRIORITY) + max(0, plan.priority),

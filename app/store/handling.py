@@ -1,0 +1,95 @@
+"""Counts in Redis the processes that ended while they handled something, so that nothing ends them for ever.
+
+What is to be handled (a part of a batch, an answer to adopt, an erasure) is counted before it begins, and the count
+goes when it is over: what is left was handled by a process that died. Such a suspect begins while no other one of this
+process is just beginning, so that the next death shows which of them it was.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+from app.errors import StoreDown
+from app.keys import Keys
+from app.store.wire import Wire
+
+_LIFE_S = 86_400  # of a count, after the last time
+_BEGINNING_S = 10.0  # after which the next suspect may begin, whatever the last one does
+# What a death counts for: of a process in which it had just begun, and of one in which it had proved harmless so far.
+_EARLY, _LATE = 3, 1
+
+
+class Handled:
+    """One thing, while this process handles it."""
+
+    def __init__(self, deaths: int, proved: Callable[[], Awaitable[None]]) -> None:
+        self.deaths = deaths  # of processes that handled it before
+        self.done = False  # set when nobody has to handle it again
+        self._prove: Callable[[], Awaitable[None]] | None = proved
+
+    async def proved(self) -> None:
+        """It has begun well: if the process dies from now on, it is a less likely cause. Raises: StoreDown."""
+        prove, self._prove = self._prove, None
+        if prove is not None:
+            await prove()
+
+
+class _Turn:
+    """The right of a suspect to begin, for some seconds at most."""
+
+    def __init__(self, suspects: asyncio.Lock) -> None:
+        self._suspects = suspects
+        self._timer = asyncio.get_running_loop().call_later(_BEGINNING_S, self.over)
+
+    def over(self) -> None:
+        if not self._timer.cancelled():
+            self._timer.cancel()
+            self._suspects.release()
+
+
+class Handling:
+    """On one event loop."""
+
+    def __init__(self, wire: Wire, keys: Keys) -> None:
+        self._wire, self._keys = wire, keys
+        self._suspects = asyncio.Lock()
+
+    @asynccontextmanager
+    async def of(self, what: str, *, alone: bool = False) -> AsyncIterator[Handled]:
+        """Counts `what`, which one process handles at a time. `alone`: the caller begins one suspect after the other.
+
+        Raises: StoreDown, before it has begun.
+        """
+        before, turn = await self._begin(what), None
+        if before >= _EARLY and not alone:
+            await self._set(what, before)  # it hasn't begun yet
+            await self._suspects.acquire()
+            turn = _Turn(self._suspects)
+
+        async def proved() -> None:
+            if turn is not None:
+                turn.over()
+            await self._set(what, before + _LATE)
+
+        try:
+            if turn is not None:
+                before = await self._begin(what)
+            handled = Handled(before // _EARLY, proved)
+            try:
+                yield handled
+            finally:
+                with suppress(StoreDown):  # then this counts, for a day
+                    await self._set(what, 0 if handled.done else before)
+        finally:
+            if turn is not None:
+                turn.over()
+
+    async def _begin(self, what: str) -> int:
+        """Returns what it had counted before."""
+        name = self._keys.handling(what)
+        count, _ = await self._wire.execute([("INCRBY", name, _EARLY), ("EXPIRE", name, _LIFE_S)])
+        return int(count) - _EARLY
+
+    async def _set(self, what: str, count: int) -> None:
+        name = self._keys.handling(what)
+        await self._wire.execute([("SET", name, count, "EX", _LIFE_S) if count else ("UNLINK", name)])

@@ -1,0 +1,116 @@
+"""Lines that end whatever batch worker begins them: each costs some workers, and then itself only."""
+
+import io
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from openai import OpenAI
+from openai.types import Batch
+
+from tests.chaos.fleet import TEMPLATE
+from tests.stack import BIN, Stack, mock_pool, stack, wait_until
+
+POOL = "decode-pool-a"
+CHAT = "/v1/chat/completions"
+READER, RENDERER = "kills the reader", "kills the renderer"
+# Foreign code dies of these texts, as native code may of others: one while the input file is read, one later.
+_DIES = f"""
+import os, signal
+import jinja2, orjson
+
+def deadly(work, text):
+    def dies(*args, **kwargs):
+        if text in repr((args, kwargs)):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return work(*args, **kwargs)
+    return dies
+
+orjson.loads = deadly(orjson.loads, {READER!r})
+jinja2.Template.render = deadly(jinja2.Template.render, {RENDERER!r})
+"""
+
+
+@pytest.fixture(scope="module")
+def deadly(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    directory = tmp_path_factory.mktemp("poison-batches")
+    (directory / "sitecustomize.py").write_text(_DIES)
+    env = {"XYLEM_DEPLOYMENT": "poison-batches", "XYLEM_MAX_MIGRATIONS": "0", "XYLEM_API_TTL_S": "1"}
+    with stack(valkey_url, directory, {POOL: mock_pool() | {"chat_template": str(TEMPLATE)}}, **env) as s:
+        s.api()
+        s.worker()
+        s.wait_ready()
+        yield s
+
+
+@contextmanager
+def batch_workers(s: Stack, count: int) -> Iterator[list[str]]:
+    """Dead ones are started anew, each under a new name; yields the names."""
+    names: list[str] = []
+    over = threading.Event()
+
+    def keep() -> None:
+        while True:
+            while sum(s.names[name].poll() is None for name in names) < count:
+                names.append(f"batch-{len(names)}")
+                command = str(BIN / "celery"), "-A", "app", "worker", "-Q", "batch"
+                s.spawn(names[-1], *command, PYTHONPATH=str(s.directory))
+            if over.wait(0.2):
+                return
+
+    thread = threading.Thread(target=keep)
+    thread.start()
+    try:
+        yield names
+    finally:
+        over.set()
+        thread.join()
+
+
+def submitted(client: OpenAI, texts: list[str]) -> Batch:
+    lines = [
+        {"custom_id": str(i), "method": "POST", "url": CHAT, "body": {
+            "model": "mock", "messages": [{"role": "user", "content": text}], "max_tokens": 3}}
+        for i, text in enumerate(texts)
+    ]  # fmt: skip
+    raw = "\n".join(map(json.dumps, lines)).encode()
+    file = client.files.create(file=("in.jsonl", io.BytesIO(raw)), purpose="batch")
+    return client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+
+
+def lines_of(client: OpenAI, file: str | None) -> list[dict[str, Any]]:
+    return [json.loads(raw) for raw in client.files.content(file).text.splitlines()] if file else []
+
+
+def ended(client: OpenAI, batch: Batch) -> Batch:
+    def over() -> Batch | None:
+        found = client.batches.retrieve(batch.id)
+        return found if found.status in ("completed", "failed") else None
+
+    found = wait_until(over, f"{batch.id} has ended", 200, 0.2)
+    assert isinstance(found, Batch)
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_a_line_that_kills_batch_workers_fails_and_all_others_are_answered(deadly: Stack) -> None:
+    """One kills whoever reads the file, one whoever begins it; neither batch ever ended, nor any other one."""
+    texts = [f"story {i}" for i in range(70)]
+    with OpenAI(base_url=f"{deadly.url}/v1", api_key="none", timeout=60) as client, batch_workers(deadly, 2) as names:
+        poisoned = submitted(client, [*texts[:5], READER, *texts[6:40], RENDERER, *texts[41:]])
+        other = submitted(client, texts)
+        assert ended(client, other).request_counts.completed == len(texts)  # type: ignore[union-attr]
+        done = ended(client, poisoned)
+        assert done.status == "completed"
+        output, errors = lines_of(client, done.output_file_id), lines_of(client, done.error_file_id)
+        assert sorted(int(line["custom_id"]) for line in output) == [i for i in range(70) if i not in (5, 40)]
+        assert {error["error"]["line"]: error["error"]["code"] for error in errors} == {
+            6: "worker_lost",
+            41: "worker_lost",
+        }
+        assert len(names) - 2 == 3 + 3  # twice with all, once with that line alone
+    left = deadly.redis.keys(f"{deadly.deployment}:handling:*")
+    assert [key.decode().rpartition(":")[2] for key in left] == ["6"]  # what nobody reads again, for a day

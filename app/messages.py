@@ -695,6 +695,7 @@ class ResponseContext(Struct, frozen=True, array_like=True):
     earlier_calls: int = 0  # tool calls in the conversation before
     history: bytes = b""  # JSON: the items before its own, as they were then
     conversation: str = ""  # the conversation that gets its items when it has ended
+    over: bool = False  # its text begins behind reasoning
 
 
 class StoredChat(Struct, frozen=True, array_like=True):

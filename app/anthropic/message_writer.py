@@ -141,6 +141,8 @@ class MessageWriter:
     def _stop(self) -> dict[str, Any]:
         """When the length or a stop string ended the answer, a call may be cut off, and must not be run.
 
+        Nor must one that the model has broken: then it says `end_turn`.
+
         Raises: EngineFailed when the engine gave up.
         """
         finish, stop = self._end.finish, self._end.stop
@@ -151,7 +153,8 @@ class MessageWriter:
             raise EngineFailed("The engine gave up this answer.")
         if isinstance(stop, str):
             return _stopped("stop_sequence", stop)
-        return _stopped("tool_use" if self._called else "end_turn")
+        called = self._called and self._parser is not None and not self._parser.unfinished
+        return _stopped("tool_use" if called else "end_turn")
 
     def _usage(self) -> dict[str, Any]:
         call = self._call

@@ -35,6 +35,9 @@ class CallList:
     def first(self, begin: str) -> str:  # noqa: ARG002
         return "["
 
+    def ends(self, begin: str) -> tuple[str, ...]:  # noqa: ARG002
+        return (self.end,)
+
     def call_grammar(self, schemas: Schemas) -> CallGrammar:
         """Without a marker, which not all models of these dialects know.
 

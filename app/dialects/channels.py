@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable
 
 from app.dialects.dialect import Tools
-from app.dialects.json_value import read_span
-from app.dialects.parts import Collector, Content, Kind, Reasoning
+from app.dialects.json_value import read_arguments
+from app.dialects.parts import Call, Collector, Content, Kind, Reasoning
 from app.dialects.reader import EndOfText, Mismatch, Reader, Reading, marker_set
 
 _START, _MESSAGE = "<|start|>", "<|message|>"
@@ -26,7 +26,7 @@ def read_channels(reader: Reader, out: Collector, tools: Tools) -> Reading[None]
         while True:
             yield from _read_message(reader, out, tools)
     except EndOfText:
-        return
+        out.close(Content)
 
 
 def _read_message(reader: Reader, out: Collector, tools: Tools) -> Reading[None]:
@@ -39,12 +39,14 @@ def _read_message(reader: Reader, out: Collector, tools: Tools) -> Reading[None]
     channels, recipients = _CHANNEL(head), [r for r in _RECIPIENT(head) if r not in _NO_TOOLS]
     if recipients:
         name = recipients[-1].removeprefix("functions.")
+        each: Callable[[str], object] = out.leave
         if tools and (name != recipients[-1] or name in tools):
-            yield from _read_call(reader, out, name)
-        each: Callable[[str], object] = _ignore
+            each = yield from _read_call(reader, out, out.call(name))
     else:
         kind = _KINDS.get(channels[-1] if channels else "final")
-        each = (lambda text: out.text(kind, text)) if kind else _ignore
+        each = (lambda text: out.text(kind, text)) if kind else out.leave
+        if kind:
+            out.switch(kind)
     while True:
         mark = yield from reader.pieces(_BODY, each)
         if (yield from reader.follows((_START,))):
@@ -52,11 +54,16 @@ def _read_message(reader: Reader, out: Collector, tools: Tools) -> Reading[None]
         each(mark)
 
 
-def _read_call(reader: Reader, out: Collector, name: str) -> Reading[None]:
-    if (yield from reader.skip_space()) == "{":
-        call = out.call(name)
-        yield from read_span(reader, call.add)
-
-
-def _ignore(_: str) -> None:
-    pass
+def _read_call(reader: Reader, out: Collector, call: Call) -> Reading[Callable[[str], object]]:
+    """What is to be done with the rest of its body."""
+    if (yield from reader.skip_space()) in '{"':
+        try:
+            if (yield from read_arguments(reader, call.add)):
+                call.finish()
+        except Mismatch:
+            pass
+        return out.leave
+    if end := (yield from reader.literal(*_ENDS)):
+        reader.unread(end)
+        call.finish()
+    return call.add  # what is no JSON is shown as it is

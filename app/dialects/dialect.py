@@ -22,6 +22,10 @@ class Form(Protocol):
         """The characters of which one has to follow the marker `begin`; "": any."""
         return ""
 
+    def ends(self, begin: str) -> tuple[str, ...]:  # noqa: ARG002
+        """Markers behind the calls that `begin` begins; "": none."""
+        return ()
+
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:
         """Reads what follows the marker `begin` into `out`. Raises: EndOfText, Mismatch."""
 

@@ -13,6 +13,7 @@ from app.dialects.parts import Reasoning
 
 _THINK = Thought("<think>", ("</think>",))
 _REASONING = frozenset({Reasoning})
+_STRING = frozenset({"string"})
 
 
 def _dsml(section: str, pad: str = "") -> Parameters:
@@ -46,8 +47,13 @@ _QWEN_XML = Parameters(
     key="<parameter=",
     key_end=">",
     key_name=re.compile(r"(?P<name>.+)$"),
-    value_ends=(ValueEnd("</parameter>"), ValueEnd("<parameter="), ValueEnd("</function>")),
+    value_ends=(
+        ValueEnd("</parameter>", inline=("<parameter=", "</function>", "</tool_call>", "</seed:tool_call>")),
+        ValueEnd("<parameter="),
+        ValueEnd("</function>", inline=("</tool_call>", "</seed:tool_call>", "<function=")),
+    ),
     framed=True,
+    undeclared=_STRING,
     bare=True,
     head="<function={name}>\n",
     tail="</function>",
@@ -82,8 +88,12 @@ _MINIMAX = Parameters(
     key="<parameter",
     key_end=">",
     key_name=re.compile(r'\s*name="?(?P<name>[^">]*)"?'),
-    value_ends=(ValueEnd("</parameter>"), ValueEnd("</invoke>", follow=("<invoke", "</minimax:tool_call>"))),
+    value_ends=(
+        ValueEnd("</parameter>", inline=("<parameter", "</invoke>", "</minimax:tool_call>")),
+        ValueEnd("</invoke>", follow=("<invoke", "</minimax:tool_call>")),
+    ),
     framed=True,
+    undeclared=_STRING,
     head='<invoke name="{name}">\n',
     tail="</invoke>",
     key_head='<parameter name="{name}">',

@@ -1,11 +1,10 @@
 """Calls as JSON objects with a name and arguments, alone or in a list."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.dialects.call_grammar import CallGrammar, Schemas, schema, tag
 from app.dialects.dialect import Tools
-from app.dialects.json_value import read_json
+from app.dialects.json_value import read_arguments, read_json
 from app.dialects.parts import Call, Collector
 from app.dialects.reader import Mismatch, Reader, Reading
 
@@ -24,6 +23,9 @@ class JsonObjects:
 
     def first(self, begin: str) -> str:  # noqa: ARG002
         return "[" if self.listed else "{"
+
+    def ends(self, begin: str) -> tuple[str, ...]:  # noqa: ARG002
+        return (self.end,)
 
     def call_grammar(self, schemas: Schemas) -> CallGrammar:
         mark = "" if "" in self.begins else self.begins[0]
@@ -71,11 +73,8 @@ def _read_object(reader: Reader, out: Collector, tools: Tools, *, alone: bool) -
             if not name or (alone and name not in tools):
                 raise Mismatch
         elif key in ("arguments", "parameters") and call is None:
-            if name is None:
-                yield from _read_arguments(reader, early.append)
-            else:
-                call = out.call(name)
-                yield from _read_arguments(reader, call.add)
+            call = None if name is None else out.call(name)
+            yield from _read_arguments(reader, call, early)
         else:
             yield from read_json(reader, _ignore)
     reader.at += 1
@@ -86,7 +85,15 @@ def _read_object(reader: Reader, out: Collector, tools: Tools, *, alone: bool) -
             raise Mismatch
         call = out.call(name)
         call.add("".join(early))
-    call.finish()
+        call.finish()
+
+
+def _read_arguments(reader: Reader, call: Call | None, early: list[str]) -> Reading[None]:
+    """Reads them into `call`, or, before its name is known, into `early`. Raises: EndOfText, Mismatch."""
+    if not (yield from read_arguments(reader, early.append if call is None else call.add)):
+        raise Mismatch
+    if call is not None:
+        call.finish()
 
 
 def _key(reader: Reader, char: str) -> Reading[str]:
@@ -97,14 +104,6 @@ def _key(reader: Reader, char: str) -> Reading[str]:
         raise Mismatch
     reader.at += 1
     return key
-
-
-def _read_arguments(reader: Reader, each: Callable[[str], object]) -> Reading[None]:
-    """Raises: EndOfText; Mismatch where they are not JSON."""
-    if (yield from reader.skip_space()) == "n":  # null: there are none
-        each = _ignore
-    if not (yield from read_json(reader, each)):
-        raise Mismatch
 
 
 def _ignore(_: str) -> None:

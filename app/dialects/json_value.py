@@ -1,9 +1,12 @@
 """Finding the end of a value that a model writes in JSON or as a Python literal. Its text is passed on unchanged."""
 
+import json
 import re
 from collections.abc import Callable
 
 from app.dialects.reader import Reader, Reading, marker_set
+
+_LONGEST = 2**20  # characters of arguments that are written as a text
 
 _JSON = re.compile(r'["{}\[\]]|[^\s\w+\-.,:]').search  # structure, and characters that JSON has only in strings
 _PYTHON = re.compile(r"[\"'{}\[\]()]").search
@@ -85,6 +88,36 @@ def read_json(reader: Reader, each: Callable[[str], object]) -> Reading[bool]:
     reader.unread(mark)
     each(text)
     return True
+
+
+def read_arguments(reader: Reader, each: Callable[[str], object]) -> Reading[bool]:
+    """Passes a call's arguments to `each`; nothing for none. Some models write the object's JSON into a JSON text.
+
+    False: they are malformed. Raises: EndOfText, Mismatch.
+    """
+    first = yield from reader.skip_space()
+    if first == '"':
+        text = yield from reader.json_string(_LONGEST)
+        each(_object_in(text))
+        return True
+    return (yield from read_json(reader, _ignore if first == "n" else each))
+
+
+def _object_in(text: str) -> str:
+    """What a text has as arguments: an object, or none; else the text itself, as JSON."""
+    if not text.strip():
+        return ""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = text
+    if found is None:
+        return ""
+    return text.strip() if isinstance(found, dict) else json.dumps(text, ensure_ascii=False)
+
+
+def _ignore(_: str) -> None:
+    pass
 
 
 def _read_string(reader: Reader, each: Callable[[str], object]) -> Reading[bool]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from app.dialects.call_grammar import CallGrammar, Format, Schemas, const, schema, sequence, tag
 from app.dialects.dialect import Form, Tools
-from app.dialects.json_value import read_span
+from app.dialects.json_value import read_arguments
 from app.dialects.parts import Collector
 from app.dialects.reader import Mismatch, Reader, Reading, marker_set
 
@@ -29,6 +29,9 @@ class NamedObjects(Form):
     @property
     def begins(self) -> tuple[str, ...]:
         return (self.begin,)
+
+    def ends(self, begin: str) -> tuple[str, ...]:  # noqa: ARG002
+        return (self.section_end or self.end,)
 
     def call_grammar(self, schemas: Schemas) -> CallGrammar:
         mark = self.call or self.begin
@@ -63,8 +66,8 @@ class NamedObjects(Form):
         if named is None:
             raise Mismatch
         call = out.call(named[1])
-        if (yield from reader.skip_space()) == "{":
-            if not (yield from read_span(reader, call.add)):
+        if (yield from reader.skip_space()) in '{"':
+            if not (yield from read_arguments(reader, call.add)):
                 raise Mismatch
         elif not (self.end and (yield from reader.literal(self.end))):
             raise Mismatch

@@ -7,9 +7,12 @@ from json.encoder import encode_basestring as quote
 from app.dialects.call_grammar import CallGrammar, Schemas, tag
 from app.dialects.dialect import Form, Tools
 from app.dialects.parts import Call, Collector
-from app.dialects.reader import Mismatch, Reader, Reading, marker_set
+from app.dialects.reader import HEAD, Mismatch, Reader, Reading, marker_set
 from app.dialects.values import Spelling, Values
 
+_LONGEST = 2**20  # characters of a text that is read at once
+_NEXT_KEY = re.compile(r""",\s*(?:[}\]]|<|[^\s:=,{}\[\]<][^:=,{}\[\]<]{0,127}[:=])""").match
+_BEGINS_KEY = re.compile(r",\s{0,32}(?:[^\s:=,{}\[\]<][^:=,{}\[\]<]{0,127})?").fullmatch
 _LITERAL = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?").fullmatch
 
 
@@ -37,6 +40,9 @@ class Notation(Form):
                 unheld[name] = values.unheld[0]
         return CallGrammar(tags, (self.begin,), unheld=unheld)
 
+    def ends(self, begin: str) -> tuple[str, ...]:  # noqa: ARG002
+        return (self.end,)
+
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:  # noqa: ARG002
         head, mark = yield from reader.until(marker_set("{", self.end))
         name = head.strip().removeprefix("call:").strip()
@@ -49,7 +55,7 @@ class Notation(Form):
         yield from reader.literal(self.end)
 
     def _read_members(self, reader: Reader, call: Call) -> Reading[None]:
-        """Reads an object from after its brace to its end."""
+        """Reads an object from after its brace to its end, or to the call's."""
         open_ = ["}"]  # the closing bracket of each open object or list
         before = "{"
         while open_:
@@ -64,6 +70,10 @@ class Notation(Form):
             if char == ",":
                 reader.at += 1
                 continue
+            if (yield from reader.literal(self.end)):
+                reader.unread(self.end)
+                call.add(("" if before in ("", ", ") else before) + "".join(reversed(open_)))
+                return
             if open_[-1] == "}":
                 before += quote((yield from self._key(reader))) + ": "
                 char = yield from reader.skip_space()
@@ -72,33 +82,72 @@ class Notation(Form):
                 open_.append("}" if char == "{" else "]")
                 before += char
                 continue
-            yield from self._read_scalar(reader, call, before)
+            yield from self._read_scalar(reader, call, before, open_)
             before = ", "
 
     def _key(self, reader: Reader) -> Reading[str]:
+        """Reads a key, and what stands between it and its value: models also write `=`."""
         if (yield from reader.literal(self.string)):
             key, _ = yield from reader.until(marker_set(self.string))
             yield from reader.skip_space()
-            if not (yield from reader.literal(":")):
+            if not (yield from reader.literal(":", "=")):
                 raise Mismatch
             return key
-        key, _ = yield from reader.until(marker_set(":"))
+        key, _ = yield from reader.until(marker_set(":", "="))
         key = key.strip()
-        return key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
+        return key[1:-1] if len(key) > 1 and key[0] == key[-1] and key[0] in "\"'" else key
 
-    def _read_scalar(self, reader: Reader, call: Call, before: str) -> Reading[None]:
-        if (yield from reader.literal(self.string)):
-            string = _String(call, before)
-            yield from reader.pieces(marker_set(self.string), string.add)
-            string.finish()
+    def _read_scalar(self, reader: Reader, call: Call, before: str, open_: list[str]) -> Reading[None]:
+        if text_mark := (yield from reader.literal(self.string, "'")):
+            yield from self._read_text(reader, _String(call, before), text_mark, open_)
             return
         if reader.text.startswith('"', reader.at):
-            call.add(before + quote((yield from reader.json_string(1 << 20))))
+            call.add(before + quote((yield from reader.json_string(_LONGEST))))
             return
-        text, mark = yield from reader.until(marker_set(",", "}", "]"), 1 << 20)
-        reader.unread(mark)
-        text = text.strip()
+        found: list[str] = []
+        while True:
+            text, mark = yield from reader.until(marker_set(self.string, ",", "}", "]"), _LONGEST)
+            found.append(text)
+            if mark != self.string:
+                reader.unread(mark)
+            if (yield from self._ends_value(reader, open_)):
+                break
+            if mark != self.string:
+                reader.at += len(mark)
+            found.append(mark)
+            if sum(map(len, found)) > _LONGEST:
+                raise Mismatch
+        text = "".join(found).strip()
         call.add(before + (text if _LITERAL(text) else quote(text)))
+
+    def _read_text(self, reader: Reader, string: "_String", text_mark: str, open_: list[str]) -> Reading[None]:
+        """Reads a text to its end: a mark within it is part of it, and the last one may be missing."""
+        closing = "".join(reversed(open_)) + self.end
+        marks = marker_set(text_mark, closing)
+        while True:
+            mark = yield from reader.pieces(marks, string.add)
+            if mark == text_mark:
+                if (yield from self._ends_value(reader, open_)):
+                    break
+            elif (yield from reader.follows((self.begin,))):
+                reader.unread(mark)
+                break
+            string.add(mark)
+        string.finish()
+
+    def _ends_value(self, reader: Reader, open_: list[str]) -> Reading[bool]:
+        """Whether what comes next can be behind a value. Reads nothing."""
+        while True:
+            behind = reader.text[reader.at : reader.at + HEAD].lstrip()
+            if behind.startswith(("}", "]", self.end)) or (open_[-1] == "]" and behind.startswith(",")):
+                return True
+            if _NEXT_KEY(behind):
+                return True
+            if reader.ended:
+                return not behind
+            if not (self.end.startswith(behind) or _BEGINS_KEY(behind)):
+                return False
+            yield
 
 
 class _String:

@@ -1,5 +1,7 @@
 """The parser of one choice's text: pieces of any size in, parts out, the same however the text was cut."""
 
+from collections.abc import Set
+
 from app.dialects.dialect import Dialect, Tools
 from app.dialects.parts import Collector, Part
 from app.dialects.reader import Reader
@@ -9,14 +11,19 @@ from app.dialects.scanner import Scanner
 class OutputParser:
     """`tools`: the JSON schema of each offered tool's parameters by its name; without any, text is never a call.
 
-    `begun`: the prompt ended within reasoning. Nothing is raised whatever the text is.
+    `begun`: the prompt ended within reasoning; `over`: behind it. Nothing is raised whatever the text is.
     """
 
-    def __init__(self, dialect: Dialect, tools: Tools, *, begun: bool = False) -> None:
+    def __init__(self, dialect: Dialect, tools: Tools, *, begun: bool = False, over: bool = False) -> None:
         self._reader = Reader()
         self._out = Collector(dialect.trimmed, self._reader.release)
-        self._reading = Scanner(dialect, tools, self._reader, self._out, begun=begun).run()
+        self._reading = Scanner(dialect, tools, self._reader, self._out, begun=begun, over=over).run()
         next(self._reading, None)
+
+    @property
+    def unfinished(self) -> Set[int]:
+        """The calls so far whose arguments are not whole: of those that have ended, the broken ones."""
+        return self._out.unfinished
 
     def feed(self, text: str) -> list[Part]:
         reader = self._reader

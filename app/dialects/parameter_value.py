@@ -10,7 +10,7 @@ from app.dialects.references import looked_up
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?").fullmatch
 _LITERALS = {"true": "true", "True": "true", "false": "false", "False": "false"}
-_NULLS = ("null", "None")
+_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 _CONTAINERS = {"object": dict, "array": list}
 Types = frozenset[str]
 _MOST = 64  # schemas that are searched for a parameter's type
@@ -18,14 +18,19 @@ ANY: Types = frozenset()  # no type is named
 _NULLABLE = frozenset({"string", "null"})
 
 
-def types_of(schema: object, key: str, written: str | None) -> Types:
-    """The types of a tool's parameter. `written`: the type that the model wrote; `true`: a string; `false`: none."""
+def types_of(schema: object, key: str, written: str | None, undeclared: Types = ANY) -> Types:
+    """The types of a tool's parameter; `undeclared`: of one that the schema doesn't name.
+
+    `written`: the type that the model wrote; `true`: a string; `false`: none.
+    """
     if written == "true":
         return frozenset({"string"})
     if written is not None:
         return frozenset({written}) if written != "false" else ANY
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    return _types(properties.get(key), schema, iter(range(_MOST))) if isinstance(properties, Mapping) else ANY
+    if not isinstance(properties, Mapping) or key not in properties:
+        return undeclared
+    return _types(properties[key], schema, iter(range(_MOST)))
 
 
 def _types(schema: object, root: object, left: Iterator[int]) -> Types:
@@ -44,14 +49,13 @@ def _types(schema: object, root: object, left: Iterator[int]) -> Types:
     if several:  # if one is unknown, so is the whole
         return frozenset().union(*several) if all(several) else ANY
     values = schema.get("enum")
-    texts = isinstance(values, list) and values and all(isinstance(v, str) for v in values)
-    return frozenset({"string"}) if texts else ANY
+    return frozenset(_TYPES.get(type(v), "null") for v in values[:_MOST]) if isinstance(values, list) else ANY
 
 
 def as_json(text: str, types: Types) -> str:
     """`text` as JSON of one of `types`; a string if it is none of them."""
     bare = text.strip()
-    if bare in _NULLS and "null" in types:
+    if "null" in types and (bare == "null" or (bare == "None" and "string" not in types)):
         return "null"
     if bare in _LITERALS and "boolean" in types:
         return _LITERALS[bare]

@@ -8,7 +8,7 @@ from typing import Any
 
 from app.dialects.call_grammar import TEXT, CallGrammar, Format, Schemas, const, optional, schema, sequence, tag
 from app.dialects.dialect import Form, Tools
-from app.dialects.parameter_value import ParameterValue, Types, types_of
+from app.dialects.parameter_value import ANY, ParameterValue, Types, types_of
 from app.dialects.parts import Call, Collector
 from app.dialects.reader import Mismatch, Reader, Reading, marker_set
 from app.dialects.references import resolved, self_contained
@@ -27,6 +27,8 @@ class ValueEnd:
 
     marker: str
     follow: tuple[str, ...] = ()
+    # The same, for a value that begins on a line of its own and a marker that does not; None: it doesn't end there.
+    inline: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Parameters(Form):
     ]  # matches a parameter's head; its group `type` is JSON's name of a type, or `true`, `false`
     value_ends: tuple[ValueEnd, ...]  # only the first is part of the parameter
     head_is_read: bool = True  # False: the end of a head is also the beginning of what follows
-    framed: bool = False  # a value that begins on a line of its own ends on one
+    framed: bool = False  # a value that begins on a line of its own ends on one, or before an `inline` end
+    undeclared: Types = ANY  # of a parameter that the schema doesn't name
     bare: bool = False  # a call may come without its section
     entities: bool = False  # names have HTML entities
     # In a grammar: a call's beginning and end, and a parameter's.
@@ -104,6 +107,9 @@ class Parameters(Form):
     def first(self, begin: str) -> str:
         return self.call[0] if begin != self.call else ""
 
+    def ends(self, begin: str) -> tuple[str, ...]:
+        return (self.end if begin == self.begin else self.close,)
+
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:
         if begin != self.call:
             yield from reader.skip_space()
@@ -141,7 +147,7 @@ class Parameters(Form):
             if named is None:
                 raise Mismatch
             key = self._plain(named["name"])
-            types = types_of(schema, key, named.groupdict().get("type"))
+            types = types_of(schema, key, named.groupdict().get("type"), self.undeclared)
             yield from self._read_value(reader, ParameterValue(call, before, key, types))
             before = ", "
         if before != "{":
@@ -154,13 +160,15 @@ class Parameters(Form):
             yield from reader.more()
         framed = self.framed and reader.text.startswith("\n", reader.at)
         line = "\n" if framed else ""
-        ends = {line + end.marker: end for end in self.value_ends}
+        ends = {line + end.marker: (end, end.follow) for end in self.value_ends}
+        if framed:
+            ends |= {end.marker: (end, end.inline) for end in self.value_ends if end.inline is not None}
         marks = marker_set(*ends)
         value.frame(line)
         while True:
             mark = yield from reader.pieces(marks, value.add)
-            end = ends[mark]
-            if not end.follow or (yield from reader.follows(end.follow)):
+            end, follow = ends[mark]
+            if not follow or (yield from reader.follows(follow)):
                 break
             value.add(mark)
         value.finish()

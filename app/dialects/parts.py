@@ -37,7 +37,9 @@ Kind = type[Reasoning] | type[Content]
 class Collector:
     """Parts in their order, without the whitespace around markers where a dialect says so."""
 
-    __slots__ = ("_at_call", "_called", "_fresh", "_parts", "_space", "_trimmed", "calls")
+    __slots__ = (
+        "_at_call", "_fresh", "_last", "_left", "_parts", "_shown", "_space", "_trimmed", "calls", "unfinished",
+    )  # fmt: skip
 
     def __init__(self, trimmed: frozenset[Kind], at_call: Callable[[], object]) -> None:
         """`at_call` is called when a call begins, which can't be taken back."""
@@ -46,15 +48,18 @@ class Collector:
         self._parts: list[Part] = []
         self._space: list[str] = []  # whitespace that may come before a marker
         self._fresh = False  # right after a marker, whose whitespace may follow
-        self._called = False  # there was only whitespace since a call
+        self._last: Kind | type[CallBegun] | None = None  # what came last, but for whitespace that is held back
+        self._shown = False  # there was text before that
+        self._left: list[str] = []  # text of which nothing was made
         self.calls = 0
+        self.unfinished: set[int] = set()  # calls whose arguments aren't whole
 
     def text(self, kind: Kind, text: str) -> None:
         """Adds text, which is not empty."""
         if kind in self._trimmed and (self._space or self._fresh or text[-1] in SPACE):
             self._trim(kind, text)
         else:
-            self._called = False
+            self._last = kind
             self._parts.append(kind(text))
 
     def _trim(self, kind: Kind, text: str) -> None:
@@ -65,12 +70,13 @@ class Collector:
         if kept:
             self._parts.append(kind("".join(self._space) + kept))
             self._space.clear()
-            self._fresh = self._called = False
+            self._fresh, self._last = False, kind
         if len(kept) < len(text):
             self._space.append(text[len(kept) :])
 
     def switch(self, into: Kind) -> None:
         """A marker ended a text of one kind, and one of the kind `into` begins."""
+        self._note()
         self._space.clear()
         self._fresh = into in self._trimmed
 
@@ -82,6 +88,7 @@ class Collector:
         self._at_call()
         self.after_call()
         index, self.calls = self.calls, self.calls + 1
+        self.unfinished.add(index)
         self._parts.append(CallBegun(index, _encodable(name)))
         return index
 
@@ -90,8 +97,16 @@ class Collector:
 
     def after_call(self) -> None:
         """A call was read, or text that is no complete call and is dropped."""
+        self._note()
         self._space.clear()
-        self._fresh, self._called = False, True
+        self._fresh, self._last = False, CallBegun
+
+    def leave(self, text: str) -> None:
+        """Text of which nothing is made: it is the answer if there is nothing else in it."""
+        self._left.append(text)
+
+    def _note(self) -> None:
+        self._shown = self._shown or self._last in (Content, Reasoning)
 
     def drain(self) -> list[Part]:
         """Takes out the parts; neighbours of one kind as one."""
@@ -108,7 +123,10 @@ class Collector:
 
     def close(self, kind: Kind) -> None:
         """The text ended within a text of `kind`."""
-        if self._space and not self._called:
+        self._note()
+        if self._left and not self._shown and not self.calls:
+            self._parts.append(Content("".join(self._left)))
+        elif self._space and self._last is not CallBegun:
             self._parts.append(kind("".join(self._space)))
         self._space.clear()
 
@@ -130,8 +148,11 @@ class Call:
         self._out.arguments(self._index, text)
 
     def finish(self) -> None:
+        """Its arguments are whole."""
         if self._index is None:
             self.add("{}")
+        if self._index is not None:
+            self._out.unfinished.discard(self._index)
 
 
 def _encodable(text: str) -> str:

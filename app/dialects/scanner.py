@@ -11,12 +11,15 @@ from app.dialects.reader import EndOfText, MarkerSet, Mismatch, Reader, Reading,
 class Scanner:
     """Reads one choice's text."""
 
-    def __init__(self, dialect: Dialect, tools: Tools, reader: Reader, out: Collector, *, begun: bool) -> None:
+    def __init__(
+        self, dialect: Dialect, tools: Tools, reader: Reader, out: Collector, *, begun: bool, over: bool
+    ) -> None:
         self._dialect, self._tools = dialect, tools
         self._reader, self._out = reader, out
         self._forms = dialect.forms if tools else ()
         self._kind: Kind = Reasoning if begun else Content
         self._thought = dialect.thoughts[0] if dialect.thoughts else None
+        self._over = over  # reasoning is, until a call: a marker that would begin it is in a text about such markers
 
     def run(self) -> Reading[None]:
         """Reads the whole text."""
@@ -49,13 +52,15 @@ class Scanner:
             if dialect.call_ends_thought:
                 found += [form.begins[0] for form in self._forms]
         else:
-            found = [t.begin for t in dialect.thoughts] + begins
+            found = [] if self._over else [t.begin for t in dialect.thoughts]
+            found += begins
             found += [end for t in dialect.thoughts if t.hidden_end for end in t.ends]
         return marker_set(*found, *dialect.hidden)
 
     def _marked(self, mark: str) -> Reading[None]:
         if self._thought and self._kind is Reasoning and mark in self._thought.ends:
             self._switch(Content)
+            self._over = True
             if not self._out.calls:
                 yield from self._unmarked()
             return
@@ -94,28 +99,55 @@ class Scanner:
 
     def _calls(self, forms: list[Form], mark: str, before: str = "") -> Reading[None]:
         reader, out = self._reader, self._out
-        calls = out.calls
+        calls, broken = out.calls, False
+        ends = {end for form in forms for end in form.ends(mark) if end}
         reader.keep(before + mark)
         try:
-            form = forms[0]
-            if len(forms) > 1 or form.first(mark):
-                first = yield from reader.skip_space()
-                form = next((f for f in forms if first in (f.first(mark) or first)), None) or _mismatch()
-            yield from form.read(reader, out, self._tools, mark)
+            if not (yield from self._read_end(ends if mark else set())):
+                form = forms[0]
+                if len(forms) > 1 or form.first(mark):
+                    first = yield from reader.skip_space()
+                    form = next((f for f in forms if first in (f.first(mark) or first)), None) or _mismatch()
+                yield from form.read(reader, out, self._tools, mark)
+            if out.calls == calls:
+                out.leave(reader.kept())
         except Mismatch:
             if out.calls == calls:
                 out.text(self._kind, reader.kept())
                 return
+            broken = True
         except EndOfText:
             if out.calls == calls and not mark:
                 out.text(self._kind, reader.kept())
                 return
+            if out.calls == calls:
+                out.leave(reader.kept())
             out.after_call()
             raise
         finally:
             reader.release()
         out.after_call()
-        self._kind = Content
+        self._kind, self._over = Content, False
+        if broken:
+            yield from self._skip(ends)
+
+    def _read_end(self, ends: set[str]) -> Reading[bool]:
+        """Whether there is nothing but whitespace between the markers of calls."""
+        if not ends:
+            return False
+        yield from self._reader.skip_space()
+        return bool((yield from self._reader.literal(*ends)))
+
+    def _skip(self, ends: set[str]) -> Reading[None]:
+        """Leaves out the rest of a call that is broken: up to its end, to another call, or all of it."""
+        begins = {begin for form in self._forms for begin in form.begins}
+        mark = yield from self._reader.pieces(marker_set(*sorted(ends | begins)), _ignore)
+        if mark in begins:
+            self._reader.unread(mark)
+
+
+def _ignore(_: str) -> None:
+    pass
 
 
 def _mismatch() -> Form:

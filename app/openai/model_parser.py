@@ -1,6 +1,7 @@
 """The parser of a model's answer, and whether the answer's text begins inside reasoning."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from app.dialects.dialect import Dialect
 from app.dialects.output_parser import OutputParser
@@ -12,6 +13,13 @@ from app.openai.prompt import PromptRequest
 from app.openai.tools import ToolsRequest
 
 _TAIL = 16  # tokens of a prompt
+
+
+class Place(NamedTuple):
+    """Where an answer begins."""
+
+    begun: bool = False  # within reasoning
+    over: bool = False  # behind it
 
 
 def check_dialect(model: Model, asked: ToolsRequest) -> None:
@@ -31,37 +39,38 @@ def read_dialect(model: Model, asked: ToolsRequest) -> Dialect | None:
 
 def parser_maker(call: GenerationBase, asked: PromptRequest) -> Callable[[], OutputParser] | None:
     """Makes a parser for each choice; None where all text is content."""
-    return make_parser(call.model, asked, begun=begins_in_reasoning(call.model, call.prompts[0], asked))
+    place = place_in_reasoning(call.model, call.prompts[0], asked)
+    return make_parser(call.model, asked, place)
 
 
-def make_parser(model: Model, asked: ToolsRequest, *, begun: bool) -> Callable[[], OutputParser] | None:
+def make_parser(model: Model, asked: ToolsRequest, place: Place) -> Callable[[], OutputParser] | None:
     """Makes a parser for each choice; None where all text is content."""
     dialect = read_dialect(model, asked)
     if dialect is None:
         return None
     tools = {tool.function.name: tool.parameters for tool in asked.offered}
-    return lambda: OutputParser(dialect, tools, begun=begun)
+    return lambda: OutputParser(dialect, tools, begun=place.begun, over=place.over)
 
 
 def situation(model: Model, prompt: list[int], asked: PromptRequest) -> Situation:
     """How an answer to this prompt begins. One that continues a message continues its content."""
-    dialect, begun = read_dialect(model, asked), begins_in_reasoning(model, prompt, asked)
+    dialect, (begun, over) = read_dialect(model, asked), place_in_reasoning(model, prompt, asked)
     if dialect is None or not dialect.thoughts or asked.continue_final_message:
         return Situation(dialect, begun)
-    over = _tail(model, prompt).endswith(dialect.thoughts[0].ends)
     return Situation(dialect, begun, reasons=model.writing.reasons and not over)
 
 
-def begins_in_reasoning(model: Model, prompt: Sequence[int], asked: PromptRequest) -> bool:
+def place_in_reasoning(model: Model, prompt: Sequence[int], asked: PromptRequest) -> Place:
     """What the prompt ends with decides: the client may have told the template not to begin with reasoning."""
     writing = model.writing
     dialect = writing.dialect
     if dialect is None or not dialect.thoughts or read_dialect(model, asked) is None:
-        return False
+        return Place()
     tail = _tail(model, prompt)
     if dialect.begun(tail):
-        return True
-    return writing.begun and not tail.endswith(dialect.thoughts[0].ends) and not asked.continue_final_message
+        return Place(begun=True)
+    over = tail.endswith(dialect.thoughts[0].ends)
+    return Place(writing.begun and not over and not asked.continue_final_message, over)
 
 
 def _tail(model: Model, prompt: Sequence[int]) -> str:

@@ -94,10 +94,12 @@ class PartsWriter(ChatWriter):
     def _finish(self, choice: int, d: Delta) -> str | None:
         """When the length or a stop string ended the answer, a call may be cut off, and must not be run.
 
+        Nor must one that the model has broken: then it says `stop`.
         When the client has named the tool, OpenAI says `stop`.
         """
-        whole = d.finish == "stop" and not isinstance(d.stop, str)
-        return "tool_calls" if whole and choice in self._called and not self._named else d.finish
+        if d.finish != "stop" or isinstance(d.stop, str) or choice not in self._called or self._named:
+            return d.finish
+        return "stop" if self._parsers[choice].unfinished else "tool_calls"
 
     def _parts(self, choice: int, d: Delta) -> list[Part]:
         parser = self._parsers.get(choice)

@@ -11,6 +11,7 @@ from anthropic.types import Message as AnthropicsMessage
 from msgspec.structs import replace
 
 from app.anthropic.message_writer import MessageWriter
+from app.anthropic.messages import writer
 from app.anthropic.schemas import MessagesRequest
 from app.api.anthropic import answer_schemas
 from app.api.resumable.replay import Replay
@@ -138,6 +139,17 @@ def test_plain_text_is_one_block() -> None:
 def test_why_an_answer_ended_is_told(texts: str, end: dict[str, Any], reason: Any) -> None:
     for made in (put_together(streamed(written(), texts, **end)), whole(written(), texts, **end)):
         assert (made["stop_reason"], made["stop_sequence"]) == reason
+
+
+@pytest.mark.parametrize(("city", "reason"), [("Oslo", "end_turn"), ('"Oslo"', "tool_use")])
+def test_a_call_that_the_model_has_broken_is_not_one_to_answer(city: str, reason: str) -> None:
+    of = call()
+    of.model = dataclasses.replace(of.model, writing=Writing(find_dialect("qwen3")))
+    tool = {"name": "get_weather", "input_schema": {"type": "object"}}
+    body = parse(MessagesRequest, orjson.dumps(BODY | {"tools": [tool]}))
+    text = f'<tool_call>{{"name": "get_weather", "arguments": {{"city": ;{city}}}}}</tool_call>'.replace(';"', '"')
+    for made in (put_together(streamed(writer(of, body), *text)), whole(writer(of, body), text)):
+        assert (made["stop_reason"], [block["type"] for block in made["content"]]) == (reason, ["tool_use"])
 
 
 def test_where_the_models_context_ended_it_that_is_told() -> None:

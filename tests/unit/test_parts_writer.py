@@ -37,6 +37,7 @@ class Scripted:
 
     def __init__(self) -> None:
         self._held: list[Part] = []
+        self.unfinished: set[int] = set()
 
     def feed(self, text: str) -> list[Part]:
         self._held += [Content("~")] * text.count("~")
@@ -258,6 +259,28 @@ def test_a_call_has_an_id_that_the_models_own_template_takes_back(dialect: str, 
 def test_a_call_that_a_stop_string_cut_off_is_not_one_to_answer() -> None:
     made = scripted().choice(0, replace(DELTA, text="b1", finish="stop", stop="Paris"))
     assert (made["finish_reason"], made["stop_reason"]) == ("stop", "Paris")
+
+
+BROKEN = '<tool_call>{"name": "get_time", "arguments": {"zone": <b>}}</tool_call>'
+
+
+@pytest.mark.parametrize(("text", "finish", "arguments"), [
+    (BROKEN, "stop", ['{"zone": ']),
+    (BROKEN + BROKEN.replace("<b>", "1"), "stop", ['{"zone": ', '{"zone": 1}']),
+    (BROKEN.replace("<b>", "1"), "tool_calls", ['{"zone": 1}']),
+])  # fmt: skip
+def test_a_call_that_the_model_has_broken_is_not_one_to_answer(text: str, finish: str, arguments: list[str]) -> None:
+    """Its text is no content, and its arguments are no JSON: a client sees both, however it reads the answer."""
+    of = call()
+    of.model = dataclasses.replace(of.model, writing=Writing(find_dialect("qwen3")))
+    made = writer(of, chat(tools=[TIME])).choice(0, replace(DELTA, text=text, finish="stop"))
+    assert (made["finish_reason"], made["message"]["content"]) == (finish, None)
+    assert [each["function"]["arguments"] for each in made["message"]["tool_calls"]] == arguments
+    written = writer(of, chat(tools=[TIME], stream=True))
+    raw = [written.delta(0, replace(DELTA, text=char)) for char in text]
+    last = written.delta(0, replace(DELTA, text="", finish="stop"))
+    assert b'"content"' not in b"".join(raw)
+    assert json.loads(last.removeprefix(b"data: "))["choices"][0]["finish_reason"] == finish
 
 
 def thinking(**writing: Any) -> Any:

@@ -20,7 +20,7 @@ from app.ids import RequestId
 from app.messages import Delta, Done, Event, Failed, KeptRequest, ResponseContext, decode_kept, encode
 from app.openai.call_ids import CallIds
 from app.openai.conversation import for_template
-from app.openai.model_parser import make_parser
+from app.openai.model_parser import Place, make_parser
 from app.openai.responses.history import History
 from app.openai.responses.input_items import ItemReference
 from app.openai.responses.items import items_of, response_of
@@ -57,7 +57,7 @@ def progress(body: ResponseRequest) -> ResponseObject:
     of = model()
     output = Output(
         "0123",
-        make_parser(of, body.prompt_request(), begun=False),
+        make_parser(of, body.prompt_request(), Place()),
         CallIds(of, ID, 0).of,
         body.tool_names(),
         encrypted=body.with_encrypted,
@@ -143,6 +143,17 @@ def test_a_call_that_is_cut_off_is_incomplete(end: Event, finish: str | None, la
     assert [item["status"] for item in output] == ["completed", "incomplete"]
     assert '{"city": "Oslo"}'.startswith(output[1]["arguments"])
     assert (events[-2]["type"] == "response.output_item.done") == (last == "incomplete")
+
+
+@pytest.mark.parametrize("cuts", [[], [*range(200)]])
+def test_a_call_that_the_model_has_broken_is_incomplete(cuts: list[int]) -> None:
+    """The calls beside it, and the response, are not."""
+    good = called("get_weather", city="Oslo")
+    text = good + good.replace('"Oslo"', "<b>") + good
+    events = told(asked(tools=[WEATHER]), [*log(text, cuts, "stop"), DONE])
+    response = events[-1]["response"]
+    assert [item["status"] for item in response["output"]] == ["completed", "incomplete", "completed"]
+    assert response["status"] == "completed"
 
 
 @given(st.lists(st.integers(0, len(ALL)), max_size=12), st.sampled_from(["stop", "length"]))

@@ -14,7 +14,7 @@ from app.messages import Event, Failed, ResponseContext
 from app.openai.call_ids import earlier_calls
 from app.openai.chat import chat_plan
 from app.openai.media import load_media, origins_of
-from app.openai.model_parser import begins_in_reasoning
+from app.openai.model_parser import place_in_reasoning
 from app.openai.responses.history import History
 from app.openai.responses.input_items import InputItem
 from app.openai.responses.live_source import LiveSource
@@ -71,7 +71,8 @@ async def response_plan(
 
 
 def context_of(model: Model, prompt: Sequence[int], asked: Conversation) -> ResponseContext:
-    return ResponseContext(begins_in_reasoning(model, prompt, asked), earlier_calls(asked.messages))
+    place = place_in_reasoning(model, prompt, asked)
+    return ResponseContext(place.begun, earlier_calls(asked.messages), over=place.over)
 
 
 def _plan(

@@ -25,6 +25,7 @@ class Called(NamedTuple):
 
     call_id: str
     tool: ToolName
+    number: int  # of the answer's calls
 
 
 class OutputItem:
@@ -46,6 +47,11 @@ class OutputItem:
     @property
     def text(self) -> str:
         return "".join(self._text)
+
+    @property
+    def call(self) -> int | None:
+        """Which of the answer's calls it is; None: it is none."""
+        return self._called.number if self._called else None
 
     @property
     def name(self) -> str:
@@ -79,7 +85,7 @@ class OutputItem:
         """The item as clients get it; `begun`: still empty."""
         made: dict[str, Any] = {"id": self.id, "type": self.kind}
         if self._called is not None:
-            call_id, tool = self._called
+            call_id, tool, _ = self._called
             made |= {"call_id": call_id, "name": tool.name}
             made |= {"namespace": tool.namespace} if tool.namespace else {}
             text = "" if begun else self.input if tool.custom else self.text
@@ -140,7 +146,7 @@ class Output:
         for part in parts:
             if isinstance(part, CallBegun):
                 tool = self._tools.get(part.name) or ToolName(part.name)
-                called = Called(self._call_id(part), tool)
+                called = Called(self._call_id(part), tool, part.index)
                 yield from self._begin("custom_tool_call" if tool.custom else "function_call", called)
                 continue
             if not isinstance(part, Arguments):
@@ -162,5 +168,6 @@ class Output:
     def _end(self, status: ItemStatus) -> list[ItemChange]:
         if not self.items or self.items[-1].status != "in_progress":
             return []
-        self.items[-1].status = status
+        broken = self._parser is not None and self.items[-1].call in self._parser.unfinished
+        self.items[-1].status = "incomplete" if broken else status
         return [ItemChange("ends", self.items[-1])]

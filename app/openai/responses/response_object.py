@@ -10,7 +10,7 @@ from app.ids import RequestId
 from app.messages import Delta, Done, Event, Failed, ResponseContext
 from app.openai.body import Body
 from app.openai.call_ids import CallIds
-from app.openai.model_parser import make_parser
+from app.openai.model_parser import Place, make_parser
 from app.openai.reasoning_tokens import SHORT, reasoning_tokens
 from app.openai.responses.output import ItemChange, Output
 from app.openai.responses.schemas import ResponseRequest
@@ -27,7 +27,7 @@ def begin_object(
     model, asked = models.get(body.model), body.prompt_request()
     output = Output(
         request.removeprefix(PREFIX),
-        make_parser(model, asked, begun=context.begun) if model else None,
+        make_parser(model, asked, Place(context.begun, context.over)) if model else None,
         CallIds(model, request, context.earlier_calls).of,
         body.tool_names(),
         encrypted=body.with_encrypted,

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.client import HERE, ApiError, Key, Url, connected, first_model, reason
+from app.cli.event_lines import event_lines
 from app.cli.report import err, out
 
 Message = dict[str, str]
@@ -70,7 +71,7 @@ def stream(client: Any, options: Options, messages: list[Message]) -> Iterator[s
         if response.is_error:
             response.read()
             raise ApiError(reason(response))
-        for line in response.iter_lines():
+        for line in event_lines(response):
             data = line.removeprefix("data: ")
             if data == line or data == "[DONE]":
                 continue

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.client import HERE, ApiError, Url, connected, reason
+from app.cli.event_lines import event_lines
 from app.cli.report import out
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def fleet(client: Any) -> Iterator[Seen]:
         if response.is_error:
             response.read()
             raise ApiError(reason(response))
-        for line in response.iter_lines():
+        for line in event_lines(response):
             if line.startswith("data: "):
                 seen = json.loads(line.removeprefix("data: "))
                 if "error" in seen:

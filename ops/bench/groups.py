@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 
+from app.cli.event_lines import event_lines
 from tests.namespaces import Here
 from tests.nodes import MODEL, POOL, Hosts
 from tests.shallow import shallow_model
@@ -75,7 +76,7 @@ def _read(s: Stack, arrivals: list[float]) -> None:
     asked = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": _TOKENS, "temperature": 0, "stream": True}
     with httpx.stream("POST", f"{s.url}/v1/completions", json=asked | {"ignore_eos": True}, timeout=900) as reply:
         reply.raise_for_status()
-        arrivals.extend(time.time() for line in reply.iter_lines() if line.startswith("data: {"))
+        arrivals.extend(time.time() for line in event_lines(reply) if line.startswith("data: {"))
 
 
 def _first_after_the_gap(arrivals: list[float]) -> float:

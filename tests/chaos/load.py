@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from app.cli.event_lines import event_lines_async
 from tests.chaos.fleet import Fleet
 from tests.pictures import asked, png
 
@@ -197,7 +198,7 @@ class Load:
                         await answer.aread()
                         asked.seen.errors.append(f"{answer.status_code} {answer.text[:200]}")
                         break
-                    async for line in answer.aiter_lines():
+                    async for line in event_lines_async(answer):
                         if line.startswith("id:"):
                             last_id = line[3:].strip()
                         elif line.startswith("data:"):

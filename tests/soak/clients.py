@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from app.cli.event_lines import event_lines_async
 from tests.chaos.fleet import Fleet
 from tests.chaos.load import WORDS
 
@@ -68,7 +69,7 @@ class Clients:
         async with self._http.stream("POST", url, json=body) as answer:
             answer.raise_for_status()
             left = self._rng.randrange(20)
-            async for _ in answer.aiter_lines():
+            async for _ in event_lines_async(answer):
                 if not (left := left - 1):
                     return
 

@@ -1,5 +1,6 @@
 """`xylem chat` reads the API's stream."""
 
+import json
 from collections.abc import Callable
 
 import httpx
@@ -25,6 +26,18 @@ def test_the_pieces_of_an_answer_come_in_order() -> None:
     )
     with _client(lambda _: httpx.Response(200, text=body)) as client:
         assert "".join(stream(client, _OPTIONS, _MESSAGES)) == "Paris"
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_an_answer_may_have_any_character(size: int, end: str) -> None:
+    """An event's lines end with LF or CR LF, and not where Python's do."""
+    text = "a\u2028b\u2029c\x85d\x1ce\u00e9f\U0001f600"
+    chunk = json.dumps({"choices": [{"delta": {"content": text}}]}, ensure_ascii=False)
+    body = f"data: {chunk}{end}{end}data: [DONE]{end}{end}".encode()
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    with _client(lambda _: httpx.Response(200, content=iter(pieces))) as client:
+        assert "".join(stream(client, _OPTIONS, _MESSAGES)) == text
 
 
 def test_an_answer_that_is_cut_off_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from app.cli.client import ApiError, checked, reason
+from app.cli.event_lines import event_lines_async
 from app.cli.replaying.prompts import WORDS, Measure, sample
 
 _PATH = "/v1/chat/completions"
@@ -113,7 +114,7 @@ class Sender:
 
     async def _read(self, response: httpx.Response, outcome: Outcome, started: float) -> None:
         """Raises: ApiError, httpx.HTTPError, msgspec.DecodeError."""
-        async for line in response.aiter_lines():
+        async for line in event_lines_async(response):
             data = line.removeprefix("data:").strip()
             if not line.startswith("data:") or data == "[DONE]":
                 continue

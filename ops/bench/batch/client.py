@@ -51,7 +51,7 @@ class Client:
     def answers(self, file: str) -> dict[str, dict[str, Any]]:
         """The bodies in an output file, by custom_id."""
         answer = self._http.get(f"/v1/files/{file}/content")
-        lines = [json.loads(line) for line in answer.text.splitlines()]
+        lines = [json.loads(line) for line in answer.content.splitlines()]
         return {line["custom_id"]: line["response"]["body"] for line in lines}
 
     def _ask(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from app.cli.event_lines import event_lines
 from ops.bench.processes import Unavailable
 
 _LIMIT_S = 900.0
@@ -26,7 +27,7 @@ def streamed(url: str, prompt: str, tokens: int, into: Begun) -> None:
     body |= {"stream": True, "return_token_ids": True}
     with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=_LIMIT_S) as answer:
         last = ""
-        for line in answer.iter_lines():
+        for line in event_lines(answer):
             if line.startswith("data: {"):
                 chunk = json.loads(line[6:])
                 if "error" in chunk:

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from app.cli.event_lines import event_lines
 from ops.bench.load import System
 from ops.bench.media.worker_metrics import told
 from ops.bench.parts import Say
@@ -126,7 +127,7 @@ def _steps_after_leaving(client: httpx.Client, system: System) -> int:
     before = _steps(client, system)
     body = {"model": system.model, "prompt": "a red circle", "num_inference_steps": _LONG, "partial_images": 1}
     with client.stream("POST", f"{system.url}/v1/images/generations", json=body | {"stream": True}) as answer:
-        next(line for line in answer.iter_lines() if line.startswith("data: "))
+        next(line for line in event_lines(answer) if line.startswith("data: "))
     return _steps(client, system) - before - _LONG // 2
 
 

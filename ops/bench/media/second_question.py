@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 from PIL import Image
 
+from app.cli.event_lines import event_lines
 from app.cli.stack import cpu_shares, usable_cores
 from app.media.placeholders import pictures_of
 from app.tokenizer import load_tokenizer
@@ -123,7 +124,7 @@ def _ask(client: httpx.Client, model: str, parts: list[dict[str, Any]]) -> Answe
     with client.stream("POST", "/v1/chat/completions", json=body) as answer:
         if answer.status_code != 200:
             raise Unavailable(f"/v1/chat/completions: {answer.read()[:200]!r}")
-        for line in answer.iter_lines():
+        for line in event_lines(answer):
             if not line.startswith("data: {"):
                 continue
             event = json.loads(line.removeprefix("data: "))

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import yaml
 
+from app.cli.event_lines import event_lines_async
 from ops.bench.parts import Say
 from ops.bench.planner.days import trace
 from ops.bench.planner.engine import Request
@@ -129,7 +130,7 @@ async def _asked(client: httpx.AsyncClient, number: int, row: Request, at: float
     made = 0
     try:
         async with client.stream("POST", "/v1/completions", json=body) as answer:
-            async for line in answer.aiter_lines():
+            async for line in event_lines_async(answer):
                 if not line.startswith("data: {"):
                     continue
                 event = json.loads(line.removeprefix("data: "))

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 from msgspec import Struct
 
+from app.cli.event_lines import event_lines_async
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
 from ops.bench.tenants.fleet import STEP_MS, STEP_S, engine_s, fleet
@@ -80,7 +81,7 @@ async def quiet(urls: Sequence[str], count: int, rng: random.Random) -> list[flo
         async with http.stream("POST", "/v1/completions", json=body, headers=_key("quiet")) as answer:
             answer.raise_for_status()
             first = 0.0
-            async for line in answer.aiter_lines():
+            async for line in event_lines_async(answer):
                 if line.startswith("data: {") and not first:
                     first = time.perf_counter() - began
         found.append(first)

@@ -7,6 +7,7 @@ from random import Random
 
 import httpx
 
+from app.cli.event_lines import event_lines
 from ops.bench.processes import Unavailable
 
 _TOKENS = (1_000, 2_000)  # ids, which every vocabulary has
@@ -41,7 +42,7 @@ def ask(client: httpx.Client, model: str, ids: list[int], max_tokens: int = 8) -
                 raise Unavailable(f"/v1/completions: {answer.read()[:200]!r}")
             if "x-xylem-route" in answer.headers:
                 (route,) = json.loads(answer.headers["x-xylem-route"])
-            for line in answer.iter_lines():
+            for line in event_lines(answer):
                 if not line.startswith("data: {"):
                     continue
                 event = json.loads(line.removeprefix("data: "))

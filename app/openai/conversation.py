@@ -138,10 +138,14 @@ def check_conversation(messages: Sequence[Message]) -> None:
             raise RequestError(f"'{where}': no message before it has a tool call of that id.", param=where)
 
 
+def only_calls(message: Message) -> bool:
+    return isinstance(message, AssistantMessage) and bool(message.tool_calls) and not message.content
+
+
 def for_template(messages: Sequence[Message], *, nulls: bool = False) -> list[dict[str, Any]]:
     """A checked conversation's messages. Tool results also have the function's name, which some templates show.
 
-    `nulls`: the template recognises a message that only calls tools by its content, which is None.
+    `nulls`: a message that only calls tools has None as its content, by which the template recognises it.
     """
     names: dict[str, str] = {}
     shown = []
@@ -149,7 +153,7 @@ def for_template(messages: Sequence[Message], *, nulls: bool = False) -> list[di
         made = message.for_template()
         if isinstance(message, AssistantMessage):
             names.update((call.id, call.function.name) for call in message.tool_calls or ())
-            if nulls and message.tool_calls and not message.content:
+            if nulls and only_calls(message):
                 made["content"] = None
         elif isinstance(message, ToolMessage):
             made.setdefault("name", names[message.tool_call_id])

@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from app import json_bytes
 from app.dispatch.media_reader import NO_SAMPLES, Samples
 from app.errors import RequestError
 from app.messages import MediaKind
-from app.openai.conversation import Message, check_conversation, for_template
+from app.openai.conversation import Message, check_conversation, for_template, only_calls
 from app.openai.json_schema import check_bounds
+from app.openai.template_habits import needs_descriptions, rendered, tells_calls_by_null
 from app.openai.template_parts import show_parts
 from app.openai.tools import ToolsRequest
 from app.tokenizer import Tokenizer
@@ -70,7 +70,8 @@ class PromptRequest(ToolsRequest):
         if tools := self.offered:
             if "tools" not in known:
                 raise RequestError("'tools': this model's chat template does not know tools.", param="tools")
-            made["tools"] = [tool.for_template() for tool in tools]
+            described = any(tool.function.description is None for tool in tools) and needs_descriptions(tokenizer)
+            made["tools"] = [tool.for_template(described=described) for tool in tools]
         return made
 
     def _effort(self, known: frozenset[str]) -> dict[str, Any]:
@@ -108,34 +109,21 @@ def chat_prompt(
     `markers`: the model's; none: it takes no media. Raises: RequestError when the template refuses.
     """
     variables = asked.template_variables(tokenizer)
-    shown = for_template(messages, nulls="is none" in (tokenizer.template or ""))
+    nulls = any(only_calls(message) for message in messages) and tells_calls_by_null(tokenizer)
+    shown = for_template(messages, nulls=nulls)
     if markers:
         show_parts(shown, messages, tokenizer, markers, samples)
     if not asked.continue_final_message:
         variables["add_generation_prompt"] = asked.add_generation_prompt is not False
-        return _rendered(tokenizer, shown, variables)
+        return rendered(tokenizer, shown, variables)
     if isinstance(last := shown[-1]["content"], str):
         shown[-1]["content"] = last + _HERE
     else:
         last[-1] = {"type": "text", "text": last[-1]["text"] + _HERE}
-    text = _rendered(tokenizer, shown, variables | {"add_generation_prompt": False})
+    text = rendered(tokenizer, shown, variables | {"add_generation_prompt": False})
     at = text.rfind(_HERE.rstrip())
     if at < 0:
         raise RequestError(
             "'continue_final_message': the chat template does not show this message.", param="continue_final_message"
         )
     return text[:at] if text.startswith(_HERE, at) else text[:at].rstrip()
-
-
-def _rendered(tokenizer: Tokenizer, shown: list[dict[str, Any]], variables: dict[str, Any]) -> str:
-    """Hugging Face's templates take the arguments of calls as objects; DeepSeek's own ones need text."""
-    try:
-        return tokenizer.render_chat(shown, **variables)
-    except RequestError as exc:
-        calls = [call["function"] for message in shown for call in message.get("tool_calls", [])]
-        if not calls or not isinstance(exc.__cause__, TypeError):
-            raise
-    for call in calls:
-        if not isinstance(call["arguments"], str):
-            call["arguments"] = json_bytes.dumps(call["arguments"]).decode()
-    return tokenizer.render_chat(shown, **variables)

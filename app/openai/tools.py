@@ -44,11 +44,14 @@ class Tool(Body):
     type: Annotated[Literal["function"], Refused("tools of type")]
     function: Function
 
-    def for_template(self) -> dict[str, Any]:
-        """Without `strict`, which is not for the model. Templates read `parameters` even where none were given."""
+    def for_template(self, *, described: bool = False) -> dict[str, Any]:
+        """Without `strict`, which is not for the model. Templates read `parameters` even where none were given.
+
+        `described`: with a description, if only an empty one.
+        """
         made: dict[str, Any] = {"name": self.function.name}
-        if self.function.description is not None:
-            made["description"] = self.function.description
+        if described or self.function.description is not None:
+            made["description"] = self.function.description or ""
         return {"type": "function", "function": made | {"parameters": self.parameters}}
 
     @property

@@ -208,3 +208,59 @@ async def test_a_request_may_bring_its_own_template_only_where_that_is_allowed()
     with pytest.raises(RequestError) as refused:
         await chat_endpoint.understand(other, raw)
     assert refused.value.param == "chat_template"
+
+
+# What gpt-oss', Ministral's and DeepSeek's templates do with the content of a message that only calls.
+IN_CONTENT = "{% if '<|channel|>' in m.content %}{{ raise_exception('a channel') }}{% endif %}{{ m.content }}"
+LENGTH = "{% if m.content | length %}{{ m.content }}{% endif %}"
+BY_NULL = "{% if m.content is none %}null{% else %}{{ m.content }}{% endif %}"
+WRITTEN = "{{ m.content }}"
+CALLS = (
+    "{{% for m in messages %}}<{{{{ m.role }}}}>{0}"
+    "{{% for c in m.tool_calls or [] %}}{{{{ c.function.name }}}}{{% endfor %}}</>{{% endfor %}}"
+    "{{% if tools is none %}}no tools{{% endif %}}"
+)
+
+
+@pytest.mark.parametrize(("reads", "shown"), [(IN_CONTENT, ""), (LENGTH, ""), (BY_NULL, "null"), (WRITTEN, "")])
+@pytest.mark.parametrize("content", [{"content": None}, {"content": ""}, {}, {"content": []}])
+def test_a_call_without_content_is_shown_as_the_template_takes_it(
+    tmp_path: Path, reads: str, shown: str, content: dict[str, Any]
+) -> None:
+    """All of these ask somewhere whether something is none. Without this no tool loop has a second step."""
+    called = {k: v for k, v in CALLED.items() if k != "content"} | content
+    text = prompt(tmp_path, CALLS.format(reads), chat(messages=[*MESSAGES, called, RESULT]))
+    assert f"<assistant>{shown}get_weather</>" in text
+
+
+def test_a_tool_without_a_description_is_shown_to_a_template_that_wants_one(tmp_path: Path) -> None:
+    """With an empty one, and only there: to others it is shown as it came."""
+    wants = "{% for t in tools %}{{ t.function.name + ': ' + t.function.description + ';' }}{% endfor %}" + PLAIN
+    assert "description" not in TIME["function"]
+    assert prompt(tmp_path, wants, chat(tools=[TIME])).startswith("get_time: ;")
+    said = {"type": "function", "function": TIME["function"] | {"description": "Tells it."}}
+    assert prompt(tmp_path, wants, chat(tools=[said, WEATHER])).startswith("get_time: Tells it.;")
+    assert "description" not in prompt(tmp_path, SHOWING, chat(tools=[TIME])).split("<")[0]
+
+
+def test_what_a_template_takes_is_tried_once_and_only_for_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered = 0
+    render = Tokenizer.render_chat
+
+    def counted(self: Tokenizer, messages: list[dict[str, Any]], **more: Any) -> str:
+        nonlocal rendered
+        rendered += 1
+        return render(self, messages, **more)
+
+    monkeypatch.setattr(Tokenizer, "render_chat", counted)
+    file = tmp_path / "template.jinja"
+    file.write_text(CALLS.format(IN_CONTENT))
+    tokenizer = Tokenizer(MODEL_DIR, file)
+    counts = []
+    for messages in (MESSAGES, [*MESSAGES, CALLED | {"content": "x"}, RESULT], *[[*MESSAGES, CALLED, RESULT]] * 3):
+        rendered = 0
+        chat_prompt(tokenizer, chat(messages=messages, tools=[WEATHER]).messages, chat(tools=[WEATHER]))
+        counts.append(rendered)
+    assert counts == [1, 1, 4, 1, 1]  # a trial that fails is tried with arguments as a text, too

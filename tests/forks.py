@@ -16,7 +16,7 @@ import time
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, ClassVar
 
 import orjson
 
@@ -36,6 +36,16 @@ ENGINES = {
         "vllm.v1.worker.cpu_worker", "vllm.model_executor.models.llama",
     ),
 }  # fmt: skip
+# What benchmarks import, but none of their own modules: some choose ports at random when they are imported.
+BENCH = (
+    "httpx",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.figure",
+    "numpy",
+    "redis",
+    "rich.progress",
+    "rich.table",
+)
 # By SGLang, and torch for it.
 READ_AT_IMPORT = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "1", "TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "1"}
 
@@ -43,10 +53,16 @@ READ_AT_IMPORT = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "1", "TORCH_COMPILE_DISABLE"
 class Forked(subprocess.Popen[bytes]):
     """As if it were a child of ours: one that has ended is there until somebody asks."""
 
-    def __init__(self, args: list[str], cwd: Path, env: dict[str, str], log: Path, *, engine: str = "mock") -> None:
-        """`engine`: which it is going to import."""
-        self.args, self.returncode, self._server = args, None, _server(engine if engine in ENGINES else "mock")
-        self.pid = self._server.ask({"args": args, "cwd": str(cwd), "env": env, "log": str(log)})
+    def __init__(
+        self, args: list[str], cwd: Path, env: dict[str, str], log: Path, *, engine: str = "mock", serves: bool = False
+    ) -> None:
+        """`engine`: which it is going to import. `serves`: what it forks itself takes no imports either."""
+        self.args, self.returncode, self._server = (
+            args,
+            None,
+            _server(engine if engine in (*ENGINES, "bench") else "mock"),
+        )
+        self.pid = self._server.ask({"args": args, "cwd": str(cwd), "env": env, "log": str(log), "serves": serves})
 
     def poll(self) -> int | None:
         if self.returncode is None:
@@ -63,9 +79,14 @@ class Forked(subprocess.Popen[bytes]):
 
 
 class _Server:
-    def __init__(self, engine: str) -> None:
+    def __init__(self, questions: IO[bytes], answers: IO[bytes]) -> None:
+        self._questions, self._answers = questions, answers
+        self._lock = threading.Lock()
+
+    @classmethod
+    def started(cls, engine: str) -> "_Server":
         # In a session of its own, so that it hears no Ctrl-C; it ends, with all its forks, when its input does.
-        self._process = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", __name__, engine],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -73,20 +94,26 @@ class _Server:
             # numpy starts no threads when it is imported
             env=os.environ | {"OPENBLAS_NUM_THREADS": "1"} | (READ_AT_IMPORT if engine == "sglang" else {}),
         )
-        self._lock = threading.Lock()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        cls._processes.append(process)
+        return cls(process.stdin, process.stdout)
+
+    _processes: ClassVar[list["subprocess.Popen[bytes]"]] = []
 
     def ask(self, what: dict[str, Any] | int) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         with self._lock:
-            self._process.stdin.write(orjson.dumps(what) + b"\n")
-            self._process.stdin.flush()
-            return orjson.loads(self._process.stdout.readline())
+            self._questions.write(orjson.dumps(what) + b"\n")
+            self._questions.flush()
+            return orjson.loads(self._answers.readline())
+
+
+own_server: _Server | None = None  # of a fork that `serves`
 
 
 @cache
 def _server(engine: str) -> _Server:
-    return _Server(engine)
+    return own_server if own_server is not None and engine == "mock" else _Server.started(engine)
 
 
 def _serve() -> list[str]:
@@ -109,8 +136,19 @@ def _serve() -> list[str]:
     sys.exit()
 
 
-def _become(args: list[str], cwd: str, env: dict[str, str], log: str) -> list[str]:
+def _become(args: list[str], cwd: str, env: dict[str, str], log: str, serves: bool) -> list[str]:
     os.setsid()
+    questions, answers = (os.pipe(), os.pipe()) if serves else ((-1, -1), (-1, -1))
+    if serves and not os.fork():
+        for fd, of in ((questions[0], 0), (answers[1], 1)):
+            os.dup2(fd, of)
+        for fd in (*questions, *answers):
+            os.close(fd)
+        return _serve()
+    if serves:
+        os.close(questions[0])
+        os.close(answers[1])
+        import_module("tests.forks").own_server = _Server(open(questions[1], "wb"), open(answers[0], "rb"))  # noqa: PTH123, SIM115
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
@@ -125,7 +163,7 @@ def _become(args: list[str], cwd: str, env: dict[str, str], log: str) -> list[st
 
 def _main() -> None:
     engine = sys.argv[1]
-    for name in (*_IMPORTED, *ENGINES.get(engine, ())):
+    for name in (*_IMPORTED, *ENGINES.get(engine, ()), *(BENCH if engine == "bench" else ())):
         import_module(name)
     assert len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
     if engine == "sglang":

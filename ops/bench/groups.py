@@ -19,11 +19,13 @@ from typing import Any
 import httpx
 
 from app.cli.event_lines import event_lines
+from ops.bench.size import Size
 from tests.namespaces import Here
 from tests.nodes import MODEL, POOL, Hosts
 from tests.shallow import shallow_model
 from tests.stack import Stack, mock_pool, stack, valkey
 
+FIGURES = ("group_recovery_s", "total_s", "formed_after_s", "load_s", "token_after_ready_s")
 _TOKENS, _AFTER = 200, 20  # of the answer, and of these before the loss
 _ENV = {
     "XYLEM_LOG_JSON": "true", "XYLEM_PATIENCE_S": "600", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
@@ -37,7 +39,7 @@ _POOLS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def measure(engine: str = "mock") -> dict[str, float]:
+def measure(engine: str, size: Size) -> dict[str, float]:
     """`engine`: mock, which loads at once, or vllm, with a data-parallel rank in each of two processes. Seconds."""
     pool = _POOLS[engine] | {"nodes": 2, "data_parallel_size": 2}
     if engine == "vllm":
@@ -45,7 +47,7 @@ def measure(engine: str = "mock") -> dict[str, float]:
     with tempfile.TemporaryDirectory() as made:
         directory = Path(made)
         with valkey(directory / "redis") as url, stack(url, directory, {POOL: pool}, **_ENV) as s:
-            s.forks = False  # as in a deployment: a process that ends begins with its imports
+            s.forks = size.smallest  # in a deployment, a process that ends begins with its imports
             s.api()
             with Hosts(s, [Here("a", "127.0.0.1"), Here("b", "127.0.0.1")]) as hosts:
                 hosts.wait_ready()
@@ -99,4 +101,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=list(_POOLS), default="mock")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as by Ctrl-C, its processes end
-    print(json.dumps(measure(parser.parse_args().engine)))
+    print(json.dumps(measure(parser.parse_args().engine, Size.asked())))

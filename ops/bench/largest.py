@@ -1,6 +1,6 @@
 """The largest accepted bodies, beside another client's stream.
 
-`python -m ops.bench.largest URL SECONDS` is the eight clients that send them.
+`python -m ops.bench.largest URL SECONDS BYTES` is the eight clients that send them.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from ops.bench.processes import process
 
 CONTEXT = 131_072  # tokens
 _CLIENTS = 8
-_MOST = 16 * 2**20  # bytes: XYLEM_MAX_BODY
+MOST = 16 * 2**20  # bytes: XYLEM_MAX_BODY
 _TOGETHER = 2**18  # tokens of a request's prompts
 _WATCHED = "watched"  # a model of its own, so that only the API is measured, and not waiting for an engine
 _ENGINE = {
@@ -31,35 +31,36 @@ _FORM = b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n
 )
 
 
-def bodies() -> list[tuple[str, bytes]]:
-    """The largest bodies with their paths, accepted and refused ones."""
+def bodies(most: int) -> list[tuple[str, bytes]]:
+    """The largest bodies with their paths, accepted and refused ones. `most`: bytes of the largest."""
     words = "The quick brown fox jumps over the lazy dog, again. "
-    long = words * (_MOST // len(words) - 10)
+    long = words * (most // len(words) - 10)
+    context, together = (min(tokens, most // 8) for tokens in (CONTEXT, _TOGETHER))
     completions: list[dict[str, object]] = [
-        {"prompt": [1500] * (CONTEXT - 1)},
-        {"prompt": [[1500] * (_TOGETHER // 128)] * 128},
-        {"prompt": [1500] * (CONTEXT - 1), "echo": True, "n": 2},
-        {"prompt": [1] * (_MOST // 3 - 100)},
-        {"prompt": [[1]] * (_MOST // 5 - 100)},
-        {"prompt": words * (CONTEXT // 30)},
+        {"prompt": [1500] * (context - 1)},
+        {"prompt": [[1500] * (together // 128)] * 128},
+        {"prompt": [1500] * (context - 1), "echo": True, "n": 2},
+        {"prompt": [1] * (most // 3 - 100)},
+        {"prompt": [[1]] * (most // 5 - 100)},
+        {"prompt": words * (context // 30)},
         {"prompt": long},
         {"prompt": ["a"] * 128, "stop": ["x" * 1024] * 16},
         {"prompt": "a", "logit_bias": {str(i): 1 for i in range(2**16)}},
-        {"prompt": "a", "x": [[]] * (_MOST // 4 - 100)},
+        {"prompt": "a", "x": [[]] * (most // 4 - 100)},
     ]
     chats: list[dict[str, object]] = [
         {"messages": [{"role": "user", "content": "hello"}] * 4096},
         {"messages": [{"role": "user", "content": long}]},
-        {"messages": [{"role": "user", "content": "a"}] * (_MOST // 40)},
+        {"messages": [{"role": "user", "content": "a"}] * (most // 40)},
     ]
     responses: list[dict[str, object]] = [
-        {"input": words * (CONTEXT // 30)}, {"input": "a", "user": "x" * (_MOST - 1000)}, {"input": long},
+        {"input": words * (context // 30)}, {"input": "a", "user": "x" * (most - 1000)}, {"input": long},
     ]  # fmt: skip
     others: list[tuple[str, dict[str, object]]] = [
-        ("/tokenize", {"prompt": "a" * _TOGETHER}),
+        ("/tokenize", {"prompt": "a" * together}),
         ("/tokenize", {"prompt": long}),
-        ("/detokenize", {"tokens": [1500] * _TOGETHER}),
-        ("/detokenize", {"tokens": [1] * (_MOST // 3 - 100)}),
+        ("/detokenize", {"tokens": [1500] * together}),
+        ("/detokenize", {"tokens": [1] * (most // 3 - 100)}),
         ("/v1/batches", {"metadata": {str(i): "x" for i in range(4000)}}),
     ]
     asked = [("/v1/completions", {"max_tokens": 1, **body}) for body in completions]
@@ -68,12 +69,12 @@ def bodies() -> list[tuple[str, bytes]]:
     found = [
         (path, json.dumps({"model": "mock", **body}, separators=(",", ":")).encode()) for path, body in asked + others
     ]
-    return [*found, ("/v1/files", _FORM % (b"\r\n" * (_MOST // 2)))]
+    return [*found, ("/v1/files", _FORM % (b"\r\n" * (most // 2)))]
 
 
-async def send(url: str, seconds: float) -> None:
+async def send(url: str, seconds: float, most: int) -> None:
     """Each client sends all bodies in turn, beginning with different ones."""
-    given, end = bodies(), time.monotonic() + seconds
+    given, end = bodies(most), time.monotonic() + seconds
 
     async def client(first: int) -> None:
         turn = given[first:] + given[:first]
@@ -113,25 +114,25 @@ async def watch(url: str, done: Callable[[], bool]) -> float:
     raise AssertionError("the stream ended")
 
 
-def largest_bodies(system: System, out_dir: Path, seconds: float) -> dict[str, float]:
+def largest_bodies(system: System, out_dir: Path, seconds: float, most: int) -> dict[str, float]:
     """The figures. Raises: AssertionError when a client got a server error."""
     redis = Redis.from_url(system.redis_url)
-    before, most = int(redis.info("memory")["used_memory"]), 0.0
-    command = [sys.executable, "-m", "ops.bench.largest", system.url, str(seconds)]
+    before, grown = int(redis.info("memory")["used_memory"]), 0.0
+    command = [sys.executable, "-m", "ops.bench.largest", system.url, str(seconds), str(most)]
     looked = 0.0
     with redis, process(command, out_dir / "largest.log") as clients:
 
         def done() -> bool:
-            nonlocal most, looked
+            nonlocal grown, looked
             if time.monotonic() - looked > 0.25:
                 looked = time.monotonic()
-                most = max(most, int(redis.info("memory")["used_memory"]) - before)
+                grown = max(grown, int(redis.info("memory")["used_memory"]) - before)
             return clients.poll() is not None
 
         worst = asyncio.run(watch(system.url, done))
         assert clients.returncode == 0, (out_dir / "largest.log").read_text()[-1000:]
-    return {"worst_gap_ms": round(1000 * worst, 1), "redis_growth_mb": round(most / 2**20, 1)}
+    return {"worst_gap_ms": 1000 * worst, "redis_growth_mb": grown / 2**20}
 
 
 if __name__ == "__main__":
-    asyncio.run(send(sys.argv[1], float(sys.argv[2])))
+    asyncio.run(send(sys.argv[1], float(sys.argv[2]), int(sys.argv[3])))

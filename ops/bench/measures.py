@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Any
 
 from ops.bench.load import Line
+from ops.bench.size import Size
 from ops.bench.stats import Compare
 
 
@@ -25,11 +26,12 @@ class Measure:
     at_least: bool = False
     more: Sequence["Measure"] = ()  # further figures of the same runs
 
-    def options(self, quick: bool, seed: int) -> list[str]:
+    def options(self, size: Size, seed: int) -> list[str]:
         """Arguments of the load generator. Each repetition has its own seed, so that its unique prompts are new."""
-        count = self.quick_requests if quick else self.requests
-        limit = "20" if quick else "120"
-        return [*self.load, "--label", self.key, "--requests", str(count), "--max-seconds", limit, "--seed", str(seed)]
+        count = size.of(self.requests, self.quick_requests, 16)
+        limit = size.of("120", "20", "20")
+        asked = ["--label", self.key, "--requests", str(count), "--max-seconds", limit, "--seed", str(seed)]
+        return [*self.load, *asked, *size.of([], [], SMALLEST)]
 
 
 def _more(key: str, title: str, unit: str, figure: Callable[[Line], float], target: float, **how: Any) -> Measure:
@@ -84,6 +86,7 @@ def _api_cpu_s(line: Line) -> float:
     return float(line["cpu"]["api"]["cpu_s"])
 
 
+SMALLEST = _load(concurrency=4, warmup=1)
 SHORT = _load(concurrency=64, max_tokens=1, warmup=128)
 STREAMS = _load(concurrency=64, max_tokens=128, warmup=64, stream=True)
 

@@ -20,12 +20,18 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
-from ops.bench.largest import POOLS, largest_bodies
+from ops.bench.figures import tell
+from ops.bench.largest import MOST, POOLS, largest_bodies
 from ops.bench.load import System
 from ops.bench.processes import Unavailable
 from ops.bench.session import measuring
+from ops.bench.size import Size
 from ops.bench.systems import fleet, xylem
 
+FIGURES = (
+    "goodput_ratio", "refused_p99_ms", "recovery_s", "failed", "idle_mb", "idle_cpu_share", "slow_reader_mb",
+    "worst_gap_ms", "redis_growth_mb",
+)  # fmt: skip
 _SEATS, _STEP_MS, _TOKENS = 8, 20.0, 20
 CAPACITY = _SEATS * 1000 / (_STEP_MS * _TOKENS)  # requests a second
 _LATE_S = 10.0  # later answers don't count as good
@@ -88,22 +94,24 @@ def recovery_s(calm: Phase, after: Phase) -> float:
     return max(slow, default=0.0)
 
 
-async def waiting_clients(system: System, count: int) -> dict[str, float]:
+async def waiting_clients(system: System, size: Size) -> dict[str, float]:
     """Connections without a request, and clients that don't read their answers."""
+    count, idle_s, tokens = size.of((1000, 4.0, 4000), (1000, 4.0, 4000), (10, 0.5, 100))
     api = psutil.Process(system.watch["api"][0])
     port = int(system.url.rpartition(":")[2])
-    await asyncio.sleep(1)
+    await asyncio.sleep(idle_s / 4)
+    began = time.monotonic()
     before, cpu = api.memory_info().rss, sum(api.cpu_times()[:2])
     idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
-    await asyncio.sleep(4)
+    await asyncio.sleep(idle_s)
     figures = {
-        "idle_mb": round((api.memory_info().rss - before) / 2**20, 2),
-        "idle_cpu_share": round((sum(api.cpu_times()[:2]) - cpu) / 5, 4),
+        "idle_mb": (api.memory_info().rss - before) / 2**20,
+        "idle_cpu_share": (sum(api.cpu_times()[:2]) - cpu) / (time.monotonic() - began),
     }
     for _, writer in idle:
         writer.close()
     slow = []
-    body = {"model": "mock", "prompt": "x", "max_tokens": 4000, "stream": True, "ignore_eos": True}
+    body = {"model": "mock", "prompt": "x", "max_tokens": tokens, "stream": True, "ignore_eos": True}
     raw = json.dumps(body).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += b"Content-Length: %d\r\n\r\n"
@@ -112,24 +120,25 @@ async def waiting_clients(system: System, count: int) -> dict[str, float]:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
         writer.write(head % len(raw) + raw)
         slow.append((reader, writer))
-    await asyncio.sleep(4000 * _STEP_MS / 1000 * 0.25)
-    figures["slow_reader_mb"] = round((api.memory_info().rss - before) / 2**20 / _SEATS, 3)
+    await asyncio.sleep(tokens * _STEP_MS / 1000 * 0.25)
+    figures["slow_reader_mb"] = (api.memory_info().rss - before) / 2**20 / _SEATS
     for _, writer in slow:
         writer.transport.abort()
     return figures
 
 
-def measure(out_dir: Path, seconds: float, say: Callable[[str], None]) -> tuple[list[Phase], dict[str, float]]:
+def measure(out_dir: Path, size: Size, say: Callable[[str], None]) -> tuple[list[Phase], dict[str, float]]:
     """Raises: Unavailable."""
-    rng = random.Random(1)
+    rng, seconds = random.Random(1), size.of(30.0, 10.0, 1.0)
     phases = [Phase(load, seconds) for load in (0.5, 1.0, 2.0, 5.0, 0.5)]
     with xylem(out_dir, _POOL, 1) as system:
         asyncio.run(offer(system, phases, rng, say))
         say("clients that wait")
-        waiting = asyncio.run(waiting_clients(system, 1000))
+        waiting = asyncio.run(waiting_clients(system, size))
     with fleet(out_dir / "largest", POOLS, dict.fromkeys(POOLS, 1)) as system:
         say("the largest bodies")
-        return phases, waiting | largest_bodies(system, out_dir, 2 * seconds)
+        largest = largest_bodies(system, out_dir, 2 * seconds, size.of(MOST, MOST, 2**18))
+        return phases, waiting | largest
 
 
 def _say(progress: Progress, task: TaskID, what: str) -> None:
@@ -144,9 +153,9 @@ def main(
     shown = Console(width=None if sys.stdout.isatty() else 160)
     with measuring("overload", out) as (out_dir, progress, task):
         try:
-            phases, waiting = measure(out_dir / "run", 10 if quick else 30, partial(_say, progress, task))
+            phases, waiting = measure(out_dir / "run", Size.asked(quick), partial(_say, progress, task))
         except Unavailable as exc:
-            shown.print(f"not measured: {exc}", style="yellow", markup=False)
+            tell(FIGURES, {}, dict.fromkeys(FIGURES, str(exc)), out_dir, shown)
             raise typer.Exit(1) from exc
     columns = ("load", "offered/s", "good/s", "late", "refused", "failed", "refused after p50", "p99")
     table = Table(*columns, title="Overload")
@@ -160,15 +169,14 @@ def main(
     shown.print(table)
     peak, worst = max(goodput(phases, p) for p in phases), phases[3]
     refused = sorted(worst.refused_s) or [0.0]
-    line = {
-        "goodput_ratio": round(goodput(phases, worst) / peak, 3),
-        "refused_p99_ms": round(1000 * refused[int(len(refused) * 0.99)], 1),
-        "recovery_s": round(recovery_s(phases[0], phases[4]), 2),
+    found = {
+        "goodput_ratio": goodput(phases, worst) / peak,
+        "refused_p99_ms": 1000 * refused[int(len(refused) * 0.99)],
+        "recovery_s": recovery_s(phases[0], phases[4]),
         "failed": sum(p.failed for p in phases),
         **waiting,
     }
-    (out_dir / "result.json").write_text(json.dumps(line))
-    print(json.dumps(line), flush=True)
+    (out_dir / "result.json").write_text(tell(FIGURES, found, {}, out_dir, shown))
 
 
 if __name__ == "__main__":

@@ -12,20 +12,24 @@ from rich.console import Console
 from rich.table import Table
 
 from app.errors import SettingsError
+from ops.bench.figures import tell
 from ops.bench.processes import Unavailable
 from ops.bench.session import measuring
+from ops.bench.size import Size
 
 Results = Mapping[str, Any]
 Say = Callable[[str], None]
-# (directory, whether it is a quick run, progress callback) → figures. Raises: Unavailable, SettingsError.
-Part = Callable[[Path, bool, Say], dict[str, Any]]
+# (directory, size, progress callback) → figures, and perhaps under `missing` why some of them aren't there, by name.
+# Raises: Unavailable, SettingsError.
+Part = Callable[[Path, Size, Say], dict[str, Any]]
+Target = tuple[float, bool] | None  # and whether it is a minimum
 
 
 class Report(Protocol):
     """A benchmark's report module."""
 
     TITLE: str
-    TARGETS: dict[str, tuple[float, bool] | None]  # the target, and whether it is a minimum; the keys of the JSON line
+    TARGETS: dict[str, dict[str, Target]]  # by part and figure; the figures are the keys of the JSON line
 
     def tables(self, results: Results) -> Iterable[Table]: ...
     def plot(self, results: Results, path: Path) -> None: ...
@@ -46,33 +50,55 @@ def bench(name: str, about: str, report: Report, parts: Mapping[str, Part], usua
         ] = None,
         out: Annotated[Path, typer.Option(help="Where reports go.")] = Path(".xylem/bench"),
     ) -> None:
-        run_parts(name, report, parts, only or usual or list(parts), quick, out)
+        size = Size.asked(quick)
+        run_parts(name, report, parts, only or ([] if size.smallest else usual), size, out)
+
+    command.__doc__ = about
+    typer.run(command)
+
+
+def single(name: str, about: str, figures: Sequence[str], part: Part) -> None:
+    """The command of a benchmark of one part, without targets, tables and a plot."""
+
+    def command(
+        quick: Annotated[bool, typer.Option(envvar="QUICK", help="Fewer and shorter runs.")] = False,
+        out: Annotated[Path, typer.Option(help="Where reports go.")] = Path(".xylem/bench"),
+    ) -> None:
+        found, missing = dict[str, Any](), dict[str, str]()
+        with measuring(name, out) as (out_dir, progress, task):
+            try:
+                found = part(out_dir, Size.asked(quick), lambda what: progress.update(task, description=what))
+            except (Unavailable, SettingsError) as exc:
+                missing = dict.fromkeys(figures, str(exc))
+        tell(figures, found, missing, out_dir, Console())
 
     command.__doc__ = about
     typer.run(command)
 
 
 def run_parts(
-    name: str, report: Report, parts: Mapping[Any, Part], chosen: Sequence[str], quick: bool, out: Path
+    name: str, report: Report, parts: Mapping[Any, Part], chosen: Sequence[str], size: Size, out: Path
 ) -> None:
-    """Runs the parts; one that can't be measured here doesn't stop the others."""
+    """Runs the parts, all of them if none is chosen; one that can't be measured here doesn't stop the others."""
     shown = Console(width=None if sys.stdout.isatty() else 200)
     results: dict[str, Any] = {}
-    reasons: list[str] = []
+    missing: dict[str, str] = {}
     began = time.monotonic()
     with measuring(name, out) as (out_dir, progress, task):
-        for part in chosen:
+        for part in chosen or parts:
             try:
-                results |= parts[part](out_dir / part, quick, lambda what: progress.update(task, description=what))
+                found = parts[part](out_dir / part, size, lambda what: progress.update(task, description=what))
+                missing |= found.pop("missing", {})
+                results |= found
             except (Unavailable, SettingsError) as exc:
-                reasons.append(f"{part}: {exc}")
+                missing |= dict.fromkeys(report.TARGETS.get(part, [part]), f"{part}: {exc}")
+    for part in report.TARGETS.keys() - (chosen or parts):
+        missing |= dict.fromkeys(report.TARGETS[part], f"the part {part} was not run")
     shown.print(_verdicts(report, results), *report.tables(results), sep="\n")
-    for reason in dict.fromkeys([*reasons, *results.get("reasons", [])]):
-        shown.print(f"not measured: {reason}", style="yellow", markup=False)
     report.plot(results, out_dir / "report.png")
     (out_dir / "results.json").write_text(json.dumps(results))
     shown.print(f"{time.monotonic() - began:.0f} s; plot, figures and logs: {out_dir}", markup=False)
-    print(json.dumps({key: _rounded(results.get(key)) for key in report.TARGETS}), flush=True)
+    tell((key for of in report.TARGETS.values() for key in of), results, missing, out_dir, shown)
 
 
 def table(title: str, *columns: str, left: Sequence[str] = ("measured",)) -> Table:
@@ -85,7 +111,7 @@ def table(title: str, *columns: str, left: Sequence[str] = ("measured",)) -> Tab
 
 def _verdicts(report: Report, results: Results) -> Table:
     made = table(report.TITLE, "measured", "value", "aimed at", "")
-    for key, target in report.TARGETS.items():
+    for key, target in (figure for of in report.TARGETS.values() for figure in of.items()):
         value = results.get(key)
         if target is None:
             aim = mark = ""
@@ -96,7 +122,3 @@ def _verdicts(report: Report, results: Results) -> Table:
             mark = {True: "[green]met[/]", False: "[red]missed[/]", None: "[yellow]not measured[/]"}[met]
         made.add_row(key, "-" if value is None else f"{value:,.4g}", aim, mark)
     return made
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")

@@ -10,7 +10,7 @@ import psutil
 
 from ops.bench.engines.own_time import own_ms
 from ops.bench.load import System
-from ops.bench.measures import FAST, MEMORY_KEY, PACED, SHORT, STREAMS, VLLM
+from ops.bench.measures import FAST, MEMORY_KEY, PACED, SHORT, SMALLEST, STREAMS, VLLM
 from ops.bench.processes import Unavailable
 from ops.bench.profiler import profile
 from ops.bench.runs import Runs, Sides
@@ -32,7 +32,7 @@ def fast(runs: Runs, profiled: bool) -> Iterator[Finding]:
         sides = _start(
             stack, runs, "dynamo",
             lambda: xylem(runs.out_dir / "fast-xylem", pool, _MOCK_WORKERS),
-            lambda: dynamo(runs.out_dir / "fast-dynamo", runs.model_dir, _NO_DELAY),
+            lambda: dynamo(runs.out_dir / "fast-dynamo", runs.model_dir, _NO_DELAY, runs.size),
         )  # fmt: skip
         for measure in FAST:
             yield from runs.compare(measure, sides)
@@ -44,8 +44,12 @@ def fast(runs: Runs, profiled: bool) -> Iterator[Finding]:
 
 def paced(runs: Runs, profiled: bool) -> Iterator[Finding]:
     """Both mock engines at the speed of Dynamo's, which simulates a real one: tokens come one by one."""
+    runs.size.needs("NVIDIA Dynamo")  # the one figure is a ratio
     with ExitStack() as stack:
-        theirs = _start(stack, runs, "dynamo", None, lambda: dynamo(runs.out_dir / "paced-dynamo", runs.model_dir, 1))
+        theirs = _start(
+            stack, runs, "dynamo", None,
+            lambda: dynamo(runs.out_dir / "paced-dynamo", runs.model_dir, 1, runs.size),
+        )  # fmt: skip
         pace = _USUAL_PACE if theirs.theirs is None else _pace_of(runs, theirs.theirs)
         pool = _mock_pool(runs.model_dir, pace)
         ours = _start(stack, runs, "dynamo", lambda: xylem(runs.out_dir / "paced-xylem", pool, _MOCK_WORKERS), None)
@@ -61,10 +65,11 @@ def vllm(runs: Runs, profiled: bool) -> Iterator[Finding]:
     Both are up, one at a time is asked: an idle vLLM took under 1 % of a core, so restarts would cost more
     than they'd teach. A full run starts the pair twice, since two processes of the same server differ too.
     """
+    runs.size.needs("real vLLM")
     shape = {"block_size": 32, "max_model_len": 2048}
     pool = {"model": "bench", "engine": "vllm", "path": str(runs.model_dir), **shape, "max_running": 64}
     found: list[list[Finding]] = []
-    for pair in range(1 if runs.quick else 2):
+    for pair in range(runs.size.of(2, 1, 1)):
         with ExitStack() as stack:
             sides = _start(
                 stack, runs, "vllm",
@@ -89,7 +94,7 @@ def _own_time(runs: Runs, system: System | None) -> Finding:
         return replace(finding, reason="the system was not started")
     runs.say(finding.title)
     try:
-        return replace(finding, ours=[to + back for to, back in own_ms(system.url, "bench", runs.quick)])
+        return replace(finding, ours=[to + back for to, back in own_ms(system.url, "bench", runs.size)])
     except Unavailable as exc:
         return replace(finding, reason=str(exc))
 
@@ -131,16 +136,16 @@ def _pace_of(runs: Runs, system: System) -> dict[str, Any]:
 
 def _memory(runs: Runs, system: System | None, reason: str | None) -> Finding:
     """RSS of the API process, MiB: after a warm-up, then after each tenth of the requests."""
-    total = 2_000 if runs.quick else 100_000
+    total = runs.size.of(100_000, 2_000, 80)
     rss: list[float] = []
     title = f"API memory over {total:,} short requests"
     finding = Finding(MEMORY_KEY, title, "RSS, MiB", "growth", target=5.0, reason=reason)
     if system is None:
         return finding
     try:
-        for part in range(11):
+        for part in range(runs.size.of(11, 11, 2)):
             runs.say(f"{title}: {part} of 10")
-            runs.one(system, MEMORY_KEY, [*SHORT, "--requests", str(total // 10)])
+            runs.one(system, MEMORY_KEY, [*SHORT, "--requests", str(total // 10), *runs.size.of([], [], SMALLEST)])
             rss.append(psutil.Process(system.watch["api"][0]).memory_info().rss / 2**20)
     except (Unavailable, psutil.Error) as exc:
         return replace(finding, ours=rss, reason=str(exc))

@@ -8,8 +8,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
+
+from tests import forks
 
 _TERM_S = 15.0  # from SIGTERM to SIGKILL
+_OURS = ("celery", "xylem")
 _LOG_LINES = 5  # of a failed process, in the error
 
 
@@ -27,10 +31,7 @@ def process(
     """
     with log.open("wb") as out:
         try:
-            child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, **(env or {})},
-                start_new_session=True, cwd=cwd,
-            )  # fmt: skip
+            child = _started(command, log, out, {**os.environ, **(env or {})}, cwd)
         except OSError as exc:
             raise Unavailable(f"{shlex.join(command)}: {exc.strerror}") from exc
     try:
@@ -42,6 +43,16 @@ def process(
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
+
+
+def _started(
+    command: Sequence[str], log: Path, out: IO[bytes], env: dict[str, str], cwd: Path | None
+) -> "subprocess.Popen[bytes]":
+    if forks.own_server is not None and Path(command[0]).name in _OURS and cwd is None:  # in a test
+        return forks.Forked([*command], Path.cwd(), env, log)
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, start_new_session=True, cwd=cwd
+    )
 
 
 def wait_until(ready: Callable[[], bool], timeout_s: float, children: Mapping[Path, subprocess.Popen[bytes]]) -> None:

@@ -42,7 +42,7 @@ def _record(runs: Runs, system: System, measure: Measure) -> dict[str, int]:
     out, log = runs.out_dir / f"profile-{measure.key}.txt", runs.out_dir / "py-spy.log"
     options = ["--pid", str(system.watch["api"][0]), "--format", "raw", "--rate", str(_RATE), "--function"]
     with process([py_spy(), "record", *options, "--duration", "600", "--output", str(out)], log) as child:
-        runs.one(system, f"profile-{measure.key}", measure.options(runs.quick, seed=runs.repetitions))
+        runs.one(system, f"profile-{measure.key}", measure.options(runs.size, seed=runs.repetitions))
         child.send_signal(signal.SIGINT)  # py-spy writes its file then
         child.wait(30)
     if not out.exists():

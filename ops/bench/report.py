@@ -1,6 +1,5 @@
 """A benchmark's results: tables, a plot, and the line of JSON."""
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,26 +12,21 @@ from ops.bench.load import Line
 from ops.bench.stats import Finding
 
 _COLUMNS = 4  # panels in a row
-_ORDER = (
-    "api_cpu_per_request_ratio",
-    "worker_cpu_ms_per_request",
-    "fleet_cpu_per_request_ratio",
-    "requests_per_s_ratio",
-    "fleet_cpu_per_token_ratio",
-    "api_cpu_per_token_ratio",
-    "api_cpu_per_token_saturated_ratio",
-    "long_prompt_cpu_ratio",
-    "ttft_p50_delta_ms",
-    "vllm_throughput_ratio",
-    "vllm_ttft_p50_delta_ms",
-    "vllm_own_ms_p50",
-    "rss_growth_mb",
-)
-
-
-def json_line(findings: Iterable[Finding]) -> str:
-    values = {f.key: f.value for f in findings}
-    return json.dumps({key: _rounded(values.get(key)) for key in _ORDER})
+FIGURES = {  # by phase
+    "fast": (
+        "api_cpu_per_request_ratio",
+        "worker_cpu_ms_per_request",
+        "fleet_cpu_per_request_ratio",
+        "requests_per_s_ratio",
+        "fleet_cpu_per_token_ratio",
+        "api_cpu_per_token_saturated_ratio",
+        "long_prompt_cpu_ratio",
+        "ttft_p50_delta_ms",
+        "rss_growth_mb",
+    ),
+    "paced": ("api_cpu_per_token_ratio",),
+    "vllm": ("vllm_throughput_ratio", "vllm_ttft_p50_delta_ms", "vllm_own_ms_p50"),
+}
 
 
 def findings_table(findings: Iterable[Finding]) -> Table:
@@ -87,7 +81,7 @@ def context_table(lines: Sequence[Line]) -> Table:
 
 def plot(findings: Sequence[Finding], title: str, path: Path) -> None:
     """One panel per finding: medians as bars, every repetition as a dot."""
-    rows = -(-len(findings) // _COLUMNS)
+    rows = max(1, -(-len(findings) // _COLUMNS))
     figure = Figure(figsize=(4 * _COLUMNS, 3.6 * rows), layout="tight")
     axes = figure.subplots(rows, _COLUMNS, squeeze=False)
     for axis in axes.flat[len(findings) :]:
@@ -127,7 +121,3 @@ def _spread(values: Sequence[float]) -> str:
     if not values:
         return "-"
     return f"{median(values):.4g} ({min(values):.4g} … {max(values):.4g})"
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")

@@ -10,6 +10,7 @@ from rich.progress import Progress, TaskID
 from ops.bench.load import Line, System, run_load
 from ops.bench.measures import Measure
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from ops.bench.stats import Finding
 
 
@@ -19,14 +20,14 @@ class Runs:
 
     out_dir: Path
     model_dir: Path  # Hugging Face directory: weights for vLLM, the tokenizer for all
-    quick: bool
+    size: Size
     progress: Progress
     task: TaskID
     lines: list[Line] = field(default_factory=list)
 
     @property
     def repetitions(self) -> int:
-        return 3 if self.quick else 7
+        return self.size.of(7, 3, 1)
 
     def say(self, what: str) -> None:
         self.progress.update(self.task, description=what)
@@ -49,7 +50,7 @@ class Runs:
                 self.say(f"{measure.title}: {repetition + 1} of {self.repetitions}")
                 for system, lines in ((sides.ours, ours), (sides.theirs, theirs)):
                     if system is not None:
-                        lines.append(self.one(system, measure.key, measure.options(self.quick, seed=repetition)))
+                        lines.append(self.one(system, measure.key, measure.options(self.size, seed=repetition)))
         except Unavailable as exc:
             reason = str(exc)
         return [_finding(part, ours, theirs, sides.rival, reason) for part in (measure, *measure.more)]
@@ -66,6 +67,7 @@ class Sides:
 
 
 def _finding(m: Measure, ours: list[Line], theirs: list[Line], rival: str, reason: str | None) -> Finding:
+    reason = None if m.compare == "ours" and ours else reason
     return Finding(
         m.key, m.title, m.unit, m.compare, m.target, m.at_least,
         [m.figure(line) for line in ours], [m.figure(line) for line in theirs], rival, reason,

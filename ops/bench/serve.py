@@ -9,11 +9,15 @@ import typer
 from rich.console import Console
 
 from ops.bench import phases, report
+from ops.bench.figures import tell
 from ops.bench.load import tools_dir
 from ops.bench.processes import Unavailable
 from ops.bench.runs import Runs
 from ops.bench.session import measuring
+from ops.bench.size import Size
 from ops.bench.stats import Finding, Quiet
+
+FIGURES = [key for of in report.FIGURES.values() for key in of]
 
 
 class Phase(StrEnum):
@@ -34,23 +38,25 @@ def main(
     """Measure, print tables, write plot and raw lines; the last line printed is JSON."""
     shown = Console(width=None if sys.stdout.isatty() else 180)
     with measuring("serve", out) as (out_dir, progress, task):
-        runs = Runs(out_dir, model_dir.resolve(), quick, progress, task)
-        try:
-            _check(runs)
-        except Unavailable as exc:
-            raise SystemExit(f"bench: {exc}") from None
+        runs = Runs(out_dir, model_dir.resolve(), Size.asked(quick), progress, task)
         findings: list[Finding] = []
-        for phase in only or list(Phase):
-            findings += getattr(phases, phase)(runs, profile)
+        missing: dict[str, str] = {}
+        for phase in Phase:
+            if only and phase not in only:
+                missing |= dict.fromkeys(report.FIGURES[phase], f"the part {phase} was not run")
+                continue
+            try:
+                _check(runs)
+                findings += getattr(phases, phase)(runs, profile)
+            except Unavailable as exc:
+                missing |= dict.fromkeys(report.FIGURES[phase], str(exc))
     quiet = Quiet.of(runs.lines).sentence(report.cores())
     report.plot(findings, quiet, out_dir / "report.png")
     shown.print(report.context_table(runs.lines), report.findings_table(findings), quiet)
-    for reason in dict.fromkeys(f.reason for f in findings if f.reason):
-        shown.print(f"not measured: {reason}", style="yellow", markup=False)
     shown.print(f"plot, raw lines and logs: {out_dir}", markup=False)
-    line = report.json_line(findings)
+    missing |= {finding.key: finding.reason for finding in findings if finding.value is None and finding.reason}
+    line = tell(FIGURES, {finding.key: finding.value for finding in findings}, missing, out_dir, shown)
     (out_dir / "result.json").write_text(line + "\n")
-    print(line, flush=True)
 
 
 def _check(runs: Runs) -> None:

@@ -21,6 +21,7 @@ from app.ids import BATCH_QUEUE, PoolId
 from app.keys import Keys
 from ops.bench.load import System, tools_dir
 from ops.bench.processes import Unavailable, process, tail, wait_until
+from ops.bench.size import Size
 from tests.stack import free_port
 
 _BIN = Path(sys.executable).parent
@@ -90,11 +91,12 @@ def fleet(
 
 
 @contextmanager
-def dynamo(run_dir: Path, model_dir: Path, speedup: int, **settings: object) -> Iterator[System]:
+def dynamo(run_dir: Path, model_dir: Path, speedup: int, size: Size, **settings: object) -> Iterator[System]:
     """NVIDIA Dynamo: its Rust frontend with KV routing and two of its mock workers.
 
     `settings` are more of what dynamo_up.sh reads from its environment. Raises: Unavailable.
     """
+    size.needs("NVIDIA Dynamo")
     run_dir.mkdir(parents=True)
     script, log = tools_dir() / "dynamo_up.sh", run_dir / "up.log"
     env = {
@@ -106,6 +108,8 @@ def dynamo(run_dir: Path, model_dir: Path, speedup: int, **settings: object) -> 
         **{name: str(value) for name, value in settings.items()},
     }
     if not Path(env["DYN_VENV"], "bin", "python").exists():
+        if size.smallest:
+            raise Unavailable(f"{env['DYN_VENV']} is not there, and the smallest size doesn't install NVIDIA Dynamo")
         _run([str(script), "install"], run_dir / "install.log", env, 900)
     state_file = run_dir / "state.env"
     try:

@@ -14,10 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 from unittest.mock import patch
 
-import typer
 from msgspec.structs import replace
 
 from app.api.http import request_trace
@@ -38,10 +37,11 @@ from app.telemetry import Meters
 from app.tokenizer import load_tokenizer
 from app.tracing.otel import OtelTracer
 from app.tracing.tracer import Tracer
-from ops.bench.parts import Say
+from ops.bench.parts import Say, single
 from ops.bench.processes import Unavailable, process, wait_until
-from ops.bench.session import measuring
+from ops.bench.size import Size
 
+FIGURES = ("trace_unsampled_us", "trace_sampled_us")
 _POOL, _WORKER, _PATH = PoolId("decode-pool-a"), WorkerId("0a1b2c3d"), "/v1/completions"
 _CANDIDATES = 8  # as many as a span shows
 _CALLER = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-"
@@ -78,7 +78,7 @@ class _Answers(Dispatcher):
         pass
 
 
-def measured(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def measured(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """CPU-µs that a request costs more, of all threads: medians of turns beside turns without. Raises: Unavailable."""
     if find_spec("rotel") is None:
         raise Unavailable("rotel, the collector, is not installed")
@@ -89,7 +89,7 @@ def measured(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     with _collector(directory) as endpoint, patch.dict(os.environ, _environment(endpoint)):
         tracer = OtelTracer()
         try:
-            turns = asyncio.run(_turns(tracer, _QUICK_TURNS if quick else _TURNS, say))
+            turns = asyncio.run(_turns(tracer, size.of(_TURNS, _QUICK_TURNS, 2), say))
         finally:
             tracer.close()
     (directory / "turns.jsonl").write_text("".join(json.dumps(turn) + "\n" for turn in turns))
@@ -162,18 +162,5 @@ def _environment(endpoint: str) -> dict[str, str]:
     }
 
 
-def main(
-    quick: Annotated[bool, typer.Option(envvar="QUICK", help="Fewer turns.")] = False,
-    out: Annotated[Path, typer.Option(help="Where reports go.")] = Path(".xylem/bench"),
-) -> None:
-    """Measure; the last line printed is JSON."""
-    with measuring("tracing", out) as (out_dir, progress, task):
-        try:
-            found = measured(out_dir, quick, lambda what: progress.update(task, description=what))
-        except Unavailable as exc:
-            raise SystemExit(f"bench: {exc}") from None
-    print(json.dumps({key: round(value, 1) for key, value in found.items()}), flush=True)
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    single("tracing", "Measure what tracing costs the API.", FIGURES, measured)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable, process, tail
+from ops.bench.size import Size
 from ops.clients.install import NPM_BIN, PYTHON, install
 from ops.clients.server import served
 from ops.clients.tried import CLIENTS, HERE, Client
@@ -25,9 +26,10 @@ class Outcome:
     seconds: float
 
 
-def tried(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:  # noqa: ARG001 - a `Part`
-    """The benchmark's figure: how many clients failed."""
-    outcomes = try_all(CLIENTS, out_dir, say)
+def tried(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
+    """The benchmark's figure: how many clients failed. The smallest size tries the first. Raises: Unavailable."""
+    size.needs("the clients' packages, which `make clients` installs")
+    outcomes = try_all(CLIENTS[: size.of(None, None, 1)], out_dir, say)
     failed = [outcome for outcome in outcomes if outcome.failure]
     reasons = [f"{outcome.client.package}: {outcome.failure}" for outcome in failed]
     return {"clients_failed": len(failed), "clients": len(outcomes), "client_failures": reasons}

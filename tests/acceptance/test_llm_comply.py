@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from ops.bench.agents.comply import IMAGES, measured
+from ops.bench.size import Size
 
 
 def test_llm_comply_finds_nothing_wrong_but_images(tmp_path: Path) -> None:
     """And skips nothing."""
-    found = measured(tmp_path / "comply", True, print)
+    found = measured(tmp_path / "comply", Size.QUICK, print)
     assert {check: status for check, status in found["llm_comply"].items() if status != "passed"} == dict.fromkeys(
         IMAGES, "failed"
     )

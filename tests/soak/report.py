@@ -13,7 +13,7 @@ from rich.table import Table
 
 from tests.chaos.run import Report
 from tests.soak.clients import Clients
-from tests.soak.growth import WARM_UP, Point, growth
+from tests.soak.growth import LEAST_S, TOO_SHORT, WARM_UP, Point, growth
 from tests.soak.sampler import Sampler
 
 _MB = 1e6
@@ -78,6 +78,8 @@ def show(
         table.add_row("", "kB", *_ends(sampler.key_bytes[kind], sampler, 1e3), _share(sized))
     table.add_row("XYLEM_FILES", "files", *_ends(sampler.files, sampler, 1), "")
     out.print(table)
+    if sampler.ended - sampler.began < LEAST_S:
+        out.print(f"not measured: soak_growth and its parts: {TOO_SHORT}")
     if left is not None:
         out.print(f"Keys left when all has expired: {dict(sorted(left.items()))}")
     out.print(f"Faults: { {fault: len(took) for fault, took in sorted(report.by_fault.items())} }")

@@ -18,6 +18,11 @@ def test_a_leak_is_its_share_an_hour_however_long_the_run() -> None:
         assert found == pytest.approx(0.02, rel=0.05)
 
 
+def test_a_short_run_says_nothing_of_an_hour() -> None:
+    """An hour's growth drawn from two minutes was 23.8, where the hour said 0.008."""
+    assert growth(sampled(lambda at: 100 + at, 120), 0, 120) is None
+
+
 def test_what_is_flat_but_for_its_begin_and_some_peaks_does_not_grow() -> None:
     """A cache that fills in the first quarter; a peak; and what comes and goes."""
     points = sampled(lambda at: min(at, 800) + (500 if 2000 < at < 2100 else 0) + (30 if at % 20 < 10 else 0))

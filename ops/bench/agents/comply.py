@@ -9,6 +9,7 @@ from typing import Any
 
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from ops.clients.server import served
 
 _FORMATS = ("open-responses", "openai-chat", "anthropic")
@@ -18,7 +19,7 @@ IMAGES = ("image-input", "chat-image-input", "anth-image-input")  # no model her
 _LIMIT_S = 300.0
 
 
-def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:  # noqa: ARG001 - a `Part`
+def measured(out_dir: Path, _size: Size, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
     out_dir.mkdir(parents=True, exist_ok=True)
     found: dict[str, str] = {}

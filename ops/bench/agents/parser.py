@@ -11,13 +11,14 @@ from app.dialects.names import find_dialect
 from app.dialects.output_parser import OutputParser
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 
 _TOKEN = re.compile(r" ?\w{1,6}|[^\w]")  # about as long as a model's
 _PROSE, _CALL = 1500, 1500  # tokens
 _SENTENCE = "The lighthouse keeper opened the old door, looked over the grey sea, and went down to the boat again. "
 
 
-def conformance(_out_dir: Path, _quick: bool, say: Say) -> dict[str, Any]:
+def conformance(_out_dir: Path, _size: Size, say: Say) -> dict[str, Any]:
     """The share of canitoolcall's cases parsed correctly, whole and cut in four ways. Raises: Unavailable."""
     try:
         from tests.corpus import FIXTURES, conforms, same_however_cut
@@ -35,7 +36,7 @@ def conformance(_out_dir: Path, _quick: bool, say: Say) -> dict[str, Any]:
     }
 
 
-def parser_cost(_out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+def parser_cost(_out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """CPU of the parser alone, token by token: prose, and one long call, as Hermes and Qwen write them."""
     arguments = json.dumps({"text": _SENTENCE * 200})
     call = '<tool_call>\n{"name": "write", "arguments": ' + arguments + "}\n</tool_call>"
@@ -43,7 +44,7 @@ def parser_cost(_out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
     spent: dict[str, float] = {}
     for kind, tokens in kinds.items():
         say(f"the parser's cost: {kind}")
-        spent[kind] = statistics.median(_us_per_token(tokens) for _ in range(20 if quick else 100))
+        spent[kind] = statistics.median(_us_per_token(tokens) for _ in range(size.of(100, 20, 2)))
     return {
         "parser_prose_us_per_token": spent["prose"],
         "parser_call_us_per_token": spent["call"],

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from ops.bench.load import System, run_load
-from ops.bench.measures import STREAMS, api_s_per_million_tokens
+from ops.bench.measures import SMALLEST, STREAMS, api_s_per_million_tokens
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from ops.bench.systems import xylem
 
 # The commit before tools, reasoning and structured output.
-_BEFORE = os.environ.get("BEFORE", "f8d0bae")
+BEFORE = os.environ.get("BEFORE", "f8d0bae")
 _PAIRS = 14
 _POOL = {
     "model": "mock", "engine": "mock", "max_running": 256,
@@ -23,42 +24,43 @@ _POOL = {
 }  # fmt: skip
 
 
-def plain_streams(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+def plain_streams(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Both commits run side by side and get requests in turns. Raises: Unavailable."""
-    requests = "384" if quick else "1280"
-    pairs: list[tuple[float, float]] = []
+    pairs, load = size.of(_PAIRS, _PAIRS, 1), [*STREAMS, "--requests", size.of("1280", "384", "16")]
+    load += size.of([], [], SMALLEST)
+    found: list[tuple[float, float]] = []
     out_dir.mkdir(parents=True)
     with (
         _tree(out_dir / "tree") as tree,
         xylem(out_dir / "before", _POOL, 1, tree) as before,
         xylem(out_dir / "after", _POOL, 1) as after,
     ):
-        for pair in range(-1, _PAIRS):  # the first warms up
-            say(f"plain streams: pair {pair + 1} of {_PAIRS}")
+        for pair in range(-1, pairs):  # the first warms up
+            say(f"plain streams: pair {pair + 1} of {pairs}")
             order = (before, after) if pair % 2 else (after, before)
-            cost = {id(system): _cost(system, requests, pair, out_dir) for system in order}
+            cost = {id(system): _cost(system, load, pair, out_dir) for system in order}
             if pair >= 0:
-                pairs.append((cost[id(before)], cost[id(after)]))
+                found.append((cost[id(before)], cost[id(after)]))
     return {
-        "plain_pairs": pairs,
-        "plain_us_per_token": statistics.median(ours for _, ours in pairs),
-        "plain_us_per_token_before": statistics.median(theirs for theirs, _ in pairs),
-        "plain_us_per_token_ratio": statistics.median(ours / theirs for theirs, ours in pairs),
+        "plain_pairs": found,
+        "plain_us_per_token": statistics.median(ours for _, ours in found),
+        "plain_us_per_token_before": statistics.median(theirs for theirs, _ in found),
+        "plain_us_per_token_ratio": statistics.median(ours / theirs for theirs, ours in found),
     }
 
 
-def _cost(system: System, requests: str, seed: int, out_dir: Path) -> float:
+def _cost(system: System, load: list[str], seed: int, out_dir: Path) -> float:
     """CPU-us a token."""
-    options = [*STREAMS, "--label", "plain", "--requests", requests, "--max-seconds", "60", "--seed", str(seed + 1)]
+    options = [*load, "--label", "plain", "--max-seconds", "60", "--seed", str(seed + 1)]
     return api_s_per_million_tokens(run_load(system, options, out_dir / "load.log"))
 
 
 @contextmanager
 def _tree(path: Path) -> Iterator[Path]:
     """A worktree of the older commit. Raises: Unavailable."""
-    made = subprocess.run(["git", "worktree", "add", "--detach", str(path), _BEFORE], check=False, capture_output=True)
+    made = subprocess.run(["git", "worktree", "add", "--detach", str(path), BEFORE], check=False, capture_output=True)
     if made.returncode:
-        raise Unavailable(f"no tree of {_BEFORE}: {made.stderr.decode().strip()}")
+        raise Unavailable(f"no tree of {BEFORE}: {made.stderr.decode().strip()}")
     try:
         yield path
     finally:

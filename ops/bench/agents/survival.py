@@ -8,6 +8,7 @@ from typing import Any
 
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from tests.chaos.faults import worker_killed
 from tests.chaos.fleet import TEMPLATE, Fleet
 from tests.chaos.load import make_structured_cases
@@ -28,19 +29,21 @@ _VLLM = {
 _ONE_THREAD = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
 
-def on_mock(out_dir: Path, _quick: bool, say: Say) -> dict[str, Any]:
+def on_mock(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Sampled answers, three workers."""
     pools = {"decode-pool-a": mock_pool(step_ms=10.0) | {"chat_template": str(TEMPLATE)}}
     cases = make_structured_cases("mock", 24, random.Random(1))
-    with Fleet(out_dir, pools, forks=False) as fleet:
-        return _figures("mock", _killed(fleet, cases, _KILLS, 12, say), _KILLS)
+    kills = size.of(_KILLS, _KILLS, 1)
+    with Fleet(out_dir, pools, forks=size.smallest) as fleet:
+        return _figures("mock", _killed(fleet, cases, kills, 12, say), kills)
 
 
-def on_vllm(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+def on_vllm(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Greedy answers, two workers. Raises: Unavailable."""
+    size.needs("real vLLM")
     if find_spec("vllm") is None:
         raise Unavailable("vLLM is not installed")
-    kills = _FEW if quick else _KILLS
+    kills = size.of(_KILLS, _FEW, 1)
     cases = make_structured_cases("smollm2", 6, random.Random(1), temperature=0, most=(60, 120))
     with Fleet(out_dir, {"decode-pool-a": _VLLM}, workers=2, **_ONE_THREAD) as fleet:
         return _figures("vllm", _killed(fleet, cases, kills, 4, say), kills)

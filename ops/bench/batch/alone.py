@@ -17,6 +17,7 @@ from ops.bench.disagg.play import Cpu
 from ops.bench.load import System
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable, process, tail
+from ops.bench.size import Size
 from ops.bench.systems import fleet
 
 _POOL, _ENDPOINT = "decode-pool-a", "/v1/chat/completions"
@@ -35,8 +36,9 @@ only other time new some could these two may first then do any like my now over 
 """
 
 
-def alone(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def alone(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Runs pairs one after the other, each with its own prompts on both sides. Raises: Unavailable."""
+    size.needs("real vLLM")
     directory.mkdir(parents=True)
     if not (_MODEL / "config.json").exists():
         raise Unavailable(f"no model in {_MODEL}: `make run` makes it")
@@ -48,8 +50,8 @@ def alone(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     say("alone: starting vLLM behind Xylem")
     with fleet(directory / "xylem", {_POOL: pool}, {_POOL: 1}, 1, env) as system:
         _ours(system, directory / "warm-up", _texts(rng, _WARM_UP))
-        for pair in range(1 if quick else 2):
-            texts = _texts(rng, _QUICK_PROMPTS if quick else _PROMPTS)
+        for pair in range(size.of(2, 1, 1)):
+            texts = _texts(rng, size.of(_PROMPTS, _QUICK_PROMPTS, 4))
             say(f"alone: LLM.generate, {len(texts)} prompts")
             theirs = _theirs(directory / f"generate-{pair}", pool, env, texts)
             say(f"alone: a batch of {len(texts)} lines")

@@ -18,6 +18,7 @@ from ops.bench.disagg.play import Asked, Cpu, lateness, percentile, play, poisso
 from ops.bench.load import System
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from ops.bench.systems import fleet
 
 _POOL_NAME, _ENDPOINT = "decode-pool-a", "/v1/completions"
@@ -39,53 +40,60 @@ class Traffic(NamedTuple):
     lines: int  # of the batch, so that it never ends
 
 
-def _trace(quick: bool) -> Traffic:
+def _trace(size: Size) -> Traffic:
     """A trace of conversations, at 30 % of the engines' prefill capacity, as in `disagg`."""
     found = shapes()
     per_s = _LOAD * _WORKERS * TOKENS_PER_S / fmean(prompt for prompt, _ in found)
-    return Traffic(pool("both"), per_s, found, 60.0 if quick else 150.0, 10_000 if quick else 25_000)
+    return Traffic(pool("both", **_seats(size)), per_s, found, size.of(150.0, 60.0, 2.0), size.of(25_000, 10_000, 400))
 
 
-def _short(quick: bool) -> Traffic:
+def _short(size: Size) -> Traffic:
     """Short prompts that keep engines of a third of the default speed busy for 30 % of the time."""
     args = {"step_ms": 20.0, "step_ms_per_sequence": 0.15, "prefill_tokens_per_s": 8000.0}
     rng = Random(1)
     found = [(rng.randint(100, 400), rng.randint(10, 30)) for _ in range(1000)]
-    return Traffic(pool("both", args=args), 1.5, found, 60.0 if quick else 100.0, 4_000 if quick else 8_000)
+    entry = pool("both", args=args, **_seats(size))
+    return Traffic(entry, size.of(1.5, 1.5, 3.0), found, size.of(100.0, 60.0, 2.0), size.of(8_000, 4_000, 400))
 
 
-def beside(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def _seats(size: Size) -> dict[str, int]:
+    """So few in the smallest size that a short batch doesn't end too soon."""
+    return size.of({}, {}, {"max_running": 4})
+
+
+def beside(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """A row per run, and a summary. Raises: Unavailable."""
-    rows, capacity = _play(directory, _trace(quick), quick, say)
+    rows, capacity = _play(directory, _trace(size), size, say)
     return {"beside": rows, "batch_tokens_per_s_alone": capacity, **_verdict(rows, capacity)}
 
 
-def short(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def short(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """As above with short prompts. Raises: Unavailable."""
-    rows, capacity = _play(directory, _short(quick), quick, say)
+    rows, capacity = _play(directory, _short(size), size, say)
     return {"short": rows} | {f"short_{name}": value for name, value in _verdict(rows, capacity).items()}
 
 
-def _play(directory: Path, traffic: Traffic, quick: bool, say: Say) -> tuple[list[dict[str, Any]], float]:
+def _play(directory: Path, traffic: Traffic, size: Size, say: Say) -> tuple[list[dict[str, Any]], float]:
     """The runs, and the batch's tokens/s without online requests."""
     directory.mkdir(parents=True)
     with fleet(directory / "fleet", {_POOL_NAME: traffic.pool}, {_POOL_NAME: _WORKERS}, 1) as system:
-        uvloop.run(play(system, [Asked(0.2 * i, 300, 10) for i in range(10)], 0))
+        uvloop.run(play(system, [Asked(0.2 * i, 300, 10) for i in range(size.of(10, 10, 2))], 0))
         client = Client(system.url)
         file = directory / "lines.jsonl"
         write_lines(file, _ENDPOINT, _lines(traffic.lines))
         batch = client.create(client.upload(file), _ENDPOINT)
         client.until(batch, lambda b: b["request_counts"]["completed"] > 0, 120)
         say(f"{directory.name}: the batch alone")
-        time.sleep(_FILL_S)
-        capacity = _speed_alone(client, batch, _QUICK_ALONE_S if quick else _ALONE_S)
+        fill_s, settle_s = size.of(_FILL_S, _FILL_S, 0.5), size.of(_SETTLE_S, _SETTLE_S, 0.5)
+        time.sleep(fill_s)
+        capacity = _speed_alone(client, batch, size.of(_ALONE_S, _QUICK_ALONE_S, 1.0))
         rows = []
-        for turn in range(2 if quick else 4):
+        for turn in range(size.of(4, 2, 2)):
             beside_ = bool(turn % 2)
             how = "with" if beside_ else "without"
             say(f"{directory.name}: {traffic.seconds:.0f} s of online requests {how} the batch")
             client.set_paused(batch, not beside_)
-            time.sleep(_FILL_S if beside_ else _SETTLE_S)
+            time.sleep(fill_s if beside_ else settle_s)
             # Each run has new prompts, or they would be cached; arrivals and lengths are the same in a pair.
             asked = poisson(turn // 2 + 1, traffic.per_s, traffic.seconds, traffic.shapes)
             served = uvloop.run(_run(system, client, batch, asked, 100 + turn, traffic.seconds))

@@ -13,6 +13,7 @@ from ops.bench.batch.watch import live_ms, redis_bytes, rss_mb, sampled
 from ops.bench.disagg.play import Cpu, percentile
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from ops.bench.systems import fleet
 
 _POOL_NAME, _ENDPOINT = "decode-pool-a", "/v1/chat/completions"
@@ -26,21 +27,22 @@ _EVERY_S, _LIVE_EVERY_S = 0.05, 0.1
 _RUN_LIMIT_S = 420.0
 
 
-def intake(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def intake(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
     directory.mkdir(parents=True)
     big, short = directory / "big.jsonl", directory / "short.jsonl"
     say("intake: writing the files")
-    write_lines(big, _ENDPOINT, _bodies(_LINES, 1))
-    if quick:
+    all_lines = size.of(_LINES, _LINES, 200)
+    write_lines(big, _ENDPOINT, _bodies(all_lines, 1))
+    if size is Size.QUICK:
         write_lines(short, _ENDPOINT, _bodies(_SHORT, 2))
-    if (mb := big.stat().st_size / 1e6) < _LEAST_MB:
+    if (mb := big.stat().st_size / 1e6) < _LEAST_MB and not size.smallest:
         raise Unavailable(f"the file has only {mb:.0f} MB")
     with fleet(directory / "fleet", {_POOL_NAME: _POOL}, {_POOL_NAME: 2}, 1) as system:
         client, redis = Client(system.url), Redis.from_url(system.redis_url)
         api, worker = rss_mb(system.watch["api"][0]), rss_mb(system.watch["batch"][0])
         cpu = Cpu(system.watch)
-        time.sleep(1.0)
+        time.sleep(size.of(1.0, 1.0, 0.2))
         before = {"api": api(), "batch": worker(), "redis": redis_bytes(redis)()}
         with (
             sampled(api, _EVERY_S) as apis, sampled(worker, _EVERY_S) as workers,
@@ -53,23 +55,23 @@ def intake(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
             batch = client.create(file, _ENDPOINT)
             client.until(batch, lambda b: b["status"] != "validating", 300, 0.02)
             validated = time.monotonic()
-            if quick:
+            if size is Size.QUICK:
                 client.cancel(batch)
                 _settled(client, batch)
                 batch = client.create(client.upload(short), _ENDPOINT)
                 client.until(batch, lambda b: b["status"] != "validating", 60, 0.02)
-            run_began, lines = time.monotonic(), _SHORT if quick else _LINES
+            run_began, lines = time.monotonic(), size.of(_LINES, _SHORT, all_lines)
             say(f"intake: {lines} lines")
             done = client.until(batch, lambda b: b["status"] == "completed", _RUN_LIMIT_S, 0.2)
             ended = time.monotonic()
-            time.sleep(3.0)  # until the rest of it is cleaned up
+            time.sleep(size.of(3.0, 3.0, 0.5))  # until the rest of it is cleaned up
         after, cores = redis_bytes(redis)(), cpu.cores()
         left = _by_kind(redis)
     ours = sum(cores[part] for part in ("api", "workers", "redis", "batch", "client"))
     taken = [x for at, x in apis if at <= validated]
     return {
         "intake": {
-            "file_mb": mb, "lines": _LINES, "run_lines": lines, "completed": done["request_counts"]["completed"],
+            "file_mb": mb, "lines": all_lines, "run_lines": lines, "completed": done["request_counts"]["completed"],
             "prompt_tokens": done["usage"]["input_tokens"], "cores": cores, "left": left,
             "series": {
                 name: [(at - began, x - before.get(name, 0.0)) for at, x in series]

@@ -11,6 +11,7 @@ import uvloop
 from ops.bench.disagg.fleets import pair
 from ops.bench.disagg.play import Asked, Cpu, Served, percentile, play, poisson
 from ops.bench.parts import Say
+from ops.bench.size import Size
 
 _PROMPT, _ANSWER = 300, 16  # tokens
 _PER_S = (5.0, 15.0)
@@ -19,16 +20,16 @@ _KV = {"nixl": True, "block_bytes": 64 * 2**10}
 _STAGES = ("placement", "queue", "prefill", "hop", "resume", "transfer")
 
 
-def hop(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def hop(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Percentiles of each stage, ms, by load. Raises: Unavailable."""
     directory.mkdir(parents=True)
-    seconds = _QUICK_SECONDS if quick else _SECONDS
+    seconds = size.of(_SECONDS, _QUICK_SECONDS, 1.0)
     rows = []
     disagg, args = {"remote_tokens": 256, "remote_wait_s": 1e6}, {"handoff": _KV}
     say("hop: starting two workers")
     with pair(directory / "hop", disagg, args=args) as system:
-        uvloop.run(play(system, [Asked(0.2 * i, _PROMPT, _ANSWER) for i in range(15)], 0))
-        for seed, per_s in enumerate(_PER_S, 1):
+        uvloop.run(play(system, [Asked(0.2 * i, _PROMPT, _ANSWER) for i in range(size.of(15, 15, 2))], 0))
+        for seed, per_s in enumerate(size.of(_PER_S, _PER_S, _PER_S[-1:]), 1):
             say(f"hop: {per_s:.0f} requests/s for {seconds:.0f} s")
             cpu = Cpu(system.watch)
             served = uvloop.run(play(system, poisson(1, per_s, seconds, [(_PROMPT, _ANSWER)]), seed))

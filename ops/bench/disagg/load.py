@@ -15,18 +15,20 @@ from ops.bench.disagg.fleets import MODES, TOKENS_PER_S, shapes, start
 from ops.bench.disagg.play import Asked, Cpu, Served, lateness, percentile, play, poisson
 from ops.bench.load import System
 from ops.bench.parts import Say
+from ops.bench.size import Size
 
 # Shares of the prefill capacity of two workers; above 0.5, one prefill worker can't keep up.
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.6, 0.8)
 QUICK_SHARES = (0.2, 0.4, 0.6)
 REFERENCE = 0.4  # where the one prefill worker is busy 80 % of the time
 _SECONDS, _QUICK_SECONDS = 80.0, 30.0
+NO_CROSSOVER = "between no two of the loads does the aggregated fleet become the faster one"
 _WARM_UP = 0.12  # of the time: requests of that time don't count
 
 T = TypeVar("T")
 
 
-def load(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def load(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """A row per load and mode, and a summary. Raises: Unavailable.
 
     The three fleets take the same requests at the same moments: what disturbs one disturbs all.
@@ -39,20 +41,23 @@ def load(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     with ExitStack() as stack:
         say("load: starting three fleets")
         systems = {mode: start(stack, directory, mode) for mode in MODES}
-        uvloop.run(_warm_up(systems))
-        for share in QUICK_SHARES if quick else SHARES:
-            per_s, seconds = share * capacity, _QUICK_SECONDS if quick else _SECONDS
+        uvloop.run(_warm_up(systems, size.of(6, 6, 1)))
+        for share in size.of(SHARES, QUICK_SHARES, (REFERENCE,)):
+            per_s, seconds = share * capacity, size.of(_SECONDS, _QUICK_SECONDS, 2.0)
             say(f"load: {per_s:.2f} requests/s for {seconds:.0f} s")
             seed = round(100 * share)  # each load has its own prompts: others would be cached
             served = uvloop.run(together(systems, poisson(seed, per_s, seconds, from_trace), seconds, seed))
             rows += [{"share": share, "per_s": per_s, "mode": mode, **row} for mode, row in served.items()]
-    return {"load": rows, "prompt_tokens_mean": tokens, "capacity_per_s": capacity, **_verdict(rows)}
+    found = {"load": rows, "prompt_tokens_mean": tokens, "capacity_per_s": capacity, **_verdict(rows)}
+    if found["crossover_per_s"] is None:
+        found["missing"] = {"crossover_per_s": NO_CROSSOVER}
+    return found
 
 
-async def _warm_up(systems: dict[str, System]) -> None:
+async def _warm_up(systems: dict[str, System], requests: int) -> None:
     """The first request of a worker loads code."""
     for system in systems.values():
-        await play(system, [Asked(0.3 * i, 2000, 100) for i in range(6)], 0)
+        await play(system, [Asked(0.3 * i, 2000, 100) for i in range(requests)], 0)
 
 
 async def together(

@@ -18,6 +18,7 @@ from app.kv.spans import merged
 from ops.bench.disagg.holder import SPACE, UNIT, Bare, memory
 from ops.bench.parts import Say
 from ops.bench.processes import process, wait_until
+from ops.bench.size import Size
 
 MIB = 2**20
 # Bytes in all, bytes of a block, and whether blocks are adjacent at both ends.
@@ -30,14 +31,14 @@ _WARM_UP = 3  # turns that don't count
 _TICK_S = 0.001  # how often to check whether the event loop is free
 
 
-def transfer(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def transfer(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """A row per case; `nixl_efficiency` by size is the worst of its cases. Raises: Unavailable."""
     directory.mkdir(parents=True)
     log = directory / "holder.log"
     with process([sys.executable, "-m", "ops.bench.disagg.holder"], log) as child:
         wait_until(lambda: b"metadata" in log.read_bytes(), 60, {log: child})
         holder = json.loads(next(line for line in log.read_text().splitlines() if '"metadata"' in line))
-        rows = uvloop.run(_measure(holder, quick, say))
+        rows = uvloop.run(_measure(holder, size, say))
     by_size = {size: min(r["efficiency"] for r in rows if r["bytes"] == size) for size in {r["bytes"] for r in rows}}
     return {
         "transfer": rows,
@@ -47,7 +48,7 @@ def transfer(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     }
 
 
-async def _measure(holder: dict[str, Any], quick: bool, say: Say) -> list[dict[str, Any]]:
+async def _measure(holder: dict[str, Any], length: Size, say: Say) -> list[dict[str, Any]]:
     memory_ = memory()
     ours, bare = Nixl(f"ours-{secrets.token_hex(4)}", lambda _note: None), Bare(memory_.address)
     await ours.start(memory_.address, SPACE)
@@ -55,13 +56,15 @@ async def _measure(holder: dict[str, Any], quick: bool, say: Say) -> list[dict[s
     await ours.connect(holder["ours"], metadata[holder["ours"]])
     bare.agent.add_remote_agent(metadata[holder["bare"]])
     rows = []
-    for size, block, adjacent in CASES:
+    for size, block, adjacent in length.of(CASES, CASES, CASES[:3]):
         say(f"transfer: {size // MIB} MiB in {'adjacent' if adjacent else 'scattered'} blocks of {block // 1024} KiB")
         blocks = _blocks(size, block, adjacent)
         here = [(memory_.address + a, holder["address"] + b) for a, b in blocks]
         spans = merged(here, block)  # bare NIXL gets merged spans as well, since that is faster
         bare_s, ours_s, held_s = [], [], []
-        for turn in range(_WARM_UP + max(10, (400 if quick else 1600) * MIB // (4 * MIB + size))):
+        for turn in range(
+            _WARM_UP + length.of(max(10, 1600 * MIB // (4 * MIB + size)), max(10, 400 * MIB // (4 * MIB + size)), 2)
+        ):
             began = time.perf_counter()
             bare.read(holder["bare"], spans)
             middle = time.perf_counter()

@@ -8,6 +8,7 @@ import httpx
 
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from ops.bench.systems import fleet
 from tests.lora import tiny_adapter
 from tests.stack import mock_pool
@@ -18,10 +19,10 @@ _ENGINE_S = 0.2  # what each mock takes to load an adapter
 _TIMES, _QUICK_TIMES = 20, 6
 
 
-def fleet_load(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+def fleet_load(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """The longest of several calls. Raises: Unavailable."""
     sources = (out_dir / "adapters").resolve()
-    times = _QUICK_TIMES if quick else _TIMES
+    times = size.of(_TIMES, _QUICK_TIMES, 1)
     entry, env = mock_pool(adapter_load_s=_ENGINE_S), {"XYLEM_LORA_SOURCES": str(sources)}
     took: list[float] = []
     say("starting four workers")

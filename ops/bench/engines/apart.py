@@ -11,6 +11,7 @@ from ops.bench.engines.prompts import prompts
 from ops.bench.engines.timeline import timeline
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from tests.stack import leases, stack, valkey, wait_until
 
 _PROMPTS, _TOKENS, _QUICK_TOKENS = 20, 64, 24
@@ -19,10 +20,11 @@ _LOADS_S = 480.0
 _WORKERS = {"together": 1, "apart": 2}  # of each model
 
 
-def apart(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+def apart(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
+    size.needs("real engines")
     (out_dir / "redis").mkdir(parents=True)
-    model, tokens = pools.model_dir(quick), _QUICK_TOKENS if quick else _TOKENS
+    model, tokens = pools.model_dir(size), size.of(_TOKENS, _QUICK_TOKENS, 4)
     entries = {
         "decode-pool-b": pools.sglang_pool(model) | {"model": "together"},
         "prefill-pool-a": pools.sglang_pool(model) | {"model": "apart", "role": "prefill"},

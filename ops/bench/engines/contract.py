@@ -11,14 +11,16 @@ from typing import Any
 
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 
 _SUITE = "tests/contract/test_engine_contract.py"
 _ENGINES = ("mock", "trtllm", "vllm", "sglang")
 _LIMIT_S = 1500.0
 
 
-def contract(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:  # noqa: ARG001 - a `Part`
+def contract(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
+    size.needs("real engines")
     out_dir.mkdir(parents=True)
     say("the contract suite over four engines")
     report = out_dir / "junit.xml"

@@ -12,6 +12,7 @@ from ops.bench.engines.forced import Begun, forced_gaps, streamed
 from ops.bench.engines.prompts import prompts
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from tests.stack import Stack, leases, stack, valkey, wait_until
 
 _PROMPTS, _QUICK_PROMPTS = 50, 8
@@ -28,12 +29,13 @@ _ENV = {
 }
 
 
-def migration(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+def migration(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
+    size.needs("real engines")
     (out_dir / "redis").mkdir(parents=True)
-    model = pools.model_dir(quick)
+    model = pools.model_dir(size)
     entries = {_VLLM: pools.vllm_pool(model), _SGLANG: pools.sglang_pool(model)}
-    asked = prompts(_QUICK_PROMPTS if quick else _PROMPTS)
+    asked = prompts(size.of(_PROMPTS, _QUICK_PROMPTS, 2))
     try:
         with valkey(out_dir / "redis") as url, stack(url, out_dir, entries, **_ENV) as s:
             s.api()

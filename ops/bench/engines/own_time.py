@@ -11,25 +11,26 @@ import httpx
 from ops.bench.engines.streams import Answer, chats, stream_at
 from ops.bench.engines.timeline import timeline
 from ops.bench.parts import Say
+from ops.bench.size import Size
 
 _PER_S, _TOKENS = 1.0, 16  # arrivals, and tokens of each answer: a third of what an engine can do on two cores
 _REQUESTS, _QUICK_REQUESTS = 60, 20
 
 
-def own_ms(url: str, model: str, quick: bool) -> list[tuple[float, float]]:
+def own_ms(url: str, model: str, size: Size) -> list[tuple[float, float]]:
     """As `_split`, of requests with Poisson arrivals. Raises: Unavailable."""
-    count, random = _QUICK_REQUESTS if quick else _REQUESTS, Random(1)
+    count, random = size.of(_REQUESTS, _QUICK_REQUESTS, 2), Random(1)
     at = list(accumulate(random.expovariate(_PER_S) for _ in range(count)))
     return _split(url, stream_at(url, chats([model], count, _TOKENS, seed=1000), at))
 
 
-def own_times(url: str, in_bursts: Sequence[Answer], model: str, quick: bool, say: Say) -> dict[str, Any]:
+def own_times(url: str, in_bursts: Sequence[Answer], model: str, size: Size, say: Say) -> dict[str, Any]:
     """Milliseconds, p50, of requests with Poisson arrivals; and of those that came several at a time.
 
     Raises: Unavailable.
     """
     say("own time of a request")
-    found = own_ms(url, model, quick)
+    found = own_ms(url, model, size)
     return {
         "sglang_own_ms_p50": median(to + back for to, back in found),
         "sglang_own_in_ms_p50": median(to for to, _ in found),

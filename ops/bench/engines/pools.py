@@ -5,6 +5,7 @@ from typing import Any
 
 from app.cli.stack import cpu_shares, usable_cores
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from tests.shallow import shallow_model
 
 MODEL = "bench"
@@ -27,12 +28,12 @@ def own_cores() -> dict[str, str]:
     return {"VLLM_CPU_OMP_THREADS_BIND": cpu_shares(usable_cores(), 1)[0], "TORCH_COMPILE_DISABLE": "1"}
 
 
-def model_dir(quick: bool = False) -> Path:
-    """`quick`: its first layers only, for what is no matter of speed. Raises: Unavailable."""
+def model_dir(size: Size = Size.FULL) -> Path:
+    """Its first layers only in shorter runs, for what is no matter of speed. Raises: Unavailable."""
     path = Path(".xylem/models/SmolLM2-135M-Instruct").resolve()
     if not (path / "model.safetensors").exists():
         raise Unavailable(f"no model in {path}: `make run` makes it")
-    return shallow_model(path) if quick else path
+    return path if size is Size.FULL else shallow_model(path)
 
 
 def sglang_pool(path: Path) -> dict[str, Any]:

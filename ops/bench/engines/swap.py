@@ -10,6 +10,7 @@ import httpx
 
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from tests.chaos.fleet import Fleet
 from tests.lora import tiny_adapter
 from tests.stack import mock_pool
@@ -28,7 +29,7 @@ class _Seen:
     over: bool = False
 
 
-def swap(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+def swap(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
     sources = (out_dir / "sources").resolve()
     paths = {name: str(tiny_adapter(sources / name, f"weights {name}")) for name in _NAMES}
@@ -36,8 +37,8 @@ def swap(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
     env = {"XYLEM_LORA_SOURCES": str(sources), "XYLEM_LORA_STORE": str(out_dir / "store")}
     say("starting two API replicas and two workers")
     try:
-        with Fleet(out_dir / "fleet", {"decode-pool-a": pool}, workers=2, forks=False, **env) as up:
-            return asyncio.run(_swapped(up.urls(), paths, _QUICK_ANSWERS if quick else _ANSWERS, say))
+        with Fleet(out_dir / "fleet", {"decode-pool-a": pool}, workers=2, forks=size.smallest, **env) as up:
+            return asyncio.run(_swapped(up.urls(), paths, size.of(_ANSWERS, _QUICK_ANSWERS, _PER_SWAP), say))
     except (httpx.HTTPError, AssertionError) as exc:
         raise Unavailable(f"swap: {exc!r}") from exc
 

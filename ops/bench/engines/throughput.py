@@ -17,6 +17,7 @@ from ops.bench.engines.streams import Answer, chats, stream_all, tokens_per_s
 from ops.bench.load import System, tools_dir
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from ops.bench.systems import fleet, sglang_server, vllm_server
 from tests.lora import make_adapter
 
@@ -39,8 +40,9 @@ class Sides:
     models: Sequence[str]  # asked in turn
 
 
-def sglang_throughput(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+def sglang_throughput(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
+    size.needs("real engines")
     tools_dir()  # has the client, and is missed before anything is loaded
     out_dir.mkdir(parents=True)
     with ExitStack() as up:
@@ -53,12 +55,13 @@ def sglang_throughput(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
                 out_dir / "xylem", {_POOL: pools.sglang_pool(pools.model_dir())}, {_POOL: 1}, more_env=pools.ONE_THREAD
             )
         )
-        found, answers = _compared("sglang", Sides(ours, theirs, [pools.MODEL]), out_dir, quick, say)
-        return found | own_times(ours.url, answers, pools.MODEL, quick, say)
+        found, answers = _compared("sglang", Sides(ours, theirs, [pools.MODEL]), out_dir, size, say)
+        return found | own_times(ours.url, answers, pools.MODEL, size, say)
 
 
-def lora_throughput(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+def lora_throughput(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
+    size.needs("real engines")
     tools_dir()
     sources = (out_dir / "adapters").resolve()
     paths = {name: str(make_adapter(sources / name, seed, layers=_LAYERS)) for seed, name in enumerate(_ADAPTERS)}
@@ -78,15 +81,16 @@ def lora_throughput(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
             added = httpx.post(f"{ours.url}/admin/loras", json=asked, timeout=90)
             if not (added.is_success and added.json()["workers"]):
                 raise Unavailable(f"the adapter {name} was not added: {added.text[:300]}")
-        found, _ = _compared("lora", Sides(ours, theirs, _ADAPTERS), out_dir, quick, say)
+        found, _ = _compared("lora", Sides(ours, theirs, _ADAPTERS), out_dir, size, say)
         return found | {"lora_overhead_ratio": found["lora_throughput_ratio"]}
 
 
-def _compared(key: str, sides: Sides, out_dir: Path, quick: bool, say: Say) -> tuple[dict[str, Any], list[Answer]]:
+def _compared(key: str, sides: Sides, out_dir: Path, size: Size, say: Say) -> tuple[dict[str, Any], list[Answer]]:
     """Medians over pairs of runs, and our answers. Raises: Unavailable."""
     rows: list[dict[str, float]] = []
     answers: list[Answer] = []
-    pairs, count, tokens = (_QUICK_PAIRS, _QUICK_ROUNDS, _QUICK_TOKENS) if quick else (_PAIRS, _ROUNDS, _TOKENS)
+    pairs, count = size.of(_PAIRS, _QUICK_PAIRS, 1), size.of(_ROUNDS, _QUICK_ROUNDS, 1)
+    tokens = size.of(_TOKENS, _QUICK_TOKENS, 8)
     for pair in range(-1, pairs):  # the first warms up
         say(f"{key}: pair {pair + 1} of {pairs}")
         bodies = chats(sides.models, count * _STREAMS, tokens, seed=pair)

@@ -29,6 +29,7 @@ from ops.bench.load import Line, System, run_load
 from ops.bench.media.worker_metrics import told
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from ops.bench.systems import fleet
 from tests.vlm import random_vlm
 
@@ -52,8 +53,9 @@ class Turn:
     together: float
 
 
-def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`itl_p99_ratio`, its times, and what a picture costs. Raises: Unavailable."""
+    size.needs("real vLLM")
     if find_spec("vllm") is None:
         raise Unavailable("vLLM is not installed")
     out_dir.mkdir(parents=True, exist_ok=True)
@@ -74,12 +76,12 @@ def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
             raise Unavailable(f"encoding a picture took {steps:.1f} steps, fewer than {_LEAST_STEPS}")
         turns, took = list[Turn](), dict[str, list[float]](apart=[], together=[])
         before = pictures.fetched()
-        for turn in range(3 if quick else 9):
+        for turn in range(size.of(9, 3, 1)):
             p99 = {}
             for side in (apart, together):
                 say(f"turn {turn + 1}, {side.model}")
                 with pictures.flood(side.model, encode_s / _SHARE, took[side.model]):
-                    line = _stream(side, out_dir / f"{side.model}-{turn}.log", turn, 8 if quick else 12)
+                    line = _stream(side, out_dir / f"{side.model}-{turn}.log", turn, size.of(12, 8, 4))
                 p99[side.model] = float(line["itl_ms"]["p99"])
             turns.append(Turn(**p99))
         fetched = pictures.fetched() - before
@@ -199,5 +201,5 @@ if __name__ == "__main__":
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
-        found = measured(Path(folder), True, lambda what: print(what, file=sys.stderr))
+        found = measured(Path(folder), Size.QUICK, lambda what: print(what, file=sys.stderr))
     print(json.dumps(found))

@@ -20,6 +20,7 @@ from app.media.source import MediaSource
 from app.settings import Settings
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from tests.media.hostile import guards
 from tests.media.hostile_cases import CASES
 from tests.media.hostile_server import OUTER, Names
@@ -31,9 +32,9 @@ _AT_ONCE = 8
 _LOOK_S = 0.001  # uvloop takes less for nothing, and would never sleep: the kernel then takes its core away
 
 
-def measured(_out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+def measured(_out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`hostile_cases`, `hostile_let_through`, `decode_ms_4mp`, `loop_held_ms`, and what got through."""
-    return uvloop.run(_measured(5 if quick else 15, say))
+    return uvloop.run(_measured(size.of(15, 5, 1), say))
 
 
 async def _measured(rounds: int, say: Say) -> dict[str, Any]:

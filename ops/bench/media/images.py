@@ -19,6 +19,7 @@ from ops.bench.load import System
 from ops.bench.media.worker_metrics import told
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable, tail
+from ops.bench.size import Size
 from ops.bench.systems import fleet
 from tests.stack import ROOT
 
@@ -42,8 +43,9 @@ for line in sys.stdin:
 """
 
 
-def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`images_per_s`, `loop_images_per_s`, `images_ratio`, and the most `cancel_steps`. Raises: Unavailable."""
+    size.needs("diffusers")
     if find_spec("diffusers") is None:
         raise Unavailable("diffusers is not installed")
     from tests.pipelines import make  # imports torch, with whose objects `guards` would measure longer stalls
@@ -56,7 +58,7 @@ def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
         "model": "bench", "engine": "diffusers", "task": "image", "path": str(model), "max_running": _AT_ONCE,
         "args": {"threads": 1, "batch": 1}, "painting": rules,  # on a CPU, several at once are no faster
     }  # fmt: skip
-    turns, ours, theirs = 4 if quick else 20, list[float](), list[float]()
+    turns, ours, theirs = size.of(20, 4, 1), list[float](), list[float]()
     with ExitStack() as up:
         say("loading diffusers")
         loop = up.enter_context(_loop(out_dir, model))
@@ -73,7 +75,7 @@ def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
                 ours.append(per_s[0])
                 theirs.append(per_s[1])
         say("leaving")
-        left = max(_steps_after_leaving(client, system) for _ in range(2 if quick else 5))
+        left = max(_steps_after_leaving(client, system) for _ in range(size.of(5, 2, 1)))
     return {
         "images_per_s": statistics.median(ours),
         "loop_images_per_s": statistics.median(theirs),
@@ -145,5 +147,5 @@ if __name__ == "__main__":
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
-        found = measured(Path(folder), True, lambda what: print(what, file=sys.stderr))
+        found = measured(Path(folder), Size.QUICK, lambda what: print(what, file=sys.stderr))
     print(json.dumps(found))

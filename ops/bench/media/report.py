@@ -6,39 +6,51 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from ops.bench.parts import Results, table
+from ops.bench.parts import Results, Target, table
 
 TITLE = "Media"
-TARGETS: dict[str, tuple[float, bool] | None] = {  # the target, and whether it is a minimum
-    "epd_equal": (1.0, True),
-    "seen": (40, True),
-    "second_question_ttft_ratio": (0.35, False),
-    "itl_p99_ratio": (0.5, False),
-    "decode_ms_4mp": None,
-    "loop_held_ms": (5, False),
-    "images_ratio": (0.97, True),
-    "cancel_steps": (1, False),
-    "transcribe_ratio": (0.95, True),
-    "hostile_cases": (40, True),
-    "hostile_let_through": (0, False),
-    "loop_held_idle_ms": None,
-    "first_question_ttft_ms": None,
-    "second_question_ttft_ms": None,
-    "text_question_ttft_ms": None,
-    "second_question_picture_tokens": None,
-    "second_question_cached_share": None,
-    "first_question_cached_tokens": None,
-    "itl_p99_apart_ms": None,
-    "itl_p99_together_ms": None,
-    "itl_p99_idle_ms": None,
-    "flood_steps": None,
-    "flood_encode_ms": None,
-    "flood_apart_picture_ms": None,
-    "flood_together_picture_ms": None,
-    "images_per_s": None,
-    "loop_images_per_s": None,
-    "transcribed_s_per_s": None,
-    "alone_s_per_s": None,
+TARGETS: dict[str, dict[str, Target]] = {
+    "guards": {
+        "decode_ms_4mp": None,
+        "loop_held_ms": (5, False),
+        "hostile_cases": (40, True),
+        "hostile_let_through": (0, False),
+        "loop_held_idle_ms": None,
+    },
+    "seeing": {
+        "epd_equal": (1.0, True),
+        "seen": (40, True),
+    },
+    "second_question": {
+        "second_question_ttft_ratio": (0.35, False),
+        "first_question_ttft_ms": None,
+        "second_question_ttft_ms": None,
+        "text_question_ttft_ms": None,
+        "second_question_picture_tokens": None,
+        "second_question_cached_share": None,
+        "first_question_cached_tokens": None,
+    },
+    "flood": {
+        "itl_p99_ratio": (0.5, False),
+        "itl_p99_apart_ms": None,
+        "itl_p99_together_ms": None,
+        "itl_p99_idle_ms": None,
+        "flood_steps": None,
+        "flood_encode_ms": None,
+        "flood_apart_picture_ms": None,
+        "flood_together_picture_ms": None,
+    },
+    "images": {
+        "images_ratio": (0.97, True),
+        "cancel_steps": (1, False),
+        "images_per_s": None,
+        "loop_images_per_s": None,
+    },
+    "sound": {
+        "transcribe_ratio": (0.95, True),
+        "transcribed_s_per_s": None,
+        "alone_s_per_s": None,
+    },
 }
 _PAIRS = {"images": "pictures/s", "sound": "seconds of speech/s"}
 
@@ -93,7 +105,7 @@ def plot(results: Results, path: Path) -> None:
         if pairs := results.get(f"{part}_pairs"):
             right.plot([ours / theirs for ours, theirs in pairs], "o-", color=colour, label=part)
             right.legend()
-    for key in ("images_ratio", "transcribe_ratio"):
-        right.axhline(TARGETS[key][0], color="gray", linestyle=":")  # type: ignore[index]
+    for part, key in (("images", "images_ratio"), ("sound", "transcribe_ratio")):
+        right.axhline(TARGETS[part][key][0], color="gray", linestyle=":")  # type: ignore[index]
     right.set(title="through us over the engine alone", xlabel="turn")
     figure.savefig(path, dpi=90)

@@ -22,6 +22,7 @@ from app.media.placeholders import pictures_of
 from app.tokenizer import load_tokenizer
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from ops.bench.systems import fleet
 from tests.vlm import random_vlm
 
@@ -46,8 +47,9 @@ class Turn:
     text: Answer  # to a question without a picture
 
 
-def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`second_question_ttft_ratio`, its times, and its tokens. Raises: Unavailable."""
+    size.needs("real vLLM")
     if find_spec("vllm") is None:
         raise Unavailable("vLLM is not installed")
     out_dir.mkdir(parents=True, exist_ok=True)
@@ -57,7 +59,7 @@ def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
         "model": "bench", "engine": "vllm", "path": str(model), "block_size": 32, "max_model_len": 2048,
         "max_running": 8, "args": {"kv_cache_memory_bytes": 2**30, "limit_mm_per_prompt": {"image": 1}},
     }  # fmt: skip
-    turns, pictures = list[Turn](), 5 if quick else 15
+    turns, pictures = list[Turn](), size.of(15, 5, 1)
     cores = {"VLLM_CPU_OMP_THREADS_BIND": cpu_shares(usable_cores(), 1)[0]}
     say("loading the system")
     with (
@@ -142,5 +144,5 @@ if __name__ == "__main__":
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
-        found = measured(Path(folder), True, lambda what: print(what, file=sys.stderr))
+        found = measured(Path(folder), Size.QUICK, lambda what: print(what, file=sys.stderr))
     print(json.dumps(found))

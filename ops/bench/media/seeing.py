@@ -17,6 +17,7 @@ from ops.bench.media.seen import seen
 from ops.bench.media.worker_metrics import told
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable, tail
+from ops.bench.size import Size
 from ops.bench.systems import fleet
 from tests.stack import ROOT
 
@@ -25,10 +26,12 @@ _METRIC = "xylem_worker_pictures_fetched"
 _PICTURES = 50
 
 
-def measured(out_dir: Path, _quick: bool, say: Say) -> dict[str, Any]:
+def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`seen` of 50, the seed, the wrong answers; `epd_equal`, a share of the 50. Raises: Unavailable."""
+    size.needs("real vLLM")
     if find_spec("vllm") is None:
         raise Unavailable("vLLM is not installed")
+    count = size.of(_PICTURES, _PICTURES, 2)
     out_dir.mkdir(parents=True, exist_ok=True)
     say("making the model that sees")
     pools = _pools(_model(out_dir / "prepare.log"))
@@ -36,10 +39,10 @@ def measured(out_dir: Path, _quick: bool, say: Say) -> dict[str, Any]:
     with fleet(out_dir / "xylem", pools, dict.fromkeys(pools, 1)) as system, httpx.Client(timeout=120) as client:
         client.base_url = system.url
         try:
-            say("50 pictures")
-            together = seen(client, "together", random.SystemRandom().randrange(10**9), _PICTURES)
-            say("50 pictures, encoded apart")
-            apart = seen(client, "apart", together["seed"], _PICTURES)
+            say(f"{count} pictures")
+            together = seen(client, "together", random.SystemRandom().randrange(10**9), count)
+            say(f"{count} pictures, encoded apart")
+            apart = seen(client, "apart", together["seed"], count)
             fetched = told(client, system.url, _METRIC)
         except httpx.HTTPError as exc:
             raise Unavailable(f"a question got no answer: {exc}") from exc

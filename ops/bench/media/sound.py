@@ -18,6 +18,7 @@ import yaml
 from ops.bench.load import System
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable, tail
+from ops.bench.size import Size
 from ops.bench.systems import fleet
 from tests.speech.samples import RIVERS
 from tests.stack import ROOT
@@ -70,8 +71,9 @@ if __name__ == "__main__":
 """
 
 
-def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`transcribed_s_per_s`, `alone_s_per_s` and `transcribe_ratio`. Raises: Unavailable."""
+    size.needs("real vLLM")
     out_dir.mkdir(parents=True, exist_ok=True)
     model = _model()
     pool = {
@@ -81,7 +83,7 @@ def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
     pools_file, sound = out_dir / "pools.yaml", out_dir / "sound.ogg"
     pools_file.write_text(yaml.safe_dump({"pools": {"speech": pool}}))
     sound.write_bytes(RIVERS)
-    turns, ours, theirs = 4 if quick else 12, list[float](), list[float]()
+    turns, ours, theirs = size.of(12, 4, 1), list[float](), list[float]()
     with ExitStack() as up:
         say("loading vLLM alone")
         alone = up.enter_context(_alone(out_dir, pools_file, sound))
@@ -171,6 +173,6 @@ if __name__ == "__main__":
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
-        quick = bool(os.environ.get("QUICK"))
-        found = measured(Path(folder), quick, lambda what: print(what, file=sys.stderr))
+        size = Size.asked()
+        found = measured(Path(folder), size, lambda what: print(what, file=sys.stderr))
     print(json.dumps(found))

@@ -14,13 +14,16 @@ import httpx
 from ops.bench import tracing
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from ops.observability.empty import empty
 from tests.helm import CHART, EXAMPLES, HELM, VERSIONS, helm
+from tests.soak.growth import TOO_SHORT
 from tests.stack import ROOT
 
 
-def helm_examples(_directory: Path, _quick: bool, say: Say) -> dict[str, Any]:
+def helm_examples(_directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Examples that helm refuses (`lint --strict`, `template`), or whose manifests break a schema of Kubernetes."""
+    size.needs("helm")
     if not Path(HELM).exists():
         raise Unavailable("no helm: ops/helm.sh installs it")
     invalid = 0
@@ -48,12 +51,13 @@ def _valid(manifests: str, version: str) -> bool:
     return True
 
 
-def traced(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
-    return tracing.measured(directory, quick, say)
+def traced(directory: Path, size: Size, say: Say) -> dict[str, Any]:
+    return tracing.measured(directory, size, say)
 
 
-def panels(directory: Path, _quick: bool, say: Say) -> dict[str, Any]:
+def panels(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Of a fleet that does everything: what the Prometheus at XYLEM_BENCH_PROMETHEUS watches, or the test's."""
+    size.needs("a fleet that does everything, which tests/acceptance/test_dashboards.py has")
     if url := os.environ.get("XYLEM_BENCH_PROMETHEUS"):
         with httpx.Client(base_url=url, timeout=30) as prometheus:
             return {"panels_empty": len(empty(prometheus))}
@@ -64,16 +68,18 @@ def panels(directory: Path, _quick: bool, say: Say) -> dict[str, Any]:
     return _module("pytest", [*options, "tests/acceptance/test_dashboards.py"], directory, "panels_empty", fails=True)
 
 
-def groups(directory: Path, _quick: bool, say: Say) -> dict[str, Any]:
+def groups(directory: Path, _size: Size, say: Say) -> dict[str, Any]:
     say("a lost member of a group")
     return _module("ops.bench.groups", [], directory, "group_recovery_s")
 
 
-def soak(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def soak(directory: Path, size: Size, say: Say) -> dict[str, Any]:
+    size.needs("minutes of load, which `make soak` has")
     say("soak")
     plot = ["--plot", str((directory / "soak.png").absolute())]
-    length = ["--minutes", "2", "--no-wait"] if quick else ["--minutes", "60"]
-    return _module("tests.soak", [*length, *plot], directory, "soak_growth")
+    length = size.of(["--minutes", "60"], ["--minutes", "2", "--no-wait"], ["--minutes", "1", "--no-wait"])
+    found = _module("tests.soak", [*length, *plot], directory, "soak_growth")
+    return found if size is Size.FULL else {"missing": {"soak_growth": TOO_SHORT}}
 
 
 def _module(name: str, arguments: list[str], directory: Path, key: str, *, fails: bool = False) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from ops.bench.planner.days import DAY_S, again, trace
 from ops.bench.planner.engine import KV_BLOCKS
 from ops.bench.planner.fleet import FIRST, OBJECTIVE, START_S, Fleet, ours
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 
 PACKAGES = ("pmdarima", "filterpy", "prophet", "plotly", "prometheus-api-client")
 _MODES: dict[str, dict[str, Any]] = {
@@ -26,8 +27,9 @@ _MODES: dict[str, dict[str, Any]] = {
 _LIMIT_S = 900.0
 
 
-def dynamo(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def dynamo(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Attainment and mean workers of fixed fleets and of its planner's modes. Raises: Unavailable, SettingsError."""
+    size.needs("NVIDIA Dynamo")
     directory.mkdir(parents=True)
     python = Path(os.environ.get("DYN_VENV", str(Path(".xylem/dynamo-venv").resolve()))) / "bin/python"
     if not python.exists():
@@ -42,7 +44,7 @@ def dynamo(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
             line = {"timestamp": round(row.at * 1000), "input_length": row.prompt, "output_length": row.answer}
             out.write(json.dumps({**line, "hash_ids": ids}) + "\n")
     found = {}
-    for name, mode in list(_MODES.items())[: 1 if quick else None]:
+    for name, mode in list(_MODES.items())[: size.of(None, 1, 1)]:
         say(f"Dynamo's planner: {name}")
         found[name] = _replayed(python, day, directory / "dynamo.log", mode)
     say("our planner on the same day")

@@ -23,6 +23,7 @@ from ops.bench.parts import Say
 from ops.bench.planner.days import trace
 from ops.bench.planner.engine import Request
 from ops.bench.processes import Unavailable, tail
+from ops.bench.size import Size
 from tests.stack import free_port, stop, valkey, wait_until
 
 _MODEL, _POOL = "mock", "decode-pool-a"
@@ -45,10 +46,11 @@ _FIRST = 2  # workers
 _VOCABULARY = 1500  # tokens, at most as many as the model's
 
 
-def live(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def live(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Shares of the clients' requests that were in time, and those lost. Raises: Unavailable, SettingsError."""
     directory.mkdir(parents=True)
-    end, warm_up = (_FROM_S + _QUICK_S, _QUICK_WARM_UP_S) if quick else (_FROM_S + _LONG_S, _WARM_UP_S)
+    end, warm_up = _FROM_S + size.of(_LONG_S, _QUICK_S, 3.0), size.of(_WARM_UP_S, _QUICK_WARM_UP_S, 1.0)
+    quiet_s = size.of(_QUIET_LIMIT_S, _QUIET_LIMIT_S, 0.0)
     rows = [row for row in trace() if _FROM_S - warm_up <= row.at < end][::_THIN]
     pools = directory / "pools.yaml"
     pools.write_text(yaml.safe_dump(_POOLS))
@@ -65,7 +67,7 @@ def live(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
         try:
             wait_until(lambda: b"curl -N" in log.read_bytes(), "xylem up", _READY_S)
             wait_until(lambda: _ready(port) >= _FIRST, "the first workers", _READY_S)
-            answers, workers = asyncio.run(_played(f"http://127.0.0.1:{port}", rows, say))
+            answers, workers = asyncio.run(_played(f"http://127.0.0.1:{port}", rows, quiet_s, say))
         except AssertionError as exc:
             raise Unavailable(f"{exc}: {tail(log)}") from None
         finally:
@@ -83,7 +85,9 @@ def _ready(port: int) -> int:
     return int(httpx.get(f"http://127.0.0.1:{port}/ready", trust_env=False).json()["workers"].get(_MODEL, 0))
 
 
-async def _played(url: str, rows: Sequence[Request], say: Say) -> tuple[list[tuple[float, str]], list[int]]:
+async def _played(
+    url: str, rows: Sequence[Request], quiet_s: float, say: Say
+) -> tuple[list[tuple[float, str]], list[int]]:
     """(seconds since the start, met | late | lost) of each request; workers ready, every 10 s."""
     began, first = time.monotonic(), rows[0].at
     asked: list[asyncio.Task[tuple[float, str]]] = []
@@ -106,7 +110,7 @@ async def _played(url: str, rows: Sequence[Request], say: Say) -> tuple[list[tup
             await asyncio.sleep(max(0.0, row.at - first - (time.monotonic() - began)))
             asked.append(asyncio.create_task(_asked(client, len(asked), row, time.monotonic() - began)))
         quiet = time.monotonic()
-        while counts[-1] > 1 and time.monotonic() - quiet < _QUIET_LIMIT_S:
+        while counts[-1] > 1 and time.monotonic() - quiet < quiet_s:
             number = len(asked)
             asked.append(
                 asyncio.create_task(_asked(client, number, rows[number % len(rows)], time.monotonic() - began))

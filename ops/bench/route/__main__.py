@@ -14,6 +14,7 @@ from ops.bench.route.events import events
 from ops.bench.route.prefix import prefix
 from ops.bench.route.replay import replay
 from ops.bench.route.simulation import simulation
+from ops.bench.size import Size
 
 
 class Part(StrEnum):
@@ -40,7 +41,7 @@ def main(
         Part.replay: replay,
         Part.prefix: partial(prefix, model_dir=model_dir.resolve()),
     }
-    run_parts("route", report, parts, only or list(Part), quick, out)
+    run_parts("route", report, parts, only or (), Size.asked(quick), out)
 
 
 if __name__ == "__main__":

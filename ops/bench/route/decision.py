@@ -29,6 +29,7 @@ from app.pools import Pool
 from app.store import Wire, async_client
 from ops.bench.parts import Say
 from ops.bench.processes import process, wait_until
+from ops.bench.size import Size
 from tests.loads import set_load
 from tests.stack import free_port
 
@@ -60,36 +61,37 @@ def valkey(directory: Path) -> Iterator[int]:
     store.close()
 
 
-def decision(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def decision(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Milliseconds at 16 workers, bytes a block, and how both lengths scale."""
     with valkey(directory) as port:
-        return uvloop.run(_decision(port, quick, say))
+        return uvloop.run(_decision(port, size, say))
 
 
-async def _decision(port: int, quick: bool, say: Say) -> dict[str, Any]:
+async def _decision(port: int, size: Size, say: Say) -> dict[str, Any]:
     client = async_client(f"redis://127.0.0.1:{port}/0")
     wire = Wire(client)
     fleet = FleetReader(wire, KEYS, _POOLS, 1024)
+    total, count = size.of(TOTAL_BLOCKS, TOTAL_BLOCKS, 40_000), size.of(200, 50, 5)
     try:
-        say("decision: one million blocks on 16 workers")
-        prompts, bytes_per_block = await _fill(client, wire, 16, TOTAL_BLOCKS)
+        say(f"decision: {total:,} blocks on 16 workers")
+        prompts, bytes_per_block = await _fill(client, wire, 16, total)
         gc.collect()  # as the API process does at its start
         gc.freeze()
         gc.set_threshold(10_000, 20, 20)
-        seconds = 5 if quick else 20
+        seconds = size.of(20, 5, 0.5)
         say(f"decision: {PER_S:g} a second for {seconds} s")
         paced = await _paced(fleet, prompts, seconds)
         curve_workers = {}
-        for workers in (1, 4, 16, 64, 256):
+        for workers in size.of((1, 4, 16, 64, 256), (1, 4, 16, 64, 256), (1, 16)):
             say(f"decision: {workers} workers")
-            prompts, _ = await _fill(client, wire, workers, TOTAL_BLOCKS)
-            curve_workers[workers] = await _alone(fleet, prompts, 50 if quick else 200)
-        prompts, _ = await _fill(client, wire, 16, TOTAL_BLOCKS)
+            prompts, _ = await _fill(client, wire, workers, total)
+            curve_workers[workers] = await _alone(fleet, prompts, count)
+        prompts, _ = await _fill(client, wire, 16, total)
         curve_blocks = {}
         for blocks in (1, 8, 64, 512, PROMPT_BLOCKS):
             say(f"decision: prompts of {blocks} blocks")
             cut = [p[: blocks * HASH_BYTES] for p in prompts]
-            curve_blocks[blocks] = await _alone(fleet, cut, 50 if quick else 200)
+            curve_blocks[blocks] = await _alone(fleet, cut, count)
     finally:
         wire.close()
         await client.aclose()

@@ -15,11 +15,12 @@ from app.engines.kv_publisher import BlockRemoved, BlockStored, KvEventArgs, KvP
 from app.ids import PoolId
 from app.keys import Keys
 from app.kv.ledger import Ledger
-from app.kv.prefix_index import KvIndex
+from app.kv.prefix_index import KvIndex, packed
 from app.store import Wire, async_client
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable, process, tail
 from ops.bench.route.decision import BLOCK, valkey
+from ops.bench.size import Size
 from workers.engine.kv_event_feed import KvEventFeed
 
 WORKERS, OFFERED = 8, 60_000  # workers; blocks/s, a fifth above the target
@@ -28,13 +29,13 @@ _KEEP = 20_000  # blocks of an engine; beyond it each stored block evicts an old
 _POOL, _KEYS = PoolId("bench"), Keys("bench")
 
 
-def events(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def events(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Blocks per second that reached the index, and the delay of the last ones. Raises: Unavailable."""
-    seconds = 5 if quick else 20
+    seconds, workers = size.of(20.0, 5.0, 0.5), size.of(WORKERS, WORKERS, 2)
     with valkey(directory) as port, ExitStack() as up:
-        say(f"events: {OFFERED:,} blocks a second for {seconds} s from {WORKERS} workers")
-        start = time.time() + 5
-        logs = [directory / f"worker-{i}.log" for i in range(WORKERS)]
+        say(f"events: {OFFERED:,} blocks a second for {seconds:g} s from {workers} workers")
+        start = time.time() + size.of(5, 5, 2)  # when all of them have begun
+        logs = [directory / f"worker-{i}.log" for i in range(workers)]
         rate = OFFERED / WORKERS
         runs = [
             up.enter_context(
@@ -50,8 +51,8 @@ def events(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
             if code:
                 raise Unavailable(f"a feed failed: {tail(log)}")
         figures = [[float(x) for x in log.read_text().splitlines()[-1].split()] for log in logs]
-        counts: Any = redis.Redis(port=port).hvals(_KEYS.cached(_POOL)[1])
-        entries = sum(map(int, counts))
+        counts: Any = redis.Redis(port=port).hgetall(_KEYS.cached(_POOL)[1])  # and, under longer names, marks of writes
+        entries = sum(int(count) for cache, count in counts.items() if len(cache) == len(packed(0)))
     stored = sum(f[0] for f in figures)
     return {
         "events_per_s": stored / max(f[1] for f in figures),

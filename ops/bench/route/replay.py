@@ -22,6 +22,7 @@ import uvloop
 from ops.bench.load import tools_dir
 from ops.bench.parts import Say
 from ops.bench.route.simulation import OURS, TRACES, run, traces_dir
+from ops.bench.size import Size
 from ops.bench.systems import xylem
 
 POLICIES = {"kv": OURS, "least_loaded": "least_loaded", "round_robin": "round_robin", "random": "random"}
@@ -32,18 +33,19 @@ _MODEL_LEN = 8192
 _VOCABULARY = 1500  # token ids within the mock's vocabulary
 
 
-def replay(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def replay(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """TTFT by policy, as simulated and as measured, in seconds of the trace. Raises: Unavailable."""
     directory.mkdir(parents=True)
-    limit = 500 if quick else 900
+    limit, workers = size.of(900, 500, 20), size.of(WORKERS, WORKERS, 2)
+    policies = list(POLICIES)[: size.of(None, None, 1)]
     trace = directory / "trace.jsonl"
     with gzip.open(traces_dir() / TRACES[0], "rt") as rows:
         trace.write_text("".join(itertools.islice(rows, limit)))
     say("replay: simulating")
-    simulated = run(directory, trace, WORKERS, list(POLICIES.values()), 0, _CACHE)
-    requests = _requests(trace)
+    simulated = run(directory, trace, workers, [POLICIES[policy] for policy in policies], 0, _CACHE)
+    requests = _requests(trace, workers)
     measured = {}
-    for policy in POLICIES:
+    for policy in policies:
         say(f"replay: {policy}, {requests[-1][0] / _SPEEDUP:.0f} s")
         pool = {
             "model": "mock", "engine": "mock", "block_size": _TRACE_BLOCK // _SHRINK, "max_running": 256,
@@ -53,12 +55,12 @@ def replay(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
                 "max_batched_tokens": _CHUNK // _SHRINK + 64, "total_blocks": _CACHE, "speedup": _SPEEDUP,
             },
         }  # fmt: skip
-        with xylem(directory / policy, pool, WORKERS) as system:
+        with xylem(directory / policy, pool, workers) as system:
             measured[policy] = uvloop.run(_play(system.url, requests))
-    return {"replayed": {p: {"simulated": simulated[POLICIES[p]], "measured": measured[p]} for p in POLICIES}}
+    return {"replayed": {p: {"simulated": simulated[POLICIES[p]], "measured": measured[p]} for p in policies}}
 
 
-def _requests(trace: Path) -> list[tuple[float, list[int], int]]:
+def _requests(trace: Path, workers: int) -> list[tuple[float, list[int], int]]:
     """When (seconds of the trace at the simulator's load), the prompt's token ids, the answer's length."""
     import sys
 
@@ -67,10 +69,10 @@ def _requests(trace: Path) -> list[tuple[float, list[int], int]]:
 
     reqs, heads = route_sim.load_trace(trace, _TRACE_BLOCK)
     config = route_sim.Config(
-        n=WORKERS, warmup=0.1, cache=_CACHE, prefill=_PREFILL, d0=_STEP_MS / 1e3, d1=_SEQUENCE_MS / 1e3, d2=2.5e-8,
+        n=workers, warmup=0.1, cache=_CACHE, prefill=_PREFILL, d0=_STEP_MS / 1e3, d1=_SEQUENCE_MS / 1e3, d2=2.5e-8,
         chunk=_CHUNK,
     )  # fmt: skip
-    rate = WORKERS * 0.85 / route_sim.offered(reqs, heads, config)["nocache"]
+    rate = workers * 0.85 / route_sim.offered(reqs, heads, config)["nocache"]
     size = _TRACE_BLOCK // _SHRINK
     out = []
     for q in heads:

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -12,11 +13,13 @@ from typing import Any
 from ops.bench.load import tools_dir
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable, process, tail
+from ops.bench.size import Size
 
 OURS, DEFAULT, ORACLE = "app.routing.simulated:Policy", "dynamo_cost", "oracle"
 RIVALS = ("dynamo_cost?overlap_weight=16", "dynamo_cost?formula=lmetric", "sglang?balance_abs=16")
 TRACES = ("mooncake_conversation_dev.jsonl.gz", "agentic_dev.jsonl.gz")
 WORKERS, CACHES = (4, 8, 16), (4000, 2000)
+_FEW = 300  # requests of a trace, in the smallest size
 _LIMIT_S = 1200
 
 
@@ -24,21 +27,24 @@ def traces_dir() -> Path:
     return tools_dir().parent / "traces"
 
 
-def simulation(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def simulation(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Per trace, size and cache the policies' figures, means over seeds; and the ratios. Raises: Unavailable."""
     directory.mkdir(parents=True)
-    seeds = range(1 if quick else 3)
+    seeds = range(size.of(3, 1, 1))
+    traces = [traces_dir() / name for name in TRACES[: size.of(2, 2, 1)]]
+    if size.smallest:
+        traces = [beginning(trace, directory) for trace in traces]
     policies = [OURS, DEFAULT, *RIVALS, ORACLE, "least_loaded", "round_robin", "random"]
     rows = []
-    for trace in TRACES:
-        for cache in CACHES:
-            for workers in WORKERS:
-                say(f"simulation: {trace.partition('_')[0]}, {workers} workers, {cache} blocks")
-                runs = [run(directory, traces_dir() / trace, workers, policies, seed, cache) for seed in seeds]
+    for trace in traces:
+        for cache in CACHES[: size.of(2, 2, 1)]:
+            for workers in WORKERS[: size.of(3, 3, 1)]:
+                say(f"simulation: {trace.name.partition('_')[0]}, {workers} workers, {cache} blocks")
+                runs = [run(directory, trace, workers, policies, seed, cache) for seed in seeds]
                 figures = {p: {k: fmean(r[p][k] for r in runs) for k in runs[0][p]} for p in policies}
-                rows.append({"trace": trace, "workers": workers, "cache": cache, "policies": figures})
+                rows.append({"trace": trace.name, "workers": workers, "cache": cache, "policies": figures})
     say("simulation: nothing shared")
-    control = run(directory, _nothing_shared(directory), 8, [OURS, "least_loaded"], 0, CACHES[0])
+    control = run(directory, _nothing_shared(directory, traces[0]), 8, [OURS, "least_loaded"], 0, CACHES[0])
     compared = [_compare(row["policies"]) for row in rows]
     return {
         "simulated": rows,
@@ -94,10 +100,18 @@ def _compare(figures: dict[str, dict[str, float]]) -> dict[str, float]:
     }
 
 
-def _nothing_shared(directory: Path) -> Path:
-    """The first trace without its block ids: no two prompts have a common prefix."""
+def beginning(trace: Path, directory: Path) -> Path:
+    """The first requests of a trace, as a trace."""
+    path = directory / trace.name.removesuffix(".gz")
+    with gzip.open(trace, "rt") as rows:
+        path.write_text("".join(islice(rows, _FEW)))
+    return path
+
+
+def _nothing_shared(directory: Path, of: Path) -> Path:
+    """A trace without its block ids: no two prompts have a common prefix."""
     path = directory / "nothing_shared.jsonl"
-    with gzip.open(traces_dir() / TRACES[0], "rt") as trace, path.open("w") as out:
+    with gzip.open(of, "rt") if of.suffix == ".gz" else of.open() as trace, path.open("w") as out:
         for line in trace:
             out.write(json.dumps(json.loads(line) | {"hash_ids": []}) + "\n")
     return path

@@ -18,10 +18,11 @@ from app.messages import Job, Lease, Sampling, Speeds, Stage, Worker, encode
 from app.pools import Pool
 from app.routing.candidates import Placement
 from app.store import Wire
+from ops.bench.size import Size
 
 POOL, API, KEYS, BLOCK = PoolId("decode-pool-a"), ApiId("bench"), Keys("bench"), 16
 POOLS = {POOL: Pool(model="bench", engine="mock", block_size=BLOCK)}
-BLOCKS = 1_000_000  # of all caches together
+BLOCKS = 1_000_000
 PROMPT = 128  # blocks of a prompt
 _SHARED, _SYSTEM_PROMPTS = 32, 16  # leading blocks of a conversation that others have, too; how many of these
 _WAITING = 2  # requests that wait for their prefill on each worker
@@ -49,19 +50,24 @@ def request(number: int, hashes: bytes) -> InFlight:
     return inflight
 
 
-async def fill(client: Any, wire: Wire, workers: int) -> list[bytes]:
-    """A fleet of so many workers that hold a million blocks; the conversations in their caches."""
+def blocks(size: Size) -> int:
+    """Of all caches together."""
+    return size.of(BLOCKS, BLOCKS, BLOCKS // 50)
+
+
+async def fill(client: Any, wire: Wire, workers: int, total: int) -> list[bytes]:
+    """A fleet of so many workers that hold so many blocks; the conversations in their caches."""
     await client.flushall()
     random, held = Random(2), []
     own = PROMPT - _SHARED
-    each = max(1, BLOCKS // workers // own)
+    each = max(1, total // workers // own)
     for number in range(workers):
         mine = [conversation(random) for _ in range(each)]
         held += mine[:4]
-        blocks = list(dict.fromkeys(row[i : i + HASH_BYTES] for row in mine for i in range(0, len(row), HASH_BYTES)))
+        stored = list(dict.fromkeys(row[i : i + HASH_BYTES] for row in mine for i in range(0, len(row), HASH_BYTES)))
         index = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told)
-        for i in range(0, len(blocks), _CHUNK):
-            await index.write(Changes(False, blocks[i : i + _CHUNK], []))
+        for i in range(0, len(stored), _CHUNK):
+            await index.write(Changes(False, stored[i : i + _CHUNK], []))
         await register(client, worker(number), index.number)
         await wire.execute([_waiting(random, number * _WAITING + i, worker(number)) for i in range(_WAITING)])
     return held

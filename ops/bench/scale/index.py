@@ -20,24 +20,25 @@ from app.store import Wire, async_client
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable, process, tail
 from ops.bench.route.decision import valkey
-from ops.bench.scale.fleet import BLOCKS, KEYS, POOL, nobody_told
+from ops.bench.scale.fleet import KEYS, POOL, blocks, nobody_told
+from ops.bench.size import Size
 
 WRITERS = 2  # processes
 WORKERS = 16  # in all
 _BATCH = 64  # blocks that one step of an engine stores; as many are evicted
 
 
-def index(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
-    """Stored blocks a second, with an eviction for each, over 1 M blocks; and bytes of each. Raises: Unavailable."""
-    seconds = 5 if quick else 20
+def index(directory: Path, size: Size, say: Say) -> dict[str, Any]:
+    """Stored blocks a second, with an eviction for each; and bytes of each. Raises: Unavailable."""
+    seconds, total = size.of(20.0, 5.0, 0.5), blocks(size)
     with valkey(directory) as port, ExitStack() as up:
-        say(f"index: {BLOCKS:,} blocks of {WORKERS} workers, then as many as it takes for {seconds} s")
+        say(f"index: {total:,} blocks of {WORKERS} workers, then as many as it takes for {seconds:g} s")
         store = redis.Redis(port=port)
         before = int(store.info("memory")["used_memory"])  # type: ignore[index]
         logs = [directory / f"writer-{i}.log" for i in range(WRITERS)]
         runs = []
         for i, log in enumerate(logs):
-            command = [sys.executable, "-m", "ops.bench.scale.index", str(port), str(i), str(seconds)]
+            command = [sys.executable, "-m", "ops.bench.scale.index", *map(str, (port, i, seconds, total))]
             runs.append(up.enter_context(process(command, log)))
         for log, run in zip(logs, runs, strict=True):
             try:
@@ -49,14 +50,14 @@ def index(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
         figures = [[float(x) for x in log.read_text().splitlines()[-1].split()] for log in logs]
         filled = int(store.info("memory")["used_memory"])  # type: ignore[index]
     stored, took = sum(f[0] for f in figures), max(f[1] for f in figures)
-    return {"events_per_s": stored / took, "bytes_per_block": (filled - before) / BLOCKS}
+    return {"events_per_s": stored / took, "bytes_per_block": (filled - before) / total}
 
 
-async def _write(port: int, number: int, seconds: float) -> None:
+async def _write(port: int, number: int, seconds: float, total: int) -> None:
     """Fills this process's share of the caches, then stores and evicts; prints stored blocks and seconds."""
     client = async_client(f"redis://127.0.0.1:{port}/0")
     wire, random = Wire(client), Random(number)
-    feeds = [_Feed(wire, random) for _ in range(number, WORKERS, WRITERS)]
+    feeds = [_Feed(wire, random, total // WORKERS) for _ in range(number, WORKERS, WRITERS)]
     for feed in feeds:
         await feed.index.write(Changes(False, list(feed.held), []))
     await client.incr("filled")
@@ -74,9 +75,9 @@ async def _write(port: int, number: int, seconds: float) -> None:
 class _Feed:
     """A worker's part of the index, whose cache is full."""
 
-    def __init__(self, wire: Wire, random: Random) -> None:
+    def __init__(self, wire: Wire, random: Random, size: int) -> None:
         self.index, self._random = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told), random
-        self.held = deque(self._blocks(BLOCKS // WORKERS))
+        self.held = deque(self._blocks(size))
 
     async def step(self) -> None:
         new = self._blocks(_BATCH)
@@ -89,4 +90,4 @@ class _Feed:
 
 
 if __name__ == "__main__":
-    uvloop.run(_write(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))
+    uvloop.run(_write(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])))

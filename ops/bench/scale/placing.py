@@ -20,7 +20,8 @@ from app.kv.blocks import HASH_BYTES
 from app.store import Wire, async_client
 from ops.bench.parts import Say
 from ops.bench.route.decision import valkey
-from ops.bench.scale.fleet import API, KEYS, POOLS, PROMPT, fill, request
+from ops.bench.scale.fleet import API, KEYS, POOLS, PROMPT, blocks, fill, request
+from ops.bench.size import Size
 
 WORKERS = (64, 256, 1000)
 ROUND = 64
@@ -35,11 +36,12 @@ class Cost(Struct):
     round_ms: float  # from the first read to the last reply, median
 
 
-def placing(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
-    """The figures at 1,000 workers, and all by the number of workers."""
+def placing(directory: Path, size: Size, say: Say) -> dict[str, Any]:
+    """The figures of most workers, and all by the number of workers."""
     with valkey(directory) as port:
-        costs = uvloop.run(_placing(port, 8 if quick else 30, say))
-    alone, full = costs[WORKERS[-1], 1], costs[WORKERS[-1], ROUND]
+        costs = uvloop.run(_placing(port, size, say))
+    most = max(workers for workers, _ in costs)
+    alone, full = costs[most, 1], costs[most, ROUND]
     return {
         "place_redis_ms_1000": alone.redis_ms,
         "place_api_ms_1000": alone.api_ms,
@@ -48,17 +50,18 @@ def placing(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
     }
 
 
-async def _placing(port: int, rounds: int, say: Say) -> dict[tuple[int, int], Cost]:
+async def _placing(port: int, size: Size, say: Say) -> dict[tuple[int, int], Cost]:
     client = async_client(f"redis://127.0.0.1:{port}/0")
     wire = Wire(client)
     costs = {}
+    rounds = size.of(30, 8, 1)
     try:
-        for workers in WORKERS:
-            say(f"placing: a million blocks on {workers:,} workers")
-            held = await fill(client, wire, workers)
-            for size in (1, ROUND):
-                say(f"placing: rounds of {size} on {workers:,} workers")
-                costs[workers, size] = await _cost(client, wire, held, size, rounds * (4 if size == 1 else 1))
+        for workers in size.of(WORKERS, WORKERS, (16,)):
+            say(f"placing: on {workers:,} workers")
+            held = await fill(client, wire, workers, blocks(size))
+            for at_once in (1, ROUND):
+                say(f"placing: rounds of {at_once} on {workers:,} workers")
+                costs[workers, at_once] = await _cost(client, wire, held, at_once, rounds * (4 if at_once == 1 else 1))
     finally:
         wire.close()
         await client.aclose()

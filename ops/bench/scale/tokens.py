@@ -1,6 +1,7 @@
 """What a token costs the Redis that it goes through, by the number of API replicas that await tokens of a worker."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,6 +19,7 @@ from ops.bench.parts import Say
 from ops.bench.route.decision import valkey
 from ops.bench.scale.fleet import KEYS, POOL
 from ops.bench.scale.placing import redis_cpu
+from ops.bench.size import Size
 
 STREAMS = 100  # of a worker, each with a token in each step
 REPLICAS = (1, 9, 18, 36, 180)
@@ -31,18 +33,18 @@ class TokenCost(Struct):
     token_us: float
 
 
-def tokens(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def tokens(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """One worker's messages, sent as fast as Redis takes them, with a subscriber for each replica."""
     with valkey(directory) as port:
-        costs = uvloop.run(_tokens(port, 500 if quick else 3000, say))
+        costs = uvloop.run(_tokens(port, size.of(REPLICAS, REPLICAS, REPLICAS[:2]), size.of(3000, 500, 10), say))
     return {"tokens": [{"replicas": replicas} | asdict(cost) for replicas, cost in costs.items()]}
 
 
-async def _tokens(port: int, steps: int, say: Say) -> dict[int, TokenCost]:
+async def _tokens(port: int, apis: Sequence[int], steps: int, say: Say) -> dict[int, TokenCost]:
     client = async_client(f"redis://127.0.0.1:{port}/0")
     try:
         costs = {}
-        for replicas in REPLICAS:
+        for replicas in apis:
             say(f"tokens: {STREAMS} streams of {replicas} API replicas")
             costs[replicas] = await _cost(client, replicas, steps)
     finally:

@@ -15,33 +15,34 @@ from app.intervals import Intervals
 from app.store import Wire, async_client
 from ops.bench.parts import Say
 from ops.bench.route.decision import valkey
-from ops.bench.scale.fleet import KEYS, POOL, POOLS, fill
+from ops.bench.scale.fleet import KEYS, POOL, POOLS, blocks, fill
 from ops.bench.scale.placing import WORKERS, redis_cpu
+from ops.bench.size import Size
 
 REPLICAS = (1, 10, 100)
 
 
-def watching(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def watching(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """The share of a core that Redis needs, by workers and replicas."""
     with valkey(directory) as port:
-        shares = uvloop.run(_watching(port, 60 if quick else 180, say))
+        shares = uvloop.run(_watching(port, size, say))
     return {
-        "watch_redis_share_1000x100": shares[WORKERS[-1], REPLICAS[-1]],
+        "watch_redis_share_1000x100": shares[max(shares)],
         "watching": [{"workers": w, "replicas": r, "share": share} for (w, r), share in shares.items()],
     }
 
 
-async def _watching(port: int, looks: int, say: Say) -> dict[tuple[int, int], float]:
+async def _watching(port: int, size: Size, say: Say) -> dict[tuple[int, int], float]:
     client = async_client(f"redis://127.0.0.1:{port}/0")
     wire = Wire(client)
     shares = {}
     try:
-        for workers in WORKERS:
+        for workers in size.of(WORKERS, WORKERS, (16,)):
             say(f"watching: {workers:,} workers")
-            await fill(client, wire, workers)
-            for replicas in REPLICAS:
+            await fill(client, wire, workers, blocks(size))
+            for replicas in size.of(REPLICAS, REPLICAS, (4,)):
                 say(f"watching: {workers:,} workers, {replicas} replicas")
-                shares[workers, replicas] = await _share(client, replicas, looks)
+                shares[workers, replicas] = await _share(client, replicas, size.of(180, 60, 2))
     finally:
         wire.close()
         await client.aclose()

@@ -17,6 +17,7 @@ from app.messages import encode
 from app.tenants.records import Budget, Limits, Price, Tenant
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from ops.bench.tenants.fleet import add_tenants
 from tests.stack import Stack, mock_pool, valkey, wait_until
 
@@ -31,18 +32,18 @@ _LIMITS = Limits(
 )
 
 
-def measured(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def measured(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Medians of the turns. Raises: Unavailable."""
     found: dict[tuple[str, str], list[float]] = {(of, name): [] for of in _TOKENS for name in ("off", "on")}
     with ExitStack() as stacks:
         directory.mkdir(parents=True, exist_ok=True)
         url = stacks.enter_context(valkey(directory / "redis"))
-        served = {name: _deployment(stacks, url, directory, name) for name in ("off", "on")}
-        turns = _QUICK_TURNS if quick else _TURNS
+        served = {name: _deployment(stacks, url, directory, name, forks=size.smallest) for name in ("off", "on")}
+        turns = size.of(_TURNS, _QUICK_TURNS, 1)
         for number in range(turns + 1):
             say(f"turn {number} of {turns}")
             for of, name in sorted(found, reverse=number % 2 == 1):
-                spent = _turn(served[name], of)
+                spent = _turn(served[name], of, size.of(_TURN[of], _TURN[of], _CLIENTS))
                 if number:  # the first one is for first times of everything
                     found[of, name].append(spent)
     return {
@@ -55,13 +56,13 @@ def _ratio(on: Sequence[float], off: Sequence[float]) -> float:
     return median(a / b for a, b in zip(on, off, strict=True))
 
 
-def _deployment(stacks: ExitStack, url: str, directory: Path, name: str) -> Stack:
+def _deployment(stacks: ExitStack, url: str, directory: Path, name: str, *, forks: bool) -> Stack:
     of = directory / name
     of.mkdir()
     pools = {"request-pool": mock_pool(model="request", step_ms=0.0)}
     pools["answer-pool"] = mock_pool(model="answer", step_ms=_PACE_MS, max_running=_CLIENTS)
     env = {"XYLEM_DEPLOYMENT": name, "XYLEM_ADMIN_KEY": "admin", **(_ON if name == "on" else {})}
-    s = Stack(url, of, pools, env, forks=False)
+    s = Stack(url, of, pools, env, forks=forks)
     stacks.callback(s.close)
     with Redis.from_url(url) as redis:
         keys = Keys(name)
@@ -79,25 +80,25 @@ def _deployment(stacks: ExitStack, url: str, directory: Path, name: str) -> Stac
     return s
 
 
-def _turn(s: Stack, of: str) -> float:
+def _turn(s: Stack, of: str, requests: int) -> float:
     """CPU seconds of the API process for a request, of all its threads. Raises: Unavailable."""
     api = psutil.Process(s.names["api"].pid)
     before = sum(api.cpu_times()[:2])
-    statuses = asyncio.run(_ask(s.url, of))
+    statuses = asyncio.run(_ask(s.url, of, requests))
     spent = sum(api.cpu_times()[:2]) - before
     if any(status != 200 for status in statuses):
         raise Unavailable(f"requests were refused: {sorted(set(statuses))}")
     return spent / len(statuses)
 
 
-async def _ask(url: str, of: str) -> Sequence[int]:
+async def _ask(url: str, of: str, requests: int) -> Sequence[int]:
     found: list[int] = []
     tokens = _TOKENS[of]
     body = {"model": of, "prompt": "Tell me about the sea.", "max_tokens": tokens, "stream": tokens > 1}
     headers = {"authorization": "Bearer one"}
 
     async def client(http: httpx.AsyncClient) -> None:
-        for _ in range(_TURN[of] // _CLIENTS):
+        for _ in range(requests // _CLIENTS):
             found.append((await http.post("/v1/completions", json=body, headers=headers)).status_code)  # noqa: PERF401
 
     limits = httpx.Limits(max_connections=_CLIENTS, max_keepalive_connections=_CLIENTS)

@@ -15,11 +15,13 @@ from msgspec import Struct
 from app.cli.event_lines import event_lines_async
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from ops.bench.tenants.fleet import STEP_MS, STEP_S, engine_s, fleet
 
 WEIGHTS = {"one": 1.0, "three": 3.0}
 _CLIENTS = {"one": 40, "three": 80}  # each asks again when it is answered: more than all seats, for each tenant's share
 _QUIET_PER_S, _QUIET_ANSWER = 4.0, 3  # with these it has about one and a half seats, of the six that are its share
+_FAST_MS = 10.0  # a step, in the smallest size
 _SETTLED = 160  # answers of a flood, before its figures count: some times as many as there are seats
 
 
@@ -119,18 +121,19 @@ async def beside_long_prompts(urls: Sequence[str], seconds: float, step_ms: floa
     return [a for a in found if began <= a.at < ends[0]]
 
 
-def measured(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def measured(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
-    return asyncio.run(_measured(directory, 80 if quick else 240, say))
+    return asyncio.run(_measured(directory, size, say))
 
 
-async def _measured(directory: Path, count: int, say: Say) -> dict[str, Any]:
-    with fleet(directory, {**WEIGHTS, "quiet": 1.0}) as urls:
-        await quiet(urls, 8, random.Random(0))  # connections, first times of everything
+async def _measured(directory: Path, size: Size, say: Say) -> dict[str, Any]:
+    count, step_ms = size.of(240, 80, 4), size.of(STEP_MS, STEP_MS, _FAST_MS)
+    with fleet(directory, {**WEIGHTS, "quiet": 1.0}, step_ms) as urls:
+        await quiet(urls, min(8, count), random.Random(0))  # connections, first times of everything
         say("a quiet tenant on an idle fleet")
         idle = await quiet(urls, count, random.Random(1))
         say("the same, beside two floods")
-        answered, full = await beside_floods(urls, count)
+        answered, full = await beside_floods(urls, count, step_ms)
     got = spent(answered, WEIGHTS)
     p99 = [sorted(times)[int(0.99 * len(times))] for times in (idle, full)]
     return {
@@ -143,11 +146,12 @@ async def _measured(directory: Path, count: int, say: Say) -> dict[str, Any]:
     }
 
 
-def prompts_measured(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def prompts_measured(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """What a flood of 8,000-token prompts gets beside one of the same weight with short ones. Raises: Unavailable."""
     say("a flood of long prompts")
-    with fleet(directory, {"long": 1.0, "short": 1.0}) as urls:
-        part = asyncio.run(beside_long_prompts(urls, 25 if quick else 60))
+    step_ms = size.of(STEP_MS, STEP_MS, _FAST_MS)
+    with fleet(directory, {"long": 1.0, "short": 1.0}, step_ms) as urls:
+        part = asyncio.run(beside_long_prompts(urls, size.of(60, 25, 1), step_ms))
     got = spent(part, ("long", "short"))
     return {"long_prompt_share": got["long"] / sum(got.values()), "prompts_got_s": got}
 

@@ -8,14 +8,16 @@ from typing import Any
 
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 
 _FAULTS, _QUICK_FAULTS = 60, 6
 _LONGEST_S = 3600
 
 
-def measured(directory: Path, quick: bool, say: Say) -> dict[str, Any]:
+def measured(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """By `make chaos`. Raises: Unavailable."""
-    faults = _QUICK_FAULTS if quick else _FAULTS
+    size.needs("faults under load, which `make chaos` has")
+    faults = size.of(_FAULTS, _QUICK_FAULTS, 2)
     say(f"{faults} faults under load")
     command = [sys.executable, "-m", "tests.chaos", "--faults", str(faults)]
     directory.mkdir(parents=True, exist_ok=True)

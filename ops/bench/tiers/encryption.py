@@ -16,6 +16,7 @@ from app.kv_store.seal import BlockSeal
 from ops.bench.load import System
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from ops.bench.tiers.asking import Answer, ask, prompt
 from ops.bench.tiers.served import BLOCK, BLOCK_BYTES, TOKENS, served
 
@@ -24,8 +25,9 @@ _HOST_GB = 2.2 * TOKENS / BLOCK * BLOCK_BYTES / 1e9
 _KINDS = ("plain", "encrypted")
 
 
-def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`encrypted_load_ratio`: the median of the pairs. Raises: Unavailable."""
+    size.needs("real vLLM")
     out_dir.mkdir(parents=True, exist_ok=True)
     (key := out_dir / "key").write_bytes(os.urandom(32))
     keys = {"plain": {}, "encrypted": {"key_file": str(key)}}
@@ -42,7 +44,7 @@ def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
             for ids in prompts * 2:  # loaded once before it counts
                 ask(client, system.model, ids)
         pairs = []
-        for turn in range(4 if quick else 10):
+        for turn in range(size.of(10, 4, 1)):
             for number, ids in enumerate(prompts):
                 say(f"turn {turn + 1}, prompt {number + 1}")
                 order = _KINDS if (turn + number) % 2 else _KINDS[::-1]  # neither is always the first
@@ -92,5 +94,5 @@ if __name__ == "__main__":
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
-        found = measured(Path(folder), bool(os.environ.get("QUICK")), lambda what: print(what, file=sys.stderr))
+        found = measured(Path(folder), Size.asked(), lambda what: print(what, file=sys.stderr))
     print(json.dumps(found))

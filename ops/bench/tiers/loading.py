@@ -2,7 +2,6 @@
 and how long others wait for their tokens meanwhile."""
 
 import json
-import os
 import statistics
 import sys
 import threading
@@ -17,6 +16,7 @@ import httpx
 from ops.bench.load import System, run_load
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from ops.bench.tiers.asking import Answer, ask, prompt
 from ops.bench.tiers.served import BLOCK, TOKENS, served
 
@@ -28,10 +28,11 @@ _STREAMS = [
 ]  # fmt: skip
 
 
-def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`vllm_evicted_ttft_ratio`, `vllm_restart_ttft_ratio`, `wrong_answers`, `p99_itl_ratio`. Raises: Unavailable."""
-    prompts = [prompt(seed, TOKENS) for seed in range(4 if quick else 12)]
-    turns = 2 if quick else 5
+    size.needs("real vLLM")
+    prompts = [prompt(seed, TOKENS) for seed in range(size.of(12, 4, 3))]
+    turns = size.of(5, 2, 1)
     tiers = {"host_gb": 1.0, "disk": str(out_dir / "kv")}
     say("loading the system")
     with served(out_dir / "first", tiers) as (system, client):
@@ -125,5 +126,5 @@ if __name__ == "__main__":
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
-        found = measured(Path(folder), bool(os.environ.get("QUICK")), lambda what: print(what, file=sys.stderr))
+        found = measured(Path(folder), Size.asked(), lambda what: print(what, file=sys.stderr))
     print(json.dumps(found))

@@ -2,14 +2,14 @@
 cache, shared by all workers at no cost. In the simulator, on both development traces."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from ops.bench.parts import Say
-from ops.bench.route.simulation import CACHES, ORACLE, OURS, RIVALS, TRACES, WORKERS, run, traces_dir
+from ops.bench.route.simulation import CACHES, ORACLE, OURS, RIVALS, TRACES, WORKERS, beginning, run, traces_dir
+from ops.bench.size import Size
 
 _BLOCK_S = 512 / 10_000  # seconds in which the simulated GPU computes a block
 _BLOCK_BYTES = 512 * 128 * 2**10  # of the KV of a model of 8 billion parameters
@@ -18,24 +18,26 @@ _BLOCK_BYTES = 512 * 128 * 2**10  # of the KV of a model of 8 billion parameters
 _PRICES = {"way_to_oracle": 0.06 * _BLOCK_S, "way_to_oracle_5_gb_s": _BLOCK_BYTES / 5e9}
 
 
-def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Means of traces, sizes and caches; for each price. Raises: Unavailable."""
     out_dir.mkdir(parents=True, exist_ok=True)
     rows = []
-    for trace in TRACES:
-        for cache in CACHES[-1:] if quick else CACHES:
-            for workers in (8,) if quick else WORKERS:
-                say(f"{trace.partition('_')[0]}, {workers} workers, {cache} blocks")
+    traces = [traces_dir() / name for name in TRACES[: size.of(2, 2, 1)]]
+    if size.smallest:
+        traces = [beginning(trace, out_dir) for trace in traces]
+    for trace in traces:
+        for cache in size.of(CACHES, CACHES[-1:], CACHES[-1:]):
+            for workers in size.of(WORKERS, (8,), WORKERS[:1]):
+                say(f"{trace.name.partition('_')[0]}, {workers} workers, {cache} blocks")
                 rows.append(_row(out_dir, trace, workers, cache))
     ways = {key: fmean(_way(row, key) for row in rows) for key in _PRICES}
     return ways | {"simulated": rows}
 
 
-def _row(out_dir: Path, trace: str, workers: int, cache: int) -> dict[str, Any]:
+def _row(out_dir: Path, path: Path, workers: int, cache: int) -> dict[str, Any]:
     """Mean TTFT, seconds: of the best router without a store, of the bound, and of ours for each price."""
-    path = traces_dir() / trace
     plain = run(out_dir, path, workers, [OURS, *RIVALS, ORACLE], 0, cache)
-    made: dict[str, Any] = {"trace": trace, "workers": workers, "cache": cache}
+    made: dict[str, Any] = {"trace": path.name, "workers": workers, "cache": cache}
     made |= {"best": min(plain[p]["ttft_mean"] for p in RIVALS), "bound": plain[ORACLE]["ttft_mean"]}
     made["without"] = plain[OURS]["ttft_mean"]
     for key, load_s in _PRICES.items():
@@ -53,5 +55,5 @@ if __name__ == "__main__":
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
-        found = measured(Path(folder), bool(os.environ.get("QUICK")), lambda what: print(what, file=sys.stderr))
+        found = measured(Path(folder), Size.asked(), lambda what: print(what, file=sys.stderr))
     print(json.dumps(found, indent=1))

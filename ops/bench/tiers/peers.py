@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from ops.bench.parts import Say
+from ops.bench.size import Size
 from ops.bench.tiers.asking import Answer, ask, prompt
 from tests.stack import Stack, stack, valkey
 
@@ -21,7 +22,7 @@ _ARGS = {"step_ms": 10.0, "total_blocks": 1024, "prefill_tokens_per_s": 2_000.0,
 _START_S = 60.0
 
 
-def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`peers_ttft_ratio`: mean TTFT of bursts with peers over that without, in turns; likewise of whole answers.
 
     Raises: Unavailable.
@@ -29,11 +30,14 @@ def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
     times: dict[bool, list[Answer]] = {True: [], False: []}
     with ExitStack() as running:
         say("peers: starting four workers")
-        fleets = {peers: running.enter_context(_served(out_dir / f"peers-{peers}", peers=peers)) for peers in times}
-        for turn in range(3 if quick else 10):
+        fleets = {
+            peers: running.enter_context(_served(out_dir / f"peers-{peers}", peers=peers, forks=size.smallest))
+            for peers in times
+        }
+        for turn in range(size.of(10, 3, 1)):
             for peers, s in fleets.items():
                 say(f"peers: burst {turn + 1} {'with' if peers else 'without'}")
-                times[peers] += _burst(s, turn)
+                times[peers] += _burst(s, turn, size)
     ttfts = {peers: mean(a.ttft_s for a in answers) for peers, answers in times.items()}
     whole = {peers: mean(a.whole_s for a in answers) for peers, answers in times.items()}
     return {
@@ -44,22 +48,22 @@ def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
     }
 
 
-def _burst(s: Stack, turn: int) -> list[Answer]:
+def _burst(s: Stack, turn: int, size: Size) -> list[Answer]:
     """Of requests for a prompt that no burst before had. Raises: Unavailable."""
-    ids = prompt(turn, _PROMPT)
+    ids, tokens = prompt(turn, size.of(_PROMPT, _PROMPT, _PROMPT // 10)), size.of(_ANSWER, _ANSWER, _ANSWER // 10)
     with httpx.Client(base_url=s.url, timeout=120) as client, ThreadPoolExecutor(_BURST) as threads:
-        ask(client, _MODEL, ids, _ANSWER)
-        return list(threads.map(lambda _: ask(client, _MODEL, ids, _ANSWER), range(_BURST)))
+        ask(client, _MODEL, ids, tokens)
+        return list(threads.map(lambda _: ask(client, _MODEL, ids, tokens), range(_BURST)))
 
 
 @contextmanager
-def _served(run_dir: Path, *, peers: bool) -> Iterator[Stack]:
+def _served(run_dir: Path, *, peers: bool, forks: bool) -> Iterator[Stack]:
     pool = {
         "model": _MODEL, "engine": "mock", "max_model_len": 8192, "max_running": _SEATS, "peers": peers, "args": _ARGS
     }  # fmt: skip
     (run_dir / "redis").mkdir(parents=True)
     with valkey(run_dir / "redis") as url, stack(url, run_dir, {_POOL: pool}) as s:
-        s.forks = False
+        s.forks = forks
         s.api()
         for number in range(2):
             s.worker(_POOL, f"worker-{number}")

@@ -1,7 +1,6 @@
 """A rolling restart of real vLLM workers that share a store: the hit rate of prompts after it over before."""
 
 import json
-import os
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ import httpx
 
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
+from ops.bench.size import Size
 from ops.bench.tiers.asking import ask, prompt
 from tests.shallow import shallow_model
 from tests.stack import Stack, stack, stop, valkey
@@ -46,11 +46,12 @@ class Prompts:
         return sum(a.cached_tokens for a in answers) / sum(a.prompt_tokens for a in answers)
 
 
-def measured(out_dir: Path, quick: bool, say: Say) -> dict[str, Any]:
+def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`rolling_restart_hit_ratio` with a store, and without tiers. Raises: Unavailable."""
+    size.needs("real vLLM")
     if find_spec("vllm") is None:
         raise Unavailable("vLLM is not installed")
-    rounds = 3 if quick else 10
+    rounds = size.of(10, 3, 1)
     tiers = {"host_gb": 0.1, "disk": str(out_dir / "kv")}
     with_store = _restarted(out_dir / "store", rounds, tiers, say)
     without = _restarted(out_dir / "none", rounds, None, say)
@@ -106,5 +107,5 @@ if __name__ == "__main__":
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
-        found = measured(Path(folder), bool(os.environ.get("QUICK")), lambda what: print(what, file=sys.stderr))
+        found = measured(Path(folder), Size.asked(), lambda what: print(what, file=sys.stderr))
     print(json.dumps(found))

@@ -1,0 +1,41 @@
+"""How much a benchmark measures: everything, less with `QUICK=1`, or next to nothing with `SMOKE=1` or `SMOKE=all`.
+
+The smallest sizes show that a benchmark still works. Their figures say nothing, not even where a name has a number.
+"""
+
+import os
+from enum import Enum
+from typing import TypeVar
+
+from ops.bench.processes import Unavailable
+
+LEFT_OUT = "SMOKE=1 is without "  # how each reason begins that `Size.needs` gives
+
+T = TypeVar("T")
+
+
+class Size(Enum):
+    FULL = "full"
+    QUICK = "quick"
+    SMOKE = "smoke"  # without real engines, other systems, and what takes minutes however small
+    SMOKE_ALL = "smoke with everything"
+
+    @classmethod
+    def asked(cls, quick: bool = bool(os.environ.get("QUICK"))) -> "Size":
+        """By the variable SMOKE, which counts more than `quick`. Raises: SystemExit if it is neither 1 nor all."""
+        smallest = {"": None, "0": None, "1": cls.SMOKE, "all": cls.SMOKE_ALL}
+        if (asked := os.environ.get("SMOKE", "")) not in smallest:
+            raise SystemExit(f"bench: SMOKE={asked} is neither 1 nor all")
+        return smallest[asked] or (cls.QUICK if quick else cls.FULL)
+
+    @property
+    def smallest(self) -> bool:
+        return self in (Size.SMOKE, Size.SMOKE_ALL)
+
+    def of(self, full: T, quick: T, smoke: T) -> T:
+        return full if self is Size.FULL else quick if self is Size.QUICK else smoke
+
+    def needs(self, what: str) -> None:
+        """Says that the part has `what`. Raises: Unavailable if this size is without it."""
+        if self is Size.SMOKE:
+            raise Unavailable(f"{LEFT_OUT}{what}")

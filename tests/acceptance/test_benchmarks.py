@@ -1,0 +1,98 @@
+"""Every benchmark, in its smallest size: what measures the product changes with it, or nobody notices that it broke."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from ops.bench.agents import plain
+from ops.bench.disagg.load import NO_CROSSOVER
+from ops.bench.load import tools_dir
+from ops.bench.processes import Unavailable
+from ops.bench.size import LEFT_OUT
+from ops.bench.tiers import cost
+from tests.forks import Forked
+from tests.stack import ROOT
+
+BENCH = ROOT / "ops" / "bench"
+NONE = {"largest": "the clients of `overload`", "flames": "draws pictures, and measures nothing"}
+LIMIT_S = 500.0
+AT_ONCE = 2
+
+
+class Ran(NamedTuple):
+    code: int
+    said: str
+    missing: dict[str, str]  # why, by figure
+
+
+def benchmarks() -> dict[str, Path]:
+    """By name, the file that is run: all that `make bench NAME=…` finds."""
+    modules = {path.stem: path for path in BENCH.glob("*.py") if '__name__ == "__main__"' in path.read_text()}
+    packages = {path.parent.name: path for path in BENCH.glob("*/__main__.py")}
+    return {name: path for name, path in (packages | modules).items() if name not in NONE}
+
+
+def declared(name: str) -> list[str]:
+    """The keys of its line of JSON."""
+    if (BENCH / name).is_dir():
+        return [figure for of in import_module(f"ops.bench.{name}.report").TARGETS.values() for figure in of]
+    return [*import_module(f"ops.bench.{name}").FIGURES]
+
+
+@pytest.fixture(scope="module")
+def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Ran]]:
+    """Those that are asked for here, two at a time: most of them wait for most of their time."""
+    names = [item.callspec.params["name"] for item in request.session.items if item.path == request.path]
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        running: dict[str, Future[Ran]] = {
+            name: threads.submit(run, benchmarks()[name], tmp_path_factory.mktemp(name)) for name in names
+        }
+        yield lambda name: running[name].result()
+
+
+def run(script: Path, directory: Path) -> Ran:
+    log = directory / "said"
+    log.touch()
+    env = {name: value for name, value in os.environ.items() if name != "QUICK"} | {"SMOKE": "1"}
+    where = [] if script.stem == "groups" else ["--out", str(directory)]
+    bench = Forked([str(script), *where], ROOT, env, log, engine="bench", serves=True)
+    try:
+        code = bench.wait(LIMIT_S)
+    except subprocess.TimeoutExpired:
+        bench.kill()
+        raise
+    reasons = [json.loads(path.read_text()) for path in directory.glob("*/missing.json")]
+    return Ran(code, log.read_text(), reasons[0] if reasons else {})
+
+
+def absent() -> Iterable[str]:
+    """How a reason may begin besides, on this machine."""
+    try:
+        tools_dir()
+    except Unavailable:
+        yield "no loadgen.py"
+    for commit in (plain.BEFORE, cost.BEFORE):
+        if subprocess.run(["git", "cat-file", "-e", commit], cwd=ROOT, check=False, capture_output=True).returncode:
+            yield f"no tree of {commit}"
+
+
+@pytest.mark.timeout(LIMIT_S * 2)
+@pytest.mark.parametrize("name", sorted(benchmarks()))
+def test_a_benchmark_ends_with_all_of_its_figures(ran: Callable[[str], Ran], name: str) -> None:
+    """Each is a number, or null for a reason: it needs what isn't started here, or there is none of so little."""
+    code, said, missing = ran(name)
+    assert code == 0, said[-3000:]
+    line = json.loads(said.splitlines()[-1])
+    assert list(line) == declared(name)
+    null = {key for key, value in line.items() if value is None}
+    assert null == set(missing)
+    expected = (LEFT_OUT, NO_CROSSOVER, *absent())
+    broken = {key: why for key, why in missing.items() if not any(reason in why for reason in expected)}
+    assert not broken, said[-3000:]

@@ -10,7 +10,7 @@ SEED ?= 1
 ENGINE ?=
 MODEL ?=
 BIN := .venv/bin
-UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --quiet --upgrade \
+UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --quiet --upgrade --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu)
 
@@ -81,12 +81,17 @@ pictures: .venv/.dev ## the guide's pictures of the console, from Chromium and a
 
 lock: .venv/.dev ## resolve requirements/*.txt anew from pyproject.toml
 	$(UV_COMPILE) --extra cpu $(CPU_TORCH) --excludes requirements/cpu-excludes.txt -o requirements/cpu.txt
+	grep -o '^torch==[^ ]*' requirements/cpu.txt >requirements/torch-cpu.txt # its hashes would be of one platform's build
+	$(UV_COMPILE) --extra cpu $(CPU_TORCH) --excludes requirements/cpu-excludes.txt --no-emit-package torch -o requirements/cpu.txt
 	$(UV_COMPILE) --extra grpc --extra postgresql -c requirements/cpu.txt -o requirements/base.txt
-	$(UV_COMPILE) --extra cpu --extra dev $(CPU_TORCH) --excludes requirements/cpu-excludes.txt \
-		-c requirements/cpu.txt -o requirements/dev.txt
+	$(UV_COMPILE) --extra cpu --extra dev $(CPU_TORCH) --excludes requirements/cpu-excludes.txt --no-emit-package torch \
+		-c requirements/cpu.txt -c requirements/torch-cpu.txt -o requirements/dev.txt
 	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(UV_COMPILE)) --extra gpu \
 		-c requirements/base.txt -o requirements/gpu.txt
 	$(subst pyproject.toml,requirements/clients.in,$(UV_COMPILE)) -o requirements/clients.txt
+	for list in sglang-cpu images; do \
+		$(subst pyproject.toml,requirements/$$list.in,$(UV_COMPILE)) --no-deps -o requirements/$$list.txt || exit; \
+	done
 
 lint-docker: .venv/.dev ## check docker/ and ops/observability/: the Dockerfiles, and the compose files against their schema
 	@$(BIN)/hadolint --ignore DL3008 --failure-threshold warning docker/*.Dockerfile # Debian keeps no old versions
@@ -96,13 +101,13 @@ clean: ## remove everything installed and built, models too
 	@! mountpoint -q .xylem/images/storage/overlay 2>/dev/null || umount .xylem/images/storage/overlay # buildah leaves it
 	rm -rf .venv .xylem site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
-.venv/.cpu: requirements/cpu.txt pyproject.toml
+.venv/.cpu: requirements/cpu.txt requirements/torch-cpu.txt pyproject.toml
 	@PYTHON=$(PYTHON) ops/install.sh cpu
 
 .venv/.gpu: requirements/gpu.txt pyproject.toml
 	@PYTHON=$(PYTHON) ops/install.sh gpu
 
-.venv/.dev: requirements/dev.txt pyproject.toml
+.venv/.dev: requirements/dev.txt requirements/torch-cpu.txt pyproject.toml
 	@PYTHON=$(PYTHON) ops/install.sh dev
 
 .venv/.sglang: requirements/sglang-cpu.txt ops/sglang_cpu/pyproject.toml | .venv/.cpu

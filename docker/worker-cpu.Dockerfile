@@ -18,8 +18,9 @@ RUN apt-get update \
     && apt-get clean && rm -rf /var/lib/apt/lists/*
 
 ARG XYLEM_TORCH_INDEX
-COPY requirements/cpu.txt requirements/
-RUN pip install --no-deps ${XYLEM_TORCH_INDEX:+--extra-index-url "$XYLEM_TORCH_INDEX"} --requirement requirements/cpu.txt
+COPY requirements/cpu.txt requirements/torch-cpu.txt requirements/
+RUN pip install --no-deps ${XYLEM_TORCH_INDEX:+--extra-index-url "$XYLEM_TORCH_INDEX"} --requirement requirements/torch-cpu.txt \
+    && pip install --no-deps --requirement requirements/cpu.txt
 
 COPY pyproject.toml README.md LICENSE ./
 COPY app app

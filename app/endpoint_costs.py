@@ -7,7 +7,7 @@ sends each row's worst, and looks at what the loop's thread did meanwhile.
 
 from typing import Literal, NamedTuple
 
-from app.endpoint_registry import ENDPOINTS, VIDEOS
+from app.endpoint_registry import ENDPOINTS, SAME_AS, VIDEOS
 from app.tenants.admission import LARGE
 
 Guard = Literal["limits", "key", "admin"]
@@ -45,7 +45,7 @@ _GRPC_SHORT = Cost("key", body="", read=2**24, memory=2**25)
 _V2, _V2_VERSION = "/v2/models/{name:path}", "/v2/models/{name:path}/versions/{version}"
 
 COSTS: dict[str, Cost] = {
-    **dict.fromkeys((*ENDPOINTS, "/rerank", "/v1/responses/compact"), _GENERATES),
+    **dict.fromkeys((*ENDPOINTS, *SAME_AS, "/v1/responses/compact"), _GENERATES),
     "/v1/images/edits": Cost(form=True),
     VIDEOS.path: Cost(form=True),
     "/v1/audio/transcriptions": Cost(body="XYLEM_MEDIA_SOUND_BYTES", form=True),
@@ -68,6 +68,7 @@ COSTS: dict[str, Cost] = {
     "/v1/conversations/{conversation}/items/{item}": _BODILESS,
     "/v1/chat/completions/{chat}": _SHORT,
     "/v1/responses/{response}": _BODILESS,
+    "/v1/models/{name:path}": _BODILESS,
     "/v1/responses/{response}/cancel": _BODILESS,
     "/v1/videos/{video}": _BODILESS,
     "/v1/files": Cost(body="XYLEM_MAX_FILE", form=True),

@@ -84,6 +84,8 @@ IMAGES = Endpoint(
     "/v1/images/generations", "image", images.ImageRequest, images.understand, images.ImageWriter, task="image"
 )
 
+SAME_AS = {"/score": SCORE, "/rerank": RERANK, "/v2/rerank": RERANK}  # vLLM's other paths
+
 # A job, which is always kept; no line of a batch.
 VIDEOS = Endpoint("/v1/videos", "video", videos.VideoRequest, videos.understand, images.ImageWriter, task="image")
 

@@ -309,6 +309,7 @@ class TokenLogprob(Struct, frozen=True, array_like=True):
     token_id: int
     logprob: float
     top: list[tuple[str, int, float]] = []  # (token, id, logprob), likeliest first
+    rank: int = 0  # among all tokens, from 1 on; 0: not known
 
 
 class Delta(Struct, frozen=True, array_like=True, tag="d", gc=False):

@@ -166,6 +166,7 @@ class Reasoning(_Part):
 
 NO_DIALECT = "none"
 _GENERATION = "generation_config.json"
+MOCK_DIMENSIONS = 384  # of an embedding of the mock engine, if its args say nothing
 _MULTILINGUAL_VOCABULARY = 51_865  # Whisper's, of which the English one has a token less
 _INPUT_LENGTH = "sentence_bert_config.json"  # where embedding models say how long an input may be
 
@@ -313,6 +314,16 @@ class Pool(_Part):
         if listed := config.get("matryoshka_dimensions"):
             return [int(n) for n in listed]
         return range(1, int(config["hidden_size"]) + 1) if config.get("is_matryoshka") else ()
+
+    @cached_property
+    def vector_length(self) -> int | None:
+        """Of the model's own vectors; None: not known. Raises: SettingsError, as above."""
+        if self.engine == "mock":
+            return int(self.args.get("dimensions", MOCK_DIMENSIONS))
+        modules = self.model_dir / "modules.json"
+        if modules.exists() and "Dense" in modules.read_text():  # of sentence-transformers, with a length of its own
+            return None
+        return self._read("config.json").get("hidden_size")
 
     @cached_property
     def labels(self) -> Sequence[str]:

@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, GetCoreSchemaHandler, Tag
 from pydantic_core import core_schema
 
 from app.errors import RequestError
-from app.openai.body import MOST, Body, Some
+from app.openai.body import MOST, Body, Hints, Some
 from app.openai.content_parts import FileId, MediaPart, picture
 from app.openai.conversation import CallId
 from app.openai.neutral import NOT_SUPPORTED, Refused
@@ -17,8 +17,8 @@ _BLOCKS = "content blocks of type"
 Hint = dict[str, Any] | None  # of the client's own, without effect here
 
 
-class _Block(Body):
-    cache_control: Hint = None  # has no effect: all prefixes are cached
+class _Block(Hints):
+    pass
 
 
 class TextBlock(_Block):

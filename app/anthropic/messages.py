@@ -12,7 +12,7 @@ from app.anthropic.schemas import CountRequest, MessagesRequest, PromptFields
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.media_reader import Samples
-from app.dispatch.models import Model, find_model
+from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
 from app.openai.chat import chat_plan
 from app.openai.media import counted, load_media, origins_of
@@ -33,13 +33,13 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
 
 
 async def _samples(state: Deployment, body: PromptFields) -> Samples:
-    model, messages = find_model(state.models, body.model), body.chat.messages
+    model, messages = state.find_model(body.model), body.chat.messages
     return await load_media(state, model, origins_of(messages), media_params(body.messages))
 
 
 def _plan(state: Deployment, body: MessagesRequest, samples: Samples, *, explain: bool) -> GenerationPlan:
     """As at Anthropic, `max_tokens` may be over the model's context; the answer then ends with the context."""
-    chat = fitted(body, find_model(state.models, body.model))
+    chat = fitted(body, state.find_model(body.model))
     with openais_names():
         plan = chat_plan(state, PREFIX, chat, "messages", explain=explain, wanted=chat.asked_format(), samples=samples)
     (sampling,) = plan.sampling
@@ -55,7 +55,7 @@ async def count(state: Deployment, raw: bytes) -> int:
 
 
 def _counted(state: Deployment, body: CountRequest, samples: Samples) -> int:
-    model = find_model(state.models, body.model)
+    model = state.find_model(body.model)
     chat = fitted(body, model)
     with openais_names():
         check_dialect(model, chat)

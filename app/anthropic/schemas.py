@@ -8,21 +8,20 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from app.anthropic.content import Hint, Texts, Turns, check_turns
 from app.anthropic.conversation import messages_of
 from app.anthropic.names import openais_names
-from app.openai.body import MOST, Body, NamesModel, Some
+from app.openai.body import MOST, Body, Hints, NamesModel, Some
 from app.openai.neutral import Refused
 from app.openai.schemas import ChatRequest, GenerationRequest, Metadata, Stop
-from app.openai.tools import MOST_TOOLS, Function, FunctionName, NamedTool, Parameters, Tool
+from app.openai.tools import MOST_TOOLS, Function, NamedTool, Parameters, Tool
 from app.openai.validation import validated
 
 
-class CustomTool(Body):
+class CustomTool(Hints):
     # Anthropic's own tools have other types.
     type: Annotated[Literal["custom"] | None, Refused("tools of type")] = None
-    name: FunctionName
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
     description: str | None = None
     input_schema: Parameters
     strict: bool | None = None
-    cache_control: Hint = None
     eager_input_streaming: bool | None = None
     input_examples: list[Any] | None = None
     defer_loading: bool | None = None  # no effect: without a tool search of the server's, all tools are shown at once

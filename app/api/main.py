@@ -45,7 +45,7 @@ from app.batch.storage import Storage
 from app.dispatch.generation import Adopted, Generation
 from app.dispatch.runtime import Deployment, running
 from app.ending import end_tasks
-from app.endpoint_registry import CHAT, EMBEDDINGS, ENDPOINTS, IMAGES, MESSAGE, RESPONSE, TEXT, VIDEOS
+from app.endpoint_registry import CHAT, EMBEDDINGS, ENDPOINTS, IMAGES, MESSAGE, RESPONSE, SAME_AS, TEXT, VIDEOS
 from app.errors import SettingsError
 from app.messages import KeptRequest
 from app.settings import Settings, load_settings
@@ -63,7 +63,7 @@ log = logger(__name__)
 
 _UNDERSTAND = {endpoint.kind: endpoint.understand for endpoint in (*ENDPOINTS.values(), VIDEOS)}
 _PATHS = {endpoint.kind: endpoint.path for endpoint in (*ENDPOINTS.values(), VIDEOS)}
-_TRACED = {*_PATHS.values(), images.EDITS, *transcriptions.PATHS, f"{RESPONSE.path}/compact", "/rerank"}
+_TRACED = {*_PATHS.values(), images.EDITS, *transcriptions.PATHS, f"{RESPONSE.path}/compact", *SAME_AS}
 
 
 def grpc_server(settings: Settings) -> Callable[[ApiState, asyncio.Event], AbstractAsyncContextManager[None]]:

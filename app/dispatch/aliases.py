@@ -36,6 +36,8 @@ class Named(Protocol):
 
     def renamed(self, model: str) -> Any: ...
 
+    def model_copy(self, *, update: Mapping[str, Any]) -> Any: ...
+
 
 B = TypeVar("B", bound=Named)
 

@@ -1,6 +1,6 @@
 """The models that this deployment serves, as the API knows them from files and settings."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.dispatch.generation_defaults import generation_defaults
@@ -55,6 +55,7 @@ class Model:
     encode_pools: tuple[PoolId, ...] = ()  # that only encode pictures
     embeds_width: int | None = None  # numbers in a row of `prompt_embeds`; None: no pool of it takes any
     sounds: Sounds | None = None  # None: it takes none in chats
+    vector_length: int | None = None  # of its own embeddings; None: it makes none, or it is not known
 
     @property
     def markers(self) -> Mapping[MediaKind, str]:
@@ -218,6 +219,7 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
             encode_pools=encode_ids,
             embeds_width=embeds_width,
             sounds=sounds,
+            vector_length=pool.vector_length if pool.task == "embed" else None,
         )
     return models
 
@@ -229,18 +231,27 @@ def _tokenizer(pool: Pool) -> Tokenizer:
     return load_tokenizer(pool.model_dir, pool.chat_template, pool.tokenizer_mode)
 
 
-def find_model(models: Mapping[str, Model], name: str, task: Task | None = "generate") -> Model:
-    """`task`: the task that the model must have; None: any that reads tokens. Raises: ModelNotFound, RequestError."""
+def find_model(
+    models: Mapping[str, Model],
+    name: str,
+    task: Task | None = "generate",
+    may_ask: Callable[[str], bool] = lambda _: True,
+) -> Model:
+    """`task`: the task that the model must have; None: any that reads tokens. `may_ask`: whether the client knows it.
+
+    Raises: ModelNotFound, RequestError.
+    """
     model = models.get(name)
     if model is None:
-        names = sorted(models)
+        names = sorted(filter(may_ask, models))
         raise ModelNotFound(
-            f"The model '{name[:_SHOWN]}' is not served here. "
-            f"Served: {', '.join([*names[:_LISTED], *['…'] * (len(names) > _LISTED)])}.",
+            f"The model '{name[:_SHOWN]}' is not served here."
+            + (f" Served: {', '.join([*names[:_LISTED], *['…'] * (len(names) > _LISTED)])}." if names else ""),
             param="model",
         )
     if task not in (None, model.task) or (task is None and model.task == "image"):
-        able = ", ".join(sorted(other for other, one in models.items() if one.task == task)[:_LISTED])
+        names = sorted(other for other, one in models.items() if one.task == task and may_ask(other))
+        able = ", ".join(names[:_LISTED])
         others = f" For this endpoint there are: {able}." if able else ""
         raise RequestError(f"The model '{name}' {_DOES[model.task]}, and nothing else.{others}", param="model")
     return model

@@ -25,7 +25,7 @@ from app.dispatch.liveness import LivenessWatch
 from app.dispatch.loop_delay import observe_loop_delay
 from app.dispatch.media_reader import Asker, MediaReader
 from app.dispatch.media_store import MediaStore
-from app.dispatch.models import Model, load_models
+from app.dispatch.models import Model, find_model, load_models
 from app.dispatch.pipeline_named import PipelineNamed
 from app.dispatch.pool_control import PoolControl
 from app.dispatch.recorder import Recorder
@@ -38,7 +38,7 @@ from app.ids import HOME, CellId, KeyId, PoolId, new_api_id
 from app.keys import Keys
 from app.media.limits import Limits
 from app.media.loader import MediaLoader
-from app.messages import Media
+from app.messages import Media, Task
 from app.model_store.pools import fetched_pools
 from app.planner.observed import Objective
 from app.planner.rules import objectives_of
@@ -49,7 +49,7 @@ from app.store import Wire, clock
 from app.store.wire_version import check, keep_noting, note
 from app.telemetry import HELD, IN_FLIGHT
 from app.tenants.admission import admitted
-from app.tenants.limits import check_model, check_tokens, usual_priority
+from app.tenants.limits import check_model, check_tokens, may_ask, usual_priority
 from app.tenants.records import UNLIMITED
 from app.tenants.records import Limits as ClientLimits
 from app.tracing.tracer import Tracer, tracer_of_environment
@@ -60,6 +60,10 @@ T = TypeVar("T")
 _SUBSCRIBED_S = 2.0
 _TIMEOUT_S = 2.0  # of other cells' Redis: less than that of our own, without which there is nothing else to do
 # Tokenising uses a core per thread: one core is left to the event loop.
+_TASKS: Mapping[EndpointName, Task] = {
+    "embeddings": "embed", "score": "embed", "rerank": "embed", "classify": "classify", "images": "image",
+    "videos": "image", "transcriptions": "transcribe",
+}  # fmt: skip
 _threads = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) - 1), thread_name_prefix="tokenising")
 
 
@@ -105,6 +109,8 @@ class Deployment:
         Raises: RequestError, if it isn't for the endpoint; PipelineNamed, which is one; ModelNotFound and RequestError
         for what its client may not ask for.
         """
+        if not body.model:
+            body = body.model_copy(update={"model": self._only_model(endpoint)})
         if self.within is not UNLIMITED:
             body = _bounded(body, self.within)
         if body.model not in self.models and body.model not in self.aliases.table:
@@ -116,6 +122,19 @@ class Deployment:
             given = ", ".join(sorted(model.endpoints))
             raise RequestError(f"The model '{name}' is served for {given} only, not for {endpoint}.", param="model")
         return body if name == body.model else body.renamed(name)
+
+    def _only_model(self, endpoint: EndpointName | None) -> str:
+        """The model of a body that names none. Raises: RequestError unless it can only be one."""
+        task = None if endpoint is None else _TASKS.get(endpoint, "generate")
+        asked = [m.name for m in self.models.values() if m.parent is None and task in (None, m.task)]
+        able = [name for name in asked if may_ask(self.within, name)]
+        if len(able) != 1:
+            raise RequestError("'model' is missing.", param="model")
+        return able[0]
+
+    def find_model(self, name: str, task: Task | None = "generate") -> Model:
+        """As `models.find_model`. Raises: ModelNotFound, RequestError, which name no model but the client's own."""
+        return find_model(self.models, name, task, lambda other: may_ask(self.within, other))
 
     def check_no_pipeline(self, body: Named) -> None:
         """Raises: PipelineNamed."""

@@ -4,13 +4,13 @@ A decoder in C that is given hostile bytes may hang, take all memory, crash or b
 environment, no files to write, and little memory and CPU time.
 """
 
-import binascii
 import os
 import resource
 import socket
 import sys
 from collections.abc import Sequence
 
+from app.media.data_url import base64_decoded
 from app.media.decoder_protocol import Decoded, Job, NotDecoded, Shape, Window, receive_bytes, receive_job, send
 from app.media.picture import Picture, decode_mask, decode_picture
 from app.media.refused import Refused
@@ -69,10 +69,7 @@ def _shape(picture: Picture, at_s: float = 0.0) -> Shape:
 def _decoded(job: Job, data: bytes) -> Picture | Video | Sequence[Sound]:
     """Raises: Refused, MemoryError."""
     if job.base64:
-        try:
-            data = binascii.a2b_base64(data, strict_mode=True)
-        except binascii.Error as exc:
-            raise Refused("its base64 is not valid") from exc
+        data = base64_decoded(data)
     match job.kind:
         case "image":
             return decode_picture(data, job.pixels)

@@ -10,7 +10,7 @@ from PIL import Image, UnidentifiedImageError
 
 from app.media.refused import Refused
 
-_FORMATS = ("JPEG", "PNG", "WEBP")
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
 _ORIENTATION = 0x0112  # in EXIF
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,

@@ -21,10 +21,17 @@ class Body(BaseModel):
         return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
+class Hints(Body):
+    """What some clients write into parts and tools to say where a cached prefix may end. No effect: all are cached."""
+
+    cache_control: Annotated[dict[str, Any] | None, Field(exclude=True)] = None
+    prompt_cache_breakpoint: Annotated[dict[str, Any] | None, Field(exclude=True)] = None
+
+
 class NamesModel(Body):
     """A body that names a model, or an alias of one."""
 
-    model: str
+    model: str = ""  # if one is served, clients need not name it
 
     def renamed(self, model: str) -> Self:
         """With the model that the alias stands for. What was derived from the body is forgotten."""

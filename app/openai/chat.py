@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.media_reader import NO_SAMPLES, Samples
-from app.dispatch.models import find_model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.messages import Media
@@ -31,7 +30,7 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     """Raises: XylemError."""
     body = await state.served(await parse_off_loop(ChatRequest, raw), "chat")
     body.check()
-    model = find_model(state.models, body.model)
+    model = state.find_model(body.model)
     if body.prediction is not None and not model.drafts:
         raise RequestError("'prediction' is not supported by this server for this model.", param="prediction")
     body = body.filled(model.defaults)
@@ -59,7 +58,7 @@ def chat_plan(
     `wanted`: the format of the answer's content. Then a grammar is compiled: not on an event loop. `samples`: of all
     pictures and sound in its messages.
     """
-    model = find_model(state.models, body.model)
+    model = state.find_model(body.model)
     check_dialect(model, body)
     body = body.filled(model.defaults)
     tokenizer = tokenizer_of(model.tokenizer, body, trusted=state.settings.request_chat_templates)

@@ -73,5 +73,5 @@ class ChatWriter(CompletionWriter):
             + ids
             + b'"choices":[{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
             % choice
-            + self._end
+            + self.end()
         )

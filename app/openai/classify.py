@@ -4,7 +4,6 @@ from typing import Any
 
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import find_model
 from app.dispatch.runtime import Deployment
 from app.openai.body import Some
 from app.openai.encoding import EncodingWriter, check_count, encoding_plan, floats, tokenized
@@ -25,7 +24,7 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
 
 
 def _plan(state: Deployment, body: ClassifyRequest, *, explain: bool) -> GenerationPlan:
-    model = find_model(state.models, body.model, "classify")
+    model = state.find_model(body.model, "classify")
     inputs = [body.input] if isinstance(body.input, str) else body.input
     check_count(inputs, "input")
     return encoding_plan(state, body, "classify-", model, tokenized(model, inputs, "input"), explain=explain)

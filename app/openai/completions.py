@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.media_reader import Origin, Sample
-from app.dispatch.models import Model, find_model
+from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.media.prompt_embeds import prompt_embeds_of
@@ -36,13 +36,13 @@ async def understand(
     """Raises: XylemError."""
     body = await state.served(await parse_off_loop(CompletionRequest, raw, state.longest_context), "completions")
     body.check()
-    body = body.filled(find_model(state.models, body.model).defaults)
+    body = body.filled(state.find_model(body.model).defaults)
     work = partial(_plan, state, body, explain=explain)
     return body, await state.off_loop(raw, work, compiles=body.compiles)
 
 
 def _plan(state: Deployment, body: CompletionRequest, *, explain: bool) -> GenerationPlan:
-    model = find_model(state.models, body.model)
+    model = state.find_model(body.model)
     usual = answer_tokens(state.within, _DEFAULT_MAX_TOKENS) or 0
     limit = usual if body.max_tokens is None else body.max_tokens
     embeds = _embeds(body, model, limit)

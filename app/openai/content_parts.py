@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from app.dispatch.media_reader import Origin
-from app.openai.body import MOST, Body, Some
+from app.openai.body import MOST, Body, Hints, Some
 from app.openai.neutral import Refused
 
 _WHAT = "content parts of type"
@@ -13,7 +13,7 @@ Detail = Literal["auto", "low", "high", "original"] | None  # has no effect: mod
 FileId = Annotated[str, Field(min_length=1, max_length=64)]
 
 
-class AnyText(Body):
+class AnyText(Hints):
     type: Literal["text"]
     text: str
 
@@ -24,7 +24,7 @@ class TextPart(AnyText):
     type: Annotated[Literal["text"], Refused(_WHAT)]
 
 
-class MediaPart(Body):
+class MediaPart(Hints):
     @property
     def origin(self) -> Origin:
         raise NotImplementedError

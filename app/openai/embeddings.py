@@ -8,7 +8,7 @@ from pydantic import Field
 
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import Model, find_model
+from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.openai.body import Some
@@ -34,20 +34,24 @@ async def understand(
 
 
 def _plan(state: Deployment, body: EmbeddingRequest, *, explain: bool) -> GenerationPlan:
-    model = find_model(state.models, body.model, "embed")
+    model = state.find_model(body.model, "embed")
     given: Any = body.input
     inputs = [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else given
     check_count(inputs, "input")
-    _check_dimensions(model, body.dimensions)
+    dimensions = _dimensions(model, body.dimensions)
     tokens = tokenized(model, inputs, "input")
-    return encoding_plan(state, body, "embd-", model, tokens, dimensions=body.dimensions, explain=explain)
+    return encoding_plan(state, body, "embd-", model, tokens, dimensions=dimensions, explain=explain)
 
 
-def _check_dimensions(model: Model, dimensions: int | None) -> None:
-    if dimensions is not None and dimensions not in model.dimensions:
+def _dimensions(model: Model, dimensions: int | None) -> int | None:
+    """None: the model's own. Raises: RequestError."""
+    if dimensions in (None, model.vector_length):
+        return None
+    if dimensions not in model.dimensions:
         some = ", ".join(map(str, model.dimensions)) if isinstance(model.dimensions, list) else ""
         which = f"only vectors of {some} numbers" if some else "only vectors of its own length"
         raise RequestError(f"'dimensions': {model.name} has {which}, not of {dimensions}.", param="dimensions")
+    return dimensions
 
 
 class EmbeddingWriter(EncodingWriter):

@@ -13,15 +13,18 @@ _TYPES = {"array", "boolean", "integer", "null", "number", "object", "string"}
 
 
 def check_parameters(schema: dict[str, Any]) -> None:
-    """Checks the schema of a function's arguments, which are an object. Raises: ValueError that says what is wrong."""
+    """Checks the schema of a function's arguments, which are an object; keywords that are null are removed from it.
+
+    Raises: ValueError that says what is wrong.
+    """
     check_bounds(schema)
-    if schema.get("type", "object") != "object":
+    if schema.get("type") not in (None, "object"):
         raise ValueError("the type of parameters has to be 'object'")
     _check(schema, "")
 
 
 def check_schema(schema: Any) -> None:
-    """Checks the schema of an answer. Raises: ValueError that says what is wrong, or can't be enforced."""
+    """As `check_parameters`, of an answer's schema. Raises: ValueError, also for what can't be enforced."""
     check_bounds(schema)
     _check(schema, "", enforced=True)
 
@@ -44,6 +47,8 @@ def _check(schema: Any, path: str, *, enforced: bool = False) -> None:
         return
     if not isinstance(schema, dict):
         raise _wrong(path, "a schema")
+    for key in [key for key, value in schema.items() if value is None and key in _KEYWORDS]:
+        del schema[key]  # in Anthropic's and others' types they may be null
     for key, value in schema.items():
         here = f"{path}.{key}" if path else key
         for where, inner in _within(key, value, here):
@@ -133,3 +138,4 @@ _PLAIN: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
     },
 }
+_KEYWORDS = _SCHEMAS | _LISTS | _OBJECTS | _PLAIN.keys()

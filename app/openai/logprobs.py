@@ -23,14 +23,14 @@ def token_logprob(lp: TokenLogprob, *, as_ids: bool = False) -> dict[str, Any]:
 def prompt_logprobs(d: Delta) -> list[dict[str, Any] | None]:
     """In vLLM's shape: for each token of the prompt, itself and the likeliest tokens in its place, by id.
 
-    None for the first. A token that is not among the likeliest has no rank.
+    None for the first. The engine may not know the rank of a token that is not among the likeliest.
     """
     shown: list[dict[str, Any] | None] = []
     for lp in d.prompt_logprobs or ():
         if lp is None:
             shown.append(None)
             continue
-        own = {str(lp.token_id): {"logprob": lp.logprob, "rank": None, "decoded_token": lp.token}}
+        own = {str(lp.token_id): {"logprob": lp.logprob, "rank": lp.rank or None, "decoded_token": lp.token}}
         ranked = enumerate(lp.top, 1)
         shown.append(own | {str(t): {"logprob": p, "rank": n, "decoded_token": text} for n, (text, t, p) in ranked})
     return shown
@@ -56,9 +56,14 @@ class TextLogprobs:
             offsets.append(self._offset.get(choice, 0))
             self._offset[choice] = offsets[-1] + len(lp.token)
         by_id = self._as_ids
+        # As at OpenAI, the token itself is one of them.
+        tops = [{(t, i): p for t, i, p in lp.top} | {(lp.token, lp.token_id): lp.logprob} for lp in d.logprobs]
         return {
             "tokens": [_by_id(lp.token_id) if by_id else lp.token for lp in d.logprobs],
             "token_logprobs": [None if isnan(lp.logprob) else lp.logprob for lp in d.logprobs],
-            "top_logprobs": [{_by_id(i) if by_id else t: p for t, i, p in lp.top} or None for lp in d.logprobs],
+            "top_logprobs": [
+                None if isnan(lp.logprob) else {_by_id(i) if by_id else t: p for (t, i), p in top.items()}
+                for lp, top in zip(d.logprobs, tops, strict=True)
+            ],
             "text_offset": offsets,
         }

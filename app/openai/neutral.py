@@ -124,7 +124,7 @@ NEUTRAL_OF_MESSAGES: Mapping[str, tuple[Any, ...]] = {
     "refusal": (),
 }
 
-NEUTRAL_OF_TOKENIZE: Mapping[str, tuple[Any, ...]] = {"return_token_strs": (False,)} | {
+NEUTRAL_OF_TOKENIZE: Mapping[str, tuple[Any, ...]] = {
     name: NEUTRAL[name]
     for name in (
         "chat_template",
@@ -136,8 +136,12 @@ NEUTRAL_OF_TOKENIZE: Mapping[str, tuple[Any, ...]] = {"return_token_strs": (Fals
 # Of vLLM's and others' endpoints that make vectors.
 NEUTRAL_OF_ENCODING: Mapping[str, tuple[Any, ...]] = {
     "add_special_tokens": (True,),
+    "chat_template_kwargs": ({},),
     "embed_dtype": ("float32",),
     "endianness": ("native", "little"),
+    "instruction": (),
+    "max_tokens_per_doc": (0,),
+    "max_tokens_per_query": (0,),
     "normalize": (True,),
     "padding": ("do_not_pad",),
     "use_activation": (True,),

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import Model, find_model
+from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.messages import Painting, Sampling
@@ -67,7 +67,7 @@ def next_seed(painting: Painting, number: int) -> int:
 
 def painter(state: Deployment, body: PaintingRequest, *, videos: bool) -> Model:
     """Raises: ModelNotFound, RequestError."""
-    model = find_model(state.models, body.model, "image")
+    model = state.find_model(body.model, "image")
     if model.painting.videos != videos:
         makes, there = ("videos", "/v1/videos") if model.painting.videos else ("pictures", "/v1/images/generations")
         raise RequestError(f"The model '{model.name}' makes {makes}: use {there}.", param="model")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from app.dispatch.models import Model, find_model
+from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.openai.body import MOST, NamesModel, Some
@@ -58,7 +58,7 @@ class NewPrefix(PromptRequest, NamesModel):
 
 def prefix_tokens(state: Deployment, body: NewPrefix) -> list[int]:
     """As requests that begin so have them. Raises: XylemError."""
-    model = find_model(state.models, body.model)
+    model = state.find_model(body.model)
     body.check()
     if body.messages is not None:
         tokens = _shared(state, model, body, body.messages)

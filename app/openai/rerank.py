@@ -6,7 +6,6 @@ from pydantic import Field
 
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import find_model
 from app.dispatch.runtime import Deployment
 from app.openai.body import Body, Some
 from app.openai.encoding import EncodingWriter, check_count, cosine, encoding_plan, floats, tokenized
@@ -43,7 +42,7 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
 
 
 def _plan(state: Deployment, body: RerankRequest, *, explain: bool) -> GenerationPlan:
-    model = find_model(state.models, body.model, "embed")
+    model = state.find_model(body.model, "embed")
     tokens = tokenized(model, [body.query], "query") + tokenized(model, body.texts, "documents")
     return encoding_plan(state, body, "rerank-", model, tokens, explain=explain)
 

@@ -150,6 +150,7 @@ class _CompletionsRequest(GenerationRequest, StructuredRequest):
     prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
+    skip_special_tokens: bool | None = None
 
     def check(self) -> None:
         """Checks of several fields together. Raises: RequestError."""
@@ -190,6 +191,7 @@ class _CompletionsRequest(GenerationRequest, StructuredRequest):
             logprobs=logprobs,
             prompt_logprobs=self.prompt_logprobs if prompt_logprobs is None else prompt_logprobs,
             logit_bias=self._logit_bias(),
+            special_tokens=self.skip_special_tokens is False,
         )
 
     def _logit_bias(self) -> dict[int, float] | None:
@@ -271,6 +273,7 @@ class TokenizeRequest(PromptRequest, NamesModel):
     prompt: str | None = None
     messages: Annotated[Messages, Field(max_length=MOST)] | None = None
     add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
 
     def check(self) -> None:
         """Checks of several fields together. Raises: RequestError."""

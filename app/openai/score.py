@@ -1,10 +1,10 @@
 """Scores of pairs of texts, in vLLM's shape: the cosine of their embeddings."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import find_model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.openai.body import Some
@@ -13,27 +13,50 @@ from app.openai.neutral import NEUTRAL_OF_ENCODING, neutral
 from app.openai.schemas import ModelRequest
 from app.openai.validation import parse_off_loop
 
+Texts = str | Some[str] | None
+# Each name of the first side, and the names that the second one may have then.
+_FIRST: Mapping[str, Sequence[str]] = {
+    "text_1": ("text_2",), "queries": ("documents", "items"), "data_1": ("data_2",),
+}  # fmt: skip
+_SIDES = [*_FIRST, *(name for names in _FIRST.values() for name in names)]
+
 
 @neutral(NEUTRAL_OF_ENCODING)
 class ScoreRequest(ModelRequest):
-    text_1: str | Some[str]
-    text_2: str | Some[str]
+    text_1: Texts = None
+    text_2: Texts = None
+    # vLLM's other names of the same.
+    queries: Texts = None
+    documents: Texts = None
+    items: Texts = None
+    data_1: Texts = None
+    data_2: Texts = None
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """The fields that have the texts."""
+        one = next((name for name in _FIRST if getattr(self, name) is not None), "text_1")
+        return one, next((name for name in _FIRST[one] if getattr(self, name) is not None), _FIRST[one][0])
 
     @property
     def texts(self) -> tuple[list[str], list[str]]:
         """The texts of both sides. The first side has as many as the second, or one, which is compared with each."""
-        one, two = ([side] if isinstance(side, str) else list(side) for side in (self.text_1, self.text_2))
-        return one, two
+        one, two = (getattr(self, name) or [] for name in self.sides)
+        return [one] if isinstance(one, str) else one, [two] if isinstance(two, str) else two
 
     def check(self) -> None:
-        one, two = self.texts
-        check_count(one, "text_1")
-        check_count(two, "text_2")
+        (first, second), (one, two) = self.sides, self.texts
+        for name in (first, second):
+            if getattr(self, name) is None:
+                raise RequestError(f"'{name}' is missing.", param=name)
+        for name in [name for name in _SIDES if name not in (first, second)]:
+            if getattr(self, name) is not None:
+                raise RequestError(f"'{name}' can't be used with '{first}' and '{second}'.", param=name)
+        check_count(one, first)
+        check_count(two, second)
         if len(one) not in (1, len(two)):
-            raise RequestError(
-                f"'text_1' has {len(one)} texts and 'text_2' {len(two)}: 'text_1' needs one, or as many as 'text_2'.",
-                param="text_1",
-            )
+            said = f"'{first}' has {len(one)} texts and '{second}' {len(two)}"
+            raise RequestError(f"{said}: '{first}' needs one, or as many as '{second}'.", param=first)
 
 
 async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[ScoreRequest, GenerationPlan]:
@@ -44,9 +67,9 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
 
 
 def _plan(state: Deployment, body: ScoreRequest, *, explain: bool) -> GenerationPlan:
-    model = find_model(state.models, body.model, "embed")
-    one, two = body.texts
-    tokens = tokenized(model, one, "text_1") + tokenized(model, two, "text_2")
+    model = state.find_model(body.model, "embed")
+    (first, second), (one, two) = body.sides, body.texts
+    tokens = tokenized(model, one, first) + tokenized(model, two, second)
     return encoding_plan(state, body, "score-", model, tokens, explain=explain)
 
 

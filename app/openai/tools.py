@@ -10,11 +10,11 @@ from pydantic_core import PydanticCustomError
 from app.errors import RequestError
 from app.grammars.compile import check
 from app.messages import Grammar
-from app.openai.body import Body, Some
+from app.openai.body import MOST, Body, Hints, Some
 from app.openai.json_schema import check_parameters, check_schema
 from app.openai.neutral import NOT_SUPPORTED, Refused
 
-MOST_TOOLS = 128
+MOST_TOOLS = MOST  # the context is the usual bound
 _SHOWN = 200  # characters of an error, which quotes the client's names
 _LONGEST = 2**16  # bytes of all schemas that bind calls
 _ANY = {"type": "object"}
@@ -33,14 +33,14 @@ FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 Parameters = Annotated[dict[str, Any], AfterValidator(given_schema)]
 
 
-class Function(Body):
+class Function(Hints):
     name: FunctionName
     description: str | None = None
     parameters: Parameters | None = None
     strict: bool | None = None
 
 
-class Tool(Body):
+class Tool(Hints):
     type: Annotated[Literal["function"], Refused("tools of type")]
     function: Function
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from app.openai.body import Body
 from app.openai.neutral import NOT_SUPPORTED
 
 _MOST_ERRORS = 1000  # among which one is chosen to be named
+_WANTED = "Input should be "
 _SHOWN = 64  # characters of a wrong value
 _LONGEST_NAME = 200  # characters of a field's path, which the client chooses
 # What is parsed at once, since a thread would take longer: so many bytes, or more of them in few values.
@@ -71,14 +73,16 @@ def parse(schema: type[B], raw: bytes) -> B:
         raise RequestError(f"More than {_MOST_ERRORS} fields are wrong or not supported by this server.") from first
     # The slow way, only on an error: nulls count as not given, in unknown fields and in unsupported values.
     errors = _errors(first)
-    doc = None if errors[0]["type"] == "json_invalid" else json.loads(raw)
+    if errors[0]["type"] == "json_invalid":
+        raise RequestError(f"The body is not valid JSON: {errors[0]['ctx']['error']}.") from first
+    doc = json.loads(raw)
     if any(_may_be_null(e, doc) for e in errors):
         doc = _without_nulls(doc)
         try:
             return schema.model_validate(doc)
         except ValidationError as exc:
             errors = _errors(exc)
-    raise _request_error(errors[0], doc) from first
+    raise _request_error(errors, doc) from first
 
 
 def validated(schema: type[B], doc: dict[str, Any]) -> B:
@@ -86,16 +90,13 @@ def validated(schema: type[B], doc: dict[str, Any]) -> B:
     try:
         return schema.model_validate(doc)
     except ValidationError as exc:
-        raise _request_error(_errors(exc)[0], doc) from exc
+        raise _request_error(_errors(exc), doc) from exc
 
 
 def _may_be_null(err: Any, doc: Any) -> bool:
     """Whether nulls may be the only error."""
-    kind = err["type"]
-    if kind not in ("extra_forbidden", NOT_SUPPORTED):
-        return False
     given = _find(err, doc)[1]
-    return given is None if kind == "extra_forbidden" else isinstance(given, dict)
+    return given is None or (err["type"] == NOT_SUPPORTED and isinstance(given, dict))
 
 
 def _errors(exc: ValidationError) -> list[Any]:
@@ -113,11 +114,10 @@ def _is_own(key: str, value: Any) -> bool:
     return key in _AS_SENT or (key == "input" and isinstance(value, dict))
 
 
-def _request_error(err: Any, doc: Any) -> RequestError:
-    if err["type"] == "json_invalid":
-        return RequestError(f"The body is not valid JSON: {err['ctx']['error']}.")
-    if not err["loc"]:
+def _request_error(errors: Sequence[Any], doc: Any) -> RequestError:
+    if not errors[0]["loc"]:
         return RequestError("The body has to be a JSON object.")
+    err, message = _chosen(errors, doc)
     found, given = _find(err, doc)
     path, kind = ".".join(found)[:_LONGEST_NAME], err["type"]
     what = err.get("ctx", {}).get("what", "") if kind == NOT_SUPPORTED else ""
@@ -128,6 +128,8 @@ def _request_error(err: Any, doc: Any) -> RequestError:
         what = "messages of role" if tag == "role" else what
         path = f"{path}.{tag}"
         kind, given = ("missing", None) if kind == "union_tag_not_found" else (NOT_SUPPORTED, given[tag])
+    elif kind == NOT_SUPPORTED and found[-1].isdecimal() and not isinstance(given, str | dict):
+        return RequestError(f"'{path}': {_WANTED}an object.", param=path)
     elif kind == NOT_SUPPORTED and isinstance(given, dict) and (what or found[-1].isdecimal()):
         # A union, whose member its type decides.
         path, given = f"{path}.type", given.get("type")
@@ -139,7 +141,25 @@ def _request_error(err: Any, doc: Any) -> RequestError:
         return RequestError(f"'{path}' is not supported by this server.", param=path)
     if kind == "missing":
         return RequestError(f"'{path}' is missing.", param=path)
-    return RequestError(f"'{path}': {err['msg']}.", param=path)
+    return RequestError(f"'{path}': {message}.", param=path)
+
+
+def _chosen(errors: Sequence[Any], doc: Any) -> tuple[Any, str]:
+    """The error that is named, and its message.
+
+    A value that may be of several types has an error of each: the one that says most is of the type that it almost is.
+    """
+    first, _ = _find(errors[0], doc)
+    of_first = [(err, found) for err in errors if (found := _find(err, doc)[0])[: len(first)] == first]
+    best, where = max(of_first, key=lambda pair: _fit(*pair))
+    same = [err["msg"] for err, found in of_first if found == where and _fit(err, found) == _fit(best, where)]
+    wanted = dict.fromkeys(msg.removeprefix(_WANTED) for msg in same if msg.startswith(_WANTED))
+    return best, _WANTED + " or ".join(wanted) if wanted else best["msg"]
+
+
+def _fit(err: Any, found: list[str]) -> tuple[bool, int, int]:
+    """How far the value fits the type whose error this is: by its type, and in lists by its first elements."""
+    return not err["type"].endswith("_type"), len(found), int(found[-1]) if found[-1].isdecimal() else -1
 
 
 def _find(err: Any, doc: Any) -> tuple[list[str], Any]:
@@ -147,11 +167,22 @@ def _find(err: Any, doc: Any) -> tuple[list[str], Any]:
 
     pydantic's location also names the branches of unions, which the body doesn't have.
     """
-    path, here = [], doc
-    for place, part in enumerate(err["loc"], 1):
+    path, here, loc, tagged = [], doc, err["loc"], False
+    for place, part in enumerate(loc, 1):
+        tagged = not tagged and _is_tag(here, part, loc[place:])
+        if tagged:
+            continue
         if (isinstance(here, dict) and part in here) or (isinstance(here, list) and isinstance(part, int)):
             here = here[part]
-        elif not (err["type"] == "missing" and place == len(err["loc"])):
+        elif not (err["type"] == "missing" and place == len(loc)):
             continue
         path.append(str(part))
     return path, here
+
+
+def _is_tag(here: Any, part: Any, behind: Sequence[Any]) -> bool:
+    """Whether a part of a location is the type by which a union was decided, and not the field of that name.
+
+    Then what is behind it is a field beside it.
+    """
+    return isinstance(here, dict) and part in here and part == here.get("type") and any(p in here for p in behind[:1])

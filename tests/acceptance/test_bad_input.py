@@ -244,6 +244,42 @@ def test_an_unknown_route_or_method_is_refused_in_the_same_shape(
     assert f"{method} {path}" in error["message"]
 
 
+@pytest.mark.parametrize(("path", "methods"), [
+    ("/v1/batches", "GET, POST"), (CHAT, "GET, POST"), ("/v1/conversations/c", "DELETE, GET, POST"),
+    ("/v1/models/mock", "DELETE, GET"), (TEXT, "POST"),
+])  # fmt: skip
+def test_a_refused_method_is_told_all_that_the_path_has(http: httpx.Client, path: str, methods: str) -> None:
+    """Whichever route declares them."""
+    refused = http.request("PUT", path)
+    assert (refused.status_code, refused.headers["allow"]) == (405, methods)
+
+
+@pytest.mark.parametrize(("path", "param"), [
+    ("/v1/organization/usage/completions?start_time=x", "start_time"),
+    ("/v1/organization/usage/completions", "start_time"),
+    ("/v1/usage?format=null", "format"),
+])  # fmt: skip
+def test_what_a_query_may_not_have_is_refused_in_the_same_shape(http: httpx.Client, path: str, param: str) -> None:
+    """Not in FastAPI's own."""
+    assert refusal(http.get(path), 400)["param"] == param
+
+
+def test_a_model_is_not_deleted(http: httpx.Client) -> None:
+    """OpenAI's client has a method for it, which gets an error that it can read."""
+    assert refusal(http.delete("/v1/models/mock"), 403)["code"] == "forbidden"
+    assert refusal(http.delete("/v1/models/other"), 404)["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(("path", "body"), [
+    (CHAT, {"messages": MESSAGES}), (RESPONSES, {"input": "x", "model": None}), ("/tokenize", {"prompt": "x"}),
+    ("/v1/messages", {"messages": MESSAGES, "max_tokens": 1}),
+])  # fmt: skip
+def test_a_model_has_to_be_named_where_several_are_served(http: httpx.Client, path: str, body: dict[str, Any]) -> None:
+    """Nobody guesses."""
+    refused = http.post(path, json=body)
+    assert (refused.status_code, "'model' is missing" in refused.text) == (400, True)
+
+
 @pytest.mark.parametrize(("path", "body"), [
     ("/tokenize", {"model": "mock"}),
     ("/tokenize", {"model": "mock", "prompt": "x", "messages": MESSAGES}),

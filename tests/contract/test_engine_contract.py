@@ -240,6 +240,9 @@ async def test_prompt_logprobs_come_first_and_cover_the_prompt(subject: Subject)
     assert found[0] is None
     assert [entry.token_id for entry in found if entry] == prompt[1:]
     assert all(entry.logprob <= 0 and len(entry.top) == 2 for entry in found if entry)
+    for entry in found[1:]:  # an engine that doesn't know a rank says 0
+        assert entry is not None
+        assert entry.rank == 0 or (entry.rank <= 2) == (entry.token_id in [token for _, token, _ in entry.top])
     assert all(output.prompt_logprobs is None for output in answer.outputs[1:])
 
 

@@ -23,32 +23,42 @@ from schemathesis.specs.openapi.checks import (
 
 from app.usage.database import UsageDatabase
 from tests.fuzz.examples import examples
+from tests.fuzz.fields import BODIES, Change, changes
 from tests.stack import Stack, mock_pool, stack
 
 EMBED_POOL, PAINT_POOL, HEAR_POOL = "embed-pool", "paint-pool", "hear-pool"
 OTHERS = {  # models of some paths
-    **dict.fromkeys(("/v1/embeddings", "/v1/score", "/v1/rerank", "/rerank"), "embedder"),
+    **dict.fromkeys(("/v1/embeddings", "/v1/score", "/score", "/v1/rerank", "/v2/rerank", "/rerank"), "embedder"),
     **dict.fromkeys(("/v1/images", "/v1/videos"), "painter"),
     "/v1/audio": "hearer",
 }
+RESPONSES = "/v1/responses"
 POOL, ADMIN_POOL = "decode-pool-a", "decode-pool-b"  # with the limits that an admin may set, none would be served
 SOON_S = 10.0
 MOST = {"n": 3, "max_tokens": 9, "max_completion_tokens": 9, "max_output_tokens": 9, "min_tokens": 2}
 RESPONSE = {"model": "mock", "input": "x", "max_output_tokens": 2, "background": True}
 CHAT = {"model": "mock", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "store": True}
+TEMPLATE = """{%- if tools %}{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}write <tool_call> with name and arguments{% endif %}
+{%- for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}
+{%- for call in message.tool_calls or [] %}{{ call.function.arguments | tojson }}{% endfor %}<|im_end|>
+{% endfor %}<|im_start|>assistant
+"""
 DECLARED = [status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
 @pytest.fixture(scope="module")
 def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    directory = tmp_path_factory.mktemp("fuzz")
+    (directory / "template.jinja").write_text(TEMPLATE)
     pools = {
-        POOL: mock_pool(max_model_len=2048, step_ms=0.5),
+        POOL: mock_pool(max_model_len=2048, step_ms=0.5) | {"chat_template": str(directory / "template.jinja")},
         ADMIN_POOL: mock_pool(model="idle"),
         EMBED_POOL: mock_pool(model="embedder") | {"task": "embed"},
         PAINT_POOL: mock_pool(model="painter") | {"task": "image"},
         HEAR_POOL: mock_pool(model="hearer") | {"task": "transcribe"},
     }
-    directory = tmp_path_factory.mktemp("fuzz")
     env = {"XYLEM_DEPLOYMENT": "fuzz", "XYLEM_FILES": str(directory / "files")}
     env["XYLEM_USAGE_URL"] = f"sqlite:///{directory / 'usage.sqlite'}"
     database = UsageDatabase(env["XYLEM_USAGE_URL"])
@@ -75,7 +85,8 @@ WITH_BODY = [
     ("post", "/v1/responses/input_tokens", 30), ("post", "/v1/responses/compact", 30),
     ("post", "/v1/conversations", 40), ("post", "/v1/conversations/{conversation}", 20),
     ("post", "/v1/conversations/{conversation}/items", 40), ("post", "/v1/chat/completions/{chat}", 20),
-    ("post", "/v1/embeddings", 40), ("post", "/v1/score", 20), ("post", "/v1/rerank", 20), ("post", "/rerank", 5),
+    ("post", "/v1/embeddings", 40), ("post", "/v1/score", 20), ("post", "/score", 5),
+    ("post", "/v2/rerank", 5), ("post", "/v1/rerank", 20), ("post", "/rerank", 5),
     ("post", "/v1/classify", 20),
     ("post", "/v1/files", 30), ("post", "/v1/batches", 30),
     ("post", "/tokenize", 30), ("post", "/detokenize", 30), ("patch", "/admin/pools/{pool}/limits", 30),
@@ -104,7 +115,7 @@ WITHOUT = [
     ("get", "/admin/pools/{pool}/limits", 10), ("get", "/admin/pools/{pool}/state", 5),
     ("post", "/admin/pools/{pool}/clear_kv_blocks", 10),
     ("post", "/admin/clear_kv_blocks", 1), ("get", "/admin/aliases", 1), ("get", "/admin/erasures", 1),
-    ("get", "/v1/models/{name}", 30), ("get", "/requests/{request}", 30),
+    ("get", "/v1/models/{name}", 30), ("delete", "/v1/models/{name}", 10), ("get", "/requests/{request}", 30),
     ("get", "/v1/responses/{response}", 30), ("get", "/v1/responses/{response}/input_items", 30),
     ("post", "/v1/responses/{response}/cancel", 20),
     ("delete", "/v1/responses/{response}", 20), ("get", "/v1/files", 30), ("get", "/v1/files/{file}", 20),
@@ -148,6 +159,26 @@ def test_a_right_request_is_answered_as_declared(served: Stack, method: str, pat
 def test_a_wrong_request_is_answered_as_declared(served: Stack, method: str, path: str, count: int) -> None:
     """In time, and where it is refused, in its API's shape."""
     _try(served, method, path, count, GenerationMode.NEGATIVE)
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_request_with_one_changed_value_is_answered_or_refused(served: Stack, path: str) -> None:
+    """Whole: nothing in it fails only when it is run, written or kept."""
+    assert httpx.post(f"{served.url}{path}", json=BODIES[path], timeout=SOON_S).status_code == 200
+
+    @examples(40, suppress_health_check=list(HealthCheck))
+    @given(change=st.sampled_from([*changes(BODIES[path])]), kept=st.booleans())
+    def each(change: Change, kept: bool) -> None:
+        body = change.body | ({"store": kept} if path == RESPONSES and change.place != "store" else {})
+        answer = httpx.post(f"{served.url}{path}", content=json.dumps(body), timeout=SOON_S)
+        assert answer.status_code < 500 or answer.status_code == 504, (change, answer.text)
+        if change.place != "stream":
+            assert answer.json()
+        if path == RESPONSES and kept and answer.status_code == 200:
+            found = httpx.get(f"{served.url}{path}/{answer.json()['id']}", timeout=SOON_S)
+            assert (found.status_code, found.json()) == (200, answer.json())
+
+    each()
 
 
 def _try(served: Stack, method: str, path: str, count: int, mode: GenerationMode) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import io
 import os
 import signal
-from base64 import b64encode
+from base64 import b64encode, encodebytes, urlsafe_b64encode
 from collections.abc import AsyncIterator
 from itertools import pairwise
 
@@ -86,8 +86,14 @@ async def test_one_picture_by_url_data_url_file_and_bytes_has_one_hash(guarded: 
         MediaSource("image", PARAM, url=f"file://{guarded.folder}/good.png"),
         MediaSource("image", PARAM, path=guarded.folder / "good.png"),
         _data(picture("WEBP", lossless=True)),
+        _data(picture("GIF")),
+        *(
+            MediaSource("image", PARAM, url="data:image/png;base64," + text)
+            for text in (encodebytes(content).decode(), urlsafe_b64encode(content).decode().rstrip("="))
+        ),
     ]
-    pictures = await guarded.loader("files").load_pictures(sources)
+    loader = guarded.loader("files")
+    pictures = [*await loader.load_pictures(sources[:5]), *await loader.load_pictures(sources[5:])]
     assert len({found.sha256 for found in pictures}) == 1
     assert (pictures[0].height, pictures[0].width, len(pictures[0].rgb)) == (30, 40, 30 * 40 * 3)
 
@@ -164,12 +170,12 @@ async def test_bad_exif_does_not_spoil_a_good_picture(guarded: Guards) -> None:
 
 
 async def test_the_first_frame_of_an_animation_is_taken(guarded: Guards) -> None:
-    """Of WebP and PNG."""
+    """Of WebP, PNG and GIF."""
     from io import BytesIO
 
     from PIL import Image
 
-    for form in ("WEBP", "PNG"):
+    for form in ("WEBP", "PNG", "GIF"):
         file = BytesIO()
         frames = [Image.new("RGB", (8, 8), color) for color in (RED, BLUE)]
         frames[0].save(file, form, save_all=True, append_images=frames[1:], lossless=True)

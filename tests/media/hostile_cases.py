@@ -11,7 +11,7 @@ from app.media.source import SourceKind
 from tests.media import answers
 from tests.media.answers import body, headed, raw, redirect, status
 from tests.media.hostile_server import INNER, OUTER, Serve
-from tests.media.samples import SIGNATURE, chunk, jpeg_of_size, picture, png, webp_of_size
+from tests.media.samples import SIGNATURE, chunk, gif_of_size, jpeg_of_size, picture, png, webp_of_size
 
 SIZE, PIXELS = 256 * 1024, 1000 * 1000  # the bounds of all cases
 
@@ -222,13 +222,12 @@ def _data_urls() -> list[Case]:
         "a sound": (f"data:audio/wav;base64,{base64}", "says audio/…, not image/…"),
         "bad letters": (f"data:image/png;base64,{base64[:40]}!{base64[41:]}", "base64 is not valid"),
         "letters outside ASCII": (f"data:image/png;base64,{base64[:40]}é{base64[41:]}", "base64 is not valid"),
-        "line breaks": (f"data:image/png;base64,{base64[:40]}\n{base64[40:]}", "base64 is not valid"),
-        "for URLs": ("data:image/png;base64,iVBORw0KGgo-_w==", "base64 is not valid"),
         "percent": (f"data:image/png;base64,{base64[:40]}%2B{base64[40:]}", "base64 is not valid"),
         "bad padding": (f"data:image/png;base64,{base64.rstrip('=')[:41]}", "base64 is not valid"),
         "padding within": (f"data:image/png;base64,{base64[:40]}===={base64[40:]}", "base64 is not valid"),
         "empty": ("data:image/png;base64,", _FOREIGN),
         "too large": ("data:image/png;base64," + "A" * (2 * SIZE), _LARGE),
+        "too large with line breaks": ("data:image/png;base64," + ("A" * 76 + "\n") * (SIZE // 38), _LARGE),
     }
     return [Case(f"data: {name}", reason, url) for name, (url, reason) in shapes.items()]
 
@@ -267,7 +266,7 @@ def _pictures() -> list[Case]:
         "JPEG cut off": (jpeg[: len(jpeg) // 2], _BROKEN),
         "WebP cut off": (webp[: len(webp) // 2], _BROKEN),
         "signature only": (SIGNATURE, _FOREIGN),
-        "GIF": (picture("GIF"), _FOREIGN),
+        "GIF cut off": (picture("GIF", (200, 200))[:-30], _BROKEN),
         "BMP": (picture("BMP"), _FOREIGN),
         "TIFF": (picture("TIFF"), _FOREIGN),
         "ICO": (picture("ICO"), _FOREIGN),
@@ -280,6 +279,8 @@ def _pictures() -> list[Case]:
         "barely too many pixels": (png(1000, 1001, rows=1001), _PIXELS),
         "PNG that says too much": (png(2**31 - 1, 2**31 - 1, rows=0), _PIXELS),
         "PNG of no width": (png(0, 10), _FOREIGN),
+        "GIF that says too much": (gif_of_size(b"GIF87a", 65535, 65535), _PIXELS),
+        "GIF with a frame that is larger than itself": (gif_of_size(b",\0\0\0\0", 65535, 65535), _PIXELS),
         "JPEG that says too much": (jpeg_of_size(65535, 65535), _PIXELS),
         "WebP that says too much": (webp_of_size(16384, 16384), _PIXELS),
         "WebP that says a little too much": (webp_of_size(1200, 1200), _PIXELS),

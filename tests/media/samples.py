@@ -46,6 +46,13 @@ def webp_of_size(width: int, height: int) -> bytes:
     return small[:at] + size + small[at + 6 :]
 
 
+def gif_of_size(before: bytes, width: int, height: int) -> bytes:
+    """A small GIF that declares another size behind these bytes: the canvas', or its frame's."""
+    small = picture("GIF")
+    at = small.index(before) + len(before)
+    return small[:at] + struct.pack("<HH", width, height) + small[at + 4 :]
+
+
 def jpeg_of_size(width: int, height: int) -> bytes:
     small = picture("JPEG")
     at = small.index(b"\xff\xc0") + 5

@@ -290,12 +290,12 @@ def test_what_was_not_asked_for_is_not_told(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", ["chat", "text"])
 def test_logprobs_of_the_prompt_have_vllms_shape(kind: Kind) -> None:
-    """A token that is not among the likeliest has no rank."""
-    found = [None, TokenLogprob("b", 2, -3.0, [("a", 1, -0.5)]), TokenLogprob("a", 1, -0.5, [("a", 1, -0.5)])]
+    """With the rank of each, also of a token that is not among the likeliest."""
+    found = [None, TokenLogprob("b", 2, -3.0, [("a", 1, -0.5)], rank=7), TokenLogprob("a", 1, -0.5, [("a", 1, -0.5)])]
     whole = asked(kind, prompt_logprobs=1).answer([(0, replace(DELTA, finish="stop", prompt_logprobs=found))])
     told = (whole if kind == "chat" else whole["choices"][0])["prompt_logprobs"]
     likely = {"logprob": -0.5, "rank": 1, "decoded_token": "a"}
-    assert told == [None, {"2": {"logprob": -3.0, "rank": None, "decoded_token": "b"}, "1": likely}, {"1": likely}]
+    assert told == [None, {"2": {"logprob": -3.0, "rank": 7, "decoded_token": "b"}, "1": likely}, {"1": likely}]
 
 
 def test_tokens_may_be_named_by_their_ids() -> None:

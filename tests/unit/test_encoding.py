@@ -4,6 +4,7 @@ import asyncio
 import json
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from math import hypot
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from app.dispatch.runtime import Deployment
 from app.engines import create_engine
 from app.engines.base import Encoder, EncodeRequest
 from app.engines.mock.encoding import vector
-from app.errors import PromptTooLong, RequestError, SettingsError
+from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId, RequestId, RunId, WorkerId
 from app.messages import Inputs, Lease, Worker
 from app.openai import classify, embeddings, rerank, score
@@ -31,6 +32,7 @@ from app.pools_file import load_pools
 from app.routing.candidates import Ask, Candidate, Limits, Option
 from app.routing.cost import new_blocks
 from app.settings import load_settings
+from app.tenants.records import Limits as ClientLimits
 
 
 @pytest.fixture(scope="module")
@@ -256,3 +258,49 @@ def test_inputs_hold_no_blocks() -> None:
     worker = Worker(WorkerId("w"), PoolId("pool"), "both", "host", 1, 16, 1000, 8, 4096)
     option = Option(Candidate(Lease(worker), Limits(max_queued=1)))
     assert new_blocks(Ask(320, 0), option) > new_blocks(Ask(320, 0, holds=False), option) == 0
+
+
+def test_a_refusal_names_only_models_that_its_client_may_ask_for(known: Deployment) -> None:
+    """Names are the operator's secret."""
+    bound = replace(known, within=ClientLimits(models=["embed", "other", "generate"]))
+    with pytest.raises(ModelNotFound, match=r"Served: embed, generate\.$"):
+        bound.find_model("other")
+    with pytest.raises(RequestError, match=r"this endpoint there are: generate\.$"):
+        bound.find_model("embed")
+    with pytest.raises(RequestError, match=r"and nothing else\.$"):
+        replace(known, within=ClientLimits(models=["embed"])).find_model("embed")
+    with pytest.raises(ModelNotFound, match=r"not served here\.$"):
+        replace(known, within=ClientLimits(models=[])).find_model("other")
+
+
+def test_a_model_need_not_be_named_where_it_can_only_be_one(known: Deployment) -> None:
+    """That the client may ask for, of the endpoint's task."""
+    body, _ = asyncio.run(embeddings.understand(known, b'{"input": "a"}'))
+    assert body.model == "embed"
+    bound = replace(known, within=ClientLimits(models=["classify"]))
+    with pytest.raises(RequestError, match="'model' is missing") as refused:
+        asyncio.run(embeddings.understand(bound, b'{"input": "a"}'))
+    assert refused.value.param == "model"
+
+
+@pytest.mark.parametrize("sides", [("queries", "documents"), ("queries", "items"), ("data_1", "data_2")])
+def test_the_sides_of_a_score_have_vllms_names_too(known: Deployment, sides: tuple[str, str]) -> None:
+    """In pairs; errors have the client's."""
+    one, two = sides
+    plain = understood(known, score, text_1="a", text_2=["b", "c"])[1]
+    assert understood(known, score, **{one: "a", two: ["b", "c"]})[1].prompts == plain.prompts
+    for fields, wrong in (({one: "a"}, ("documents", "data_2")), ({one: ["a", "b"], two: "c"}, (one,))):
+        with pytest.raises(RequestError) as refused:
+            understood(known, score, **fields)
+        assert refused.value.param in wrong
+    with pytest.raises(RequestError) as refused:
+        understood(known, score, **{one: "a", two: "b", "text_2": "c"})
+    assert refused.value.param == "text_2"
+
+
+def test_as_many_dimensions_as_the_model_has_are_its_own(known: Deployment) -> None:
+    """Clients that name them want nothing else."""
+    _, plan = understood(known, embeddings, input="a", dimensions=384)
+    assert [job.dimensions for job in plan.inputs] == [None]
+    with pytest.raises(RequestError, match="not of 383"):
+        understood(known, embeddings, input="a", dimensions=383)

@@ -59,10 +59,17 @@ def test_a_texts_logprobs_are_four_parallel_lists() -> None:
     assert shown == {
         "tokens": ["ab", "c"],
         "token_logprobs": [-0.25, -0.25],
-        "top_logprobs": [{" a": -0.25, "é": -2.0}] * 2,
+        "top_logprobs": [{" a": -0.25, "é": -2.0} | {token: -0.25} for token in ("ab", "c")],
         "text_offset": [0, 2],
     }
     Logprobs.model_validate(shown, strict=True)
+
+
+def test_without_alternatives_each_token_is_its_own() -> None:
+    """`logprobs: 0` asks for the chosen tokens, as at OpenAI and vLLM."""
+    shown = TextLogprobs()(0, delta("ab", top=[]))
+    assert shown is not None
+    assert shown["top_logprobs"] == [{"ab": -0.25}]
 
 
 def test_a_token_that_nothing_predicts_has_null_for_its_logprob() -> None:

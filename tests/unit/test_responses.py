@@ -234,7 +234,7 @@ def test_instructions_and_messages_are_the_conversation() -> None:
         ({"previous_response_id": "resp_1", "conversation": "c"}, "previous_response_id"),
         ({"conversation": "c", "store": False}, "conversation"),
         ({"reasoning": {"effort": "enormous"}}, "reasoning.effort"),
-        ({"max_tool_calls": 0}, "max_tool_calls"),
+        ({"max_tool_calls": -1}, "max_tool_calls"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),

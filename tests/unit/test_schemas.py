@@ -188,7 +188,7 @@ def test_known_fields_may_be_null(schema: type[Any]) -> None:
 
 
 @pytest.mark.parametrize(("schema", "missing"), [
-    (ChatRequest, "model"), (ChatRequest, "messages"), (CompletionRequest, "model"),
+    (ChatRequest, "messages"), (ResponseRequest, "input"),
 ])  # fmt: skip
 def test_a_missing_field_is_named(schema: type[Any], missing: str) -> None:
     """The client sees what to add."""
@@ -357,6 +357,8 @@ def test_each_schema_is_shown_in_the_api_documentation(schema: type[Any]) -> Non
 
 def test_logprobs_of_prompts_are_not_streamed_and_bounded() -> None:
     """vLLM refuses them in a stream too."""
+    shown = (chat(skip_special_tokens=skip).sampling(1, logprobs=None).special_tokens for skip in (None, True, False))
+    assert [*shown] == [False, False, True]
     with pytest.raises(RequestError, match="'prompt_logprobs' is not available in a stream"):
         chat(prompt_logprobs=1, stream=True).check()
     chat(prompt_logprobs=1, n=2).check_logprobs(5120)

@@ -175,7 +175,6 @@ def test_a_forms_texts_become_values() -> None:
         ([("model", "a"), ("temperature", "9" * 5000)], "temperature"),
         ([("model", "a"), ("temperature", "NaN")], "temperature"),
         ([("model", "a"), ("language", "de")], "language"),
-        ([], "model"),
     ],
 )
 def test_a_forms_wrong_fields_are_named(fields: list[tuple[str, str]], param: str) -> None:

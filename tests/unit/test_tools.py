@@ -68,7 +68,7 @@ def test_what_openais_package_parsed_comes_back_with_an_answer_and_is_not_kept()
     {"tools": [WEATHER, TIME]},
     {"tools": [function(name="a-Z_9" + "x" * 59)]},
     {"tools": [function(strict=False, description=None, parameters=None)]},
-    {"tools": [function(name=f"f{i}") for i in range(128)]},
+    {"tools": [function(name=f"f{i}") for i in range(4096)]},
     {"tools": [TIME], "tool_choice": "auto", "parallel_tool_calls": True},
     {"tools": [TIME], "tool_choice": allowed("get_time")},
     {"tools": [function(strict=True)], "tool_choice": "none", "parallel_tool_calls": False},
@@ -96,7 +96,7 @@ def deep(levels: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("fields", "param"), [
     ({"tools": {}}, "tools"),
-    ({"tools": [function(name=f"f{i}") for i in range(129)]}, "tools"),
+    ({"tools": [function(name=f"f{i}") for i in range(4097)]}, "tools"),
     ({"tools": [{"type": "function"}]}, "tools.0.function"),
     ({"tools": [TIME, {"type": "custom", "custom": {"name": "f"}}]}, "tools.1.type"),
     ({"tools": [{"type": "function", "function": {}}]}, "tools.0.function.name"),

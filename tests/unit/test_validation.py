@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from app.anthropic.schemas import MessagesRequest
 from app.errors import BodyTooLarge, RequestError
 from app.openai import validation
-from app.openai.schemas import CompletionRequest
+from app.openai.responses.schemas import ResponseRequest
+from app.openai.schemas import ChatRequest, CompletionRequest
 from app.openai.validation import check_values, parse, parse_off_loop
 
 MOST = 1000
@@ -90,3 +92,65 @@ def test_the_name_of_a_field_is_cut() -> None:
         parse(CompletionRequest, body(prompt="a", **{"x" * 10**6: 1}))
     assert len(refused.value.message) < 300
     assert refused.value.param == "x" * 200
+
+
+def named(schema: Any, **fields: Any) -> tuple[str | None, str]:
+    """The field that an error names, and why."""
+    with pytest.raises(RequestError) as refused:
+        parse(schema, json.dumps({"model": "m"} | fields).encode()).check()
+    message = refused.value.message
+    return refused.value.param, message.removeprefix(f"'{refused.value.param}'").removeprefix(": ").rstrip(".")
+
+
+def user(*parts: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": list(parts)}]
+
+
+PICTURE = {"type": "image", "source": {"type": "url", "url": "https://x"}}
+TEXT = {"type": "text", "text": "q"}
+SCHEMA = {"type": "json_schema", "json_schema": {"schema": {}}}
+
+
+@pytest.mark.parametrize(("schema", "fields", "param"), [
+    (ChatRequest, {"messages": user(TEXT | {"other": 1})}, "messages.0.content.0.other"),
+    (ChatRequest, {"messages": user({"type": "text"})}, "messages.0.content.0.text"),
+    (ChatRequest, {"messages": user({"type": "image_url", "image_url": {"url": "x", "no": 1}})},
+     "messages.0.content.0.image_url.no"),
+    (ChatRequest, {"messages": user({"type": "image_url", "image_url": {}})}, "messages.0.content.0.image_url.url"),
+    (ChatRequest, {"messages": user(TEXT), "response_format": SCHEMA | {"other": 1}}, "response_format.other"),
+    (MessagesRequest, {"messages": user(PICTURE | {"source": PICTURE["source"] | {"other": 1}}), "max_tokens": 1},
+     "messages.0.content.0.source.other"),
+])  # fmt: skip
+def test_a_field_of_an_object_whose_type_is_a_fields_name_is_named(schema: Any, fields: Any, param: str) -> None:
+    """`text` is both a type of parts and a field of them: what is wrong beside it is not the text."""
+    assert named(schema, **fields)[0] == param
+
+
+@pytest.mark.parametrize(("schema", "fields"), [
+    (ChatRequest, {"messages": user(TEXT | {"cache_control": None, "other": None})}),
+    (ChatRequest, {"messages": user(TEXT), "response_format": SCHEMA | {"other": None}}),
+    (ChatRequest, {"messages": user(TEXT | {"cache_control": {"type": "ephemeral"}, "prompt_cache_breakpoint": {}})}),
+    (MessagesRequest, {"messages": user(PICTURE | {"source": PICTURE["source"] | {"other": None}}), "max_tokens": 1}),
+    (ResponseRequest, {"input": user({"type": "input_text", "text": "q", "prompt_cache_breakpoint": {"mode": "x"}})}),
+    (ResponseRequest, {"input": "x", "tools": [{"type": "function", "name": "f", "cache_control": {}, "other": None}]}),
+])  # fmt: skip
+def test_what_is_null_within_parts_and_what_says_where_to_cache_changes_nothing(schema: Any, fields: Any) -> None:
+    parse(schema, json.dumps({"model": "m"} | fields).encode()).check()
+
+
+@pytest.mark.parametrize(("fields", "param", "why"), [
+    ({"stop": [""]}, "stop.0", "String should have at least 1 character"),
+    ({"stop": ["x"] * 17}, "stop", "List should have at most 16 items after validation, not 17"),
+    ({"stop": 5}, "stop", "Input should be a valid string or a valid array"),
+    ({"prompt": [2**64]}, "prompt.0", "Input should be less than 4294967296"),
+    ({"prompt": [[1, -2]]}, "prompt.0.1", "Input should be greater than or equal to 0"),
+    ({"prompt": [[1], "x"]}, "prompt.1", "Input should be a valid array"),
+])  # fmt: skip
+def test_a_value_of_several_types_is_refused_for_its_own_reason(fields: Any, param: str, why: str) -> None:
+    """Not for what it would need to be of the first type."""
+    assert named(CompletionRequest, **({"prompt": "x"} | fields)) == (param, why)
+
+
+def test_content_that_is_no_content_is_told_what_it_may_be() -> None:
+    refused = named(ChatRequest, messages=[{"role": "user", "content": 5}])
+    assert refused == ("messages.0.content", "Input should be a valid array or a valid string")

@@ -2,14 +2,16 @@
 
 import orjson
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from redis.exceptions import RedisError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import Scope
 
 from app.api.http import x_request_id
 from app.api.http.error_shape import error_body, http_error_body
-from app.errors import PoolAsleep, Saturated, StorageDown, StoreDown, XylemError
+from app.errors import PoolAsleep, RequestError, Saturated, StorageDown, StoreDown, XylemError
 from app.store import store_down
 from app.telemetry import REFUSALS, logger
 
@@ -32,6 +34,12 @@ def log_failure(exc: XylemError, scope: Scope) -> None:
         log.warning("request_failed", **x_request_id.names(scope), code=exc.code)
 
 
+def _methods(app: FastAPI, scope: Scope) -> set[str]:
+    """Those of all routes with the request's path."""
+    found = [route for route in app.router.routes if route.matches(scope)[0] is not Match.NONE]
+    return {method for route in found for method in getattr(route, "methods", None) or ()}
+
+
 def install(app: FastAPI) -> None:
     """Every error leaves the app as such a response, without a traceback."""
 
@@ -44,12 +52,21 @@ def install(app: FastAPI) -> None:
     async def stores(request: Request, exc: RedisError) -> Response:
         return await ours(request, store_down(exc))
 
+    @app.exception_handler(RequestValidationError)
+    async def fastapis(request: Request, exc: RequestValidationError) -> Response:
+        error = exc.errors()[0]
+        param = ".".join(map(str, error["loc"][1:]))  # without the word query or path
+        return await ours(request, RequestError(f"'{param}': {error['msg']}.", param=param))
+
     @app.exception_handler(HTTPException)
     async def starlettes(request: Request, exc: HTTPException) -> Response:
         REFUSALS.labels(str(exc.status_code)).inc()
+        headers = dict(exc.headers or {})
+        if exc.status_code == 405:  # Starlette knows the methods of the path's first route only
+            headers["Allow"] = ", ".join(sorted(_methods(app, request.scope)))
         message = f"{request.method} {request.url.path}: {exc.detail}."
         body = http_error_body(exc.status_code, message, request.scope)
-        return Response(orjson.dumps(body), exc.status_code, dict(exc.headers or {}), "application/json")
+        return Response(orjson.dumps(body), exc.status_code, headers, "application/json")
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, exc: Exception) -> Response:

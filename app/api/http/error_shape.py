@@ -10,6 +10,7 @@ from app.api.http import x_request_id
 from app.errors import XylemError
 from app.openai.error_body import as_body
 
+_COHERES = {"/v2/embed", "/v2/rerank"}  # whose errors have OpenAI's shape, as at vLLM
 _OWN, _SHARED = "/v1/messages", "/v1/models"
 
 
@@ -29,7 +30,7 @@ def _is_below(path: str, prefix: str) -> bool:
 
 def is_inference(scope: Scope) -> bool:
     """Whether a request is for the Open Inference Protocol."""
-    return _is_below(scope["path"], "/v2")
+    return _is_below(scope["path"], "/v2") and scope["path"] not in _COHERES
 
 
 def error_body(exc: XylemError, scope: Scope) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from app.api.operations.health import readiness
 from app.api.resumable.resume import placed_call
 from app.api.state import ApiState
 from app.dispatch.generation import Generation
-from app.dispatch.models import Model, find_model
+from app.dispatch.models import Model
 from app.endpoint_registry import EMBEDDINGS, TEXT
 from app.errors import RequestError, XylemError
 from app.kserve.requests import InferRequest, check_version, metadata
@@ -33,7 +33,7 @@ async def model_of(state: ApiState, name: str) -> Model:
         await state.look()  # another replica may have just added it
     target = state.aliases.primary(name) if name in state.aliases.table else name
     model = state.models.get(target)
-    return model if model is not None else find_model(state.models, name)
+    return model if model is not None else state.find_model(name)
 
 
 async def served_by(state: ApiState, model: Model) -> bool:

@@ -24,7 +24,6 @@ from app.api.state import ApiState
 from app.dispatch.generation import Adopted, Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.media_reader import Origin
-from app.dispatch.models import find_model
 from app.dispatch.pipeline_named import PipelineNamed
 from app.dispatch.speech import WINDOW_S
 from app.ending import side_by_side
@@ -178,7 +177,7 @@ class Conductor:
 
     async def _heard(self, stage: Stage, sounds: Mapping[Origin, str]) -> list[str]:
         """Raises: XylemError."""
-        media, model = self._state.media, find_model(self._state.models, stage.model, "transcribe")
+        media, model = self._state.media, self._state.find_model(stage.model, "transcribe")
         assert media is not None
         windows = await media.spoken(sounds, WINDOW_S)
         return await side_by_side(recognised(self._state, model, one, self._begin) for one in windows)

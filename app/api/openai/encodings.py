@@ -30,12 +30,14 @@ async def embeddings(request: Request) -> Response:
     return await _handle(EMBEDDINGS, request)
 
 
+@router.post("/score", openapi_extra=ScoreRequest.openapi(), responses=answer_schemas.SCORES)
 @router.post(SCORE.path, openapi_extra=ScoreRequest.openapi(), responses=answer_schemas.SCORES)
 async def score(request: Request) -> Response:
     """How similar texts are: the cosine of their embeddings."""
     return await _handle(SCORE, request)
 
 
+@router.post("/v2/rerank", openapi_extra=RerankRequest.openapi(), responses=answer_schemas.RERANKED)
 @router.post("/rerank", openapi_extra=RerankRequest.openapi(), responses=answer_schemas.RERANKED)
 @router.post(RERANK.path, openapi_extra=RerankRequest.openapi(), responses=answer_schemas.RERANKED)
 async def rerank(request: Request) -> Response:

@@ -7,7 +7,6 @@ from starlette.responses import Response
 from app.api.http.request_body import collect
 from app.api.state import state_of
 from app.dispatch.media_reader import Samples
-from app.dispatch.models import find_model
 from app.dispatch.runtime import Deployment
 from app.openai.media import counted, load_media, origins_of, params_of
 from app.openai.prompt import chat_prompt, tokenizer_of
@@ -27,7 +26,7 @@ async def tokenize(request: Request) -> Response:
     body = await state.served(await parse_off_loop(TokenizeRequest, raw), None)
     slow = body.chat_template is not None  # to compile
     messages = body.messages or ()
-    model = find_model(state.models, body.model, task=None)
+    model = state.find_model(body.model, task=None)
     asking = state.asked_by(state.api_keys.owner(request.scope))
     samples = await load_media(asking, model, origins_of(messages), params_of(messages))
     return _json(await state.off_loop(raw, lambda: _tokenized(state, body, samples), compiles=slow))
@@ -44,7 +43,7 @@ async def detokenize(request: Request) -> Response:
 
 
 def _tokenized(state: Deployment, body: TokenizeRequest, samples: Samples) -> bytes:
-    model = find_model(state.models, body.model, task=None)
+    model = state.find_model(body.model, task=None)
     body.check()
     if body.messages is not None:
         tokenizer = tokenizer_of(model.tokenizer, body, trusted=state.settings.request_chat_templates)
@@ -52,11 +51,12 @@ def _tokenized(state: Deployment, body: TokenizeRequest, samples: Samples) -> by
         ids = counted(model, text, origins_of(body.messages), samples)
     else:
         ids = model.count(body.prompt or "", add_special_tokens=body.add_special_tokens is not False)
-    return orjson.dumps({"count": len(ids), "max_model_len": model.context_len, "tokens": ids})
+    strings = [model.tokenizer.raw.id_to_token(id_) for id_ in ids] if body.return_token_strs else None
+    return orjson.dumps({"count": len(ids), "max_model_len": model.context_len, "tokens": ids, "token_strs": strings})
 
 
 def _detokenized(state: Deployment, body: DetokenizeRequest) -> bytes:
-    model = find_model(state.models, body.model, task=None)
+    model = state.find_model(body.model, task=None)
     if body.tokens:
         model.check_tokens(body.tokens)
     return orjson.dumps({"prompt": model.tokenizer.decode(body.tokens, skip_special_tokens=False)})

@@ -17,7 +17,7 @@ from app.api.http.error_shape import is_anthropics
 from app.api.operations.deployment_metrics import DeploymentMetrics
 from app.api.state import ApiState, state_of
 from app.dispatch.models import Model
-from app.errors import ModelNotFound, StoreDown
+from app.errors import Forbidden, ModelNotFound, StoreDown
 from app.ids import BATCH_QUEUE, PoolId, RequestId
 from app.messages import Lease
 from app.tenants.limits import may_ask
@@ -103,6 +103,14 @@ async def one_model(request: Request, name: str) -> dict[str, Any] | Response:
     models = [state.models[stage] for stage in dict.fromkeys(card["pipeline"])] if "pipeline" in card else [model]
     pools = [pool for one in models for pool in (*one.pools, *one.prefill_pools)]
     return card | {"pools": await _served_by(state, pools)}
+
+
+@router.delete("/v1/models/{name:path}")
+async def delete_model(request: Request, name: str) -> None:
+    """Refused: models are declared in the pools file, and adapters removed below `/admin/loras`."""
+    if name not in _named(state_of(request)) | _pipelines(state_of(request)):
+        raise ModelNotFound(f"The model '{name}' is not served here.", param="model")
+    raise Forbidden(f"The model '{name}' can't be deleted by this API: its operator declares it.")
 
 
 async def _served_by(state: ApiState, names: Sequence[PoolId]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from app.engines.kv_publisher import Count, KvEventArgs
 from app.errors import SettingsError
 from app.messages import MediaKind
+from app.pools import MOCK_DIMENSIONS
 
 Positive = Annotated[float, Field(gt=0)]  # .inf too
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -52,7 +53,7 @@ class MockArgs(BaseModel):
     tiers: TierArgs = TierArgs()
     load_s: NotNegative = 0.0
     fail_to_load: str | None = None  # loading fails with this message
-    dimensions: Count = 384  # of an embedding
+    dimensions: Count = MOCK_DIMENSIONS  # of an embedding
     max_adapters: Annotated[int, Field(ge=0)] = 8  # LoRA adapters held at once
     max_adapter_rank: Count = 64
     adapter_load_s: NotNegative = 0.0  # loading time of an adapter

@@ -158,11 +158,12 @@ def _logprob(vocabulary: Vocabulary, place: int, token: int, top: int, due: int 
     likely = vocabulary.wheel[start : start + TOP]
     if due is not None:
         likely = [due, *likely[:-1]]
-    logit = _LOGITS[likely.index(token)] if token in likely else _FLOOR
+    rank = likely.index(token) if token in likely else TOP  # all others are as unlikely
+    logit = _LOGITS[rank] if rank < TOP else _FLOOR
     alternatives = [
-        (vocabulary.name(other), other, _LOGITS[rank] - _LOG_MASS) for rank, other in enumerate(likely[:top])
+        (vocabulary.name(other), other, _LOGITS[place] - _LOG_MASS) for place, other in enumerate(likely[:top])
     ]
-    return TokenLogprob(vocabulary.name(token), token, logit - _LOG_MASS, alternatives)
+    return TokenLogprob(vocabulary.name(token), token, logit - _LOG_MASS, alternatives, rank=rank + 1)
 
 
 def _cumulative(logits: list[float], sampling: Sampling) -> list[float]:

@@ -69,7 +69,8 @@ def token_logprob(tokenizer: Tokenizer, token: int, found: Mapping[int, Any] | N
     ranked = sorted(((entry.logprob, other) for other, entry in found.items()), reverse=True)[:top]
     likeliest = [(tokenizer.token_text(other), other, logprob) for logprob, other in ranked]
     own = found[token].logprob if token in found else _UNKNOWN
-    return TokenLogprob(tokenizer.token_text(token), token, own, likeliest)
+    rank = found[token].rank if token in found else None
+    return TokenLogprob(tokenizer.token_text(token), token, own, likeliest, rank=rank or 0)
 
 
 def priority(ours: int) -> float:

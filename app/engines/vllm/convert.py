@@ -121,4 +121,5 @@ def _finish_reason(reason: str) -> FinishReason:
 def _token_logprob(token: int, found: Mapping[int, Logprob], top: int) -> TokenLogprob:
     ranked = sorted(found.items(), key=lambda item: item[1].rank or 0)
     likeliest = [(entry.decoded_token or "", other, entry.logprob) for other, entry in ranked[:top]]
-    return TokenLogprob(found[token].decoded_token or "", token, found[token].logprob, likeliest)
+    own = found[token]
+    return TokenLogprob(own.decoded_token or "", token, own.logprob, likeliest, rank=own.rank or 0)

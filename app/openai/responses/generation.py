@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from app.dispatch.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.media_reader import Samples
-from app.dispatch.models import Model, find_model
+from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import PromptTooLong, RequestError, from_wire
 from app.messages import Event, Failed, ResponseContext
@@ -35,7 +35,7 @@ async def read_request(state: Deployment, raw: bytes) -> ResponseRequest:
     """Raises: XylemError."""
     body = await state.served(await parse_off_loop(ResponseRequest, raw), "responses")
     body.check()
-    return body.filled(find_model(state.models, body.model).defaults)  # the response shows the values that are used
+    return body.filled(state.find_model(body.model).defaults)  # the response shows the values that are used
 
 
 async def understand(
@@ -60,7 +60,7 @@ async def response_plan(
     check_calls(items, len(body.items))
     params = media_params(items, len(body.items))
     origins = origins_of(as_messages(items)) if params else []
-    samples = await load_media(state, find_model(state.models, body.model), origins, params)
+    samples = await load_media(state, state.find_model(body.model), origins, params)
 
     def plan() -> tuple[GenerationPlan, ResponseContext]:
         made, asked = _plan(state, body, items, samples, explain=explain)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.openai.body import MOST, Body, Some
+from app.openai.body import MOST, Body, Hints, Some
 from app.openai.content_parts import AudioPart, Detail, FileId
 from app.openai.conversation import CallId, Parsed
 from app.openai.neutral import NOT_SUPPORTED, Refused
@@ -30,7 +30,7 @@ def _ours(given: str | None) -> str | None:
 Opaque = Annotated[str | None, AfterValidator(_ours)]
 
 
-class InputText(Body):
+class InputText(Hints):
     """A text of a message; texts of an earlier response have more fields."""
 
     type: Literal["input_text", "output_text", "text"]
@@ -40,7 +40,7 @@ class InputText(Body):
     parsed: Parsed = None
 
 
-class InputImage(Body):
+class InputImage(Hints):
     type: Literal["input_image"]
     image_url: Annotated[str, Field(min_length=1)] | None = None
     file_id: FileId | None = None

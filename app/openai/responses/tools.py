@@ -9,10 +9,10 @@ from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from app.errors import RequestError
 from app.openai import tools as chat
-from app.openai.body import Body, Some
+from app.openai.body import Body, Hints, Some
 from app.openai.neutral import NOT_SUPPORTED
 
-_MOST = 128
+_MOST = chat.MOST_TOOLS
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 _CUSTOM_INPUT = {"type": "string", "description": "The whole input of the tool, as plain text."}
 _CUSTOM = {"type": "object", "properties": {"input": _CUSTOM_INPUT}, "required": ["input"]}
@@ -28,7 +28,7 @@ def _kind_of(given: Any) -> str | None:
     return f"a {kind}" if isinstance(kind, str) else None
 
 
-class _Hints(Body):
+class _Hints(Hints):
     """Fields for tool search and program runs, which this server doesn't have."""
 
     defer_loading: bool | None = None  # no effect: all tools are shown at once
@@ -77,7 +77,7 @@ _Single = Annotated[
 ]
 
 
-class Namespace(Body):
+class Namespace(Hints):
     """Tools with a name in common: the model sees `<namespace>__<name>`."""
 
     type: Literal["namespace"]
@@ -149,7 +149,7 @@ class ResponseTools(Body):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     # Of tools that the server itself calls, which it never does.
-    max_tool_calls: Annotated[int, Field(ge=1)] | None = None
+    max_tool_calls: Annotated[int, Field(ge=0)] | None = None
 
     def _single(self) -> list[tuple[str, FunctionTool | CustomTool, Namespace | None]]:
         """Each with its place in the request."""

@@ -19,7 +19,7 @@ from app.api.state import state_of
 from app.dispatch.aliases import Turn
 from app.dispatch.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import Model, find_model
+from app.dispatch.models import Model
 from app.dispatch.speech import WINDOW_S, SpeechTask
 from app.errors import RequestError
 from app.media.sound import RATE
@@ -59,7 +59,7 @@ async def _handle(request: Request, schema: type[TranslationRequest], task: Spee
         given = read_form(schema, fields)
         body = await state.served(given, "transcriptions")
         check_priority(state, request.scope, body)
-        model = find_model(state.models, body.model, "transcribe")
+        model = state.find_model(body.model, "transcribe")
         asked = body.language if isinstance(body, TranscriptionRequest) else None
         check_language(model, task, asked)
         data = await run_in_threadpool(file.file.read)
@@ -85,7 +85,7 @@ async def _handle(request: Request, schema: type[TranslationRequest], task: Spee
     async def other() -> GenerationPlan:
         """By another model of the alias that the request names."""
         named = await replace(state, turn=Turn(refused=model.name)).served(given, "transcriptions")
-        another = find_model(state.models, named.model, "transcribe")
+        another = state.find_model(named.model, "transcribe")
         check_language(another, task, language)
         return planned(named, another)
 

@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from logging.handlers import WatchedFileHandler
 from typing import Literal
 
@@ -26,6 +26,7 @@ _TTFT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60
 _TOKEN_BUCKETS = tuple(2**power for power in range(4, 18))
 _ITL_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 _SHARED_EVERY_S = 1.0
+_MOST_SHOWN = 20  # exceptions in one line of the log: causes, and parts of groups
 
 # They write lines for every request; Flower and the metrics show the same.
 _PER_REQUEST = ("celery.app.trace", "celery.worker.strategy", "httpx", "uvicorn.access")
@@ -130,6 +131,11 @@ LOOP_DELAY = Histogram(
     "xylem_loop_delay_seconds", "How late this process's event loop was, looked at twice a second.",
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1),
 )  # fmt: skip
+LOOP_FAILURES = Counter(
+    "xylem_loop_failures",
+    "Turns of this process's background loops that failed, by what did not happen: it was logged, and tried again.",
+    ["failing"],
+)
 REDIS_UP = Gauge("xylem_redis_up", "Whether Redis answered when this API replica was last asked for metrics: 1 or 0.")
 MEDIA = Histogram(
     "xylem_media_seconds", "Fetching and decoding a picture, video or sound of a request.", ["kind"],
@@ -248,9 +254,30 @@ def setup_logging(level: str, *, json: bool, file: str | None = None) -> None:
 
 
 def _frames(exc_info: structlog.typing.ExcInfo) -> str:
-    """The stack and the kind of an exception. Not its message, nor any variable: both may hold a prompt."""
-    kind, _, trace = exc_info
-    return "".join([*traceback.format_tb(trace), kind.__qualname__])
+    """The stack and the kind of an exception, after those of its cause, and before those of a group's parts.
+
+    Not their messages, nor any variable: both may hold a prompt.
+    """
+    return "".join(_shown(exc_info[1], set()))
+
+
+def _shown(exc: BaseException, seen: set[int]) -> Iterator[str]:
+    """`seen`: ids of those that were shown: a cause may be its own, and there are at most so many."""
+    seen.add(id(exc))
+    before = exc.__cause__ or (None if exc.__suppress_context__ else exc.__context__)
+    if before is not None and _is_new(before, seen):
+        yield from _shown(before, seen)
+        yield "\nthen\n"
+    yield from traceback.format_tb(exc.__traceback__)
+    yield type(exc).__qualname__
+    for number, part in enumerate(exc.exceptions if isinstance(exc, BaseExceptionGroup) else (), 1):
+        if _is_new(part, seen):
+            yield f"\nof which {number}\n"
+            yield from _shown(part, seen)
+
+
+def _is_new(exc: BaseException, seen: set[int]) -> bool:
+    return id(exc) not in seen and len(seen) < _MOST_SHOWN
 
 
 def logger(name: str) -> structlog.stdlib.BoundLogger:

@@ -1,16 +1,16 @@
 """Aliases: other names of models, with a fallback, and shares of the requests for other models."""
 
-import asyncio
 import hashlib
 import secrets
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
-from app.errors import StoreDown
 from app.keys import Keys
+from app.loops import keep
 from app.messages import Task
 from app.pools import Alias, alias_problem
 from app.store import Wire
@@ -134,11 +134,4 @@ class Aliases:
 
     async def run(self, wire: Wire, keys: Keys) -> None:
         """Keeps up with Redis until cancelled. While Redis is away, what was known stays known."""
-        while True:
-            try:
-                await self.refresh(wire, keys)
-            except StoreDown as exc:
-                log.warning("aliases_not_read", error=exc.message)
-            except Exception:
-                log.exception("aliases_not_read")
-            await asyncio.sleep(_EVERY_S)
+        await keep("aliases_not_read", partial(self.refresh, wire, keys), _EVERY_S)

@@ -4,7 +4,6 @@ A request is in one cell at a time. It goes to another one before it has a worke
 there, or when it loses its worker; each attempt has its number, so that events of an older one are ignored.
 """
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,6 +21,7 @@ from app.dispatch.placer import Placer
 from app.dispatch.token_inbox import TokenInbox
 from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import HOME, CellId, PoolId
+from app.loops import keep
 from app.pools import Pool
 from app.routing.cells import CellLoad, choose
 from app.store.wire_version import note
@@ -89,15 +89,15 @@ class OtherCell:
 
     async def run(self) -> None:
         """Reads its load until cancelled."""
-        while True:
-            try:
-                await self._read()
-            except StoreDown:  # `watch` notices, too
-                self._loads = {}
-            except Exception:
-                log.exception("cell_not_read", cell=self.cell.name)
-                self._loads = {}
-            await asyncio.sleep(_READ_EVERY_S)
+        await keep("cell_not_read", self._look, _READ_EVERY_S, cell=self.cell.name)
+
+    async def _look(self) -> None:
+        """Raises: StoreDown."""
+        try:
+            await self._read()
+        except Exception:
+            self._loads = {}
+            raise
 
     async def _read(self) -> None:
         """Raises: StoreDown."""
@@ -162,12 +162,7 @@ class Cells:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
-            try:
-                self._look(time.monotonic())
-            except Exception:
-                log.exception("cells_not_looked_at")
+        await keep("cells_not_looked_at", lambda: self._look(time.monotonic()), _LOOK_EVERY_S, later=True)
 
     def _look(self, now: float) -> None:
         """Tells which cells have become unreachable or reachable; takes requests out of lost ones."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.loads import entries
-from app.errors import StoreDown
 from app.ids import ApiId, PoolId, place_id
 from app.keys import Keys
 from app.kv.prefix_index import packed
+from app.loops import keep
 from app.store import FORGET_LOADS, SWEEP_INDEX, Command, Wire
 from app.telemetry import logger
 
@@ -31,14 +31,7 @@ class IndexSweep:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            await asyncio.sleep(_EVERY_S)
-            try:
-                await self.look(time.monotonic())
-            except StoreDown as exc:
-                log.warning("index_not_swept", error=exc.message)
-            except Exception:
-                log.exception("index_not_swept")
+        await keep("index_not_swept", lambda: self.look(time.monotonic()), _EVERY_S, later=True)
 
     async def look(self, now: float) -> None:
         """Sweeps what has been gone for long enough, if that is this process's part. `now`: monotonic.

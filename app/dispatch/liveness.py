@@ -13,6 +13,7 @@ from app.errors import StoreDown
 from app.ids import HOME, CellId, PlaceId, PoolId, RunId, WorkerId, place_id, run_id, worker_queue
 from app.intervals import Intervals
 from app.keys import PRIORITY_STEPS, Keys
+from app.loops import keep
 from app.pools import Pool
 from app.store import FORGET_LOADS, FORGET_PROMPTS, TELL, Command, Wire, clock
 from app.tasks.celery_message import read_task_message
@@ -62,12 +63,11 @@ class LivenessWatch:
 
     async def _end_overdue(self) -> None:
         """Apart from the looks, which may wait long for Redis."""
-        while True:
-            await asyncio.sleep(_OVERDUE_EVERY_S)
-            try:
-                self._dispatcher.end_overdue(time.monotonic())
-            except Exception:
-                log.exception("watch_failed")
+
+        def end() -> None:
+            self._dispatcher.end_overdue(time.monotonic())
+
+        await keep("overdue_not_ended", end, _OVERDUE_EVERY_S, later=True)
 
     async def look(self, now: float) -> None:
         """One look: one round trip, if nothing has changed. `now`: monotonic. Raises: StoreDown."""
@@ -96,17 +96,17 @@ class LivenessWatch:
         await self._look_for_forgotten_requests()
 
     async def _keep_looking(self) -> None:
-        while True:
-            await asyncio.sleep(self._intervals.look_s)
-            try:
-                await self.look(time.monotonic())
-                self.looked, self.failing_since = True, None
-            except StoreDown as exc:
-                if self.failing_since is None:
-                    self.failing_since = time.monotonic()
-                    log.warning("workers_not_looked_at", cell=self._cell, error=exc.message)
-            except Exception:
-                log.exception("watch_failed")
+        await keep("workers_not_looked_at", self._look_again, self._intervals.look_s, later=True, cell=self._cell)
+
+    async def _look_again(self) -> None:
+        """Raises: StoreDown."""
+        try:
+            await self.look(time.monotonic())
+        except StoreDown:
+            if self.failing_since is None:
+                self.failing_since = time.monotonic()
+            raise
+        self.looked, self.failing_since = True, None
 
     def _is_steady(self) -> bool:
         return self._wire.is_steady() and self._inbox.is_steady()

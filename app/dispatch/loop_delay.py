@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+from app.loops import keep
 from app.telemetry import LOOP_DELAY
 
 _EVERY_S = 0.5
@@ -10,7 +11,10 @@ _EVERY_S = 0.5
 
 async def observe_loop_delay() -> None:
     """Until cancelled."""
-    while True:
+
+    async def once() -> None:
         due = time.perf_counter() + _EVERY_S
         await asyncio.sleep(_EVERY_S)
         LOOP_DELAY.observe(max(0.0, time.perf_counter() - due))
+
+    await keep("loop_delay_not_observed", once, 0)

@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 from app.errors import DeadlineOver, RequestError, Saturated, StoreDown
 from app.ids import RequestId
 from app.keys import Keys
+from app.loops import keep
 from app.store import HOLD_MEDIA, RELEASE_MEDIA, RENEW_MEDIA
 from app.telemetry import logger
 from app.tenants.records import Client
@@ -49,9 +50,7 @@ class MediaStore:
 
     async def run(self) -> None:
         """Renews what requests of this process hold, until cancelled."""
-        while True:
-            await asyncio.sleep(self._left_ms / 4000)
-            await self._told(RENEW_MEDIA, self._held)
+        await keep("media_not_held", lambda: self._told(RENEW_MEDIA, self._held), self._left_ms / 4000, later=True)
 
     async def put(self, samples: Samples) -> None:
         """What is there already isn't sent again. Raises: RequestError, Saturated, DeadlineOver, StoreDown."""

@@ -14,6 +14,7 @@ from app.errors import StoreDown
 from app.ids import ApiId, RequestId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES, media_keys
+from app.loops import keep
 from app.messages import Job, Recorded, RecordedBatch, Recording, decode_recording, encode
 from app.store import Command, Wire, clock
 from app.telemetry import logger
@@ -84,19 +85,14 @@ class Recorder:
 
     async def run(self) -> None:
         """Writes what has ended, until cancelled."""
-        while True:
-            await asyncio.sleep(_EVERY_S)
-            if self._now is None:
-                continue
-            try:
-                await self._write(self._now)
-            except StoreDown as exc:  # these records are lost, which `xylem record` finds by `total`
-                log.warning("requests_not_recorded", error=exc.message)
-            except Exception:
-                log.exception("requests_not_recorded")
+        await keep("requests_not_recorded", self._turn, _EVERY_S, later=True)
+
+    async def _turn(self) -> None:
+        if self._now is not None:
+            await self._write(self._now)
 
     async def _write(self, now: Recording) -> None:
-        """Raises: StoreDown."""
+        """Raises: StoreDown; then these records are lost, which `xylem record` finds by `total`."""
         ended, self._waiting = self._waiting, []
         counts, running, at = (self._total, self._unanswered), self._running(now), clock.now()
         # In a thread: long prompts take milliseconds.

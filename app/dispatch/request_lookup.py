@@ -13,6 +13,7 @@ from app.dispatch.timeline import Timelines
 from app.errors import RequestNotFound, StoreDown
 from app.ids import ApiId, KeyId, RequestId, made_by
 from app.keys import Keys
+from app.loops import keep
 from app.messages import Look, decode_look, encode
 from app.store import Command, Wire, store_down
 from app.telemetry import logger
@@ -35,14 +36,7 @@ class RequestLookup:
 
     async def run(self) -> None:
         """Answers what others ask, until cancelled."""
-        while True:
-            await asyncio.sleep(_EVERY_S)
-            try:
-                await self._answer()
-            except StoreDown as exc:
-                log.warning("questions_not_answered", error=exc.message)
-            except Exception:
-                log.exception("lookup_failed")
+        await keep("questions_not_answered", self._answer, _EVERY_S, later=True)
 
     async def find(self, request: RequestId, key: KeyId | None) -> dict[str, Any]:
         """As `Timelines.show`, also from other processes. Raises: RequestNotFound, StoreDown."""

@@ -4,15 +4,14 @@ Where one tenant alone uses a model, this is told and heard four times a second,
 each round of placement reads and writes it, together with its own commands.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 
 from app.dispatch.inflight import ATTEMPTS, InFlight, Line
-from app.errors import StoreDown
 from app.ids import ApiId, CellId, PoolId, RequestId, TenantId
 from app.keys import Keys
+from app.loops import keep
 from app.messages import Done, Lease, decoder, encode
 from app.pools import Pool
 from app.routing.candidates import ALL, Placement, Room
@@ -166,17 +165,14 @@ class TenantShares:
 
     async def run(self, waiting: Callable[[], Iterable[InFlight]]) -> None:
         """Tells and hears, until cancelled. `waiting`: as of `count`."""
-        while True:
-            await asyncio.sleep(_TELL_S)
-            try:
-                self._count_again = 0.0
-                self.count(waiting())
-                await self._exchange()
-                self._step_aside()
-            except StoreDown:
-                pass  # it is told when Redis is back
-            except Exception:
-                log.exception("tenants_not_told")
+
+        async def turn() -> None:
+            self._count_again = 0.0
+            self.count(waiting())
+            await self._exchange()
+            self._step_aside()
+
+        await keep("tenants_not_told", turn, _TELL_S, later=True)
 
     async def _exchange(self) -> None:
         models = [model for model in self._services if self._is_used(model)]

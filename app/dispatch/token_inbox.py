@@ -10,17 +10,17 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
-from redis.exceptions import RedisError
 
-from app.errors import StoreDown
 from app.ids import ApiId, WorkerId
 from app.keys import Keys
+from app.loops import keep
 from app.messages import Event, EventBatch, decode_event_batch
 from app.store import Connection, Wire
 from app.telemetry import GAPS, logger
 
 log = logger(__name__)
 
+_AGAIN_S = 0.2
 _SILENCE_S = 1.0
 _PAGE = 256  # stream entries in one read of a repair
 
@@ -46,24 +46,18 @@ class TokenInbox:
 
     async def run(self) -> None:
         """Receives until cancelled, across reconnects."""
-        told = False  # of this time that Redis is away
-        while True:
-            connection: Connection | None = None
-            try:
-                connection = await self._wire.subscribe(self._channel, self._receive)
-                told = False
-                await self._listen(connection)
-            except (RedisError, OSError, StoreDown) as exc:
-                if not told:
-                    log.warning("inbox_disconnected", error=repr(exc))
-                told = True
-            except Exception:
-                log.exception("inbox_failed")
-            finally:
-                self.subscribed.clear()
-                if connection is not None:
-                    connection.close()
-            await asyncio.sleep(0.2)
+        await keep("inbox_disconnected", self._subscribe, _AGAIN_S)
+
+    async def _subscribe(self) -> None:
+        """Returns when the connection has closed, or delivers no messages. Raises: RedisError, OSError, StoreDown."""
+        connection: Connection | None = None
+        try:
+            connection = await self._wire.subscribe(self._channel, self._receive)
+            await self._listen(connection)
+        finally:
+            self.subscribed.clear()
+            if connection is not None:
+                connection.close()
 
     async def _listen(self, connection: Connection) -> None:
         """Returns when the connection has closed, or delivers no messages. Messages come through `_receive`."""

@@ -11,12 +11,10 @@ from app.dispatch.inflight import InFlight
 from app.errors import OK, Cancelled, StoreDown
 from app.ids import ApiId
 from app.keys import Keys
+from app.loops import keep
 from app.messages import Done
 from app.planner.observed import EDGES, TRAFFIC_WINDOW_S, Histogram, Objective, Traffic
 from app.store import Command, Wire, clock
-from app.telemetry import logger
-
-log = logger(__name__)
 
 _TTL_S = 300
 _SOON_S = 0.001  # after a window's end: timers may be early
@@ -89,16 +87,15 @@ class TrafficCounter:
 
     async def run(self) -> None:
         """Writes each window at its end, until cancelled."""
-        while True:
-            number, over_s = divmod(clock.now(), TRAFFIC_WINDOW_S)
-            await asyncio.sleep(TRAFFIC_WINDOW_S - over_s + _SOON_S)
-            counts, self._counts = self._counts, {} if self._wanted else None
-            if counts is None:
-                continue
-            try:
-                await self._write(int(number), counts)
-            except StoreDown as exc:  # the planner sees less traffic than there was
-                log.warning("traffic_not_told", error=exc.message)
+        await keep("traffic_not_told", self._window, 0)
+
+    async def _window(self) -> None:
+        """Raises: StoreDown; then the planner sees less traffic than there was."""
+        number, over_s = divmod(clock.now(), TRAFFIC_WINDOW_S)
+        await asyncio.sleep(TRAFFIC_WINDOW_S - over_s + _SOON_S)
+        counts, self._counts = self._counts, {} if self._wanted else None
+        if counts is not None:
+            await self._write(int(number), counts)
 
     async def _write(self, number: int, counts: Mapping[str, _Count]) -> None:
         """Raises: StoreDown."""

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.engines.base import KvEventSource
 from app.errors import EngineFailed
+from app.loops import keep
 
 _END = (-1).to_bytes(8, "big", signed=True)
 _SEND_QUEUE = 100_000  # batches queued for a slow subscriber before it loses some
@@ -105,7 +106,7 @@ class KvPublisher:
         except EngineFailed:
             self._close_sockets()
             raise
-        self._server = asyncio.create_task(self._serve_replay())
+        self._server = asyncio.create_task(keep("kv_replay_not_served", self._serve_replay, 0))
 
     def publish(self, events: list[KvEvent]) -> None:
         """Send one batch. Never blocks."""
@@ -128,16 +129,15 @@ class KvPublisher:
         self._context.term()
 
     async def _serve_replay(self) -> None:
-        while True:
-            frames = await self._replay.recv_multipart()
-            if len(frames) != 3 or len(frames[2]) != 8:
-                log.warning("kv replay refused", action="kv_replay_refused", frames=len(frames))
-                continue
-            client, _, first = frames
-            for seq, payload in list(self._kept):
-                if seq >= int.from_bytes(first, "big"):
-                    await self._replay.send_multipart((client, b"", self._topic, seq.to_bytes(8, "big"), payload))
-            await self._replay.send_multipart((client, b"", b"", _END, b""))
+        frames = await self._replay.recv_multipart()
+        if len(frames) != 3 or len(frames[2]) != 8:
+            log.warning("kv replay refused", action="kv_replay_refused", frames=len(frames))
+            return
+        client, _, first = frames
+        for seq, payload in list(self._kept):
+            if seq >= int.from_bytes(first, "big"):
+                await self._replay.send_multipart((client, b"", self._topic, seq.to_bytes(8, "big"), payload))
+        await self._replay.send_multipart((client, b"", b"", _END, b""))
 
 
 def _bind(socket: zmq.Socket[bytes] | zmq.asyncio.Socket, endpoint: str) -> str:

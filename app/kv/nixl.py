@@ -19,6 +19,7 @@ from typing import Any, Literal
 from app.errors import HandoffFailed, SettingsError
 from app.kv.nixl_api import load_nixl
 from app.kv.spans import Spans, merged, pieces
+from app.loops import keep
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -60,7 +61,7 @@ class Nixl:
             self.metadata = self._agent.get_agent_metadata()
         except self._errors as exc:
             raise SettingsError(f"NIXL can't serve {size} bytes of memory: {exc}") from exc
-        self._pumping = asyncio.create_task(self._pump(), name="nixl-pump")
+        self._pumping = asyncio.create_task(keep("nixl_not_pumped", self._pump, self._pause), name="nixl-pump")
 
     def _make_agent(self, name: str, address: int, size: int) -> tuple[Any, Any]:
         """An agent, and its registration of the memory."""
@@ -253,17 +254,17 @@ class Nixl:
             self.disconnect(peer)
             raise HandoffFailed(f"{peer} can't be reached: {exc}") from exc
 
-    async def _pump(self) -> None:
-        clock = asyncio.get_running_loop().time
-        while True:
-            if not self._in_thread:
-                with contextlib.suppress(*self._errors):  # of a peer; its transfers raise it
-                    self._mover.get_new_notifs()  # it gets none, but the call makes its sends progress
-                    for notes in self._agent.get_new_notifs().values():
-                        for note in notes:
-                            self._heard(note)
-            lively = self.expecting or clock() < self._lively_until
-            await asyncio.sleep(_LIVELY_S if lively else _IDLE_S)
+    def _pump(self) -> None:
+        if not self._in_thread:
+            with contextlib.suppress(*self._errors):  # of a peer; its transfers raise it
+                self._mover.get_new_notifs()  # it gets none, but the call makes its sends progress
+                for notes in self._agent.get_new_notifs().values():
+                    for note in notes:
+                        self._heard(note)
+
+    async def _pause(self) -> None:
+        lively = self.expecting or asyncio.get_running_loop().time() < self._lively_until
+        await asyncio.sleep(_LIVELY_S if lively else _IDLE_S)
 
     def _heard(self, note: bytes) -> None:
         try:

@@ -17,6 +17,7 @@ from app.deltas import merge_events
 from app.errors import StoreDown
 from app.ids import ApiId, PoolId, RunId, WorkerId
 from app.keys import Keys
+from app.loops import keep
 from app.messages import Delta, Event, EventBatch, Job, encode
 from app.settings import Settings
 from app.store import RELEASE, TRIM_STREAM, AnyConnection, Wire
@@ -153,44 +154,54 @@ class TokenEmitter:
         An engine step wakes its requests before this coroutine, so all of them have emitted when it runs: one
         message has the events of the whole step.
         """
-        looking = asyncio.create_task(self._look())
+        looking = asyncio.create_task(keep("held_messages_not_looked_at", self._look, _LOOK_S, later=True))
         try:
-            while True:
-                await self._wake.wait()
-                self._wake.clear()
-                events, self._events = self._events, {}
-                released, self._released = self._released[:_MOST_RELEASED], self._released[_MOST_RELEASED:]
-                if self._released:
-                    self._wake.set()
-                steps = [self._step(api, what) for api, what in events.items()]
-                in_one = self._main is None and not self._wire.is_cluster  # whose nodes keep no common order
-                unheard = await self._send(steps, released if in_one else [])
-                if self._main is not None:
-                    self._main._take(released)  # noqa: SLF001 (its own class): after the events, never before
-                elif not in_one:
-                    await self._send([], released)
-                if unheard:  # the replica may have ended: bound the stream that XADD may have made anew
-                    await self._send([], [], unheard)
-                self._sent += sum(map(len, events.values()))
-                self._room.set()
-                if not self._wake.is_set():
-                    self._idle.set()
+            await keep("events_not_sent", self._send_on, 0)
         finally:
             looking.cancel()
 
-    async def _look(self) -> None:
+    async def _send_on(self) -> None:
+        while True:  # in one turn of `keep`, whose work it is only when that fails
+            await self._wake.wait()
+            await self._send_all()
+
+    async def _send_all(self) -> None:
+        """All that waits. What can't be sent at all is a gap, which API replicas notice, and ask for elsewhere."""
+        self._wake.clear()
+        events, self._events = self._events, {}
+        released, self._released = self._released[:_MOST_RELEASED], self._released[_MOST_RELEASED:]
+        if self._released:
+            self._wake.set()
+        try:
+            steps = [self._step(api, what) for api, what in events.items()]
+            in_one = self._main is None and not self._wire.is_cluster  # whose nodes keep no common order
+            unheard = await self._send(steps, released if in_one else [])
+            if self._main is not None:
+                self._main._take(released)  # noqa: SLF001 (its own class): after the events, never before
+            elif not in_one:
+                await self._send([], released)
+            if unheard:  # the replica may have ended: bound the stream that XADD may have made anew
+                await self._send([], [], unheard)
+        except Exception:
+            self._take(released)  # again
+            raise
+        finally:
+            self._sent += sum(map(len, events.values()))
+            self._room.set()
+            if not self._wake.is_set():
+                self._idle.set()
+
+    def _look(self) -> None:
         """Lets `run` send again what a Redis that broke may have lost, also if no event follows."""
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            if self._connection is None:
-                continue
-            if self._connection.is_closed:
-                if any(stream.held for stream in self._streams.values()):
-                    self._wake.set()
-                continue
-            now = time.monotonic()
-            for stream in self._streams.values():
-                stream.drop_old(now)
+        if self._connection is None:
+            return
+        if self._connection.is_closed:
+            if any(stream.held for stream in self._streams.values()):
+                self._wake.set()
+            return
+        now = time.monotonic()
+        for stream in self._streams.values():
+            stream.drop_old(now)
 
     def _step(self, api: ApiId, events: list[Event]) -> tuple[ApiId, bytes]:
         stream = self._streams.setdefault(api, _Stream())

@@ -4,11 +4,11 @@ A process understands its own version and the neighbouring ones, so that process
 version at a time. When a change needs a new version, and its duties: `ops/decisions/0027-wire-version.md`.
 """
 
-import asyncio
 import os
 import signal
 
-from app.errors import StoreDown, WireMismatch
+from app.errors import WireMismatch
+from app.loops import keep
 from app.messages import WIRE_VERSION
 from app.settings import Settings
 from app.store.connection import Command
@@ -42,12 +42,12 @@ def check(strangers: list[int]) -> None:
 
 async def keep_noting(wire: Wire, settings: Settings) -> None:
     """Repeats the note until cancelled. Ends the process if a version lives that can't understand it."""
-    while True:
-        await asyncio.sleep(_EVERY_S)
+
+    async def again() -> None:
+        (strangers,) = await wire.execute([note(settings)])
         try:
-            (strangers,) = await wire.execute([note(settings)])
             check(strangers)
-        except StoreDown as exc:
-            log.warning("wire_version_not_noted", error=exc.message)
         except WireMismatch:
             os.kill(os.getpid(), signal.SIGTERM)
+
+    await keep("wire_version_not_noted", again, _EVERY_S, later=True)

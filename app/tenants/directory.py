@@ -3,16 +3,13 @@
 import asyncio
 from typing import Any
 
-from app.errors import StoreDown
 from app.ids import KeyId, TenantId
 from app.keys import Keys
+from app.loops import keep
 from app.store import Wire
-from app.telemetry import logger
 from app.tenants.limits import together
 from app.tenants.records import UNLIMITED, ApiKey, Client, Limits, Tenant
 from app.tenants.registry import Registry, read_commands, registry_of
-
-log = logger(__name__)
 
 _EVERY_S = 1.0
 PREFIX = 8  # bytes of a digest
@@ -31,14 +28,7 @@ class Directory:
 
     async def run(self) -> None:
         """Keeps up with Redis until cancelled. While Redis is away, what was known stays known."""
-        while True:
-            try:
-                await self.refresh()
-            except StoreDown as exc:
-                log.warning("keys_not_read", error=exc.message)
-            except Exception:
-                log.exception("keys_not_read")
-            await asyncio.sleep(_EVERY_S)
+        await keep("keys_not_read", self.refresh, _EVERY_S)
 
     async def refresh(self) -> None:
         """Raises: StoreDown."""

@@ -1,14 +1,13 @@
 """What requests cost, in Redis: an account for each key and each tenant, over all processes."""
 
-import asyncio
 import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from app.errors import StoreDown
 from app.ids import ApiId, RequestId
 from app.keys import Keys
+from app.loops import keep
 from app.store import Command, Wire, clock
 from app.telemetry import logger
 from app.tenants.accounts import DAY_S, Account, Left, period
@@ -30,14 +29,7 @@ class Ledger:
 
     async def run(self) -> None:
         """Settles what could not be settled, until cancelled."""
-        while True:
-            await asyncio.sleep(_RETRY_S)
-            try:
-                await self.settle_rest()
-            except StoreDown:
-                pass
-            except Exception:
-                log.exception("requests_not_settled")
+        await keep("requests_not_settled", self.settle_rest, _RETRY_S, later=True)
 
     async def settle_rest(self) -> None:
         """Raises: StoreDown."""

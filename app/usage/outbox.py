@@ -8,6 +8,7 @@ from typing import Any
 
 from app.errors import StoreDown
 from app.keys import Keys
+from app.loops import keep
 from app.messages import encode
 from app.store import Command, Wire
 from app.telemetry import USAGE_LOST, logger
@@ -65,19 +66,19 @@ class UsageOutbox:
 
     async def run(self) -> None:
         """Writes what waits, until cancelled."""
-        while True:
-            await asyncio.sleep(_EVERY_S)
-            if self._dropped:
-                log.error("usage_lost", records=self._dropped)
-                self._dropped = 0
-            self._repeat()
-            try:
-                await self._write_waiting()
-            except StoreDown as exc:
-                self._away = True
-                log.warning("usage_waits", records=len(self._waiting), error=exc.message)
-            except Exception:
-                log.exception("usage_not_written")
+        await keep("usage_waits", self._turn, _EVERY_S, later=True)
+
+    async def _turn(self) -> None:
+        """Raises: StoreDown."""
+        if self._dropped:
+            log.error("usage_lost", records=self._dropped)
+            self._dropped = 0
+        self._repeat()
+        try:
+            await self._write_waiting()
+        except StoreDown:
+            self._away = True
+            raise
 
     async def close(self) -> None:
         """Writes what waits still, if Redis lets it."""

@@ -2,18 +2,22 @@
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 from openai import OpenAI
 from redis import Redis
 
 from tests.proxy import Proxied, proxied
-from tests.stack import BIN, PYTHON, Stack, all_free, leases, mock_pool, stack, wait_until
+from tests.stack import BIN, PYTHON, ROOT, Stack, all_free, free_port, leases, mock_pool, stack, wait_until
+from tests.throwing import KINDS
 
 POOL = "decode-pool-a"
 AWAY_S = float(os.environ.get("AWAY_S", "30"))  # `make away` asks for ten minutes
@@ -27,20 +31,29 @@ def between(valkey_url: str) -> Iterator[Proxied]:
 
 @pytest.fixture(scope="module")
 def fleet(valkey_url: str, between: Proxied, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """One of each process that talks to Redis, behind the proxy."""
+    """One of each process that talks to Redis, behind the proxy; their loops have heard of every kind of error."""
     home = tmp_path_factory.mktemp("away")
-    pool = mock_pool(step_ms=10.0, answer_tokens=200_000, max_model_len=200_000) | {"scale": {"least": 2, "most": 2}}
-    usage = {"XYLEM_USAGE": "true", "XYLEM_USAGE_URL": f"sqlite:///{home / 'usage.sqlite'}"}
-    with stack(between.url, home, {POOL: pool}, XYLEM_DEPLOYMENT="away", **usage) as s:
+    pool = mock_pool(step_ms=10.0, answer_tokens=200_000, max_model_len=200_000, block_size=256)
+    pool |= {"scale": {"least": 2, "most": 2}, "tiers": {"host_gb": 0.02, "disk": str(home / "kv")}}
+    own = {
+        "XYLEM_DEPLOYMENT": "away", "XYLEM_CELLS": f"{valkey_url}#other", "XYLEM_CANARY_S": "5", "XYLEM_USAGE": "true",
+        "XYLEM_USAGE_URL": f"sqlite:///{home / 'usage.sqlite'}", "XYLEM_LOG_JSON": "true",
+    }  # fmt: skip
+    guarded = {
+        "XYLEM_REQUIRE_KEYS": "true", "XYLEM_ADMIN_KEY": "k" * 32, "XYLEM_OIDC_AUDIENCE": "x",
+        "XYLEM_OIDC_ISSUER": "http://127.0.0.1:9/",
+    }  # fmt: skip
+    with stack(between.url, home, {POOL: pool}, **own) as s:
         s.redis = Redis.from_url(valkey_url)  # the test's own way past the proxy
         with s.pools_file.open("a") as file:
             file.write("planner: {objectives: {mock: {ttft_s: 2, itl_s: 0.3}}}\n")
-        s.api()
-        for name in ("w1", "w2"):
-            s.worker(name=name)
-        s.worker("batch", name="batch")
-        s.spawn("planner", PYTHON, "-m", "workers.planner", "advise", "redis", "1")
-        s.spawn("usage", str(BIN / "xylem"), "usage", "write")
+        thrown, celery = (PYTHON, "-m", "tests.throwing"), (str(BIN / "celery"), "-A", "app", "worker", "-Q")
+        s.spawn("api", *thrown, str(BIN / "xylem"), "api")
+        s.spawn("guarded", *thrown, str(BIN / "xylem"), "api", XYLEM_PORT=str(free_port()), **guarded)
+        for name, queue in (("w1", POOL), ("w2", POOL), ("batch", "batch")):
+            s.spawn(name, *thrown, *celery, queue)
+        s.spawn("planner", *thrown, str(ROOT / "workers/planner/__main__.py"), "advise", "redis", "1")
+        s.spawn("usage", *thrown, str(ROOT / "workers/usage/__main__.py"))
         s.wait_ready(2)
         for name, event in (("batch", "batch_worker_ready"), ("planner", "planner_leads"), ("usage", "writer_started")):
             wait_until(lambda name=name, event=event: event in s.log(name), f"{name} runs", 60)  # type: ignore[misc]
@@ -114,6 +127,54 @@ def goes_on(s: Stack, within_s: float, batches_s: float = 20) -> None:
     all_live(s)
     assert took.pop(batches_are_made.__name__) < batches_s
     assert max(took.values()) < within_s, took
+
+
+# Those that no process here has: of a group of hosts, of an engine in it, and of prefill and decode apart.
+_ELSEWHERE = {"group_not_seen", "weights_not_followed", "nixl_not_pumped", "rooms_not_served"}
+
+
+def heard(s: Stack) -> dict[str, set[str]]:
+    """By loop, the kinds of errors that some process has logged of it, with their cause."""
+    found: dict[str, set[str]] = {}
+    for name in s.names:
+        for line in s.log(name).splitlines():
+            said = orjson.loads(line) if line.startswith("{") else {}
+            kinds = found.setdefault(said.get("event", ""), set())
+            stack = said.get("exception", "")
+            if stack.startswith("ValueError\nthen\n"):  # the cause, which was never raised
+                kinds.add(stack.rpartition("\n")[2].strip())
+            away = {"thrown": "StoreDown"} | {repr(kind("thrown")): kind.__name__ for kind in KINDS}
+            if (error := away.get(str(said.get("error")))) is not None:
+                kinds.add(error)
+    return found
+
+
+def test_no_loop_of_any_process_ends_of_an_error(fleet: Stack) -> None:
+    """Whatever kind is thrown into it: it is logged with its cause and counted, and the loop goes on."""
+    loops = set(re.findall(r'keep(?:_in_thread)?\(\s*"([a-z_]+)"', "".join(
+        path.read_text() for folder in ("app", "workers") for path in (ROOT / folder).rglob("*.py")
+    )))  # fmt: skip
+    wanted = {kind.__name__ for kind in KINDS} - {"CancelledError"}
+    missing: dict[str, set[str]] = {}
+
+    def all_heard() -> bool:
+        found = heard(fleet)
+        missing.clear()
+        missing.update({loop: left for loop in loops - _ELSEWHERE if (left := wanted - found.get(loop, set()))})
+        return not missing
+
+    assert len(loops) > 30
+    with suppress(AssertionError):
+        wait_until(all_heard, "all", 60, every_s=0.5)
+    assert not missing
+    assert {loop for loop, kinds in heard(fleet).items() if "CancelledError" in kinds} > {
+        "lease_not_renewed",
+        "keys_not_read",
+    }
+    told = httpx.get(f"{fleet.url}/metrics", trust_env=False).text
+    assert f'xylem_loop_failures_total{{failing="questions_not_answered"}} {len(KINDS)}.0' in told
+    assert re.search(r"xylem_worker_loop_failures_total{.*} [1-9]", told)
+    goes_on(fleet, 20)
 
 
 def test_no_process_ends_of_a_proxy_that_closes_what_it_accepts(fleet: Stack, between: Proxied) -> None:

@@ -128,6 +128,5 @@ def test_a_dead_engine_takes_its_worker_out_of_routing_and_ends_it(idle: Idle) -
     idle.is_probed()
     idle.one.runner.soon(lambda: idle.engine._broke(RuntimeError("A part of it is gone.")))  # type: ignore[attr-defined]
     wait_until(lambda: idle.one.ended, "it ends")
-    wait_until(idle.running.done, "it is asked no more")
     assert idle.one.ended == [(os.getpid(), 15)]
     assert not idle.one.serves

@@ -27,7 +27,7 @@ from workers.engine import bootstep
 from workers.engine.bootstep import EngineStep
 from workers.engine.hang_watchdog import HangWatchdog
 from workers.engine.lease import LeaseKeeper
-from workers.engine.reservation_audit import ReservationAudit
+from workers.engine.reservation_audit import DeafError, ReservationAudit
 
 KEYS = Keys("test")
 QUEUE = worker_queue(PoolId("decode"), D)
@@ -134,7 +134,7 @@ def test_a_worker_that_does_not_hear_the_broker_ends(runner: Runner, redis_db: "
     redis_db.lpush(KEYS.queue(QUEUE, 3), *task_messages(job, 3, None, ""))
     look = Looks(runner)
     look(4)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(DeafError):
         look(20)
 
 

@@ -17,8 +17,9 @@ from app.ending import end_tasks
 from app.errors import BatchNotFound, StoreDown
 from app.ids import BatchId
 from app.loop_thread import LoopThread
+from app.loops import keep
 from app.store.handling import Handling
-from app.telemetry import LOOP_DELAY, TENANT_ENGINE, TENANT_REQUESTS, TENANT_TOKENS, USAGE_LOST, logger
+from app.telemetry import LOOP_DELAY, LOOP_FAILURES, TENANT_ENGINE, TENANT_REQUESTS, TENANT_TOKENS, USAGE_LOST, logger
 from app.tenants.directory import Directory
 from app.tenants.ledger import Ledger
 from workers.batch.batch_jobs import BatchJobs
@@ -77,9 +78,9 @@ class BatchWorker:
         return not self._draining, "draining" if self._draining else "ready"
 
     def metrics(self) -> Iterable[Metric]:
-        """Of what it counts as an API replica does, its event loop and tenants: its requests are no API replica's."""
+        """Of what it counts as an API replica does, its loops and tenants: its requests are no API replica's."""
         tenants = (metric.collect() for metric in (TENANT_REQUESTS, TENANT_TOKENS, TENANT_ENGINE, USAGE_LOST))
-        return chain(LOOP_DELAY.collect(), *tenants)
+        return chain(LOOP_DELAY.collect(), LOOP_FAILURES.collect(), *tenants)
 
     def answer(self, batch: str, part: int, ticket: int) -> None:
         self.call(self._answer(PartClaim(BatchId(batch), part, ticket)))
@@ -163,23 +164,23 @@ class BatchWorker:
             self._leader.soon()
 
     async def _turn(self) -> None:
-        while True:
+        def turn() -> None:
             self._turned = time.monotonic()
-            await asyncio.sleep(_LOOK_S)
+
+        await keep("turns_not_noted", turn, _LOOK_S)
 
     async def _look(self) -> None:
         """Watches the status of batches that this worker works on, and renews its claims."""
-        for i in count(1):
-            await asyncio.sleep(_LOOK_S)
-            try:
-                for id_ in {part.ticket.batch for part in self._parts} | set(self.batch_jobs.handling):
-                    await self._look_at(id_)
-                if i % _RENEW_EVERY == 0:
-                    await self._renew()
-            except StoreDown as exc:
-                log.warning("batches_not_looked_at", error=exc.message)
-            except Exception:
-                log.exception("desk_failed")
+        looks = count(1)
+
+        async def look() -> None:
+            is_due = next(looks) % _RENEW_EVERY == 0
+            for id_ in {part.ticket.batch for part in self._parts} | set(self.batch_jobs.handling):
+                await self._look_at(id_)
+            if is_due:
+                await self._renew()
+
+        await keep("own_batches_not_looked_at", look, _LOOK_S, later=True)
 
     async def _look_at(self, id_: BatchId) -> None:
         parts = [part for part in self._parts if part.ticket.batch == id_]

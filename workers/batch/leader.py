@@ -1,25 +1,20 @@
 """The leader, one batch worker at a time: decides what each batch needs next, and which parts are sent."""
 
 import asyncio
-from contextlib import suppress
 
 from celery import group
-from kombu.exceptions import OperationalError
 
 from app.batch import fair_share
 from app.batch.batch_store import BatchStore, Fields, PartClaim
 from app.batch.next_step import Due, due
 from app.batch.records import Batch
 from app.dispatch.runtime import Runtime
-from app.errors import StoreDown
 from app.ids import BatchId
 from app.keys import PRIORITY_STEPS
+from app.loops import keep, sooner
 from app.store import clock
 from app.tasks import batch as tasks
-from app.telemetry import logger
 from workers.batch.line_limits import LineLimits
-
-log = logger(__name__)
 
 _LAST = PRIORITY_STEPS[-1]  # for parts: tasks that begin and finish batches are taken first
 _EVERY_S = 0.5
@@ -46,23 +41,14 @@ class Leader:
 
     async def run(self) -> None:
         """Until cancelled."""
+        await keep("batches_not_looked_at", self._turn, sooner(self._soon, _EVERY_S), later=True)
+
+    async def _turn(self) -> None:
+        """Raises: StoreDown, OperationalError."""
         steady_s = self._serving.settings.intervals.batches_steady_s
-        while True:
-            # Not `wait_for`, which in Python 3.11 misses a cancel that comes with the event.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_EVERY_S):
-                    await self._soon.wait()
-            self._soon.clear()
-            try:
-                leads = await self._batch_store.lead(self._worker, self.takes, self._metrics_at)
-                if leads and self._serving.wire.steady_s() > steady_s:
-                    await self.look(clock.now())
-            except StoreDown as exc:
-                log.warning("batches_not_looked_at", error=exc.message)
-            except OperationalError as exc:
-                log.warning("batch_tasks_not_sent", error=repr(exc))
-            except Exception:
-                log.exception("leader_failed")
+        leads = await self._batch_store.lead(self._worker, self.takes, self._metrics_at)
+        if leads and self._serving.wire.steady_s() > steady_s:
+            await self.look(clock.now())
 
     def soon(self) -> None:
         """A part or a step has ended: looks now for the next ones."""

@@ -2,12 +2,10 @@
 
 import asyncio
 import time
-from contextlib import suppress
 from functools import partial
 from typing import cast
 
 from msgspec.structs import replace
-from redis.exceptions import RedisError
 
 from app.adapters.assignment import Member, assign, is_for
 from app.adapters.fetch import check_rank, fetch
@@ -17,6 +15,7 @@ from app.adapters.slots import next_step
 from app.engines.base import Adapters, EngineInfo
 from app.errors import EngineDead, XylemError
 from app.ids import PoolId
+from app.loops import keep, sooner
 from app.messages import Adapter
 from app.pools import Pool
 from app.runner.runner import Runner
@@ -68,15 +67,7 @@ class AdapterKeeper:
     async def run(self) -> None:
         """Until cancelled. Raises: EngineDead."""
         try:
-            while True:
-                try:
-                    await self._look()
-                except (RedisError, OSError) as exc:
-                    log.warning("adapters_not_read", error=repr(exc))
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_EVERY_S):  # Python 3.11's wait_for may take no notice of the end
-                        await self._soon.wait()
-                self._soon.clear()
+            await keep("adapters_not_read", self._look, sooner(self._soon, _EVERY_S), ends=EngineDead)
         finally:
             if self._loading is not None:
                 self._loading.cancel()

@@ -10,6 +10,7 @@ import time
 from msgspec.structs import replace
 
 from app.errors import EngineFailed, XylemError
+from app.loops import keep
 from app.runner.runner import Runner
 from app.telemetry import logger
 from workers.engine.lease import LeaseKeeper
@@ -49,26 +50,25 @@ class Canary:
         """`changing`: held while the engine's state changes, or its adapters do."""
         self._runner, self._lease, self._presence, self._changing = runner, lease, presence, changing
         self._took_s = 0.0
+        self._every_s, self._idleness = runner.settings.canary_s, Idleness(time.monotonic())
 
     async def run(self) -> None:
-        """Until cancelled, or the engine has failed."""
-        every_s = self._runner.settings.canary_s
-        idleness = Idleness(time.monotonic())
-        while True:
-            await asyncio.sleep(min(_LOOK_S, every_s / _LOOKS))
-            outputs = self._runner.emitters.outputs
-            if idleness.seconds(time.monotonic(), outputs, busy=self._is_busy) < every_s:
-                continue
-            async with self._changing:  # nobody has it: it is not waited for
-                try:
-                    await self._probe()
-                except EngineFailed as exc:
-                    log.critical("engine_failed_idle", reason=exc.message)
-                    await self._presence.give_up(exc.message)
-                    return
-                except XylemError as exc:
-                    log.error("probe_refused", reason=exc.message)
-            idleness.ends(time.monotonic())
+        """Until cancelled."""
+        await keep("engine_not_probed", self._look, min(_LOOK_S, self._every_s / _LOOKS), later=True)
+
+    async def _look(self) -> None:
+        outputs = self._runner.emitters.outputs
+        if self._idleness.seconds(time.monotonic(), outputs, busy=self._is_busy) < self._every_s:
+            return
+        async with self._changing:  # nobody has it: it is not waited for
+            try:
+                await self._probe()
+            except EngineFailed as exc:
+                log.critical("engine_failed_idle", reason=exc.message)
+                await self._presence.give_up(exc.message)  # so that it is busy from now on
+            except XylemError as exc:
+                log.error("probe_refused", reason=exc.message)
+        self._idleness.ends(time.monotonic())
 
     @property
     def _is_busy(self) -> bool:

@@ -12,6 +12,7 @@ from app.ids import PoolId
 from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex
 from app.loop_thread import LoopThread
+from app.loops import keep
 from app.pools import Pool
 from app.runner.runner import end_process
 from app.settings import Settings
@@ -93,8 +94,11 @@ async def _feed(settings: Settings, name: PoolId, pool: Pool, member: GroupMembe
 async def _keep_weights(member: GroupMember, feeds: list[KvEventFeed]) -> None:
     """What was computed with other weights is found by nobody."""
     known = ""
-    while True:
+
+    async def look() -> None:
+        nonlocal known
         if (weights := member.leader.weights) != known:
             await asyncio.gather(*(feed.forget(feed.clears, weights) for feed in feeds))
             known = weights
-        await asyncio.sleep(_LOOK_S)
+
+    await keep("weights_not_followed", look, _LOOK_S)

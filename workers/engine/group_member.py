@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from threading import Event, Lock, Thread
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from redis.exceptions import RedisError
 from app.engines.base import Node
 from app.engines.ports import free_ports
 from app.ids import PoolId, WorkerId
+from app.loops import keep_in_thread
 from app.messages import NODE_PORTS, Group, Member, decode_group, decode_member, encode
 from app.settings import Settings
 from app.store import FORM_GROUP, sync_client
@@ -82,24 +84,24 @@ class GroupMember(Thread):
 
     def run(self) -> None:
         client: Redis | None = None
-        try:
-            while not self._ended.wait(_LOOK_S):
-                try:
-                    client = client or sync_client(self._settings.redis_url, _TIMEOUT_S, self._keys.home)
-                    self._look(client)
-                except (RedisError, OSError) as exc:
-                    log.warning("group_not_seen", error=repr(exc))
-                    self._distrust()
-                    if client is not None:
-                        client.close()
-                    client = None
-            if client is not None:
-                with suppress(RedisError, OSError):  # then its lease expires
-                    self._renew(client)
-                client.close()
-        except Exception:
-            log.critical("group_member_broke", exc_info=True)
-            os._exit(1)
+
+        def look() -> None:
+            nonlocal client
+            try:
+                client = client or sync_client(self._settings.redis_url, _TIMEOUT_S, self._keys.home)
+                self._look(client)
+            except Exception:
+                self._distrust()
+                if client is not None:
+                    client.close()
+                client = None
+                raise
+
+        keep_in_thread("group_not_seen", look, partial(self._ended.wait, _LOOK_S))
+        if client is not None:
+            with suppress(RedisError, OSError):  # then its lease expires
+                self._renew(client)
+            client.close()
 
     def _distrust(self) -> None:
         """Redis was away, or has lost leases: living members renew theirs first."""

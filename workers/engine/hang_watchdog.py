@@ -6,6 +6,7 @@ from collections import deque
 from functools import partial
 from threading import Thread
 
+from app.loops import keep_in_thread
 from app.runner.runner import Runner
 from app.telemetry import logger
 from workers.engine.lease import LeaseKeeper
@@ -26,12 +27,17 @@ class HangWatchdog(Thread):
         self._delays: deque[float] = deque(maxlen=_DELAYS)
 
     def run(self) -> None:
-        while not self._runner.stopping:
-            self._runner.soon(partial(self._turn, time.monotonic()))
-            time.sleep(_EVERY_S)
-            if reason := self.hangs(time.monotonic()):
-                log.critical("engine_hangs", reason=reason, requests=len(self._runner.runs))
-                os._exit(1)  # a hanging process can't end cleanly
+        keep_in_thread("hangs_not_looked_for", self._look, self._is_over)
+
+    def _is_over(self) -> bool:
+        self._runner.soon(partial(self._turn, time.monotonic()))
+        time.sleep(_EVERY_S)
+        return self._runner.stopping
+
+    def _look(self) -> None:
+        if reason := self.hangs(time.monotonic()):
+            log.critical("engine_hangs", reason=reason, requests=len(self._runner.runs))
+            os._exit(1)  # a hanging process can't end cleanly
 
     def hangs(self, now: float) -> str:
         """Why the worker has to be ended, or ''. `now`: monotonic."""

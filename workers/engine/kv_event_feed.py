@@ -4,24 +4,22 @@ import asyncio
 import math
 import time
 
-import msgspec
 import zmq
 import zmq.asyncio
 
 from app.engines.base import KvEventSource
-from app.errors import StoreDown
 from app.kv.blocks import weights_keys
 from app.kv.events import decode_batch
 from app.kv.ledger import Ledger
 from app.kv.prefix_index import Blocks, KvIndex
 from app.kv.store_index import StoreIndex
+from app.loops import keep
 from app.telemetry import logger
 
 log = logger(__name__)
 
 _CHECK_S = 5.0  # how often to ask for lost last events, and whether Redis has all of it
 _REPLAY_S = 5.0  # how long the engine may take to answer
-_RETRY_S = 0.5
 _END = -1  # the sequence number that ends a replay
 
 
@@ -48,6 +46,11 @@ class KvEventFeed:
         self._expected = 0  # the next batch's sequence number
         self._following = asyncio.Lock()
         self._dirty = asyncio.Event()
+        self._asked = self._checked = time.monotonic()  # when the engine, and when Redis
+        if store is not None:  # what other workers have stored is known before this one's first block
+            self._checked = -math.inf
+            self._dirty.set()
+        self._broken: set[KvIndex] = set()  # those of which a part may be written
         self._unwritten: list[asyncio.Future[None]] = []  # done when the ledger, as it was then, is in the index
         self._context = zmq.asyncio.Context()
         self._sub = self._context.socket(zmq.SUB)
@@ -59,8 +62,8 @@ class KvEventFeed:
         """Until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._follow())
-                group.create_task(self._write())
+                group.create_task(keep("kv_events_not_read", self._follow, 0))
+                group.create_task(keep("kv_index_not_written", self._write_on, 0))
         finally:
             self._context.destroy(linger=0)
 
@@ -87,16 +90,15 @@ class KvEventFeed:
         await written
 
     async def _follow(self) -> None:
-        checked = time.monotonic()
         while True:
             said = await self._sub.poll(self._check_s * 1000)
             async with self._following:
                 if said:
                     _topic, seq, payload = await self._sub.recv_multipart()
                     await self._receive(int.from_bytes(seq, "big"), payload)
-                if time.monotonic() - checked > self._check_s:
+                if time.monotonic() - self._asked > self._check_s:
                     await self._catch_up()
-                    checked = time.monotonic()
+                    self._asked = time.monotonic()
                     self._dirty.set()  # makes the writer look as well
 
     async def _receive(self, seq: int, payload: bytes) -> None:
@@ -110,8 +112,8 @@ class KvEventFeed:
     def _apply(self, payload: bytes) -> None:
         try:
             self._ledger.apply(decode_batch(payload).events)
-        except msgspec.DecodeError as exc:
-            log.error("kv_events_not_understood", error=str(exc))
+        except Exception as exc:  # noqa: BLE001 (asked for again, they would be the same)
+            log.error("kv_events_not_understood", error=repr(exc))
             self._ledger.clear()  # they may have removed blocks
         self._expected += 1
         self._dirty.set()
@@ -148,50 +150,48 @@ class KvEventFeed:
         finally:
             socket.close(linger=0)
 
-    async def _write(self) -> None:
-        checked = time.monotonic()
-        if self._store is not None:  # what other workers have stored is known before this one's first block
-            checked = -math.inf
-            self._dirty.set()
-        broken: set[KvIndex] = set()  # those of which a part may be written
+    async def _write_on(self) -> None:
         while True:
             await self._dirty.wait()
-            self._dirty.clear()
-            waiting = len(self._unwritten)
-            try:
-                sizes = await self._write_changes(broken)
-                for written in self._unwritten[:waiting]:
-                    if not written.done():  # its waiter may have been cancelled
-                        written.set_result(None)
-                del self._unwritten[:waiting]
-                if time.monotonic() - checked > self._check_s:
-                    checked = time.monotonic()
-                    await self._check(sizes, broken)
-            except StoreDown as exc:
-                log.warning("kv_index_not_written", error=exc.message)
-                self._dirty.set()
-                await asyncio.sleep(_RETRY_S)
+            await self._write()
 
-    async def _write_changes(self, broken: set[KvIndex]) -> dict[KvIndex, int]:
+    async def _write(self) -> None:
+        """Raises: StoreDown."""
+        self._dirty.clear()
+        waiting = len(self._unwritten)
+        try:
+            sizes = await self._write_changes()
+            for written in self._unwritten[:waiting]:
+                if not written.done():  # its waiter may have been cancelled
+                    written.set_result(None)
+            del self._unwritten[:waiting]
+            if time.monotonic() - self._checked > self._check_s:
+                self._checked = time.monotonic()
+                await self._check(sizes)
+        except Exception:
+            self._dirty.set()
+            raise
+
+    async def _write_changes(self) -> dict[KvIndex, int]:
         """Returns how many blocks each has now. Raises: StoreDown."""
         sizes = {}
         for ledger, index in self._indices:
             changes, sizes[index] = ledger.take(), len(ledger)
-            if index in broken:
+            if index in self._broken:
                 await index.rebuild(ledger)
             elif changes is not None:
-                broken.add(index)
+                self._broken.add(index)
                 await index.write(changes)
-            broken.discard(index)
+            self._broken.discard(index)
         if self._store is not None:
             await self._store.write(self._ledger.store)
         return sizes
 
-    async def _check(self, sizes: dict[KvIndex, int], broken: set[KvIndex]) -> None:
+    async def _check(self, sizes: dict[KvIndex, int]) -> None:
         """Whether Redis has all of it. Raises: StoreDown."""
         for index, size in sizes.items():
             if not await index.is_whole(size):  # Redis came back without its last second, or empty
-                broken.add(index)
+                self._broken.add(index)
                 log.warning("kv_index_rebuilt", blocks=size)
                 self._dirty.set()
         if self._store is not None:

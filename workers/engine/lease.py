@@ -5,16 +5,17 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 
 import psutil
 from msgspec.structs import replace
 from redis.exceptions import RedisError
 
+from app.ending import end_tasks
 from app.engines.base import Adapters, EngineInfo
 from app.errors import StoreDown
 from app.ids import PlaceId, PoolId, place_id, worker_queue
 from app.keys import PRIORITY_STEPS
+from app.loops import keep
 from app.messages import AdapterReport, EngineState, Lease, Load, Speeds, Worker, WorkerMetric, encode
 from app.pools import Pool
 from app.runner.runner import Runner, end_process
@@ -56,7 +57,7 @@ class LeaseKeeper:
         `metrics_at`: as in `messages.Worker`. `group`: in which it leads.
         """
         self._runner, self._keys, self._redis = runner, runner.keys, runner.redis
-        self._ended, self._writing = asyncio.Event(), asyncio.Lock()
+        self._writing = asyncio.Lock()
         self.fresh = time.monotonic()  # when Redis last got it
         self._draining = self._registered = False
         self._kv, self._group = kv, group
@@ -123,8 +124,9 @@ class LeaseKeeper:
     async def end(self) -> None:
         """Deregister. After this nothing can be placed here: `place.lua` checks the lease."""
         await self._runner.emitters.drained(5)  # else an API replica would miss the last events of finished requests
-        self._ended.set()
-        await self._keeping
+        async with self._writing:
+            self._registered = False  # nothing writes it again
+        await end_tasks([self._keeping])
         keys, worker, pool = self._keys, self._worker.id, self._worker.pool
         places = [place_id(worker, rank) for rank in range(self._worker.ranks)]
         pipe = self._redis.pipeline(transaction=True)
@@ -137,25 +139,27 @@ class LeaseKeeper:
         await forget_guesses(self._runner, places)
 
     async def _keep(self) -> None:
-        settings = self._runner.settings
-        while not self._ended.is_set():
-            slept = time.monotonic()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), settings.heartbeat_s)
-            stood_s = time.monotonic() - slept
-            if stood_s > settings.lease_ttl_s:
-                self.stood_still(stood_s)
-            await self.tell()
+        await keep("lease_not_renewed", self._renew, self._beat, later=True)
+
+    async def _beat(self) -> None:
+        settings, slept = self._runner.settings, time.monotonic()
+        await asyncio.sleep(settings.heartbeat_s)
+        stood_s = time.monotonic() - slept
+        if stood_s > settings.lease_ttl_s:
+            self.stood_still(stood_s)
 
     async def tell(self) -> None:
         """Writes the lease now, after earlier writes, once it is registered; without Redis, the next heartbeat does."""
-        if not self._registered:
-            return
         try:
-            async with self._writing:
-                await self._write()
+            await self._renew()
         except (RedisError, OSError) as exc:
             log.warning("lease_not_renewed", error=repr(exc))
+
+    async def _renew(self) -> None:
+        """Raises: RedisError, OSError."""
+        async with self._writing:
+            if self._registered:
+                await self._write()
 
     async def _write(self) -> None:
         runner, keys, own = self._runner, self._keys, self._worker

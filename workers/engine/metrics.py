@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from app.engines.base import EngineStats
+from app.loops import failures
 from app.messages import WorkerMetric
 from app.runner.runner import Runner
 
@@ -28,6 +29,10 @@ DEFINITIONS = (
         "xylem_worker_loop_delay_seconds", "gauge",
         "The longest time in the last 15 s that the engine's event loop was late.",
         lambda runner, _: runner.loop_delay_s,
+    ),
+    Definition(
+        "xylem_worker_loop_failures", "counter",
+        "Turns of its background loops that failed: logged, and tried again.", lambda _runner, _: failures(),
     ),
     Definition(
         "xylem_worker_seats", "gauge", "Requests that the engine runs at once, at most.",

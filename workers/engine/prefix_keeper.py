@@ -6,16 +6,15 @@ costs a token. So each is asked for every few seconds: what was evicted is then 
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext
 from itertools import count
 from typing import cast
-
-from redis.exceptions import RedisError
 
 from app.engines.base import Engine, EngineInfo, GenerateRequest, Prober
 from app.errors import XylemError
 from app.ids import PoolId, PrefixId, RunId
 from app.kv.blocks import HASH_BYTES, prompt_hashes
+from app.loops import keep, sooner
 from app.messages import ASIDE_PRIORITY, Prefix, Sampling, decode_prefix
 from app.pools import Pool
 from app.routing.prefixes import kept_by, parts, prompt, version_of
@@ -58,17 +57,7 @@ class PrefixKeeper:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            try:
-                await self._look()
-            except (RedisError, OSError) as exc:
-                log.warning("prefixes_not_read", error=repr(exc))
-            except Exception as exc:  # noqa: BLE001 (the worker goes on; an engine's errors may tell the prompt)
-                log.error("prefixes_not_kept", error=type(exc).__name__)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_EVERY_S):  # Python 3.11's wait_for may take no notice of the end
-                    await self._soon.wait()
-            self._soon.clear()
+        await keep("prefixes_not_kept", self._look, sooner(self._soon, _EVERY_S))
 
     @asynccontextmanager
     async def resting(self) -> AsyncIterator[None]:

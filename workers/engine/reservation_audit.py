@@ -1,6 +1,5 @@
 """Compares this worker's reservations with its queue and its running requests. On the engine's loop."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, cast
@@ -9,6 +8,7 @@ from redis.exceptions import RedisError
 
 from app.ids import ApiId, PoolId, QueueName, RunId, WorkerId, run_id
 from app.keys import PRIORITY_STEPS, Keys
+from app.loops import keep
 from app.runner.runner import Runner
 from app.store import RECONCILE
 from app.tasks.celery_message import read_task_message
@@ -30,6 +30,10 @@ def recount(
     return RECONCILE, len(names), *names, worker, ranks, *runs, *dead
 
 
+class DeafError(Exception):
+    """The worker has to end: Celery has lost its connection, and does not know it."""
+
+
 class ReservationAudit:
     """Every second: drops requests of dead API replicas, and gives back requests whose message was lost.
 
@@ -45,19 +49,20 @@ class ReservationAudit:
         self._heard = time.monotonic()
 
     async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            await asyncio.sleep(_EVERY_S)
-            try:
-                await self.look(time.monotonic())
-            except (RedisError, OSError) as exc:
-                self._missing.clear()
-                self._unknown.clear()
-                self._heard = time.monotonic()
-                log.warning("account_not_read", error=repr(exc))
+        """Until cancelled. Raises: DeafError."""
+        await keep("account_not_read", self._turn, _EVERY_S, later=True, ends=DeafError)
+
+    async def _turn(self) -> None:
+        try:
+            await self.look(time.monotonic())
+        except (RedisError, OSError):
+            self._missing.clear()
+            self._unknown.clear()
+            self._heard = time.monotonic()
+            raise
 
     async def look(self, now: float) -> None:
-        """One look; `now`: monotonic. Raises: RedisError, OSError."""
+        """One look; `now`: monotonic. Raises: RedisError, OSError, DeafError."""
         runner, keys = self._runner, self._runner.keys
         held = await cast(Awaitable[dict[bytes, bytes]], runner.redis.hgetall(keys.reservations(runner.worker)))
         dead = await self._dead(held.values(), now)
@@ -73,7 +78,7 @@ class ReservationAudit:
         if runner.runs or not queued:
             self._heard = now
         elif now - self._heard > _DEAF_S:
-            raise RuntimeError("requests wait, and Celery does not take them")
+            raise DeafError("requests wait, and Celery does not take them")
         unknown -= queued
         self._unknown = {run: self._unknown.get(run, now) for run in unknown}
         for run, since in self._unknown.items():

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from redis.exceptions import RedisError
 
-from app.errors import StoreDown
 from app.ids import WorkerId
 from app.kv.store_index import StoreIndex, short_name
 from app.kv_store.block_store import BlockStore, Stored
 from app.kv_store.bound import superfluous
 from app.kv_store.salts import is_of
+from app.loops import keep
 from app.store import Command, Wire
 from app.telemetry import logger
 from workers.engine.erased_salts import ErasedSalts
@@ -55,15 +55,12 @@ class StoreCleaner:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            try:
-                if self._index.number and await self._is_mine():
-                    await self.look()
-            except (StoreDown, RedisError) as exc:
-                log.warning("store_not_cleaned", error=str(exc))
-            except Exception:  # a store's own client raises what it likes; the next look may go better
-                log.exception("store_not_cleaned")
-            await self._pause()
+        await keep("store_not_cleaned", self._turn, self._pause)
+
+    async def _turn(self) -> None:
+        """Raises: StoreDown, RedisError, and what the store's own client raises."""
+        if self._index.number and await self._is_mine():
+            await self.look()
 
     async def _pause(self) -> None:
         """Until there is something to do."""

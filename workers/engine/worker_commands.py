@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 
 from app.engines.base import PrefixResetter
 from app.errors import XylemError
+from app.loops import keep
 from app.messages import (
     Cancel,
     ClearCache,
@@ -45,33 +46,34 @@ async def run_commands(
     redis = async_client(runner.settings.redis_url, runner.keys.home, socket_timeout=_WAIT_S + _LATE_S)
     key = runner.keys.commands(runner.worker)
     working: set[asyncio.Task[None]] = set()
-    while True:
+
+    async def take() -> None:
+        taken = cast(tuple[bytes, bytes] | None, await redis.blpop([key], timeout=_WAIT_S))
+        if taken is None:
+            return
         try:
-            taken = cast(tuple[bytes, bytes] | None, await redis.blpop([key], timeout=_WAIT_S))
-            if taken is None:
-                continue
             command = decode_worker_command(taken[1])
-            if isinstance(command, Cancel):
-                runner.cancel(command.run)
-            elif isinstance(command, LoadAdapter):
-                if adapters is not None:
-                    adapters.look(command.adapter)
-            elif isinstance(command, LookAtPrefixes):
-                if prefixes is not None:
-                    prefixes.look()
-            else:
-                if isinstance(command, ClearCache):
-                    work = _clear(runner, feeds, command.id)
-                else:
-                    work = _change(runner, keeper, command)
-                task = asyncio.create_task(_resting(prefixes, work))  # so that cancels needn't wait
-                working.add(task)
-                task.add_done_callback(working.discard)
         except msgspec.DecodeError as exc:
             log.error("command_not_understood", error=str(exc))
-        except (RedisError, OSError) as exc:
-            log.warning("commands_not_read", error=repr(exc))
-            await asyncio.sleep(1)
+            return
+        if isinstance(command, Cancel):
+            runner.cancel(command.run)
+        elif isinstance(command, LoadAdapter):
+            if adapters is not None:
+                adapters.look(command.adapter)
+        elif isinstance(command, LookAtPrefixes):
+            if prefixes is not None:
+                prefixes.look()
+        else:
+            if isinstance(command, ClearCache):
+                work = _clear(runner, feeds, command.id)
+            else:
+                work = _change(runner, keeper, command)
+            task = asyncio.create_task(_resting(prefixes, work))  # so that cancels needn't wait
+            working.add(task)
+            task.add_done_callback(working.discard)
+
+    await keep("commands_not_read", take, 0)
 
 
 async def _resting(prefixes: PrefixKeeper | None, work: Coroutine[Any, Any, None]) -> None:

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from app.errors import ScalingFailed, StoreDown
+from app.errors import ScalingFailed
 from app.ids import PoolId, new_api_id
+from app.loops import keep
 from app.planner.decision import decide
 from app.planner.desired import Desired, encode_desired
 from app.planner.plan import PoolPlan
@@ -40,43 +41,35 @@ class Planner:
         self._observation = Observation(wire, self._keys, pools, settings.max_queued)
         self._history = TrafficHistory(wire, self._keys, self._objectives)
         self._leads = asyncio.Event()
+        self._is_new = True  # what others have kept is to be read
 
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as both:
-            both.create_task(self._keep_leading())
-            both.create_task(self._keep_planning())
+            # Apart, since planning may wait for a scaler.
+            both.create_task(keep("planner_not_renewed", self._lead, _RENEW_S))
+            both.create_task(keep("not_planned", self._plan_if_it_leads, self._interval_s))
 
-    async def _keep_leading(self) -> None:
-        """Apart from the planning, which may wait for a scaler."""
+    async def _lead(self) -> None:
+        """Raises: StoreDown."""
         lead: Command = ("EVAL", LEAD, 1, self._keys.planner_leader(), self._me, _LEADER_MS)
-        while True:
-            try:
-                (leads,) = await self._wire.execute([lead])
-            except StoreDown as exc:  # its time is over before Redis may have given it to another
-                log.warning("planner_not_renewed", error=exc.message)
-                leads = False
-            if bool(leads) != self._leads.is_set():
+        leads = False  # after an error, too: its time is over before Redis may have given it to another
+        try:
+            leads = bool((await self._wire.execute([lead]))[0])
+        finally:
+            if leads != self._leads.is_set():
                 log.info("planner_leads" if leads else "planner_waits", planner=self._me)
             (self._leads.set if leads else self._leads.clear)()
-            await asyncio.sleep(_RENEW_S)
 
-    async def _keep_planning(self) -> None:
-        is_new = True  # what others have kept is to be read
-        while True:
-            is_new = is_new or not self._leads.is_set()
-            await self._leads.wait()
-            try:
-                await clock.ask(self._wire, self._keys)
-                if is_new:
-                    await self._history.load()
-                await self.plan()
-                is_new = False
-            except StoreDown as exc:
-                log.warning("not_planned", error=exc.message)
-            except Exception:
-                log.exception("planning_failed")
-            await asyncio.sleep(self._interval_s)
+    async def _plan_if_it_leads(self) -> None:
+        """Raises: StoreDown."""
+        self._is_new = self._is_new or not self._leads.is_set()
+        await self._leads.wait()
+        await clock.ask(self._wire, self._keys)
+        if self._is_new:
+            await self._history.load()
+        await self.plan()
+        self._is_new = False
 
     async def plan(self) -> None:
         """Raises: StoreDown."""

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from app.errors import StoreDown, UsageDown
 from app.ids import new_api_id
 from app.keys import Keys
+from app.loops import keep
 from app.store import LEAD, Command, Wire
 from app.telemetry import logger
 from app.tenants.records import Price, decode_price
@@ -20,7 +20,6 @@ from app.usage.record import UsageRecord, decode_usage
 log = logger(__name__)
 
 _EVERY_S = 1.0
-_AGAIN_S = 2.0  # after a failure
 _LEADER_MS = 5000  # how long the leader leads without renewal; two of them do each other no harm
 _ENTRIES = 500  # that are taken at once
 
@@ -33,17 +32,12 @@ class UsageWriter:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            try:
-                is_behind = await self.write()
-                pause_s = 0.0 if is_behind else _EVERY_S
-            except (StoreDown, UsageDown) as exc:
-                log.warning("usage_waits", error=exc.message)
-                pause_s = _AGAIN_S
-            except Exception:
-                log.exception("usage_not_written")
-                pause_s = _AGAIN_S
-            await asyncio.sleep(pause_s)
+        await keep("usage_not_written", self._write_all, _EVERY_S)
+
+    async def _write_all(self) -> None:
+        """Raises: StoreDown, UsageDown."""
+        while await self.write():
+            pass
 
     async def write(self) -> bool:
         """Writes the oldest entries; whether there may be more. Raises: StoreDown, UsageDown."""

@@ -12,6 +12,7 @@ from starlette.types import Scope, Send
 from app.api.http import x_request_id
 from app.api.http.uvicorn_protocol import EXTENSION, DirectWriter
 from app.errors import XylemError
+from app.loops import keep
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -41,13 +42,12 @@ class Sse:
     @classmethod
     async def run(cls, every_s: float) -> None:
         """Until cancelled: no stream is silent for longer than `every_s`."""
-        while True:
-            await asyncio.sleep(every_s / 2)
-            try:
-                for stream in cls._open:
-                    stream._fill_silence()  # noqa: SLF001 (its own class)
-            except Exception:
-                log.exception("streams_not_looked_at")
+
+        def look() -> None:
+            for stream in cls._open:
+                stream._fill_silence()  # noqa: SLF001 (its own class)
+
+        await keep("streams_not_looked_at", look, every_s / 2, later=True)
 
     def __enter__(self) -> Self:
         if self.direct is not None:

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from app.errors import IssuerDown
+from app.loops import keep
 from app.telemetry import logger
 from app.tenants.tokens import signing_keys
 
@@ -33,19 +34,20 @@ class SigningKeys:
     async def run(self) -> None:
         """Fetches them again and again, until cancelled."""
         try:
-            while True:
-                await self.refresh()
-                await asyncio.sleep(_OLD_S if self.loaded else self._least_s)
+            await keep("signing_keys_not_fetched", self.refresh, self._rest, issuer=self._issuer)
         finally:
             await self._client.aclose()
 
+    async def _rest(self) -> None:
+        await asyncio.sleep(_OLD_S if self.loaded else self._least_s)
+
     async def refresh(self) -> None:
-        """Fetches them, unless that was tried a moment ago."""
+        """Fetches them, unless that was tried a moment ago. Whatever the issuer says, those that were known hold."""
         async with self._lock:  # who waits finds that it was tried
             if time.monotonic() - self._tried >= self._least_s:
                 try:
                     await self._fetch()
-                except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as exc:
+                except Exception as exc:  # noqa: BLE001 (it may be anything, of any shape)
                     log.warning("signing_keys_not_fetched", issuer=self._issuer, error=f"{type(exc).__name__}: {exc}")
                 finally:
                     self._tried = time.monotonic()

@@ -1,17 +1,13 @@
 """Deleting expired files: every API replica does so, which does no harm."""
 
-import asyncio
-
 from starlette.concurrency import run_in_threadpool
 
 from app.batch.file_store import FileStore
 from app.batch.records import StoredFile
 from app.batch.storage import Storage
-from app.errors import StorageDown, XylemError
+from app.errors import StorageDown
+from app.loops import keep
 from app.store import clock
-from app.telemetry import logger
-
-log = logger(__name__)
 
 _EVERY_S = 60.0
 
@@ -28,14 +24,7 @@ class FileExpiry:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            try:
-                await self.sweep()
-            except XylemError as exc:
-                log.warning("files_not_swept", error=exc.message)
-            except Exception:
-                log.exception("files_not_swept")
-            await asyncio.sleep(_EVERY_S)
+        await keep("files_not_swept", self.sweep, _EVERY_S)
 
     async def sweep(self) -> None:
         """Raises: StorageDown, after all files that can be deleted are; StoreDown."""

@@ -1,6 +1,5 @@
 """Carries out erasures: one API replica at a time, for all. Whatever stops it, another one goes on."""
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
@@ -13,8 +12,9 @@ from app.api.operations.admin import clear_caches
 from app.api.state import ApiState
 from app.batch import paths
 from app.batch.records import LIVE
-from app.errors import ConversationGone, StoreDown, XylemError
+from app.errors import ConversationGone, XylemError
 from app.ids import ConversationId, KeyId, RequestId, TenantId
+from app.loops import keep
 from app.store import clock
 from app.telemetry import logger
 from app.tenants.accounts import of_tenant
@@ -130,14 +130,7 @@ class Erasing:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            try:
-                await self.look()
-            except StoreDown as exc:
-                log.warning("erasures_not_read", error=exc.message)
-            except Exception:
-                log.exception("erasures_not_read")
-            await asyncio.sleep(_EVERY_S)
+        await keep("erasures_not_read", self.look, _EVERY_S)
 
     async def look(self) -> None:
         """Raises: StoreDown."""

@@ -10,6 +10,7 @@ from app.dispatch.generation import Adopted, Generation
 from app.dispatch.inflight import ATTEMPTS, ChoiceOutput
 from app.errors import Cancelled, KeptFull, StoreDown, XylemError
 from app.ids import ApiId, RequestId
+from app.loops import keep
 from app.messages import Delta, Done, Event, Failed, KeptRequest, Progress, encode
 from app.store import clock
 from app.telemetry import logger
@@ -82,20 +83,21 @@ class AnswerOwner:
     async def run(self) -> None:
         """Until cancelled: stops answers that were cancelled elsewhere, and adopts those without an owner."""
         try:
-            while True:
-                await asyncio.sleep(_EVERY_S)
-                try:
-                    await self._give_up()
-                    await self._adopt(time.monotonic())
-                except StoreDown:
-                    self._missing.clear()  # live replicas could not renew their leases
-                except Exception:
-                    log.exception("answer_owner_failed")
+            await keep("answers_not_adopted", self._look, _EVERY_S, later=True)
         finally:
             tasks = [run.task for run in self._running.values()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look(self) -> None:
+        """Raises: StoreDown."""
+        try:
+            await self._give_up()
+            await self._adopt(time.monotonic())
+        except StoreDown:
+            self._missing.clear()  # live replicas could not renew their leases
+            raise
 
     async def cancel(self, request: RequestId) -> None:
         """Ends an answer, wherever it is made: here at once, elsewhere within `_EVERY_S`. Raises: StoreDown."""

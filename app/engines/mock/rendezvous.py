@@ -19,6 +19,7 @@ from msgspec import Struct
 from app.engines.mock.args import HandoffArgs
 from app.engines.mock.link import KvPlace
 from app.errors import EngineFailed, HandoffFailed
+from app.loops import keep
 from app.messages import Rendezvous
 
 _UNSEEN_S = 0.5  # how long a leaving visitor waits for an engine that has never answered
@@ -95,7 +96,7 @@ class Rooms:
             except zmq.ZMQError as exc:
                 raise EngineFailed(f"Can't listen at {self._host}: {exc.strerror}") from exc
             self.meets_at = f"{self._host}:{port}"
-            self._server = asyncio.create_task(self._serve(), name="mock-rooms")
+            self._server = asyncio.create_task(keep("rooms_not_served", self._serve, 0), name="mock-rooms")
 
     def end(self) -> None:
         """Ends the waits for visitors."""
@@ -192,18 +193,17 @@ class Rooms:
 
     async def _serve(self) -> None:
         assert self._router is not None
-        while True:
-            frames = await self._router.recv_multipart()
-            try:
-                address, payload = frames
-                message = _decode_visitor(payload)
-            except (ValueError, msgspec.DecodeError) as exc:
-                log.warning("visitor refused", action="room_refused", error=str(exc))
-                continue
-            if isinstance(message, Offer):
-                await self._offered(address, message)
-            else:
-                await self._gone(address, message.room)
+        frames = await self._router.recv_multipart()
+        try:
+            address, payload = frames
+            message = _decode_visitor(payload)
+        except (ValueError, msgspec.DecodeError) as exc:
+            log.warning("visitor refused", action="room_refused", error=str(exc))
+            return
+        if isinstance(message, Offer):
+            await self._offered(address, message)
+        else:
+            await self._gone(address, message.room)
 
     async def _offered(self, address: bytes, offer: Offer) -> None:
         loop, meeting = asyncio.get_running_loop(), self._meeting(offer.room)

@@ -1,0 +1,187 @@
+"""Loops that run as long as their process: whatever is thrown into one, it goes on; and all are kept in one way."""
+
+import ast
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from app import loops
+from app.ending import end_tasks
+from app.errors import EngineDead, StoreDown
+from app.loops import keep, keep_in_thread, sooner
+from app.telemetry import LOOP_FAILURES
+from tests.stack import ROOT
+
+KINDS: tuple[BaseException, ...] = (
+    RuntimeError("the handler is closed"), OSError("away"), RedisConnectionError("away"), StoreDown("away"),
+    KeyError("k"), TimeoutError(), ExceptionGroup("both", [ValueError()]), asyncio.CancelledError(),
+)  # fmt: skip
+
+
+def counted(failing: str) -> float:
+    return float(LOOP_FAILURES.labels(failing)._value.get())
+
+
+@pytest.mark.parametrize("where", ["turn", "pause"])
+async def test_a_loop_goes_on_whatever_is_thrown_into_it(where: str) -> None:
+    """Each is logged with its kind, and counted; a future that it awaits and somebody cancels is no end either."""
+    left, done = list(KINDS), asyncio.Event()
+
+    async def throw() -> None:
+        await asyncio.sleep(0)
+        if left:
+            raise left.pop(0)
+        done.set()
+
+    async def nothing() -> None:
+        await asyncio.sleep(0)
+
+    turn, pause = (throw, nothing) if where == "turn" else (nothing, throw)
+    with structlog.testing.capture_logs() as logged:
+        task = asyncio.create_task(keep(f"{where}_failed", turn, pause, of="it"))
+        async with asyncio.timeout(30):
+            await done.wait()
+        await end_tasks([task])
+    assert counted(f"{where}_failed") == len(KINDS)
+    assert all(line["event"] == f"{where}_failed" and line["of"] == "it" for line in logged)
+    assert [line.get("exc_info") or line["error"] for line in logged] == [
+        {OSError: repr(exc), RedisConnectionError: repr(exc), StoreDown: "away", TimeoutError: repr(exc)}.get(
+            type(exc), exc
+        )
+        for exc in KINDS
+    ]
+
+
+async def test_a_loop_ends_when_it_is_cancelled_though_its_turn_takes_no_notice() -> None:
+    begun = asyncio.Event()
+
+    async def turn() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return
+
+    task = asyncio.create_task(keep("never", turn, 60))
+    await begun.wait()
+    task.cancel()
+    await asyncio.wait([task], timeout=10)
+    assert task.cancelled()
+
+
+async def test_what_is_said_to_end_a_loop_does() -> None:
+    def turn() -> None:
+        raise EngineDead("gone")
+
+    with pytest.raises(EngineDead):
+        await keep("not_kept", turn, 0, ends=EngineDead)
+
+
+async def test_a_long_outage_is_logged_ever_less_and_tried_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "_FIRST_S", 0.0)
+    turns = 0
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if turns <= 100:
+            raise StoreDown("away")
+
+    with structlog.testing.capture_logs() as logged:
+        task = asyncio.create_task(keep("not_told", turn, 0))
+        async with asyncio.timeout(30):
+            while turns < 101:  # noqa: ASYNC110 (it is what the loop counts)
+                await asyncio.sleep(0.001)
+        await end_tasks([task])
+    assert len(logged) == 7  # 1, 2, 4, … 64
+
+
+async def test_a_loop_can_be_woken() -> None:
+    event, turns = asyncio.Event(), 0
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+
+    task = asyncio.create_task(keep("not_woken", turn, sooner(event, 60)))
+    for wanted in (1, 2, 3):
+        while turns < wanted:  # noqa: ASYNC110 (as above)
+            await asyncio.sleep(0.001)
+        event.set()
+    await end_tasks([task])
+
+
+def test_a_thread_goes_on_whatever_is_thrown_into_it() -> None:
+    kinds: list[Any] = [exc for exc in KINDS if isinstance(exc, Exception)]
+    left, done = list(kinds), threading.Event()
+
+    def turn() -> None:
+        if left:
+            raise left.pop(0)
+        done.set()
+
+    thread = threading.Thread(target=keep_in_thread, args=("thread_failed", turn, done.is_set))
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert counted("thread_failed") == len(kinds)
+
+
+# Endless ones that nothing keeps: the helper itself, and an engine whose end is its worker's.
+_OTHERS = {("app/loops.py", "keep"), ("app/engines/mock/core.py", "_step_forever")}
+
+
+def functions() -> Iterator[tuple[str, ast.Module, ast.AsyncFunctionDef | ast.FunctionDef]]:
+    for folder in ("app", "workers"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            module = ast.parse(path.read_text())
+            for node in ast.walk(module):
+                if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef):
+                    yield str(path.relative_to(ROOT)), module, node
+
+
+def own(node: ast.AST) -> Iterator[ast.AST]:
+    """What is in it, and not in a function inside it."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.AsyncFunctionDef | ast.FunctionDef | ast.Lambda):
+            yield child
+            yield from own(child)
+
+
+def kept(module: ast.Module) -> set[str]:
+    """Names of the functions that `keep` is given."""
+    calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
+    given = [call.args[1] for call in calls if isinstance(call.func, ast.Name) and call.func.id.startswith("keep")
+             and len(call.args) > 1]  # fmt: skip
+    return {node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in given}
+
+
+def test_no_loop_without_an_end_is_outside_keep() -> None:
+    """Else what it raises ends it, and nobody hears of that."""
+    endless = set()
+    for path, module, function in functions():
+        for loop in own(function):
+            if not isinstance(loop, ast.While) or not isinstance(loop.test, ast.Constant):
+                continue
+            inside = list(own(loop))
+            awaits = any(isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith) for node in inside)
+            ends = any(isinstance(node, ast.Return | ast.Break) for node in inside)
+            if awaits and not ends and function.name not in kept(module):
+                endless.add((path, function.name))
+    assert endless == _OTHERS
+
+
+def test_each_thread_that_looks_again_and_again_is_kept() -> None:
+    """An engine's own threads end with it."""
+    found = []
+    for path in sorted([*(ROOT / "app").glob("*.py"), *(ROOT / "workers").rglob("*.py")]):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and "Thread" in map(ast.unparse, node.bases):
+                found.append(node.name)
+                assert "keep_in_thread" in ast.unparse(node), path
+    assert found

@@ -11,6 +11,7 @@ from app.messages import Adapter, Lease
 class Progress(Struct, frozen=True):
     workers: list[WorkerId]  # that answer with it
     failed: dict[WorkerId, str]  # why another one doesn't
+    missing: dict[PoolId, int]  # how many more a pool that takes adapters is to have: they don't live, or failed
     done: bool
 
 
@@ -18,21 +19,23 @@ def progress(adapter: Adapter, leases: Sequence[Lease], pools: Collection[PoolId
     """`pools`: that are to load it.
 
     Done when nobody has another version, and enough workers have this one: as many as it says of each pool, unless so
-    few live there that could.
+    few live there that could. Those are missing then, and load it when they live.
     """
     name = adapter.versioned
     able = [lease for lease in leases if lease.worker.max_adapters and lease.worker.pool in pools]
     have = [lease for lease in able if name in lease.worker.adapters]
     failed = {lease.worker.id: lease.adapters.failed[name] for lease in able if name in lease.adapters.failed}
-    enough = all(
-        sum(lease.worker.pool == pool for lease in have)
-        >= min(
-            adapter.min_workers,
-            sum(lease.worker.pool == pool and _may_have(lease, name) for lease in able),
-        )
-        for pool in pools
-    )
-    return Progress([lease.worker.id for lease in have], failed, enough and not others(adapter.name, leases, name))
+    missing: dict[PoolId, int] = {}
+    enough = not others(adapter.name, leases, name)
+    for pool in pools:
+        having = sum(lease.worker.pool == pool for lease in have)
+        could = sum(lease.worker.pool == pool and _may_have(lease, name) for lease in able)
+        enough = enough and having >= min(adapter.min_workers, could)
+        members = [lease for lease in leases if lease.worker.pool == pool]
+        takes_none = members and not any(lease.worker.max_adapters for lease in members)
+        if having < adapter.min_workers and not takes_none:
+            missing[pool] = adapter.min_workers - having
+    return Progress([lease.worker.id for lease in have], failed, missing, enough)
 
 
 def others(adapter: str, leases: Sequence[Lease], version: str = "") -> list[WorkerId]:

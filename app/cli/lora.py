@@ -92,3 +92,5 @@ def _report(made: dict[str, Any]) -> None:
         name = made["name"]
         refuse(f"no worker could load {name}. They go on trying; to give it up: xylem lora remove {name}", code=1)
     err.print(f"{made['name']}@{made['version']}: {len(made['workers'])} workers", markup=False)
+    for pool, count in made.get("missing", {}).items():  # an older API doesn't tell
+        err.print(f"{pool}: {count} fewer than wanted; what starts there loads it", markup=False)

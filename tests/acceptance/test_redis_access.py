@@ -133,6 +133,11 @@ def png_url() -> str:
     return f"data:image/png;base64,{base64.b64encode(out.getvalue()).decode()}"
 
 
+def both_have_it(s: Stack) -> bool:
+    (card,) = httpx.get(f"{s.url}/admin/loras", timeout=20).json()["data"]
+    return len(card["workers"]) == 2 and not card["missing"]
+
+
 def asked_of_batch() -> dict[str, Any]:
     return {"model": "mock", "input": "hello", "max_output_tokens": 2}
 
@@ -204,7 +209,11 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
         client.chat.completions.delete(chat.id)
         adapter = {"name": "sql", "model": "mock", "source": str(tiny_adapter(s.directory / "sql", "w"))}
         made = httpx.post(f"{s.url}/admin/loras", json=adapter, timeout=90)
-        assert len(made.json().get("workers", ())) == 2, (made.text, guarded.refused())
+        card = made.json()
+        assert len(card["workers"]) + sum(card["missing"].values()) == 2, (made.text, guarded.refused())
+        assert not card["failed"], made.text
+        # Of the two workers that prefill together none may live yet: what starts after the answer loads it by itself.
+        wait_until(lambda: both_have_it(s), "both pools have the adapter")
         pin = {"model": "sql", "tokens": list(range(5, 105)), "pin_s": 600}
         pinned = httpx.post(f"{s.url}/admin/prefixes", json=pin, timeout=90).json()
         assert pinned["warm"], (pinned, guarded.refused())

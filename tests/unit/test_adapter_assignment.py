@@ -50,6 +50,21 @@ def test_when_a_worker_comes_or_goes_only_its_own_moves() -> None:
     assert moved == set(before[members[-1].id])
 
 
+def test_those_that_do_not_live_yet_are_told_apart_from_those_that_failed() -> None:
+    """One worker of two and nobody that failed said nothing of the other pool, whose worker started later."""
+    one, pools = adapter(), [POOL, OTHER]
+    found = progress(one, [lease("w", "a@1")], pools)
+    assert (found.workers, found.failed, found.missing, found.done) == (["w"], {}, {OTHER: 1}, True)
+    started = [lease("w", "a@1"), lease("x", pool=OTHER)]
+    assert not progress(one, started, pools).done  # it lives, and is waited for
+    failed = progress(one, [started[0], lease("x", pool=OTHER, failed={"a@1": "no"})], pools)
+    assert (failed.failed, failed.missing, failed.done) == ({"x": "no"}, {OTHER: 1}, True)
+    both = progress(one, [started[0], lease("x", "a@1", pool=OTHER)], pools)
+    assert (both.workers, both.missing, both.done) == (["w", "x"], {}, True)
+    assert progress(one, [started[0], lease("x", pool=OTHER, slots=0)], pools).missing == {}  # takes no adapters
+    assert progress(adapter(min_workers=0), [], pools).missing == {}
+
+
 def test_a_new_version_is_where_the_old_one_was() -> None:
     assert order(adapter(version=1), FOUR) == order(adapter(version=2), FOUR)
 

@@ -352,6 +352,7 @@ class AdapterCard(Shape):
     created: float
     workers: list[str]  # that answer with this version
     failed: dict[str, str]  # by worker: why it could not load it
+    missing: dict[str, int]  # by pool: how many fewer than `min_workers` have it, which don't live there, or failed
 
 
 class AdapterList(Shape):

@@ -33,6 +33,7 @@ def _card(adapter: Adapter, found: Progress) -> dict[str, Any]:
         "created": adapter.created,
         "workers": found.workers,
         "failed": found.failed,
+        "missing": found.missing,
     }
 
 
@@ -49,7 +50,10 @@ async def list_adapters(state: Admin) -> dict[str, Any]:
 
 @router.post("/admin/loras", response_model=AdapterCard, openapi_extra=NewAdapter.openapi())
 async def add_adapter(request: Request, state: Admin) -> dict[str, Any]:
-    """Answers when as many workers as it wants have it, or could not load it: `failed` says why.
+    """Answers when as many workers of each pool as it wants have it, of those that live there by then.
+
+    `failed` says why others could not load it, and `missing` how many fewer than wanted have it, by pool: those don't
+    live yet, or failed. They load it when they start.
 
     The same once more changes nothing; another one of that name is refused.
     """

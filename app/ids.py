@@ -62,6 +62,11 @@ def new_batch_id() -> BatchId:
     return BatchId(f"batch_{secrets.token_hex(12)}")
 
 
+def new_message_batch_id() -> BatchId:
+    """Of a batch in Anthropic's shape."""
+    return BatchId(f"msgbatch_{secrets.token_hex(12)}")
+
+
 def new_conversation_id() -> ConversationId:
     return ConversationId(f"conv_{secrets.token_hex(12)}")
 

@@ -211,7 +211,8 @@ class Settings(BaseSettings):
     # Where painted pictures and videos are stored, as XYLEM_FILES. None: the folder `media` of XYLEM_HOME.
     media_store: str | None = None
     media_keep_s: Annotated[int, Field(ge=1)] = 3600  # how long a painted picture or video is kept
-    # Where clients reach the API, such as `https://api.example`, for the URLs of pictures. None: as the request says.
+    # Where clients reach the API, such as `https://api.example`, for the URLs of pictures and of results. None: as the
+    # request says.
     public_url: Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$")] | None = None
     file_keep_s: Annotated[int, Field(ge=3600)] = 30 * 86_400  # how long files without an expiry of their own are kept
     batch_keep_s: Annotated[float, Field(gt=0)] = 30 * 86_400.0  # how long batches are kept after their end

@@ -102,11 +102,16 @@ class Holder:
         picture = api.images.generate(model="painter", prompt="a fish", response_format="url").data[0].url  # type: ignore[index]
         video = api.videos.create(model="filmer", prompt="a fish").id
         chat = self.chat(store=True).id
+        asked = {"model": "mock", "max_tokens": 2, "messages": [{"role": "user", "content": "a"}]}
+        made = self.call("POST", "/v1/messages/batches", json={"requests": [{"custom_id": "1", "params": asked}]})
+        message_batch = str(made.json()["id"])
         wait_until(lambda: api.responses.retrieve(response).status == "incomplete", "the response")
         wait_until(lambda: api.videos.retrieve(video).status == "completed", "the video")
+        results = f"/v1/messages/batches/{message_batch}/results"
+        wait_until(lambda: self.call("GET", results).status_code == 200, "the message batch", 60)
         wait_until(lambda: [c.id for c in api.chat.completions.list()] == [chat], "the stored chat in the list")
         return {
             "file": file, "batch": batch, "conversation": conversation, "response": response, "video": video,
             "item": api.conversations.items.list(conversation).data[0].id or "", "chat": chat, "request": chat,
-            "picture": str(picture).rpartition("/")[2],
+            "message_batch": message_batch, "picture": str(picture).rpartition("/")[2],
         }  # fmt: skip

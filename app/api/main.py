@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 
+from app.api.anthropic import message_batches
 from app.api.anthropic import routes as messages
 from app.api.api_keys import ApiKeys
 from app.api.console import routes as fleet
@@ -186,8 +187,8 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
     )
     failure.install(app)
     for part in (
-        completions, stored_chats, derived_routes, responses, conversation_routes, messages, encodings, images, videos,
-        transcriptions, kserve,
+        completions, stored_chats, derived_routes, responses, conversation_routes, messages, message_batches,
+        encodings, images, videos, transcriptions, kserve,
         files, batches, tokens, health, admin, erasures, loras, pool_state, prefixes, tenants, spending,
         usage, fleet,
     ):  # fmt: skip

@@ -1,7 +1,7 @@
 """Batches in Redis: the status of each, and which worker has which of its parts. All methods raise StoreDown."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -79,10 +79,24 @@ class BatchStore:
             raise BatchNotFound(f"No batch found with id '{batch}'.")
         return found
 
-    async def owned(self, key: KeyId, after: str, limit: int) -> tuple[list[Batch], bool]:
-        """Up to `limit` of the key's batches after the id `after`, newest first, and whether there are more."""
-        ids, more = await page(self._wire, self._keys.batches_of(key), after, limit, newest_first=True)
-        found = await self._read([BatchId(id_) for id_ in ids])
+    async def owned(
+        self,
+        key: KeyId,
+        after: str,
+        limit: int,
+        *,
+        newest_first: bool = True,
+        only: Callable[[BatchId], bool] | None = None,
+    ) -> tuple[list[Batch], bool]:
+        """Up to `limit` of the key's batches after the id `after`, and whether there are more. `only`: of these ids."""
+        ids: list[BatchId] = []
+        more = True
+        while more and len(ids) <= limit:
+            names, more = await page(self._wire, self._keys.batches_of(key), after, limit, newest_first=newest_first)
+            ids += [id_ for id_ in map(BatchId, names) if only is None or only(id_)]
+            after = names[-1] if names else ""
+        ids, more = ids[:limit], more or len(ids) > limit
+        found = await self._read(ids)
         gone = [id_ for id_, batch in zip(ids, found, strict=True) if batch is None]
         if gone:
             await self._wire.execute([("ZREM", self._keys.batches_of(key), *gone)])

@@ -62,6 +62,7 @@ class BatchOrder(Struct, frozen=True, array_like=True):
     tenant: TenantId = DEFAULT  # of that key
     within: Limits = UNLIMITED  # what its client may ask for, when it was ordered
     tenant_lines: int | None = None  # of the tenant's unfinished batches together, when it was ordered
+    requests: int = 0  # lines of a batch in Anthropic's shape, which come with the order
 
 
 class Usage(Struct, frozen=True):
@@ -105,6 +106,7 @@ class Batch(Struct, frozen=True):
     told: bool = False  # the webhook has been told
     problems: list[Problem] = []
     broke: int = 0  # internal errors in its next step
+    not_executed: int = 0  # of `failed`, once it has ended: lines that were cancelled or expired
     lethal: int = 0  # lines that were given up because batch workers died with them
 
     @property

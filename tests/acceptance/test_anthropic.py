@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import httpx
 import pytest
 from anthropic import Anthropic
 from anthropic.types import Message
+from anthropic.types.messages import MessageBatch
 
 from tests.stack import Stack, free_port, mock_pool, stack, wait_until
 
@@ -49,6 +51,7 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with stack(valkey_url, path, pools, XYLEM_DEPLOYMENT=path.name, XYLEM_PATIENCE_S="0.1") as s:
         s.api()
         s.worker("a")
+        s.worker("batch", "batch")
         s.wait_ready(model=MODEL)
         yield s
         assert "Traceback" not in s.log("api")
@@ -204,3 +207,90 @@ def test_claude_codes_requests_are_answered(served: Stack) -> None:
         said.append("".join(delta.get("text", delta.get("partial_json")) for delta in deltas))
         assert frames[-1] == {"type": "message_stop"}
     assert said == [PLAYS["<session>"], '{"command": "echo hello"}', PLAYS["tool\nhello"]]
+
+
+def entry(custom_id: str, **more: Any) -> Any:
+    """A request of a message batch."""
+    return {"custom_id": custom_id, "params": asked("count to ten", max_tokens=16, **more)}
+
+
+def ended(client: Anthropic, batch: str) -> MessageBatch:
+    def over() -> MessageBatch | None:
+        found = client.messages.batches.retrieve(batch)
+        return found if found.processing_status == "ended" else None
+
+    found = wait_until(over, "the message batch has ended", 60, 0.2)
+    assert isinstance(found, MessageBatch)
+    return found
+
+
+def test_a_message_batch_answers_as_messages_do(client: Anthropic) -> None:
+    """Each request has one result, also those that are refused; it counts nothing before its end, as Anthropic's."""
+    batch = client.messages.batches.create(
+        requests=[entry("good"), entry("beta"), entry("wrong", model="gpt-nonsense"), entry("streamed", stream=True)]
+    )
+    assert (batch.type, batch.processing_status, batch.ended_at) == ("message_batch", "in_progress", None)
+    assert (batch.request_counts.processing, batch.results_url) == (4, None)
+    assert batch.expires_at - batch.created_at == timedelta(hours=24)
+    done = ended(client, batch.id)
+    assert done.request_counts.model_dump() == {
+        "processing": 0,
+        "succeeded": 2,
+        "errored": 2,
+        "canceled": 0,
+        "expired": 0,
+    }
+    assert (done.archived_at, done.cancel_initiated_at) == (None, None)
+    found = {line.custom_id: line.result for line in client.messages.batches.results(batch.id)}
+    assert set(found) == {"good", "beta", "wrong", "streamed"}
+    online = client.messages.create(**entry("good")["params"])
+    good = found["good"]
+    assert good.type == "succeeded"
+    assert (good.message.content, good.message.stop_reason) == (online.content, online.stop_reason)
+    for name, kind in (("wrong", "not_found_error"), ("streamed", "invalid_request_error")):
+        refused = found[name]
+        assert refused.type == "errored"
+        assert (refused.error.type, refused.error.error.type) == ("error", kind)
+
+
+def test_message_batches_are_listed_cancelled_and_deleted(client: Anthropic) -> None:
+    """No worker serves their model: so they run until they are cancelled."""
+    batches = client.messages.batches
+    made = [batches.create(requests=[entry(f"{i}-{n}", model="nobody") for n in range(2)]).id for i in range(3)]
+    with pytest.raises(anthropic.BadRequestError, match="cancel it"):
+        batches.delete(made[0])
+    with pytest.raises(anthropic.BadRequestError):
+        client.get(f"/v1/messages/batches/{made[0]}/results", cast_to=httpx.Response)
+    newest = batches.list(limit=2)
+    assert ([batch.id for batch in newest.data], newest.has_more) == ([made[2], made[1]], True)
+    assert (newest.first_id, newest.last_id) == (made[2], made[1])
+    assert batches.list(limit=2, after_id=made[1]).data[0].id == made[0]
+    before = batches.list(limit=1, before_id=made[0])
+    assert ([batch.id for batch in before.data], before.has_more) == ([made[1]], True)
+    assert [batch.id for batch in client.beta.messages.batches.list(limit=3)][:3] == made[::-1]  # all pages of it
+    for batch in made:
+        assert batches.cancel(batch).processing_status == "canceling"
+    done = ended(client, made[0])
+    assert (done.request_counts.canceled, done.request_counts.processing) == (2, 0)
+    assert done.cancel_initiated_at is not None
+    assert [line.result.type for line in batches.results(made[0])] == ["canceled"] * 2
+    for batch in made:
+        ended(client, batch)
+        assert batches.delete(batch).type == "message_batch_deleted"
+        with pytest.raises(anthropic.NotFoundError):
+            batches.retrieve(batch)
+
+
+@pytest.mark.parametrize(("requests", "field"), [
+    ([], "requests"),
+    ([entry("a b")], "requests.0.custom_id"),
+    ([entry("a"), entry("a")], "requests.1.custom_id"),
+    ([{"custom_id": "a"}], "requests.0.params"),
+    ([{"custom_id": "a", "params": None}], "requests.0.params"),
+    ([entry("a") | {"extra": 1}], "requests.0.extra"),
+])  # fmt: skip
+def test_a_message_batch_that_cannot_be_read_names_the_field(client: Anthropic, requests: Any, field: str) -> None:
+    with pytest.raises(anthropic.BadRequestError) as refused:
+        client.messages.batches.create(requests=requests)
+    error = refused.value.body["error"]  # type: ignore[index]
+    assert (error["type"], error["message"].split(": ")[0]) == ("invalid_request_error", field)

@@ -275,6 +275,7 @@ class BatchJobs:
         fields: dict[str, str | int | bytes] = {
             "status": ending, f"{ending}_at": now, "total": sums.completed + sums.failed,
             "completed": sums.completed, "failed": sums.failed,
+            "not_executed": sums.not_executed,
             "prompt": sums.prompt, "cached": sums.cached, "completion": sums.completion,
         }  # fmt: skip
         for kind, size, field in (("output", sums.output, "output"), ("error", sums.errors, "errors_file")):

@@ -35,6 +35,7 @@ class Sums(NamedTuple):
     completion: int
     output: int  # bytes of the output file
     errors: int  # bytes of the error file
+    not_executed: int  # of `failed`: lines that the batch's end came before
 
 
 def write_result_files(storage: Storage, batch: Batch, done: Done, has_lock: HasLock) -> Sums:
@@ -46,7 +47,8 @@ def write_result_files(storage: Storage, batch: Batch, done: Done, has_lock: Has
     id_ = batch.order.id
     kinds = ("output", "error")
     paths = [f"files/{batch_paths.file_of(id_, kind)}" for kind in kinds]
-    counts, sizes, tokens = [0, 0], [0, 0], [0, 0, 0]
+    counts, sizes, tokens, not_executed = [0, 0], [0, 0], [0, 0, 0], 0
+    unexecuted = {problem.code for problem in _NOT_EXECUTED.values()}
     with ExitStack() as stack:
         files: list[IO[bytes]] = [stack.enter_context(storage.write(path)) for path in paths]
         for found in _results(storage, batch, done):
@@ -55,6 +57,7 @@ def write_result_files(storage: Storage, batch: Batch, done: Done, has_lock: Has
             raw = line_of(id_, result)
             files[to].write(raw)
             counts[to] += 1
+            not_executed += result.problem is not None and result.problem.code in unexecuted
             sizes[to] += len(raw)
             for i, n in enumerate((result.prompt, result.cached, result.completion)):
                 tokens[i] += n
@@ -63,7 +66,7 @@ def write_result_files(storage: Storage, batch: Batch, done: Done, has_lock: Has
     for path, size in zip(paths, sizes, strict=True):
         if not size:
             storage.delete(path)
-    return Sums(*counts, *tokens, *sizes)
+    return Sums(*counts, *tokens, *sizes, *[not_executed])
 
 
 def _results(storage: Storage, batch: Batch, done: Done) -> Iterator[Result]:

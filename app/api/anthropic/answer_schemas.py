@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from app.api.http.answer_schemas import Shape, answered
+from app.openai.body import inlined
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
 
@@ -130,7 +131,66 @@ class TokenCount(Shape):
     input_tokens: int
 
 
+class RequestCounts(Shape):
+    processing: int
+    succeeded: int
+    errored: int
+    canceled: int
+    expired: int
+
+
+class MessageBatch(Shape):
+    id: str
+    type: Literal["message_batch"]
+    processing_status: Literal["in_progress", "canceling", "ended"]
+    request_counts: RequestCounts
+    created_at: str  # RFC 3339, here and below
+    expires_at: str
+    ended_at: str | None
+    cancel_initiated_at: str | None
+    archived_at: str | None
+    results_url: str | None
+
+
+class MessageBatches(Shape):
+    data: list[MessageBatch]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class MessageBatchDeleted(Shape):
+    id: str
+    type: Literal["message_batch_deleted"]
+
+
+class Succeeded(Shape):
+    type: Literal["succeeded"]
+    message: Message
+
+
+class Errored(Shape):
+    type: Literal["errored"]
+    error: AnthropicRefusal
+
+
+class NotExecuted(Shape):
+    type: Literal["canceled", "expired"]
+
+
+class MessageBatchResult(Shape):
+    """One line."""
+
+    custom_id: str
+    result: Annotated[Succeeded | Errored | NotExecuted, Field(discriminator="type")]
+
+
 EVENTS = (MessageStart, BlockStart, BlockDelta, BlockStop, MessageDelta, MessageStop, AnthropicRefusal)
 _REFUSED = {"default": {"model": AnthropicRefusal, "description": "Refused, or failed"}}
 MESSAGE = answered(Message, *EVENTS) | _REFUSED
 COUNTED = {200: {"model": TokenCount}} | _REFUSED
+MESSAGE_BATCH = {200: {"model": MessageBatch}} | _REFUSED
+MESSAGE_BATCHES = {200: {"model": MessageBatches}} | _REFUSED
+MESSAGE_BATCH_DELETED = {200: {"model": MessageBatchDeleted}} | _REFUSED
+_RESULTS = {"application/x-jsonl": {"schema": inlined(MessageBatchResult.model_json_schema())}}
+MESSAGE_BATCH_RESULTS: dict[int | str, dict[str, Any]] = {200: {"content": _RESULTS}} | _REFUSED

@@ -32,26 +32,35 @@ async def create(request: Request) -> dict[str, Any]:
     state = state_of(request)
     body = await read_short(request, BatchRequest)
     body.check()
+    input_, window = FileId(body.input_file_id), body.completion_window
+    output_s = body.output_expires_after.seconds if body.output_expires_after else None
+    order = new_order(
+        request, new_batch_id(), body.endpoint, input_, window, metadata=body.metadata, output_expires_s=output_s
+    )
+    if (await state.files.find(order.input, order.key)).purpose != "batch":
+        raise RequestError("The purpose of a batch's input file has to be 'batch'.", param="input_file_id")
+    return as_object(await state.batch_store.create(order))
+
+
+def new_order(request: Request, id_: BatchId, endpoint: str, file: FileId, window: str, **more: Any) -> BatchOrder:
+    """The client's, within its limits. Raises: RequestError for another `window` than there may be."""
+    state = state_of(request)
     key, client = state.api_keys.key(request.scope), state.api_keys.client(request.scope)
     now = int(clock.now())
-    order = BatchOrder(
-        id=new_batch_id(),
+    return BatchOrder(
+        id=id_,
         key=client.key,
-        endpoint=body.endpoint,
-        input=FileId(body.input_file_id),
-        window=body.completion_window,
+        endpoint=endpoint,
+        input=file,
+        window=window,
         created=now,
-        expires=now + read_window(body.completion_window),
-        metadata=body.metadata,
-        output_expires_s=body.output_expires_after.seconds if body.output_expires_after else None,
+        expires=now + read_window(window),
         rate=key.batch_rate if key is not None else None,
         tenant=client.tenant.name,
         within=state.within,
         tenant_lines=client.tenant.limits.batch_lines,
+        **more,
     )
-    if (await state.files.find(order.input, client.key)).purpose != "batch":
-        raise RequestError("The purpose of a batch's input file has to be 'batch'.", param="input_file_id")
-    return as_object(await state.batch_store.create(order))
 
 
 @router.get(PATH, openapi_extra=BatchesQuery.openapi(), response_model=dict[str, Any], responses=AS_EVENTS)

@@ -1,7 +1,8 @@
 """OpenAI's files: POST and GET /v1/files, GET and DELETE of one, and GET of its content."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain
 from typing import IO, Annotated, Any, Literal
 
@@ -23,6 +24,7 @@ from app.openai.body import Query
 from app.openai.validation import parse
 from app.store import clock
 from app.telemetry import logger
+from app.tenants.records import Client
 
 log = logger(__name__)
 router = APIRouter()
@@ -43,17 +45,22 @@ async def upload(request: Request) -> dict[str, Any]:
     state = state_of(request)
     async with received(request, state.settings.max_file) as (form, fields):
         client = state.api_keys.client(request.scope)
-        quota = await state.quotas.files(client)
         file = _new(state, client.key, form.filename or "", form.size or 0, fields)
-        if (used := await state.files.used(client.key)) + file.size > quota.most:  # before its bytes are stored
-            raise full(used, quota)
-        await run_in_threadpool(_store, state.storage, file.path, form.file)
+        await add_file(state, client, file, partial(_store, state.storage, file.path, form.file))
+    return _object(file)
+
+
+async def add_file(state: ApiState, client: Client, file: StoredFile, store: Callable[[], None]) -> None:
+    """`store` stores its bytes. Raises: FileQuotaUsed, StorageDown, StoreDown."""
+    quota = await state.quotas.files(client)
+    if (used := await state.files.used(client.key)) + file.size > quota.most:  # before its bytes are stored
+        raise full(used, quota)
+    await run_in_threadpool(store)
     try:
         await state.files.add(file, quota)
     except XylemError:
         await _drop(state.storage, file.path)
         raise
-    return _object(file)
 
 
 def _new(state: ApiState, key: KeyId, name: str, size: int, fields: Fields) -> StoredFile:

@@ -5,6 +5,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
+from app.api.http.own_url import own_url
 from app.api.state import ApiState, state_of
 from app.batch.records import StoredFile
 from app.errors import FileGone, XylemError
@@ -30,7 +31,7 @@ async def keep(state: ApiState, scope: Scope, file: bytearray, painting: Paintin
     except XylemError:
         await run_in_threadpool(state.painted.delete, stored.path)
         raise
-    return f"{_base(state, scope)}{PATH}/{stored.id}"
+    return f"{own_url(state.settings, scope)}{PATH}/{stored.id}"
 
 
 async def keep_video(state: ApiState, kept: KeptRequest, file: bytearray) -> None:
@@ -53,11 +54,3 @@ async def kept_file(request: Request, id_: str, purpose: str) -> Response:
     kind = _TYPES[found.name.rpartition(".")[2]]
     headers = {"cache-control": "private, no-store", "content-disposition": f'inline; filename="{found.name}"'}
     return Response(data, headers=headers, media_type=kind)
-
-
-def _base(state: ApiState, scope: Scope) -> str:
-    """Where the client reaches this server."""
-    if state.settings.public_url:
-        return state.settings.public_url.rstrip("/")
-    host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
-    return f"{scope['scheme']}://{host}{state.settings.root_path}"

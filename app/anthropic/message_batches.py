@@ -1,0 +1,166 @@
+"""Anthropic's Message Batches: their requests become the input file of a batch, and its results Anthropic's. Pure."""
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+import orjson
+from msgspec import Meta, Raw, Struct
+from pydantic import Field
+
+from app.anthropic.error_body import body_of
+from app.batch.input_line import MAX_LINES
+from app.batch.records import LIVE, Batch
+from app.errors import RequestError
+from app.ids import BatchId
+from app.openai.body import Body, Query
+
+MESSAGES = "/v1/messages"
+PREFIX = "msgbatch_"  # of ids
+WINDOW = "24h"
+_ID = r"^[a-zA-Z0-9_-]{1,64}$"
+_PLACE = re.compile(r"^(.*?)(?: - at `\$\.?(.*)`)?$", re.DOTALL)  # of msgspec's errors
+_NAME = re.compile(r"field `(.*)`$")
+_NOT_EXECUTED = {"batch_cancelled": "canceled", "batch_expired": "expired"}  # by the code of a line's error
+
+
+class BatchEntry(Body):
+    custom_id: Annotated[str, Field(pattern=_ID)]
+    params: dict[str, Any]  # of POST /v1/messages; checked when the batch has begun
+
+
+class MessageBatchRequest(Body):
+    """For the document only: `input_file` reads the body without building what is in `params`."""
+
+    requests: Annotated[list[BatchEntry], Field(min_length=1, max_length=MAX_LINES)]
+
+
+class MessageBatchesQuery(Query):
+    after_id: str | None = None
+    before_id: str | None = None
+    limit: Annotated[int, Field(ge=1, le=1000)] = 20
+    beta: Literal["true"] | None = None  # which Anthropic's client sends for `client.beta`
+
+
+class _Entry(Struct, forbid_unknown_fields=True):
+    custom_id: Annotated[str, Meta(pattern=_ID)]
+    params: Raw
+
+
+class _Request(Struct, forbid_unknown_fields=True):
+    requests: Annotated[list[_Entry], Meta(min_length=1, max_length=MAX_LINES)]
+
+
+_decoder = msgspec.json.Decoder(_Request)
+
+
+def input_file(raw: bytes) -> tuple[bytes, int]:
+    """The input file of a batch for a body, and the number of its lines. Raises: RequestError that names the field."""
+    if raw.count(b'"custom_id"') > 2 * MAX_LINES:  # of which each request has one, and few have more
+        raise RequestError(f"'requests': a batch has at most {MAX_LINES} requests.", param="requests")
+    try:
+        if not raw.isascii():
+            raw.decode()  # of what is in `params`, the decoder looks at quotes and brackets only
+        entries = _decoder.decode(raw).requests
+    except msgspec.ValidationError as exc:
+        raise _refused(str(exc)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise RequestError(f"The body is not valid JSON: {exc}.") from None
+    seen: set[str] = set()
+    lines: list[bytes] = []
+    for number, entry in enumerate(entries):
+        if entry.custom_id in seen:
+            words = f"Another request has the custom_id '{entry.custom_id}', too."
+            raise _refused(f"{words} - at `$.requests[{number}].custom_id`")
+        seen.add(entry.custom_id)
+        params = bytes(entry.params)
+        if not params.startswith(b"{"):
+            raise _refused(f"Expected `object` - at `$.requests[{number}].params`")
+        params = params.replace(b"\n", b" ").replace(b"\r", b" ")  # only ever between values
+        lines.append(b'{"custom_id":"%b","method":"POST","url":"%b","body":%b}\n' % (
+            entry.custom_id.encode(), MESSAGES.encode(), params
+        ))  # fmt: skip
+    return b"".join(lines), len(lines)
+
+
+def _refused(words: str) -> RequestError:
+    """Names the field as Anthropic does: `requests.0.custom_id`."""
+    found = _PLACE.match(words)
+    assert found is not None
+    what, place = found[1], re.sub(r"\[(\d+)\]", r".\1", found[2] or "").lstrip(".")
+    if name := _NAME.search(what):
+        place = f"{place}.{name[1]}".lstrip(".")
+    return RequestError(f"{place}: {what}" if place else what, param=place or None)
+
+
+def as_object(batch: Batch, base: str, now: float, keep_s: float) -> dict[str, Any]:
+    """`base`: the server's URL. `keep_s`: seconds for which results are kept after the batch's end."""
+    order, ended = batch.order, batch.status not in LIVE
+    archived_at = batch.ended_at + keep_s
+    archived = ended and now >= archived_at
+    return {
+        "id": order.id,
+        "type": "message_batch",
+        "processing_status": "ended" if ended else "canceling" if batch.status == "cancelling" else "in_progress",
+        "request_counts": _counts(batch),
+        "created_at": _time(order.created),
+        "expires_at": _time(order.expires),
+        "ended_at": _time(batch.ended_at) if ended else None,
+        "cancel_initiated_at": None if batch.cancelling_at is None else _time(batch.cancelling_at),
+        "archived_at": _time(archived_at) if archived else None,
+        "results_url": f"{base}{MESSAGES}/batches/{order.id}/results" if ended and not archived else None,
+    }
+
+
+def _counts(batch: Batch) -> dict[str, int]:
+    """All are processing until the whole batch has ended. The sum is always the number of its requests."""
+    counts = dict.fromkeys(("processing", "succeeded", "errored", "canceled", "expired"), 0)
+    requests = batch.order.requests
+    if batch.status in LIVE:
+        return counts | {"processing": requests}
+    if batch.status == "failed":
+        return counts | {"errored": requests}
+    kind = {"cancelled": "canceled", "expired": "expired"}.get(batch.status, "errored")
+    counts |= {"succeeded": batch.completed, "errored": batch.failed - batch.not_executed}
+    counts[kind] += batch.not_executed
+    return counts
+
+
+def _time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
+
+
+def results(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Anthropic's results for lines of output and error files."""
+    for line in lines:
+        found = orjson.loads(line)
+        error, response = found["error"], found["response"]
+        if error is None:
+            result = {"type": "succeeded", "message": response["body"]}
+        elif (kind := _NOT_EXECUTED.get(error["code"])) is not None:
+            result = {"type": kind}
+        else:
+            result = _errored(500 if response is None else response["status_code"], error["message"])
+        yield _line(found["custom_id"] or "", result)
+
+
+def failures(lines: Iterable[bytes], batch: Batch) -> Iterator[bytes]:
+    """The results of a batch that failed as a whole. `lines`: of its input file."""
+    (message, *_) = [*(problem.message for problem in batch.problems), "The batch could not be processed."]
+    result = _errored(400 if batch.in_progress_at is None else 500, message)
+    for line in lines:
+        yield _line(orjson.loads(line)["custom_id"], result)
+
+
+def _errored(status: int, message: str) -> dict[str, Any]:
+    return {"type": "errored", "error": body_of(status, message)}
+
+
+def _line(custom_id: str, result: dict[str, Any]) -> bytes:
+    return orjson.dumps({"custom_id": custom_id, "result": result}, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def is_message_batch(batch: BatchId) -> bool:
+    return batch.startswith(PREFIX)

@@ -1,0 +1,159 @@
+"""Anthropic's Message Batches: POST and GET /v1/messages/batches; GET, DELETE, cancel and results of one.
+
+They are batches like OpenAI's, of the endpoint /v1/messages: their requests are stored as the client's input file.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+
+from app.anthropic.message_batches import (
+    MESSAGES,
+    WINDOW,
+    MessageBatchesQuery,
+    MessageBatchRequest,
+    as_object,
+    failures,
+    input_file,
+    is_message_batch,
+    results,
+)
+from app.api.anthropic import answer_schemas
+from app.api.http.own_url import own_url
+from app.api.http.request_body import collect
+from app.api.openai.batches import new_order
+from app.api.openai.file_expiry import forget
+from app.api.openai.files import add_file
+from app.api.state import ApiState, state_of
+from app.batch import paths
+from app.batch.records import LIVE, Batch, StoredFile
+from app.batch.storage import Storage
+from app.errors import BatchNotFound, BatchOver, FileGone, RequestError
+from app.ids import BatchId, new_file_id, new_message_batch_id
+from app.openai.validation import parse
+from app.store import clock
+
+router = APIRouter()
+PATH = f"{MESSAGES}/batches"
+_PIECE = 2**18  # bytes of results that are sent at once
+
+
+@router.post(PATH, openapi_extra=MessageBatchRequest.openapi(), responses=answer_schemas.MESSAGE_BATCH)
+async def create(request: Request) -> dict[str, Any]:
+    """Requests of `/v1/messages`, answered by idle engines within 24 hours."""
+    state = state_of(request)
+    raw = await collect(request.scope, request.receive, state.settings.max_body)
+    client, id_, now = state.api_keys.client(request.scope), new_message_batch_id(), int(clock.now())
+    lines, count = await run_in_threadpool(input_file, raw)
+    expires = now + state.settings.file_keep_s
+    file = StoredFile(new_file_id(), client.key, f"{id_}.jsonl", "batch", len(lines), now, expires)
+    await add_file(state, client, file, lambda: state.storage.put(file.path, lines))
+    order = new_order(request, id_, MESSAGES, file.id, WINDOW, requests=count)
+    return _object(request, await state.batch_store.create(order))
+
+
+@router.get(PATH, openapi_extra=MessageBatchesQuery.openapi(), responses=answer_schemas.MESSAGE_BATCHES)
+async def show_all(request: Request) -> dict[str, Any]:
+    """The client's, the newest first: after one, or before one."""
+    state = state_of(request)
+    query = parse(MessageBatchesQuery, orjson.dumps(dict(request.query_params)))
+    if query.after_id and query.before_id:
+        raise RequestError("'after_id' and 'before_id' exclude each other.", param="before_id")
+    found, more = await state.batch_store.owned(
+        state.api_keys.owner(request.scope),
+        query.before_id or query.after_id or "",
+        query.limit,
+        newest_first=not query.before_id,
+        only=is_message_batch,
+    )
+    shown = [_object(request, batch) for batch in (found[::-1] if query.before_id else found)]
+    first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
+    return {"data": shown, "first_id": first, "last_id": last, "has_more": more}
+
+
+@router.get(f"{PATH}/{{message_batch}}", responses=answer_schemas.MESSAGE_BATCH)
+async def show(request: Request, message_batch: str) -> dict[str, Any]:
+    return _object(request, await _find(request, message_batch))
+
+
+@router.post(f"{PATH}/{{message_batch}}/cancel", responses=answer_schemas.MESSAGE_BATCH)
+async def cancel(request: Request, message_batch: str) -> dict[str, Any]:
+    """No more requests are begun; the results so far can be had when it has ended."""
+    found = await _find(request, message_batch)
+    if found.status not in (*LIVE, "cancelled"):
+        raise BatchOver("This batch has ended, and can't be canceled.")
+    await state_of(request).batch_store.cancel(found.order.id)
+    return _object(request, await _find(request, message_batch))
+
+
+@router.delete(f"{PATH}/{{message_batch}}", responses=answer_schemas.MESSAGE_BATCH_DELETED)
+async def delete(request: Request, message_batch: str) -> dict[str, Any]:
+    """Deletes a batch that has ended, with its requests and results."""
+    state, found = state_of(request), await _find(request, message_batch)
+    if found.status in LIVE:
+        raise RequestError("This batch is being processed: cancel it, and delete it when it has ended.")
+    order = found.order
+    for file in (order.input, found.output, found.errors_file):
+        if file is not None:
+            with suppress(FileGone):
+                await forget(state.storage, state.files, await state.files.find(file, order.key))
+    await run_in_threadpool(state.storage.delete, paths.folder(order.id))
+    await state.batch_store.remove(order.id, order.key, found.parts)
+    return {"id": order.id, "type": "message_batch_deleted"}
+
+
+@router.get(
+    f"{PATH}/{{message_batch}}/results",
+    response_class=StreamingResponse,
+    responses=answer_schemas.MESSAGE_BATCH_RESULTS,
+)
+async def show_results(request: Request, message_batch: str) -> StreamingResponse:
+    """One line of JSON for each request, in any order."""
+    state, found = state_of(request), await _find(request, message_batch)
+    if found.status in LIVE:
+        raise RequestError("This batch is being processed: it has results when it has ended.")
+    pieces = _pieces(state.storage, found, await _files(state, found))
+    first = await run_in_threadpool(next, pieces, b"")  # an unreadable file is refused before anything is sent
+    return StreamingResponse(_behind(first, pieces), media_type="application/x-jsonl")
+
+
+async def _files(state: ApiState, batch: Batch) -> list[StoredFile]:
+    """Which have its results; of one that failed, its requests. Raises: FileGone."""
+    ids = [batch.order.input] if batch.status == "failed" else [batch.output, batch.errors_file]
+    return [await state.files.find(id_, batch.order.key) for id_ in ids if id_ is not None]
+
+
+def _behind(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from pieces
+
+
+def _pieces(storage: Storage, batch: Batch, files: list[StoredFile]) -> Iterator[bytes]:
+    for file in files:
+        with storage.read(file.path) as lines:
+            piece = bytearray()
+            for line in failures(lines, batch) if batch.status == "failed" else results(lines):
+                piece += line
+                if len(piece) >= _PIECE:
+                    yield bytes(piece)
+                    piece.clear()
+            yield bytes(piece)
+
+
+async def _find(request: Request, batch: str) -> Batch:
+    """One of the client's. Raises: BatchNotFound."""
+    state = state_of(request)
+    if not is_message_batch(BatchId(batch)):
+        raise BatchNotFound(f"No message batch found with id '{batch[:100]}'.")
+    return await state.batch_store.find(BatchId(batch), state.api_keys.owner(request.scope))
+
+
+def _object(request: Request, batch: Batch) -> dict[str, Any]:
+    state = state_of(request)
+    keep_s = batch.order.output_expires_s or state.settings.file_keep_s
+    return as_object(batch, own_url(state.settings, request.scope), clock.now(), keep_s)

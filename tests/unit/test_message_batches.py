@@ -1,0 +1,116 @@
+"""Message Batches in Anthropic's shape, whatever has become of the batch."""
+
+from typing import Any
+
+import orjson
+import pytest
+from anthropic.types.messages import MessageBatch, MessageBatchIndividualResponse
+from msgspec.structs import replace
+
+from app.anthropic.message_batches import as_object, failures, input_file, results
+from app.api.anthropic import answer_schemas
+from app.batch.input_line import read_line
+from app.batch.records import Batch, BatchOrder, Problem, Result
+from app.errors import RequestError
+from app.ids import BatchId, FileId
+from workers.batch.result_files import line_of
+
+pytestmark = pytest.mark.unit
+
+ORDER = BatchOrder(BatchId("msgbatch_1"), "", "/v1/messages", FileId("file-1"), "24h", 100, 86_500, requests=10)
+BATCH = Batch(ORDER, "in_progress", in_progress_at=101)
+NOTHING = {"processing": 0, "succeeded": 0, "errored": 0, "canceled": 0, "expired": 0}
+
+
+def shown(now: float = 300, **fields: Any) -> dict[str, Any]:
+    found = as_object(replace(BATCH, **fields), "http://host", now, keep_s=1000)
+    answer_schemas.MessageBatch.model_validate(found, strict=True)
+    MessageBatch.model_validate(found)
+    return found
+
+
+@pytest.mark.parametrize(("fields", "status", "counts"), [
+    ({"status": "validating"}, "in_progress", {"processing": 10}),
+    ({"completed": 4, "failed": 1}, "in_progress", {"processing": 10}),
+    ({"status": "finalizing", "ending": "expired"}, "in_progress", {"processing": 10}),
+    ({"status": "cancelling", "cancelling_at": 200}, "canceling", {"processing": 10}),
+    ({"status": "completed", "completed_at": 200, "completed": 7, "failed": 3}, "ended",
+     {"succeeded": 7, "errored": 3}),
+    ({"status": "cancelled", "cancelled_at": 200, "completed": 5, "failed": 5, "not_executed": 4}, "ended",
+     {"succeeded": 5, "errored": 1, "canceled": 4}),
+    ({"status": "expired", "expired_at": 200, "completed": 1, "failed": 9, "not_executed": 9}, "ended",
+     {"succeeded": 1, "expired": 9}),
+    ({"status": "failed", "failed_at": 200}, "ended", {"errored": 10}),
+])  # fmt: skip
+def test_each_request_counts_once_and_as_processing_until_all_have_ended(
+    fields: dict[str, Any], status: str, counts: dict[str, int]
+) -> None:
+    found = shown(**fields)
+    assert found["processing_status"] == status
+    assert found["request_counts"] == NOTHING | counts
+    assert (found["ended_at"], found["results_url"]) == (
+        ("1970-01-01T00:03:20Z", "http://host/v1/messages/batches/msgbatch_1/results") if status == "ended"
+        else (None, None)
+    )  # fmt: skip
+    assert found["archived_at"] is None
+
+
+def test_it_is_archived_when_its_results_are_gone() -> None:
+    found = shown(now=1200, status="completed", completed_at=200, completed=10)
+    assert (found["archived_at"], found["results_url"]) == ("1970-01-01T00:20:00Z", None)
+
+
+def test_a_result_says_how_its_request_ended() -> None:
+    """From the lines that batch workers write for all kinds of batches."""
+    refused = orjson.dumps({"error": {"message": "no", "type": "invalid_request_error", "param": None, "code": "x"}})
+    lines = [
+        Result(1, "a", 200, "r", orjson.dumps({"type": "message"})),
+        Result(2, "b", 404, "", refused, Problem("model_not_found", "no")),
+        Result(3, "c", 0, "", b"{}", Problem("batch_cancelled", "too late")),
+        Result(4, "d", 0, "", b"{}", Problem("batch_expired", "too late")),
+        Result(5, "e", 0, "", b"{}", Problem("internal_error", "lost")),
+    ]
+    found = [orjson.loads(raw) for raw in results(line_of(ORDER.id, line) for line in lines)]
+    for line in found[1:]:
+        answer_schemas.MessageBatchResult.model_validate(line, strict=True)
+        MessageBatchIndividualResponse.model_validate(line)
+    assert [line["custom_id"] for line in found] == ["a", "b", "c", "d", "e"]
+    assert [line["result"]["type"] for line in found] == ["succeeded", "errored", "canceled", "expired", "errored"]
+    assert found[0]["result"]["message"] == {"type": "message"}
+    assert found[1]["result"]["error"]["error"] == {"type": "not_found_error", "message": "no"}
+    assert found[4]["result"]["error"]["error"] == {"type": "api_error", "message": "lost"}
+
+
+def test_a_batch_that_failed_as_a_whole_tells_each_request_why() -> None:
+    lines, count = input_file(b'{"requests": [{"custom_id": "a", "params": {}}, {"custom_id": "b", "params": {}}]}')
+    failed = replace(BATCH, status="failed", in_progress_at=None, problems=[Problem("too_many_lines", "Too many.")])
+    found = [orjson.loads(raw) for raw in failures(lines.splitlines(), failed)]
+    assert [line["custom_id"] for line in found] == ["a", "b"]
+    assert count == 2
+    assert {line["result"]["error"]["error"]["message"] for line in found} == {"Too many."}
+
+
+def test_params_go_into_one_line_as_they_are() -> None:
+    """Also what is no number of ours, and however the body is laid out."""
+    params = b'{"model": "m",\r\n\t"x": 18446744073709551616.50,\n "t": "a\\nb \xc3\xa9"}'
+    lines, count = input_file(b'{"requests": [{"params": %b, "custom_id": "a"}]}' % params)
+    assert (count, lines.count(b"\n"), lines.count(b"\r")) == (1, 1, 0)
+    line, body = read_line(lines, 1, "/v1/messages", set())
+    assert (line.custom_id, body["t"]) == ("a", "a\nb é")
+    assert b"18446744073709551616.50" in lines
+
+
+@pytest.mark.parametrize(("raw", "words"), [
+    (b"{", "not valid JSON"),
+    (b"[]", "Expected `object`"),
+    (b'{"requests": [{"custom_id": "a", "params": {"x": "\xff"}}]}', "not valid JSON"),
+    (b'{"requests": null}', "requests: "),
+    (b'{"more": 1}', "more: "),
+    (b'{"requests": [{"custom_id": 5, "params": {}}]}', "requests.0.custom_id: "),
+    (b'{"requests": [%b]}' % b",".join([b'{"custom_id": "a", "params": {}}'] * 50_001), "requests: "),
+    (b'{"requests": [%b]}' % b",".join([b'{"custom_id": "a", "params": {}}'] * 100_001), "at most 50000 requests"),
+])  # fmt: skip
+def test_a_body_that_is_no_batch_is_refused(raw: bytes, words: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        input_file(raw)
+    assert words in refused.value.message

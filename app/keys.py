@@ -62,6 +62,8 @@ prefixes:<pool>         hash, id → msgpack `messages.Prefix`: the prefixes tha
 limits:<pool>           hash, `routing.candidates.Limits` field → value changed at run time. Written by the api.
 worker:<id>             string, msgpack `messages.Lease`. The worker is alive while it exists.
                         Written by the worker each `heartbeat_s`; lives `lease_ttl_s`.
+lost:<worker>           string, "1": an API replica has counted the worker's death in its metrics. Written by it; lives
+                        10 min.
 member:<worker>         string, msgpack `messages.Member`: of a worker whose engine spans several hosts. It is alive
                         while it exists. Written by it ten times a second; lives `lease_ttl_s`, while it loads longer.
 gathering:<pool>        sorted set, worker → when it came, ms since the epoch: those that wait until they are a group.
@@ -266,6 +268,9 @@ class Keys:
 
     def worker(self, worker: WorkerId) -> str:
         return f"{self._fleet}worker:{worker}"
+
+    def lost(self, worker: WorkerId) -> str:
+        return f"{self._fleet}lost:{worker}"
 
     def metrics(self, worker: WorkerId) -> str:
         return f"{self._fleet}metrics:{worker}"

@@ -101,7 +101,7 @@ MIGRATIONS = Counter(
 )
 for _kind in ("died", "begun", "unbegun"):
     MIGRATIONS.labels(_kind)
-WORKERS_LOST = Counter("xylem_workers_lost", "Workers whose lease ended with requests of this replica on them.")
+WORKERS_LOST = Counter("xylem_workers_lost", "Workers whose lease ended: that died. One API replica counts each.")
 
 DECISION = Histogram(
     "xylem_routing_decision_seconds", "The decision about one request, without Redis.", ["pool"],

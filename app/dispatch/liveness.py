@@ -41,12 +41,14 @@ class LivenessWatch:
         intervals: Intervals = _INTERVALS,
         broker: Wire | None = None,
         cell: CellId = HOME,
+        *,
+        counts: bool = False,
     ) -> None:
         """`adapters`: None in other cells than this process's own, whose adapters and clock aren't used.
 
-        `broker`: as `Placer` has it.
+        `broker`: as `Placer` has it. `counts`: lost workers, which one of the processes that see it does.
         """
-        self._cell = cell
+        self._cell, self._counts = cell, counts
         self.looked = False  # once at least
         self.failing_since: float | None = None  # monotonic; None: the last look succeeded
         self._intervals = intervals
@@ -151,7 +153,9 @@ class LivenessWatch:
         for worker, pool in dead.items():
             count = self._dispatcher.worker_lost(worker, queued=queued)
             log.error("worker_lost", worker=worker, pool=pool, requests=count)
-            WORKERS_LOST.inc()
+        if self._counts:
+            firsts: list[Command] = [("SET", self._keys.lost(w), "1", "NX", "EX", _LEFTOVER_TTL_S) for w in dead]
+            WORKERS_LOST.inc(sum(map(bool, await self._wire.execute(firsts))))
 
     async def _read_last_events(self) -> None:
         """Those in the stream that are unread. Raises: StoreDown, unless it is a server of tokens that is away."""

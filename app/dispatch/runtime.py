@@ -211,7 +211,9 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
     if settings.hook_url is not None:
         dispatcher.hook = ContentHook(settings)
     inbox = TokenInbox(home.token_wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
-    watch = LivenessWatch(wire, keys, dispatcher, inbox, fleet, pools, adapters, settings.intervals, home.broker)
+    watch = LivenessWatch(
+        wire, keys, dispatcher, inbox, fleet, pools, adapters, settings.intervals, home.broker, counts=elsewhere
+    )
     cells = Cells(watch, dispatcher, pools, others, settings.cell_lost_s)
     lookup = RequestLookup(wire, redis, keys, api, dispatcher.timelines)
 

@@ -84,4 +84,4 @@ def watch_of(
     """Of that dispatcher's replica; `tokens`: where its tokens come, if not there."""
     inbox = TokenInbox(tokens or wire, keys, dispatcher.api, dispatcher.deliver, dispatcher.worker_lost)
     fleet = FleetReader(wire, keys, pools, 1024)
-    return LivenessWatch(wire, keys, dispatcher, inbox, fleet, pools, AdapterTable(wire, keys, {}))
+    return LivenessWatch(wire, keys, dispatcher, inbox, fleet, pools, AdapterTable(wire, keys, {}), counts=True)

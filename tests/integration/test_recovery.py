@@ -22,6 +22,7 @@ from app.ids import RequestId, WorkerId, run_id, worker_queue
 from app.messages import Cancel, Delta, Done, Event, EventBatch, Failed, Sampling, decode_job, encode
 from app.pools import Pool
 from app.store import FORGET_LOADS, Command, Wire, async_client
+from app.telemetry import WORKERS_LOST
 from tests.background import beside
 from tests.integration.conftest import POOL, had_worker, register, watch_of
 from tests.integration.test_dispatch import API, KEYS, POOLS, attempts, inflight, job, queued
@@ -381,6 +382,21 @@ async def test_records_of_a_worker_and_a_replica_that_died_together_expire(redis
                 await asyncio.sleep(0.05)
     left = [key for key in await redis.keys(KEYS.prefix + "*") if await redis.ttl(key) < 0]
     assert not [key for key in left if run.encode() in key or worker.encode() in key]
+
+
+async def test_a_death_is_counted_once_however_many_replicas_see_it(redis: "Redis", wire: Wire) -> None:
+    """An alert at three deaths would fire at one, where there are three replicas."""
+    before = WORKERS_LOST._value.get()  # type: ignore[no-untyped-call]
+    replicas = [dispatcher(wire) for _ in range(3)]
+    for n, worker in enumerate([await register(redis, KEYS, name) for name in ("w1", "w2")], 1):
+        watches = [watch_of(wire, KEYS, d, POOLS) for d in replicas]
+        for d in replicas:
+            await d.placer.place(inflight(job()))
+        await redis.delete(KEYS.worker(worker))
+        wire.steady_s = lambda: 60.0  # type: ignore[method-assign]
+        for watch in watches:
+            await watch.look(0.0)
+        assert WORKERS_LOST._value.get() == before + n  # type: ignore[no-untyped-call]
 
 
 async def test_what_has_ended_is_not_taken_for_forgotten(redis: "Redis", wire: Wire) -> None:

@@ -24,8 +24,8 @@ from app.cli.report import err
 _TICK_S = 0.1
 _UNREADY_GRACE_S = 3.0  # a process that isn't ready has nothing to finish, and a loading engine ignores SIGTERM
 _EARLY_S = 10.0  # a process that ends sooner after its start
-_MOST_EARLY_ENDS = 3  # so often in a row would do it again
-_PAUSE_S = 1.0  # before a process that has ended early is started again
+# Before a process that has ended early is started again: twice as long each time.
+_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -35,7 +35,7 @@ class Interrupted(Exception):
 
 
 class Died(Exception):
-    """A component ended that should be running."""
+    """A component ended during the first start."""
 
 
 @dataclass
@@ -49,7 +49,8 @@ class Component:
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     began: float = field(default=0.0, init=False)
     ready: bool = field(default=False, init=False)
-    early_ends: int = field(default=0, init=False)  # in a row
+    pause_s: float = field(default=0.0, init=False)  # before its last start, if it had ended early
+    start_at: float = field(default=0.0, init=False)  # monotonic, of one that has ended and is started again; else 0
     kill_at: float = field(default=0.0, init=False)  # monotonic, of one that is to end; 0: it isn't
 
     @property
@@ -91,7 +92,8 @@ class Supervisor:
                 start_new_session=True,
                 preexec_fn=_die_with_parent if _LIBC else None,  # noqa: PLW1509  # no threads here, one system call
             )
-        component.began, component.ready, component.kill_at = time.monotonic(), False, 0.0
+        component.began, component.ready = time.monotonic(), False
+        component.kill_at = component.start_at = 0.0
         if first:
             self._components.append(component)
             if self._verbose and component.name not in self._readers:
@@ -132,9 +134,9 @@ class Supervisor:
         err.print(f"{component.name} is to end")
 
     def watch(self, look: Callable[[], None] = lambda: None) -> None:
-        """Restart components that end, until a signal comes. `look` is called again and again.
+        """Restart components that end, until a signal comes. `look` is called again and again. Raises: Interrupted.
 
-        Raises: Interrupted; Died when that doesn't help.
+        One that ends again and again is started after longer and longer pauses: the others go on, and serve.
         """
         while True:
             self._tick()
@@ -143,23 +145,30 @@ class Supervisor:
                 if component.retiring:
                     self._see_end(component)
                     continue
-                if _running(component).poll() is None:
+                if component.start_at:
+                    if time.monotonic() >= component.start_at:
+                        self.start(component)
+                elif _running(component).poll() is None:
                     _has_become_ready(component)
-                    continue
-                early = time.monotonic() - component.began < _EARLY_S
-                component.early_ends = component.early_ends + 1 if early else 0
-                if component.early_ends >= _MOST_EARLY_ENDS:
-                    raise Died(f"{self._how_it_ended(component)}\n{_MOST_EARLY_ENDS} times in a row: giving up")
-                err.print(f"{self._how_it_ended(component)}\nstarting it again", markup=False, soft_wrap=True)
-                _kill_group(component)
-                if early:
-                    time.sleep(_PAUSE_S)
-                self.start(component)
+                else:
+                    self._start_later(component)
+
+    def _start_later(self, component: Component) -> None:
+        """Of one that has ended: at once, unless it had just been started."""
+        now = time.monotonic()
+        early = now - component.began < _EARLY_S
+        pause_s = min(_LONGEST_PAUSE_S, max(_PAUSE_S, 2 * component.pause_s)) if early else 0.0
+        component.pause_s = pause_s
+        when = f" in {pause_s:g} s" if pause_s else ""
+        err.print(f"{self._how_it_ended(component)}\nstarting it again{when}", markup=False, soft_wrap=True)
+        _kill_group(component)
+        component.ready, component.start_at = False, now + pause_s
 
     def _see_end(self, component: Component) -> None:
         """Of one that is to end."""
-        if _running(component).poll() is not None or time.monotonic() > component.kill_at:
-            _kill_group(component)
+        if component.start_at or _running(component).poll() is not None or time.monotonic() > component.kill_at:
+            if not component.start_at:
+                _kill_group(component)
             self._components.remove(component)
             err.print(f"{component.name} has ended")
 
@@ -202,6 +211,9 @@ class Supervisor:
             reader.close()
 
     def _stop_rank(self, components: list[Component]) -> None:
+        components = [component for component in components if not component.start_at]  # the others have ended
+        if not components:
+            return
         for component in components:
             _running(component).terminate()
         deadline = time.monotonic() + max(c.grace_s if c.ready else _UNREADY_GRACE_S for c in components)

@@ -120,6 +120,9 @@ def _settings(**given: Any) -> "Settings":
 def _check_ports(*wanted: tuple[str, int, str]) -> None:
     from app.cli.probes import port_is_free
 
+    if len({port for _, port, _ in wanted}) < len(wanted):
+        options = " and ".join(option for *_, option in wanted)
+        refuse(f"{options} are the same port, {wanted[0][1]}: choose another one for one of them")
     for host, port, option in wanted:
         if not port_is_free(host, port):
             refuse(f"port {port} of {host} is in use; choose another one with {option}", code=1)

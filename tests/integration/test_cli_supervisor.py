@@ -97,15 +97,51 @@ def test_a_death_during_the_start_is_told_with_its_last_words(tmp_path: Path) ->
         supervisor.wait_ready(part)
 
 
-def test_a_dead_component_is_restarted_until_it_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lost worker comes back; a crash loop ends with its reason."""
+def test_what_ends_again_and_again_is_started_after_longer_pauses_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower, or one worker, in a crash loop ends no stream. What has run for a while is started at once."""
     monkeypatch.setattr("app.cli.supervisor._EARLY_S", 3.0)
-    monkeypatch.setattr("app.cli.supervisor._PAUSE_S", 0.01)
-    part = _shell(f"echo x >> {tmp_path}/starts; [ $(wc -l < {tmp_path}/starts) = 1 ] && sleep 3.5; exit 1")
-    with pytest.raises(Died), Supervisor(tmp_path / "logs") as supervisor:
-        supervisor.start(part)
-        supervisor.watch()
-    assert len((tmp_path / "starts").read_text().split()) == 4
+    monkeypatch.setattr("app.cli.supervisor._PAUSE_S", 0.2)
+    monkeypatch.setattr("app.cli.supervisor._LONGEST_PAUSE_S", 0.8)
+    starts = tmp_path / "starts"
+    looping = _shell(f"echo x >> {starts}; [ $(wc -l < {starts}) = 1 ] && sleep 3.2; exit 1")
+    steady = _shell("sleep 600", rank=1)
+    pauses: list[float] = []
+
+    def look() -> None:
+        pauses.append(looping.pause_s)
+        if len(starts.read_text().split()) >= 7:
+            raise Interrupted
+
+    with pytest.raises(Interrupted), Supervisor(tmp_path / "logs") as supervisor:
+        supervisor.start(looping)
+        supervisor.start(steady)
+        wait_until(starts.exists, "it has begun")
+        pid = _pid(steady)
+        supervisor.watch(look)
+    assert sorted(set(pauses)) == [0.0, 0.2, 0.4, 0.8]
+    assert pauses == sorted(pauses)
+    assert _pid(steady) == pid
+
+
+def test_what_waits_to_be_started_again_is_retired_and_stopped_at_once(tmp_path: Path) -> None:
+    """Its process is gone, and its number may be another's."""
+    looping, steady = _shell("exit 1"), _shell("sleep 600", rank=1)
+
+    def look() -> None:
+        if looping.start_at and not looping.retiring:
+            supervisor.retire(looping, 60)
+        elif not supervisor.has(looping):
+            raise Interrupted
+
+    began = time.monotonic()
+    with pytest.raises(Interrupted), Supervisor(tmp_path / "logs") as supervisor:
+        supervisor.start(looping)
+        supervisor.start(steady)
+        supervisor.watch(look)
+    assert time.monotonic() - began < 30
+    assert _gone(_pid(steady))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux'")

@@ -49,6 +49,13 @@ def test_up_refuses_a_used_port_before_it_writes_or_starts_anything(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_up_refuses_one_port_for_two_servers() -> None:
+    """All would start, and the second of them end."""
+    done = _run("up", "--engine", "mock", "--port", "18765", "--flower-port", "18765")
+    assert done.exit_code == 2
+    assert "--port and --flower-port are the same port, 18765" in done.stderr
+
+
 def test_up_refuses_a_redis_that_does_not_answer_and_hides_its_password() -> None:
     """Workers would wait for it for ever."""
     done = _run(

@@ -1,4 +1,4 @@
-"""kombu's channel to Redis, except that it takes all messages for which there is room at once.
+"""kombu's channel to Redis, except that it takes all messages for which there is room at once, and leaves no bindings.
 
 kombu makes a round trip for each message: a quarter of what a short request costs its worker.
 """
@@ -63,6 +63,25 @@ class AtOnce:
             self._flush_brpop_reauth()
 
 
+class Unbound:
+    """For a channel of kombu's, which notes who listens to a fanout, and forgets those only that end in good order.
+
+    Nobody reads it: what is sent to a fanout goes to all that have subscribed.
+    """
+
+    def _queue_bind(self: Any, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
+        if self.typeof(exchange).type != "fanout":
+            super()._queue_bind(exchange, routing_key, pattern, queue)  # type: ignore[misc]
+            return
+        self._fanout_queues[queue] = exchange, routing_key.replace("#", "*")
+        with self.conn_or_acquire() as client:  # what kombu itself, or an older version, has left
+            client.delete(self.keyprefix_queue % exchange, self.keyprefix_binding_permanent % exchange)
+
+    def _refresh_bindings(self: Any, queues: list[str]) -> None:
+        """Writes them once more, of queues that would expire."""
+        super()._refresh_bindings([queue for queue in queues if queue not in self._fanout_queues])  # type: ignore[misc]
+
+
 class RegisteredOnce:
     """For a transport of kombu's, which leaves what it has registered at the event loop, and with it itself."""
 
@@ -83,7 +102,7 @@ class RegisteredOnce:
         self._before[loop] = loop.on_tick - others
 
 
-class _Channel(AtOnce, redis.Channel):  # type: ignore[misc]  # kombu has no types
+class _Channel(AtOnce, Unbound, redis.Channel):  # type: ignore[misc]  # kombu has no types
     pass
 
 
@@ -91,7 +110,7 @@ class _Transport(RegisteredOnce, redis.Transport):  # type: ignore[misc]
     Channel = _Channel
 
 
-class _SentinelChannel(AtOnce, redis.SentinelChannel):  # type: ignore[misc]
+class _SentinelChannel(AtOnce, Unbound, redis.SentinelChannel):  # type: ignore[misc]
     pass
 
 

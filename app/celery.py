@@ -29,6 +29,8 @@ except SettingsError as exc:
 # unless an operator says so.
 os.environ.setdefault("FLOWER_ADDRESS", "127.0.0.1")
 guard(settings)
+# A worker that was started anew has a new name. Flower would list the dead ones, and count them as online, for ever.
+os.environ.setdefault("FLOWER_PURGE_OFFLINE_WORKERS", "60")
 
 # By name: nothing in app imports workers.
 _TASKS = [f"app.tasks.{name}" for name in ("prefill", "decode", "encode", "encode_pictures", "paint", "batch")]

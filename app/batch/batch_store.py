@@ -224,7 +224,7 @@ class BatchStore:
         return {worker: at for worker, at in known.items() if worker not in gone}
 
     async def capacity(self) -> int:
-        """How many parts all live batch workers can have."""
+        """How many parts all live batch workers can have. Forgets dead ones."""
         (flat,) = await self._wire.execute([("HGETALL", self._keys.batch_workers())])
         takes = {ApiId(worker.decode()): int(parts) for worker, parts in zip(flat[::2], flat[1::2], strict=True)}
         gone = await self._gone(list(takes))

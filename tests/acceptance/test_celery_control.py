@@ -1,6 +1,7 @@
 """Requests as operators see them with Celery's own commands, though Celery's pool does not run them."""
 
 import json
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -38,10 +39,17 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def inspected(s: Stack, what: str, *args: str) -> Any:
     """What its only worker answers to `celery inspect`."""
+    (answer,) = inspected_of(s, what, 1, *args).values()
+    return answer
+
+
+def inspected_of(s: Stack, what: str, workers: int, *args: str) -> dict[str, Any]:
+    """What each of so many workers answers."""
     command = [str(BIN / "celery"), "-A", "app", "inspect", what, "--json", *args]
     said = subprocess.run(command, cwd=ROOT, env=s.environment(), check=True, capture_output=True, text=True)
-    (answer,) = json.loads(said.stdout).values()
-    return answer
+    answers: dict[str, Any] = json.loads(said.stdout)
+    assert len(answers) == workers
+    return answers
 
 
 def queued(s: Stack, message: bytes) -> None:
@@ -71,6 +79,25 @@ def test_a_worker_takes_messages_from_a_queue_of_its_own_that_leaves_no_binding(
     bound = b"".join(b"".join(served.redis.smembers(key)) for key in served.redis.scan_iter("xylem:_kombu.binding*.*"))
     assert POOL.encode() in bound
     assert own.encode() not in bound
+
+
+def test_a_killed_worker_leaves_nothing_of_itself_with_celery(served: Stack) -> None:
+    """It was bound to the exchange of remote control for ever, as was each Flower to that of events."""
+    served.redis.sadd("xylem:_kombu.binding.celery.pidbox", "\x06\x16\x06\x16celery@long-ago.celery.pidbox")
+    worker = served.worker(NARROW, "narrow")
+    served.wait_ready(model="narrow")
+    assert inspected_of(served, "ping", 2)
+    (killed,) = leases(served, NARROW)
+    stop(worker, signal.SIGKILL)
+    wait_until(lambda: not leases(served, NARROW), "its lease has ended")
+    flower, process = served.flower(FLOWER_UNAUTHENTICATED_API="1", FLOWER_PURGE_OFFLINE_WORKERS="1")
+    try:
+        found = {key: served.redis.smembers(key) for key in served.redis.scan_iter("xylem:_kombu.binding*.*")}
+        assert not [members for members in found.values() if killed.worker.id.encode() in b"".join(members)]
+        assert not [key for key in found if (b"pidbox" in key and b"reply" not in key) or b"celeryev" in key]
+        wait_until(lambda: "worker-" in httpx.get(f"{flower}/api/workers?refresh=1").text, "Flower hears the others")
+    finally:
+        stop(process)
 
 
 @pytest.mark.parametrize("args", ['["only one"]', '[1, {"no": "array"}, {}]', "no JSON"])

@@ -48,6 +48,18 @@ def test_flower_is_for_this_machine_only_unless_somebody_says_otherwise() -> Non
     assert "--address=127.0.0.1" in stack.flower(5555, {}).argv
 
 
+def test_flower_forgets_workers_that_are_gone_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its own reading of the environment. Else each worker that there ever was is listed."""
+    from flower.command import apply_env_options
+    from flower.options import options
+
+    import app.celery  # noqa: F401 (sets it)
+
+    monkeypatch.setattr(options, "purge_offline_workers", None)
+    apply_env_options()
+    assert options.purge_offline_workers == 60
+
+
 @pytest.fixture
 def services() -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, object]] = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]

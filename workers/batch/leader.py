@@ -18,6 +18,7 @@ from workers.batch.line_limits import LineLimits
 
 _LAST = PRIORITY_STEPS[-1]  # for parts: tasks that begin and finish batches are taken first
 _EVERY_S = 0.5
+_SWEEP_S = 60.0
 _AGAIN_S = 5.0  # then a message without effect is sent again: it may be lost
 
 
@@ -38,6 +39,7 @@ class Leader:
         self._soon = asyncio.Event()
         self._sent: dict[tuple[Due, BatchId], float] = {}
         self._last_sent: dict[BatchId, float] = {}
+        self._swept = 0.0  # when dead batch workers were last forgotten
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -75,6 +77,9 @@ class Leader:
                 )
             elif next_ is not None:
                 await self._do(next_, batch, now)
+        if now - self._swept >= _SWEEP_S:
+            await self._batch_store.capacity()  # forgets dead batch workers, also where there is no batch
+            self._swept = now
         if running:
             given = fair_share.share_parts(running, await self._room(running), await self._batch_store.capacity())
             await self._send(await self._batch_store.hand_out({r.batch: 0 for r in running} | given), now)

@@ -22,6 +22,9 @@ MADE_UP = {
     "batch/lock": {"ARGV[3] .. holder"},  # api:<holder>
     "ledger/admit": {"ARGV[5] .. holder"},  # api:<holder>, of those that have places among parallel requests
     "files/add_file": {"ARGV[8] .. id"},  # file:<id>, once for each API key of an older version
+    "media/held": {"KEYS[3] .. hash"},  # media:<sha256>
+    "media/hold": {"KEYS[3] .. ARGV[i]", "KEYS[3] .. hash"},  # media:<sha256>
+    "media/renew": {"KEYS[3] .. hash"},  # media:<sha256>
     "resumable/locked": {"holder"},  # kept:<response>, as the conversation names it
 }
 _NO_KEY = {"TIME"}
@@ -44,7 +47,7 @@ def groups(k: Keys, a: str, b: str) -> Iterator[list[str]]:
         k.member(worker), k.member(WorkerId(b)), k.group(worker), k.group(WorkerId(b)), k.gathering(pool),
         k.group_epoch(pool), *k.release(run, worker, pool),
         k.planning(), k.traffic(1), k.traffic_of(a, 300), k.planner_leader(), k.planner_speeds(), k.desired(pool),
-        k.usage(), k.usage_leader(),
+        k.usage(), k.usage_leader(), *k.media_held(),
     ]  # fmt: skip
     others = [k.worker(WorkerId(b)), k.loads(PoolId(b)), k.starting(PoolId(b)), k.request(RunId(b)), k.api(ApiId(b))]
     batch, key, part = BatchId(a), KeyId(b), 3

@@ -48,14 +48,13 @@ def test_flower_is_for_this_machine_only_unless_somebody_says_otherwise() -> Non
     assert "--address=127.0.0.1" in stack.flower(5555, {}).argv
 
 
-def test_flower_forgets_workers_that_are_gone_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flower_forgets_workers_that_are_gone_after_a_minute() -> None:
     """By its own reading of the environment. Else each worker that there ever was is listed."""
     from flower.command import apply_env_options
     from flower.options import options
 
     import app.celery  # noqa: F401 (sets it)
 
-    monkeypatch.setattr(options, "purge_offline_workers", None)
     apply_env_options()
     assert options.purge_offline_workers == 60
 

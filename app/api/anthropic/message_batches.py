@@ -37,6 +37,7 @@ from app.errors import BatchNotFound, BatchOver, FileGone, RequestError
 from app.ids import BatchId, new_file_id, new_message_batch_id
 from app.openai.validation import parse
 from app.store import clock
+from app.tenants.admission import admitted
 
 router = APIRouter()
 PATH = f"{MESSAGES}/batches"
@@ -47,6 +48,7 @@ _PIECE = 2**18  # bytes of results that are sent at once
 async def create(request: Request) -> dict[str, Any]:
     """Requests of `/v1/messages`, answered by idle engines within 24 hours."""
     state = state_of(request)
+    await admitted()
     raw = await collect(request.scope, request.receive, state.settings.max_body)
     client, id_, now = state.api_keys.client(request.scope), new_message_batch_id(), int(clock.now())
     lines, count = await run_in_threadpool(input_file, raw)

@@ -15,7 +15,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu)
 
-.PHONY: help run test check docs chaos soak upgrade media tiers nodes helm images fuzz clients bench pictures lock lint-docker clean
+.PHONY: help run test check docs away chaos soak upgrade media tiers nodes helm images fuzz clients bench pictures lock lint-docker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -43,6 +43,9 @@ docs: .venv/.dev ## the documentation, into site/
 
 chaos: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## [FAULTS=210 SEED=1]: faults under load; a table, and one line of JSON (about half an hour)
 	@$(BIN)/python -m tests.chaos --faults $(FAULTS) --seed $(SEED)
+
+away: .venv/.dev ## [AWAY_S=600]: Redis is away for ten minutes, behind a proxy that closes what it accepts, and in other ways; no process ends
+	@AWAY_S=$(or $(AWAY_S),600) $(BIN)/pytest --timeout 1500 tests/acceptance/test_redis_away.py
 
 soak: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## [MINUTES=60 SEED=1]: memory, descriptors and Redis keys under mixed load with faults; a table, a plot in .xylem/, and one line of JSON
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed $(SEED)

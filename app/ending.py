@@ -1,6 +1,7 @@
-"""Tasks side by side, and their end."""
+"""Tasks side by side, and their end; and the signals that end a process."""
 
 import asyncio
+import signal
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
@@ -31,3 +32,9 @@ async def end_tasks(tasks: Iterable["asyncio.Task[Any]"]) -> None:
             task.cancel()
         _, pending = await asyncio.wait(pending, timeout=_AGAIN_S)
     await asyncio.gather(*tasks, return_exceptions=True)  # nobody else reads their exceptions
+
+
+def end_signals() -> list[signal.Signals]:
+    """Those after which a process ends in good order. Not a hang-up that is ignored, as after `nohup`."""
+    hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGTERM, signal.SIGINT, *hangup]

@@ -16,6 +16,8 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from pydantic import AfterValidator
 
+from app.url_secret import ENCODE, check_encoded
+
 _SENTINELS = re.compile(
     r"sentinels?://((?P<user>[^/@:]*):(?P<password>[^/@]*)@)?(?P<nodes>[^/@?]+)/(?P<master>[^/?]+)(/(?P<db>\d+)?)?"
     r"(\?(?P<query>.+))?"
@@ -137,6 +139,7 @@ def _check(url: str) -> str:
             raise ValueError(
                 "has to begin with redis://, rediss://, unix://, sentinel://, sentinels://, cluster:// or clusters://"
             )
+        check_encoded(url)
         hosts(url)
         tls_options(url)
         if (database := _DATABASE.match(url)) and not database[1].isdecimal():
@@ -158,7 +161,7 @@ def _port(parts: SplitResult) -> int | None:
     try:
         return parts.port
     except ValueError:
-        raise ValueError("has no host:port; in a password, '/', '?', '#' and '@' have to be percent-encoded") from None
+        raise ValueError(f"has no host:port; {ENCODE}") from None
 
 
 RedisUrl = Annotated[str, AfterValidator(_check)]

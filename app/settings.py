@@ -25,6 +25,7 @@ from app.errors import SettingsError
 from app.intervals import Intervals
 from app.keys import Keys
 from app.redis_url import RedisUrl, cluster, split_urls, without_password
+from app.url_secret import ENCODE, check_encoded
 
 ANY = "*"
 
@@ -88,6 +89,22 @@ def _database(url: SecretStr) -> SecretStr:
     scheme = url.get_secret_value().partition("://")[0].partition("+")[0]
     if scheme not in ("sqlite", "postgresql"):
         raise ValueError(f"begins with {scheme[:20]!r}: it has to be 'sqlite:///…' or 'postgresql://…'")
+    # SQLAlchemy takes what is before the first '@' for the password, and names the rest as a host.
+    if scheme == "postgresql" and url.get_secret_value().partition("?")[0].count("@") > 1:
+        raise ValueError(ENCODE)
+    return url
+
+
+def _webhook(url: str) -> str:
+    """Its user and password are sent along. What is wrong with it is told without any part of it."""
+    check_encoded(url)
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # its own words have what it takes for the port
+        is_url = False
+    if not is_url:
+        raise ValueError(f"has to be http://host… or https://host…; {ENCODE}")
     return url
 
 
@@ -216,7 +233,7 @@ class Settings(BaseSettings):
     public_url: Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$")] | None = None
     file_keep_s: Annotated[int, Field(ge=3600)] = 30 * 86_400  # how long files without an expiry of their own are kept
     batch_keep_s: Annotated[float, Field(gt=0)] = 30 * 86_400.0  # how long batches are kept after their end
-    webhook_url: str | None = None  # is called when a batch has ended
+    webhook_url: Annotated[str, AfterValidator(_webhook)] | None = None  # is called when a batch has ended
     webhook_secret: Annotated[SecretStr, AfterValidator(_whsec)] | None = None  # "whsec_…", the key that signs calls
     # The folder below which new weights for `POST /admin/pools/{pool}/weights` have to be, on the workers' hosts. None:
     # weights come through transfer groups only.

@@ -1,10 +1,13 @@
-"""What may stand between a process and its Redis: a TCP proxy that closes what it accepts, or forgets connections."""
+"""What may stand between a process and its Redis: a TCP proxy that closes, forgets, holds or refuses."""
 
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Literal
 from urllib.parse import urlsplit
+
+import hiredis
 
 from app.loop_thread import LoopThread
 
@@ -19,6 +22,7 @@ class Proxy:
         parts = urlsplit(url)
         self._behind, self._one_way_s = (parts.hostname or "", parts.port or 0), one_way_s
         self._way: Way = "passes"
+        self._error = b""
         self._era = 0  # a connection of an earlier one passes nothing on
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -44,9 +48,13 @@ class Proxy:
         self.forgets()
         self._way = "holds"
 
+    def refuses(self, error: str) -> None:
+        """Each command is answered with this error, on all connections, as by a Redis that loads its data."""
+        self._error = f"-{error}\r\n".encode()
+
     def passes(self) -> None:
-        """New connections are served again."""
-        self._way = "passes"
+        """New connections are served again, and commands not refused any more."""
+        self._way, self._error = "passes", b""
 
     async def stop(self) -> None:
         self._server.close()
@@ -74,7 +82,7 @@ class Proxy:
             self._writers |= {writer, behind}
             try:
                 async with asyncio.TaskGroup() as both:
-                    both.create_task(self._pass_on(reader, behind))
+                    both.create_task(self._pass_on(reader, behind, writer))
                     both.create_task(self._pass_on(behind_reader, writer))
             except* OSError:
                 pass
@@ -82,13 +90,20 @@ class Proxy:
                 self._writers -= {writer, behind}
                 behind.close()
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        loop, era = asyncio.get_running_loop(), self._era
+    async def _pass_on(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, back: asyncio.StreamWriter | None = None
+    ) -> None:
+        """`back`: of whoever sends commands here."""
+        loop, era, commands = asyncio.get_running_loop(), self._era, hiredis.Reader()
         try:
             while data := await reader.read(65536):
                 if era != self._era:
                     continue
-                if self._one_way_s:
+                if self._error and back is not None:
+                    commands.feed(data)
+                    while commands.gets() is not False:
+                        back.write(self._error)
+                elif self._one_way_s:
                     loop.call_later(self._one_way_s, writer.write, data)
                 else:
                     writer.write(data)
@@ -114,6 +129,9 @@ class Proxied:
 
     def holds(self) -> None:
         self._tell(self._proxy.holds)
+
+    def refuses(self, error: str) -> None:
+        self._tell(partial(self._proxy.refuses, error))
 
     def passes(self) -> None:
         self._tell(self._proxy.passes)

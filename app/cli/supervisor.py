@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from rich.text import Text
 
 from app.cli.report import err
+from app.ending import end_signals
 
 _TICK_S = 0.1
 _UNREADY_GRACE_S = 3.0  # a process that isn't ready has nothing to finish, and a loading engine ignores SIGTERM
@@ -70,7 +71,7 @@ class Supervisor:
 
     def __enter__(self) -> "Supervisor":
         self._log_dir.mkdir(parents=True, exist_ok=True)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in end_signals():
             self._old_handlers[number] = signal.signal(number, self._on_signal)
         return self
 

@@ -1,7 +1,7 @@
 """Held requests, in waiting lines: decides which are placed next, and which are refused. No I/O."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from app.routing.fair_line import FairLine
 # end of another replica's request may give what waits here its turn.
 LOOK_EVERY_S, SHARED_LOOK_S = 0.05, 0.02
 _AT_ONCE = 8  # the most urgent of a line that are tried: where these find no room, the others don't either
+_ATTEMPT_S = 1.0  # the shortest time in which Redis has to answer, however little patience is left
 _SILENT_S = 5.0  # after this `place` returns though the request is still held; a refusal is an event from then on
 
 
@@ -94,6 +95,11 @@ class HeldRequests:
     def may_wait(self, inflight: InFlight) -> bool:
         """Whether it may wait for a worker: an accepted request may, a new one unless the line's workers are gone."""
         return inflight.job.attempt > 0 or inflight.line not in self._gone
+
+    def patience_left_s(self, in_flight: Iterable[InFlight]) -> float:
+        """How long they may wait for Redis still; as long as any attempt needs, at least."""
+        oldest = min((f.held_since for f in in_flight if f.held_since and f.refused), default=time.monotonic())
+        return max(_ATTEMPT_S, oldest + self._patience_s - time.monotonic())
 
     def take(self, awaited: Callable[[InFlight], bool]) -> Taken:
         """The heads of the lines. Drops requests that are not `awaited` any more, or have waited too long."""

@@ -152,13 +152,14 @@ class Placer:
         try:
             while self._waiting or self._held or self._abandoned:
                 await self._gather()
-                in_flight = self._next_safely()
+                in_flight, began = self._next_safely(), time.monotonic()
                 try:
                     if in_flight:
                         await self._round(in_flight)
                 except Exception as exc:  # noqa: BLE001 (no client may wait for ever)
                     for inflight in in_flight:
                         if isinstance(exc, StoreDown) and self._wire.connected_before:
+                            inflight.held_since = inflight.held_since or began  # the attempt took its time, too
                             self._hold(inflight, exc)
                         elif not (inflight.job.worker and inflight.is_placed):  # else its worker has it
                             self._refuse(inflight, exc)
@@ -215,11 +216,8 @@ class Placer:
         in_flight = [inflight for inflight in in_flight if self._resolved(inflight)]
         if not in_flight:
             return
-        await self._writer.check_broker()
         round_ = PlacementRound(in_flight, self._pools, self._fleet.weights)
-        began = time.perf_counter()
-        await self._read(round_, in_flight)
-        FLEET_READ.observe(time.perf_counter() - began)
+        await self._look(round_, in_flight)
         placed: list[InFlight] = []
         placings: list[Placing] = []
         predictions: list[Command] = []
@@ -247,6 +245,17 @@ class Placer:
         for inflight in placed:
             if not self._awaited(inflight):
                 self.stop_later(inflight.job)
+
+    async def _look(self, round_: PlacementRound, in_flight: list[InFlight]) -> None:
+        """Raises: StoreDown, also when the patience of one of them is over."""
+        try:
+            async with asyncio.timeout(self._held.patience_left_s(in_flight)):
+                await self._writer.check_broker()
+                began = time.perf_counter()
+                await self._read(round_, in_flight)
+        except TimeoutError:
+            raise StoreDown from None
+        FLEET_READ.observe(time.perf_counter() - began)
 
     async def _read(self, round_: PlacementRound, in_flight: list[InFlight]) -> None:
         """All at once: one round trip."""

@@ -20,8 +20,8 @@ from app.store.cluster_nodes import ClusterPool
 from app.store.connection import TIMEOUT_S, Command, Connection
 from app.store.refusal import store_down
 
-# Errors of a replica, of a server that isn't ready, and of a cluster that is changing.
-_NOT_THERE = ("READONLY", "LOADING", "MASTERDOWN", "MOVED ", "ASK ", "CLUSTERDOWN", "TRYAGAIN")
+# Errors of a replica, of a master without enough of them, of a server that isn't ready, and of a cluster that changes.
+_NOT_THERE = ("READONLY", "NOREPLICAS", "LOADING", "MASTERDOWN", "MOVED ", "ASK ", "CLUSTERDOWN", "TRYAGAIN")
 _TRIES_AFTER_S = (0.0, 0.05, 0.2)
 _FAILURES = (RedisError, OSError, TimeoutError, hiredis.HiredisError)
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from tests.stack import BIN, PYTHON, ROOT, Stack, all_free, free_port, leases, m
 from tests.throwing import KINDS
 
 POOL = "decode-pool-a"
+PATIENCE_S = 60.0
 AWAY_S = float(os.environ.get("AWAY_S", "30"))  # `make away` asks for ten minutes
 
 
@@ -114,7 +116,7 @@ def answers(s: Stack) -> None:
 WORK = (workers_live, answers, commands_are_heard, batches_are_made, usage_is_written, planner_plans)
 
 
-def goes_on(s: Stack, within_s: float, batches_s: float = 20) -> None:
+def goes_on(s: Stack, within_s: float, batches_s: float = 30) -> None:
     """Each process does its work again within so long from now, and none has ended. A batch takes several tasks."""
     began = time.monotonic()
 
@@ -177,17 +179,79 @@ def test_no_loop_of_any_process_ends_of_an_error(fleet: Stack) -> None:
     goes_on(fleet, 20)
 
 
-def test_no_process_ends_of_a_proxy_that_closes_what_it_accepts(fleet: Stack, between: Proxied) -> None:
-    """However long: as sidecars, balancers and a Redis with too many clients do. What runs goes on afterwards."""
-    with ThreadPoolExecutor(1) as threads:
+def config(s: Stack, **values: object) -> None:
+    for name, value in values.items():
+        s.redis.config_set(name.replace("_", "-"), value)
+
+
+def too_many_clients(s: Stack, _: Proxied) -> None:
+    config(s, maxclients=1)
+    for kind in ("normal", "pubsub"):
+        s.redis.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+
+
+def all_well(s: Stack, between: Proxied) -> None:
+    between.passes()
+    s.redis.replicaof("NO", "ONE")
+    config(s, maxclients=10_000, min_replicas_to_write=0, maxmemory=0)
+
+
+def proxy_closes(_: Stack, between: Proxied) -> None:
+    between.closes()
+
+
+def proxy_holds(_: Stack, between: Proxied) -> None:
+    between.holds()
+
+
+def loading(_: Stack, between: Proxied) -> None:
+    between.refuses("LOADING Redis is loading the dataset in memory")
+
+
+def read_only(s: Stack, _: Proxied) -> None:
+    s.redis.replicaof("127.0.0.1", 1)
+
+
+def no_replicas(s: Stack, _: Proxied) -> None:
+    config(s, min_replicas_to_write=1)
+
+
+def out_of_memory(s: Stack, _: Proxied) -> None:
+    config(s, maxmemory=1)
+
+
+# How long it lasts, and how soon each process does its work again afterwards: docs/guide/redis.md says so, too.
+FAULTS: list[tuple[Callable[[Stack, Proxied], None], float, float]] = [
+    (proxy_closes, AWAY_S, 10), (proxy_holds, 12, 15), (loading, 6, 10), (too_many_clients, 4, 10), (read_only, 4, 10),
+    (no_replicas, 6, 10), (out_of_memory, 4, 10),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fault", "lasts_s", "within_s"), [pytest.param(*one, id=one[0].__name__) for one in FAULTS])
+def test_no_process_ends_while_redis_is_away(
+    fleet: Stack, between: Proxied, fault: Callable[[Stack, Proxied], None], lasts_s: float, within_s: float
+) -> None:
+    """However it is away, and however long: what runs goes on, and nothing is lost."""
+    before = {name: fleet.log(name) for name in ("w1", "w2", "batch")}
+    with ThreadPoolExecutor(2) as threads:
         whole = ask(fleet, max_tokens=300).json()["choices"][0]["text"]
         running = threads.submit(ask, fleet, max_tokens=300)
         time.sleep(1)
-        between.closes()
-        time.sleep(AWAY_S)
-        between.passes()
-        goes_on(fleet, 10)
-        assert running.result().json()["choices"][0]["text"] == whole
+        fault(fleet, between)
+        try:
+            waiting = threads.submit(ask, fleet)
+            time.sleep(lasts_s)
+        finally:
+            all_well(fleet, between)
+        goes_on(fleet, within_s)
+        if lasts_s < PATIENCE_S:
+            assert running.result().json()["choices"][0]["text"] == whole
+        refused = fault is out_of_memory or lasts_s > PATIENCE_S
+        assert waiting.result().status_code == (503 if refused else 200)
+    said = [line for name, old in before.items() for line in fleet.log(name).removeprefix(old).splitlines()]
+    lost = [line for line in said if "Connection to broker lost" in line]
+    assert not [line for line in said if '"level": "critical"' in line]
+    assert len(lost) <= 3 * (3 + lasts_s), "Celery's consumer pauses, and longer each time"
 
 
 def test_connections_that_something_between_forgets_are_made_anew(fleet: Stack, between: Proxied) -> None:
@@ -195,3 +259,15 @@ def test_connections_that_something_between_forgets_are_made_anew(fleet: Stack, 
     goes_on(fleet, 10)
     between.forgets()
     goes_on(fleet, 12, batches_s=40)  # a timeout for each of a few connections
+
+
+def test_a_hangup_ends_each_process_as_it_should(fleet: Stack) -> None:
+    """They drain: an answer that runs is whole. Whoever keeps them up starts others."""
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(ask, fleet, max_tokens=300)
+        time.sleep(1)
+        for process in fleet.names.values():
+            process.send_signal(signal.SIGHUP)
+        ended = {name: process.wait(60) for name, process in fleet.names.items()}
+        assert running.result().json()["usage"]["completion_tokens"] == 300
+    assert {name: code for name, code in ended.items() if code not in (0, -signal.SIGHUP)} == {}

@@ -26,6 +26,7 @@ from app.telemetry import WORKERS_LOST
 from tests.background import beside
 from tests.integration.conftest import POOL, had_worker, register, watch_of
 from tests.integration.test_dispatch import API, KEYS, POOLS, attempts, inflight, job, queued
+from tests.proxy import Proxy
 
 R1 = RequestId("r1")
 
@@ -171,6 +172,25 @@ async def test_time_held_for_room_does_not_shorten_the_patience_for_an_outage(re
     await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)
     await asyncio.wait_for(held, 5)
     assert (RequestId("held"), 0) in await queued(redis, worker)
+
+
+@pytest.mark.parametrize("way", ["holds", "closes", "loads"])
+async def test_the_patience_for_redis_counts_from_the_first_attempt(redis: "Redis", store_url: str, way: str) -> None:
+    """Each attempt may take long: one that loads its data says nothing for seconds, and a client waits meanwhile."""
+    await register(redis, KEYS, "w1")
+    proxy = Proxy(store_url)
+    client = async_client(await proxy.start())
+    wire = Wire(client)
+    d = dispatcher(wire, patience_s=3)
+    await d.send(inflight(job("before")))
+    {"holds": proxy.holds, "closes": proxy.closes, "loads": lambda: proxy.refuses("LOADING It is.")}[way]()
+    answer, began = EventQueue(), time.monotonic()
+    with pytest.raises(StoreDown):
+        await d.send(inflight(job("held"), answer))
+    assert 2.9 < time.monotonic() - began < 4.9
+    wire.close()
+    await proxy.stop()
+    await client.aclose()
 
 
 async def test_without_workers_an_accepted_request_waits_as_long_as_it_has_patience(redis: "Redis", wire: Wire) -> None:

@@ -49,13 +49,40 @@ def test_a_url_that_leads_nowhere_stops_the_process_and_is_named(url: str) -> No
     [
         "http://me:secret@h", "sentinel://me:secret@h:1", "sentinel://h?sentinel_password=secret",
         "redis//me:secret@h", "redis:me:secret@h", "REDIS://me:secret@h", "redis://me:12/secret@h", "redis://me:secret/1@h",
+        "redis://:secret#123@host:6379/0", "redis://:secret?123@host:6379/0", "redis://:12#secret@host:1/0",
+        "rediss://me:12?secret@host:1/0", "redis://me:12#secret@host", "redis://:12?secret=1@host:1", "unix://:a#secret@/s",
+        "unix://:12?secret@/socket", "cluster://:1#secret@h:1", "clusters://:1?secret@h", "sentinel://:1?secret@h:3/m",
     ],
 )  # fmt: skip
 def test_a_refused_url_is_shown_without_its_passwords(url: str) -> None:
-    """What stops a process is in its log."""
+    """What stops a process is in its log. A part of one that is not encoded is no host, port, option or fragment."""
+    for setting in ("redis_url", "broker_url", "index_url", "token_redis_urls", "cells"):
+        with pytest.raises(SettingsError) as refused:
+            load_settings(**{setting: f"{url}#other" if setting == "cells" else url})
+        assert refused.value.message.startswith(f"XYLEM_{setting.upper()}")
+        assert "secret" not in refused.value.message
+        assert "12" not in refused.value.message
+
+
+@pytest.mark.parametrize("url", ["redis://:a%23b%3Fc%2Fd%40e@h:1/2", "unix:///a@b/socket", "redis://me:a:b@h?db=1"])
+def test_encoded_passwords_and_paths_of_sockets_are_taken(url: str) -> None:
+    assert load_settings(redis_url=url).redis_url == url
+
+
+@pytest.mark.parametrize(
+    ("setting", "url"),
+    [
+        ("webhook_url", "https://me:secret#1@h/x"), ("webhook_url", "https://me:12?secret@h/x"),
+        ("webhook_url", "https://me:secret/1@h"), ("webhook_url", "https://secret:secret"), ("webhook_url", "secret"),
+        ("usage_url", "postgresql://me:a@secret@h/db"), ("usage_url", "secret://me:b@h/db"),
+    ],
+)  # fmt: skip
+def test_other_urls_with_passwords_are_refused_in_the_same_way(setting: str, url: str) -> None:
     with pytest.raises(SettingsError) as refused:
-        load_settings(redis_url=url)
-    assert "secret" not in refused.value.message
+        load_settings(**{setting: url})
+    assert refused.value.message.startswith(f"XYLEM_{setting.upper()}")
+    assert "secret@" not in refused.value.message
+    assert "secret" not in refused.value.message.replace("begins with 'secret'", "")
 
 
 def test_an_address_is_shown_without_its_passwords() -> None:

@@ -12,6 +12,7 @@ from app.errors import XylemError
 from app.ids import BATCH_QUEUE
 from app.tasks import batch as tasks
 from app.telemetry import logger
+from workers.hangup import end_on_hangup
 from workers.host_address import address_towards
 from workers.worker_port import listening
 
@@ -40,6 +41,7 @@ class BatchStep(bootsteps.StartStopStep):
         from app.dispatch.runtime import Deployment
         from workers.batch.batch_worker import BatchWorker
 
+        end_on_hangup()
         os.nice(_NICE)
         self.port = listening(settings.address or address_towards(settings.redis_url), settings.worker_port)
         try:

@@ -45,7 +45,9 @@ from workers.engine.task_events import TaskEventsStep
 from workers.engine.task_room import TaskRoomStep
 from workers.engine.warm_up import warm_up
 from workers.engine.worker_commands import run_commands
+from workers.hangup import end_on_hangup
 from workers.host_address import address_towards
+from workers.restart_pauses import RestartPausesStep
 from workers.worker_port import listening
 
 log = logger(__name__)
@@ -132,6 +134,7 @@ class EngineStep(bootsteps.StartStopStep):
         raise SystemExit(follow(settings, self.pool_id, pool, member, self.guard))
 
     def start(self, worker: Any) -> None:
+        end_on_hangup()
         log.info("loading_engine", pool=self.pool_id, engine=self.pool.engine, model=self.pool.model)
         ended = lease_ended(settings.keys, self.worker_id, self.pool_id)
         self.guard = ExitGuard(settings.redis_url, ended)
@@ -274,4 +277,4 @@ class EngineStep(bootsteps.StartStopStep):
 
 
 app.steps["worker"].add(EngineStep)
-app.steps["consumer"] |= {TaskEventsStep, TaskRoomStep}
+app.steps["consumer"] |= {RestartPausesStep, TaskEventsStep, TaskRoomStep}

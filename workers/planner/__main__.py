@@ -1,10 +1,10 @@
 """`python -m workers.planner MODE SCALER INTERVAL`, as `xylem planner` starts it: MODE is advise or act."""
 
 import asyncio
-import signal
 import sys
 from contextlib import suppress
 
+from app.ending import end_signals
 from app.errors import SettingsError, StoreDown, XylemError
 from app.pools_file import load_pools
 from app.settings import load_settings
@@ -36,7 +36,7 @@ async def _run(mode: str, scaler_name: str, interval_s: float) -> None:
         planner = Planner(settings, declared, wire, scaler, interval_s, act=act)
         async with asyncio.TaskGroup() as all_of_it:
             work = [all_of_it.create_task(planner.run()), all_of_it.create_task(keep_noting(wire, settings))]
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in end_signals():
                 asyncio.get_running_loop().add_signal_handler(number, lambda: [task.cancel() for task in work])
             log.info("planner_started", mode=mode, scaler=scaler_name, models=list(declared.planner.objectives))
     finally:

@@ -1,10 +1,9 @@
 """`python -m workers.usage`, as `xylem usage write` starts it."""
 
 import asyncio
-import signal
 from contextlib import suppress
 
-from app.ending import end_tasks
+from app.ending import end_signals, end_tasks
 from app.errors import StoreDown, UsageDown, XylemError
 from app.settings import Settings, load_settings
 from app.store import Wire, async_client
@@ -24,7 +23,7 @@ async def _run() -> None:
     setup_logging(settings.log_level, json=settings.log_json)
     database = UsageDatabase(settings.usage_database)
     stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in end_signals():
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     try:
         work = asyncio.create_task(_write(settings, database))

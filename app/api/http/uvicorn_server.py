@@ -1,7 +1,10 @@
 """uvicorn, which says when it begins to drain."""
 
 import asyncio
+import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import uvicorn
 
@@ -11,6 +14,18 @@ class Server(uvicorn.Server):
         """`leaving` is set at the first signal. The app hears of it only when no HTTP request is left."""
         super().__init__(config)
         self._leaving = leaving
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """A hang-up, too, unless it is ignored, as after `nohup`."""
+        with super().capture_signals():
+            before = signal.getsignal(signal.SIGHUP)
+            if before is not signal.SIG_IGN:
+                signal.signal(signal.SIGHUP, self.handle_exit)
+            try:
+                yield
+            finally:
+                signal.signal(signal.SIGHUP, before)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._leaving.set()

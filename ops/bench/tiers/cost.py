@@ -36,7 +36,7 @@ _PAIRS = 14
 def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """`no_tier_cost`: medians of the pairs. Raises: Unavailable."""
     out_dir.mkdir(parents=True, exist_ok=True)
-    requests, pairs = size.of(3000, 400, 16), size.of(_PAIRS, _PAIRS, 1)
+    requests, pairs = size.of(3000, 300, 16), size.of(_PAIRS, _PAIRS, 1)
     ratios = []
     with _tree(out_dir / "before") as before:
         say("loading both systems")

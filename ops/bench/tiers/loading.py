@@ -41,7 +41,7 @@ def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
         computed = [ask(client, system.model, ids) for ids in prompts]
         say("loading from host memory")
         evicted = [[ask(client, system.model, ids) for ids in prompts] for _ in range(turns)]
-        waits = _beside(system, client, prompts, out_dir, turns, say)
+        waits = _beside(system, client, prompts, out_dir, turns, size.of("6", "4", "2"), say)
     say("loading the system anew")
     with served(out_dir / "second", tiers) as (system, client):
         ask(client, system.model, prompt(-1, 64))
@@ -73,7 +73,13 @@ def figures(computed: Sequence[Answer], evicted: Sequence[Sequence[Answer]], aft
 
 
 def _beside(
-    system: System, client: httpx.Client, prompts: Sequence[list[int]], out_dir: Path, turns: int, say: Say
+    system: System,
+    client: httpx.Client,
+    prompts: Sequence[list[int]],
+    out_dir: Path,
+    turns: int,
+    streams: str,
+    say: Say,
 ) -> dict[str, Any]:
     """Streams beside prompts that are loaded, over streams beside one that stays in the engine's own cache."""
     p99: dict[str, list[float]] = {"cached": [], "loaded": []}
@@ -82,9 +88,8 @@ def _beside(
             say(f"streams, {what}, turn {turn + 1}")
             ask(client, system.model, of[0])
             with _coming(system, of):
-                line = run_load(
-                    system, [*_STREAMS, "--seed", f"{turn}", "--requests", "6"], out_dir / f"{what}-{turn}.log"
-                )
+                asked = [*_STREAMS, "--seed", f"{turn}", "--requests", streams]
+                line = run_load(system, asked, out_dir / f"{what}-{turn}.log")
             p99[what].append(float(line["itl_ms"]["p99"]))
     return {
         "p99_itl_ratio": statistics.median(b / a for a, b in zip(p99["cached"], p99["loaded"], strict=True)),

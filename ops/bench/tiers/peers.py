@@ -34,7 +34,7 @@ def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
             peers: running.enter_context(_served(out_dir / f"peers-{peers}", peers=peers, forks=size.smallest))
             for peers in times
         }
-        for turn in range(size.of(10, 3, 1)):
+        for turn in range(size.of(10, 2, 1)):
             for peers, s in fleets.items():
                 say(f"peers: burst {turn + 1} {'with' if peers else 'without'}")
                 times[peers] += _burst(s, turn, size)

@@ -51,7 +51,7 @@ def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     size.needs("real vLLM")
     if find_spec("vllm") is None:
         raise Unavailable("vLLM is not installed")
-    rounds = size.of(10, 3, 1)
+    rounds = size.of(10, 2, 1)
     tiers = {"host_gb": 0.1, "disk": str(out_dir / "kv")}
     with_store = _restarted(out_dir / "store", rounds, tiers, say)
     without = _restarted(out_dir / "none", rounds, None, say)
@@ -98,7 +98,6 @@ def _served(run_dir: Path, tiers: dict[str, Any] | None) -> Iterator[Stack]:
     }  # fmt: skip
     (run_dir / "redis").mkdir(parents=True)
     with valkey(run_dir / "redis") as url, stack(url, run_dir, {_POOL: pool}, **_ENV) as s:
-        s.forks = False
         s.api()
         yield s
 

@@ -39,6 +39,7 @@ XylemError
 ├── NoWorker       503   no live worker serves the model
 │   ├── PoolAsleep       …but some sleep; carries Retry-After
 │   └── WeightsChanged   …with the weights that began this answer
+├── NoProcess      503   no process can be started for what must not run in this one
 ├── MediaLost      503   the samples of a picture or a sound are gone from Redis
 ├── AdapterFailed  503   no worker can answer with this LoRA adapter
 ├── StoreDown      503   Redis does not answer
@@ -305,6 +306,12 @@ class PoolBusy(XylemError):
     """The state of this pool is being changed. Try again when that is done."""
 
     status, type, code = 409, "invalid_request_error", "pool_busy"
+
+
+class NoProcess(XylemError):
+    """No process can be started to decode or compile what came with this request. Try again."""
+
+    status, code = 503, "no_process"
 
 
 class MediaLost(XylemError):

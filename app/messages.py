@@ -775,6 +775,7 @@ def decoder(kind: type[T]) -> Callable[[bytes], T]:
     return read
 
 
+decode_grammar = decoder(Grammar)
 decode_job = decoder(Job)
 decode_event_batch = decoder(EventBatch)
 decode_lease = decoder(Lease)

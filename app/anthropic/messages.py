@@ -29,7 +29,11 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     body = await state.served(await parse_off_loop(MessagesRequest, raw), "messages")
     compiles = await state.off_loop(raw, lambda: body.chat.compiles or body.chat.binds_calls)
     samples = await _samples(state, body)
-    return body, await state.off_loop(raw, lambda: _plan(state, body, samples, explain=explain), compiles=compiles)
+    plan = await state.off_loop(raw, lambda: _plan(state, body, samples, explain=explain), compiles=compiles)
+    if plan.grammars:
+        with openais_names():
+            await state.grammars.check(plan.grammars)
+    return body, plan
 
 
 async def _samples(state: Deployment, body: PromptFields) -> Samples:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import SecretStr
 from starlette.types import Scope
 
+from app.bounded.turns import CLIENT
 from app.errors import StoreDown, Unauthorized
 from app.ids import KeyId
 from app.keys import Keys
@@ -108,6 +109,7 @@ class ApiKeys(Directory):
             whose = "API key" if client.limits.expires == client.within.expires else "tenant's access"
             raise Unauthorized(f"This {whose} has expired.", headers=_CHALLENGE)
         scope[_IN_SCOPE] = key, client
+        CLIENT.set(client.turn)
 
     async def admit(self, scope: Scope) -> None:
         """As `check`, also for tokens that are new. Raises: Unauthorized, Forbidden, IssuerDown, StoreDown."""

@@ -11,6 +11,7 @@ from app.dialects.references import looked_up
 from app.dialects.texts import HELD_TEXT, counts, one_of, text_until
 
 _MOST = 4096  # values of a schema, each as often as it is referred to
+_DEEPEST = 64  # of these within each other; structural tags allow fewer
 _INTEGER = r"-?(0|[1-9][0-9]{0,30})"
 _NUMBER = _INTEGER + r"(\.[0-9]{1,30})?([eE][+\-]?[0-9]{1,2})?"
 _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
@@ -90,7 +91,7 @@ class Values:
 
     def __init__(self, spelling: Spelling, root: Any) -> None:
         self._spelling, self._root = spelling, root
-        self._room = _MOST
+        self._room, self._depth = _MOST, 0
         self.unheld: list[str] = []  # what the schema asks for and the parts don't see to
 
     def value(self, part: Any, path: str = "", within: Sequence[str] = ()) -> Format:
@@ -98,6 +99,14 @@ class Values:
         self._room -= 1
         if self._room < 0:
             raise ValueError(f"at most {_MOST} values, each as often as it is referred to")
+        if self._depth == _DEEPEST:
+            raise ValueError(f"at most {_DEEPEST} values within each other, with all references followed")
+        self._depth += 1
+        made = self._value(part, path, within)
+        self._depth -= 1
+        return made
+
+    def _value(self, part: Any, path: str, within: Sequence[str]) -> Format:
         if not isinstance(part, Mapping):
             return self._spelling.free("value")
         if isinstance(reference := part.get("$ref"), str):

@@ -8,6 +8,7 @@ from msgspec import Struct
 from app.dispatch.inflight import RoutingHints
 from app.dispatch.media_reader import NO_SAMPLES, Samples
 from app.dispatch.models import Model
+from app.grammars.checker import GrammarCheck
 from app.messages import Inputs, Media, Painting, Sampling
 from app.tenants.cost import Used
 
@@ -40,6 +41,7 @@ class GenerationPlan(Struct, frozen=True):
     revised_prompt: str | None = None  # of what is painted, if an answer shows it
     asked: NamesBody | None = None  # the body, as the schema that the plan is made of; conversations are a chat's
     generates: bool = True  # False: engines generate one token all the same, which is neither shown nor counted
+    grammars: Sequence[GrammarCheck] = ()  # to be checked before it is placed
     priced_as: str = ""  # the model whose price it has, if the answer names another
 
     @property

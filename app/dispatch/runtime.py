@@ -34,6 +34,7 @@ from app.dispatch.token_inbox import TokenInbox
 from app.dispatch.traffic import TrafficCounter
 from app.ending import end_tasks
 from app.errors import RequestError, StoreDown
+from app.grammars.checker import GrammarChecker
 from app.ids import HOME, CellId, KeyId, PoolId, new_api_id
 from app.keys import Keys
 from app.media.limits import Limits
@@ -77,6 +78,7 @@ class Deployment:
     aliases: Aliases = field(default_factory=lambda: Aliases({}, {}), kw_only=True)
     turn: Turn = field(default=Turn(), kw_only=True)
     media: MediaReader | None = field(default=None, kw_only=True)  # None: no request may have pictures
+    grammars: GrammarChecker = field(default_factory=GrammarChecker, kw_only=True)
     asker: Asker = field(default=Asker(), kw_only=True)
     within: ClientLimits = field(default=UNLIMITED, kw_only=True)  # of the client that asks
     pipelines: Mapping[str, Pipeline] = field(default_factory=dict, kw_only=True)
@@ -255,11 +257,13 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
                 await adapters.refresh()
         yield Runtime(
             settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup, adapters, control,
-            cells, aliases=known.aliases, media=known.media, pipelines=known.pipelines, tracer=known.tracer,
+            cells, aliases=known.aliases, media=known.media, grammars=known.grammars, pipelines=known.pipelines,
+            tracer=known.tracer,
         )  # fmt: skip
     finally:
         if known.media is not None:
             await known.media.close()
+        await asyncio.to_thread(known.grammars.close)
         if dispatcher.hook is not None:
             await dispatcher.hook.close()
         await control.close()

@@ -5,6 +5,7 @@ import json
 from llguidance import LLMatcher, grammar_from
 
 from app.grammars.bounds import check_counts, check_embedded
+from app.grammars.references import check_rule_references, check_schema_references
 from app.grammars.structural_tag import as_lark
 from app.messages import Grammar
 
@@ -16,7 +17,9 @@ def compiled(grammar: Grammar) -> str:
     text = grammar.text
     match grammar.kind:
         case "json":
-            check_counts(json.loads(text))
+            schema = json.loads(text)
+            check_counts(schema)
+            check_schema_references(schema)
             return LLMatcher.grammar_from_json_schema(text, overrides={"coerce_one_of": True})
         case "regex":
             return LLMatcher.grammar_from_regex(text)
@@ -24,6 +27,7 @@ def compiled(grammar: Grammar) -> str:
             return grammar_from("choice", text)
         case "grammar":
             check_embedded(text)
+            check_rule_references(text)
             return grammar_from("grammar", text)
         case "tag":
             tag = json.loads(text)
@@ -32,7 +36,10 @@ def compiled(grammar: Grammar) -> str:
 
 
 def check(grammar: Grammar) -> None:
-    """Takes milliseconds, and tens of them for a large schema. Raises: ValueError that says what is wrong."""
+    """Takes milliseconds, and tens of them for a large schema. llguidance may end its process, which is another's.
+
+    Raises: ValueError that says what is wrong.
+    """
     failed, messages = LLMatcher.validate_grammar_with_warnings(compiled(grammar))
     if failed:
         raise ValueError(" ".join(messages[0].split())[:_SHOWN])

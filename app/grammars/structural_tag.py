@@ -12,6 +12,7 @@ from typing import Any
 from llguidance import grammar_from, regex_to_lark
 
 from app.grammars.bounds import check_embedded
+from app.grammars.references import check_rule_references, check_schema_references
 
 _ANY = r"/(.|\n)*/"
 _DEEPEST = 96  # formats within each other; xgrammar takes 100
@@ -68,6 +69,7 @@ class _Rules:
         schema = form.get("json_schema")
         if not isinstance(schema, dict | bool):
             raise ValueError("'json_schema' is not a schema")
+        check_schema_references(schema)
         return "%json " + json.dumps(schema | _LENIENT if isinstance(schema, dict) else _LENIENT)
 
     def _text(self, form: dict[str, Any], _depth: int) -> str:
@@ -79,6 +81,7 @@ class _Rules:
     def _grammar(self, form: dict[str, Any], _depth: int) -> str:
         text = _field(form, "grammar", str)
         check_embedded(text)
+        check_rule_references(text)
         made = self.others.get(text)
         if made is None:
             made = {"name": f"grammar_{len(self.others)}", "lark_grammar": grammar_from("grammar", text)}

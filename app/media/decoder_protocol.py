@@ -1,26 +1,19 @@
-"""What a decoder process is asked, and answers: a length in four bytes, msgpack, and bytes behind it."""
-
-import socket
-import struct
+"""What a decoder process is asked, and answers."""
 
 import msgspec
 from msgspec import Struct
 
 from app.media.source import SourceKind
 
-_LENGTH = struct.Struct("!I")
-
 
 class Job(Struct, frozen=True, array_like=True):
-    """Decodes the `size` bytes behind it: pictures to RGB, sound to `sound.RATE` samples a second."""
+    """Decodes the data behind it: pictures to RGB, sound to `sound.RATE` samples a second."""
 
     kind: SourceKind
-    size: int
     base64: bool
     pixels: int
     frames: int
     video_s: float
-    cpu_s: int
     sound_s: float = 0.0
     window_s: float = 0.0  # sound is cut into windows of at most so much; 0: it stays whole
 
@@ -45,7 +38,6 @@ class Decoded(Struct, frozen=True, array_like=True, tag=True):
 
     pictures: list[Shape]
     windows: list[Window]  # of a sound
-    sizes: list[int]  # bytes of each body
     long_s: float = 0.0  # of a video
 
 
@@ -53,29 +45,6 @@ class NotDecoded(Struct, frozen=True, array_like=True, tag=True):
     reason: str
 
 
-def send(connection: socket.socket, message: Struct) -> None:
-    raw = msgspec.msgpack.encode(message)
-    connection.sendall(_LENGTH.pack(len(raw)) + raw)
-
-
-def receive_job(connection: socket.socket) -> Job:
-    """Raises: EOFError if the other side is gone."""
-    return msgspec.msgpack.decode(_message(connection), type=Job)
-
-
-def receive_answer(connection: socket.socket) -> Decoded | NotDecoded:
-    """Raises: EOFError if the other side is gone."""
-    return msgspec.msgpack.decode(_message(connection), type=Decoded | NotDecoded)
-
-
-def receive_bytes(connection: socket.socket, size: int) -> bytes:
-    """In one piece, which the kernel fills while the interpreter does other work. Raises: EOFError."""
-    found = connection.recv(size, socket.MSG_WAITALL) if size else b""
-    if len(found) != size:
-        raise EOFError
-    return found
-
-
-def _message(connection: socket.socket) -> bytes:
-    (length,) = _LENGTH.unpack(receive_bytes(connection, _LENGTH.size))
-    return receive_bytes(connection, length)
+decode_job = msgspec.msgpack.Decoder(Job).decode
+decode_answer = msgspec.msgpack.Decoder(Decoded | NotDecoded).decode
+encode = msgspec.msgpack.Encoder().encode

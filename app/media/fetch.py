@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpcore
 
+from app.bounded.turns import CLIENT, Turns
 from app.errors import Saturated
 from app.loop_thread import LoopThread
 from app.media.address import is_open
@@ -46,24 +47,24 @@ class Fetcher:
         """`tls`: whose certificates are trusted. None: the system's, or SSL_CERT_FILE's."""
         self._limits, self._resolve, self._tls = limits, resolve, tls
         self._thread: LoopThread | None = None  # from the first one on
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._turns = Turns(_AT_ONCE)  # on that thread's event loop
 
     async def fetch(self, url: str) -> list[bytes]:
         """The body, in pieces. Raises: Refused; Saturated if too many are fetched at once for too long."""
         target = parse_url(url, self._limits.hosts, files=self._limits.folder is not None)
         if self._thread is None:
             self._thread = LoopThread("media-fetching")
-        return await self._thread.run(self._fetched(target))
+        return await self._thread.run(self._fetched(target, CLIENT.get()))
 
     def close(self) -> None:
         """When nothing is being fetched."""
         if self._thread is not None:
             self._thread.close()
 
-    async def _fetched(self, target: Target) -> list[bytes]:
+    async def _fetched(self, target: Target, client: str) -> list[bytes]:
         try:
             async with asyncio.timeout(self._limits.fetch_s):
-                await self._slots.acquire()
+                await self._turns.take(client)
         except TimeoutError as exc:
             raise Saturated("Too many pictures are being fetched. Try again later.") from exc
         try:
@@ -72,7 +73,7 @@ class Fetcher:
         except TimeoutError as exc:
             raise Refused(f"fetching it took longer than {self._limits.fetch_s:g} s (XYLEM_MEDIA_FETCH_S)") from exc
         finally:
-            self._slots.release()
+            self._turns.end()
 
     async def _followed(self, target: Target) -> list[bytes]:
         for _ in range(self._limits.redirects + 1):

@@ -1,14 +1,17 @@
 """The grammar of a whole answer: reasoning, then content or, if a request binds them, tool calls."""
 
 import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from app.dialects.call_grammar import TEXT, CallGrammar, const, optional, schema, sequence, tag
 from app.dialects.dialect import Dialect
 from app.dialects.parts import Content
-from app.errors import RequestError
+from app.grammars.checker import GrammarCheck
 from app.messages import Grammar
-from app.openai.structured import Format, checked, content_grammar, refused
+from app.openai.structured import Format, content_grammar, refused
 from app.openai.tools import BoundCalls
 
 Part = dict[str, Any]  # of a structural tag
@@ -25,26 +28,39 @@ class Situation(NamedTuple):
     reasons: bool = False  # otherwise: perhaps with reasoning
 
 
-def answer_grammar(wanted: Format | None, calls: BoundCalls | None, where: Situation) -> Grammar | None:
-    """Compiles it: not on an event loop. `wanted`: the content's format; `calls`: the request's rules for calls.
+class AnswerGrammar(NamedTuple):
+    """A grammar, and what has to be compiled before it goes to an engine."""
+
+    grammar: Grammar
+    checks: Sequence[GrammarCheck]
+
+
+def answer_grammar(wanted: Format | None, calls: BoundCalls | None, where: Situation) -> AnswerGrammar | None:
+    """Takes milliseconds: not on an event loop. `wanted`: the content's format; `calls`: the request's rules for calls.
 
     None: any text will do. Raises: RequestError that names the field.
     """
-    content = None if wanted is None else checked(content_grammar(wanted), wanted.where)
+    content = None if wanted is None else content_grammar(wanted)
+    checks = [] if calls is None else list(calls.checks)
+    if content is not None and wanted is not None:
+        checks.append(GrammarCheck(content, wanted.where))
     if calls is None or not (calls.bound or content is not None):
         if content is None or wanted is None:
             return None
         thoughtless = where.dialect is None or not (where.begun or where.reasons or where.dialect.channels)
         if thoughtless:
-            return content
-        return _checked(_behind_thought(_content(content, wanted), where, content=True), wanted.where)
+            return AnswerGrammar(content, checks)
+        whole = _check(_behind_thought(_content(content, wanted), where, content=True), wanted.where)
+        return AnswerGrammar(whole.grammar, [*checks, whole])
     grammar = _call_grammar(calls, calls.where or (wanted.where if wanted else ""), where)
     if calls.forced:
-        return _checked_calls(_behind_thought(grammar.calls(one=calls.one), where), calls, grammar)
-    if content is None or wanted is None:
-        return _checked_calls(_behind_thought(grammar.in_text(one=calls.one), where, free=True), calls, grammar)
-    either = {"type": "or", "elements": [grammar.calls(one=calls.one), _on_channel(_content(content, wanted), where)]}
-    return _checked(_behind_thought(either, where), wanted.where)
+        whole = _check_calls(_behind_thought(grammar.calls(one=calls.one), where), calls, grammar)
+    elif content is None or wanted is None:
+        whole = _check_calls(_behind_thought(grammar.in_text(one=calls.one), where, free=True), calls, grammar)
+    else:
+        forms = [grammar.calls(one=calls.one), _on_channel(_content(content, wanted), where)]
+        whole = _check(_behind_thought({"type": "or", "elements": forms}, where), wanted.where)
+    return AnswerGrammar(whole.grammar, [*checks, whole])
 
 
 def _call_grammar(calls: BoundCalls, param: str, where: Situation) -> CallGrammar:
@@ -69,21 +85,22 @@ def _call_grammar(calls: BoundCalls, param: str, where: Situation) -> CallGramma
     return grammar
 
 
-def _checked_calls(form: Part, calls: BoundCalls, grammar: CallGrammar) -> Grammar:
-    """Raises: RequestError that names the tool whose schema has no grammar, if it is one's."""
-    try:
-        return _checked(form, calls.where)
-    except RequestError:
-        for call, where in zip(grammar.tags, map(calls.places.__getitem__, calls.schemas), strict=True):
-            _checked(call, where)
-        raise
+def _check_calls(form: Part, calls: BoundCalls, grammar: CallGrammar) -> GrammarCheck:
+    """If it is refused, it is for the tool whose schema has no grammar, if it is one's."""
+    places = [calls.places[name] for name in calls.schemas]
+
+    def tools() -> list[GrammarCheck]:
+        return [_check(call, where) for call, where in zip(grammar.tags, places, strict=True)]
+
+    return replace(_check(form, calls.where), parts=tools)
 
 
-def _checked(form: Part, param: str) -> Grammar:
+def _check(form: Part, param: str) -> GrammarCheck:
+    """Raises: RequestError for one that is too long."""
     text = json.dumps({"type": "structural_tag", "format": form}, ensure_ascii=False)
     if len(text) > _LONGEST:
         raise refused(param, f"the grammar of the calls is longer than {_LONGEST} characters")
-    return checked(Grammar("tag", text), param)
+    return GrammarCheck(Grammar("tag", text), param)
 
 
 def _content(grammar: Grammar, wanted: Format) -> Part:

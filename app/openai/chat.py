@@ -40,7 +40,10 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     work = partial(
         chat_plan, state, "chatcmpl-", body, "messages", explain=explain, wanted=body.asked_format(), samples=samples
     )
-    return body, await state.off_loop(raw, work, compiles=body.compiles or body.binds_calls)
+    plan = await state.off_loop(raw, work, compiles=body.compiles or body.binds_calls)
+    if plan.grammars:
+        await state.grammars.check(plan.grammars)
+    return body, plan
 
 
 def chat_plan(
@@ -55,8 +58,8 @@ def chat_plan(
 ) -> GenerationPlan:
     """`prefix`: of its id. `param`: the request's field with the messages. Raises: XylemError.
 
-    `wanted`: the format of the answer's content. Then a grammar is compiled: not on an event loop. `samples`: of all
-    pictures and sound in its messages.
+    `wanted`: the format of the answer's content. Then a grammar is made, which is not for an event loop, and is in
+    `grammars`, to be checked. `samples`: of all pictures and sound in its messages.
     """
     model = state.find_model(body.model)
     check_dialect(model, body)
@@ -80,10 +83,13 @@ def chat_plan(
     if dialect is not None and (dialect.special_tokens if body.offered else model.writing.special):
         sampling = replace(sampling, special_tokens=True)
     calls = body.bound_calls()
+    grammar = None
     if wanted is not None or (calls is not None and calls.bound):
         grammar = answer_grammar(wanted, calls, situation(model, prompt, body))
-        sampling = with_grammar(grammar, sampling)
+        sampling = with_grammar(None if grammar is None else grammar.grammar, sampling)
     plan = plan_of(state, body, prefix, model, [prompt], [sampling], explain=explain, cache_salt=body.cache_salt)
+    if grammar is not None:
+        plan = replace(plan, grammars=grammar.checks)
     return replace(plan, media=[media], samples=samples) if samples else plan
 
 

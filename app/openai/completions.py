@@ -13,6 +13,7 @@ from app.dispatch.media_reader import Origin, Sample
 from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
+from app.grammars.checker import GrammarCheck
 from app.media.prompt_embeds import prompt_embeds_of
 from app.media.refused import Refused
 from app.messages import MEDIA_NAMES, Delta, Media
@@ -21,7 +22,7 @@ from app.openai.echo import Echo
 from app.openai.logprobs import TextLogprobs, prompt_logprobs
 from app.openai.plan import plan_of
 from app.openai.schemas import MOST_BIASES, MOST_LOGPROBS, CompletionRequest
-from app.openai.structured import checked, content_grammar, with_grammar
+from app.openai.structured import content_grammar, with_grammar
 from app.openai.validation import parse_off_loop
 from app.tenants.limits import answer_tokens
 
@@ -38,7 +39,10 @@ async def understand(
     body.check()
     body = body.filled(state.find_model(body.model).defaults)
     work = partial(_plan, state, body, explain=explain)
-    return body, await state.off_loop(raw, work, compiles=body.compiles)
+    plan = await state.off_loop(raw, work, compiles=body.compiles)
+    if plan.grammars:
+        await state.grammars.check(plan.grammars)
+    return body, plan
 
 
 def _plan(state: Deployment, body: CompletionRequest, *, explain: bool) -> GenerationPlan:
@@ -63,10 +67,14 @@ def _plan(state: Deployment, body: CompletionRequest, *, explain: bool) -> Gener
             param="logprobs",
         )
     asked = body.sampling(max(1, limit), logprobs=body.logprobs, prompt_logprobs=prompt_logprobs)
+    checks: list[GrammarCheck] = []
     if (wanted := body.asked_format()) is not None:
-        asked = with_grammar(checked(content_grammar(wanted), wanted.where), asked)
+        grammar = content_grammar(wanted)
+        asked, checks = with_grammar(grammar, asked), [GrammarCheck(grammar, wanted.where)]
     sampling = [asked] * len(prompts)
     plan = plan_of(state, body, "cmpl-", model, prompts, sampling, explain=explain, cache_salt=body.cache_salt)
+    if checks:
+        plan = replace(plan, grammars=checks)
     if embeds:
         media = [[sample.media] for sample in embeds] + [[] for _ in prompts[len(embeds) :]]
         samples = {Origin("embeds", number=number): sample for number, sample in enumerate(embeds)}

@@ -12,7 +12,6 @@ from pydantic import ConfigDict, Field
 
 from app import json_bytes
 from app.errors import RequestError
-from app.grammars.compile import check
 from app.messages import Grammar, GrammarKind, Sampling
 from app.openai.body import MOST, Body, Some
 from app.openai.json_schema import check_bounds, check_schema
@@ -32,7 +31,7 @@ class Format:
 
 
 def content_grammar(asked: Format) -> Grammar:
-    """Not compiled yet: `checked` does that. Raises: RequestError that names the field."""
+    """Not compiled: a `GrammarCheck` does that. Raises: RequestError that names the field."""
     try:
         if asked.kind == "json":
             check_schema(asked.value)
@@ -42,18 +41,6 @@ def content_grammar(asked: Format) -> Grammar:
         raise refused(asked.where, exc) from None
     plain = asked.kind in ("regex", "grammar")
     return Grammar(asked.kind, asked.value if plain else json.dumps(asked.value, ensure_ascii=False))
-
-
-def checked(grammar: Grammar, where: str) -> Grammar:
-    """The grammar itself. Compiles it, which takes milliseconds: not on an event loop.
-
-    Raises: RequestError that names the field.
-    """
-    try:
-        check(grammar)
-    except ValueError as exc:
-        raise refused(where, exc) from None
-    return grammar
 
 
 def with_grammar(grammar: Grammar | None, sampling: Sampling) -> Sampling:
@@ -125,7 +112,7 @@ class StructuredRequest(Body):
 
     @property
     def compiles(self) -> bool:
-        """Whether a grammar has to be compiled for it. Raises: RequestError."""
+        """Whether a grammar has to be made for it, which takes milliseconds. Raises: RequestError."""
         return self.asked_format() is not None
 
     def asked_format(self) -> Format | None:

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from app.errors import RequestError
-from app.grammars.compile import check
+from app.grammars.checker import GrammarCheck
 from app.messages import Grammar
 from app.openai.body import MOST, Body, Hints, Some
 from app.openai.json_schema import check_parameters, check_schema
@@ -100,6 +100,7 @@ class BoundCalls(NamedTuple):
     one: bool  # and no second one
     places: dict[str, str]  # where the parameters of each of these tools stand in the request
     strict: frozenset[str]  # names of those whose schemas are enforced whole, or refused
+    checks: Sequence[GrammarCheck]  # of these schemas
 
     @property
     def bound(self) -> bool:
@@ -164,7 +165,7 @@ class ToolsRequest(Body):
         return allowed or choice == "required" or isinstance(choice, NamedTool)
 
     def bound_calls(self) -> BoundCalls | None:
-        """The rules for calls; None: there are no tools. Compiles strict tools: not on an event loop.
+        """The rules for calls; None: there are no tools.
 
         Raises: RequestError for what can't be enforced.
         """
@@ -179,19 +180,19 @@ class ToolsRequest(Body):
             raise RequestError(said, param="tools")
         places = {t.function.name: f"tools.{i}.function.parameters" for i, t in enumerate(self.tools or ())}
         strict = [tool for tool in called if tool.function.strict]
-        for tool in strict:
-            _check_strict(tool, places[tool.function.name])
+        checks = [_strict(tool, places[tool.function.name]) for tool in strict]
         one = named is not None or self.parallel_tool_calls is False
         where = "tool_choice" if forced else "parallel_tool_calls" if one else ""
         if strict and not where:
             where = places[strict[0].function.name].replace("parameters", "strict")
-        return BoundCalls(schemas, where, forced, one, places, frozenset(tool.function.name for tool in strict))
+        names = frozenset(tool.function.name for tool in strict)
+        return BoundCalls(schemas, where, forced, one, places, names, checks)
 
 
-def _check_strict(tool: Tool, where: str) -> None:
+def _strict(tool: Tool, where: str) -> GrammarCheck:
     """Raises: RequestError for what can't be enforced."""
     try:
         check_schema(tool.parameters)
-        check(Grammar("json", json.dumps(tool.parameters)))
     except ValueError as exc:
         raise RequestError(f"'{where}': {exc}.", param=where) from None
+    return GrammarCheck(Grammar("json", json.dumps(tool.parameters)), where)

@@ -126,6 +126,11 @@ class Client(Struct, frozen=True):
     limits: Limits = UNLIMITED  # the key's own
     within: Limits = UNLIMITED  # the stricter of the key's and the tenant's, as `limits.together` says
 
+    @property
+    def turn(self) -> str:
+        """With whom it shares a turn where clients wait in turns: its tenant, or nobody if it has none."""
+        return self.key if self.tenant.name == DEFAULT else self.tenant.name
+
 
 NOBODY = Client()
 

@@ -23,6 +23,7 @@ from openai import OpenAI
 from openai.types import Batch
 
 from tests.chaos.fleet import TEMPLATE, Fleet
+from tests.hostile_grammars import DEEP, rules
 from tests.s3 import s3_server
 from tests.stack import mock_pool, stop, wait_until
 
@@ -303,6 +304,19 @@ def test_metrics_tell_of_batches(client: OpenAI, fleet: Fleet) -> None:
     assert after["xylem_batch_backlog_lines"] == 0
     busy = [name for name in after if name.startswith("xylem_worker_busy_seconds_total")]
     assert sum(after[name] - before.get(name, 0) for name in busy) > 0.5
+
+
+def test_a_line_of_which_a_compiler_would_die_fails_alone(client: OpenAI, fleet: Fleet) -> None:
+    running = [proc.poll() for proc in fleet.stack.procs]
+    fatal = [asks(1)["body"] | {"guided_grammar": rules(4000)}, asks(2)["body"] | {"guided_json": DEEP["anyOf"]}]
+    batch = submitted(client, [asks(0), *(line(f"fatal-{i}", **body) for i, body in enumerate(fatal)), asks(3)])
+    answers, errors = results(client, ended(client, batch))
+    assert sorted(answer["custom_id"] for answer in answers) == ["id-0", "id-3"]
+    assert sorted(error["custom_id"] for error in errors) == ["fatal-0", "fatal-1"]
+    for error in errors:
+        assert error["response"]["status_code"] == 400
+        assert error["response"]["body"]["error"]["param"] in ("guided_grammar", "guided_json")
+    assert [proc.poll() for proc in fleet.stack.procs] == running
 
 
 def test_a_file_of_which_nothing_can_be_read_fails_the_batch(client: OpenAI) -> None:

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
+import httpx
 import openai
 import pytest
 from openai import OpenAI
 from pydantic import BaseModel
 
 from tests.acceptance.test_recovery import data, lines
+from tests.hostile_grammars import CIRCLES, DEEP, rules
 from tests.stack import Stack, free_port, leases, mock_pool, pid_of_worker, stack, timeline, wait_until
 
 POOL = "decode-pool-a"
@@ -205,6 +207,51 @@ def test_what_is_no_grammar_is_refused_before_the_first_byte(
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(**asked(stream=stream, **fields))
     assert refused.value.param == param
+
+
+def _format(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+
+
+def _hostile() -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Paths, fields and the field that an error has to name."""
+    chat, text, responses, messages = "chat/completions", "completions", "responses", "messages"
+    where = "response_format.json_schema.schema"
+    for schema in (*DEEP.values(), *CIRCLES.values()):
+        yield chat, {"response_format": _format(schema)}, where
+    deep, circle = DEEP["anyOf"], CIRCLES["itself"]
+    yield text, {"guided_grammar": rules(4000)}, "guided_grammar"
+    yield text, {"structured_outputs": {"json": deep}}, "structured_outputs.json"
+    yield chat, {"structured_outputs": {"grammar": rules(4000)}}, "structured_outputs.grammar"
+    for schema in (deep, circle):
+        of = {"type": "object", "properties": {"a": schema}, "$defs": schema.get("$defs", {})}
+        of = of if schema is deep else {"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}}
+        places = {"tools": [{"type": "function", "function": {"name": "go", "parameters": of}}]}
+        yield chat, places | {"tool_choice": "required"}, "tools.0.function.parameters"
+        flat = {"type": "function", "name": "go", "parameters": of, "strict": True}
+        yield responses, {"tools": [flat]}, "tools.0.parameters"
+        yield (
+            messages,
+            {"tools": [{"name": "go", "input_schema": of}], "tool_choice": {"type": "any"}},
+            ("tools.0.input_schema"),
+        )
+        form = {"type": "json_schema", "name": "n", "schema": schema}
+        yield responses, {"text": {"format": form}}, "text.format.schema"
+
+
+def test_a_grammar_of_which_a_compiler_would_die_is_refused_by_name(served: Stack) -> None:
+    """And the same process goes on."""
+    said = {
+        "completions": {"prompt": "?", "max_tokens": 5},
+        "responses": {"input": "?", "max_output_tokens": 16},
+    }
+    running = [proc.poll() for proc in served.procs]
+    for path, fields, param in _hostile():
+        plain = said.get(path, {"messages": [{"role": "user", "content": "?"}], "max_tokens": 5})
+        answer = httpx.post(f"{served.url}/v1/{path}", json={"model": "mock"} | plain | fields, timeout=60)
+        assert answer.status_code == 400, answer.text
+        assert param in answer.text
+    assert [proc.poll() for proc in served.procs] == running
 
 
 def test_a_schema_goes_on_at_another_replica_in_its_middle(served: Stack) -> None:

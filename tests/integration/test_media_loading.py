@@ -228,7 +228,7 @@ async def test_a_decoder_that_died_is_replaced(guarded: Guards) -> None:
     """A crash of a codec costs one request."""
     pool = DecoderPool(guarded.limits["usual"], processes=1)
     await pool.picture("image", [picture()])
-    (decoder,) = pool._all
+    (decoder,) = pool._pool._all
     os.kill(decoder._process.pid, signal.SIGSEGV)
     decoder._process.wait()
     with pytest.raises(Refused, match="its decoder failed on it"):
@@ -243,9 +243,9 @@ async def test_closing_ends_the_decoders(guarded: Guards) -> None:
     loader = guarded.loader("long", Names(NAMES))
     work = asyncio.create_task(loader.load_picture(_data(png(10, 10, chunk(b"tEXt", b"a\0b") * 4_000_000, rows=10))))
     async with asyncio.timeout(60):
-        while not loader._decoders._all:  # noqa: ASYNC110 (a thread adds to it)
+        while not loader._decoders._pool._all:  # noqa: ASYNC110 (a thread adds to it)
             await asyncio.sleep(0.01)
-    (decoder,) = loader._decoders._all
+    (decoder,) = loader._decoders._pool._all
     await loader.close()
     assert decoder._process.returncode is not None
     with pytest.raises(RequestError):
@@ -257,7 +257,7 @@ async def test_a_decoder_knows_nothing_of_our_environment(guarded: Guards, monke
     monkeypatch.setenv("XYLEM_ADMIN_KEY", "a-secret")
     loader = guarded.loader("usual", Names(NAMES))
     await loader.load_picture(_data(picture()))
-    (decoder,) = loader._decoders._all
+    (decoder,) = loader._decoders._pool._all
     with open(f"/proc/{decoder._process.pid}/environ", "rb") as file:  # noqa: ASYNC230, PTH123
         assert b"a-secret" not in file.read()
     await loader.close()

@@ -23,6 +23,7 @@ from app.openai.structured import Format
 from app.openai.validation import parse
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
+from tests.grammar_checks import check_all
 
 TOKENIZER = load_tokenizer(Pool(model="m", engine="mock").model_dir)
 KNOWN = LLTokenizer(TOKENIZER.raw.to_str(), eos_token=TOKENIZER.eos_id)
@@ -53,7 +54,8 @@ def grammar(where: Situation, **fields: Any) -> Grammar:
     request = asked(**fields)
     made = answer_grammar(request.asked_format(), request.bound_calls(), where)
     assert made is not None
-    return made
+    check_all(made.checks)
+    return made.grammar
 
 
 def allows(made: Grammar, text: str) -> bool:
@@ -171,7 +173,9 @@ def test_a_format_reaches_channels() -> None:
 
 def test_without_reasoning_or_tools_a_format_is_what_the_client_sent() -> None:
     for where in (Situation(None), Situation(DIALECTS["qwen3"])):
-        assert answer_grammar(Format("regex", "a", "guided_regex"), None, where) == Grammar("regex", "a")
+        made = answer_grammar(Format("regex", "a", "guided_regex"), None, where)
+        assert made is not None
+        assert made.grammar == Grammar("regex", "a")
 
 
 def test_tools_alone_are_no_grammar() -> None:

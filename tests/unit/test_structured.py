@@ -7,11 +7,13 @@ import orjson
 import pytest
 
 from app.errors import RequestError
+from app.grammars.checker import GrammarCheck
 from app.grammars.compile import check
 from app.messages import Grammar
 from app.openai.schemas import ChatRequest, CompletionRequest
-from app.openai.structured import checked, content_grammar
+from app.openai.structured import content_grammar
 from app.openai.validation import parse
+from tests.grammar_checks import check_all
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string", "default": None}}, "required": ["name"]}
 CALL = {"type": "tag", "begin": "<t>{", "content": {"type": "json_schema", "json_schema": PERSON}, "end": "}</t>"}
@@ -26,7 +28,11 @@ def asked(schema: Any = ChatRequest, **fields: Any) -> Grammar | None:
     body = parse(schema, orjson.dumps(BODIES[schema] | fields))
     body = parse(schema, body.understood())  # as a kept answer has it
     wanted = body.asked_format()
-    return None if wanted is None else checked(content_grammar(wanted), wanted.where)
+    if wanted is None:
+        return None
+    made = content_grammar(wanted)
+    check_all([GrammarCheck(made, wanted.where)])
+    return made
 
 
 def refusal(**fields: Any) -> RequestError:

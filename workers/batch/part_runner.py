@@ -15,6 +15,7 @@ from app.batch.batch_store import BatchStore, PartClaim, handling_of
 from app.batch.fair_share import is_urgent
 from app.batch.records import Batch, BatchLine, Problem, Result, decode_part, decode_results
 from app.batch.storage import Storage
+from app.bounded.turns import CLIENT
 from app.dispatch.generation import Generation
 from app.dispatch.runtime import Runtime
 from app.endpoint_registry import ENDPOINTS
@@ -290,6 +291,7 @@ class PartRunner:
             trace.ends_with_answer = True
             if trace.sampled:
                 trace.attributes["xylem.batch"] = self.ticket.batch
+        CLIENT.set(self._limits.client(self.batch.order).turn)
         asked = self._serving.asked_by(self.batch.order.key, within=self.batch.order.within)
         body, plan = await self._endpoint.understand(asked, line.body)
         await self._understood(line)

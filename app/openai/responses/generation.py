@@ -1,7 +1,8 @@
 """Responses: the plan of a request, and a whole answer."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from app.dispatch.generation import Generation
@@ -67,12 +68,31 @@ async def response_plan(
         return made, context_of(made.model, made.prompts[0], asked)
 
     compiles = body.asked_format() is not None or body.prompt_request().binds_calls
-    return await state.off_loop(longest, plan, compiles=compiles)
+    made, context = await state.off_loop(longest, plan, compiles=compiles)
+    if made.grammars:
+        with _own_names(body):
+            await state.grammars.check(made.grammars)
+    return made, context
 
 
 def context_of(model: Model, prompt: Sequence[int], asked: Conversation) -> ResponseContext:
     place = place_in_reasoning(model, prompt, asked)
     return ResponseContext(place.begun, earlier_calls(asked.messages), over=place.over)
+
+
+@contextmanager
+def _own_names(body: ResponseRequest) -> Iterator[None]:
+    """Errors raised within it name a chat's fields. Raises: RequestError that names those of a response."""
+    try:
+        yield
+    except RequestError as exc:
+        if exc.param == "reasoning_effort":
+            raise RequestError(exc.message.replace(exc.param, "reasoning.effort"), param="reasoning.effort") from exc
+        if exc.param == "chat_template_kwargs.verbosity":
+            raise RequestError(exc.message.replace(exc.param, "text.verbosity"), param="text.verbosity") from exc
+        if exc.param is not None and exc.param.startswith("tool"):
+            raise body.placed(exc) from exc
+        raise
 
 
 def _plan(
@@ -82,19 +102,9 @@ def _plan(
 
     def tried(first: int) -> tuple[GenerationPlan, Conversation]:
         asked = body.as_chat(from_item(items, first))
-        try:
+        with _own_names(body):
             wanted = body.asked_format()
             return chat_plan(state, PREFIX, asked, "input", explain=explain, wanted=wanted, samples=samples), asked
-        except RequestError as exc:
-            if exc.param == "reasoning_effort":
-                raise RequestError(
-                    exc.message.replace(exc.param, "reasoning.effort"), param="reasoning.effort"
-                ) from exc
-            if exc.param == "chat_template_kwargs.verbosity":
-                raise RequestError(exc.message.replace(exc.param, "text.verbosity"), param="text.verbosity") from exc
-            if exc.param is not None and exc.param.startswith("tool"):
-                raise body.placed(exc) from exc
-            raise
 
     try:
         return tried(0)

@@ -1,0 +1,83 @@
+"""A grammar of which its compiler dies is refused, and nothing else happens."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+
+from app.errors import NoProcess, RequestError
+from app.grammars import checker as module
+from app.grammars.checker import GrammarCheck, GrammarChecker
+from app.messages import Grammar
+from tests.hostile_grammars import rules
+
+USUAL = Grammar("json", '{"type": "integer"}')
+
+
+@pytest.fixture
+async def unbounded() -> AsyncIterator[GrammarChecker]:
+    """With a compiler that our bounds don't protect."""
+    checker = GrammarChecker("tests.compilers.unbounded")
+    yield checker
+    await asyncio.to_thread(checker.close)
+
+
+def pids(checker: GrammarChecker) -> set[int]:
+    return {process._process.pid for process in checker._pool._all}
+
+
+async def test_a_crash_is_the_refusal_of_its_grammar_only(unbounded: GrammarChecker) -> None:
+    """Those beside it are served, by a new process; and it is met once."""
+    fatal = Grammar("grammar", rules(4000))
+    with pytest.raises(RequestError) as refused:
+        await unbounded.check([GrammarCheck(USUAL, "a"), GrammarCheck(fatal, "guided_grammar")])
+    assert refused.value.param == "guided_grammar"
+    assert refused.value.message == "'guided_grammar': its grammar could not be compiled."
+    reasons = await asyncio.gather(*(unbounded.reason(Grammar("grammar", f'start: "{i}"')) for i in range(8)))
+    assert reasons == [""] * 8
+    alive = pids(unbounded)
+    assert await unbounded.reason(fatal) == "its grammar could not be compiled"
+    assert pids(unbounded) == alive
+
+
+async def test_time_and_memory_are_bounded(unbounded: GrammarChecker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CPU_S", 1)
+    assert await unbounded.reason(Grammar("grammar", "hangs")) == "compiling its grammar takes more than 1 s"
+    assert await unbounded.reason(Grammar("grammar", "swells")) == "compiling its grammar takes too much memory"
+
+
+async def test_it_knows_nothing_of_our_environment(unbounded: GrammarChecker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XYLEM_ADMIN_KEY", "a-secret")
+    known = await unbounded.reason(Grammar("grammar", "environment"))
+    assert "PYTHONPATH" in known
+    assert "XYLEM" not in known
+
+
+async def test_a_process_that_somebody_else_ended_is_not_the_grammars_fault() -> None:
+    """It may be sent again, and is compiled then."""
+    checker = GrammarChecker()
+    assert await checker.reason(USUAL) == ""
+    (pid,) = pids(checker)
+    os.kill(pid, signal.SIGKILL)
+    other = Grammar("json", '{"type": "string"}')
+    with pytest.raises(NoProcess):
+        await checker.reason(other)
+    assert await checker.reason(other) == ""
+    await asyncio.to_thread(checker.close)
+
+
+async def test_equal_grammars_are_compiled_once() -> None:
+    """Also while the first is being compiled, and when who asked first has gone."""
+    checker = GrammarChecker()
+    first, *others = [asyncio.create_task(checker.reason(USUAL)) for _ in range(9)]
+    await asyncio.sleep(0)
+    assert len(checker._checking) == 1
+    first.cancel()
+    assert await asyncio.gather(*others) == [""] * 8
+    assert len(pids(checker)) == 1
+    (process,) = checker._pool._all
+    os.kill(process._process.pid, signal.SIGSTOP)  # it can't be asked again
+    assert await checker.reason(USUAL) == ""
+    await asyncio.to_thread(checker.close)

@@ -1,0 +1,59 @@
+"""Who waits gets its turn after one of each other client, however many those have waiting."""
+
+import asyncio
+
+import pytest
+
+from app.bounded.turns import Turns
+from app.errors import Saturated
+
+
+async def test_clients_take_turns() -> None:
+    turns, order = Turns(1), []
+    await turns.take("busy")
+
+    async def work(client: str) -> None:
+        await turns.take(client)
+        order.append(client)
+        turns.end()
+
+    tasks = [asyncio.create_task(work("busy")) for _ in range(50)]
+    await asyncio.sleep(0)
+    tasks += [asyncio.create_task(work(client)) for client in ("small", "other", "small")]
+    await asyncio.sleep(0)
+    turns.end()
+    await asyncio.gather(*tasks)
+    assert order[:6] == ["busy", "small", "other", "busy", "small", "busy"]
+    assert len(order) == 53
+
+
+async def test_of_one_client_only_so_many_wait() -> None:
+    """Others still may."""
+    turns = Turns(1, most_waiting=2)
+    await turns.take("busy")
+    waiting = [asyncio.create_task(turns.take("busy")) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(Saturated):
+        await turns.take("busy")
+    waiting.append(asyncio.create_task(turns.take("small")))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        turns.end()
+    await asyncio.gather(*waiting)
+
+
+async def test_who_leaves_while_it_waits_keeps_no_turn() -> None:
+    """Also at the very moment at which it gets it."""
+    turns = Turns(1)
+    await turns.take("a")
+    gone, late, last = (asyncio.create_task(turns.take(client)) for client in ("a", "b", "c"))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.sleep(0)
+    turns.end()  # b's
+    late.cancel()
+    async with asyncio.timeout(10):
+        await last
+    turns.end()
+    async with asyncio.timeout(10):
+        await turns.take("d")

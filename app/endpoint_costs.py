@@ -46,6 +46,7 @@ _V2, _V2_VERSION = "/v2/models/{name:path}", "/v2/models/{name:path}/versions/{v
 
 COSTS: dict[str, Cost] = {
     **dict.fromkeys((*ENDPOINTS, *SAME_AS, "/v1/responses/compact"), _GENERATES),
+    "/inference/v1/generate": Cost(),
     "/v1/images/edits": Cost(form=True),
     VIDEOS.path: Cost(form=True),
     "/v1/audio/transcriptions": Cost(body="XYLEM_MEDIA_SOUND_BYTES", form=True),

@@ -25,7 +25,7 @@ from app.api.http.front import Front
 from app.api.http.origin import Allowed
 from app.api.http.sse import Sse
 from app.api.kserve import routes as kserve
-from app.api.openai import batches, completions, encodings, files, images, stored_chats, videos
+from app.api.openai import batches, completions, encodings, files, images, stored_chats, token_generation, videos
 from app.api.openai import tokenize as tokens
 from app.api.openai.file_expiry import FileExpiry
 from app.api.openai.picture_files import keep_video
@@ -64,7 +64,14 @@ log = logger(__name__)
 
 _UNDERSTAND = {endpoint.kind: endpoint.understand for endpoint in (*ENDPOINTS.values(), VIDEOS)}
 _PATHS = {endpoint.kind: endpoint.path for endpoint in (*ENDPOINTS.values(), VIDEOS)}
-_TRACED = {*_PATHS.values(), images.EDITS, *transcriptions.PATHS, f"{RESPONSE.path}/compact", *SAME_AS}
+_TRACED = {
+    *_PATHS.values(),
+    images.EDITS,
+    *transcriptions.PATHS,
+    f"{RESPONSE.path}/compact",
+    *SAME_AS,
+    token_generation.PATH,
+}
 
 
 def grpc_server(settings: Settings) -> Callable[[ApiState, asyncio.Event], AbstractAsyncContextManager[None]]:
@@ -188,7 +195,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
     failure.install(app)
     for part in (
         completions, stored_chats, derived_routes, responses, conversation_routes, messages, message_batches,
-        encodings, images, videos, transcriptions, kserve,
+        encodings, images, videos, token_generation, transcriptions, kserve,
         files, batches, tokens, health, admin, erasures, loras, pool_state, prefixes, tenants, spending,
         usage, fleet,
     ):  # fmt: skip

@@ -1,6 +1,7 @@
 """Every parameter that OpenAI's clients can send has its effect: sync and async, streamed and whole."""
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -409,6 +410,45 @@ def answered(http: httpx.Client, path: str, fields: dict[str, Any]) -> str:
     if path == "/v1/responses":
         return str(found["output"][0]["content"][0]["text"])
     return str(found["choices"][0]["text"] if path == "/v1/completions" else found["choices"][0]["message"]["content"])
+
+
+def test_token_ids_are_continued_with_token_ids(http: httpx.Client) -> None:
+    """In vLLM's shape: the same tokens as a completion has, whole and streamed, with text where it is asked for."""
+    prompt = http.post("/tokenize", json={"model": "mock", "prompt": PROMPT}).json()["tokens"]
+    sampling = {"max_tokens": 6, "temperature": 0, "logprobs": 1}
+    plain = http.post("/v1/completions", json={"prompt": prompt, "return_token_ids": True} | sampling).json()
+    (text,) = plain["choices"]
+    body = {"token_ids": prompt, "sampling_params": sampling, "request_id": "mine", "return_token_ids": True}
+    whole = http.post("/inference/v1/generate", json=body).json()
+    (choice,) = whole["choices"]
+    assert (whole["request_id"], whole["output_mode"], whole["model"]) == ("mine", "tokens", "mock")
+    assert (whole["prompt_token_ids"], whole["usage"]) == (prompt, plain["usage"])
+    assert (choice["token_ids"], choice["finish_reason"]) == (text["token_ids"], "length")
+    assert "text" not in choice
+    first = choice["logprobs"]["content"][0]
+    assert (first["token_id"], first["rank"]) == (choice["token_ids"][0], 1)
+    assert first["top_logprobs"][0] == {name: first[name] for name in ("token_id", "logprob", "rank")}
+    said = http.post("/inference/v1/generate", json=body | {"output_mode": "text"}).json()["choices"][0]
+    assert (said["text"], said["token_ids"]) == (text["text"], text["token_ids"])
+    *chunks, usage, end = events(
+        http, "/inference/v1/generate", body | {"stream_options": {"include_usage": True}, "max_tokens": None}
+    )
+    pieces = [json.loads(chunk) for chunk in chunks]
+    assert [t for piece in pieces for t in piece["choices"][0]["token_ids"]] == text["token_ids"]
+    assert ["prompt_token_ids" in piece for piece in pieces] == [True] + [False] * (len(pieces) - 1)
+    assert (json.loads(usage)["usage"]["completion_tokens"], end) == (6, "[DONE]")
+
+
+@pytest.mark.parametrize(("fields", "param"), [
+    ({"token_ids": []}, "token_ids"), ({"token_ids": [-1]}, "token_ids.0"), ({"token_ids": [2**31]}, "token_ids"),
+    ({"sampling_params": {"temperature": 3}}, "sampling_params.temperature"), ({"features": {"x": 1}}, "features"),
+    ({"sampling_params": {"prompt": "x"}}, "sampling_params.prompt"), ({"output_mode": "x"}, "output_mode"),
+    ({"sampling_params": {"max_tokens": 10**6}}, "token_ids"), ({"sampling_params": {"no": 1}}, "sampling_params.no"),
+])  # fmt: skip
+def test_what_is_wrong_with_token_ids_is_named(http: httpx.Client, fields: dict[str, Any], param: str) -> None:
+    """By its place in this request, not in the completion that it becomes."""
+    answer = http.post("/inference/v1/generate", json={"token_ids": [5], "sampling_params": {}} | fields)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 @pytest.mark.parametrize("path", BODIES)

@@ -62,6 +62,11 @@ BODIES: dict[str, dict[str, Any]] = {
         "top_p": 0.9, "stop_sequences": ["zz"], "stream": False, "metadata": {"user_id": "u"},
         "service_tier": "auto", "thinking": {"type": "disabled"},
     },
+    "/inference/v1/generate": {
+        "model": "mock", "token_ids": [5, 6], "request_id": "r", "output_mode": "tokens", "return_token_ids": True,
+        "sampling_params": {"max_tokens": 2, "temperature": 0.5, "logprobs": 1, "stop": ["z"], "detokenize": True},
+        "stream": False, "priority": 1, "cache_salt": "s",
+    },
     "/v2/models/mock/generate": {
         "id": "i", "text_input": "hello", "parameters": {"max_tokens": 2, "temperature": 0.5, "seed": 1, "stop": ["z"]},
     },

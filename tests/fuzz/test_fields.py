@@ -10,6 +10,7 @@ from app.errors import RequestError
 from app.kserve.requests import GenerateBody, InferBody
 from app.openai.responses.schemas import ResponseRequest
 from app.openai.schemas import ChatRequest, CompletionRequest
+from app.openai.token_generation import GenerateRequest
 from app.openai.validation import parse
 from tests.fuzz.fields import BODIES, Change, changes
 
@@ -31,6 +32,9 @@ def understand(path: str, raw: bytes) -> None:
     }  # fmt: skip
     if path in schemas:
         parse(schemas[path], raw).check()
+        return
+    if path.startswith("/inference"):
+        parse(GenerateRequest, raw).as_completion()
         return
     body = parse(InferBody if path.endswith("infer") else GenerateBody, raw)
     parse(CompletionRequest, body.request("mock", "").as_openai("generate")).check()

@@ -81,7 +81,7 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 WITH_BODY = [
     ("post", "/v1/chat/completions", 50), ("post", "/v1/completions", 50), ("post", "/v1/responses", 50),
-    ("post", "/v1/messages", 50), ("post", "/v1/messages/count_tokens", 30),
+    ("post", "/inference/v1/generate", 30), ("post", "/v1/messages", 50), ("post", "/v1/messages/count_tokens", 30),
     ("post", "/v1/responses/input_tokens", 30), ("post", "/v1/responses/compact", 30),
     ("post", "/v1/conversations", 40), ("post", "/v1/conversations/{conversation}", 20),
     ("post", "/v1/conversations/{conversation}/items", 40), ("post", "/v1/chat/completions/{chat}", 20),

@@ -91,7 +91,7 @@ class TokenLogprob(Top):
 
 class PromptLogprob(Shape):
     logprob: float
-    rank: int | None  # null: not among the likeliest that were asked for
+    rank: int | None  # null: the engine doesn't say it
     decoded_token: str
 
 

@@ -1,0 +1,82 @@
+"""POST /inference/v1/generate, vLLM's: token ids in, token ids out."""
+
+from functools import partial
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app import json_bytes
+from app.api.http.answer_schemas import ChatLogprobs, PromptLogprobs, Refusal, Shape, Usage, answered
+from app.api.http.client_limits import check_priority
+from app.api.http.headers import explain_wanted
+from app.api.http.request_body import collect
+from app.api.openai.alias_turn import in_turn, other_plan
+from app.api.openai.sse_response import EventStream
+from app.api.resumable.resume import placed_call
+from app.api.state import state_of
+from app.endpoint_registry import TEXT
+from app.errors import RequestError
+from app.openai.token_generation import GenerateRequest, TokensWriter
+from app.openai.validation import parse_off_loop
+
+router = APIRouter()
+PATH = "/inference/v1/generate"
+
+
+class LikelyToken(Shape):
+    token_id: int
+    logprob: float
+    rank: int | None
+
+
+class ChosenToken(LikelyToken):
+    top_logprobs: list[LikelyToken]  # itself first
+
+
+class Choice(Shape):
+    class Logprobs(Shape):
+        content: list[ChosenToken]
+
+    index: int
+    token_ids: list[int]
+    text: str = ""  # in the mode `text`
+    logprobs: Logprobs | ChatLogprobs | None
+    finish_reason: str | None
+    stop_reason: str | int | None
+
+
+class Chunk(Shape):
+    request_id: str
+    output_mode: str
+    choices: list[Choice]
+    prompt_token_ids: list[int] | None = None  # once, if they were asked for
+    usage: Usage | None = None
+
+
+class Generated(Chunk):
+    model: str
+    created: int  # seconds since the epoch
+    prompt_logprobs: PromptLogprobs | None
+
+
+@router.post(
+    PATH, openapi_extra=GenerateRequest.openapi(), responses=answered(Generated, Chunk, Refusal, ends="[DONE]")
+)
+async def generate(request: Request) -> Response:
+    """The continuation of a prompt of token ids, as token ids; with `output_mode: text`, also as text."""
+    state, scope = state_of(request), request.scope
+    raw = await collect(scope, request.receive, state.settings.max_body)
+    asked = await parse_off_loop(GenerateRequest, raw, state.longest_context)
+    completion, explain = asked.as_completion(), explain_wanted(scope)
+    try:
+        body, plan = await TEXT.understand(in_turn(state, raw, scope), completion, explain=explain)
+    except RequestError as exc:
+        raise asked.placed(exc) from exc
+    check_priority(state, scope, body)
+    other = other_plan(state, TEXT, body, plan, completion, explain=explain)
+    begin = partial(placed_call, state, scope, request.receive, plan, other)
+    if asked.stream:
+        return EventStream(begin, lambda call: TokensWriter(call, asked))
+    async with await begin() as call:
+        answer = await TokensWriter(call, asked).whole()
+    return Response(await call.made(json_bytes.dumps, answer), headers=call.headers(), media_type="application/json")

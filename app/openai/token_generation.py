@@ -1,0 +1,135 @@
+"""vLLM's generation of token ids from token ids: what a body means, and what its answer looks like."""
+
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import Field
+
+from app import json_bytes
+from app.deltas import merge
+from app.dispatch.generation_base import GenerationBase
+from app.errors import RequestError
+from app.messages import Delta, TokenLogprob
+from app.openai.body import Some
+from app.openai.completion_writer import DONE
+from app.openai.logprobs import chat_logprobs, prompt_logprobs
+from app.openai.neutral import neutral
+from app.openai.schemas import CompletionRequest, ModelRequest, StreamOptions, TokenId
+from app.openai.validation import validated
+
+# Of vLLM's sampling parameters, those that say how its own processes hand over an answer.
+_INTERNAL = {"detokenize", "output_kind", "skip_clone", "output_text_buffer_length", "flat_logprobs", "extra_args"}
+# vLLM's of this endpoint, each with the values that change nothing.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "content_parts": ([],),
+    "ec_transfer_params": (),
+    "features": (),
+    "kv_transfer_params": (),
+    "reasoning_ended": (),
+    "reasoning_parser_kwargs": (),
+    "token_offsets": (),
+}
+
+
+@neutral(_NEUTRAL)
+class GenerateRequest(ModelRequest):
+    token_ids: Annotated[Some[TokenId], Field(min_length=1)]
+    sampling_params: dict[str, Any]
+    request_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    output_mode: Literal["tokens", "text"] | None = None
+    return_token_ids: bool | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    def as_completion(self) -> bytes:
+        """The body of a completion. Raises: RequestError, which names the place in this one."""
+        given = {name: value for name, value in self.sampling_params.items() if name not in _INTERNAL}
+        own = self.model_dump(exclude_none=True, include=set(ModelRequest.model_fields))
+        own |= {"prompt": self.token_ids, "cache_salt": self.cache_salt, "stream": self.stream}
+        if self.stream_options is not None:
+            own["stream_options"] = self.stream_options.model_dump(exclude_none=True)
+        for name in sorted(given.keys() & CompletionRequest.model_fields.keys() & (own.keys() | {"echo"})):
+            where = f"sampling_params.{name}"
+            raise RequestError(f"'{where}' is no sampling parameter.", param=where)
+        doc = {name: value for name, value in (given | own).items() if value is not None}
+        try:
+            validated(CompletionRequest, doc).check()
+        except RequestError as exc:
+            raise self.placed(exc) from exc
+        return json_bytes.dumps(doc)
+
+    def placed(self, exc: RequestError) -> RequestError:
+        """A completion's error, naming the place in this request."""
+        name = exc.param or ""
+        first = name.partition(".")[0]
+        if first == "prompt":
+            where = f"token_ids{name.removeprefix(first)}"
+        elif first in self.sampling_params or first == "max_tokens":
+            where = f"sampling_params.{name}"
+        else:
+            return exc
+        return RequestError(exc.message.replace(f"'{name}'", f"'{where}'", 1), param=where)
+
+
+class TokensWriter:
+    """Writes an answer, whole or as server-sent events."""
+
+    def __init__(self, call: GenerationBase, body: GenerateRequest) -> None:
+        self._call, options = call, body.stream_options
+        self._mode, self._prompt = body.output_mode or "tokens", bool(body.return_token_ids)
+        self._named = {"request_id": body.request_id or call.id, "output_mode": self._mode}
+        self._usage_at_end = bool(options and options.include_usage)
+        self._usage_always = bool(options and options.continuous_usage_stats)
+
+    async def whole(self) -> dict[str, Any]:
+        """Raises: the error that ended it."""
+        deltas = await self._call.whole()
+        made = await self._call.made(self._made, deltas)
+        return self._named | {"model": self._call.model.name, "created": self._call.created} | made
+
+    def opening(self, _choices: int, /) -> bytes:
+        """Nothing: the first chunk has the prompt, if it was asked for."""
+        return b""
+
+    def delta(self, choice: int, d: Delta, /) -> bytes:
+        usage = {"usage": self._call.usage()} if self._usage_always else {}
+        return self._event({"choices": [self._choice(choice, d)]} | self._prompt_ids() | usage)
+
+    async def settle(self) -> None:
+        """Nothing is to be done at the end."""
+
+    def last(self) -> bytes:
+        if not self._usage_at_end:
+            return DONE
+        return self._event({"choices": [], "usage": self._call.usage()}) + DONE
+
+    def _made(self, deltas: list[tuple[int, Delta]]) -> dict[str, Any]:
+        choices = sorted(merge(deltas))
+        logprobs = prompt_logprobs(choices[0][1]) if choices[0][1].prompt_logprobs is not None else None
+        made = {"choices": [self._choice(choice, d) for choice, d in choices], "prompt_logprobs": logprobs}
+        return made | self._prompt_ids() | {"usage": self._call.usage()}
+
+    def _prompt_ids(self) -> dict[str, Any]:
+        """Once."""
+        asked, self._prompt = self._prompt, False
+        return {"prompt_token_ids": self._call.prompts[0]} if asked else {}
+
+    def _choice(self, index: int, d: Delta) -> dict[str, Any]:
+        made: dict[str, Any] = {"index": index, "token_ids": d.tokens}
+        if self._mode == "text":
+            made |= {"text": d.text, "logprobs": chat_logprobs(d)}
+        else:
+            made["logprobs"] = None if d.logprobs is None else {"content": [_by_id(lp) for lp in d.logprobs]}
+        return made | {"finish_reason": d.finish, "stop_reason": d.stop}
+
+    def _event(self, fields: dict[str, Any]) -> bytes:
+        return b"data: %b\n\n" % orjson.dumps(self._named | fields)
+
+
+def _by_id(lp: TokenLogprob) -> dict[str, Any]:
+    """Without texts; the token itself is the first of its alternatives."""
+    own = {"token_id": lp.token_id, "logprob": lp.logprob, "rank": lp.rank or None}
+    likely = [{"token_id": token, "logprob": p, "rank": rank} for rank, (_, token, p) in enumerate(lp.top, 1)]
+    own["rank"] = own["rank"] or next((one["rank"] for one in likely if one["token_id"] == lp.token_id), None)
+    return own | {"top_logprobs": [own, *(one for one in likely if one["token_id"] != lp.token_id)]}

@@ -2,6 +2,8 @@
 
 `recovery_…` is the longest pause that a fault made in any answer. While Redis, or every worker, is away by our doing,
 nobody can get on: that time is the fault's own length, which isn't counted but shown (`lasted`, `longest_fault_s`).
+Connections that forward nothing and close nothing are counted apart (`recovery_silent_p99_s`, null if there were none):
+only the time without a reply tells of them.
 """
 
 import argparse
@@ -34,7 +36,7 @@ def main() -> int:
     out = Console(file=sys.stderr)
     with tempfile.TemporaryDirectory() as scratch:
         directory = given.keep or Path(scratch)
-        fleet = Fleet(directory / "fleet", pools(directory.absolute() / "kv"), forks=False, usage=True)
+        fleet = Fleet(directory / "fleet", pools(directory.absolute() / "kv"), forks=False, usage=True, proxied=True)
         with fleet, out.status("starting") as status:
             faults = plan(given.faults, random.Random(given.seed))
             rng = random.Random(given.seed)
@@ -67,15 +69,16 @@ def show(report: Report, out: Console, title: str = "Faults under load", what: s
     out.print(f"{report.restarted} requests began anew after the death of their API replica, {report.resumed} resumed.")
 
 
-def as_json(report: Report) -> dict[str, float]:
+def as_json(report: Report) -> dict[str, float | None]:
     return {
-        "faults": len(report.recovery_s),
+        "faults": len(report.recovery_s) + len(report.silent_s),
         "requests": report.requests,
         "lost": report.lost,
         "duplicated": report.duplicated,
         "failed": report.failed,
         "recovery_p50_s": round(percentile(report.recovery_s, 0.5), 3),
         "recovery_p99_s": round(percentile(report.recovery_s, 0.99), 3),
+        "recovery_silent_p99_s": round(percentile(report.silent_s, 0.99), 3) if report.silent_s else None,
         "longest_fault_s": round(max(report.lasted_s.values(), default=0.0), 3),
         "leaked_processes": report.leaked_processes,
         "leaked_blocks": report.leaked_blocks,

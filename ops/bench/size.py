@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ops.bench.processes import Unavailable
 
-LEFT_OUT = "SMOKE=1 is without "  # how each reason begins that `Size.needs` gives
+LEFT_OUT = "the smallest size is without "  # how each reason begins that `needs` and `leaves` give
 
 T = TypeVar("T")
 
@@ -34,6 +34,11 @@ class Size(Enum):
 
     def of(self, full: T, quick: T, smoke: T) -> T:
         return full if self is Size.FULL else quick if self is Size.QUICK else smoke
+
+    def leaves(self, what: str) -> None:
+        """Says what another command has in small. Raises: Unavailable in both smallest sizes."""
+        if self.smallest:
+            raise Unavailable(f"{LEFT_OUT}{what}")
 
     def needs(self, what: str) -> None:
         """Says that the part has `what`. Raises: Unavailable if this size is without it."""

@@ -109,7 +109,7 @@ def dynamo(run_dir: Path, model_dir: Path, speedup: int, size: Size, **settings:
     }
     if not Path(env["DYN_VENV"], "bin", "python").exists():
         if size.smallest:
-            raise Unavailable(f"{env['DYN_VENV']} is not there, and the smallest size doesn't install NVIDIA Dynamo")
+            raise Unavailable(f"no NVIDIA Dynamo in {env['DYN_VENV']}, and the smallest size doesn't install it")
         _run([str(script), "install"], run_dir / "install.log", env, 900)
     state_file = run_dir / "state.env"
     try:

@@ -5,14 +5,13 @@ import os
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from ops.bench.agents import plain
-from ops.bench.disagg.load import NO_CROSSOVER
+from ops.bench.benchmarks import NO_CROSSOVER, benchmarks, figures
 from ops.bench.load import tools_dir
 from ops.bench.processes import Unavailable
 from ops.bench.size import LEFT_OUT
@@ -20,8 +19,6 @@ from ops.bench.tiers import cost
 from tests.forks import Forked
 from tests.stack import ROOT
 
-BENCH = ROOT / "ops" / "bench"
-NONE = {"largest": "the clients of `overload`", "flames": "draws pictures, and measures nothing"}
 LIMIT_S = 500.0
 AT_ONCE = 2
 
@@ -30,20 +27,6 @@ class Ran(NamedTuple):
     code: int
     said: str
     missing: dict[str, str]  # why, by figure
-
-
-def benchmarks() -> dict[str, Path]:
-    """By name, the file that is run: all that `make bench NAME=…` finds."""
-    modules = {path.stem: path for path in BENCH.glob("*.py") if '__name__ == "__main__"' in path.read_text()}
-    packages = {path.parent.name: path for path in BENCH.glob("*/__main__.py")}
-    return {name: path for name, path in (packages | modules).items() if name not in NONE}
-
-
-def declared(name: str) -> list[str]:
-    """The keys of its line of JSON."""
-    if (BENCH / name).is_dir():
-        return [figure for of in import_module(f"ops.bench.{name}.report").TARGETS.values() for figure in of]
-    return [*import_module(f"ops.bench.{name}").FIGURES]
 
 
 @pytest.fixture(scope="module")
@@ -84,13 +67,13 @@ def absent() -> Iterable[str]:
 
 
 @pytest.mark.timeout(LIMIT_S * 2)
-@pytest.mark.parametrize("name", sorted(benchmarks()))
+@pytest.mark.parametrize("name", benchmarks())
 def test_a_benchmark_ends_with_all_of_its_figures(ran: Callable[[str], Ran], name: str) -> None:
     """Each is a number, or null for a reason: it needs what isn't started here, or there is none of so little."""
     code, said, missing = ran(name)
     assert code == 0, said[-3000:]
     line = json.loads(said.splitlines()[-1])
-    assert list(line) == declared(name)
+    assert list(line) == figures(name)
     null = {key for key, value in line.items() if value is None}
     assert null == set(missing)
     expected = (LEFT_OUT, NO_CROSSOVER, *absent())

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from ops.bench.benchmarks import NO_CROSSOVER
 from ops.bench.disagg.fleets import MODES, TOKENS_PER_S, shapes, start
 from ops.bench.disagg.play import Asked, Cpu, Served, lateness, percentile, play, poisson
 from ops.bench.load import System
@@ -22,7 +23,6 @@ SHARES = (0.1, 0.2, 0.3, 0.4, 0.6, 0.8)
 QUICK_SHARES = (0.2, 0.4, 0.6)
 REFERENCE = 0.4  # where the one prefill worker is busy 80 % of the time
 _SECONDS, _QUICK_SECONDS = 80.0, 30.0
-NO_CROSSOVER = "between no two of the loads does the aggregated fleet become the faster one"
 _WARM_UP = 0.12  # of the time: requests of that time don't count
 
 T = TypeVar("T")

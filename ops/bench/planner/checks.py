@@ -27,7 +27,7 @@ def helm_examples(_directory: Path, size: Size, say: Say) -> dict[str, Any]:
     if not Path(HELM).exists():
         raise Unavailable("no helm: ops/helm.sh installs it")
     invalid = 0
-    for name, values in EXAMPLES.items():
+    for name, values in list(EXAMPLES.items())[: size.of(None, None, 1)]:
         say(f"helm: {name}")
         good = helm("lint", "--strict", str(CHART), "-f", str(values)).returncode == 0
         for version in VERSIONS:
@@ -57,7 +57,7 @@ def traced(directory: Path, size: Size, say: Say) -> dict[str, Any]:
 
 def panels(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Of a fleet that does everything: what the Prometheus at XYLEM_BENCH_PROMETHEUS watches, or the test's."""
-    size.needs("a fleet that does everything, which tests/acceptance/test_dashboards.py has")
+    size.leaves("a fleet that does everything, which tests/acceptance/test_dashboards.py has")
     if url := os.environ.get("XYLEM_BENCH_PROMETHEUS"):
         with httpx.Client(base_url=url, timeout=30) as prometheus:
             return {"panels_empty": len(empty(prometheus))}
@@ -74,10 +74,10 @@ def groups(directory: Path, _size: Size, say: Say) -> dict[str, Any]:
 
 
 def soak(directory: Path, size: Size, say: Say) -> dict[str, Any]:
-    size.needs("minutes of load, which `make soak` has")
+    size.leaves("minutes of load, which `make soak` has")
     say("soak")
     plot = ["--plot", str((directory / "soak.png").absolute())]
-    length = size.of(["--minutes", "60"], ["--minutes", "2", "--no-wait"], ["--minutes", "1", "--no-wait"])
+    length = ["--minutes", "60"] if size is Size.FULL else ["--minutes", "2", "--no-wait"]
     found = _module("tests.soak", [*length, *plot], directory, "soak_growth")
     return found if size is Size.FULL else {"missing": {"soak_growth": TOO_SHORT}}
 

@@ -33,7 +33,7 @@ def dynamo(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     directory.mkdir(parents=True)
     python = Path(os.environ.get("DYN_VENV", str(Path(".xylem/dynamo-venv").resolve()))) / "bin/python"
     if not python.exists():
-        raise Unavailable(f"{python} is missing: Dynamo's virtual environment")
+        raise Unavailable(f"no NVIDIA Dynamo in its virtual environment: {python} is missing")
     day, rows = directory / "day.jsonl", trace()
     with day.open("w") as out:
         block = 0

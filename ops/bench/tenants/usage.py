@@ -16,8 +16,8 @@ _LONGEST_S = 3600
 
 def measured(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """By `make chaos`. Raises: Unavailable."""
-    size.needs("faults under load, which `make chaos` has")
-    faults = size.of(_FAULTS, _QUICK_FAULTS, 2)
+    size.leaves("faults under load, which `make chaos` has")
+    faults = _FAULTS if size is Size.FULL else _QUICK_FAULTS
     say(f"{faults} faults under load")
     command = [sys.executable, "-m", "tests.chaos", "--faults", str(faults)]
     directory.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,7 @@ _BLOCK_BYTES = 4 * 2 * 3 * 64 * 4 * _BLOCK  # layers of the shallow model, keys 
 _ROOM = 40  # blocks of an engine's own cache, a quarter of what the prompts have in common
 _BEGINNINGS, _COMMON, _OWN = 12, 384, 64  # of prompts; tokens that those of one beginning share, and tokens of its own
 _ENV = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
-_START_S = 120.0
+_START_S = 480.0  # of workers, as long as for a fleet: the machine may be busy
 
 
 class Prompts:

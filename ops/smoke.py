@@ -1,0 +1,90 @@
+"""`make smoke`: what `make test` has of benchmarks, chaos, soak and clients only without engines, or not at all.
+
+Each benchmark in its smallest size with all that is installed here, and the shortest run of each of the others. A
+table, and one line of JSON. Ends with 1 if anything failed, or a figure is null for another reason than those foreseen.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from ops.bench.benchmarks import NO_CROSSOVER, NOT_INSTALLED, benchmarks
+from ops.bench.parts import table
+from ops.bench.session import measuring
+from ops.bench.size import LEFT_OUT
+
+_AT_ONCE = 2  # on two cores: most of them wait for most of their time
+_LIMIT_S = 900.0
+_OTHERS = {
+    "chaos": ["-m", "tests.chaos", "--faults", "2"],
+    "soak": ["-m", "tests.soak", "--minutes", "1"],
+    "clients": ["-m", "ops.clients", "--only", "openai"],
+}
+_FIRST = ("soak", "media", "engines", "tiers", "agents")  # those that take longest
+
+
+class Ran(NamedTuple):
+    name: str
+    seconds: float
+    failure: str  # empty: none
+
+
+def main() -> int:
+    commands = _OTHERS | {name: ["-m", f"ops.bench.{name}"] for name in benchmarks()}
+    options = argparse.ArgumentParser(prog="make smoke")
+    options.add_argument("--only", action="append", choices=[*commands], help="may be repeated")
+    chosen = options.parse_args().only or [*commands]
+    names = sorted(chosen, key=lambda name: (*(name != first for first in _FIRST), name))
+    began = time.monotonic()
+    with measuring("smoke", Path(".xylem/smoke")) as (out_dir, progress, task), ThreadPoolExecutor(_AT_ONCE) as threads:
+
+        def run(name: str) -> Ran:
+            progress.update(task, description=name)
+            return _run(name, commands[name], out_dir)
+
+        runs = [*threads.map(run, names)]
+    made = table("The smallest of everything", "what", "s", "", left=("what", ""))
+    for ran in runs:
+        made.add_row(ran.name, f"{ran.seconds:.0f}", ran.failure or "[green]works[/]")
+    Console(width=None if sys.stdout.isatty() else 200).print(made, f"logs: {out_dir}", sep="\n")
+    failed = [ran.name for ran in runs if ran.failure]
+    print(json.dumps({"smoke_s": round(time.monotonic() - began), "failed": failed}), flush=True)
+    return int(bool(failed))
+
+
+def _run(name: str, command: list[str], out_dir: Path) -> Ran:
+    directory, began = out_dir / name, time.monotonic()
+    directory.mkdir()
+    where = [] if name in _OTHERS or name == "groups" else ["--out", str(directory)]
+    with (directory / "said.log").open("w") as log:
+        try:
+            done = subprocess.run(
+                [sys.executable, *command, *where], env=os.environ | {"SMOKE": "all"}, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, timeout=_LIMIT_S, check=False,
+            )  # fmt: skip
+            failure = f"ended with {done.returncode}" if done.returncode else _unexpected(directory)
+        except subprocess.TimeoutExpired:
+            failure = f"over {_LIMIT_S:.0f} s"
+    return Ran(name, time.monotonic() - began, failure)
+
+
+def _unexpected(directory: Path) -> str:
+    """Figures of a benchmark that are null for another reason than one that was foreseen."""
+    missing = {
+        key: why for path in directory.glob("*/missing.json") for key, why in json.loads(path.read_text()).items()
+    }
+    expected = (LEFT_OUT, NO_CROSSOVER, *NOT_INSTALLED)
+    found = [f"{key}: {why}" for key, why in missing.items() if not any(reason in why for reason in expected)]
+    return "; ".join(found)[:300]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

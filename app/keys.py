@@ -187,7 +187,9 @@ batch-workers           hash, batch worker → how many parts it takes at once. 
 batch-ports             hash, batch worker → host:port of its /metrics, of those with XYLEM_WORKER_PORT. As above.
 handling:<what>         string, 3 for each process that died when it had just begun with <what> (`store/handling.py`),
                         1 for one that died later; with the present one while a process handles it. Written by batch
-                        workers and api; gone when <what> is over, or a day after the last time.
+                        workers, api and usage writer; gone when <what> is over, or a day after the last time. Of
+                        request:<id>, once a worker has died with it: "early deaths", and how many in all
+                        (`dispatch/deaths.py`); lives until its deadline.
 recording               string, msgpack `messages.Recording`: while it is there, API replicas record the requests that
                         end. Written and renewed by `xylem record`; lives 10 s after that.
 recorded:<recording>    stream, field `b`: msgpack `messages.RecordedBatch`. Written by the api twice a second, read and

@@ -5,6 +5,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from app.dispatch.content_hook import ContentHook
+from app.dispatch.deaths import Deaths
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight
 from app.dispatch.media_store import MediaStore
@@ -88,7 +89,8 @@ class Dispatcher:
         )  # fmt: skip
         self.placer.shares.step_aside = self.lost
         self.placers = {HOME: self.placer}  # of each cell
-        self._retry = Retry(self.in_flight, self.placers, self._end, self.fail, max_migrations)
+        self.deaths = Deaths(wire, keys)
+        self._retry = Retry(self.in_flight, self.placers, self._end, self.fail, max_migrations, self.deaths)
 
     @property
     def watching(self) -> list[Recorder | TrafficCounter]:

@@ -137,6 +137,8 @@ class Generation(GenerationBase):
                 self.done[number] = Done(request, inflight.job.attempt)
             else:
                 self._in_flight.append(inflight)
+        if self._begun is not None and self._begun.attempt:
+            await self._dispatcher.deaths.recall(self._in_flight)
         if not self._in_flight:  # only the end of the answer was lost with its owner
             return
         if self.plan.samples:

@@ -1,8 +1,9 @@
 """Requests whose worker died, left or gave them back: placed anew to continue their output, or given up."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 
+from app.dispatch.deaths import Deaths
 from app.dispatch.inflight import InFlight
 from app.dispatch.placer import Placer
 from app.errors import Returned, WorkerLost, XylemError
@@ -24,9 +25,11 @@ class Retry:
         end: Callable[[InFlight, Done | Failed], None],
         fail: Callable[[InFlight, XylemError], None],
         max_migrations: int,
+        deaths: Deaths,
     ) -> None:
         """`in_flight`: the awaited requests. `placers`: of each cell. `end` and `fail` end an awaited request."""
         self._in_flight, self._placers, self._end, self._fail = in_flight, placers, end, fail
+        self._deaths = deaths
         self._max_migrations = max_migrations
         self._tasks: set[asyncio.Task[None]] = set()
         self._suspects = asyncio.Lock()
@@ -52,9 +55,15 @@ class Retry:
             self._end(inflight, Done(old.request, inflight.job.attempt))
             return
         MIGRATIONS.labels(kind).inc()
-        task = inflight.retry = asyncio.create_task(self._again(inflight, old))
+        inflight.retry = self._started(self._again(inflight, old))
+        if died:
+            self._started(self._deaths.note(inflight))
+
+    def _started(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _again(self, inflight: InFlight, old: Job) -> None:
         before = self._placers[inflight.cell]

@@ -28,7 +28,7 @@ class Handled:
         self._prove: Callable[[], Awaitable[None]] | None = proved
 
     async def proved(self) -> None:
-        """It has begun well: if the process dies from now on, it is a less likely cause. Raises: StoreDown."""
+        """It has begun well: if the process dies from now on, it is a less likely cause."""
         prove, self._prove = self._prove, None
         if prove is not None:
             await prove()
@@ -69,7 +69,8 @@ class Handling:
         async def proved() -> None:
             if turn is not None:
                 turn.over()
-            await self._set(what, before + _LATE)
+            with suppress(StoreDown):  # then its death would count for more
+                await self._set(what, before + _LATE)
 
         try:
             if turn is not None:

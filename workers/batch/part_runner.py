@@ -177,7 +177,7 @@ class PartRunner:
         await self._write(line, self._failed(line, WorkerLost(GIVEN_UP)))
 
     async def _understood(self, line: BatchLine) -> None:
-        """It has done no harm; nor has the part, when all its lines have done none. Raises: StoreDown."""
+        """It has done no harm; nor has the part, when all its lines have done none."""
         self._unread.discard(line.number)
         if line.number in self._alone:
             await self._alone[line.number].proved()

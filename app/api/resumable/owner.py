@@ -5,20 +5,25 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 
+import msgspec
+
 from app.api.resumable.store import REFUSALS, Found, Lost, ResumableStore, Unkept
 from app.dispatch.generation import Adopted, Generation
 from app.dispatch.inflight import ATTEMPTS, ChoiceOutput
-from app.errors import Cancelled, KeptFull, StoreDown, XylemError
+from app.errors import Cancelled, KeptFull, StoreDown, WorkerLost, XylemError
 from app.ids import ApiId, RequestId
 from app.loops import keep
 from app.messages import Delta, Done, Event, Failed, KeptRequest, Progress, encode
 from app.store import clock
+from app.store.handling import Handled
 from app.telemetry import logger
 
 log = logger(__name__)
 
 _EVERY_S = 0.5
 _RETRY_S = 0.2
+_NOT_UNDERSTOOD = "No API replica of this version can continue this answer."
+_GIVEN_UP = "API replicas died each time they continued this answer. It is not continued again."
 
 Prepare = Callable[[KeptRequest, Adopted], Awaitable[Generation]]  # from the kept request
 # Called with the epoch and the whole log of an answer that has ended well, before its end is written. The next owner
@@ -49,8 +54,10 @@ class AnswerOwner:
         at_end: AtEnd | None = None,
         adopt_s: float = 1.0,
         keep_file: KeepFile | None = None,
+        most_deaths: int = 3,
     ) -> None:
-        """`adopt_s`: see `Intervals`."""
+        """`adopt_s`: see `Intervals`. `most_deaths`: of replicas that adopt an answer, before it is given up."""
+        self._handling, self._most_deaths = resumable_store.handling(), most_deaths
         self._keep_file = keep_file
         self._resumable_store, self._prepare, self._adopt_s = resumable_store, prepare, adopt_s
         self._at_end = at_end
@@ -140,33 +147,61 @@ class AnswerOwner:
                 await self._resumable_store.forget_owner(api)
 
     async def _take(self, request: RequestId, owner: ApiId) -> None:
-        found = await self._resumable_store.adopt(request, owner)
+        try:
+            found = await self._resumable_store.adopt(request, owner)
+        except msgspec.MsgspecError as exc:  # of another version, perhaps; the other answers go on
+            log.error("answer_not_understood", request=request, error=str(exc))
+            await self._resumable_store.cancel(request, [Failed(request, 0, XylemError.code, _NOT_UNDERSTOOD)])
+            await self._resumable_store.disown([request])
+            return
         if found is not None and request not in self._running:
             log.warning("request_adopted", request=request, **found.kept.names, of=owner)
             self._run(request, found.epoch, self._resume(found))
 
     async def _resume(self, found: Found) -> None:
+        """Adopts an answer, unless too many replicas died of that."""
         kept = found.kept
         try:
-            batches = await self._resumable_store.written(kept.id)
+            async with self._handling.of(f"answer:{kept.id}") as handled:
+                if handled.deaths > self._most_deaths:
+                    log.error("answer_given_up", request=kept.id, **kept.names, deaths=handled.deaths)
+                    await self._resumable_store.cancel(kept.id, [Failed(kept.id, 0, WorkerLost.code, _GIVEN_UP)])
+                    await self._resumable_store.disown([kept.id])
+                    self.wrote(kept.id).set()
+                else:
+                    await self._go_on(found, handled)
+                handled.done = True
         except StoreDown as exc:  # it will be found idle, and taken again
             log.warning("adopted_answer_not_read", request=kept.id, **kept.names, error=exc.message)
-            return
+
+    async def _go_on(self, found: Found, handled: Handled) -> None:
+        """Raises: StoreDown."""
+        kept = found.kept
+        batches = await self._resumable_store.written(kept.id)
         out: dict[int, ChoiceOutput] = {}
         for event in (event for batch in batches for event in batch):
             if isinstance(event, Delta):
                 out.setdefault(event.index, ChoiceOutput([])).add(event)
         begun = Adopted(kept.id, kept.created, found.epoch * ATTEMPTS, out)
-        await self._keep(kept, found.epoch, [encode(batch) for batch in batches], begun)
+        await self._keep(kept, found.epoch, [encode(batch) for batch in batches], begun, handled)
 
-    async def _keep(self, kept: KeptRequest, epoch: int, batches: list[bytes], made: Generation | Adopted) -> None:
-        """Writes the answer's log, until the answer ends or another replica owns it."""
+    async def _keep(
+        self,
+        kept: KeptRequest,
+        epoch: int,
+        batches: list[bytes],
+        made: Generation | Adopted,
+        handled: Handled | None = None,
+    ) -> None:
+        """Writes the answer's log, until the answer ends or another replica owns it. `handled`: of an adopted one."""
         last: Event = Done(kept.id, 0)
         try:
             call = made if isinstance(made, Generation) else await self._prepare(kept, made)
             call.outlives = True
             self._running[kept.id].call = call
             async with call:
+                if handled is not None:
+                    await handled.proved()
                 while events := await _next_events(kept.id, call):
                     batches.append(encode(events))
                     await self._note(kept, epoch, batches, ended=False)

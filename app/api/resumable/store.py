@@ -22,6 +22,7 @@ from app.ids import ApiId, ConversationId, KeyId, RequestId
 from app.keys import Keys
 from app.messages import Event, Failed, KeptRequest, decode_events, decode_kept, encode
 from app.store import ADOPT, APPEND, CANCEL, FORGET, OWN, Wire
+from app.store.handling import Handling
 from app.tenants.quotas import Quota
 
 _PAGE = 512  # batches read at once
@@ -69,6 +70,10 @@ class ResumableStore:
     @property
     def connected_before(self) -> bool:
         return self._wire.connected_before
+
+    def handling(self) -> Handling:
+        """For adopting."""
+        return Handling(self._wire, self._keys)
 
     async def put(
         self,

@@ -1,18 +1,20 @@
-"""Lines that end whatever batch worker begins them: each costs some workers, and then itself only."""
+"""What ends each process that begins to handle it: it costs some of them, and then itself only."""
 
 import io
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import pytest
 from openai import OpenAI
 from openai.types import Batch
 
 from tests.chaos.fleet import TEMPLATE
-from tests.stack import BIN, Stack, mock_pool, stack, wait_until
+from tests.stack import BIN, Stack, free_port, mock_pool, stack, stop, wait_until
 
 POOL = "decode-pool-a"
 CHAT = "/v1/chat/completions"
@@ -39,7 +41,9 @@ def deadly(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     directory = tmp_path_factory.mktemp("poison-batches")
     (directory / "sitecustomize.py").write_text(_DIES)
     env = {"XYLEM_DEPLOYMENT": "poison-batches", "XYLEM_MAX_MIGRATIONS": "0", "XYLEM_API_TTL_S": "1"}
-    with stack(valkey_url, directory, {POOL: mock_pool() | {"chat_template": str(TEMPLATE)}}, **env) as s:
+    with stack(
+        valkey_url, directory, {POOL: mock_pool(answer_tokens=2000) | {"chat_template": str(TEMPLATE)}}, **env
+    ) as s:
         s.api()
         s.worker()
         s.wait_ready()
@@ -113,4 +117,43 @@ def test_a_line_that_kills_batch_workers_fails_and_all_others_are_answered(deadl
         }
         assert len(names) - 2 == 3 + 3  # twice with all, once with that line alone
     left = deadly.redis.keys(f"{deadly.deployment}:handling:*")
-    assert [key.decode().rpartition(":")[2] for key in left] == ["6"]  # what nobody reads again, for a day
+    kinds = {key.decode().split(":")[2] for key in left}
+    assert kinds == {"line"}  # for a day; others are those that were answered as their worker died
+
+
+@pytest.mark.timeout(200)
+def test_an_answer_that_kills_the_replicas_that_adopt_it_fails_and_the_others_go_on(deadly: Stack) -> None:
+    """It went from replica to replica, and ended each, with all other clients' streams."""
+    first = free_port()
+    owner = deadly.api("owner", first)
+    wait_until(lambda: deadly.ready(f"http://127.0.0.1:{first}"), "the owner listens")
+    stop(deadly.names["api"])  # the others are of the kind that dies
+    ports = [free_port() for _ in range(3)]
+    for port in ports:
+        env = {"XYLEM_PORT": str(port), "XYLEM_MAX_MIGRATIONS": "1", "PYTHONPATH": str(deadly.directory)}
+        deadly.spawn(f"api-{port}", str(BIN / "xylem"), "api", **env)
+        wait_until(lambda port=port: deadly.ready(f"http://127.0.0.1:{port}"), "it listens")  # type: ignore[misc]
+
+    def ask(text: str) -> str:
+        body = {"model": "mock", "input": text, "background": True, "max_output_tokens": 2000}
+        return str(httpx.post(f"http://127.0.0.1:{first}/v1/responses", json=body, timeout=30).json()["id"])
+
+    poison, others = ask(RENDERER), [ask(f"story {i}") for i in range(3)]
+    stop(owner, signal.SIGKILL)
+    names = [f"api-{port}" for port in ports]
+    wait_until(lambda: sum(deadly.names[name].poll() is None for name in names) == 1, "two have ended", 60)
+    (last,) = [name for name in names if deadly.names[name].poll() is None]
+    wait_until(lambda: "answer_given_up" in deadly.log(last), "it is given up", 60)
+    deadly.api()  # of the other kind: who reads the answer renders its prompt
+    wait_until(deadly.ready, "it listens")
+
+    def found(response: str) -> dict[str, Any]:
+        answer: dict[str, Any] = httpx.get(f"{deadly.url}/v1/responses/{response}", timeout=30).json()
+        return answer
+
+    assert found(poison)["status"] == "failed"
+    assert "API replicas died" in found(poison)["error"]["message"]
+    for other in others:
+        wait_until(lambda other=other: found(other)["status"] == "incomplete", "it is whole", 60)  # type: ignore[misc]
+        assert found(other)["usage"]["output_tokens"] == 2000
+    assert deadly.names[last].poll() is None

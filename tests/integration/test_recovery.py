@@ -404,6 +404,28 @@ async def test_records_of_a_worker_and_a_replica_that_died_together_expire(redis
     assert not [key for key in left if run.encode() in key or worker.encode() in key]
 
 
+async def test_deaths_of_workers_outlive_the_replica_that_saw_them(redis: "Redis", wire: Wire) -> None:
+    """An adopted answer does not begin again at nought; one whose workers live leaves nothing in Redis."""
+    for name in ("w1", "w2"):
+        await register(redis, KEYS, name)
+    d = dispatcher(wire)
+    await d.send(inflight(job()))
+    await d.send(inflight(job("r2")))
+    f = d.in_flight[R1]
+    for died in (1, 2):
+        d.lost(f, died=True)
+        await until(lambda died=died: f.job.attempt == died and f.job.worker)
+    name = KEYS.handling("request:r1")
+    async with asyncio.timeout(5):
+        while await redis.get(name) != b"2 2":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert await redis.keys("*handling*") == [name.encode()]
+    assert 0 < await redis.ttl(name) <= 3600
+    adopted, good = inflight(job()), inflight(job("r2"))
+    await dispatcher(wire).deaths.recall([adopted, good])
+    assert [(f.early_deaths, f.deaths) for f in (adopted, good)] == [(2, 2), (0, 0)]
+
+
 async def test_a_death_is_counted_once_however_many_replicas_see_it(redis: "Redis", wire: Wire) -> None:
     """An alert at three deaths would fire at one, where there are three replicas."""
     before = WORKERS_LOST._value.get()  # type: ignore[no-untyped-call]

@@ -298,6 +298,23 @@ async def test_a_failed_answer_is_read_to_its_last_token_and_then_fails(redis: "
             await r.deltas()
 
 
+async def test_an_answer_that_cannot_be_understood_ends_and_the_others_are_adopted(redis: "Redis", wire: Wire) -> None:
+    """It held up all others for ever: each look ended at it."""
+    odd, good = kept(request="chatcmpl-0"), kept()
+    for k in (odd, good):
+        await resumable_store(wire, B).put(k)
+    await redis.hset(KEYS.kept(odd.id), "record", b"of another version")
+    await redis.set(KEYS.api(A), "1")
+    s = resumable_store(wire)
+    async with Going(s, [1]):
+        await until(lambda: ended(redis))
+        await until(lambda: ended(redis, odd.id))
+        assert await tokens(s) == [1]
+        (last,) = (await s.read(odd.id))[-1]
+        assert isinstance(last, Failed)
+        assert odd.id not in await s.owned_by(A) | await s.owned_by(B)
+
+
 async def test_a_reader_is_not_kept_waiting_for_what_nobody_writes(wire: Wire) -> None:
     """The deadline is over, and whoever owned it had time to say so."""
     k = kept(deadline_s=-60)

@@ -46,6 +46,8 @@ class EngineInfo(Struct, frozen=True):
     embeddings: "EmbeddingShape | None" = None  # of encoded pictures that it takes; None: it encodes them itself
     tier_block_bytes: int = 0  # of KV in a block, where it has tiers and tells what they hold
     peers: bool = False  # with the role both, it computes prompts for engines like it, and takes KV from them
+    # The module of a process that compiles grammars with the engine's library, on trial; "": none is needed.
+    grammar_compiler: str = ""
 
 
 class Node(Struct, frozen=True):

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from app.bounded.pool import ProcessEnded, ProcessPool
 from app.errors import NoProcess, RequestError
+from app.grammars.verdict import Verdict, decode_verdict
 from app.messages import Grammar, encode
 from app.telemetry import logger
 
@@ -20,7 +21,8 @@ _MEMORY = 2**30  # bytes
 # Less than any thread of an engine has: what is compiled on this can be compiled there.
 _STACK = 2**21  # bytes
 _PROCESSES = 2
-_MOST_KNOWN = 4096  # grammars, of which the digest is kept, and why they were refused
+_MOST_KNOWN = 4096  # grammars, of which digest and verdict are kept
+_MOST_BYTES = 2**24  # of all grammars in these
 _NOT_OURS = (-signal.SIGKILL, -signal.SIGTERM)  # by the kernel without memory, or by an operator
 _LLGUIDANCE = "app.grammars.process"
 
@@ -39,18 +41,19 @@ class GrammarChecker:
     def __init__(self, module: str = _LLGUIDANCE) -> None:
         """`module`: of the process that compiles."""
         self._pool = ProcessPool(module, memory=_MEMORY, stack=_STACK, processes=_PROCESSES)
-        self._known: OrderedDict[bytes, str] = OrderedDict()  # by digest: why it was refused, or ""
-        self._checking: dict[bytes, asyncio.Task[str]] = {}
+        self._known: OrderedDict[bytes, Verdict] = OrderedDict()  # by digest
+        self._size = 0
+        self._checking: dict[bytes, asyncio.Task[Verdict]] = {}
 
     async def check(self, checks: Sequence[GrammarCheck]) -> None:
         """Raises: RequestError that names the field, Saturated, NoProcess."""
         for one in checks:
-            if reason := await self.reason(one.grammar):
+            if reason := (await self.verdict(one.grammar)).reason:
                 await self.check(one.parts())
                 raise RequestError(f"'{one.where}': {reason}.", param=one.where)
 
-    async def reason(self, grammar: Grammar) -> str:
-        """Why it can't be enforced; "" if it can. Raises: Saturated, NoProcess."""
+    async def verdict(self, grammar: Grammar) -> Verdict:
+        """Raises: Saturated, NoProcess."""
         message = encode(grammar)
         digest = hashlib.sha256(message).digest()
         known = self._known.get(digest)
@@ -66,25 +69,30 @@ class GrammarChecker:
         """Blocks."""
         self._pool.close()
 
-    async def _checked(self, digest: bytes, message: bytes) -> str:
+    async def _checked(self, digest: bytes, message: bytes) -> Verdict:
         try:
-            reason = await self._compiled(message)
+            verdict = await self._compiled(message)
         finally:
             del self._checking[digest]
-        self._known[digest] = reason
-        if len(self._known) > _MOST_KNOWN:
-            self._known.popitem(last=False)
-        return reason
+        self._known[digest] = verdict
+        self._size += _size(verdict)
+        while len(self._known) > _MOST_KNOWN or self._size > _MOST_BYTES:
+            self._size -= _size(self._known.popitem(last=False)[1])
+        return verdict
 
-    async def _compiled(self, message: bytes) -> str:
+    async def _compiled(self, message: bytes) -> Verdict:
         """Raises: Saturated, NoProcess."""
         try:
             answer, _ = await self._pool.run(message, cpu_s=_CPU_S)
         except ProcessEnded as exc:
             if exc.took_too_long:
-                return f"compiling its grammar takes more than {_CPU_S} s"
+                return Verdict(f"compiling its grammar takes more than {_CPU_S} s")
             log.warning("grammar_compiler_ended", status=exc.status, size=len(message))
             if exc.status in _NOT_OURS:
                 raise NoProcess from exc
-            return "its grammar could not be compiled"
-        return answer.decode()
+            return Verdict("its grammar could not be compiled")
+        return decode_verdict(answer)
+
+
+def _size(verdict: Verdict) -> int:
+    return 0 if verdict.instead is None else len(verdict.instead.text)

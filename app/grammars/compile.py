@@ -1,8 +1,9 @@
 """Our grammars in llguidance's form."""
 
 import json
+from functools import cache
 
-from llguidance import LLMatcher, grammar_from
+from llguidance import LLMatcher, LLTokenizer, grammar_from
 
 from app.grammars.bounds import check_counts, check_embedded
 from app.grammars.references import check_rule_references, check_schema_references
@@ -40,6 +41,13 @@ def check(grammar: Grammar) -> None:
 
     Raises: ValueError that says what is wrong.
     """
-    failed, messages = LLMatcher.validate_grammar_with_warnings(compiled(grammar))
-    if failed:
-        raise ValueError(" ".join(messages[0].split())[:_SHOWN])
+    matcher = LLMatcher(_letters(), compiled(grammar), log_level=0)
+    if matcher.is_error():
+        raise ValueError(" ".join(matcher.get_error().split())[:_SHOWN])
+    if not any(matcher.compute_bitmask()) or matcher.is_error():
+        raise ValueError("it allows no text")
+
+
+@cache
+def _letters() -> LLTokenizer:
+    return LLTokenizer("byte")

@@ -4,19 +4,27 @@ from collections.abc import Callable
 
 from app.bounded.serving import serve
 from app.bounded.wire import Answer
-from app.messages import Grammar, decode_grammar
+from app.grammars.verdict import Verdict
+from app.messages import Grammar, decode_grammar, encode
 
 
-def serve_checks(check: Callable[[Grammar], None], *, besides: bool = False) -> None:
-    """Answers why a grammar is refused, or nothing. `check` raises ValueError; `besides`: as of `serve`."""
+def serve_checks(check: Callable[[Grammar], Grammar | None], *, besides: bool = False) -> None:
+    """`check` raises ValueError, or returns a grammar for the engine, None for the one that it got.
+
+    `besides`: as of `serve`.
+    """
 
     def work(job: bytes, _data: bytes) -> Answer:
-        try:
-            check(decode_grammar(job))
-        except ValueError as exc:
-            return (str(exc) or "its grammar is not valid").encode(), []
-        except (MemoryError, RecursionError):
-            return b"compiling its grammar takes too much memory", []
-        return b"", []
+        return encode(_verdict(decode_grammar(job), check)), []
 
     serve(work, besides=besides)
+
+
+def _verdict(grammar: Grammar, check: Callable[[Grammar], Grammar | None]) -> Verdict:
+    try:
+        made = check(grammar)
+    except ValueError as exc:
+        return Verdict(str(exc) or "its grammar is not valid")
+    except (MemoryError, RecursionError):
+        return Verdict("compiling its grammar takes too much memory")
+    return Verdict(instead=None if made == grammar else made)

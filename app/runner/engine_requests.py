@@ -8,9 +8,11 @@ from redis.asyncio import Redis
 
 from app.engines.base import EmbeddingShape, EncodeRequest, EngineInfo, GenerateRequest, MediaInput
 from app.engines.painter import PaintRequest
+from app.errors import RequestError
+from app.grammars.checker import GrammarChecker
 from app.ids import WorkerId
 from app.keys import Keys
-from app.messages import ASIDE_PRIORITY, Handoff, Job, KvHandle, MediaKind, Speeds, TierUse
+from app.messages import ASIDE_PRIORITY, Grammar, Handoff, Job, KvHandle, MediaKind, Speeds, TierUse
 from app.routing.tiers import worthwhile
 from app.runner.media import fetch_media
 from app.runner.pictures import Pictures
@@ -27,8 +29,10 @@ class EngineRequests:
         pictures: Pictures,
         info: EngineInfo,
         speeds: Callable[[], Speeds],
+        compiler: GrammarChecker | None,
     ) -> None:
-        """`info`: the engine's. `speeds`: of computing, and of loading from tiers."""
+        """`info`: the engine's. `speeds`: of computing, and of loading from tiers. `compiler`: tries grammars."""
+        self._compiler = compiler
         self._info, self._speeds, self._asked = info, speeds, 0
         self._worker, self._keys, self._redis, self._pictures = worker, keys, redis, pictures
         self._takes: tuple[MediaKind, ...] = info.media
@@ -37,15 +41,19 @@ class EngineRequests:
     async def generation(self, job: Job, handoff: Handoff | None, weights: str) -> GenerateRequest:
         """`weights`: the version that the engine has.
 
-        Raises: MediaLost, RequestError for media that the engine doesn't take.
+        Raises: MediaLost, RequestError for media that the engine doesn't take, or a grammar of which it would die;
+        Saturated and NoProcess for a grammar.
         """
+        sampling = job.sampling
+        if sampling.grammar is not None and self._compiler is not None:
+            sampling = replace(sampling, grammar=await self._tried(sampling.grammar, self._compiler))
         media = await self.media(job)
         if media and self._embeddings is not None and not isinstance(handoff, KvHandle):
             media = await self._pictures.attach(job, media, self._embeddings, weights)
         return GenerateRequest(
             job.run,
             job.prompt,
-            job.sampling,
+            sampling,
             _priority(job),
             self._rank(job),
             job.cache_salt,
@@ -73,6 +81,13 @@ class EngineRequests:
         if not self._asked % _TRIES:  # else a tier would never be measured again
             return "all"
         return worthwhile(self._speeds(), self._info.block_size, self._info.tier_block_bytes)
+
+    async def _tried(self, grammar: Grammar, compiler: GrammarChecker) -> Grammar:
+        """The grammar for the engine. Raises: RequestError, Saturated, NoProcess."""
+        verdict = await compiler.verdict(grammar)
+        if verdict.reason:
+            raise RequestError(f"The grammar of this request is refused: {verdict.reason}.")
+        return verdict.instead or grammar
 
     def encoding(self, job: Job) -> EncodeRequest:
         """For a job with inputs."""

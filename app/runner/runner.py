@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 from app.engines.base import Engine, EngineInfo, EngineStats
 from app.engines.painter import Painter
 from app.errors import Cancelled, EngineDead, EngineFailed, HandoffFailed, Returned, StoreDown, XylemError
+from app.grammars.checker import GrammarChecker
 from app.ids import PoolId, RequestId, RunId, WorkerId, run_id
 from app.loop_thread import LoopThread
 from app.messages import Failed, Handoff, Job, KvHandle, PrefillDone, Speeds
@@ -202,6 +203,7 @@ class Runner:
         self._clients.append(index)
         self.wire, self.index = self._wires[0], Wire(index)
         self.pictures = Pictures(self.wire, self.keys, self.worker, self._model, self.settings.embedding_bytes)
+        self._grammar_compiler = GrammarChecker(info.grammar_compiler) if info.grammar_compiler else None
         self.take(info)
         self.broker_wire = Wire(self.broker) if self.settings.broker_url else self.wire
         self.emitters = TokenEmitters(self._wires, self.keys, self.worker, self.pool, self.settings)
@@ -212,7 +214,9 @@ class Runner:
     def take(self, info: EngineInfo) -> None:
         """What the engine is, before its first request or while it has none."""
         self.info = info
-        self.requests = EngineRequests(self.worker, self.keys, self.redis, self.pictures, info, self.speeds)
+        self.requests = EngineRequests(
+            self.worker, self.keys, self.redis, self.pictures, info, self.speeds, self._grammar_compiler
+        )
         self.throughput = Throughput(info.ranks, info.max_running * info.ranks, self.is_apart)
         self.gates = [YieldGate(info, self._rules, self.engine.stats, self.throughput.read) for _ in range(info.ranks)]
 
@@ -240,6 +244,8 @@ class Runner:
         await self.emitters.drained(_LAST_EVENTS_S)
         self._emitting.cancel()
         await self.engine.close()
+        if self._grammar_compiler is not None:
+            await asyncio.to_thread(self._grammar_compiler.close)
         await self.pictures.close()
         for wire in (*self._wires, self.index, self.broker_wire):
             wire.close()

@@ -8,9 +8,11 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
+import httpx
 from redis.exceptions import RedisError
 
 from tests.chaos.fleet import Fleet
+from tests.hostile_grammars import DEEP, rules
 
 Fault = Callable[[Fleet, random.Random], Awaitable[None]]
 
@@ -160,6 +162,22 @@ async def stored_blocks_lost(fleet: Fleet, rng: random.Random) -> None:
             path.unlink() if rng.random() < 0.5 else path.write_bytes(path.read_bytes()[:-1])
 
 
+async def grammars_that_kill_compilers(fleet: Fleet, rng: random.Random) -> None:
+    """Each is refused, by a process that goes on."""
+    before = [proc for proc in fleet.stack.procs if proc.poll() is None]
+    said = {"model": "mock", "messages": [{"role": "user", "content": "?"}]}
+    for field, grammar in (("guided_grammar", rules(4000)), *(("guided_json", schema) for schema in DEEP.values())):
+        status = None
+        async with httpx.AsyncClient(timeout=60) as client, asyncio.timeout(90):
+            while status is None:
+                url = f"{rng.choice(fleet.urls())}/v1/chat/completions"
+                with suppress(httpx.TransportError):  # the replica is only being started
+                    status = (await client.post(url, json=said | {field: grammar})).status_code
+                await asyncio.sleep(0.1)
+        assert status == 400
+    assert all(proc.poll() is None for proc in before)
+
+
 FAULTS: tuple[tuple[Fault, int], ...] = (  # and how often, to compare
     (worker_killed, 20),
     (two_workers_killed, 6),
@@ -177,6 +195,7 @@ FAULTS: tuple[tuple[Fault, int], ...] = (  # and how often, to compare
     (proxy_closes, 5),
     (connections_forgotten, 5),
     (api_killed, 8),
+    (grammars_that_kill_compilers, 4),
     (api_and_worker_killed, 3),
     (worker_and_redis_killed, 3),
     (stored_blocks_lost, 4),

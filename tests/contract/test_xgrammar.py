@@ -1,12 +1,16 @@
 """The API compiles grammars with llguidance, and vLLM with xgrammar: both say the same of what we make."""
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from app.dialects.families import DIALECTS
+from app.engines.xgrammar_process import tried
 from app.messages import Grammar
 from app.openai.answer_grammar import Situation
+from tests.hostile_grammars import CIRCLES, DEEP
 from tests.unit import test_written_arguments as arguments
 from tests.unit.test_answer_grammar import CALL, JSON, WRITABLE, allows, grammar, hermes, tool, written
 
@@ -30,6 +34,21 @@ class Xgrammar:
 
     def compile(self, made: Grammar) -> Any:
         return self._compiler.compile_structural_tag(made.text)
+
+    def matchers(self, made: Grammar) -> Callable[[str], bool]:
+        """Whether a whole text fits."""
+        compile_ = {
+            "json": self._compiler.compile_json_schema,
+            "grammar": self._compiler.compile_grammar,
+            "tag": self._compiler.compile_structural_tag,
+        }[made.kind]
+        compiled = compile_(made.text)
+
+        def fits(text: str) -> bool:
+            matcher = self._library.GrammarMatcher(compiled, terminate_without_stop_token=True)
+            return bool(matcher.accept_string(text) and matcher.is_completed())
+
+        return fits
 
     def allows(self, made: Grammar, text: str) -> bool:
         matcher = self._library.GrammarMatcher(self.compile(made), terminate_without_stop_token=True)
@@ -74,3 +93,71 @@ def test_both_hold_arguments_that_are_not_json_to_the_same(
     made, write = arguments.taken(name, **fields), arguments.WRITERS[name]
     texts = ["No [1].", *map(write, [*arguments.VALID, *arguments.INVALID])]
     assert [text for text in texts if xgrammar.allows(made, text)] == [text for text in texts if allows(made, text)]
+
+
+STRINGS = [
+    "", "a", "\t", "\\t", "\\\\", '\\"', "\\n", "\n", "\\u000a", "\\u001F", "\\b", '"', "\\", "\\x", "abc", "abcd",
+    "\\t\\n\\r",    "\\t\\n\\r\\f", "\U0001f600" * 3, "\U0001f600" * 4, "\xe9", 'a\\"b', "\0", "a\\",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [
+    {"maxLength": 3}, {"minLength": 1}, {"minLength": 1, "maxLength": 2}, {"minLength": 3, "maxLength": 3},
+], ids=str)  # fmt: skip
+def test_bounded_strings_are_json_and_have_escapes_each_of_which_is_a_character(
+    xgrammar: Xgrammar, length: dict[str, int]
+) -> None:
+    """xgrammar by itself has raw TABs in them, and nothing that needs an escape. As llguidance."""
+    string = {"type": "string", **length}
+    schemas = [string, {"type": ["string", "null"], **length}]
+    places = [("{}", schema) for schema in schemas]
+    of = {"type": "object", "properties": {"a": {"$ref": "#/$defs/s"}}, "required": ["a"], "$defs": {"s": string}}
+    places.append(('{{"a": {}}}', of))
+    for place, schema in places:
+        as_json = Grammar("json", json.dumps(schema))
+        as_tag = Grammar("tag", json.dumps({"format": {"type": "json_schema", "json_schema": schema}}))
+        for made in (as_json, as_tag):
+            held = xgrammar.matchers(tried(made))
+            for text in STRINGS:
+                written = place.format(f'"{text}"')
+                fits = _length(text) in range(length.get("minLength", 0), length.get("maxLength", 99) + 1)
+                assert held(written) == allows(made, written) == fits, (made, written)
+
+
+def _length(text: str) -> int:
+    try:
+        return len(json.loads(f'"{text}"'))
+    except ValueError:
+        return -1
+
+
+@pytest.mark.parametrize(("pattern", "fits", "breaks"), [
+    ('^"+$', ['\\"'], ['"']),
+    (r"^\\+$", [r"\\", r"\\\\"], ["\\"]),
+    (r"^\t$", [r"\t"], ["\t"]),
+    ("^\t$", [r"\t"], ["\t"]),
+    ('^a?"[^b]*$', [r"\"", r"a\"xyz", r"\"\t"], ['"', 'a"', '\\"\t', '\\"b']),
+    ('^".$', [r"\"x", r"\"\\", r"\"\""], ['\\"\\', '\\""', '"x']),
+    (r"^[\t\n]\x0a\u0022$", [r"\t\n\""], ["\t\n\""]),
+    ("^(a|b){2}$", ["ab"], ["abc"]),
+    (r"^[^b]{1,3}$", ["a"], ["\t", '"', "\\"]),
+])  # fmt: skip
+def test_patterns_of_strings_make_no_broken_json(
+    xgrammar: Xgrammar, pattern: str, fits: list[str], breaks: list[str]
+) -> None:
+    """xgrammar takes a pattern's own characters as those of the JSON."""
+    made = Grammar("json", json.dumps({"type": "string", "pattern": pattern}))
+    held = xgrammar.matchers(tried(made))
+    for text in fits:
+        assert held(f'"{text}"'), text
+        assert allows(made, f'"{text}"')
+    for text in breaks:
+        assert not held(f'"{text}"'), text
+
+
+def test_xgrammar_survives_what_llguidance_dies_of(xgrammar: Xgrammar) -> None:
+    """So far. What it refuses, an engine is left to refuse."""
+    for schema in (*DEEP.values(), *CIRCLES.values()):
+        assert tried(Grammar("json", json.dumps(schema))).kind == "json"
+    odd = Grammar("json", '{"type": "nothing"}')
+    assert tried(odd) == odd

@@ -16,6 +16,7 @@ from redis import Redis
 
 from app.engines import create_engine
 from app.engines.base import GenerateRequest, Prefilled
+from app.errors import RequestError
 from app.ids import ApiId, PoolId, RequestId, WorkerId, run_id, worker_queue
 from app.keys import Keys
 from app.messages import (
@@ -24,6 +25,7 @@ from app.messages import (
     Event,
     Failed,
     FirstToken,
+    Grammar,
     Handoff,
     Job,
     KvHandle,
@@ -45,6 +47,7 @@ from app.store.connection import Command, Connection
 from app.tasks.celery_message import DECODE_TASK, priority_step, read_task_message
 from app.tasks.decode import answer
 from app.tasks.prefill import Computed, compute, pass_on
+from tests.hostile_grammars import DEEP, rules
 from tests.redis_server import another_redis
 from tests.stack import wait_until
 
@@ -163,6 +166,25 @@ def test_a_prompt_for_a_peer_is_none_of_the_load_and_goes_before_whole_requests(
         assert (online.request_s > 0, apart.request_s > 0) == (is_load, not is_load)
         asked = [p.call(how(job, None, p.weights)) for how in (p.requests.prefill, p.requests.generation)]
         assert (asked[0].priority < asked[1].priority) == (not is_load)
+
+
+def test_a_grammar_that_no_replica_has_checked_ends_its_request_and_not_the_worker(
+    store_url: str, redis_db: "Redis"
+) -> None:
+    """Such as one of a replica of another version: a worker compiles what it has not met in a process of its own."""
+    decode = [Stage("decode", PoolId("decode"), D, 0)]
+    with worker(store_url, D, "both") as w1, ThreadPoolExecutor() as threads:
+        for kind, text in (("grammar", rules(4000)), ("json", json.dumps(DEEP["anyOf"]))):
+            grammar = Grammar(kind, text)  # type: ignore[arg-type]
+            placed(redis_db, stages=decode, sampling=Sampling(max_tokens=6, grammar=grammar))
+            start(w1, threads, "decode").result(60)
+            failed = wait_until(lambda: [e for e in events(redis_db) if isinstance(e, Failed)], "it has ended")[-1]
+            assert (failed.code, "grammar" in failed.message) == (RequestError.code, True)
+        placed(redis_db, stages=decode, sampling=Sampling(max_tokens=6, grammar=Grammar("regex", "[a-z]{9}")))
+        start(w1, threads, "decode").result(60)
+        wait_until(lambda: any(isinstance(e, Done) for e in events(redis_db)), "it has its answer")
+        assert len([e for e in events(redis_db) if isinstance(e, Failed)]) == 2
+        assert free(w1)
 
 
 def test_a_message_that_came_twice_is_one_answer(store_url: str, redis_db: "Redis") -> None:

@@ -234,6 +234,7 @@ async def test_it_tells_what_it_holds() -> None:
     assert info == EngineInfo(
         block_size=16, total_blocks=50, max_running=3, max_model_len=100, block_bytes=4 * 2**20, grammars=GRAMMAR_KINDS,
         max_adapters=8, max_adapter_rank=64, version=version("xylem-serve"), media=("image", "audio"),
+        grammar_compiler="app.grammars.process",
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from app.engines.base import (
     StepOutput,
 )
 from app.engines.checks import check_request, check_sound
+from app.engines.grammar_compilers import compiler_of
 from app.engines.mock import inventory
 from app.engines.mock.adapters import Loaded
 from app.engines.mock.args import parse_args
@@ -119,6 +120,7 @@ class MockEngine:
             block_bytes=self._args.handoff.block_bytes,
             meets_at=self._rooms.meets_at,
             grammars=GRAMMAR_KINDS,
+            grammar_compiler=compiler_of("llguidance"),
             max_adapters=self._args.max_adapters,
             max_adapter_rank=self._args.max_adapter_rank,
             version=version("xylem-serve"),

@@ -31,6 +31,7 @@ from app.engines.base import (
     StepOutput,
 )
 from app.engines.checks import check_inputs, check_request
+from app.engines.grammar_compilers import compiler_of
 from app.engines.sglang.adapters import Loaded as Adapters
 from app.engines.sglang.args import CONTEXT_SPARE, adapters_held, engine_args, event_ranks, tells_of_host_memory
 from app.engines.sglang.choice import Choice
@@ -135,6 +136,7 @@ class SglangEngine:
             block_bytes=self._ready().block_bytes if self._pool.role != "both" else 0,
             meets_at=self._meets_at(),
             grammars=_grammars(),
+            grammar_compiler=compiler_of(fields.get("grammar_backend")),
             seeds=self._keeps_seeds,
             computes=self._pool.role != "decode",
             max_adapters=self._max_adapters,

@@ -22,6 +22,7 @@ from tensorrt_llm.llmapi.llm_args import CacheTransceiverConfig, KvCacheConfig, 
 
 from app.engines.base import EngineInfo, EngineStats, GenerateRequest, KvEventSource, Prefilled, StepOutput
 from app.engines.checks import check_request
+from app.engines.grammar_compilers import compiler_of
 from app.engines.kv_publisher import KvEventArgs, KvPublisher
 from app.engines.trtllm.adapters import Adapters
 from app.engines.trtllm.args import engine_args
@@ -32,7 +33,7 @@ from app.engines.trtllm.media import Eyes, model_config, picture_token, shape
 from app.engines.trtllm.requests import Loaded, Run
 from app.engines.trtllm.stats import Iterations
 from app.errors import AdapterFailed, EngineDead, EngineFailed, RequestError, SettingsError, XylemError
-from app.grammars.compile import check
+from app.grammars.checker import GrammarChecker
 from app.ids import RunId
 from app.messages import GRAMMAR_KINDS, GrammarKind, KvHandle, Sampling
 from app.pools import Pool
@@ -73,6 +74,7 @@ class TrtllmEngine:
         self._events: list[RankEvents] = []
         self._publishers: list[KvPublisher] = []
         self._polls: list[asyncio.Task[None]] = []
+        self._grammars = GrammarChecker()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -113,6 +115,7 @@ class TrtllmEngine:
             ranks=pool.data_parallel_size,
             block_bytes=size if self._loaded.lender is not None else 0,
             grammars=_grammars(fields),
+            grammar_compiler=compiler_of(fields.get("guided_decoding_backend")),
             version=str(getattr(tensorrt_llm, "__version__", "")),
             max_adapters=most,
             max_adapter_rank=lora["max_lora_rank"] if most else 0,
@@ -123,14 +126,14 @@ class TrtllmEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
         with self._runs(request) as run:
-            await _check_grammar(request)
+            await self._check_grammar(request)
             async with aclosing(run.steps()) as steps:
                 async for step in steps:
                     yield step
 
     async def prefill(self, request: GenerateRequest) -> Prefilled:
         with self._runs(request) as run:
-            await _check_grammar(request)
+            await self._check_grammar(request)
             return await run.prefill()
 
     async def discard(self, handoff: KvHandle) -> None:
@@ -197,6 +200,7 @@ class TrtllmEngine:
             await asyncio.gather(*ending, return_exceptions=True)
             for publisher in self._publishers:
                 await publisher.close()
+            await asyncio.to_thread(self._grammars.close)
             await asyncio.to_thread(loaded.llm.shutdown)
 
     def _load(self) -> LLM:
@@ -212,6 +216,17 @@ class TrtllmEngine:
             raise SettingsError(f"TensorRT-LLM refuses these engine arguments: {exc}") from exc
         except Exception as exc:
             raise EngineFailed(f"TensorRT-LLM did not start: {exc!r}") from exc
+
+    async def _check_grammar(self, request: GenerateRequest) -> None:
+        """The engine's own refusal comes as a failure. Raises: RequestError, Saturated, NoProcess.
+
+        Not of EBNF, in which `xgrammar_process.py` may have written what only xgrammar reads.
+        """
+        grammar = request.sampling.grammar
+        if grammar is None or (grammar.kind == "grammar" and "::=" in grammar.text):
+            return
+        if reason := (await self._grammars.verdict(grammar)).reason:
+            raise RequestError(f"The grammar: {reason}")
 
     @contextmanager
     def _runs(self, request: GenerateRequest) -> Iterator[Run]:
@@ -254,15 +269,6 @@ class TrtllmEngine:
         said = self._events[rank].read(event)
         if said:
             self._publishers[rank].publish(said)
-
-
-async def _check_grammar(request: GenerateRequest) -> None:
-    """The engine's own refusal comes as a failure. Raises: RequestError."""
-    if request.sampling.grammar is not None:
-        try:
-            await asyncio.to_thread(check, request.sampling.grammar)
-        except ValueError as exc:
-            raise RequestError(f"The grammar: {exc}") from exc
 
 
 def _autodeploy() -> Any:

@@ -35,6 +35,7 @@ from app.engines.base import (
     StepOutput,
 )
 from app.engines.checks import check_sound
+from app.engines.grammar_compilers import compiler_of
 from app.engines.resume import part
 from app.engines.vllm.adapters import Loaded
 from app.engines.vllm.args import engine_args, vllm_config
@@ -135,6 +136,7 @@ class VllmEngine:
             ranks=config.parallel_config.data_parallel_size,
             block_bytes=block_bytes(config) if self._lender else 0,
             grammars=_grammars(config.structured_outputs_config.backend),
+            grammar_compiler=compiler_of(config.structured_outputs_config.backend),
             max_adapters=most,
             max_adapter_rank=lora.max_lora_rank if lora else 0,
             version=vllm.__version__,

@@ -1,0 +1,90 @@
+"""A process that compiles with xgrammar what engines will: to see whether it survives that.
+
+Without their vocabulary, so it is as fast with any model's. What xgrammar refuses, the engine refuses itself. The
+engine gets the grammar that this one answers, in which strings are JSON's.
+"""
+
+import json
+from typing import Any
+
+import xgrammar
+
+from app.engines.xgrammar_strings import has_bounds, with_escapes, with_patterns
+from app.grammars.serving import serve_checks
+from app.messages import Grammar
+
+_COMPILER = xgrammar.GrammarCompiler(
+    xgrammar.TokenizerInfo([bytes([byte]) for byte in range(256)]), max_threads=1, cache_enabled=False
+)
+
+
+def tried(grammar: Grammar) -> Grammar:
+    """The grammar for the engine."""
+    try:
+        made = _rewritten(grammar)
+        _compile(made)
+    except (RuntimeError, ValueError, TypeError, KeyError):  # all that is wrong with a grammar
+        return grammar
+    return made
+
+
+def _rewritten(grammar: Grammar) -> Grammar:
+    if grammar.kind == "tag":
+        tag = json.loads(grammar.text)
+        changed = _format(tag)
+        return grammar if changed == tag else Grammar("tag", json.dumps(changed, ensure_ascii=False))
+    if grammar.kind != "json":
+        return grammar
+    form = _json(json.loads(grammar.text))
+    if form["type"] == "grammar":
+        return Grammar("grammar", form["grammar"])
+    return Grammar("json", json.dumps(form["json_schema"], ensure_ascii=False))
+
+
+def _format(value: Any) -> Any:
+    """A structural tag's, with its schemas changed."""
+    if isinstance(value, list):
+        return [_format(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get("type") == "json_schema" and isinstance(value.get("json_schema"), dict):
+        return _json(value["json_schema"])
+    return {key: with_patterns(inner) if key == "schema" else _format(inner) for key, inner in value.items()}
+
+
+def _json(schema: Any) -> dict[str, Any]:
+    """As a format of a structural tag."""
+    schema = with_patterns(schema)
+    if not has_bounds(schema):
+        return {"type": "json_schema", "json_schema": schema}
+    made = str(xgrammar.Grammar.from_json_schema(json.dumps(schema)))
+    return {"type": "grammar", "grammar": with_escapes(made)}
+
+
+def _compile(grammar: Grammar) -> None:
+    """As vLLM and SGLang compile each kind."""
+    text = grammar.text
+    match grammar.kind:
+        case "json":
+            _COMPILER.compile_json_schema(text)
+        case "regex":
+            _COMPILER.compile_regex(text)
+        case "choice":
+            _COMPILER.compile_grammar("root ::= " + " | ".join(map(json.dumps, json.loads(text))))
+        case "grammar":
+            compile_ = _COMPILER.compile_grammar if "::=" in text else _COMPILER.compile_lark
+            compile_(text)
+        case "tag":
+            _compile_tag(json.loads(text))
+
+
+def _compile_tag(tag: dict[str, Any]) -> None:
+    if "structures" not in tag:
+        _COMPILER.compile_structural_tag(json.dumps(tag))
+        return
+    for structure in tag["structures"]:  # the older shape
+        _COMPILER.compile_json_schema(json.dumps(structure["schema"]))
+
+
+if __name__ == "__main__":
+    serve_checks(tried, besides=True)

@@ -1,0 +1,13 @@
+"""What a process that compiles grammars says of one."""
+
+from msgspec import Struct
+
+from app.messages import Grammar, decoder
+
+
+class Verdict(Struct, frozen=True, array_like=True):
+    reason: str = ""  # why it can't be enforced
+    instead: Grammar | None = None  # the same for the library, in which strings are JSON's; None: as it is
+
+
+decode_verdict = decoder(Verdict)

@@ -29,7 +29,7 @@ def check(report: Report, fleet: Fleet, faults: int) -> None:
     assert report.usage.answers == report.requests
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(720)
 def test_every_fault_leaves_every_answer_whole(tmp_path: Path) -> None:
     """Exactly one end each, the tokens of an undisturbed run, nothing reserved, no process left, a true index."""
     with Fleet(tmp_path / "fleet", pools(tmp_path / "kv"), usage=True, proxied=True) as fleet:

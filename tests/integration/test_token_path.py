@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 
 from app.dispatch.runtime import Deployment, running
 from app.dispatch.token_inbox import TokenInbox
-from app.ids import ApiId, PoolId, RequestId, WorkerId
+from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
 from app.keys import Keys
 from app.messages import Delta, Done, Event, EventBatch, Failed, Job, Sampling, Stage, decode_event_batch, encode
 from app.runner.token_emitter import TokenEmitter
@@ -203,6 +203,24 @@ async def test_a_message_sent_twice_is_delivered_once(redis: "Redis", wire: Wire
         await seen.count(2)
         await asyncio.sleep(0.1)
     assert seen.tokens() == [1, 2]
+
+
+async def test_events_that_cannot_be_sent_are_a_gap_and_hold_up_nothing(redis: "Redis", wire: Wire) -> None:
+    """Replicas hear that something was lost, and ask elsewhere for it; releases that were to go with it still go."""
+    reservations = KEYS.reservations(WORKER)
+    await redis.hset(reservations, "r.0", "1,1,1,1,api1")  # type: ignore[misc]
+    async with inbox(wire) as seen, emitter(redis) as e:
+        e.emit(API, token(1))
+        await seen.count(1)
+        e.emit(API, object())  # type: ignore[arg-type]  # no message
+        e.release(RunId("r.0"))
+        await asyncio.sleep(0.05)
+        e.emit(API, token(2))
+        await seen.count(2)
+        await asyncio.wait_for(e.drained(), 5)
+    assert seen.tokens() == [1, 2]
+    assert seen.lost == [WORKER]
+    assert not await redis.exists(reservations)
 
 
 async def test_what_the_stream_has_dropped_is_reported_as_lost(redis: "Redis", wire: Wire) -> None:

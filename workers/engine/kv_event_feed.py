@@ -113,7 +113,7 @@ class KvEventFeed:
         try:
             self._ledger.apply(decode_batch(payload).events)
         except Exception as exc:  # noqa: BLE001 (asked for again, they would be the same)
-            log.error("kv_events_not_understood", error=repr(exc))
+            log.error("kv_events_not_understood", error=type(exc).__name__)
             self._ledger.clear()  # they may have removed blocks
         self._expected += 1
         self._dirty.set()

@@ -210,6 +210,7 @@ desired:<pool>          string, JSON of `planner.desired.Desired`: how many work
 usage                   stream, field `b`: a msgpack list of `usage.record.UsageRecord`, of requests that have ended.
                         Written by api and batch workers, at most about 250,000 entries; `xylem usage write` deletes
                         what it has written to SQL.
+usage-aside             stream, as usage: entries with which too many usage writers died. Written by these; about 500.
 usage-leader            string, the usage writer that is the leader. Lives 5 s after its last renewal.
 batch-totals            hash, over all batches: `completed` and `failed` lines, and tokens. Never expires.
 out:<api>               stream, field `s`: msgpack `messages.EventBatch`. The channel of the same name carries the same
@@ -518,6 +519,9 @@ class Keys:
 
     def usage(self) -> str:
         return f"{self._fleet}usage"
+
+    def usage_aside(self) -> str:
+        return f"{self._fleet}usage-aside"
 
     def usage_leader(self) -> str:
         return f"{self._fleet}usage-leader"

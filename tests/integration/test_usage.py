@@ -1,6 +1,8 @@
 """Records of usage: into Redis, from there into SQL, and what reports say; over a real Redis, SQLite and PostgreSQL."""
 
 import asyncio
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from app.usage.query import UsageQuery
 from app.usage.record import UsageRecord, decode_usage
 from tests.background import beside
 from tests.postgres import postgres
+from tests.stack import ROOT
 from tests.unit.test_usage import record
 from workers.usage.writer import UsageWriter
 
@@ -254,6 +257,52 @@ async def test_what_nobody_understands_holds_up_no_other(redis: "Redis", wire: W
     await redis.hset(KEYS.prices(), mapping={"m": encode(Price(1e6)), "bad": b"\xc1"})  # type: ignore[misc]
     await UsageWriter(wire, KEYS, file).write()
     assert [(row["id"], row["cost"]) for row in rows(file)] == [("a", 10.0)]
+
+
+DEADLY = """
+import asyncio, os, signal, sys
+from app.keys import Keys
+from app.store import Wire, async_client
+from app.usage.database import UsageDatabase
+from workers.usage.writer import UsageWriter
+
+class Deadly(UsageDatabase):
+    def write(self, records, prices):
+        if any(one.id == "poison" for one in records):  # as a driver might
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().write(records, prices)
+
+async def main(redis_url, sql_url):
+    redis = async_client(redis_url)
+    wire = Wire(redis)
+    database = Deadly(sql_url)
+    await UsageWriter(wire, Keys("xylem"), database, 0).write()
+    database.close()
+    wire.close()
+    await redis.aclose()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_record_that_kills_whoever_writes_it_is_set_aside(
+    redis: "Redis", wire: Wire, file: UsageDatabase, store_url: str, tmp_path: Path
+) -> None:
+    """No other one was written any more: each writer began with it again."""
+    for name in ("a", "poison", "b"):
+        await UsageOutbox(wire, KEYS).store(record(name))
+    ends = []
+    while await streamed(redis):
+        await redis.delete(KEYS.usage_leader())  # its lease is over
+        command = sys.executable, "-c", DEADLY, store_url, f"sqlite:///{tmp_path / 'usage.sqlite'}"
+        process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
+        ends.append(await process.wait())
+        assert len(ends) < 6
+    assert ends == [-signal.SIGKILL] * 3 + [0]  # twice with all of them, once with it alone
+    assert [row["id"] for row in rows(file)] == ["a", "b"]
+    ((_, fields),) = await redis.xrange(KEYS.usage_aside())
+    assert [one.id for one in decode_usage(fields[b"b"])] == ["poison"]
+    assert await redis.keys("*handling*") == []
 
 
 async def test_the_stream_is_bounded(redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:

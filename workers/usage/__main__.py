@@ -47,7 +47,7 @@ async def _write(settings: Settings, database: UsageDatabase) -> None:
             check(strangers)
         await _create(database)
         log.info("usage_writer_started", database=database.shown)
-        await UsageWriter(wire, settings.keys, database).run()
+        await UsageWriter(wire, settings.keys, database, settings.max_migrations).run()
     finally:
         await end_tasks([noting])
         wire.close()

@@ -12,6 +12,7 @@ from app.ids import new_api_id
 from app.keys import Keys
 from app.loops import keep
 from app.store import LEAD, Command, Wire
+from app.store.handling import Handling
 from app.telemetry import logger
 from app.tenants.records import Price, decode_price
 from app.usage.database import UsageDatabase
@@ -22,10 +23,15 @@ log = logger(__name__)
 _EVERY_S = 1.0
 _LEADER_MS = 5000  # how long the leader leads without renewal; two of them do each other no harm
 _ENTRIES = 500  # that are taken at once
+_CUT = 2  # writers that died with some entries, after which these are written one after the other
+
+_Entry = tuple[bytes, list[bytes]]  # its id, and its only field with its value
 
 
 class UsageWriter:
-    def __init__(self, wire: Wire, keys: Keys, database: UsageDatabase) -> None:
+    def __init__(self, wire: Wire, keys: Keys, database: UsageDatabase, most_deaths: int = 3) -> None:
+        """`most_deaths`: of writers that had just begun with an entry, before it is set aside."""
+        self._handling, self._most_deaths, self._aside = Handling(wire, keys), most_deaths, keys.usage_aside()
         self._wire, self._database = wire, database
         self._stream, self._prices = keys.usage(), keys.prices()
         self._lead: Command = ("EVAL", LEAD, 1, keys.usage_leader(), new_api_id(), _LEADER_MS)
@@ -45,11 +51,33 @@ class UsageWriter:
         leads, entries, raw_prices = await self._wire.execute([self._lead, *read])
         if not leads or not entries:
             return False
-        records = [record for _, (_, raw) in entries for record in _records(raw)]
         prices = _prices(raw_prices[::2], raw_prices[1::2])
+        async with self._handling.of("usage") as handled:
+            if handled.deaths < _CUT:
+                await self._move(entries, prices)
+            else:
+                for entry in entries:
+                    await self._move_alone(entry, prices)
+            handled.done = True
+        return len(entries) == _ENTRIES
+
+    async def _move(self, entries: Sequence[_Entry], prices: dict[str, Price]) -> None:
+        """From the stream to SQL. Raises: StoreDown, UsageDown."""
+        records = [record for _, (_, raw) in entries for record in _records(raw)]
         await asyncio.to_thread(self._database.write, records, prices)
         await self._wire.execute([("XDEL", self._stream, *(id_ for id_, _ in entries))])
-        return len(entries) == _ENTRIES
+
+    async def _move_alone(self, entry: _Entry, prices: dict[str, Price]) -> None:
+        """One that may end this process; too many ends set it aside. Raises: StoreDown, UsageDown."""
+        id_, (_, raw) = entry
+        async with self._handling.of(f"usage:{id_.decode()}", alone=True) as handled:
+            if handled.deaths > self._most_deaths:
+                log.error("usage_set_aside", entry=id_.decode(), deaths=handled.deaths)
+                aside: Command = ("XADD", self._aside, "MAXLEN", "~", _ENTRIES, "*", "b", raw)
+                await self._wire.execute([aside, ("XDEL", self._stream, id_)])
+            else:
+                await self._move([entry], prices)
+            handled.done = True
 
 
 def _records(raw: bytes) -> list[UsageRecord]:

@@ -58,6 +58,8 @@ def _erase(of: str, what: str, name: str, url: str, key: str | None, *, yes: boo
     path, asked = f"/admin/{of}/{quote(name, safe='')}/erase", {"clear_kv": clear_kv, "wait_s": _WAIT_S}
     with connected(url, key) as client:
         while (found := checked(client.post(path, json=asked)))["status"] != "done":
+            if found["status"] == "failed":
+                refuse(f"not erased: {found['reason']}", code=1)
             err.print(f"removed so far: {_counts(found)}", markup=False)
     err.print(f"erased {name}: {_counts(found)}", markup=False)
     for worker, why in found["kv_not_cleared"].items():

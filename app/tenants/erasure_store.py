@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from app.ids import ApiId, KeyId, TenantId
@@ -10,9 +11,12 @@ from app.keys import Keys
 from app.kv_store.salts import label_of, new_salt
 from app.messages import encode
 from app.store import LEAD, Command, Wire, clock
+from app.telemetry import logger
 from app.tenants.erasures import Erasure, Kind, decode_erasure, field_of
 from app.tenants.records import DEFAULT, ApiKey, Tenant, decode_api_key, decode_tenant
 from app.tenants.registry import changed_command
+
+log = logger(__name__)
 
 _LEADS_MS = 30_000
 _ERASED_S = 30 * 86_400.0  # in which engines forget the KV of a salt, or restart
@@ -32,7 +36,7 @@ class ErasureStore:
 
     async def all(self) -> list[Erasure]:
         (flat,) = await self._wire.execute([("HGETALL", self._keys.erasures()[0])])
-        return [decode_erasure(raw) for raw in flat[1::2]]
+        return [erasure for erasure in map(_understood, flat[1::2]) if erasure is not None]
 
     async def find(self, kind: Kind, name: str) -> Erasure | None:
         (raw,) = await self._wire.execute([("HGET", self._keys.erasures()[0], field_of(kind, name))])
@@ -137,6 +141,14 @@ class ErasureStore:
     async def _api_keys(self) -> list[ApiKey]:
         (flat,) = await self._wire.execute([("HVALS", self._keys.api_keys())])
         return [decode_api_key(raw) for raw in flat]
+
+
+def _understood(raw: bytes) -> Erasure | None:
+    try:
+        return decode_erasure(raw)
+    except msgspec.MsgspecError as exc:  # of another version; the others go on
+        log.error("erasure_not_understood", error=str(exc))
+        return None
 
 
 def _is_old(field: bytes, at: bytes, now: float) -> bool:

@@ -29,6 +29,7 @@ class Erasure(Struct, frozen=True, array_like=True):
     clean: float = 0.0  # when a pass found nothing any more; 0: not yet
     clear: bool = False  # workers are to forget all KV, also other tenants', once nothing else is left
     refused: dict[str, str] = {}  # workers that have not, and why
+    given_up: str = ""  # why it is not carried out any more, until somebody asks for it again
 
     @property
     def field(self) -> str:
@@ -41,6 +42,8 @@ def field_of(kind: Kind, name: str) -> str:
 
 def is_due(erasure: Erasure, now: float) -> bool:
     """Whether it is time for a pass."""
+    if erasure.given_up:
+        return False
     if not erasure.clean:
         return now - erasure.looked >= _AGAIN_S
     return any(erasure.looked < erasure.began + after <= now for after in _REPEATED_S)

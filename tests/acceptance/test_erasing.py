@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from app.ids import TenantId
+from app.keys import Keys
 from app.tenants.records import Budget, Limits, Tenant
 from tests.acceptance.test_isolation import LISTS, endpoints
 from tests.acceptance.test_security import xylem
@@ -181,3 +182,18 @@ def test_a_batch_that_runs_is_cancelled_and_leaves_nothing(served: Stack, place:
     assert erase(served, "keys", holder.id)["status"] == "done"
     no_traces(served, place, holder.id, batch.id)
     assert not (place / "files" / "batches" / batch.id).exists()
+
+
+def test_an_erasure_that_kills_replicas_is_given_up_with_a_reason_until_it_is_asked_for_again(served: Stack) -> None:
+    """As four replicas leave it that died of it; the others are carried out meanwhile."""
+    for name in ("deadly", "harmless"):
+        Holder(served, name, "both")
+    served.redis.set(Keys(served.deployment).handling("erasure:key:deadly"), 4 * 3)
+    failed = erase(served, "keys", "deadly")
+    assert failed["status"] == "failed"
+    assert "API replicas died" in failed["reason"]
+    assert erase(served, "keys", "harmless")["status"] == "done"
+    served.redis.hset(Keys(served.deployment).erasures()[0], "key:odd", b"of another version")
+    again = erase(served, "keys", "deadly")
+    assert (again["status"], again["reason"]) == ("done", None)
+    served.redis.hdel(Keys(served.deployment).erasures()[0], "key:odd")

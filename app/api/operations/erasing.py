@@ -16,6 +16,7 @@ from app.errors import ConversationGone, XylemError
 from app.ids import ConversationId, KeyId, RequestId, TenantId
 from app.loops import keep
 from app.store import clock
+from app.store.handling import Handling
 from app.telemetry import logger
 from app.tenants.accounts import of_tenant
 from app.tenants.erasure_store import ErasureStore
@@ -27,6 +28,7 @@ log = logger(__name__)
 _EVERY_S = 1.0
 _ENDS_S = 60.0  # a cancelled batch that has not ended by then is removed all the same
 _AT_ONCE = 1000
+_GIVEN_UP = "API replicas died each time they carried it out. Ask for it again to go on."
 
 
 class Pass(NamedTuple):
@@ -127,6 +129,7 @@ class Erasing:
 
     def __init__(self, state: ApiState) -> None:
         self._state, self._store = state, ErasureStore(state.wire, state.keys)
+        self._handling = Handling(state.wire, state.keys)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -142,7 +145,13 @@ class Erasing:
         if not due or not await self._store.leads(self._state.dispatcher.api):
             return
         for erasure in due:
-            await self.carry_out(erasure)
+            async with self._handling.of(f"erasure:{erasure.field}", alone=True) as handled:
+                if handled.deaths > self._state.settings.max_migrations:
+                    log.error("erasure_given_up", of=erasure.kind, deaths=handled.deaths)
+                    await self._store.update(replace(erasure, given_up=_GIVEN_UP))
+                else:
+                    await self.carry_out(erasure)
+                handled.done = True
 
     async def carry_out(self, erasure: Erasure) -> None:
         """One pass. Raises: StoreDown."""

@@ -4,6 +4,7 @@ import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
+from msgspec.structs import replace
 from pydantic import Field
 
 from app.api.http.request_body import collect
@@ -69,6 +70,9 @@ async def _erase(request: Request, state: ApiState, kind: Kind, name: str, found
     store, before = _store(state), await _store(state).find(kind, name)
     if found is None and before is None:
         raise _unknown(kind, name)
+    if before is not None and before.given_up:
+        before = replace(before, given_up="")
+        await store.put(before)
     over = before is None or _shown(state, before, await store.removed_kv())["status"] == "done"
     if over and found is not None:
         labels = await store.labels(found.tenants)
@@ -82,7 +86,7 @@ async def _erase(request: Request, state: ApiState, kind: Kind, name: str, found
         if (erasure := await store.find(kind, name)) is None:
             raise _unknown(kind, name)
         shown = _shown(state, erasure, await store.removed_kv())
-        if shown["status"] == "done" or asyncio.get_running_loop().time() > end:
+        if shown["status"] != "running" or asyncio.get_running_loop().time() > end:
             return shown
         await asyncio.sleep(_LOOK_S)
 
@@ -99,7 +103,8 @@ def _shown(state: ApiState, erasure: Erasure, removed: dict[str, int]) -> dict[s
         "object": "erasure",
         "kind": erasure.kind,
         "name": erasure.name,
-        "status": "done" if done else "running",
+        "status": "failed" if erasure.given_up else "done" if done else "running",
+        "reason": erasure.given_up or None,
         "began": erasure.began,
         "removed": erasure.removed,
         "kv_blocks": {p: None if None in counts else sum(map(int, counts)) for p, counts in kv.items()},  # type: ignore[arg-type]

@@ -38,14 +38,8 @@ ENGINES = {
 }  # fmt: skip
 # What benchmarks import, but none of their own modules: some choose ports at random when they are imported.
 BENCH = (
-    "httpx",
-    "matplotlib.backends.backend_agg",
-    "matplotlib.figure",
-    "numpy",
-    "redis",
-    "rich.progress",
-    "rich.table",
-)
+    "httpx", "matplotlib.backends.backend_agg", "matplotlib.figure", "numpy", "redis", "rich.progress", "rich.table",
+)  # fmt: skip
 # By SGLang, and torch for it.
 READ_AT_IMPORT = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "1", "TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "1"}
 
@@ -57,11 +51,8 @@ class Forked(subprocess.Popen[bytes]):
         self, args: list[str], cwd: Path, env: dict[str, str], log: Path, *, engine: str = "mock", serves: bool = False
     ) -> None:
         """`engine`: which it is going to import. `serves`: what it forks itself takes no imports either."""
-        self.args, self.returncode, self._server = (
-            args,
-            None,
-            _server(engine if engine in (*ENGINES, "bench") else "mock"),
-        )
+        self.args, self.returncode = args, None
+        self._server = _server(engine if engine in (*ENGINES, "bench") else "mock")
         self.pid = self._server.ask({"args": args, "cwd": str(cwd), "env": env, "log": str(log), "serves": serves})
 
     def poll(self) -> int | None:
@@ -79,6 +70,8 @@ class Forked(subprocess.Popen[bytes]):
 
 
 class _Server:
+    _processes: ClassVar[list["subprocess.Popen[bytes]"]] = []  # as long as this one, as they end with it
+
     def __init__(self, questions: IO[bytes], answers: IO[bytes]) -> None:
         self._questions, self._answers = questions, answers
         self._lock = threading.Lock()
@@ -98,8 +91,6 @@ class _Server:
         assert process.stdout is not None
         cls._processes.append(process)
         return cls(process.stdin, process.stdout)
-
-    _processes: ClassVar[list["subprocess.Popen[bytes]"]] = []
 
     def ask(self, what: dict[str, Any] | int) -> Any:
         with self._lock:
@@ -136,19 +127,26 @@ def _serve() -> list[str]:
     sys.exit()
 
 
-def _become(args: list[str], cwd: str, env: dict[str, str], log: str, serves: bool) -> list[str]:
-    os.setsid()
-    questions, answers = (os.pipe(), os.pipe()) if serves else ((-1, -1), (-1, -1))
-    if serves and not os.fork():
-        for fd, of in ((questions[0], 0), (answers[1], 1)):
-            os.dup2(fd, of)
+def _begin_own_server() -> list[str] | None:
+    """Forks a server for this process; returns None here, and in each fork of that server what it is to run."""
+    questions, answers = os.pipe(), os.pipe()
+    if not os.fork():
+        os.dup2(questions[0], 0)
+        os.dup2(answers[1], 1)
         for fd in (*questions, *answers):
             os.close(fd)
         return _serve()
-    if serves:
-        os.close(questions[0])
-        os.close(answers[1])
-        import_module("tests.forks").own_server = _Server(open(questions[1], "wb"), open(answers[0], "rb"))  # noqa: PTH123, SIM115
+    os.close(questions[0])
+    os.close(answers[1])
+    ends = open(questions[1], "wb"), open(answers[0], "rb")  # noqa: PTH123, SIM115 (as long as this process)
+    import_module("tests.forks").own_server = _Server(*ends)
+    return None
+
+
+def _become(args: list[str], cwd: str, env: dict[str, str], log: str, serves: bool) -> list[str]:
+    os.setsid()
+    if serves and (fork := _begin_own_server()) is not None:
+        return fork
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)

@@ -19,7 +19,7 @@ def tell(
 ) -> str:
     """Prints why figures are null, and last the line of JSON, which it returns: of each declared figure its value.
 
-    `missing`: a reason by figure, which counts more than a value.
+    `missing`: a reason by figure, which counts more than a value; or by a part that has no figure.
     """
     line: dict[str, float | None] = {}
     reasons: dict[str, list[str]] = {}
@@ -29,6 +29,8 @@ def tell(
         line[key] = None if why or value is None else float(f"{value:.4g}")
         if why:
             reasons.setdefault(why, []).append(key)
+    for key in missing.keys() - line.keys():
+        reasons.setdefault(missing[key], []).append(key)
     for why, keys in reasons.items():
         shown.print(f"not measured: {', '.join(keys)}: {why}", style="yellow", markup=False, soft_wrap=True)
     by_key = {key: why for why, keys in reasons.items() for key in keys}

@@ -75,7 +75,7 @@ def test_a_benchmark_ends_with_all_of_its_figures(ran: Callable[[str], Ran], nam
     line = json.loads(said.splitlines()[-1])
     assert list(line) == figures(name)
     null = {key for key, value in line.items() if value is None}
-    assert null == set(missing)
+    assert null <= set(missing)
     expected = (LEFT_OUT, NO_CROSSOVER, *absent())
     broken = {key: why for key, why in missing.items() if not any(reason in why for reason in expected)}
     assert not broken, said[-3000:]

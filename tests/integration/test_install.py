@@ -62,9 +62,10 @@ def make(clone: Path, indexes: Indexes, target: str) -> "subprocess.CompletedPro
             (tools / tool).symlink_to(str(shutil.which(tool)))
     environment = {"PATH": str(tools), "HOME": str(clone.parent), **indexes.environment}
     command = [str(tools / "make"), target, f"PYTHON={os.path.realpath(sys.executable)}"]
-    return subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, timeout=500, check=False)
 
 
+@pytest.mark.timeout(600)
 def test_a_machine_without_uv_whose_index_has_no_cpu_torch_gets_both(clone: Path, indexes: Indexes) -> None:
     """Plain pip finds no `torch==…+cpu` in the usual index, and this ended `make run` and `make test` at once."""
     refused = make(clone, indexes, ".venv/.cpu")

@@ -208,8 +208,8 @@ class Settings(BaseSettings):
     # Bytes: the text of larger bodies is tokenised in a thread, which costs 0.2 ms more. Most such texts take 1 ms.
     tokenize_off_loop: Annotated[int, Field(ge=0)] = 24 * 2**10
 
-    # Whether requests may bring a `chat_template` of their own. It is a program in a sandbox, without a limit of time
-    # or memory: only for clients that you trust.
+    # Whether requests may bring a `chat_template` of their own. It is a program in a sandbox, in a process with bounds
+    # on time and memory; yet each costs up to two seconds of CPU time.
     request_chat_templates: bool = False
 
     # The most urgent `priority` that a request may name; lower is sooner. 0: none goes before requests without one.

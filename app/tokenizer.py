@@ -5,20 +5,16 @@ No torch, and no transformers but with `tokenizer_mode: engine`.
 
 import json
 from copy import copy
-from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import jinja2
 import tokenizers
-from jinja2.ext import Extension
-from jinja2.meta import find_undeclared_variables
-from jinja2.parser import Parser
-from jinja2.runtime import LoopContext
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from app.errors import RequestError, SettingsError
+from app.chat_template import compile_template
+from app.errors import RequestError, SettingsError, XylemError
+from app.own_template import OwnTemplate
 from app.segments import Segments, independent
 
 TokenizerMode = Literal["file", "engine"]
@@ -49,7 +45,8 @@ class Tokenizer:
         self.vocab_size = self.raw.get_vocab_size(with_added_tokens=True)
         self.template = _template_source(model_dir, template_file, config)
         try:
-            self.compiled, self.template_variables = _compiled(self.template)
+            self.compiled: jinja2.Template | OwnTemplate | None
+            self.compiled, self.template_variables = compile_template(self.template)
         except jinja2.TemplateError as exc:
             raise SettingsError(f"chat_template of {model_dir}: {exc}") from exc
         spec = _read_json(model_dir / "tokenizer.json") if mode == "file" else json.loads(self.raw.to_str())
@@ -59,12 +56,16 @@ class Tokenizer:
         self._longest_token = max(map(len, self.raw.get_vocab())) if as_it_is else None
 
     def with_template(self, source: str) -> "Tokenizer":
-        """A copy with a client's chat template. Raises: RequestError when it does not compile."""
+        """A copy with a client's chat template. Blocks, as its rendering does: a process compiles and renders it.
+
+        Raises: RequestError when it does not compile, Saturated, NoProcess.
+        """
         other = copy(self)
         try:
-            other.compiled, other.template_variables = _compiled(source)
-        except Exception as exc:  # deep nesting, or a constant expression, may raise anything
+            other.compiled = own = OwnTemplate(source)
+        except ValueError as exc:
             raise RequestError(f"'chat_template': {str(exc)[:_SHOWN]}", param="chat_template") from exc
+        other.template_variables = own.variables
         other.template = source
         return other
 
@@ -101,12 +102,14 @@ class Tokenizer:
         return self.raw.decode([token_id], skip_special_tokens=False)
 
     def render_chat(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool = True, **extra: Any) -> str:
-        """Raises: RequestError when there is no template or it refuses the messages."""
+        """Raises: RequestError when there is no template or it refuses the messages; as `with_template` for an own."""
         if self.compiled is None:
             raise RequestError("This model has no chat template; use /v1/completions or configure chat_template.")
         named = {"messages": messages, "add_generation_prompt": add_generation_prompt}
         try:
             return self.compiled.render({**_UNSET, **self.special, **extra, **named})
+        except XylemError:
+            raise
         except Exception as exc:  # a template is somebody else's program: it may raise anything
             raise RequestError(
                 f"The chat template refused these messages: {str(exc)[:_SHOWN]}", param="messages"
@@ -152,44 +155,3 @@ def _template_source(model_dir: Path, file: Path | None, config: dict[str, Any])
     if isinstance(source, list):  # several named templates
         source = next((t["template"] for t in source if t["name"] == "default"), None)
     return source
-
-
-def _compiled(source: str | None) -> tuple[jinja2.Template | None, frozenset[str]]:
-    """The compiled template, and the names of its variables. Raises: jinja2.TemplateError."""
-    if source is None:
-        return None, frozenset()
-    # Templates come with models, so they are not trusted: they run in a sandbox, and can change nothing.
-    # Options and globals are those that Hugging Face templates are written for.
-    env = _Sandbox(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationTag], autoescape=False
-    )
-    env.filters["tojson"] = lambda value, **kw: json.dumps(value, **{"ensure_ascii": False, **kw})
-    env.globals["raise_exception"] = _raise_exception
-    env.globals["strftime_now"] = lambda fmt: datetime.now().astimezone().strftime(fmt)
-    template = env.from_string(source)
-    variables = frozenset(find_undeclared_variables(env.parse(source)))
-    # A plain dict instead of the chain of dicts that Jinja copies at every rendering.
-    template.globals = dict(template.globals)
-    return template, variables
-
-
-class _Sandbox(ImmutableSandboxedEnvironment):
-    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """As the base class, sooner for `loop.first` and the like: most templates ask for each message."""
-        if type(obj) is LoopContext:
-            return not attr.startswith("_")
-        return super().is_safe_attribute(obj, attr, value)
-
-
-class _GenerationTag(Extension):
-    """`{% generation %}` marks the assistant's text for training; here it has no effect."""
-
-    tags = {"generation"}  # noqa: RUF012 (jinja2's class attribute)
-
-    def parse(self, parser: Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)

@@ -1,5 +1,6 @@
 """Grammars of requests, checked as the API checks them: in processes, which a test's process shares."""
 
+import atexit
 from collections.abc import Sequence
 from functools import cache
 
@@ -15,4 +16,6 @@ def check_all(checks: Sequence[GrammarCheck]) -> None:
 
 @cache
 def _started() -> tuple[LoopThread, GrammarChecker]:
-    return LoopThread("grammar-checks"), GrammarChecker()
+    checker = GrammarChecker()
+    atexit.register(checker.close)
+    return LoopThread("grammar-checks"), checker

@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Self, TypeVar
@@ -66,6 +67,7 @@ _TASKS: Mapping[EndpointName, Task] = {
     "videos": "image", "transcriptions": "transcribe",
 }  # fmt: skip
 _threads = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) - 1), thread_name_prefix="tokenising")
+_waiting = ThreadPoolExecutor(16, thread_name_prefix="waiting")  # for processes
 
 
 @dataclass(frozen=True)
@@ -148,15 +150,17 @@ class Deployment:
         """Tokens, of any model."""
         return max((model.context_len for model in self.models.values()), default=0)
 
-    async def off_loop(self, raw: bytes, work: Callable[[], T], *, compiles: bool = False) -> T:
+    async def off_loop(self, raw: bytes, work: Callable[[], T], *, compiles: bool = False, waits: bool = False) -> T:
         """The result of `work` on a request's body: in a thread if the body is long or `work` compiles something.
 
-        Raises what `work` raises; and RateLimited, BudgetUsed, StoreDown before work in a thread.
+        `waits`: it waits for a process, as a chat template of the request's own does. Raises what `work` raises; and
+        RateLimited, BudgetUsed, StoreDown before work in a thread.
         """
-        if len(raw) <= self.settings.tokenize_off_loop and not compiles:
+        if len(raw) <= self.settings.tokenize_off_loop and not (compiles or waits):
             return work()
         await admitted()
-        return await asyncio.get_running_loop().run_in_executor(_threads, work)
+        threads = _waiting if waits else _threads
+        return await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, work)
 
 
 def _bounded(body: B, limits: ClientLimits) -> B:

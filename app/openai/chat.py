@@ -40,7 +40,8 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     work = partial(
         chat_plan, state, "chatcmpl-", body, "messages", explain=explain, wanted=body.asked_format(), samples=samples
     )
-    plan = await state.off_loop(raw, work, compiles=body.compiles or body.binds_calls)
+    compiles, waits = body.compiles or body.binds_calls, body.chat_template is not None
+    plan = await state.off_loop(raw, work, compiles=compiles, waits=waits)
     if plan.grammars:
         await state.grammars.check(plan.grammars)
     return body, plan

@@ -24,12 +24,13 @@ async def tokenize(request: Request) -> Response:
     state = state_of(request)
     raw = await collect(request.scope, request.receive, state.settings.max_body)
     body = await state.served(await parse_off_loop(TokenizeRequest, raw), None)
-    slow = body.chat_template is not None  # to compile
     messages = body.messages or ()
     model = state.find_model(body.model, task=None)
     asking = state.asked_by(state.api_keys.owner(request.scope))
     samples = await load_media(asking, model, origins_of(messages), params_of(messages))
-    return _json(await state.off_loop(raw, lambda: _tokenized(state, body, samples), compiles=slow))
+    return _json(
+        await state.off_loop(raw, lambda: _tokenized(state, body, samples), waits=body.chat_template is not None)
+    )
 
 
 @router.post("/detokenize", openapi_extra=DetokenizeRequest.openapi())

@@ -31,7 +31,7 @@ async def pin_prefix(request: Request, state: Admin) -> dict[str, Any]:
     """Answers when the caches that are to have it have it, or after `wait_s`: `warm` says which."""
     raw = await collect(request.scope, request.receive, state.settings.max_body)
     body = await state.served(await parse_off_loop(NewPrefix, raw, state.longest_context), None)
-    tokens = await state.off_loop(raw, partial(prefix_tokens, state, body), compiles=body.chat_template is not None)
+    tokens = await state.off_loop(raw, partial(prefix_tokens, state, body), waits=body.chat_template is not None)
     return _card(*await changes.pin(state, body, tokens))
 
 

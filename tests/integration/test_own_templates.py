@@ -1,0 +1,59 @@
+"""Chat templates of requests: programs that may run for ever, or take all memory, and are then refused."""
+
+import asyncio
+import json
+import time
+from itertools import pairwise
+
+import pytest
+
+from app.dispatch.models import Model
+from app.dispatch.runtime import Deployment
+from app.errors import RequestError
+from app.ids import PoolId
+from app.openai import chat as chat_endpoint
+from app.pools import Pool
+from app.settings import load_settings
+from app.telemetry import Meters
+from app.tokenizer import load_tokenizer
+
+TOKENIZER = load_tokenizer(Pool(model="m", engine="mock").model_dir)
+MODEL = Model("m", (PoolId("p"),), (), None, TOKENIZER, 100, Meters("own-templates"))
+TRUSTING = Deployment(load_settings(request_chat_templates=True), {}, {"m": MODEL})
+LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+
+async def prompt(template: str) -> str:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "chat_template": template}
+    _, plan = await chat_endpoint.understand(TRUSTING, json.dumps(body).encode())
+    return TOKENIZER.decode([*plan.prompts[0]])
+
+
+@pytest.mark.parametrize(("template", "param", "said"), [
+    (LOOPS, "chat_template", "takes more than 2 s"),
+    ("{{ 'a' * 2**33 }}", "messages", "memory"),
+    ("{% set a = ['a' * 2**20] %}{{ (a * 2**20)|join }}", "messages", "memory"),
+    ("{{ 'a' * 2**25 }}", "messages", "it makes more than 16777216 characters"),
+    ("{{ '\\ud800' }}", "messages", "surrogates not allowed"),
+    ("{{ messages.x.y }}", "messages", "no attribute"),
+    ("{% if %}", "chat_template", "Expected an expression"),
+    ("{{ raise_exception('No.') }}", "messages", "No."),
+])  # fmt: skip
+async def test_what_a_template_may_cost_is_bounded(template: str, param: str, said: str) -> None:
+    """And the next one is rendered."""
+    with pytest.raises(RequestError, match=said) as refused:
+        await prompt(template)
+    assert refused.value.param == param
+    assert await prompt("{{ messages[0].content }}!") == "hello!"
+
+
+async def test_the_loop_goes_on_meanwhile() -> None:
+    """What is not a template's is not held up: it has threads of its own."""
+    times = [time.monotonic()]
+    loops = asyncio.create_task(prompt(LOOPS))
+    while not loops.done():
+        await asyncio.sleep(0.01)
+        times.append(time.monotonic())
+    with pytest.raises(RequestError):
+        await loops
+    assert max(b - a for a, b in pairwise(times)) < 1.5, "it takes two seconds of CPU time"

@@ -24,6 +24,7 @@ XylemError
 ├── BatchNotFound  404  no batch of that id
 ├── BatchOver      409   the batch has ended and can't be cancelled
 ├── PoolBusy       409   the pool's state is being changed by another request
+├── RequestTimeout 408   the client stood still amid its request
 ├── BodyTooLarge   413   the body is over the limit
 ├── UnsupportedMediaType 415  the body's type or encoding is not supported
 ├── HeadersTooLarge 431  the headers are over the limit
@@ -168,6 +169,12 @@ class BatchOver(XylemError):
     """The batch has ended."""
 
     status, type, code = 409, "invalid_request_error", "batch_over"
+
+
+class RequestTimeout(XylemError):
+    """The rest of the request did not come in time."""
+
+    status, type, code = 408, "invalid_request_error", "request_timeout"
 
 
 class BodyTooLarge(XylemError):

@@ -165,6 +165,16 @@ class Settings(BaseSettings):
     # How long a connection without a request stays open. Longer than any proxy in front keeps its own (nginx: 60 s), or
     # a request that it sends just then is lost.
     keep_alive_s: Annotated[int, Field(ge=1)] = 75
+    # How long a client may take for a request's headers, from its first byte or from the connection's beginning; and
+    # how long it may send less than a kilobyte a second of a body. Then it gets 408.
+    head_s: Annotated[float, Field(gt=0)] = 20.0
+    body_s: Annotated[float, Field(gt=0)] = 30.0
+    # Requests of one address, which may be a proxy's, whose headers or bodies have not come whole; the oldest of more
+    # get 408.
+    unfinished: Annotated[int, Field(gt=0)] = 512
+    # Bytes of bodies over 64 KiB that come in at once at one API replica, uploads included until they are stored. A
+    # tenant may have half of it, and a key a quarter.
+    incoming_bytes: Annotated[int, Field(gt=0)] = 2**30
     # The path below which a proxy in front serves the API, such as `/llm`, whether the proxy takes it away or not.
     root_path: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*$")] = ""
     # Networks of proxies in front, such as `10.0.0.0/8,::1`: their `X-Forwarded-For`, `-Proto` and `-Host` are taken
@@ -193,6 +203,7 @@ class Settings(BaseSettings):
     # The database of usage: `postgresql://user:password@host/name`, or `sqlite:////folder/file`, for processes of one
     # host. None: the file `usage.sqlite` of XYLEM_HOME.
     usage_url: Annotated[SecretStr, AfterValidator(_database)] | None = None
+    usage_report_s: Annotated[float, Field(gt=0)] = 20.0  # how long the database may work on a report over HTTP
     console: bool = True  # whether the API has the console, pages for a browser, at /console
     # Origins whose web pages may send requests, besides our own: `https://app.example,http://localhost:3000`; `*`: all.
     allowed_origins: Annotated[frozenset[str], NoDecode, _ORIGINS] = _NONE

@@ -22,6 +22,7 @@ from app.api.http.answer_schemas import Refusal
 from app.api.http.document import documented
 from app.api.http.fast_path import FastPath, Handler
 from app.api.http.front import Front
+from app.api.http.incoming import Incoming
 from app.api.http.origin import Allowed
 from app.api.http.sse import Sse
 from app.api.kserve import routes as kserve
@@ -164,6 +165,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
                 files=file_store,
                 batch_store=batch_store,
                 chats=ChatIndex(core.wire, core.keys),
+                incoming=Incoming(settings.incoming_bytes),
                 started=int(time.time()),
             )
             expiry = FileExpiry(storage, painted, file_store)

@@ -7,6 +7,7 @@ from fastapi import Request
 from starlette.types import Scope
 
 from app.api.api_keys import ApiKeys
+from app.api.http.incoming import Incoming
 from app.api.resumable.chat_index import ChatIndex
 from app.api.resumable.conversations import ConversationStore
 from app.api.resumable.owner import AnswerOwner
@@ -37,6 +38,7 @@ class ApiState(Runtime):
     files: FileStore
     batch_store: BatchStore
     chats: ChatIndex
+    incoming: Incoming
     started: int  # seconds since the epoch
     limited: "dict[int, ApiState]" = field(default_factory=dict, kw_only=True)  # by the identity of `within`
 

@@ -1,11 +1,14 @@
-"""The storage of files: a folder, or any other file system of fsspec, such as S3. All calls block."""
+"""The storage of files: a folder, or any other file system of fsspec, such as S3. All its calls block."""
 
+import asyncio
 import io
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import IO, Any
+from functools import partial
+from typing import IO, Any, ParamSpec, TypeVar
 
 import fsspec
 from fsspec.spec import AbstractBufferedFile
@@ -13,6 +16,15 @@ from fsspec.spec import AbstractBufferedFile
 from app.errors import FileGone, SettingsError, StorageDown
 
 _BLOCK = 8 * 2**20  # bytes of one transfer to or from S3, and of a file's buffer; the default is 50 MiB
+_threads = ThreadPoolExecutor(16, thread_name_prefix="storage")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def in_thread(work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+    """`work` with a storage: one that is slow keeps nothing waiting but its own."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, partial(work, *args, **named))
 
 
 class Storage:

@@ -27,6 +27,7 @@ def api(
 
     import uvicorn
 
+    from app.api.http.standing import Standing
     from app.api.http.uvicorn_protocol import DirectProtocol
     from app.api.http.uvicorn_server import Server, both_families
     from app.api.main import create_app
@@ -53,7 +54,7 @@ def api(
         timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=int(settings.drain_timeout_s),
     )
-    server = Server(config, leaving)
+    server = Server(config, leaving, Standing.of(settings))
     try:
         sockets = both_families(settings.port) if settings.host == "::" else None
     except OSError as exc:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from app.batch.file_store import FileStore
-from app.batch.storage import Storage
+from app.batch.storage import Storage, in_thread
 from app.ending import side_by_side
 from app.errors import FileGone, RequestError
 from app.ids import FileId, KeyId
@@ -101,7 +101,7 @@ class MediaReader:
             if asker.owner is None or self.files is None:
                 raise FileGone
             stored = await self.files.find(FileId(origin.file_id), asker.owner)
-            data = await asyncio.to_thread(_head, self._storage, stored.path, self._most + 1)
+            data = await in_thread(_head, self._storage, stored.path, self._most + 1)
         except FileGone as exc:
             raise RequestError(f"'{param}': you have no file of that id.", param=param) from exc
         return MediaSource(_kind(origin, data), param, data=data)

@@ -14,6 +14,7 @@ from app.api.http import request_trace, x_request_id
 from app.api.http.error_responses import as_response, log_failure
 from app.api.http.error_shape import is_anthropics
 from app.api.http.front import Front
+from app.api.http.incoming import Share, put, share_of
 from app.api.http.origin import Allowed, Headers, admit, check_body, granted, preflight
 from app.api.http.request_body import collect
 from app.api.http.uvicorn_protocol import EXTENSION, DirectWriter
@@ -23,6 +24,8 @@ from app.telemetry import logger
 from app.tenants.admission import LARGE, Admission, admitted
 
 log = logger(__name__)
+
+_FIGURES = len(str(LARGE))
 
 Handler = Callable[[ApiState, bytes, Scope, Receive], Awaitable[Response]]
 
@@ -52,6 +55,7 @@ class FastPath:
         handler = self._handlers.get(scope["path"]) if scope["method"] == "POST" else None
         headers: Headers = dict(scope["headers"])
         admission: Admission | None = None
+        share: Share | None = None
         try:
             if origin := admit(self._allowed, headers):
                 send = _adding(granted(origin), send)
@@ -64,8 +68,8 @@ class FastPath:
                 admission = state.begin_admission(scope)
             request_trace.begin(state.tracer, self._traced, scope, headers)
             check_body(scope["method"], scope["path"], headers)
-            if admission is not None and (length := headers.get(b"content-length")) and int(length) > LARGE:
-                await admission.take()  # before its body is read
+            if (length := _large(headers)) is not None:
+                share = await _begin_large(state, scope, length, admission)
             if handler is not None:
                 await _handle(handler, state, scope, receive, send, adds=send is not plain)
         except XylemError as exc:
@@ -81,8 +85,32 @@ class FastPath:
                 await self._app(scope, receive, request_trace.noting(scope, send))
                 request_trace.end(scope)
         finally:
-            if admission is not None:
-                await admission.close()
+            if admission is not None or share is not None:
+                await _end(admission, share)
+
+
+async def _end(admission: Admission | None, share: Share | None) -> None:
+    if share is not None:
+        share.close()
+    if admission is not None:
+        await admission.close()
+
+
+def _large(headers: Headers) -> int | None:
+    """Bytes of a body over `LARGE`; 0: it may be one, and the head doesn't say. None: it is none."""
+    if (length := headers.get(b"content-length")) is None:
+        return 0 if b"transfer-encoding" in headers else None
+    return int(length) if len(length) >= _FIGURES and int(length) > LARGE else None
+
+
+async def _begin_large(state: ApiState, scope: Scope, length: int, admission: Admission | None) -> Share:
+    """Before the body is read. `length`: as `_large` has it. Raises: RateLimited, BudgetUsed, StoreDown, Saturated."""
+    if admission is not None and length:
+        await admission.take()
+    share = Share(state.incoming, state.api_keys.client(scope))
+    share.grow(length)
+    put(scope, share)
+    return share
 
 
 async def _handle(handler: Handler, state: ApiState, scope: Scope, receive: Receive, send: Send, *, adds: bool) -> None:
@@ -91,6 +119,8 @@ async def _handle(handler: Handler, state: ApiState, scope: Scope, receive: Rece
     raw = None if direct is None else direct.take_body(state.settings.max_body)
     if raw is None:
         raw = await collect(scope, receive, state.settings.max_body)
+        if (share := share_of(scope)) is not None:
+            share.close()
     elif len(raw) > LARGE:
         await admitted()
     request_trace.body_read(scope)

@@ -5,6 +5,7 @@ import asyncio
 from fastapi import Request
 from starlette.types import Receive, Scope
 
+from app.api.http.incoming import share_of
 from app.api.state import state_of
 from app.errors import BodyTooLarge, Cancelled
 from app.openai.validation import B, parse_off_loop
@@ -23,9 +24,14 @@ async def read_short(request: Request, schema: type[B]) -> B:
 
 
 async def collect(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """The whole body. Raises: BodyTooLarge, before a byte is read when its length is given; Cancelled; RateLimited."""
+    """The whole body.
+
+    Raises: BodyTooLarge, before a byte is read when its length is given; Cancelled; RateLimited, BudgetUsed, StoreDown
+    and Saturated for a large one.
+    """
     if (length := given_length(scope)) is not None and length > limit:
         raise _too_large(limit)
+    share = share_of(scope)
     pieces: list[bytes] = []  # of a long one: no step copies all of it
     body, size = bytearray(), 0
     while True:
@@ -39,6 +45,8 @@ async def collect(scope: Scope, receive: Receive, limit: int) -> bytes:
             raise _too_large(limit)
         if size > LARGE:
             await admitted()
+            if share is not None:
+                share.grow(size)
         if not message.get("more_body", False):
             break
         if len(body) >= _PIECE:

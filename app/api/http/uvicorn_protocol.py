@@ -16,7 +16,8 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from app.api.http import x_request_id
-from app.errors import HeadersTooLarge, RequestError, XylemError
+from app.api.http.standing import Awaited, Seen
+from app.errors import HeadersTooLarge, RequestError, RequestTimeout, XylemError
 from app.openai.error_body import as_body
 
 EXTENSION = "xylem.direct"
@@ -137,6 +138,8 @@ class DirectProtocol(HttpToolsProtocol):
         self._running: RequestResponseCycle | None = None  # `cycle` is the last that came: it may wait for this one
         self._behind = 0  # bytes received while requests wait
         self._full = False  # no more is read
+        self.received, self._answered = 0, 0  # bytes, and requests
+        self.seen: Seen | None = None  # by `Standing`
 
     def connection_lost(self, exc: Exception | None) -> None:
         """uvicorn notifies only the last request that came, so notify the running one. Those that wait don't begin."""
@@ -155,6 +158,7 @@ class DirectProtocol(HttpToolsProtocol):
 
         Else only the garbage collector would free a request, and would take an eighth of a short one's CPU.
         """
+        self._answered += 1
         if self._running is not None:
             self._running.scope["extensions"].clear()
         super().on_response_complete()
@@ -162,7 +166,9 @@ class DirectProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._full:
             return
-        self._head += len(data)
+        size = len(data)
+        self.received += size
+        self._head += size
         super().data_received(data)
         if self._head > MAX_HEAD and not self.transport.is_closing():
             self._refuse()
@@ -210,6 +216,27 @@ class DirectProtocol(HttpToolsProtocol):
         assert last is not None
         self.cycle = last
         last.keep_alive = False
+
+    def awaited(self) -> Awaited | None:
+        """What of the next or current request has not come; None: nothing, or it waits for us, not for its client."""
+        cycle = self.cycle
+        if self._full or self.transport.is_closing() or self.flow.read_paused:
+            return None
+        if cycle is None or (cycle.response_complete and cycle.scope is not self.scope):
+            return self._answered, "head"  # of a new connection also if nothing has come
+        if not cycle.more_body or cycle.waiting_for_100_continue or cycle is not self._running:
+            return None
+        return self._answered, "body"
+
+    def time_out(self) -> None:
+        """The client stands still: it is told, unless there is a response already, or no request."""
+        cycle, began = self.cycle, self.received > 0
+        if began and (cycle is None or cycle.scope is not self.scope or not cycle.response_started):
+            self._send_error(RequestTimeout())
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True  # before anything else is written
+            cycle.message_event.set()
+        self.transport.close()
 
     def _refuse(self) -> None:
         """Too many headers; or too many trailers after a body, when no error can be sent any more."""

@@ -1,19 +1,36 @@
-"""uvicorn, which says when it begins to drain."""
+"""uvicorn, which says when it begins to drain, and ends connections that stand still."""
 
 import asyncio
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
 import uvicorn
 
+from app.api.http.standing import EVERY_S, Standing
+from app.telemetry import logger
+
+log = logger(__name__)
+
+_TICKS = round(EVERY_S * 10)  # of uvicorn's main loop
+
 
 class Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, leaving: asyncio.Event) -> None:
+    def __init__(self, config: uvicorn.Config, leaving: asyncio.Event, standing: Standing) -> None:
         """`leaving` is set at the first signal. The app hears of it only when no HTTP request is left."""
         super().__init__(config)
-        self._leaving = leaving
+        self._leaving, self._standing = leaving, standing
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _TICKS == 0:
+            try:
+                self._standing.look(cast(Any, self.server_state.connections), time.monotonic())
+            except Exception:  # uvicorn's loop would end, and with it the server
+                log.exception("connections_not_looked_at")
+        return await super().on_tick(counter)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

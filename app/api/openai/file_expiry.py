@@ -1,10 +1,8 @@
 """Deleting expired files: every API replica does so, which does no harm."""
 
-from starlette.concurrency import run_in_threadpool
-
 from app.batch.file_store import FileStore
 from app.batch.records import StoredFile
-from app.batch.storage import Storage
+from app.batch.storage import Storage, in_thread
 from app.errors import StorageDown
 from app.loops import keep
 from app.store import clock
@@ -14,7 +12,7 @@ _EVERY_S = 60.0
 
 async def forget(storage: Storage, files: FileStore, file: StoredFile) -> None:
     """Deletes the bytes first: while there is a record, a failure is repaired later. Raises: StorageDown, StoreDown."""
-    await run_in_threadpool(storage.delete, file.path)
+    await in_thread(storage.delete, file.path)
     await files.remove(file)
 
 

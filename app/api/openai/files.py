@@ -1,23 +1,22 @@
 """OpenAI's files: POST and GET /v1/files, GET and DELETE of one, and GET of its content."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from itertools import chain
 from typing import IO, Annotated, Any, Literal
 
 import orjson
 from fastapi import APIRouter, Request
 from pydantic import Field
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
+from app.api.http.request_body import given_length
 from app.api.openai.file_expiry import forget
-from app.api.openai.multipart_upload import MULTIPART, Fields, received
+from app.api.openai.multipart_upload import FORM, MULTIPART, Fields, received
 from app.api.state import ApiState, state_of
 from app.batch.file_store import full
 from app.batch.records import StoredFile
-from app.batch.storage import Storage
+from app.batch.storage import Storage, in_thread
 from app.errors import XylemError
 from app.ids import FileId, KeyId, new_file_id
 from app.openai.body import Query
@@ -43,8 +42,11 @@ class FilesQuery(Query):
 async def upload(request: Request) -> dict[str, Any]:
     """A file of requests for a batch, of up to XYLEM_MAX_FILE bytes; all of one API key have up to its quota."""
     state = state_of(request)
+    client = state.api_keys.client(request.scope)
+    quota, used = await state.quotas.files(client), await state.files.used(client.key)
+    if used + (given_length(request.scope) or 0) - FORM > quota.most:  # before a byte is read
+        raise full(used, quota)
     async with received(request, state.settings.max_file) as (form, fields):
-        client = state.api_keys.client(request.scope)
         file = _new(state, client.key, form.filename or "", form.size or 0, fields)
         await add_file(state, client, file, partial(_store, state.storage, file.path, form.file))
     return _object(file)
@@ -55,7 +57,7 @@ async def add_file(state: ApiState, client: Client, file: StoredFile, store: Cal
     quota = await state.quotas.files(client)
     if (used := await state.files.used(client.key)) + file.size > quota.most:  # before its bytes are stored
         raise full(used, quota)
-    await run_in_threadpool(store)
+    await in_thread(store)
     try:
         await state.files.add(file, quota)
     except XylemError:
@@ -77,7 +79,7 @@ def _store(storage: Storage, path: str, source: IO[bytes]) -> None:
 async def _drop(storage: Storage, path: str) -> None:
     """Deletes bytes that no record refers to."""
     try:
-        await run_in_threadpool(storage.delete, path)
+        await in_thread(storage.delete, path)
     except XylemError as exc:
         log.warning("file_left_behind", path=path, error=exc.message)
 
@@ -107,9 +109,15 @@ async def content(request: Request, file: str) -> StreamingResponse:
     """Its bytes."""
     found = await _find(request, file)
     pieces = _pieces(_storage_of(state_of(request), found), found.path)
-    first = await run_in_threadpool(next, pieces, b"")  # an unreadable file is refused before anything is sent
+    first = await in_thread(next, pieces, b"")  # an unreadable file is refused before anything is sent
     headers = {"content-length": str(found.size)}
-    return StreamingResponse(chain((first,), pieces), headers=headers, media_type="application/octet-stream")
+    return StreamingResponse(_read(first, pieces), headers=headers, media_type="application/octet-stream")
+
+
+async def _read(piece: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while piece:
+        yield piece
+        piece = await in_thread(next, rest, b"")
 
 
 def _pieces(storage: Storage, path: str) -> Iterator[bytes]:

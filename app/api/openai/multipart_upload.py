@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
+from app.api.http.incoming import share_of
 from app.api.http.request_body import given_length
 from app.errors import BodyTooLarge, Cancelled, RequestError, XylemError
 from app.openai.batch_schemas import ExpiresAfter
@@ -18,7 +19,7 @@ from app.openai.body import Body
 from app.openai.validation import parse
 from app.tenants.admission import LARGE, admitted
 
-_FORM = 64 * 2**10  # bytes of a form besides its file
+FORM = 64 * 2**10  # bytes of a form besides its file
 _FIELD = 2**10  # bytes of another field
 _EXPIRES = {"expires_after[anchor]": "anchor", "expires_after[seconds]": "seconds"}
 
@@ -107,18 +108,20 @@ def bounded(scope: Scope, receive: Receive, limit: int, refused: XylemError | No
     Raises: `refused`, or else BodyTooLarge, before a byte is read if the length is given, else later.
     """
     refused = refused or BodyTooLarge(f"The file is over the limit of {limit} bytes.", param="file")
-    if (length := given_length(scope)) is not None and length > limit + _FORM:
+    if (length := given_length(scope)) is not None and length > limit + FORM:
         raise refused
-    count = 0
+    count, share = 0, share_of(scope)
 
     async def counted() -> Message:
         nonlocal count
         message = await receive()
         count += len(message.get("body", b""))
-        if count > limit + _FORM:
+        if count > limit + FORM:
             raise refused
         if count > LARGE:
             await admitted()
+            if share is not None:
+                share.grow(count)
         return message
 
     return counted

@@ -1,6 +1,5 @@
 """Painted files in the media store: kept for a time, and shown to their API key only. Their ids can't be guessed."""
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
@@ -8,6 +7,7 @@ from starlette.types import Scope
 from app.api.http.own_url import own_url
 from app.api.state import ApiState, state_of
 from app.batch.records import StoredFile
+from app.batch.storage import in_thread
 from app.errors import FileGone, XylemError
 from app.ids import FileId, new_file_id
 from app.messages import KeptRequest, Painting
@@ -25,11 +25,11 @@ async def keep(state: ApiState, scope: Scope, file: bytearray, painting: Paintin
     expires = now + state.settings.media_keep_s
     name = f"picture.{painting.format}"
     stored = StoredFile(new_file_id(), owner, name, "image", len(file), now, expires)
-    await run_in_threadpool(state.painted.put, stored.path, file)
+    await in_thread(state.painted.put, stored.path, file)
     try:
         await state.files.add(stored, await state.quotas.files(state.api_keys.client(scope)))
     except XylemError:
-        await run_in_threadpool(state.painted.delete, stored.path)
+        await in_thread(state.painted.delete, stored.path)
         raise
     return f"{own_url(state.settings, scope)}{PATH}/{stored.id}"
 
@@ -40,7 +40,7 @@ async def keep_video(state: ApiState, kept: KeptRequest, file: bytearray) -> Non
     stored = StoredFile(
         FileId(kept.id), kept.key, "video.mp4", "video", len(file), now, now + state.settings.media_keep_s
     )
-    await run_in_threadpool(state.painted.put, stored.path, file)
+    await in_thread(state.painted.put, stored.path, file)
     await state.files.add(stored, await state.quotas.files(state.api_keys.client_of(kept.tenant, kept.key)))
 
 
@@ -48,7 +48,7 @@ async def kept_file(request: Request, id_: str, purpose: str) -> Response:
     """A stored file of the client's. Its id is looked up in Redis, and never part of a path. Raises: FileGone."""
     state = state_of(request)
     found = await state.files.find(FileId(id_), state.api_keys.owner(request.scope))
-    data = await run_in_threadpool(state.painted.get, found.path) if found.purpose == purpose else None
+    data = await in_thread(state.painted.get, found.path) if found.purpose == purpose else None
     if data is None:
         raise FileGone(f"There is no {purpose} '{id_[:100]}'; they are deleted after a time.")
     kind = _TYPES[found.name.rpartition(".")[2]]

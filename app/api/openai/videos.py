@@ -8,7 +8,6 @@ from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from app.api.http import answer_schemas, x_request_id
@@ -22,6 +21,7 @@ from app.api.resumable.store import Found
 from app.api.state import ApiState, state_of
 from app.batch.file_store import page
 from app.batch.records import StoredFile
+from app.batch.storage import in_thread
 from app.endpoint_registry import VIDEOS
 from app.errors import FileGone, ModelNotFound, RequestError, RequestNotFound
 from app.ids import FileId, RequestId, new_request_id
@@ -131,7 +131,7 @@ async def delete(request: Request, video: str) -> dict[str, Any]:
 
 
 async def _forget(state: ApiState, file: StoredFile) -> None:
-    await run_in_threadpool(state.painted.delete, file.path)
+    await in_thread(state.painted.delete, file.path)
     await state.files.remove(file)
 
 

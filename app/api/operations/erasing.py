@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
 from msgspec.structs import replace
-from starlette.concurrency import run_in_threadpool
 
 from app.api.openai.file_expiry import forget
 from app.api.operations.admin import clear_caches
 from app.api.state import ApiState
 from app.batch import paths
 from app.batch.records import LIVE
+from app.batch.storage import in_thread
 from app.errors import ConversationGone, XylemError
 from app.ids import ConversationId, KeyId, RequestId, TenantId
 from app.loops import keep
@@ -46,7 +46,7 @@ async def _batches(state: ApiState, erasure: Erasure) -> Pass:
                 await state.batch_store.cancel(id_)
                 left += 1
                 continue
-            await run_in_threadpool(state.storage.delete, paths.folder(id_))
+            await in_thread(state.storage.delete, paths.folder(id_))
             await state.batch_store.remove(id_, owner, batch.parts if batch is not None else 0)
             removed += 1
     return Pass(removed, left)

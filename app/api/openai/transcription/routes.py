@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import orjson
 from fastapi import APIRouter, Request
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from app.api.http.client_limits import check_priority
@@ -62,7 +61,7 @@ async def _handle(request: Request, schema: type[TranslationRequest], task: Spee
         model = state.find_model(body.model, "transcribe")
         asked = body.language if isinstance(body, TranscriptionRequest) else None
         check_language(model, task, asked)
-        data = await run_in_threadpool(file.file.read)
+        data = await file.read()
     assert state.media is not None
     windows = await state.media.recording(data, "file", WINDOW_S)
     del data

@@ -1,0 +1,66 @@
+"""Bytes of large bodies that are on their way into this process: bounded for a key, a tenant and all."""
+
+from starlette.types import Scope
+
+from app.errors import Saturated
+from app.tenants.records import Client
+
+_TENANT, _KEY = 2, 4  # the share of all bytes that one of them may have: one in so many
+_IN_SCOPE = "xylem.incoming"
+
+
+class Incoming:
+    def __init__(self, most: int) -> None:
+        """`most`: XYLEM_INCOMING_BYTES."""
+        self._most = most
+        self._sizes: dict[str, int] = {}
+
+    def take(self, owners: tuple[str, ...], size: int) -> None:
+        """Raises: Saturated."""
+        for owner in owners:
+            most = self._most // {"key": _KEY, "tenant": _TENANT}.get(owner.partition(":")[0], 1)
+            if self._sizes.get(owner, 0) + size > most:
+                whose = "of one API key" if owner.startswith("key:") else "of one tenant" if ":" in owner else "here"
+                raise Saturated(
+                    f"At most {most} bytes of requests {whose} come in at once (XYLEM_INCOMING_BYTES). "
+                    "Try again when others have come whole."
+                )
+        for owner in owners:
+            self._sizes[owner] = self._sizes.get(owner, 0) + size
+
+    def give_back(self, owners: tuple[str, ...], size: int) -> None:
+        for owner in owners:
+            self._sizes[owner] -= size
+            if not self._sizes[owner]:
+                del self._sizes[owner]
+
+
+class Share:
+    """What one request has of it."""
+
+    def __init__(self, incoming: Incoming, client: Client) -> None:
+        self._incoming, self._size = incoming, 0
+        self._owners: tuple[str, ...] = ("all",)
+        if client.key:
+            self._owners = f"key:{client.key}", f"tenant:{client.tenant.name}", "all"
+
+    def grow(self, size: int) -> None:
+        """To so many bytes in all. Raises: Saturated."""
+        if (more := size - self._size) > 0:
+            self._incoming.take(self._owners, more)
+            self._size = size
+
+    def close(self) -> None:
+        if self._size:
+            self._incoming.give_back(self._owners, self._size)
+            self._size = 0
+
+
+def put(scope: Scope, share: Share) -> None:
+    scope[_IN_SCOPE] = share
+
+
+def share_of(scope: Scope) -> Share | None:
+    """Of a request whose body may be large."""
+    share: Share | None = scope.get(_IN_SCOPE)
+    return share

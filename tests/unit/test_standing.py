@@ -1,0 +1,203 @@
+"""Clients that stand still amid a request are told so and cut off; others are not, however slow we are."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from starlette.types import Receive, Scope, Send
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from app.api.http.incoming import Incoming, Share
+from app.api.http.standing import Standing
+from app.api.http.uvicorn_protocol import DirectProtocol
+from app.errors import Saturated
+from app.ids import KeyId, TenantId
+from app.tenants.records import NOBODY, Client, Tenant
+
+HEAD_S, BODY_S = 20.0, 30.0
+HEAD = b"POST /v1/x HTTP/1.1\r\nhost: a\r\n"
+WHOLE = HEAD + b"content-length: 3\r\n\r\nabc"
+
+
+class Connection:
+    """Whose requests are read whole, and answered when `go_on` is set."""
+
+    def __init__(self, server: ServerState, address: str = "10.0.0.1", reads: bool = True) -> None:
+        self.written, self.closed, self.address, self.reads = b"", False, address, reads
+        self.go_on = asyncio.Event()
+        self.seen: list[str] = []
+        config = Config(self._app, log_config=None, interface="asgi3", proxy_headers=False, ws="none")
+        self.protocol = DirectProtocol(config, server, {})
+        self.protocol.connection_made(cast(Any, self))
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope
+        if not self.reads:
+            await self.go_on.wait()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                self.seen.append("gone")
+                return
+            if not message["more_body"]:
+                break
+        self.seen.append("whole")
+        await self.go_on.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+    def get_extra_info(self, name: str) -> object:
+        return (self.address, 4711) if name == "peername" else None
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def pause_reading(self) -> None:
+        """Reading is paused by a flag of `FlowControl`, too."""
+
+    resume_reading = pause_reading
+
+    async def feed(self, data: bytes) -> None:
+        self.protocol.data_received(data)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def server() -> ServerState:
+    return ServerState()
+
+
+class Clock:
+    """Looks every two seconds."""
+
+    def __init__(self, server: ServerState, per_address: int = 100) -> None:
+        self._server, self._now = server, 0.0
+        self._standing = Standing(HEAD_S, BODY_S, per_address)
+
+    def passes(self, seconds: float) -> None:
+        end = self._now + seconds
+        while self._now < end:
+            self._now += 2
+            self._standing.look(cast(Any, self._server.connections), self._now)
+
+
+async def test_half_a_head_gets_408_however_slowly_more_of_it_comes(server: ServerState) -> None:
+    one, clock = Connection(server), Clock(server)
+    await one.feed(HEAD)
+    for number in range(9):
+        clock.passes(2)
+        await one.feed(b"x-%d: y\r\n" % number)
+    assert not one.closed
+    clock.passes(6)
+    assert one.closed
+    assert one.written.startswith(b"HTTP/1.1 408")
+    assert b"request_timeout" in one.written
+
+
+async def test_a_connection_on_which_nothing_ever_comes_is_closed(server: ServerState) -> None:
+    """Nothing is written: nobody has asked."""
+    one = Connection(server)
+    Clock(server).passes(HEAD_S + 4)
+    assert (one.closed, one.written) == (True, b"")
+
+
+@pytest.mark.parametrize("pace", [0, 1000])
+async def test_a_body_that_stands_or_trickles_gets_408_and_its_handler_hears_of_it(
+    server: ServerState, pace: int
+) -> None:
+    one, clock = Connection(server), Clock(server)
+    await one.feed(HEAD + b"content-length: 9000000\r\n\r\n" + b"x" * 50_000)
+    for _ in range(round(BODY_S / 2 + 2)):
+        clock.passes(2)
+        await one.feed(b"x" * pace)
+    assert one.closed
+    assert one.written.startswith(b"HTTP/1.1 408")
+    await one.feed(b"")
+    assert one.seen == ["gone"]
+
+
+async def test_a_body_that_comes_slowly_and_whole_is_taken(server: ServerState) -> None:
+    one, clock = Connection(server), Clock(server)
+    one.go_on.set()
+    await one.feed(HEAD + b"content-length: 400000\r\n\r\n")
+    for _ in range(100):
+        await one.feed(b"x" * 4000)
+        clock.passes(2)
+    assert one.seen == ["whole"]
+    assert one.written.startswith(b"HTTP/1.1 200")
+
+
+async def test_who_waits_for_us_is_not_timed_out(server: ServerState) -> None:
+    """For an answer; for a handler that reads nothing yet; for the leave to send a body; between two requests."""
+    answered, unread = Connection(server), Connection(server, reads=False)
+    leave, idle = Connection(server, reads=False), Connection(server)
+    await answered.feed(WHOLE)
+    await unread.feed(HEAD + b"content-length: 900000\r\n\r\n" + b"x" * 100_000)
+    await leave.feed(HEAD + b"expect: 100-continue\r\ncontent-length: 900\r\n\r\n")
+    idle.go_on.set()
+    await idle.feed(WHOLE)
+    Clock(server).passes(300)
+    assert not any(one.closed for one in (answered, unread, leave, idle))
+    await idle.feed(HEAD)
+    Clock(server).passes(HEAD_S + 4)
+    assert idle.closed
+    assert not answered.closed
+
+
+async def test_half_a_request_behind_one_that_is_answered_does_not_end_that(server: ServerState) -> None:
+    one, clock = Connection(server), Clock(server)
+    await one.feed(WHOLE + HEAD)
+    clock.passes(100)
+    assert not one.closed
+    one.go_on.set()
+    await one.feed(b"x: y\r\n")
+    assert b"200 OK" in one.written
+    clock.passes(HEAD_S + 4)
+    assert one.closed
+
+
+async def test_one_address_has_so_many_unfinished_requests_and_the_oldest_go(server: ServerState) -> None:
+    clock = Clock(server, per_address=3)
+    other = Connection(server, "10.0.0.2")
+    await other.feed(HEAD)
+    many: list[Connection] = []
+    for _ in range(5):
+        many.append(Connection(server))
+        await many[-1].feed(HEAD)
+        clock.passes(2)
+    assert [one.closed for one in many] == [True, True, False, False, False]
+    assert not other.closed
+
+
+def test_bytes_on_their_way_are_bounded_for_a_key_a_tenant_and_all() -> None:
+    """And free again when they have come."""
+    incoming = Incoming(800)
+
+    def of(key: str, tenant: str) -> Share:
+        return Share(incoming, Client(Tenant(TenantId(tenant)), KeyId(key)))
+
+    one, same, colleague, third = of("a", "red"), of("a", "red"), of("b", "red"), of("c", "red")
+    one.grow(150)
+    one.grow(100)  # it has them
+    with pytest.raises(Saturated, match="of one API key"):
+        same.grow(51)
+    colleague.grow(200)
+    with pytest.raises(Saturated, match="of one tenant"):
+        third.grow(51)
+    nobody = Share(incoming, NOBODY)  # where no keys are required
+    nobody.grow(450)
+    with pytest.raises(Saturated, match="requests here"):
+        Share(incoming, NOBODY).grow(1)
+    for share in (one, one, colleague, nobody):
+        share.close()
+    third.grow(200)
+    third.close()
+    assert not incoming._sizes

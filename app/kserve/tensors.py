@@ -10,6 +10,7 @@ from typing import Any
 from app.errors import RequestError
 
 _LENGTH = struct.Struct("<I")
+MOST_VALUES = 2048  # of one input: as many as a request may have texts
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ def checked(name: str, datatype: str, shape: Sequence[int], values: Sequence[Any
     wanted = {"BYTES": str, "BOOL": bool}.get(datatype)
     if wanted is None:
         raise RequestError(f"Input '{name}': its datatype has to be BYTES or BOOL, and is {datatype!r}.", param=name)
+    if len(values) > MOST_VALUES:
+        raise _too_many(name)
     if any(side < 0 for side in shape) or math.prod(shape) != len(values):
         raise RequestError(f"Input '{name}': {len(values)} values don't fit its shape {list(shape)}.", param=name)
     texts = [_text(name, value) if isinstance(value, bytes) else value for value in values]
@@ -43,11 +46,16 @@ def checked(name: str, datatype: str, shape: Sequence[int], values: Sequence[Any
 
 
 def from_raw(name: str, datatype: str, raw: bytes) -> list[Any]:
-    """The values of an input. Raises: RequestError."""
+    """The values of an input, of which no more are made than it may have. Raises: RequestError."""
     if datatype == "BOOL":
+        if len(raw) > MOST_VALUES:
+            raise _too_many(name)
         return [byte != 0 for byte in raw]
-    texts, at = [], 0
+    texts: list[Any] = []
+    at = 0
     while at < len(raw):
+        if len(texts) == MOST_VALUES:
+            raise _too_many(name)
         if at + _LENGTH.size > len(raw):
             raise RequestError(f"Input '{name}': its bytes end within a length.", param=name)
         (length,) = _LENGTH.unpack_from(raw, at)
@@ -63,6 +71,10 @@ def flat(data: Any) -> list[Any]:
     if not any(isinstance(one, list) for one in data):
         return list(data)
     return [value for one in data for value in (one if isinstance(one, list) else [one])]
+
+
+def _too_many(name: str) -> RequestError:
+    return RequestError(f"Input '{name[:64]}' has more than {MOST_VALUES} values.", param=name)
 
 
 def _text(name: str, raw: bytes) -> str:

@@ -16,7 +16,7 @@ from app.api.kserve.protocol import MESSAGES
 from app.engines.mock.encoding import vector
 from app.tokenizer import load_tokenizer
 from tests.acceptance.test_embeddings import MODEL
-from tests.acceptance.test_security import create
+from tests.acceptance.test_security import create, status, xylem
 from tests.kserve import DIMENSIONS, EMBED, POOL, Client, asked, grpc_client, kserve, texts
 from tests.stack import Stack, all_free, connects, free_port, leases, stop, wait_until
 
@@ -237,6 +237,38 @@ def test_without_a_key_only_health_is_served_over_http(locked: Stack) -> None:
         assert unanswered.status_code == 401
         assert list(unanswered.json()) == ["error"]
         assert http.get("/v2", headers={"authorization": f"Bearer {key}"}).status_code == 200
+
+
+async def test_each_message_of_an_open_stream_needs_a_valid_key(locked: Stack) -> None:
+    """A stream may be open for weeks, and the key be revoked meanwhile."""
+    key = create(locked, [locked.url], "carol")
+    async with grpc_client(locked) as client:
+        stream = client.stream(metadata=(("x-api-key", key),))
+        await stream.write(asked("hello", **GREEDY))
+        assert texts((await stream.read()).infer_response)["finish_reason"] == "length"
+        assert xylem(locked, "keys", "revoke", "carol").returncode == 0
+        await until(lambda: status(locked.url, key) == 401, "the key is revoked")
+        await stream.write(asked("hello", id="7", **GREEDY))
+        answer = await stream.read()
+        assert "not valid, or has been revoked" in answer.error_message
+        assert not answer.infer_response.outputs
+        await stream.done_writing()
+        assert await stream.read() is grpc.aio.EOF
+
+
+async def test_a_message_that_cannot_be_read_is_refused_as_the_clients_fault(served: Stack, client: Client) -> None:
+    """Also one of millions of values, which are not built."""
+    many = asked("hello")
+    many.inputs[0].contents.bytes_contents.extend([b""] * 100_000)
+    code, said = await refused(client.call("ModelInfer", many))
+    assert (code, said) == (Code.INVALID_ARGUMENT, "The message has more than 8192 fields.")
+    raw = asked("hello")
+    raw.inputs[0].ClearField("contents")
+    raw.raw_input_contents.append(bytes(2**20))
+    code, said = await refused(client.call("ModelInfer", raw))
+    assert (code, said) == (Code.INVALID_ARGUMENT, "Input 'text_input' has more than 2048 values.")
+    long_name = MESSAGES["ModelReadyRequest"](name="m" * 2**17)
+    assert (await refused(client.call("ModelReady", long_name)))[0] == Code.RESOURCE_EXHAUSTED
 
 
 async def test_a_replica_that_ends_lets_open_streams_answer(served: Stack) -> None:

@@ -3,15 +3,21 @@
 What is asserted is the CPU time of the event loop's thread, at a stretch: the machine may do other things.
 """
 
+import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 
+from app.api.kserve.protocol import SERVICE
+from app.endpoint_costs import COSTS
+from tests.kserve import asked, grpc_client
 from tests.prompt_embeds import encoded, file, rows
-from tests.stack import PYTHON, Stack, mock_pool, stack, wait_until
+from tests.stack import PYTHON, Stack, free_port, mock_pool, stack, wait_until
 
 # A core that other processes share does less in the same time.
 pytestmark = pytest.mark.alone
@@ -21,6 +27,7 @@ MOST_MS = 50.0
 MAX_BODY = 16 * 2**20
 TOGETHER = 2**18  # tokens
 CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
+FORM = "multipart/form-data; boundary=x"
 WORDS = "The quick brown fox jumps over the lazy dog, again. "
 
 
@@ -29,7 +36,7 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """A model of a long context."""
     pool = mock_pool(max_model_len=CONTEXT, total_blocks=64_000, step_ms=0.1, step_ms_per_sequence=0)
     pools = {POOL: pool | {"prompt_embeds": True}}
-    env = {"XYLEM_DEPLOYMENT": "large-bodies", "XYLEM_LOG_LEVEL": "warning"}
+    env = {"XYLEM_DEPLOYMENT": "large-bodies", "XYLEM_LOG_LEVEL": "warning", "XYLEM_GRPC_PORT": str(free_port())}
     with stack(valkey_url, tmp_path_factory.mktemp("large-bodies"), pools, **env) as s:
         s.spawn("api", PYTHON, "-m", "tests.metered", str(s.directory / "held"))
         s.worker()
@@ -44,8 +51,10 @@ def ask(served: Stack) -> Iterator[Callable[..., httpx.Response]]:
     held = served.directory / "held"
     with httpx.Client(base_url=served.url, timeout=120) as client:
 
-        def post(path: str, raw: bytes, kind: str = "application/json", method: str = "POST") -> httpx.Response:
-            return client.request(method, path, content=raw, headers={"content-type": kind})
+        def post(
+            path: str, raw: bytes, kind: str = "application/json", method: str = "POST", **headers: str
+        ) -> httpx.Response:
+            return client.request(method, path, content=raw, headers={"content-type": kind, **headers})
 
         assert post(TEXT, b'{"model": "mock", "prompt": "warm", "max_tokens": 1}').status_code == 200
         held.write_text("")
@@ -125,7 +134,7 @@ def test_the_longest_text_is_refused(ask: Callable[..., httpx.Response], path: s
         assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
-ADMIN = f"/admin/pools/{POOL}/limits"
+ADMIN, ADMIN_LIMITS = f"/admin/pools/{POOL}/limits", "/admin/pools/{pool}/limits"
 ALL = (CHAT, TEXT, RESPONSES, MESSAGES, "/tokenize", "/detokenize", "/v1/batches", ADMIN)
 WORST: dict[str, tuple[tuple[str, ...], bytes, bytes, bytes]] = {
     "token ids": ((TEXT,), b'{"model": "mock", "prompt": [', b"1", b"]}"),
@@ -243,10 +252,68 @@ def test_a_response_of_many_logprobs_is_shown_at_its_end_and_afterwards(
     assert len(shown["output"][0]["content"][0]["logprobs"]) == 4000
 
 
+EVERY = {path: cost for path, cost in COSTS.items() if cost.takes_body and SERVICE not in path}
+_ITEMS: dict[str, tuple[bytes, bytes, bytes]] = {
+    "numbers": (b'{"model": "mock", "input": [', b"1", b"]}"),
+    "texts": (b'{"model": "mock", "inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1], "data": [',
+              b'""', b"]}]}"),
+    "fields": (b'{"model": "mock", ', b'"x":{"a":[]}', b"}"),
+}  # fmt: skip
+_PARTS = {"fields": b"content-disposition: form-data; name=x\r\n\r\n1", "empty parts": b""}
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_no_endpoint_that_takes_a_body_holds_the_loop(ask: Callable[..., httpx.Response], path: str) -> None:
+    """Of the most bytes that are read at once: as many as the endpoint's bound lets through, and one of many more."""
+    cost = EVERY[path]
+    bound = MAX_BODY if cost.body.startswith("XYLEM_") else int(cost.body)
+    url = re.sub(r"\{[^}]*\}", "mock", path)
+    method = {ADMIN_LIMITS: "PATCH", "/admin/aliases": "PATCH", "/admin/prices": "PATCH"}.get(path, "POST")
+    for size in (bound - 1000, 2 * bound):
+        for item in _ITEMS.values():
+            answer = ask(url, filled(*item, size), method=method)
+            assert 400 <= answer.status_code < 500, (answer.status_code, answer.text[:200])
+            assert len(answer.content) < 2**16
+        for part in _PARTS.values() if cost.form else ():
+            raw = (b"--x\r\n" + part + b"\r\n") * (size // (len(part) + 7)) + b"--x--\r\n"
+            assert 400 <= ask(url, raw, FORM).status_code < 500
+
+
+@pytest.mark.parametrize("datatype", ["BYTES", "BOOL"])
+def test_a_tensor_of_millions_of_values_is_refused_before_they_are_built(
+    ask: Callable[..., httpx.Response], datatype: str
+) -> None:
+    """As bytes behind the JSON: of an empty text there are four."""
+    binary = bytes(MAX_BODY - 1000)
+    head = {"name": "text_input", "datatype": datatype, "shape": [1], "parameters": {"binary_data_size": len(binary)}}
+    raw = json.dumps({"inputs": [head]}).encode()
+    answer = ask("/v2/models/mock/infer", raw + binary, **{"inference-header-content-length": str(len(raw))})
+    assert answer.status_code == 400
+    assert "has more than 2048 values" in answer.text
+
+
+def test_a_message_of_grpc_of_millions_of_values_is_refused_before_they_are_built(
+    served: Stack, ask: Callable[..., httpx.Response]
+) -> None:
+    """Its fields, and the texts in one of them."""
+    many, raw = asked("a"), asked("a")
+    many.inputs[0].contents.bytes_contents.extend([b""] * 5_000_000)
+    raw.inputs[0].ClearField("contents")
+    raw.raw_input_contents.append(bytes(MAX_BODY - 1000))
+
+    async def send() -> None:
+        async with grpc_client(served) as client:
+            for message in (many, raw):
+                with pytest.raises(grpc.aio.AioRpcError, match="INVALID_ARGUMENT"):
+                    await client.call("ModelInfer", message)
+
+    asyncio.run(send())
+
+
 @pytest.mark.parametrize("content", [b"\r\n--", b"\r", b"\n", b"-", b"{}\n"])
 def test_a_file_may_have_any_bytes(ask: Callable[..., httpx.Response], content: bytes) -> None:
     raw = (
         b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--x\r\ncontent-disposition: form-data; '
     )
     raw += b'name="file"; filename="f"\r\n\r\n' + content * (MAX_BODY // len(content)) + b"\r\n--x--\r\n"
-    assert ask("/v1/files", raw, "multipart/form-data; boundary=x").status_code == 200
+    assert ask("/v1/files", raw, FORM).status_code == 200

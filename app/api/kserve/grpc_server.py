@@ -10,8 +10,9 @@ from starlette.types import Message, Scope
 
 from app.api.http import request_trace, x_request_id
 from app.api.http.error_responses import log_failure
+from app.api.http.incoming import Share
 from app.api.kserve.inference import begin, metadata_of, model_of, served_by, server, traced
-from app.api.kserve.messages import request_of, response_of
+from app.api.kserve.messages import infer_message, request_of, response_of, short_message
 from app.api.kserve.protocol import MESSAGES, SERVICE
 from app.api.operations.health import readiness
 from app.api.state import ApiState, for_client
@@ -20,6 +21,8 @@ from app.errors import ModelNotFound, SettingsError, XylemError
 from app.kserve.answers import text_outputs, whole
 from app.kserve.requests import EMPTY_FINAL, check_version
 from app.telemetry import REFUSALS, logger
+from app.tenants.admission import LARGE
+from app.tenants.records import Client
 
 log = logger(__name__)
 
@@ -86,15 +89,13 @@ def _handlers(service: "Service") -> Any:
     methods = {
         name: grpc.unary_unary_rpc_method_handler(
             service.method(name, getattr(service, own)),
-            request_deserializer=MESSAGES[f"{name}Request"].FromString,
             response_serializer=MESSAGES[f"{name}Response"].SerializeToString,
         )
         for name, own in METHODS.items()
         if own != "stream"
     }
     methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-        service.method("ModelStreamInfer", service.stream),
-        request_deserializer=MESSAGES["ModelInferRequest"].FromString,
+        service.method("ModelStreamInfer", service.stream),  # messages come as bytes
         response_serializer=MESSAGES["ModelStreamInferResponse"].SerializeToString,
     )
     return grpc.method_handlers_generic_handler(SERVICE, methods)
@@ -120,8 +121,12 @@ class Service:
             try:
                 if self._state.settings.require_keys and name not in _OPEN:
                     await self._state.api_keys.admit(scope)
-                async with self._admitting(scope):
+                if name == "ModelStreamInfer":
                     return await work(message, scope, context)
+                async with self._admitting(scope, message):
+                    is_long = name == "ModelInfer"
+                    read = await self._read(message) if is_long else short_message(f"{name}Request", message)
+                    return await work(read, scope, context)
             except XylemError as exc:
                 await context.abort(_CODES.get(exc.status, _Code.INTERNAL), _refused(exc, scope).message)
             except Exception as exc:
@@ -133,12 +138,24 @@ class Service:
         return run
 
     @asynccontextmanager
-    async def _admitting(self, scope: Scope) -> AsyncIterator[None]:
-        admission = self._state.begin_admission(scope)
+    async def _admitting(self, scope: Scope, raw: bytes) -> AsyncIterator[None]:
+        """For a request that has come whole. Raises: Saturated, RateLimited, BudgetUsed, StoreDown for a large one."""
+        admission, share = self._state.begin_admission(scope), Share(self._state.incoming, self._client(scope))
         try:
+            if len(raw) > LARGE:
+                share.grow(len(raw))
+                await admission.take()
             yield
         finally:
+            share.close()
             await admission.close()
+
+    def _client(self, scope: Scope) -> Client:
+        return self._state.api_keys.client(scope)
+
+    async def _read(self, raw: bytes) -> Any:
+        """Raises: RequestError."""
+        return await self._state.off_loop(raw, lambda: infer_message(raw))
 
     async def live(self, *_: Any) -> Any:
         return MESSAGES["ServerLiveResponse"](live=True)
@@ -169,7 +186,7 @@ class Service:
         request_trace.end(scope, 200)
         return response_of(asked, outputs)
 
-    async def stream(self, messages: AsyncIterator[Any], scope: Scope, context: Any) -> None:
+    async def stream(self, messages: AsyncIterator[bytes], scope: Scope, context: Any) -> None:
         """Answers requests side by side; the pieces of each in their order, with its id."""
         room, writing = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
 
@@ -177,25 +194,28 @@ class Service:
             async with writing:  # gRPC takes one message at a time
                 await context.write(MESSAGES["ModelStreamInferResponse"](**fields))
 
-        async def answer(message: Any) -> None:
-            own = {**scope, "headers": [*scope["headers"]]}
+        async def answer(raw: bytes) -> None:
+            own, message = {**scope, "headers": [*scope["headers"]]}, None
             x_request_id.identify(own, [])
             try:
-                async with self._admitting(own):
+                if self._state.settings.require_keys:
+                    await self._state.api_keys.admit(own)  # the key may have been revoked since the stream began
+                async with self._admitting(own, raw):
+                    message = await self._read(raw)
                     await self._stream_one(message, own, self._within_s(context), send)
             except Exception as exc:
                 if not isinstance(exc, XylemError):
                     log.error("stream_broke", **x_request_id.names(own), exc_info=exc)
                 error = _refused(exc if isinstance(exc, XylemError) else XylemError(), own)
-                named = MESSAGES["ModelInferResponse"](id=message.id, model_name=message.model_name)
-                await send(error_message=error.message, infer_response=named)
+                named = {} if message is None else {"id": message.id, "model_name": message.model_name}
+                await send(error_message=error.message, infer_response=MESSAGES["ModelInferResponse"](**named))
             finally:
                 room.release()
 
         async def read(tasks: asyncio.TaskGroup) -> None:
-            async for message in messages:
+            async for raw in messages:
                 await room.acquire()
-                tasks.create_task(answer(message))
+                tasks.create_task(answer(raw))
 
         async with asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(read(tasks))

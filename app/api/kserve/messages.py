@@ -3,13 +3,37 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
 from app.api.kserve.protocol import MESSAGES
-from app.errors import RequestError
+from app.api.kserve.wire_bounds import check_fields
+from app.errors import BodyTooLarge, RequestError
 from app.kserve.requests import VERSION, InferRequest
 from app.kserve.tensors import Tensor, checked, from_raw
 
 _Infer = MESSAGES["ModelInferResponse"]
+_MOST_SHORT = 2**16  # bytes of a message without prompts
 _CONTENTS = {"BYTES": "bytes_contents", "BOOL": "bool_contents"}
+
+
+def short_message(name: str, raw: bytes) -> Any:
+    """Raises: BodyTooLarge, RequestError."""
+    if len(raw) > _MOST_SHORT:
+        raise BodyTooLarge(f"A message {name} is over the limit of {_MOST_SHORT} bytes.")
+    return _decoded(name, raw)
+
+
+def infer_message(raw: bytes) -> Any:
+    """Raises: RequestError, also before too many values are built."""
+    check_fields(raw)
+    return _decoded("ModelInferRequest", raw)
+
+
+def _decoded(name: str, raw: bytes) -> Any:
+    try:
+        return MESSAGES[name].FromString(raw)
+    except DecodeError as exc:
+        raise RequestError(f"The message is no {name}.") from exc
 
 
 def request_of(message: Any, within_s: float | None) -> InferRequest:
@@ -20,9 +44,9 @@ def request_of(message: Any, within_s: float | None) -> InferRequest:
     inputs = []
     for number, one in enumerate(message.inputs):
         if raw:
-            values = from_raw(one.name, one.datatype, raw[number])
+            values: Any = from_raw(one.name, one.datatype, raw[number])
         else:
-            values = list(getattr(one.contents, _CONTENTS.get(one.datatype, "bytes_contents")))
+            values = getattr(one.contents, _CONTENTS.get(one.datatype, "bytes_contents"))
         inputs.append(checked(one.name, one.datatype, one.shape, values))
     return InferRequest(
         message.model_name,

@@ -69,7 +69,7 @@ async def infer(request: Request, name: str, version: str = "") -> Response:
         raw = await collect(request.scope, request.receive, state.settings.max_body)
         length = _header_length(request, raw)
         body = await parse_off_loop(InferBody, raw[:length])
-        asked = body.request(name, version, raw[length:])
+        asked = await state.off_loop(raw, lambda: body.request(name, version, raw[length:]))
         async with await begin(state, request.scope, request.receive, asked) as call:
             outputs = await whole(call, asked)
     return _written(asked, body, outputs, call.headers())

@@ -1,5 +1,6 @@
 """Usage in SQL: SQLite or PostgreSQL. All methods block, and raise UsageDown."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from sqlalchemy import (
     literal_column,
     make_url,
     select,
+    text,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
@@ -31,6 +33,8 @@ from app.usage.tables import SCHEMA, TABLES, USAGE, VERSION
 COLUMNS = {column.name: column.type.python_type for column in USAGE.columns}
 _PAGE = 5000  # records that are read at once
 _BUSY_S = 30
+_STEPS = 100_000  # of SQLite, between two looks at the time: some milliseconds
+_CANCELLED = "57014"  # PostgreSQL's state of a statement that took too long
 
 
 class UsageDatabase:
@@ -87,15 +91,18 @@ class UsageDatabase:
         with self._begun() as sql:
             sql.execute(put, rows)
 
-    def grouped(self, query: UsageQuery, most: int) -> list[dict[str, Any]]:
-        """A row for each group, with the sums of `SUMS`. Raises: RequestError if there are more."""
+    def grouped(self, query: UsageQuery, most: int, within_s: float | None = None) -> list[dict[str, Any]]:
+        """A row for each group, with the sums of `SUMS`. Raises: RequestError if there are more, or it takes longer."""
         groups, columns = _groups(query)
         sums = [func.count().label("requests")]
         sums += [func.sum(USAGE.c[name]).label(name) for name in SUMS if name != "requests"]
         named = [func.max(USAGE.c.key_name).label("key_name")] if "key" in query.by else []
-        wanted = _selected(select(*columns, *named, *sums), query).group_by(*groups).order_by(*groups)
-        with self._begun() as sql:
-            rows = [dict(row) for row in sql.execute(wanted.limit(most + 1)).mappings()]
+        found = _selected(select(*columns, *named, *sums), query).group_by(*groups).limit(most + 1).subquery()
+        wanted = select(found).order_by(*(found.c[name] for name in query.by))  # of no more rows than are shown
+        with self._begun() if within_s is None else self._bounded(within_s) as sql:
+            result = sql.execute(wanted)
+            names = [*map(str, result.keys())]  # SQLAlchemy's own kind of text is no key of JSON
+            rows = [dict(zip(names, row, strict=True)) for row in result]
         if len(rows) > most:
             raise RequestError(f"There are more than {most} rows: ask for a shorter time, or for fewer groups.")
         if not query.by and not rows[0]["requests"]:
@@ -120,6 +127,36 @@ class UsageDatabase:
             if not self._has_tables():
                 raise UsageDown(f"{self.shown} has no usage yet: `xylem usage write` makes its tables.") from exc
             raise UsageDown(f"{self.shown}: {_described(exc)}") from exc
+
+    @contextmanager
+    def _bounded(self, within_s: float) -> Iterator[Connection]:
+        """A transaction that the database ends when its time is over. Raises: RequestError."""
+        end, is_over = time.monotonic() + within_s, False
+
+        def look() -> bool:
+            nonlocal is_over
+            is_over = time.monotonic() > end
+            return is_over
+
+        try:
+            with self._begun() as sql:
+                if self._engine.dialect.name == "sqlite":
+                    own: Any = sql.connection.driver_connection
+                    own.set_progress_handler(look, _STEPS)
+                    try:
+                        yield sql
+                    finally:
+                        own.set_progress_handler(None, 0)
+                else:
+                    sql.execute(text(f"SET LOCAL statement_timeout = {round(within_s * 1000)}"))
+                    yield sql
+        except UsageDown as exc:
+            if is_over or getattr(getattr(exc.__cause__, "orig", None), "sqlstate", "") == _CANCELLED:
+                raise RequestError(
+                    f"It takes more than {within_s:g} s (XYLEM_USAGE_REPORT_S): ask for a shorter time, or for "
+                    "fewer groups."
+                ) from exc
+            raise
 
     def _has_tables(self) -> bool:
         try:

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ import pyarrow.parquet
 import pytest
 from redis.asyncio import Redis
 
-from app.errors import RequestError, SettingsError, StoreDown, UsageDown
+from app.api.operations.reports import Reports
+from app.errors import RateLimited, RequestError, SettingsError, StoreDown, UsageDown
 from app.keys import Keys
 from app.messages import encode
 from app.store import Wire
 from app.tenants.records import Price
+from app.usage import database as usage_database
 from app.usage import outbox as outboxes
 from app.usage.database import COLUMNS, UsageDatabase
 from app.usage.export import write_parquet
@@ -123,6 +126,42 @@ def test_sums_are_by_what_is_asked_for(database: UsageDatabase) -> None:
     }  # fmt: skip
     with pytest.raises(RequestError, match="more than 1 rows"):
         database.grouped(UsageQuery(0, 2 * day, ("tenant",)), 1)
+
+
+def test_a_report_that_takes_too_long_is_ended_by_the_database(
+    database: UsageDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the connection serves the next one."""
+    monkeypatch.setattr(usage_database, "_STEPS", 100)
+    database.write([msgspec.structs.replace(record(f"r{i}"), at=60.0 * i) for i in range(20_000)], {})
+    wide = UsageQuery(0, 1e9, ("tenant", "key", "model", "minute"))
+    with pytest.raises(RequestError, match=r"takes more than 0.001 s \(XYLEM_USAGE_REPORT_S\)"):
+        database.grouped(wide, 100_000, 0.001)
+    assert len(database.grouped(wide, 100_000, 60.0)) == 20_000
+
+
+async def test_reports_of_a_client_are_made_one_after_the_other_and_never_hold_what_others_need() -> None:
+    """A few may wait, the rest is refused; and another client's comes between."""
+    reports, running, most = Reports(), 0, 0
+    go_on = threading.Event()
+
+    def work() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        go_on.wait(10)
+        running -= 1
+
+    mine = [asyncio.create_task(reports.made("key:a", work)) for _ in range(12)]
+    done, waiting = await asyncio.wait(mine, timeout=0.3)
+    assert (len(waiting), {type(one.exception()) for one in done}) == (4, {RateLimited})
+    assert await reports.made("key:b", lambda: "another's") == "another's"
+    assert await asyncio.to_thread(lambda: "any other work") == "any other work"
+    go_on.set()
+    await asyncio.gather(*waiting)
+    assert most == 1
+    assert not reports._asked
+    assert not reports._turns
 
 
 def test_a_parquet_file_has_all_columns_with_their_types(file: UsageDatabase, tmp_path: Path) -> None:

@@ -1,16 +1,17 @@
 """What requests used: reports for operators, in our shape and in OpenAI's, and a tenant's own."""
 
-import asyncio
 import io
 import time
 from collections.abc import Callable
-from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from functools import cache, partial
+from typing import TYPE_CHECKING, Annotated, Any
 
+import orjson
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from app.api.operations.admin import Admin
+from app.api.operations.reports import REPORTS
 from app.api.state import ApiState, state_of
 from app.usage.export import Format, write_csv, write_parquet
 from app.usage.organization import OrganizationGroup, Width, buckets, page_of, query_of
@@ -19,10 +20,11 @@ from app.usage.query import UsageQuery, grouped_by, iso, period
 if TYPE_CHECKING:
     from app.usage.database import UsageDatabase
 
-T = TypeVar("T")
-
 router = APIRouter(tags=["usage"])
+Rows = list[dict[str, Any]]
+
 _MOST_ROWS = 100_000
+_ADMINS = "admins"  # as who asks for a report
 _TYPES = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
 _FILES: dict[int | str, dict[str, Any]] = {200: {"content": {kind: {} for kind in _TYPES.values()}}}
 _MOMENT = "Seconds since the epoch, or a date, with a time or without."
@@ -43,9 +45,15 @@ def _database(url: str) -> "UsageDatabase":
     return UsageDatabase(url)
 
 
-async def _read(state: ApiState, ask: Callable[["UsageDatabase"], T]) -> T:
-    """Raises: UsageDown, SettingsError."""
-    return await asyncio.to_thread(lambda: ask(_database(state.settings.usage_database)))
+async def _made(state: ApiState, owner: str, asked: UsageQuery, written: Callable[[Rows], bytes]) -> bytes:
+    """A report, read and written in a thread. Raises: UsageDown, SettingsError, RequestError, RateLimited."""
+    settings = state.settings
+
+    def make() -> bytes:
+        rows = _database(settings.usage_database).grouped(asked, _MOST_ROWS, settings.usage_report_s)
+        return written(rows)
+
+    return await REPORTS.made(owner, make)
 
 
 @router.get("/admin/usage", responses=_FILES)
@@ -62,30 +70,31 @@ async def usage(
 ) -> Any:
     """Sums of the requests that ended in a time, the last thirty days if none is given, by the named groups."""
     asked = UsageQuery(*period(since, until), grouped_by(group_by), tenant or (), key or (), model or ())
-    return await _report(request, state, asked, form)
+    return await _report(request, state, _ADMINS, asked, form)
 
 
 @router.get("/v1/usage", responses=_FILES)
 async def own_usage(request: Request, group_by: By = "model", since: From = "", until: To = "", form: As = None) -> Any:
     """The same, of the tenant that the API key belongs to."""
     state = state_of(request)
-    tenant = state.api_keys.client(request.scope).tenant.name
-    return await _report(request, state, UsageQuery(*period(since, until), grouped_by(group_by), (tenant,)), form)
+    client = state.api_keys.client(request.scope)
+    asked = UsageQuery(*period(since, until), grouped_by(group_by), (client.tenant.name,))
+    return await _report(request, state, f"key:{client.key}", asked, form)
 
 
-async def _report(request: Request, state: ApiState, asked: UsageQuery, form: Format | None) -> Any:
+async def _report(request: Request, state: ApiState, owner: str, asked: UsageQuery, form: Format | None) -> Response:
     if form is None:
         accepted = request.headers.get("accept", "")
         form = "csv" if "text/csv" in accepted else "parquet" if _TYPES["parquet"] in accepted else "json"
-    rows = await _read(state, lambda database: database.grouped(asked, _MOST_ROWS))
+    content = await _made(state, owner, asked, partial(_file, form, asked))
+    headers = {} if form == "json" else {"content-disposition": f'attachment; filename="usage.{form}"'}
+    return Response(content, media_type=_TYPES.get(form, "application/json"), headers=headers)
+
+
+def _file(form: Format, asked: UsageQuery, rows: Rows) -> bytes:
     if form == "json":
         span = {"from": iso(asked.since), "to": iso(asked.until)}
-        return {"object": "list", **span, "group_by": asked.by, "data": rows}
-    headers = {"content-disposition": f'attachment; filename="usage.{form}"'}
-    return Response(await asyncio.to_thread(_file, form, asked, rows), media_type=_TYPES[form], headers=headers)
-
-
-def _file(form: Format, asked: UsageQuery, rows: list[dict[str, Any]]) -> bytes:
+        return orjson.dumps({"object": "list", **span, "group_by": asked.by, "data": rows})
     if form == "csv":
         text = io.StringIO()
         write_csv([rows], asked.columns, text)
@@ -100,7 +109,7 @@ def _listed(name: str) -> Any:
     return Query(alias=f"{name}[]", include_in_schema=False)
 
 
-@router.get("/v1/organization/usage/completions")
+@router.get("/v1/organization/usage/completions", response_model=dict[str, Any])
 async def completions(
     state: Admin,
     start_time: Annotated[int, Query(ge=0, lt=2**40)],
@@ -117,7 +126,7 @@ async def completions(
     batch: bool | None = None,
     limit: int | None = None,
     page: str | None = None,
-) -> dict[str, Any]:
+) -> Response:
     """As OpenAI's endpoint of that name: of requests that generate text. A tenant is a project."""
     end = int(time.time()) + 1 if end_time is None else end_time
     by = [*(group_by or ()), *(group_by_ or ())]
@@ -128,4 +137,8 @@ async def completions(
         keys=api_key_ids or api_key_ids_ or (),
         models=models or models_ or (),
     )  # fmt: skip
-    return page_of(asked, by, await _read(state, lambda database: database.grouped(query, _MOST_ROWS)))
+
+    def written(rows: Rows) -> bytes:
+        return orjson.dumps(page_of(asked, by, rows))
+
+    return Response(await _made(state, _ADMINS, query, written), media_type="application/json")

@@ -165,9 +165,10 @@ class Settings(BaseSettings):
     # How long a connection without a request stays open. Longer than any proxy in front keeps its own (nginx: 60 s), or
     # a request that it sends just then is lost.
     keep_alive_s: Annotated[int, Field(ge=1)] = 75
-    # How long a client may take for a request's headers, from its first byte or from the connection's beginning; and
-    # how long it may send less than a kilobyte a second of a body. Then it gets 408.
+    # How long a client may take for a request's headers, from its first byte or the connection's beginning. Then it
+    # gets 408.
     head_s: Annotated[float, Field(gt=0)] = 20.0
+    # How long a client may send less than a kilobyte a second of a body. Then it gets 408.
     body_s: Annotated[float, Field(gt=0)] = 30.0
     # Requests of one address, which may be a proxy's, whose headers or bodies have not come whole; the oldest of more
     # get 408.

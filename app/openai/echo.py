@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from app.dispatch.generation_plan import GenerationPlan
 from app.messages import Delta, TokenLogprob
+from app.token_names import TokenNames
 
 
 class Echo:
@@ -29,5 +30,5 @@ class Echo:
 
     def _named(self, logprobs: list[TokenLogprob | None], prompt: list[int]) -> list[TokenLogprob]:
         """Nothing predicts a prompt's first token: OpenAI shows it without a logprob. Here NaN stands for none."""
-        first = TokenLogprob(self._tokenizer.token_text(prompt[0]), prompt[0], float("nan"))
+        first = TokenLogprob(TokenNames(self._tokenizer).add(prompt[0]), prompt[0], float("nan"))
         return [first if lp is None else lp for lp in logprobs]

@@ -246,6 +246,18 @@ async def test_prompt_logprobs_come_first_and_cover_the_prompt(subject: Subject)
     assert all(output.prompt_logprobs is None for output in answer.outputs[1:])
 
 
+async def test_joined_names_of_tokens_are_the_text_also_of_a_character_of_several(subject: Subject) -> None:
+    """A token that ends no character has no name, and the one that ends it has the whole."""
+    text = "So 😀🎉, and 日本 again"
+    answer = await subject.answer(subject.encode(text), max_tokens=1, prompt_logprobs=1, ignore_eos=True)
+    found = answer.outputs[0].prompt_logprobs
+    assert found is not None
+    names = [entry.token for entry in found if entry]
+    assert text.endswith("".join(names))
+    assert "😀" in names
+    assert len("".join(names)) >= len(text) - 2
+
+
 async def test_a_known_prefix_is_cached(subject: Subject) -> None:
     """The second time, whole blocks come from the cache, but never the whole prompt."""
     size = subject.info.block_size

@@ -211,6 +211,8 @@ class Choice:
         out = ""
         for made, token in enumerate(begun.tokens, 1):
             self._sampler.append(token)
+            if self.request.sampling.logprobs is not None:
+                self._sampler.names.add(token)
             self.tokens.append(token)
             text = self._decode(token)
             if self._scanner is not None:

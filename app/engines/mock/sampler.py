@@ -18,6 +18,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 from app.engines.mock.grammar_state import GrammarState
 from app.engines.mock.vocabulary import TOP, Vocabulary
 from app.messages import Sampling, TokenLogprob
+from app.token_names import TokenNames
 
 _LOGITS = [-0.5 * rank for rank in range(TOP)]
 _FLOOR = -20.0  # the logit of every other token
@@ -42,6 +43,7 @@ class Sampler:
     ) -> None:
         """`weights`: the version of the model's; `adapter`: a digest of the adapter's, if there is one."""
         self._vocabulary = vocabulary
+        self.names = vocabulary.names()  # of the answer's tokens
         self._sampling = sampling
         self._adapter = adapter
         self.use(weights, prompt)
@@ -93,7 +95,7 @@ class Sampler:
 
     def logprob(self, token: int, top: int) -> TokenLogprob:
         """The logprob of `token` at the last `choose`, before sampling parameters, with `top` alternatives."""
-        return _logprob(self._vocabulary, self._place, token, top, self._due)
+        return _logprob(self._vocabulary, self._place, token, top, self.names, self._due)
 
     def _draw(self, place: int) -> float:
         """A number in [0, 1) that depends on the seed and the context."""
@@ -147,23 +149,25 @@ def prompt_logprobs(
     """One per prompt token; None for the first, which nothing predicts."""
     context = xxh3_64(adapter + weights.encode())
     found: list[TokenLogprob | None] = [None]
+    names = vocabulary.names()
+    names.add(prompt[0])
     for before, token in pairwise(prompt):
         context.update(before.to_bytes(4, "little"))
-        found.append(_logprob(vocabulary, context.intdigest(), token, top))
+        found.append(_logprob(vocabulary, context.intdigest(), token, top, names))
     return found
 
 
-def _logprob(vocabulary: Vocabulary, place: int, token: int, top: int, due: int | None = None) -> TokenLogprob:
+def _logprob(
+    vocabulary: Vocabulary, place: int, token: int, top: int, names: TokenNames, due: int | None = None
+) -> TokenLogprob:
     start = place % vocabulary.words
     likely = vocabulary.wheel[start : start + TOP]
     if due is not None:
         likely = [due, *likely[:-1]]
     rank = likely.index(token) if token in likely else TOP  # all others are as unlikely
     logit = _LOGITS[rank] if rank < TOP else _FLOOR
-    alternatives = [
-        (vocabulary.name(other), other, _LOGITS[place] - _LOG_MASS) for place, other in enumerate(likely[:top])
-    ]
-    return TokenLogprob(vocabulary.name(token), token, logit - _LOG_MASS, alternatives, rank=rank + 1)
+    alternatives = [(names.of(other), other, _LOGITS[place] - _LOG_MASS) for place, other in enumerate(likely[:top])]
+    return TokenLogprob(names.add(token), token, logit - _LOG_MASS, alternatives, rank=rank + 1)
 
 
 def _cumulative(logits: list[float], sampling: Sampling) -> list[float]:

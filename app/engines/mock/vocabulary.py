@@ -3,6 +3,7 @@
 import re
 
 from app.errors import SettingsError
+from app.token_names import TokenNames
 from app.tokenizer import Tokenizer
 
 TOP = 20  # tokens with a noticeable probability, at every position
@@ -28,8 +29,12 @@ class Vocabulary:
         self.closing = [*(() if self.eos_id is None else (self.eos_id,)), *closing]  # the preferred one first
         self.wheel = words + words[:TOP]  # TOP neighbours from any start, without wrapping
 
-    def name(self, token: int) -> str:
-        """How logprobs spell the token; special tokens too."""
+    def names(self) -> TokenNames:
+        """Of a text's tokens, in logprobs."""
+        return TokenNames(self.tokenizer, self._name)
+
+    def _name(self, token: int) -> str:
+        """Special tokens have one, too."""
         return self.texts[token] or self.tokenizer.token_text(token)
 
 

@@ -16,6 +16,7 @@ from app.engines.sglang.convert import refusal, token_logprobs
 from app.engines.stops import StopScanner
 from app.errors import HandoffFailed
 from app.messages import FinishReason, PartialOutput, Sampling, TokenLogprob
+from app.token_names import TokenNames
 from app.tokenizer import Tokenizer
 
 _TAIL = 16  # tokens of the prompt that a first character may depend on
@@ -36,6 +37,10 @@ class Choice:
         made = "".join(map(self._text, begun.tokens))
         if self._scanner is not None:
             made, _ = self._scanner.push(made, check=False)  # had one been there, it would have been the end
+        self._names = TokenNames(tokenizer)
+        if s.logprobs is not None:
+            for token in begun.tokens:
+                self._names.add(token)
         self._behind, self._count = ContinuedText(made, begun.text_len), self.begun
         self._first = True
 
@@ -68,10 +73,11 @@ class Choice:
         s = self._request.sampling
         logprobs: list[Any] | None = None
         if s.logprobs is not None:
-            logprobs = token_logprobs(meta, "output", s.logprobs, self._tokenizer)[: len(step.tokens)]
+            logprobs = token_logprobs(meta, "output", s.logprobs, self._names)[: len(step.tokens)]
         prompt_logprobs: list[TokenLogprob | None] | None = None
         if self._first and self.sampling.prompt_logprobs is not None:
-            prompt_logprobs = token_logprobs(meta, "input", self.sampling.prompt_logprobs, self._tokenizer)
+            names = TokenNames(self._tokenizer)
+            prompt_logprobs = token_logprobs(meta, "input", self.sampling.prompt_logprobs, names)
         self._first = False
         cached = min(meta["cached_tokens"], len(self._request.prompt))
         return replace(step, logprobs=logprobs, cached_tokens=cached, prompt_logprobs=prompt_logprobs)

@@ -8,7 +8,7 @@ from typing import Any
 from app.engines.sglang_plugin import GRAMMAR
 from app.errors import EngineFailed, RequestError, XylemError
 from app.messages import Grammar, Sampling, TokenLogprob
-from app.tokenizer import Tokenizer
+from app.token_names import TokenNames
 
 _BAD_REQUEST = range(400, 500)
 
@@ -45,21 +45,16 @@ def logprob_arguments(s: Sampling) -> dict[str, Any]:
     }
 
 
-def token_logprobs(meta: Mapping[str, Any], side: str, top: int, tokenizer: Tokenizer) -> list[TokenLogprob | None]:
-    """Of `side` input or output, with `top` alternatives each; None for a prompt's first token."""
+def token_logprobs(meta: Mapping[str, Any], side: str, top: int, names: TokenNames) -> list[TokenLogprob | None]:
+    """Of `side` input or output, with `top` alternatives each; None for a prompt's first token. `names`: of those."""
     entries = meta[f"{side}_token_logprobs"]
     ranked = (meta.get(f"{side}_top_logprobs") if top else None) or [None] * len(entries)
-    return [
-        None
-        if logprob is None
-        else TokenLogprob(
-            tokenizer.token_text(token),
-            token,
-            logprob,
-            [(tokenizer.token_text(other), other, value) for value, other, _ in (best or ())[:top]],
-        )
-        for (logprob, token, _), best in zip(entries, ranked, strict=True)
-    ]
+    found: list[TokenLogprob | None] = []
+    for (logprob, token, _), best in zip(entries, ranked, strict=True):
+        likeliest = [(names.of(other), other, value) for value, other, _ in (best or ())[:top]]
+        name = names.add(token)
+        found.append(None if logprob is None else TokenLogprob(name, token, logprob, likeliest))
+    return found
 
 
 def drafted(meta: Mapping[str, Any]) -> tuple[int, int, list[int]]:

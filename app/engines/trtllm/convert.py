@@ -10,7 +10,7 @@ from tensorrt_llm.sampling_params import GuidedDecodingParams, SamplingParams
 from app.engines.trtllm.steering import Steering
 from app.errors import EngineFailed, RequestError, XylemError
 from app.messages import FinishReason, Grammar, Sampling, TokenLogprob
-from app.tokenizer import Tokenizer
+from app.token_names import TokenNames
 
 _UNKNOWN = -9999.0  # OpenAI's logprob where none is known
 _FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "cancelled": "abort"}
@@ -63,14 +63,14 @@ def finish_reason(reason: str | None) -> FinishReason | None:
     return _FINISH[reason]
 
 
-def token_logprob(tokenizer: Tokenizer, token: int, found: Mapping[int, Any] | None, top: int) -> TokenLogprob:
-    """`found`: TensorRT-LLM's for this token and some others; None where it gave none."""
+def token_logprob(names: TokenNames, token: int, found: Mapping[int, Any] | None, top: int) -> TokenLogprob:
+    """`found`: TensorRT-LLM's for this token and some others; None where it gave none. `names`: of the text before."""
     found = found or {}
     ranked = sorted(((entry.logprob, other) for other, entry in found.items()), reverse=True)[:top]
-    likeliest = [(tokenizer.token_text(other), other, logprob) for logprob, other in ranked]
+    likeliest = [(names.of(other), other, logprob) for logprob, other in ranked]
     own = found[token].logprob if token in found else _UNKNOWN
     rank = found[token].rank if token in found else None
-    return TokenLogprob(tokenizer.token_text(token), token, own, likeliest, rank=rank or 0)
+    return TokenLogprob(names.add(token), token, own, likeliest, rank=rank or 0)
 
 
 def priority(ours: int) -> float:

@@ -16,6 +16,7 @@ from app.engines.stops import StopScanner
 from app.engines.trtllm.convert import token_logprob
 from app.errors import EngineFailed
 from app.messages import FinishReason, PartialOutput, TokenLogprob
+from app.token_names import TokenNames
 from app.tokenizer import Tokenizer
 
 
@@ -32,6 +33,9 @@ class ChoiceReader:
         made = "".join(self._decode(token) for token in begun.tokens)
         if self._scanner is not None:
             made, _ = self._scanner.push(made, check=False)  # had one been there, it would have been the end
+        self._names = TokenNames(tokenizer)
+        for token in () if s.logprobs is None else begun.tokens[: len(begun.tokens) - len(again)]:
+            self._names.add(token)
         self._behind = ContinuedText(made, begun.text_len)
         self._count = len(begun.tokens)  # of the answer's tokens
         self._begun = bool(begun.tokens)
@@ -100,7 +104,7 @@ class ChoiceReader:
     def _logprobs(self, tokens: list[int], found: Sequence[Any], top: int) -> list[TokenLogprob]:
         given = [*found, *[None] * (len(tokens) - len(found))]
         pairs = zip(tokens, given, strict=False)
-        return [token_logprob(self._tokenizer, token, entry, top) for token, entry in pairs]
+        return [token_logprob(self._names, token, entry, top) for token, entry in pairs]
 
     def _prompt_logprobs(self, found: Sequence[Any] | None) -> list[TokenLogprob | None] | None:
         """Raises: EngineFailed where they are not one for each token."""
@@ -110,4 +114,6 @@ class ChoiceReader:
         entries = list(zip(prompt, found or (), strict=False))
         if len(entries) < len(prompt) or any(entry and token not in entry for token, entry in entries):
             raise EngineFailed("TensorRT-LLM did not give the logprobs of each prompt token.")
-        return [token_logprob(self._tokenizer, token, entry, top) if entry else None for token, entry in entries]
+        names = TokenNames(self._tokenizer)
+        shown = [(token_logprob(names, token, entry or {}, top), entry) for token, entry in entries]
+        return [made if entry else None for made, entry in shown]

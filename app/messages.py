@@ -58,6 +58,16 @@ class Grammar(Struct, frozen=True, array_like=True):
     text: str  # a JSON schema; a regular expression; a JSON list of texts; EBNF or Lark; xgrammar's structural tag
 
 
+class ContentRules(Struct, frozen=True, array_like=True):
+    """What tells the content from the rest of an answer's text."""
+
+    dialect: str | None  # its name
+    reasoning: tuple[str, str] | None = None  # the markers of reasoning, if they aren't the dialect's
+    tools: tuple[str, ...] = ()  # names of those that may be called
+    begun: bool = False  # the text begins within reasoning
+    over: bool = False  # or behind it
+
+
 class Sampling(Struct, frozen=True, array_like=True):
     """The client's parameters for the engine, checked and with defaults filled in."""
 
@@ -81,6 +91,7 @@ class Sampling(Struct, frozen=True, array_like=True):
     logit_bias: dict[int, float] | None = None
     special_tokens: bool = False  # the text includes them: many dialects' markers are special tokens
     grammar: Grammar | None = None  # for workers with its kind in `Worker.grammars`: others would ignore it
+    content: ContentRules | None = None  # of the text, in which `stop` counts; None: in all of it
 
 
 class Stage(Struct, frozen=True, array_like=True, gc=False):

@@ -48,8 +48,11 @@ def _read_message(reader: Reader, out: Collector, tools: Tools) -> Reading[None]
         if kind:
             out.switch(kind)
     while True:
-        mark = yield from reader.pieces(_BODY, each)
-        if (yield from reader.follows((_START,))):
+        reader.keep((yield from reader.pieces(_BODY, each)))
+        over = yield from reader.follows((_START,))
+        mark = reader.kept()
+        reader.release()
+        if over:
             return
         each(mark)
 

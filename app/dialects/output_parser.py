@@ -14,9 +14,19 @@ class OutputParser:
     `begun`: the prompt ended within reasoning; `over`: behind it. Nothing is raised whatever the text is.
     """
 
-    def __init__(self, dialect: Dialect, tools: Tools, *, begun: bool = False, over: bool = False) -> None:
-        self._reader = Reader()
-        self._out = Collector(dialect.trimmed, self._reader.release)
+    def __init__(
+        self,
+        dialect: Dialect,
+        tools: Tools,
+        *,
+        begun: bool = False,
+        over: bool = False,
+        reader: Reader | None = None,
+        out: Collector | None = None,
+    ) -> None:
+        """`reader` and `out`: of a subclass, which wants to know more."""
+        self._reader = Reader() if reader is None else reader
+        self._out = Collector(dialect.trimmed, self._reader.release) if out is None else out
         self._reading = Scanner(dialect, tools, self._reader, self._out, begun=begun, over=over).run()
         next(self._reading, None)
 

@@ -105,6 +105,10 @@ class Collector:
         """Text of which nothing is made: it is the answer if there is nothing else in it."""
         self._left.append(text)
 
+    def _is_left(self) -> bool:
+        self._note()
+        return bool(self._left) and not self._shown and not self.calls
+
     def _note(self) -> None:
         self._shown = self._shown or self._last in (Content, Reasoning)
 
@@ -123,8 +127,7 @@ class Collector:
 
     def close(self, kind: Kind) -> None:
         """The text ended within a text of `kind`."""
-        self._note()
-        if self._left and not self._shown and not self.calls:
+        if self._is_left():
             self._parts.append(Content("".join(self._left)))
         elif self._space and self._last is not CallBegun:
             self._parts.append(kind("".join(self._space)))

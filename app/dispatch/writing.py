@@ -1,10 +1,10 @@
 """How a model writes reasoning and tool calls, by its pool's settings or its chat template."""
 
-from dataclasses import replace
 from typing import NamedTuple
 
-from app.dialects.dialect import Dialect, Thought
-from app.dialects.names import find_dialect, guess_dialect, own_name
+from app.dialects.dialect import Dialect
+from app.dialects.names import guess_dialect, own_name
+from app.dialects.of_model import dialect_of
 from app.dialects.output_parser import OutputParser
 from app.errors import SettingsError
 from app.pools import Pool
@@ -20,6 +20,7 @@ class Writing(NamedTuple):
     begun: bool = False  # answers begin inside reasoning, whatever their prompts end with
     special: bool = False  # the markers of reasoning are special tokens
     reasoning_field: str = "reasoning_content"  # of a chat's messages
+    markers: tuple[str, str] | None = None  # of reasoning, where the pool names them
 
 
 def dialect_name(pool: Pool, tokenizer: Tokenizer) -> str | None:
@@ -36,15 +37,14 @@ def writing_of(pool: Pool, tokenizer: Tokenizer) -> Writing:
 def _writing(pool: Pool, tokenizer: Tokenizer) -> Writing:
     template = tokenizer.template or ""
     name = dialect_name(pool, tokenizer)
-    dialect = find_dialect(name) if name else None
     if pool.reasoning is not None:
-        thought = Thought(pool.reasoning.begin, (pool.reasoning.end,))
-        dialect = _hiding(replace(dialect or Dialect(), thoughts=(thought,), channels=False), tokenizer)
+        markers = pool.reasoning.begin, pool.reasoning.end
+        dialect = dialect_of(name, markers, tokenizer)
         _check(dialect, pool)
-        return Writing(dialect, True, pool.reasoning.begun, _special(dialect, tokenizer))
-    if dialect is None:
+        return Writing(dialect, True, pool.reasoning.begun, _special(dialect, tokenizer), markers=markers)
+    if name is None:
         return Writing()
-    dialect = _hiding(dialect, tokenizer)
+    dialect = dialect_of(name, None, tokenizer)
     if pool.dialect is None:
         log.info("dialect_guessed", model=pool.model, dialect=name)
     shown = any(marker in template for thought in dialect.thoughts for marker in (thought.begin, *thought.ends))
@@ -58,18 +58,6 @@ def _check(dialect: Dialect, pool: Pool) -> None:
             OutputParser(dialect, {"any": {}}, begun=begun).feed("any")
     except ValueError as exc:
         raise SettingsError(f"reasoning={pool.reasoning!r}: these markers and those of calls overlap: {exc}") from exc
-
-
-def _hiding(dialect: Dialect, tokenizer: Tokenizer) -> Dialect:
-    """Adds the special tokens that mark nothing to `hidden`: an engine shows all special tokens or none."""
-    markers = {marker for thought in dialect.thoughts for marker in (thought.begin, *thought.ends)}
-    markers |= {begin for form in dialect.forms for begin in form.begins if begin} | {*dialect.hidden}
-    hidden: list[str] = []
-    for token in tokenizer.raw.get_added_tokens_decoder().values():
-        # The scanner can't look for two markers if one contains the other.
-        if token.special and not any(token.content in m or m in token.content for m in (*markers, *hidden)):
-            hidden.append(token.content)
-    return replace(dialect, hidden=(*dialect.hidden, *hidden))
 
 
 def _special(dialect: Dialect, tokenizer: Tokenizer) -> bool:

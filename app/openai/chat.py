@@ -13,7 +13,7 @@ from app.messages import Media
 from app.openai.answer_grammar import answer_grammar
 from app.openai.chat_writer import ChatWriter
 from app.openai.media import expanded, has_media, load_media, origins_of, params_of
-from app.openai.model_parser import check_dialect, parser_maker, read_dialect, situation
+from app.openai.model_parser import check_dialect, content_rules, parser_maker, read_dialect, situation
 from app.openai.parts_writer import PartsWriter
 from app.openai.plan import plan_of
 from app.openai.prediction import PredictedChat, PredictedParts
@@ -83,6 +83,8 @@ def chat_plan(
     dialect = read_dialect(model, body)
     if dialect is not None and (dialect.special_tokens if body.offered else model.writing.special):
         sampling = replace(sampling, special_tokens=True)
+    if dialect is not None and sampling.stop:
+        sampling = replace(sampling, content=content_rules(model, prompt, body))
     calls = body.bound_calls()
     grammar = None
     if wanted is not None or (calls is not None and calls.bound):

@@ -1,13 +1,16 @@
 """The parser of a model's answer, and whether the answer's text begins inside reasoning."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from app.dialects.dialect import Dialect
+from app.dialects.content_spans import SpanParser
+from app.dialects.dialect import Dialect, Tools
 from app.dialects.output_parser import OutputParser
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.models import Model
 from app.errors import RequestError
+from app.messages import ContentRules
 from app.openai.answer_grammar import Situation
 from app.openai.prompt import PromptRequest
 from app.openai.tools import ToolsRequest
@@ -37,19 +40,39 @@ def read_dialect(model: Model, asked: ToolsRequest) -> Dialect | None:
     return model.writing.dialect if model.writing.reasons or asked.offered else None
 
 
-def parser_maker(call: GenerationBase, asked: PromptRequest) -> Callable[[], OutputParser] | None:
-    """Makes a parser for each choice; None where all text is content."""
+@dataclass(frozen=True)
+class ParserMaker:
+    """Makes a parser for each choice."""
+
+    dialect: Dialect
+    tools: Tools
+    place: Place
+
+    def __call__(self) -> OutputParser:
+        return OutputParser(self.dialect, self.tools, begun=self.place.begun, over=self.place.over)
+
+    def with_spans(self) -> SpanParser:
+        return SpanParser(self.dialect, self.tools, begun=self.place.begun, over=self.place.over)
+
+
+def parser_maker(call: GenerationBase, asked: PromptRequest) -> ParserMaker | None:
+    """None where all text is content."""
     place = place_in_reasoning(call.model, call.prompts[0], asked)
     return make_parser(call.model, asked, place)
 
 
-def make_parser(model: Model, asked: ToolsRequest, place: Place) -> Callable[[], OutputParser] | None:
-    """Makes a parser for each choice; None where all text is content."""
+def make_parser(model: Model, asked: ToolsRequest, place: Place) -> ParserMaker | None:
+    """None where all text is content."""
     dialect = read_dialect(model, asked)
     if dialect is None:
         return None
-    tools = {tool.function.name: tool.parameters for tool in asked.offered}
-    return lambda: OutputParser(dialect, tools, begun=place.begun, over=place.over)
+    return ParserMaker(dialect, {tool.function.name: tool.parameters for tool in asked.offered}, place)
+
+
+def content_rules(model: Model, prompt: Sequence[int], asked: PromptRequest) -> ContentRules:
+    """By which a worker knows what of an answer's text is content."""
+    place, tools = place_in_reasoning(model, prompt, asked), tuple(tool.function.name for tool in asked.offered)
+    return ContentRules(model.dialect, model.writing.markers, tools, place.begun, place.over)
 
 
 def situation(model: Model, prompt: list[int], asked: PromptRequest) -> Situation:

@@ -45,6 +45,8 @@ class EngineRequests:
         Saturated and NoProcess for a grammar.
         """
         sampling = job.sampling
+        if sampling.content is not None:  # `StopFinder` looks for the stop strings
+            sampling = replace(sampling, stop=())
         if sampling.grammar is not None and self._compiler is not None:
             sampling = replace(sampling, grammar=await self._tried(sampling.grammar, self._compiler))
         media = await self.media(job)

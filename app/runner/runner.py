@@ -26,6 +26,7 @@ from app.messages import Failed, Handoff, Job, KvHandle, PrefillDone, Speeds
 from app.pools import Aside
 from app.runner.adapters_in_use import AdaptersInUse
 from app.runner.busy_time import Cost
+from app.runner.content_stops import StopFinder
 from app.runner.engine_requests import EngineRequests
 from app.runner.job_record import fetch
 from app.runner.pictures import Pictures
@@ -37,6 +38,7 @@ from app.runner.yield_gate import YieldGate
 from app.settings import Settings
 from app.store import Wire, async_client
 from app.telemetry import logger
+from app.tokenizer import Tokenizer
 
 log = logger(__name__)
 T = TypeVar("T")
@@ -72,8 +74,9 @@ class Runner:
         settings: Settings,
         rules: Aside = _RULES,
         model: str = "",
+        tokenizer: Callable[[], Tokenizer] | None = None,
     ) -> None:
-        """`rules`: for aside requests. `model`: as the pools file names it."""
+        """`rules`: for aside requests. `model`: as the pools file names it. `tokenizer`: gives the model's."""
         # A pool has one task: its tasks use the one, and what is common to both is used of `engine`.
         self.engine, self.painter = cast(Engine, engine), cast(Painter, engine)
         self.watchers: dict[RunId, Callable[[int, int], None]] = {}  # called with a painting's step, and of how many
@@ -92,6 +95,7 @@ class Runner:
         self.pictures: Pictures
         self.requests: EngineRequests
         self.adapters = AdaptersInUse()
+        self.stops = StopFinder(tokenizer)
         self.probed = ProbedWork()
         self._running: dict[RunId, asyncio.Task[Any]] = {}
         self.load_s = 0.0  # how long the engine took to start

@@ -116,7 +116,7 @@ async def _generate(runner: Runner, job: Job, handoff: Handoff | None, report: _
         raise HandoffFailed("Its KV was computed with other weights.")
     first, emitter, api, id_, attempt = True, runner.emitters.of(job), job.reply_to, job.request, job.attempt
     request = await runner.requests.generation(job, handoff, runner.weights)
-    async with aclosing(runner.engine.generate(request)) as steps:
+    async with aclosing(runner.stops.steps(job, runner.engine.generate(request))) as steps:
         async for o in steps:
             if o.finish == "abort":  # not ours: a cancel ends this coroutine instead
                 raise EngineFailed("The engine aborted the request.")

@@ -88,7 +88,7 @@ async def compute(runner: Runner, job: Job, rendezvous: Rendezvous | None) -> Co
     request, weights = await runner.requests.prefill(job, rendezvous, runner.weights), runner.weights
     done = await runner.engine.prefill(request)
     handle = None if done.handoff is None else replace(done.handoff, weights=weights)
-    first, o = clock.now(), done.output
+    first, o = clock.now(), runner.stops.first(job, done.output)
     if o is not None and o.finish == "abort":  # not ours: a cancel ends this coroutine instead
         raise EngineFailed("The engine aborted the prefill.")
     runner.prefilled(job, len(job.prompt) - done.cached_tokens)

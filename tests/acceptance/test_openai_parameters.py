@@ -512,7 +512,7 @@ def test_reasoning_is_told_from_content_streamed_or_whole(thinks: Stack, served:
         parts, message = parser.feed(text) + parser.close(), choice["message"]
         assert message["reasoning_content"] == "".join(p.text for p in parts if isinstance(p, Reasoning))
         assert message["content"] == "".join(p.text for p in parts if isinstance(p, Content))
-        assert len(message["reasoning_content"]) > 20
+        assert message["reasoning_content"]
         assert len(message["content"]) > 20
     streamed = [{"reasoning_content": "", "content": ""} for _ in range(2)]
     headers = {"x-xylem-resumable": "1"} if resumable else {}

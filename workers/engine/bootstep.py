@@ -5,6 +5,7 @@ signal: after an error in a signal's handler, Celery would still report the work
 """
 
 import asyncio
+from functools import partial
 from typing import Any, cast
 
 from celery import bootsteps
@@ -27,6 +28,7 @@ from app.store import sync_client
 from app.store.wire_version import check, keep_noting, note
 from app.telemetry import logger
 from app.telemetry import setup_logging as setup_xylem_logging
+from app.tokenizer import load_tokenizer
 from workers.engine.adapter_keeper import keeper_of
 from workers.engine.canary import Canary
 from workers.engine.exit_guard import ExitGuard, lease_ended
@@ -148,7 +150,8 @@ class EngineStep(bootsteps.StartStopStep):
             if self.port is not None and settings.engine_metrics and isinstance(engine, Metered):
                 engine.keep_metrics()
             own = self.worker_id, self.pool_id
-            self.runner = runners.Runner(engine, *own, settings, self.pool.aside, self.pool.model)
+            tokenizer = partial(load_tokenizer, pool.model_dir, pool.chat_template, pool.tokenizer_mode)
+            self.runner = runners.Runner(engine, *own, settings, self.pool.aside, self.pool.model, tokenizer)
             info = self.runner.load()
             if info.embeddings is not None or pool.role == "encode":
                 self.runner.call(self.runner.pictures.start())

@@ -1,0 +1,218 @@
+"""Stop strings count in an answer's content only, however an engine cuts it into steps, and whoever goes on with it."""
+
+import random
+from collections.abc import AsyncGenerator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.dialects.content_spans import SpanParser
+from app.dialects.families import DIALECTS
+from app.dialects.output_parser import OutputParser
+from app.dialects.parts import Arguments, Content, Reasoning
+from app.engines.base import StepOutput
+from app.ids import ApiId, RequestId
+from app.messages import ContentRules, Job, PartialOutput, Sampling
+from app.pools import Pool
+from app.runner.content_stops import ContentStops, StopFinder
+from app.tokenizer import load_tokenizer
+from tests.unit import test_dialect_texts, test_output_parser
+from tests.unit.test_dialect_texts import TEXTS
+from tests.unit.test_output_parser import WRITTEN
+
+TOOLS = test_dialect_texts.TOOLS | test_output_parser.TOOLS
+TOKENIZER = load_tokenizer(Pool(model="mock", engine="mock").model_dir)
+STOP = "Question:"
+RESTATED = "<think>I restate Question: what is asked.</think>\n\nThe answer is 42."
+CALL = '<tool_call>\n{"name": "run", "arguments": {"code": "Question: 7"}}\n</tool_call>'
+
+
+def ended(
+    text: str, *stops: str, dialect: str = "qwen3", size: int = 4, begun: bool = False, **sampling: Any
+) -> tuple[str, Any, int]:
+    """What goes out, the stop string, and how many steps were looked at."""
+    parser = SpanParser(DIALECTS[dialect], TOOLS, begun=begun)
+    choice = ContentStops(parser, Sampling(100, stop=stops, **sampling))
+    out, pieces = "", [text[at : at + size] for at in range(0, len(text), size)]
+    for n, piece in enumerate(pieces, 1):
+        made = choice.step(StepOutput(piece, [1], finish="stop" if n == len(pieces) else None))
+        out += made.text
+        if made.finish is not None:
+            return out, made.stop, n
+    raise AssertionError("it has no end")
+
+
+def content(text: str, dialect: str = "qwen3", **place: bool) -> str:
+    parser = OutputParser(DIALECTS[dialect], TOOLS, **place)
+    return "".join(part.text for part in [*parser.feed(text), *parser.close()] if isinstance(part, Content))
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 1000])
+@pytest.mark.parametrize(("text", "begun", "shown", "stop"), [
+    (RESTATED, False, RESTATED, None),
+    (RESTATED.removeprefix("<think>"), True, RESTATED.removeprefix("<think>"), None),
+    (RESTATED + " Question: and?", False, RESTATED + " ", STOP),
+    (CALL, False, CALL, None),
+    ("Hm. " + CALL + "\nQuestion: b", False, "Hm. " + CALL + "\n", STOP),
+    ("Quest" + CALL + "ion: b", False, "Quest" + CALL + "ion: b", None),
+    ("A Quest, a Question: b", False, "A Quest, a ", STOP),
+    ("A <tool_call> is no Question: b", False, "A <tool_call> is no ", STOP),
+    ("A Question", False, "A Question", None),
+    (STOP, False, "", STOP),
+])  # fmt: skip
+def test_a_stop_string_counts_in_content_only(text: str, begun: bool, shown: str, stop: str | None, size: int) -> None:
+    assert ended(text, STOP, size=size, begun=begun)[:2] == (shown, stop)
+
+
+def test_whitespace_around_reasoning_is_no_content_that_ends_an_answer() -> None:
+    """Else `stop: ["\\n"]` would end each answer of a model that reasons before it has begun."""
+    out, stop, _ = ended("<think>\na\n\nb\n</think>\n\nOne line.\nAnother.", "\n", "\n\n")
+    assert (content(out), stop) == ("One line.", "\n")
+    assert ended("Sure.\n\n" + CALL, "\n\n")[1] is None
+
+
+def test_nothing_is_looked_at_behind_the_stop_string() -> None:
+    """Tokens behind it are not counted: the step that completes it is the last."""
+    text = "<think>a</think>One Question: " + "b" * 100
+    _, _, steps = ended(text, STOP, size=1)
+    assert steps == text.index(STOP) + len(STOP)
+
+
+@pytest.mark.parametrize(("sampling", "out", "stop"), [
+    ({"include_stop": True}, "a Question:", STOP), ({"min_tokens": 3}, "a Question: Question: c", None),
+    ({"min_tokens": 2}, "a Question: ", STOP),
+])  # fmt: skip
+def test_options_of_stop_strings_are_kept(sampling: dict[str, Any], out: str, stop: str | None) -> None:
+    pieces = ["a Question:", " ", "Question:", " c"]
+    choice = ContentStops(SpanParser(DIALECTS["qwen3"], TOOLS), Sampling(100, stop=(STOP,), **sampling))
+    said = ""
+    for n, piece in enumerate(pieces, 1):
+        made = choice.step(StepOutput(piece, [1], finish="stop" if n == len(pieces) else None))
+        said += made.text
+        if made.finish:
+            break
+    assert (said, made.stop) == (out, stop)
+
+
+def test_text_is_held_back_only_while_it_may_be_the_beginning_of_a_stop_string() -> None:
+    """Reasoning and arguments of calls come as they are written."""
+    choice = ContentStops(SpanParser(DIALECTS["qwen3"], TOOLS), Sampling(100, stop=(STOP,)))
+    sent = [choice.step(StepOutput(piece, [1])).text for piece in ["<think>", "Question:", " a", "</think>", "Hello"]]
+    assert sent[:4] == ["<think>", "Question:", " a", "</think>"]
+    sent += [choice.step(StepOutput(piece, [1])).text for piece in (CALL[:45], CALL[45:55])]
+    assert "".join(sent).endswith("Hello" + CALL[:55])
+
+
+WORDS = ["<think>", "</think>", "\n", " ", "St", "op", "S", "t", CALL, "{", "<", "</", "é", '"', "<tool_call>", "s"]
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.sampled_from(WORDS), max_size=30).map("".join),
+    st.lists(st.integers(0, 200), max_size=8),
+    st.integers(0, 8),
+    st.booleans(),
+)
+def test_however_an_answer_is_cut_and_moved_it_ends_at_the_same_place(
+    text: str, cuts: list[int], moved: int, begun: bool
+) -> None:
+    """Whoever goes on with it makes the text anew, and sends what is not out."""
+    sampling = Sampling(100, stop=("Stop", "ts"))
+    edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [text[a:b] for a, b in pairwise(edges)]
+
+    def new(sent: str = "") -> ContentStops:
+        return ContentStops(SpanParser(DIALECTS["qwen3"], TOOLS, begun=begun), sampling, sent)
+
+    whole = new().step(StepOutput(text, [1], finish="stop"))
+    choice, out, made = new(), "", None
+    for n, piece in enumerate(pieces):
+        owed = ""
+        if n == moved:
+            choice, owed = new(out), "".join(pieces[:n])[len(out) :]
+        made = choice.step(StepOutput(owed + piece, [1], finish="stop" if n == len(pieces) - 1 else None))
+        out += made.text
+        if made.finish is not None:
+            break
+    assert made is not None
+    assert (out, made.stop) == (whole.text, whole.stop)
+    found = [shown.find(stop) for stop in sampling.stop if (shown := content(text, begun=begun)).find(stop) >= 0]
+    if whole.stop is None and CALL not in text and text.count("<think>") + begun < 2:
+        assert not found
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_in_every_family_a_stop_string_ends_the_content(name: str) -> None:
+    """`T` is the content, and what calls are written with is none."""
+    text = WRITTEN[name]
+    for size in (1, 5, 1000):
+        out, stop, _ = ended(text, "T", dialect=name, size=size)
+        assert (stop, content(out, name)) == ("T", "")
+        assert ended(text, '"s"', "f", "x", dialect=name, size=size)[:2] == (text, None)
+
+
+@pytest.mark.parametrize("case", TEXTS, ids=lambda case: f"{case['dialect']}-{case['title']}")
+def test_the_spans_of_content_are_its_text(case: dict[str, Any]) -> None:
+    text, rng = case["text"], random.Random(case["text"])
+    for size in (1, 2, 7, 10_000):
+        parser = SpanParser(
+            DIALECTS[case["dialect"]], TOOLS, begun=case.get("begun", False), over=case.get("over", False)
+        )
+        parts, spans, fed, settled = [], [], 0, 0
+        while fed < len(text) or not fed:
+            piece = text[fed : fed + rng.randint(1, size)]
+            parts += parser.feed(piece)
+            fed += len(piece)
+            new = parser.spans()
+            assert all(begin >= settled for begin, _ in new)
+            assert settled <= parser.settled <= fed
+            spans, settled = [*spans, *new], parser.settled
+        parts += parser.close()
+        spans += parser.spans()
+        assert "".join(text[a:b] for a, b in spans) == case.get("content", "")
+        assert "".join(part.text for part in parts if isinstance(part, Content)) == case.get("content", "")
+        assert "".join(part.text for part in parts if isinstance(part, Reasoning)) == case.get("reasoning", "")
+        assert any(isinstance(part, Arguments) for part in parts) == bool(case.get("calls"))
+
+
+async def _steps(outputs: Sequence[StepOutput], closed: list[bool]) -> AsyncGenerator[StepOutput, None]:
+    try:
+        for output in outputs:
+            yield output
+    finally:
+        closed.append(True)
+
+
+async def test_a_request_ends_when_all_its_choices_have() -> None:
+    """What an engine makes of a choice behind its stop string, for the sake of the others, is dropped."""
+    sampling = Sampling(100, stop=(STOP,), n=2, content=ContentRules("qwen3"))
+    job = Job(RequestId("r"), 0, ApiId("a"), [1], sampling, 0.0)
+    made = [
+        StepOutput("a Question: ", [1], 0), StepOutput("b", [1], 1), StepOutput("more", [1], 0),
+        StepOutput("c", [1], 1, "length"), StepOutput("and more", [1], 0),
+    ]  # fmt: skip
+    closed: list[bool] = []
+    steps = StopFinder(lambda: TOKENIZER).steps(job, _steps(made, closed))
+    found = [(o.index, o.text, o.finish, o.stop) async for o in steps]
+    assert found == [(0, "a ", "stop", STOP), (1, "", None, None), (1, "bc", "length", None)]
+    assert closed == [True]
+
+
+async def test_an_answer_that_has_a_beginning_goes_on_behind_it() -> None:
+    """The text that is out is made of its tokens, as engines do."""
+    text = "<think>Question:</think> One Quest"
+    tokens = TOKENIZER.encode(text, add_special_tokens=False)
+    sampling = Sampling(100, stop=(STOP,), special_tokens=True, content=ContentRules("qwen3", begun=False))
+    job = Job(RequestId("r"), 0, ApiId("a"), [1], sampling, 0.0)
+    out = StopFinder(lambda: TOKENIZER).first(job, StepOutput(text, tokens))
+    assert out is not None
+    assert text.startswith(out.text)
+    assert len(out.text) < len(text)
+    job = Job(RequestId("r"), 0, ApiId("a"), [1], sampling, 0.0, begun=[PartialOutput(tokens, len(out.text))])
+    rest = StepOutput(text[len(out.text) :] + "ion: 7", [1])
+    found = [o async for o in StopFinder(lambda: TOKENIZER).steps(job, _steps([rest], []))]
+    assert out.text + found[0].text == "<think>Question:</think> One "
+    assert (found[0].finish, found[0].stop) == ("stop", STOP)

@@ -5,17 +5,20 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
+from app.dialects.content_spans import Span, SpanParser
 from app.dialects.output_parser import OutputParser
 from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
 from app.dispatch.generation_base import GenerationBase
-from app.messages import Delta
+from app.messages import Delta, TokenLogprob
 from app.openai.call_ids import CallIds, earlier_calls
 from app.openai.chat_writer import ChatWriter
+from app.openai.content_logprobs import ContentLogprobs
+from app.openai.model_parser import ParserMaker
 from app.openai.reasoning_tokens import SHORT, reasoning_tokens
 from app.openai.schemas import ChatRequest
 from app.openai.tools import NamedTool
@@ -26,10 +29,13 @@ class PartsWriter(ChatWriter):
 
     BEFORE_TEXT, AFTER_TEXT = b',"delta":', b',"logprobs":'
 
-    def __init__(self, call: GenerationBase, body: ChatRequest, make_parser: Callable[[], OutputParser]) -> None:
+    def __init__(self, call: GenerationBase, body: ChatRequest, make_parser: ParserMaker) -> None:
         super().__init__(call, body)
         self._make_parser = make_parser
         self._parsers: dict[int, OutputParser] = {}
+        self._with_logprobs = bool(body.logprobs)
+        self._logprobs: dict[int, ContentLogprobs] = {}  # by choice
+        self._told: list[TokenLogprob] | None = None  # of the content of the present delta
         self._called: set[int] = set()  # choices with a tool call
         self._thoughts: dict[int, list[str]] = defaultdict(list)  # reasoning, by choice
         self._reasoned: int | None = None  # its tokens, once they are counted
@@ -43,6 +49,7 @@ class PartsWriter(ChatWriter):
         shown = self._fields(index, self._parts(index, d))
         made = super().choice(index, d) | {"finish_reason": self._finish(index, d)}
         calls = shown.get("tool_calls", [])
+        made["logprobs"] = self.logprobs(index, d)
         made["message"]["content"] = shown.get("content", None if calls else "")
         made["message"][self._reasoning] = shown.get(self._reasoning)
         if calls:
@@ -65,6 +72,12 @@ class PartsWriter(ChatWriter):
             return b"%b%b%b" % (head, orjson.dumps(self._fields(choice, parts)), self._plain_tail)
         shown = orjson.dumps(self._fields(choice, parts))
         return b"%b%b%b" % (self._head(choice), shown, self.tail(choice, d, self._finish(choice, d)))
+
+    def logprobs(self, choice: int, d: Delta) -> Any:
+        """Of the content; of a delta whose tokens are not known to be some, they come with a later one."""
+        if not self._with_logprobs:
+            return super().logprobs(choice, d)
+        return super().logprobs(choice, replace(d, logprobs=self._told))
 
     def answer(self, choices: list[tuple[int, Delta]]) -> dict[str, Any]:
         made = super().answer(choices)
@@ -104,14 +117,25 @@ class PartsWriter(ChatWriter):
     def _parts(self, choice: int, d: Delta) -> list[Part]:
         parser = self._parsers.get(choice)
         if parser is None:
-            parser = self._parsers[choice] = self._make_parser()
+            make = self._make_parser.with_spans if self._with_logprobs else self._make_parser
+            parser = self._parsers[choice] = make()
         parts = parser.feed(d.text)
         if d.finish is not None:
             parts = [*parts, *parser.close()]
+        if isinstance(parser, SpanParser):
+            self._tell(choice, d, parser.spans())
         for part in parts:
             if type(part) is Reasoning:
                 self._thoughts[choice].append(part.text)
         return [part for part in parts if not isinstance(part, Reasoning)] if self._hides else parts
+
+    def _tell(self, choice: int, d: Delta, spans: list[Span]) -> None:
+        known = self._logprobs.setdefault(choice, ContentLogprobs())
+        known.add(d.text, d.logprobs, last=d.finish is not None)
+        told = known.of(spans)
+        if d.finish is not None:
+            told += known.rest()
+        self._told = told if told or d.finish is not None else None
 
     def _fields(self, choice: int, parts: list[Part]) -> dict[str, Any]:
         """The message's fields that the parts add: each call once, with the new text of its arguments."""

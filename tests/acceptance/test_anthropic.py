@@ -26,6 +26,7 @@ PLAYS = {  # the first of the alphabet that a prompt has in it
     "tool\nsunny": "It is sunny in Oslo.",
     "weather in Oslo": '<think>A tool knows.</think>Let me see.\n<tool_call>\n{"name": "get_weather", "arguments": '
     '{"city": "Oslo"}}\n</tool_call>',
+    "restated": "<think>It is one two.</think>one two three",
     "to ten": "one two three four five six seven eight nine ten",
     # Claude Code's.
     "<session>": '{"title": "Hello"}',
@@ -107,6 +108,15 @@ def test_messages_name_their_stop_reason(client: Anthropic, fields: dict[str, An
                     streamed(client, **asked("Count to ten.", **fields))):  # fmt: skip
         assert [block["text"] for block in plain(message)] == [text]
         assert (message.stop_reason, message.stop_sequence) == reason
+
+
+def test_stop_sequences_count_in_text_only(client: Anthropic) -> None:
+    fields = asked("What is restated?", thinking={"type": "adaptive"}, stop_sequences=["two"])
+    for message in (client.messages.create(**fields), streamed(client, **fields)):
+        assert [(b["type"], b.get("text", b.get("thinking"))) for b in plain(message)] == [
+            ("thinking", "It is one two."), ("text", "one "),
+        ]  # fmt: skip
+        assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "two")
 
 
 def test_more_tokens_than_there_is_room_for_may_be_asked_for(client: Anthropic) -> None:

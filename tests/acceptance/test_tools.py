@@ -11,10 +11,13 @@ import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletion
 
+from app.pools import Pool
+from app.tokenizer import load_tokenizer
 from tests.acceptance.test_recovery import lines
 from tests.stack import Stack, free_port, leases, mock_pool, pid_of_worker, stack, wait_until
 
 POOL = "decode-pool-a"
+TOKENIZER = load_tokenizer(Pool(model="mock", engine="mock").model_dir)
 WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {
@@ -33,6 +36,7 @@ PLAYS = {
     ),
     "at length": f'<tool_call>\n{{"name": "get_weather", "arguments": {LONG}}}\n</tool_call>',
     "sunny": "It is sunny in Paris.",
+    "restated": "<think>\nI restate Question: what is asked.\n</think>\n\nThe answer is 42 😀.\nQuestion: and then?",
 }
 TEMPLATE = """{%- if tools %}{% for tool in tools %}{{ tool | tojson }}
 {% endfor %}write <tool_call> with name and arguments, <think> before{% endif %}
@@ -103,6 +107,59 @@ def test_a_tools_result_leads_to_an_answer(client: OpenAI) -> None:
     messages = [{"role": "user", "content": "Is it?"}, first.model_dump(exclude_none=True), result]
     answer = client.chat.completions.create(**asked("", messages=messages)).choices[0]
     assert (answer.message.content, answer.finish_reason) == (PLAYS["sunny"], "stop")
+
+
+@pytest.mark.parametrize("tools", [[WEATHER], openai.NOT_GIVEN])
+@pytest.mark.parametrize("stops", [["Question:"], ["\nQuestion", "zz"], ["\n"]])
+def test_a_stop_string_counts_in_content_only(client: OpenAI, tools: Any, stops: list[str]) -> None:
+    """Whole, streamed, and in two choices; no token behind it is counted."""
+    fields = asked("What is restated?", tools=tools, temperature=0)
+    plain = client.chat.completions.create(**fields)
+    said = plain.choices[0].message.content
+    assert said == "The answer is 42 😀.\nQuestion: and then?"
+    behind = TOKENIZER.encode(said.partition(stops[0])[2], add_special_tokens=False)
+    for made in (
+        client.chat.completions.create(**fields, stop=stops),
+        client.chat.completions.create(**fields, stop=stops, n=2),
+        streamed(client, **fields, stop=stops, stream_options={"include_usage": True}),
+    ):
+        for choice in made.choices:
+            assert choice.message.content == "The answer is 42 😀." + ("\n" if stops == ["Question:"] else "")
+            assert choice.finish_reason == "stop"
+            assert getattr(choice, "stop_reason", stops[0]) == stops[0]  # which the helper leaves out
+            assert choice.message.model_dump()["reasoning_content"] == "I restate Question: what is asked."
+        assert made.usage is not None
+        assert plain.usage is not None
+        # One of the tokens behind is needed, and counted, where whitespace could be that before a call.
+        left = plain.usage.completion_tokens - made.usage.completion_tokens / len(made.choices)
+        assert left == len(behind) + 1 - (stops == ["\n"])
+
+
+def test_the_logprobs_of_an_answer_with_reasoning_are_those_of_its_content(client: OpenAI) -> None:
+    """The same each time, and all bytes of the text, in chats and in Responses."""
+    said = "The answer is 42 😀.\nQuestion: and then?"
+    found = set()
+    for _ in range(3):
+        fields = {"model": "mock", "input": "What is restated?", "temperature": 0}
+        response = client.responses.create(**fields, include=["message.output_text.logprobs"])  # type: ignore[call-overload]
+        part = response.output[-1].content[0]
+        assert part.text == said
+        found.add(tuple((lp.token, lp.logprob, bytes(lp.bytes)) for lp in part.logprobs))
+        chat = asked("What is restated?", temperature=0, tools=openai.NOT_GIVEN, logprobs=True)
+        whole = client.chat.completions.create(**chat).choices[0].logprobs.content
+        found.add(tuple((lp.token, lp.logprob, bytes(lp.bytes)) for lp in whole))
+        pieces = [chunk.choices[0].logprobs for chunk in client.chat.completions.create(**chat, stream=True)]
+        found.add(tuple((p.token, p.logprob, bytes(p.bytes)) for piece in pieces if piece for p in piece.content))
+    (one,) = found
+    assert b"".join(raw for _, _, raw in one).decode() == said
+    assert all("\ufffd" not in token for token, _, _ in one)
+    texts = client.completions.create(model="mock", prompt="restated", max_tokens=60, logprobs=1).choices[0]
+    assert texts.logprobs is not None
+    assert texts.logprobs.tokens is not None
+    shown = [token for token in texts.logprobs.tokens if not token.startswith("<|")]
+    assert "".join(shown) == texts.text
+    assert texts.logprobs.text_offset is not None
+    assert texts.text[texts.logprobs.text_offset[shown.index("😀")] :].startswith("😀")
 
 
 def test_without_tools_the_text_is_what_the_model_wrote(client: OpenAI) -> None:

@@ -1,12 +1,16 @@
 """The items of a response, made from its text: the same however the text is cut into pieces."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from app.dialects.content_spans import Span, SpanParser
 from app.dialects.output_parser import OutputParser
 from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
 from app.messages import Delta, TokenLogprob
+from app.openai.content_logprobs import ContentLogprobs
 from app.openai.logprobs import token_logprob
+from app.openai.model_parser import ParserMaker
 from app.openai.responses.opaque import enclose
 from app.openai.responses.tools import ToolName, custom_input
 
@@ -109,24 +113,37 @@ class Output:
     def __init__(
         self,
         name: str,
-        make_parser: Callable[[], OutputParser] | None,
+        make_parser: ParserMaker | None,
         call_id: Callable[[CallBegun], str],
         tools: Mapping[str, ToolName],
         *,
         encrypted: bool,
+        logprobs: bool = False,
     ) -> None:
-        """`make_parser`: None where the whole text is one message."""
+        """`make_parser`: None where the whole text is one message. `logprobs`: messages have those of their tokens."""
         self.items: list[OutputItem] = []
         self._name, self._call_id, self._tools, self._encrypted = name, call_id, tools, encrypted
-        self._parser = make_parser() if make_parser is not None else None
+        self._parser: OutputParser | None = None
+        if make_parser is not None:
+            self._parser = make_parser.with_spans() if logprobs else make_parser()
+        self._logprobs = ContentLogprobs() if logprobs else None
+        self._size = 0  # of the text, if there is no parser
+        self._spans: deque[Span] = deque()  # of the content in the parts that come next
 
     def add(self, d: Delta) -> list[ItemChange]:
-        if self._parser is None:
-            return [*self._take([Content(d.text)], d.logprobs or ())]
-        parts = self._parser.feed(d.text)
+        parser = self._parser
+        if self._logprobs is not None:
+            self._logprobs.add(d.text, d.logprobs, last=d.finish is not None)
+        if parser is None:
+            self._spans.append((self._size, self._size + len(d.text)))
+            self._size += len(d.text)
+            return [*self._take([Content(d.text)])]
+        parts = parser.feed(d.text)
         if d.finish is not None:
-            parts += self._parser.close()
-        return [*self._take(parts, d.logprobs or ())]
+            parts = [*parts, *parser.close()]
+        if isinstance(parser, SpanParser):
+            self._spans += parser.spans()
+        return [*self._take(parts)]
 
     @property
     def reasoning(self) -> str:
@@ -134,7 +151,7 @@ class Output:
 
     def end(self, status: ItemStatus) -> list[ItemChange]:
         """`status`: of the item that it ended in. An empty answer is an empty message."""
-        changes = [] if self.items else [*self._take([Content("")], ())]
+        changes = [] if self.items else [*self._take([Content("")])]
         return [*changes, *self._end(status)]
 
     def cut(self) -> None:
@@ -142,7 +159,7 @@ class Output:
         if self.items:
             self.items[-1].status = "incomplete"
 
-    def _take(self, parts: Iterable[Part], logprobs: Sequence[TokenLogprob]) -> Iterable[ItemChange]:
+    def _take(self, parts: Iterable[Part]) -> Iterable[ItemChange]:
         for part in parts:
             if isinstance(part, CallBegun):
                 tool = self._tools.get(part.name) or ToolName(part.name)
@@ -153,11 +170,20 @@ class Output:
                 kind: Kind = "reasoning" if isinstance(part, Reasoning) else "message"
                 if not self.items or self.items[-1].kind != kind or self.items[-1].status != "in_progress":
                     yield from self._begin(kind)
-            own = logprobs if isinstance(part, Content) else ()
-            logprobs = () if isinstance(part, Content) else logprobs
+            own = self._tokens_of(part) if isinstance(part, Content) else ()
             item = self.items[-1]
             item.add(part.text, own)
             yield ItemChange("grows", item, part.text, own)
+
+    def _tokens_of(self, part: Content) -> Sequence[TokenLogprob]:
+        """Those that end in it."""
+        if self._logprobs is None:
+            return ()
+        left, spans = len(part.text), []
+        while left > 0:
+            spans.append(self._spans.popleft())
+            left -= spans[-1][1] - spans[-1][0]
+        return self._logprobs.of(spans)
 
     def _begin(self, kind: Kind, called: Called | None = None) -> Iterable[ItemChange]:
         yield from self._end("completed")
@@ -169,5 +195,8 @@ class Output:
         if not self.items or self.items[-1].status != "in_progress":
             return []
         broken = self._parser is not None and self.items[-1].call in self._parser.unfinished
-        self.items[-1].status = "incomplete" if broken else status
-        return [ItemChange("ends", self.items[-1])]
+        item = self.items[-1]
+        item.status = "incomplete" if broken else status
+        rest = self._logprobs.rest() if self._logprobs is not None and item.kind == "message" else []
+        item.add("", rest)
+        return [*([ItemChange("grows", item, "", rest)] if rest else []), ItemChange("ends", item)]

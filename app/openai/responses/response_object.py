@@ -31,6 +31,7 @@ def begin_object(
         CallIds(model, request, context.earlier_calls).of,
         body.tool_names(),
         encrypted=body.with_encrypted,
+        logprobs=body.with_logprobs,
     )
     return ResponseObject(request, int(created), body, output, model)
 

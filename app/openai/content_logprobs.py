@@ -1,0 +1,85 @@
+"""The logprobs of an answer's content: reasoning, calls and markers have none."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from app.dialects.content_spans import Span
+from app.messages import TokenLogprob
+
+
+class _Placed(Struct):
+    """A token, and where in the answer's text it stands."""
+
+    logprob: TokenLogprob
+    begin: int
+    end: int
+    content: str = ""  # what of it is content so far
+
+
+class ContentLogprobs:
+    """Of one choice. A token that is content only in part has that part as its text: joined, they are the content."""
+
+    def __init__(self) -> None:
+        self._text, self._base = "", 0  # what is needed of the answer's text, and where that begins
+        self._unplaced: list[TokenLogprob] = []  # whose text has not come
+        self._placed: list[_Placed] = []  # of which it is not known what of them is content
+        self._end = 0  # of the last token that has a place
+        self._spans: deque[Span] = deque()  # of content that goes on behind that
+
+    def add(self, text: str, logprobs: Sequence[TokenLogprob] | None, *, last: bool) -> None:
+        """What the answer goes on with; a token's text comes with the token, or later. `last`: it is over."""
+        self._text += text
+        self._unplaced += logprobs or ()
+        done = 0
+        for lp in self._unplaced:
+            at = self._end - self._base
+            # Alone, a token may be spelled without its leading space.
+            begin = at + (not self._text.startswith(lp.token, at) and self._text[at : at + 1].isspace())
+            found = self._text[begin : begin + len(lp.token)]
+            if len(found) < len(lp.token) and lp.token.startswith(found) and not last:
+                break
+            done += 1
+            if found == lp.token:  # else it is special, and not shown
+                self._placed.append(_Placed(lp, self._end, begin + len(found) + self._base))
+                self._end = self._placed[-1].end
+        del self._unplaced[:done]
+
+    def of(self, spans: Iterable[Span]) -> list[TokenLogprob]:
+        """The tokens that end within the next spans of content."""
+        told: list[TokenLogprob] = []
+        self._spans += spans
+        done = 0
+        while self._spans:
+            begin, end = self._spans[0]
+            for token in self._placed[done:]:
+                if token.begin >= end:
+                    break
+                if token.end > begin or token.begin == begin:
+                    token.content += self._text[max(begin, token.begin) - self._base : min(end, token.end) - self._base]
+                    if token.end > end:
+                        break
+                    told.append(_told(token))
+                elif token.content:
+                    told.append(_told(token))
+                done += 1
+            if self._end < end:  # more of its tokens come
+                self._spans[0] = (max(begin, self._end), end)
+                break
+            self._spans.popleft()
+        del self._placed[:done]
+        needed = self._placed[0].begin if self._placed else self._end
+        self._text, self._base = self._text[needed - self._base :], needed
+        return told
+
+    def rest(self) -> list[TokenLogprob]:
+        """The last token of a section of content that is over, if it goes on behind that."""
+        if not self._placed or not self._placed[0].content:
+            return []
+        return [_told(self._placed.pop(0))]
+
+
+def _told(token: _Placed) -> TokenLogprob:
+    return token.logprob if token.content == token.logprob.token else replace(token.logprob, token=token.content)

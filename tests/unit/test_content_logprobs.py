@@ -1,0 +1,139 @@
+"""Logprobs of an answer with reasoning are those of its content's tokens, the same however the answer comes."""
+
+import dataclasses
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.dialects.names import find_dialect
+from app.dispatch.writing import Writing
+from app.ids import RequestId
+from app.messages import Delta, Done, ResponseContext, TokenLogprob
+from app.openai.chat import writer
+from app.openai.responses.response_object import begin_object
+from app.openai.responses.schemas import ResponseRequest
+from app.openai.validation import parse
+from app.token_names import TokenNames
+from tests.unit.test_completion_writer import call
+from tests.unit.test_tools import WEATHER, chat
+
+ID = RequestId("resp_1")
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+THINKS = dataclasses.replace(
+    call().model, writing=Writing(find_dialect("qwen3"), reasons=True), dialect="qwen3", name="m"
+)
+ANSWERS = [
+    "<think>\nHm, Paris.\n</think>\n\nIt is  Paris, 日本 and 😀.\n\nYes",
+    "Plain, with a <thing> and spaces  ",
+    f"<think>a</think>First.\n{CALL}\nThen more 🎉",
+    "<think>only reasoning",
+    f"<think>a</think>\n\n{CALL}",
+    "ends in > </think>here",
+    "a <b> c",
+]
+
+
+def deltas(text: str, cuts: list[int], *, shown: bool = True, lag: int = 0) -> list[Delta]:
+    """`lag`: text comes so many tokens later, as with stop strings. `shown`: special tokens are part of the text."""
+    tokenizer = THINKS.tokenizer
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    names = TokenNames(tokenizer)
+    spelled = [names.add(token) for token in tokens]
+    edges = [0, *sorted(min(cut, len(tokens)) for cut in cuts), len(tokens)]
+    made, out = [], 0
+    for a, b in pairwise(edges):
+        seen = len("".join(spelled[: max(0, b - lag)]))
+        logprobs = [TokenLogprob(spelled[i], tokens[i], -float(i)) for i in range(a, b)]
+        made.append(Delta(RequestId("r"), 0, text[out:seen], tokens[a:b], logprobs=logprobs))
+        out = max(out, seen)
+    end = [TokenLogprob("<|im_end|>", 2, 0.0)]
+    return [*made, Delta(RequestId("r"), 0, text[out:], [2], finish="stop", logprobs=end)]
+
+
+def told(shown: list[Any]) -> list[tuple[str, float]]:
+    for entry in shown:
+        assert entry["bytes"] == list(entry["token"].encode())
+    return [(entry["token"], entry["logprob"]) for entry in shown]
+
+
+def of_chat(made: list[Delta]) -> tuple[str, list[tuple[str, float]]]:
+    of = call()
+    of.model = THINKS
+    written = writer(of, chat(stream=True, logprobs=True, tools=[WEATHER]))
+    text, found = "", []
+    for d in made:
+        if raw := written.delta(0, d):
+            (choice,) = json.loads(raw.removeprefix(b"data: "))["choices"]
+            text += choice["delta"].get("content", "")
+            found += told((choice["logprobs"] or {}).get("content", []))
+    return text, found
+
+
+def of_whole_chat(made: list[Delta]) -> tuple[str, list[tuple[str, float]]]:
+    of = call()
+    of.model = THINKS
+    d = made[-1]
+    tokens, logprobs = [t for each in made for t in each.tokens], [lp for each in made for lp in each.logprobs or ()]
+    whole = Delta(d.request, 0, "".join(each.text for each in made), tokens, 0, d.finish, None, logprobs)
+    choice = writer(of, chat(logprobs=True, tools=[WEATHER])).choice(0, whole)
+    return choice["message"]["content"] or "", told(choice["logprobs"]["content"])
+
+
+def of_response(made: list[Delta]) -> list[tuple[str, list[tuple[str, float]]]]:
+    """Of each message."""
+    asked = {"model": "m", "input": "?", "include": ["message.output_text.logprobs"]}
+    tool = {"type": "function", **WEATHER["function"]}
+    body = parse(ResponseRequest, json.dumps(asked | {"tools": [tool]}).encode())
+    progress = begin_object({"m": THINKS}, ID, 1.0, body, ResponseContext())
+    for event in [*made, Done(ID, 0)]:
+        progress.add(event)
+    parts = [item["content"][0] for item in progress.response()["output"] if item["type"] == "message"]
+    return [(part["text"], told(part["logprobs"])) for part in parts]
+
+
+@pytest.mark.parametrize("text", ANSWERS)
+@settings(max_examples=40)
+@given(cuts=st.lists(st.integers(0, 60), max_size=20), lag=st.integers(0, 5))
+def test_their_tokens_are_the_content(text: str, cuts: list[int], lag: int) -> None:
+    """Streamed, whole, and in each message of a response; with whitespace, and without the end's token."""
+    one = deltas(text, [])
+    content, found = of_whole_chat(one)
+    assert "".join(token for token, _ in found) == content
+    made = deltas(text, cuts, lag=lag)
+    assert of_chat(made) == (content, found)
+    messages = of_response(made)
+    assert messages == of_response(one)
+    assert [entry for _, logprobs in messages for entry in logprobs] == found
+    for said, logprobs in messages:
+        assert "".join(token for token, _ in logprobs) == said
+
+
+def test_the_logprobs_are_those_of_the_tokens() -> None:
+    """Each token keeps its own; one that is content only in part is shown with that part."""
+    text = "<think>a</think>\n\nIt is Paris."
+    tokens = THINKS.tokenizer.encode(text, add_special_tokens=False)
+    _, found = of_whole_chat(deltas(text, []))
+    first = len(tokens) - len(found)
+    assert [logprob for _, logprob in found] == [-float(i) for i in range(first, len(tokens))]
+    assert THINKS.tokenizer.decode(tokens[first:]).endswith("It is Paris.")
+
+
+def test_of_a_special_token_that_is_not_in_the_text_nothing_is_told() -> None:
+    """Engines leave them out of the text of models whose markers are none of them."""
+    lp = [TokenLogprob(token, 1, -1.0) for token in ("<|special|>", "It", " is", "<|special|>", " so")]
+    made = [
+        Delta(RequestId("r"), 0, "It is", [1] * 4, logprobs=lp[:4]),
+        Delta(RequestId("r"), 0, " so", [1], logprobs=lp[4:], finish="stop"),
+    ]
+    assert of_chat(made) == ("It is so", [("It", -1.0), (" is", -1.0), (" so", -1.0)])
+
+
+def test_a_token_that_is_spelled_without_its_leading_space_has_it_in_the_text() -> None:
+    """As tokenizers with a word's beginning in a token decode it alone."""
+    lp = [TokenLogprob(token, 1, -1.0) for token in ("It", "is", "so", ".")]
+    made = [Delta(RequestId("r"), 0, "It is so.", [1] * 4, logprobs=lp, finish="stop")]
+    assert of_chat(made) == ("It is so.", [("It", -1.0), (" is", -1.0), (" so", -1.0), (".", -1.0)])

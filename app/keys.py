@@ -144,6 +144,9 @@ kept:<id>               hash: `record` (msgpack `messages.KeptRequest`; none onc
 log:<id>                stream, ids from 1-0, field `b`: a msgpack list of events, of which the last is Done or Failed.
                         A kept answer so far. Written by its owner; lives as long.
 kept-of:<api>           set of the ids that an API replica owns and that have not ended. Written by the api.
+untold                  sorted set, "<tries>|<status>|<id>" → when it is due, ms since the epoch: background responses
+                        that have ended, and that the webhook has not been told of; the status once that was tried.
+                        Written by the api; gone when it is told, or after the last try.
 answer-owners           set of the API replicas that own any, or did. Written by the api; a dead one is removed when its
                         answers are adopted.
 chats-of:<key>          sorted set, id → when it came, ms since the epoch: the complete stored chats of an API key (as
@@ -446,6 +449,9 @@ class Keys:
 
     def answer_owners(self) -> str:
         return f"{self._kept}answer-owners"
+
+    def untold(self) -> str:
+        return f"{self._kept}untold"
 
     def chats_of(self, key: KeyId) -> str:
         return f"{self._kept}chats-of:{key}"

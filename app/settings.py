@@ -245,7 +245,9 @@ class Settings(BaseSettings):
     public_url: Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$")] | None = None
     file_keep_s: Annotated[int, Field(ge=3600)] = 30 * 86_400  # how long files without an expiry of their own are kept
     batch_keep_s: Annotated[float, Field(gt=0)] = 30 * 86_400.0  # how long batches are kept after their end
-    webhook_url: Annotated[str, AfterValidator(_webhook)] | None = None  # is called when a batch has ended
+    webhook_url: Annotated[str, AfterValidator(_webhook)] | None = (
+        None  # is called when a batch or a background response has ended
+    )
     webhook_secret: Annotated[SecretStr, AfterValidator(_whsec)] | None = None  # "whsec_…", the key that signs calls
     # The folder below which new weights for `POST /admin/pools/{pool}/weights` have to be, on the workers' hosts. None:
     # weights come through transfer groups only.

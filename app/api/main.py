@@ -39,6 +39,7 @@ from app.api.operations.erasing import Erasing
 from app.api.resumable.chat_index import ChatIndex
 from app.api.resumable.conversations import ConversationStore
 from app.api.resumable.owner import AnswerOwner
+from app.api.resumable.response_webhook import ResponseWebhook
 from app.api.resumable.store import ResumableStore
 from app.api.state import ApiState
 from app.batch.batch_store import BatchStore
@@ -125,7 +126,10 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
             api_keys = ApiKeys(core.wire, core.keys, settings.admin_key, login)
             ledger = Ledger(core.wire, core.keys, core.dispatcher.api, api_keys)
             most = settings.keep_bytes_per_key, settings.keep_bytes
-            resumable_store = ResumableStore(core.wire, core.keys, core.dispatcher.api, settings.keep_s, *most)
+            tells = settings.webhook_url is not None
+            resumable_store = ResumableStore(
+                core.wire, core.keys, core.dispatcher.api, settings.keep_s, *most, tells=tells
+            )
 
             async def prepare(kept: KeptRequest, begun: Adopted) -> Generation:
                 history = {"history": kept.response.history} if kept.response.history else {}
@@ -172,6 +176,9 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
             parts = answer_owner, expiry, ledger, Erasing(app.state.xylem)
             background = [asyncio.create_task(part.run()) for part in parts]
             background.append(asyncio.create_task(Sse.run(settings.sse_ping_s)))
+            if tells:
+                webhook = ResponseWebhook(core.wire, core.keys, resumable_store, settings)
+                background.append(asyncio.create_task(webhook.run()))
             if login is not None:
                 background.append(asyncio.create_task(login.signing_keys.run()))
             if settings.require_keys:

@@ -4,11 +4,9 @@ from typing import Literal
 
 from app.batch.batch_store import MOST_BREAKS, BatchLoad, Fields
 from app.batch.records import LIVE, Batch, Problem, packed
+from app.webhook import TRIES_AFTER_S
 
 Due = Literal["begin", "send", "expire", "complete", "finish", "tell", "leave"]
-
-# Seconds from one try to tell the webhook to the next one.
-TRIES_AFTER_S = (5, 30, 120, 600, 3600, 10_800, 36_000)
 
 # Seconds from a batch's end until its parts and results are deleted: a Redis that comes back without its last second
 # doesn't know of the end, and then both files are written once more.

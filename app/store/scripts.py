@@ -39,6 +39,7 @@ _LOCKED = _source("resumable/locked") + "\n"  # prepended to those that ask whet
 ADOPT = _source("resumable/adopt")
 APPEND = _KEPT_BYTES + _source("resumable/append")
 CANCEL = _KEPT_BYTES + _source("resumable/cancel")
+DUE = _source("resumable/due")
 CONVERSE = _LOCKED + _KEPT_BYTES + _source("resumable/converse")
 END_CONVERSATION = _KEPT_BYTES + _source("resumable/end_conversation")
 FORGET = _KEPT_BYTES + _source("resumable/forget")

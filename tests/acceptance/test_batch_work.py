@@ -389,6 +389,27 @@ group(submit.s(f"inbox/{{name}}.jsonl", "{CHAT}", metadata={{"of": name}}) for n
     assert all(len(lines_of(client, batch.output_file_id)) == 5 for batch in batches)
 
 
+def test_a_webhook_is_told_how_a_background_response_has_ended(fleet: Fleet, listener: Listener) -> None:
+    """As often as it takes, and of no other answer; so that nobody has to ask again and again."""
+    with OpenAI(base_url=f"{fleet.urls()[0]}/v1", api_key="none", webhook_secret=SECRET) as c:
+        ask: dict[str, Any] = {"model": "mock", "input": "hello"}
+        plain = c.responses.create(**ask, max_output_tokens=2)
+        short = c.responses.create(**ask, max_output_tokens=2, background=True)
+        left = c.responses.create(**ask, background=True, max_output_tokens=100)
+        c.responses.cancel(left.id)
+
+        def told(response: str) -> list[tuple[dict[str, str], str]]:
+            heard = [message for message in listener.heard if response in message[1]]
+            return heard if len(heard) > 1 else []
+
+        for response, kind in ((short.id, "response.incomplete"), (left.id, "response.cancelled")):
+            messages = wait_until(lambda response=response: told(response), "the webhook has taken it", 60)
+            for headers, body in messages:
+                event = c.webhooks.unwrap(body, {k.lower(): v for k, v in headers.items()})
+                assert (event.type, event.data.id) == (kind, response)
+        assert not told(plain.id)
+
+
 def test_a_webhook_is_told_once_it_takes_it_and_openais_client_believes_it(
     client: OpenAI, fleet: Fleet, listener: Listener
 ) -> None:

@@ -59,7 +59,7 @@ def groups(k: Keys, a: str, b: str) -> Iterator[list[str]]:
     yield [k.file(FileId(a)), k.file(FileId(b)), k.files_of(key), k.file_bytes(key), k.files_expiring()]
     yield [
         k.kept(RequestId(a)), k.kept(RequestId(b)), k.log(RequestId(a)), k.kept_of(api), k.kept_of(ApiId(b)),
-        k.answer_owners(), k.chats_of(key), k.videos_of(key),
+        k.answer_owners(), k.untold(), k.chats_of(key), k.videos_of(key),
         *k.kept_account(), k.joined(a), *k.conversation(ConversationId(b)),
     ]  # fmt: skip
     yield [

@@ -7,14 +7,14 @@ from msgspec.structs import replace
 from openai import OpenAI
 
 from app.batch.batch_store import MOST_BREAKS, BatchLoad
-from app.batch.next_step import TRIES_AFTER_S, after_break, due
+from app.batch.next_step import after_break, due
 from app.batch.records import Batch, BatchOrder
 from app.batch.schedule import beat_schedule
 from app.batch.window import read_window
 from app.errors import RequestError, SettingsError
 from app.ids import ApiId, BatchId, FileId
 from app.signature import signature
-from workers.batch.webhook import event
+from app.webhook import TRIES_AFTER_S, event
 
 pytestmark = pytest.mark.unit
 
@@ -124,7 +124,7 @@ def test_openais_client_takes_a_webhook_for_genuine_and_no_other() -> None:
     import time
 
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-    body = event(replace(Batch(ORDER), status="completed"), 1500)
+    body = event("batch.completed", "batch_1", 1500)
     now = int(time.time())
     headers = {
         "webhook-id": "wh_1", "webhook-timestamp": str(now), "webhook-signature": signature(secret, "wh_1", now, body),

@@ -16,7 +16,7 @@ from app.batch import paths as batch_paths
 from app.batch.batch_store import BatchStore, Fields
 from app.batch.file_store import FileStore
 from app.batch.input_line import Broken
-from app.batch.next_step import TRIES_AFTER_S, after_break, given_up
+from app.batch.next_step import after_break, given_up
 from app.batch.records import Batch, BatchOrder, Problem, Status, StoredFile, packed
 from app.batch.storage import Storage
 from app.batch.window import read_window
@@ -31,6 +31,7 @@ from app.store import clock
 from app.store.handling import Handled, Handling
 from app.telemetry import logger
 from app.tenants.limits import check_model, check_tokens
+from app.webhook import TRIES_AFTER_S
 from workers.batch.input_splitter import LinesLeft, SplitInput, Unusable, split_input
 from workers.batch.part_runner import CUT, GIVEN_UP, MOST_LETHAL
 from workers.batch.result_files import write_result_files

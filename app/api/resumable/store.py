@@ -21,7 +21,7 @@ from app.errors import (
 from app.ids import ApiId, ConversationId, KeyId, RequestId
 from app.keys import Keys
 from app.messages import Event, Failed, KeptRequest, decode_events, decode_kept, encode
-from app.store import ADOPT, APPEND, CANCEL, FORGET, OWN, Wire
+from app.store import ADOPT, APPEND, CANCEL, FORGET, OWN, Wire, clock
 from app.store.handling import Handling
 from app.tenants.quotas import Quota
 
@@ -60,10 +60,21 @@ class ResumableStore:
     """All methods raise StoreDown."""
 
     def __init__(
-        self, wire: Wire, keys: Keys, api: ApiId, keep_s: float, bytes_per_key: int = _MOST, bytes_in_all: int = _MOST
+        self,
+        wire: Wire,
+        keys: Keys,
+        api: ApiId,
+        keep_s: float,
+        bytes_per_key: int = _MOST,
+        bytes_in_all: int = _MOST,
+        *,
+        tells: bool = False,
     ) -> None:
-        """`keep_s`: how long an answer is kept after its end. Above either number of bytes, nothing more is kept."""
-        self._wire, self._keys, self.api = wire, keys, api
+        """`keep_s`: how long an answer is kept after its end. Above either number of bytes, nothing more is kept.
+
+        `tells`: whether there is a webhook, which is told of the ends of background responses.
+        """
+        self._wire, self._keys, self.api, self._tells = wire, keys, api, tells
         self._keep_ms = round(keep_s * 1000)
         self._most = bytes_per_key, bytes_in_all
 
@@ -124,6 +135,19 @@ class ResumableStore:
             raise RequestNotFound(f"No answer with the id '{request}' is kept; they are deleted after a time.")
         return Found(kept, int(epoch))
 
+    async def kept(self, request: RequestId) -> KeptRequest:
+        """Whoever asked for it. Raises: RequestNotFound."""
+        (record,) = await self._wire.execute([("HGET", self._keys.kept(request), "record")])
+        if record is None:
+            raise RequestNotFound
+        return decode_kept(record)
+
+    def _to_tell(self, request: RequestId) -> list[tuple[str | int, ...]]:
+        """Sent with what ends an answer. Whether it is one to tell of, and has ended, is looked at later."""
+        if not self._tells or not request.startswith("resp_"):
+            return []
+        return [("ZADD", self._keys.untold(), round(clock.now() * 1000), f"0||{request}")]
+
     async def note(
         self,
         kept: KeptRequest,
@@ -150,7 +174,8 @@ class ResumableStore:
             listed = round(kept.created * 1000) if kept.chat and whole else ""
             full = encode([Failed(kept.id, 0, KeptFull.code, _FULL)])
             values = kept.id, epoch, first, life_ms, end, listed, *self._most, full, _REFUSED_MS
-            (last,) = await self._wire.execute([("EVAL", APPEND, 6, *names, *values, *batches[first - 1 :])])
+            append = ("EVAL", APPEND, 6, *names, *values, *batches[first - 1 :])
+            (last, *_) = await self._wire.execute([append, *(self._to_tell(kept.id) if ended else ())])
             if last == -1:
                 raise Lost
             if last == -3:
@@ -179,7 +204,8 @@ class ResumableStore:
     async def cancel(self, request: RequestId, last: list[Event]) -> bool:
         """Ends an answer's log with `last`; its owner's later events are refused. False: it had ended before."""
         names = self._keys.kept(request), self._keys.log(request), *self._keys.kept_account()
-        (done,) = await self._wire.execute([("EVAL", CANCEL, 4, *names, request, encode(last), self._keep_ms)])
+        cancel = ("EVAL", CANCEL, 4, *names, request, encode(last), self._keep_ms)
+        (done, *_) = await self._wire.execute([cancel, *self._to_tell(request)])
         return bool(done)
 
     async def delete(self, request: RequestId) -> None:

@@ -1,0 +1,30 @@
+"""Calls of XYLEM_WEBHOOK_URL: OpenAI's events about what has ended, signed if there is a secret."""
+
+import time
+
+import httpx
+import orjson
+
+from app.signature import signed
+
+# Seconds from one try to tell the webhook to the next one.
+TRIES_AFTER_S = (5, 30, 120, 600, 3600, 10_800, 36_000)
+_TIMEOUT_S = 10.0
+
+
+def event(kind: str, about: str, now: int) -> bytes:
+    """`about`: what has ended as `kind` says, such as `batch_1`. `now`: seconds since the epoch."""
+    id_ = f"evt_{about.partition('_')[2]}"
+    return orjson.dumps({"id": id_, "object": "event", "created_at": now, "type": kind, "data": {"id": about}})
+
+
+def tell(url: str, secret: str | None, kind: str, about: str) -> str:
+    """Blocks. Returns a failure's reason, or ''."""
+    now = int(time.time())
+    body = event(kind, about, now)
+    headers = signed(secret, f"wh_{about.partition('_')[2]}", now, body)
+    try:
+        with httpx.stream("POST", url, content=body, headers=headers, timeout=_TIMEOUT_S, trust_env=False) as answer:
+            return "" if answer.is_success else f"status {answer.status_code}"  # the body is not read
+    except (httpx.HTTPError, httpx.InvalidURL) as exc:
+        return type(exc).__name__

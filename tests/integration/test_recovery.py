@@ -430,12 +430,13 @@ async def test_a_death_is_counted_once_however_many_replicas_see_it(redis: "Redi
     """An alert at three deaths would fire at one, where there are three replicas."""
     before = WORKERS_LOST._value.get()  # type: ignore[no-untyped-call]
     replicas = [dispatcher(wire) for _ in range(3)]
-    for n, worker in enumerate([await register(redis, KEYS, name) for name in ("w1", "w2")], 1):
+    wire.steady_s = lambda: 60.0  # type: ignore[method-assign]
+    for n, name in enumerate(("w1", "w2"), 1):
+        worker = await register(redis, KEYS, name)
         watches = [watch_of(wire, KEYS, d, POOLS) for d in replicas]
         for d in replicas:
-            await d.placer.place(inflight(job()))
+            await d.send(inflight(job(f"r{n}")))
         await redis.delete(KEYS.worker(worker))
-        wire.steady_s = lambda: 60.0  # type: ignore[method-assign]
         for watch in watches:
             await watch.look(0.0)
         assert WORKERS_LOST._value.get() == before + n  # type: ignore[no-untyped-call]

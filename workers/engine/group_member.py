@@ -157,10 +157,10 @@ class GroupMember(Thread):
     def _watch(self, client: "Redis") -> None:
         lived = client.exists(self._keys.member(self._own.worker))
         self._renew(client)
-        if not lived:  # Redis may have lost all of them
-            self._distrust()
         told = cast(list[bytes | None], client.mget([self._keys.member(member.worker) for member in self._members]))
         lost = [member for member, raw in zip(self._members, told, strict=True) if raw is None]
+        if not lived or any(member.worker == self._own.worker for member in lost):  # Redis may have lost all of them
+            self._distrust()
         self._members = [
             member if raw is None else decode_member(raw) for member, raw in zip(self._members, told, strict=True)
         ]

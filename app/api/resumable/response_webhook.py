@@ -9,6 +9,7 @@ from app.api.resumable.store import ResumableStore
 from app.errors import Cancelled, RequestNotFound, StoreDown
 from app.ids import RequestId
 from app.keys import Keys
+from app.loops import keep
 from app.messages import Delta, Done, Event, Failed
 from app.settings import Settings
 from app.store import DUE, Wire, clock
@@ -58,15 +59,12 @@ class ResponseWebhook:
         self._url, self._secret = settings.webhook_url, secret.get_secret_value() if secret else None
 
     async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            await asyncio.sleep(_EVERY_S)
-            try:
-                await asyncio.gather(*map(self._tell, await self._due()))
-            except StoreDown:
-                continue  # they are due again
-            except Exception:
-                log.exception("response_webhook_failed")
+        """Until cancelled. What a turn leaves untold is due again."""
+        await keep("response_webhook_failed", self._tell_due, _EVERY_S, later=True)
+
+    async def _tell_due(self) -> None:
+        """Raises: StoreDown."""
+        await asyncio.gather(*map(self._tell, await self._due()))
 
     async def _due(self) -> list[Untold]:
         now = round(clock.now() * 1000)

@@ -193,11 +193,12 @@ class Settings(BaseSettings):
     # What tokens have to name as their audience. None: there is no issuer.
     oidc_audience: Annotated[str | None, Field(min_length=1, validate_default=True)] = None
     oidc_tenant_claim: Annotated[str, Field(min_length=1)] = "tenant"  # the claim with the tenant's name; `a.b`: b in a
-    # The claim with the models that may be asked for, a list or names with spaces between. None, or a token without it:
-    # those of the tenant.
+    # The claim with the models that may be asked for, a list or names with spaces between; a token without it may ask
+    # for none. None: those of the tenant.
     oidc_models_claim: Annotated[str, Field(min_length=1)] | None = None
     # Tokens for the endpoints under /admin, beside XYLEM_ADMIN_KEY, as `<claim>=<value>`: those whose claim is the
-    # value or has it in a list, such as `groups=operators`. None: no token.
+    # value or has it in a list, such as `groups=operators` (in a text, with spaces between, of `scope` and `scp` only).
+    # None: no token.
     oidc_admin: Annotated[str, Field(pattern=r"^[^=\s]+=[^=\s]+$")] | None = None
     # Whether each request leaves a record of what it used, for `xylem usage write`. None: if keys are required.
     usage: bool | None = None

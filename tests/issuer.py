@@ -75,6 +75,7 @@ class Issuer:
         own, private = self.keys.get(kid, ("RS256", None))
         now = int(time.time())
         good = {"iss": self.url, "aud": AUDIENCE, "sub": "alice", "iat": now, "exp": now + 600, "tenant": "blue"}
+        good |= {"scope": {"models": "mock small other"}}
         all_claims = {name: value for name, value in (good | claims).items() if value is not None}
         return jwt.encode(all_claims, key or private, algorithm or own, headers={"kid": kid})
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
@@ -130,6 +131,10 @@ class ApiKeys(Directory):
                 self._noted.clear()
             await self._wire.execute([("HSET", self._keys.key_owners(), client.key, client.tenant.name)])
             self._noted.add(client.key)
+
+    def forget_owners(self, owners: Iterable[KeyId]) -> None:
+        """These are being erased, and so is the note of them: what they make from now on is noted anew."""
+        self._noted.difference_update(owners)
 
     async def admin(self, scope: Scope) -> str | None:
         """Which admin sent a request; None: no admin did. Raises: Unauthorized, IssuerDown, for a token."""

@@ -14,6 +14,7 @@ from app.tenants.records import DEFAULT
 ALGORITHMS = ("RS256", "ES256", "PS256", "EdDSA")
 LEEWAY_S = 10.0  # by which clocks may differ
 _CHALLENGE = {"www-authenticate": 'Bearer error="invalid_token"'}
+_SCOPES = ("scope", "scp")
 _SHOWN = 100
 
 
@@ -24,11 +25,11 @@ class Claims(Struct, frozen=True):
     audience: str
     tenant: str = "tenant"
     models: str | None = None  # None: tokens name no models
-    admin: tuple[str, str] | None = None  # the claim, and the value that it has or contains for admins
+    admin: tuple[str, str] | None = None  # the claim, and the value that admins have there, alone or in a list
 
 
 class Verified(Struct, frozen=True):
-    owner: KeyId  # of what is made with such tokens
+    owner: KeyId  # of what is made with such tokens: of this person in this tenant
     subject: str
     expires: float  # seconds since the epoch
     tenant: TenantId | None  # None: the token names none
@@ -98,16 +99,16 @@ def verified(token: str, key: jwt.PyJWK, claims: Claims) -> Verified:
         raise refused(f"it has no {exc.claim!r}") from None
     except jwt.PyJWTError as exc:
         raise refused(str(exc)[:_SHOWN].rstrip(".")) from None
-    subject = str(found["sub"])
-    digest = hashlib.sha256(f"{claims.issuer}\0{subject}".encode()).hexdigest()
-    tenant = value_of(found, claims.tenant)
+    subject, named = str(found["sub"]), value_of(found, claims.tenant)
+    tenant = named if isinstance(named, str) else None
+    digest = hashlib.sha256(f"{claims.issuer}\0{subject}\0{tenant or ''}".encode()).hexdigest()
     return Verified(
         KeyId(f"oidc_{digest[:24]}"),
         subject,
         float(found["exp"]),
-        TenantId(tenant) if isinstance(tenant, str) else None,
+        None if tenant is None else TenantId(tenant),
         None if claims.models is None else _words(value_of(found, claims.models)),
-        claims.admin is not None and claims.admin[1] in (_words(value_of(found, claims.admin[0])) or ()),
+        claims.admin is not None and _has(found, *claims.admin),
     )
 
 
@@ -130,8 +131,16 @@ def value_of(claims: Mapping[str, Any], name: str) -> Any:
     return here
 
 
-def _words(value: Any) -> list[str] | None:
-    """A list of texts, or one with spaces between; None: there is none."""
+def _has(claims: Mapping[str, Any], name: str, wanted: str) -> bool:
+    """Whether a claim is that text, or a list with it. Only of scopes does a text have several values (RFC 8693)."""
+    value = value_of(claims, name)
+    if isinstance(value, str):
+        return wanted in (value.split() if name.rpartition(".")[2] in _SCOPES else [value])
+    return isinstance(value, list) and wanted in value
+
+
+def _words(value: Any) -> list[str]:
+    """Of a list of texts, or one with spaces between. A token that doesn't have it has no word."""
     if isinstance(value, str):
         return value.split()
-    return [word for word in value if isinstance(word, str)] if isinstance(value, list) else None
+    return [word for word in value if isinstance(word, str)] if isinstance(value, list) else []

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from app.errors import RequestError
 from app.usage.query import WIDTHS, Group, UsageQuery, iso
 
+_DIGITS = 12  # of a time
 Width = Literal["1m", "1h", "1d"]
 OrganizationGroup = Literal["project_id", "user_id", "api_key_id", "model", "batch", "service_tier"]
 
@@ -53,7 +54,7 @@ def buckets(start: int, end: int, width: Width, limit: int | None, page: str | N
     first = start // seconds * seconds
     if page is not None:
         at = page.removeprefix("page_")
-        if at == page or not at.isdecimal() or int(at) % seconds or not first <= int(at) < end:
+        if at == page or not at.isdecimal() or len(at) > _DIGITS or int(at) % seconds or not first <= int(at) < end:
             raise RequestError(f"'page' ({page[:40]!r}) is not a 'next_page' of this request.", param="page")
         first = int(at)
     left = -((first - end) // seconds)  # rounded up

@@ -21,6 +21,7 @@ SUMS: Mapping[str, type] = {
     "engine_s": float,
     "cost": float,
 }
+LATEST = 253_402_214_400  # seconds since the epoch: the last day that dates know
 _DAYS = 30
 
 
@@ -47,7 +48,7 @@ def period(since: str, until: str, now: float | None = None) -> tuple[float, flo
     """The last thirty days, if nothing is said. Raises: RequestError."""
     now = time.time() if now is None else now
     end = moment(until, "to") if until else now + 1
-    begin = moment(since, "from") if since else end - _DAYS * 86_400
+    begin = moment(since, "from") if since else max(0.0, end - _DAYS * 86_400)
     if begin >= end:
         raise RequestError(f"'from' ({since or iso(begin)}) has to be before 'to' ({until or iso(end)}).", param="from")
     return begin, end
@@ -57,15 +58,19 @@ def moment(text: str, param: str) -> float:
     """Seconds since the epoch; or a date, with a time or without, of UTC if it names no zone. Raises: RequestError."""
     try:
         if text.replace(".", "", 1).isdecimal() and len(text) < 20:
-            return float(text)
-        found = datetime.fromisoformat(text)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+            at = float(text)
+        else:
+            found = datetime.fromisoformat(text)
+            at = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
+        at = -1.0
+    if not 0 <= at <= LATEST:
         raise RequestError(
             f"'{param}'={text[:40]!r} has to be seconds since the epoch, or a date such as '2026-07-01' or "
-            "'2026-07-01T12:00:00Z'.",
+            "'2026-07-01T12:00:00Z', from 1970 to 9999.",
             param=param,
-        ) from None
+        )
+    return at
 
 
 def grouped_by(text: str) -> tuple[Group, ...]:

@@ -430,10 +430,11 @@ def test_a_token_of_the_issuer_serves_as_a_key(served: Stack, issuer: Issuer) ->
     limited = issuer.token(scope={"models": "small other"})
     assert chat(served, limited, max_tokens=1).status_code == 404
     assert chat(served, limited, model="small", max_tokens=1).status_code == 200
+    assert chat(served, issuer.token(scope=None), max_tokens=1).status_code == 404, "it names no models"
 
 
 def test_what_one_token_has_made_is_there_for_the_next_of_the_same_person_alone(served: Stack, issuer: Issuer) -> None:
-    """The owner is issuer and subject."""
+    """The owner is issuer, subject and tenant."""
     first, again, other = issuer.token(jti="1"), issuer.token(jti="2"), issuer.token(sub="bob")
     made = chat(served, first, store=True, max_tokens=2).json()["id"]
 
@@ -458,6 +459,31 @@ def test_what_tokens_have_made_is_erased_with_their_tenant(served: Stack, issuer
     erased = admin(served, "POST", "/admin/tenants/fleeting/erase", {"wait_s": 60})
     assert (erased["status"], erased["removed"]["files"]) == ("done", 1)
     assert served.redis.exists(f"{served.deployment}:file:{file}") == 0
+
+
+def test_who_moves_to_another_tenant_leaves_what_was_made_in_the_first_one(served: Stack, issuer: Issuer) -> None:
+    """Each tenant is erased with its own; and again, when the same person has made something new in it."""
+    file = {"file": ("a.jsonl", b"{}\n")}
+    for tenant in ("old-team", "new-team"):
+        admin(served, "PUT", f"/admin/tenants/{tenant}", {})
+
+    def uploaded(tenant: str) -> str | None:
+        token = {"authorization": f"Bearer {issuer.token(sub='eve', tenant=tenant)}"}
+        answer = httpx.post(f"{served.url}/v1/files", data={"purpose": "batch"}, files=file, headers=token, timeout=20)
+        return answer.json()["id"] if answer.status_code == 200 else None
+
+    def erased(tenant: str) -> int:
+        done = admin(served, "POST", f"/admin/tenants/{tenant}/erase", {"wait_s": 60})
+        assert done["status"] == "done"
+        return done["removed"].get("files", 0)
+
+    first, second = (wait_until(lambda t=t: uploaded(t), "it is known", WITHIN_S) for t in ("old-team", "new-team"))
+    assert erased("new-team") == 1
+    assert served.redis.exists(*(f"{served.deployment}:file:{one}" for one in (first, second))) == 1
+    assert erased("old-team") == 1
+    admin(served, "PUT", "/admin/tenants/new-team", {})
+    wait_until(lambda: uploaded("new-team"), "it is known again", WITHIN_S)
+    assert erased("new-team") == 1
 
 
 def test_a_token_that_is_not_good_is_refused_and_told_why(served: Stack, issuer: Issuer) -> None:

@@ -22,32 +22,47 @@ def read(issuer: Issuer, claims: Claims, **given: Any) -> Any:
     return verified(token, key, claims)
 
 
-def test_the_owner_is_of_issuer_and_subject(issuer: Issuer) -> None:
-    """Of each tenant, and of no other issuer."""
+def test_the_owner_is_of_issuer_subject_and_tenant(issuer: Issuer) -> None:
+    """Who moves to another tenant takes nothing along: each is erased with what was made in it."""
     claims = Claims(issuer.url, AUDIENCE)
-    one, same, other = (read(issuer, claims, **given) for given in ({}, {"tenant": "red"}, {"sub": "bob"}))
-    assert one.owner == same.owner != other.owner
+    given: tuple[dict[str, Any], ...] = ({}, {"jti": "2"}, {"tenant": "red"}, {"sub": "bob"})
+    one, again, moved, other = (read(issuer, claims, **each) for each in given)
+    assert one.owner == again.owner
+    assert len({one.owner, moved.owner, other.owner}) == 3
     assert one.owner.startswith("oidc_")
     assert len(one.owner) == len("oidc_") + 24
-    assert (one.tenant, same.tenant) == ("blue", "red")
+    assert (one.tenant, moved.tenant) == ("blue", "red")
 
 
 @pytest.mark.parametrize(("given", "models", "is_admin"), [
-    ({}, None, False),
+    ({}, [], False),
     ({"m": "a b"}, ["a", "b"], False),
     ({"m": ["a", 3]}, ["a"], False),
     ({"m": []}, [], False),
-    ({"m": {"x": 1}, "realm": {"roles": ["boss"]}}, None, True),
-    ({"realm": {"roles": "boss other"}}, None, True),
-    ({"realm": {"roles": ["bosses"]}}, None, False),
-    ({"realm.roles": ["boss"]}, None, True),
-    ({"realm": "boss"}, None, False),
+    ({"m": 7}, [], False),
+    ({"m": {"x": 1}, "realm": {"roles": ["boss"]}}, [], True),
+    ({"realm": {"roles": "boss"}}, [], True),
+    ({"realm": {"roles": "boss other"}}, [], False),
+    ({"realm": {"roles": "the boss"}}, [], False),
+    ({"realm": {"roles": ["the boss", "bosses"]}}, [], False),
+    ({"realm.roles": ["boss"]}, [], True),
+    ({"realm": "boss"}, [], False),
 ])  # fmt: skip
 def test_models_and_admins_are_read_from_lists_and_texts(
-    issuer: Issuer, given: dict[str, Any], models: list[str] | None, is_admin: bool
+    issuer: Issuer, given: dict[str, Any], models: list[str], is_admin: bool
 ) -> None:
+    """A token without the claims has no model, and is no admin's."""
     found = read(issuer, Claims(issuer.url, AUDIENCE, models="m", admin=("realm.roles", "boss")), **given)
     assert (found.models, found.is_admin) == (models, is_admin)
+
+
+@pytest.mark.parametrize("claim", ["scope", "realm.scp"])
+def test_a_text_of_scopes_has_several(issuer: Issuer, claim: str) -> None:
+    """As OAuth writes them; without a claim for models, tokens name none."""
+    claims = Claims(issuer.url, AUDIENCE, admin=(claim, "boss"))
+    assert read(issuer, claims, scope="openid boss", realm={"scp": "a boss"}).is_admin
+    assert not read(issuer, claims, scope="openid bosses", realm={"scp": "bosses"}).is_admin
+    assert read(issuer, claims).models is None, "no claim is asked for"
 
 
 @pytest.mark.parametrize("tenant", [5, ["blue"], {"a": 1}, True])

@@ -14,7 +14,7 @@ from app.telemetry import TENANT_REQUESTS, TENANT_TOKENS
 from app.usage.export import write_csv
 from app.usage.meters import OTHER, TenantMeters
 from app.usage.organization import buckets, page_of, query_of
-from app.usage.query import grouped_by, iso, moment, period
+from app.usage.query import LATEST, grouped_by, iso, moment, period
 from app.usage.record import UsageRecord, latest
 
 times = st.integers(0, 2**33)
@@ -83,7 +83,7 @@ def test_a_query_is_no_wider_than_what_is_asked() -> None:
 
 def test_a_moment_is_seconds_or_a_date_of_utc() -> None:
     assert moment("1751328000", "from") == moment("2025-07-01", "from") == moment("2025-07-01T02:00:00+02:00", "from")
-    for bad in ("yesterday", "2025-13-01", "-1", "1e9", "9" * 400):
+    for bad in ("yesterday", "2025-13-01", "-1", "1e9", "9" * 400, "9" * 19, "0001-01-01", "1969-12-31"):
         with pytest.raises(RequestError, match="has to be seconds since the epoch, or a date"):
             moment(bad, "from")
 
@@ -92,6 +92,14 @@ def test_a_period_ends_after_it_begins() -> None:
     assert period("", "", 100 * 86_400.0)[1] - period("", "", 100 * 86_400.0)[0] == 30 * 86_400
     with pytest.raises(RequestError, match=r"'from' .* has to be before 'to'"):
         period("2025-07-02", "2025-07-01")
+    for end in ("0.5", "1970-01-02", str(LATEST), "9999-12-31"):
+        assert all(iso(at) for at in period("", end)), "any that is taken can be shown"
+
+
+def test_a_page_that_is_no_time_is_refused() -> None:
+    for page in ("page_", "page_x", "page_1.5", "page_" + "9" * 5000, "page_" + "٣" * 30):
+        with pytest.raises(RequestError, match="'page'"):
+            buckets(0, 86_400, "1m", None, page)
 
 
 def test_groups_are_known_names() -> None:

@@ -22,6 +22,7 @@ from app.openai.validation import parse_off_loop
 router = APIRouter(prefix="/v2", responses=answer_schemas.REFUSED)
 
 _HEADER_LENGTH = "inference-header-content-length"
+_DIGITS = 18  # of a length, at most
 _MODEL = "/models/{name:path}"
 _VERSION = _MODEL + "/versions/{version}"  # the lower decorator, so that it is tried first: names may have slashes
 
@@ -111,7 +112,7 @@ def _header_length(request: Request, raw: bytes) -> int:
     given = request.headers.get(_HEADER_LENGTH)
     if given is None:
         return len(raw)
-    if not (given.isascii() and given.isdigit()) or int(given) > len(raw):
+    if not (given.isascii() and given.isdigit() and len(given) <= _DIGITS) or int(given) > len(raw):
         raise RequestError(f"'Inference-Header-Content-Length' is {given[:64]!r} in a request of {len(raw)} bytes.")
     return int(given)
 

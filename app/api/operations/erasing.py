@@ -130,6 +130,7 @@ class Erasing:
     def __init__(self, state: ApiState) -> None:
         self._state, self._store = state, ErasureStore(state.wire, state.keys)
         self._handling = Handling(state.wire, state.keys)
+        self._owners: set[KeyId] = set()  # of the erasures that were known at the last look
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -138,9 +139,12 @@ class Erasing:
     async def look(self) -> None:
         """Raises: StoreDown."""
         known = await self._store.all()
-        if not known:
+        owners = {owner for erasure in known for owner in erasure.owners}
+        if not owners | self._owners:
             return
-        self._state.dispatcher.timelines.forget({owner for erasure in known for owner in erasure.owners})
+        self._state.dispatcher.timelines.forget(owners)
+        self._state.api_keys.forget_owners(owners | self._owners)  # after the last pass, too
+        self._owners = owners
         due = [erasure for erasure in known if is_due(erasure, clock.now())]
         if not due or not await self._store.leads(self._state.dispatcher.api):
             return

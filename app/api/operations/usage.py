@@ -15,7 +15,7 @@ from app.api.operations.reports import REPORTS
 from app.api.state import ApiState, state_of
 from app.usage.export import Format, write_csv, write_parquet
 from app.usage.organization import OrganizationGroup, Width, buckets, page_of, query_of
-from app.usage.query import UsageQuery, grouped_by, iso, period
+from app.usage.query import LATEST, UsageQuery, grouped_by, iso, period
 
 if TYPE_CHECKING:
     from app.usage.database import UsageDatabase
@@ -112,8 +112,8 @@ def _listed(name: str) -> Any:
 @router.get("/v1/organization/usage/completions", response_model=dict[str, Any])
 async def completions(
     state: Admin,
-    start_time: Annotated[int, Query(ge=0, lt=2**40)],
-    end_time: Annotated[int | None, Query(ge=0, lt=2**40)] = None,
+    start_time: Annotated[int, Query(ge=0, le=LATEST)],
+    end_time: Annotated[int | None, Query(ge=0, le=LATEST)] = None,
     bucket_width: Width = "1d",
     group_by: Annotated[list[OrganizationGroup] | None, Query()] = None,
     group_by_: Annotated[list[OrganizationGroup] | None, _listed("group_by")] = None,

@@ -48,10 +48,13 @@ spent:<account>         hash, what an account has left of its `requests` and `to
                         Written by api and batch workers; lives until the limits would be full again.
 budget:<account>        hash, what the account has `spent` of its budget of the `kind` "<unit>/<period>" in the period
                         that began at `from`, ms since the epoch. Written with it; lives until that period ends.
+budget:<account>:reserved hash, API replica → what its running requests may cost of that budget besides. Written by the
+                        api; lives until a minute after their deadlines; those of dead replicas go when it refuses.
 running:<account>       sorted set, "<api>|<request>" → a minute after its deadline, ms since the epoch: the requests of
                         an account with a limit of these. Written by the api; those of dead replicas go when it is full.
 charged:<request>       hash, the `tokens` and the `money` that a request has been charged, and its deadline `until`, ms
-                        since the epoch. Written with the above; gone when it is settled, or a day after its deadline.
+                        since the epoch; with a budget, also what its answer may cost at most, `more_tokens` and
+                        `more_money`, and the `holder`, the API replica that reserves it. Written with the above; gone when it is settled, or a day after its deadline.
 pool-state:<pool>       string, msgpack `messages.PoolState`: the state that its workers are to have (asleep, paused,
                         which weights). Written by api and batch workers, read by starting workers; never expires.
 pool-state:<pool>:lock  string, a random id: the process that is changing it. Lives 10 s after its last renewal.
@@ -364,6 +367,9 @@ class Keys:
 
     def budget(self, account: str) -> str:
         return f"{self._fleet}budget:{account}"
+
+    def reserved(self, account: str) -> str:
+        return f"{self._fleet}budget:{account}:reserved"
 
     def running(self, account: str) -> str:
         return f"{self._fleet}running:{account}"

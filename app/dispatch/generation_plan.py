@@ -49,6 +49,11 @@ class GenerationPlan(Struct, frozen=True):
         return len(self.prompts) * self.sampling[0].n
 
     @property
+    def answer_tokens(self) -> int:
+        """The most that its answer may have."""
+        return sum(one.n * one.max_tokens for one in self.sampling) if self.generates else 0
+
+    @property
     def used(self) -> Used:
         """What is known of its cost before it begins."""
         tokens = sum(map(len, self.prompts))

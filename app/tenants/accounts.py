@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from app.tenants.records import Budget, Client, Limits, Period, Rate, Tenant
 
-Kind = Literal["requests", "tokens", "parallel", "budget"]
+Kind = Literal["requests", "tokens", "parallel", "budget", "reserved"]
 
 _SHARED = 0.5  # of limits that lines of batches share with online requests, left to these
 _KEY = "This API key"
@@ -123,7 +123,7 @@ def _wait_s(account: Account, kind: Kind, left: Left, now: float) -> float:
     if kind == "budget":
         assert account.budget is not None
         return period(account.budget.per, now)[1] - now
-    if kind == "parallel":
+    if kind in ("parallel", "reserved"):
         return _SEAT_S
     limit, has = (account.requests, left.requests) if kind == "requests" else (account.tokens, left.tokens)
     return max(0.0, max(1.0, limit * account.spared) - has) * 60 / limit
@@ -139,12 +139,17 @@ def words(refused: Refusal) -> str:
     if kind == "parallel":
         most = f"{account.parallel} requests" if account.parallel > 1 else "one request"
         return f"{account.owner} may have {most} at once. Try again when one has ended."
-    if kind != "budget":
+    if kind not in ("budget", "reserved"):
         limit = account.requests if kind == "requests" else account.tokens
         return f"{account.owner} has used up its {limit} {kind} a minute. Try again at {iso(ends)}."
     budget = account.budget
     assert budget is not None
     unit, spent = "in money" if budget.unit == "money" else "tokens", f"{left.spent:.12g}"
+    if kind == "reserved":
+        return (
+            f"{account.owner} has spent {spent} of its budget of {budget.amount:.12g} {unit} a {budget.per}, and the "
+            "answers that are being made may take the rest. Try again when one has ended, or ask for shorter ones."
+        )
     return (
         f"{account.owner} has spent {spent} of its budget of {budget.amount:.12g} {unit} a {budget.per}. "
         f"The next {budget.per} begins at {iso(ends)}."

@@ -15,6 +15,8 @@ from app.tenants.records import Client
 
 log = logger(__name__)
 
+_NONE = ("", "")  # nothing is reserved
+
 
 class Settlement(NamedTuple):
     request: RequestId
@@ -41,24 +43,25 @@ class Charge:
         accounts = online(client)
         return cls(ledger, accounts, outlives=outlives) if accounts else None
 
-    async def admit(self, request: RequestId, used: Used, ends: float) -> None:
+    async def admit(self, request: RequestId, used: Used, ends: float, answer: int = 0) -> None:
         """Charges the request and its prompt; only the first call does. `ends`: its deadline.
 
+        `answer`: the most tokens that it may generate. Budgets reserve them until they are charged.
         Raises: RateLimited, BudgetUsed, StoreDown.
         """
-        if self._admitted or (refused := await self._ask(request, used, ends)) is None:
+        if self._admitted or (refused := await self._ask(request, used, ends, answer)) is None:
             return
         found = BudgetUsed if refused.kind == "budget" else RateLimited
         wait_s = retry_after_s(refused, clock.now())
         error = found(words(refused), retry_after_s=wait_s, headers=self.headers())
-        if refused.kind == "tokens":
+        if refused.kind in ("tokens", "reserved"):
             error.type = "tokens"
         raise error
 
     async def adopt(self, request: RequestId) -> None:
         """Takes the place of a process that has admitted it, and died. Raises: StoreDown."""
         self._request, self._admitted = request, True
-        command = self._command(ADMIT, request, NOTHING, "", "")
+        command = self._command(ADMIT, request, NOTHING, "", "", more=_NONE)
         (reply,) = await self._ledger.wire.execute([command])
         self._take(reply)
 
@@ -99,13 +102,16 @@ class Charge:
         """OpenAI's x-ratelimit headers, as of the last call."""
         return headers(self._accounts, self._left) if self._left else {}
 
-    async def _ask(self, request: RequestId, used: Used, ends: float) -> Refusal | None:
+    async def _ask(self, request: RequestId, used: Used, ends: float, answer: int = 0) -> Refusal | None:
         """Why it isn't admitted. Raises: StoreDown."""
         self._request = request
         ledger = self._ledger
         # For a moment after Redis was away, live processes have no lease.
         leases = ledger.keys.api(ApiId("")) if ledger.wire.is_steady() else ""
-        command = self._command(ADMIT, request, self._cost(used), round(ends * 1000), leases)
+        reserved: tuple[object, ...] = _NONE
+        if answer and any(one.budget is not None for one in self._accounts):
+            reserved = self._cost(Used(used.model, completion=answer, parent=used.parent))
+        command = self._command(ADMIT, request, self._cost(used), round(ends * 1000), leases, more=reserved)
         early = None if self.early is None else self.early()
         try:
             *_, reply = await ledger.wire.execute([command] if early is None else [early.command, command])
@@ -123,9 +129,11 @@ class Charge:
         found: list[tuple[int, Kind]] = [(int(i), kind.decode()) for i, kind in reply[1]]
         return refusal(self._accounts, self._left, found, clock.now())
 
-    def _command(self, script: str, request: RequestId, total: Cost, fourth: object, fifth: object) -> tuple[Any, ...]:
+    def _command(
+        self, script: str, request: RequestId, total: Cost, fourth: object, fifth: object, more: tuple[object, ...] = ()
+    ) -> tuple[Any, ...]:
         seat = f"{self._ledger.api}|{request}"
-        return self._ledger.command(script, request, self._accounts, *total, seat, fourth, fifth)
+        return self._ledger.command(script, request, self._accounts, *total, seat, fourth, fifth, more=more)
 
     def _cost(self, used: Used) -> Cost:
         return cost(used, price_of(self._ledger.directory.registry.prices, used))
@@ -152,7 +160,7 @@ class StageCharge(Charge):
         super().__init__(whole._ledger, ())  # noqa: SLF001 (its own class)
         self._whole = whole
 
-    async def admit(self, request: RequestId, used: Used, ends: float) -> None:
+    async def admit(self, request: RequestId, used: Used, ends: float, answer: int = 0) -> None:
         """It was, with the first stage."""
 
     def settlement(self, used: Used | None, *, cut: bool = False) -> Settlement | None:  # noqa: ARG002 (the whole may be)

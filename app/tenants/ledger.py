@@ -50,10 +50,12 @@ class Ledger:
         if self.unsettled.get(request) is command:
             del self.unsettled[request]
 
-    def command(self, script: str, request: RequestId, accounts: tuple[Account, ...], *args: object) -> Command:
-        """`args`: the script's first five. Those of accounts are behind them."""
+    def command(
+        self, script: str, request: RequestId, accounts: tuple[Account, ...], *args: object, more: Sequence[object] = ()
+    ) -> Command:
+        """`args`: the script's first five. Those of accounts are behind them, and `more` behind these."""
         names, limits = _terms(self.keys, accounts, int(clock.now() // DAY_S))
-        return ("EVAL", script, 1 + len(names), self.keys.charged(request), *names, *args, limits)
+        return ("EVAL", script, 1 + len(names), self.keys.charged(request), *names, *args, limits, *more)
 
 
 @lru_cache(4096)
@@ -63,6 +65,8 @@ def _terms(keys: Keys, accounts: tuple[Account, ...], day: int) -> tuple[tuple[s
     limits: list[object] = []
     for one in accounts:
         names += keys.spent(one.rates), keys.budget(one.name), keys.running(one.name)
+        if one.budget is not None:
+            names.append(keys.reserved(one.name))
         limits += one.requests, one.tokens, one.spared, one.parallel, *_budget(one, day * DAY_S)
     return tuple(names), " ".join(map(str, limits))
 

@@ -78,7 +78,7 @@ def ask(c: OpenAI, *, stream: bool = False, **more: Any) -> int:
 
 
 def test_a_tenants_budget_is_exact_over_two_replicas_and_a_restart_of_redis(fleet: Fleet) -> None:
-    """What is charged is what answers say of their usage; and it is over by no more than was in flight."""
+    """What is charged is what answers say of their usage; and it is over by no more than one answer."""
     budget, clients = 6000, 8
     token = made(fleet, "exact", Limits(budget=Budget(budget)))
     used: list[int] = []
@@ -92,8 +92,10 @@ def test_a_tenants_budget_is_exact_over_two_replicas_and_a_restart_of_redis(flee
                 try:
                     used.append(ask(c, stream=i % 2 == 0))
                 except openai.RateLimitError as exc:
-                    refusals.append(exc)
-                    return
+                    if exc.code == "insufficient_quota":
+                        refusals.append(exc)
+                        return
+                    time.sleep(0.02)  # the others' answers may take the rest
                 except openai.InternalServerError as exc:  # it came while Redis was away, and is asked again
                     away.append(exc.status_code)
                     time.sleep(0.1)
@@ -110,7 +112,7 @@ def test_a_tenants_budget_is_exact_over_two_replicas_and_a_restart_of_redis(flee
         for each in using:
             each.result()
     assert spent(fleet, "tenant/exact") == sum(used)
-    assert budget <= sum(used) <= budget + clients * (PROMPT + ANSWER)
+    assert budget <= sum(used) < budget + PROMPT + ANSWER
     assert set(away) <= {503}
     assert len(refusals) == clients
     for refused in refusals:
@@ -138,6 +140,28 @@ def test_money_is_by_the_prices_of_cached_and_other_tokens(fleet: Fleet) -> None
             money += ((usage.prompt_tokens - hit) * 2.0 + hit * 0.5 + usage.completion_tokens * 8.0) / 1e6
     assert cached > 0
     assert spent(fleet, "key_money") == pytest.approx(money)
+
+
+def test_requests_that_come_at_once_are_over_a_budget_by_one_answer_at_most(fleet: Fleet) -> None:
+    """Of several choices, too: others try again when it has ended, and are served if anything is left."""
+    token = made(fleet, "at-once", key=Limits(budget=Budget(1000)))
+    asked: dict[str, Any] = {"model": "mock", "prompt": [5] * PROMPT, "max_tokens": 400, "n": 8}
+
+    def use(number: int) -> int | str:
+        with client(fleet, number % 2, token) as c:
+            try:
+                usage = c.completions.create(**asked).usage
+            except openai.RateLimitError as exc:
+                return str(exc.code)
+        assert usage is not None
+        return usage.total_tokens
+
+    with ThreadPoolExecutor(12) as pool:
+        found = list(pool.map(use, range(12)))
+    whole = PROMPT + 8 * 400
+    assert found.count(whole) == 1
+    assert set(found) <= {whole, "rate_limit_exceeded", "insufficient_quota"}
+    assert spent(fleet, "key_at-once") == whole
 
 
 def running(c: OpenAI) -> Any:

@@ -45,8 +45,8 @@ class Asked:
         assert made is not None
         self.charge, self.id = made, id_ or new_request_id("cmpl-", book.api)
 
-    async def begin(self, prompt: int = 1, ends_in_s: float = 60, **used: Any) -> "Asked":
-        await self.charge.admit(self.id, Used(MODEL, prompt, **used), clock.now() + ends_in_s)
+    async def begin(self, prompt: int = 1, ends_in_s: float = 60, answer: int = 0, **used: Any) -> "Asked":
+        await self.charge.admit(self.id, Used(MODEL, prompt, **used), clock.now() + ends_in_s, answer)
         return self
 
     async def end(self, prompt: int = 1, completion: int = 0, *, cut: bool = False, **used: Any) -> None:
@@ -238,6 +238,64 @@ async def test_a_new_period_begins_at_zero(redis: "Redis", wire: Wire, monkeypat
     monkeypatch.undo()
     await running.end(8, 2)
     assert await of_budget(redis, "alice") == 6
+
+
+async def test_a_budget_is_exceeded_by_one_answer_at_most_however_many_come_at_once(
+    redis: "Redis", wire: Wire
+) -> None:
+    """Over all replicas: what answers may cost is reserved until they have ended, whoever of key and tenant pays."""
+    other = Wire(redis)
+    for one in (client(tokens_a_day(1000)), client(team=tokens_a_day(1000))):
+        await redis.flushall()
+        for api in (ONE, TWO):
+            await redis.set(KEYS.api(api), "1")
+        books, spent_, refused = (ledger(wire), ledger(other, TWO)), 0, 0
+        while True:
+            asked = [Asked(books[i % 2], one) for i in range(12)]
+            found = await asyncio.gather(*(each.begin(10, answer=200) for each in asked), return_exceptions=True)
+            running = [each for each, error in zip(asked, found, strict=True) if not isinstance(error, BaseException)]
+            assert spent_ + 210 * (len(running) - 1) < 1000, "each but the last one fits"
+            errors = [error for error in found if isinstance(error, BaseException)]
+            if not running:
+                break
+            for error in errors:
+                assert isinstance(error, RateLimited)
+                assert (error.code, error.type, error.retry_after_s) == ("rate_limit_exceeded", "tokens", 1)
+                assert "of its budget of 1000 tokens a day, and the answers that are being made" in error.message
+            refused += len(errors)
+            for each in running:
+                await each.end(10, 150)
+                spent_ += 160
+        assert all(isinstance(error, BudgetUsed) for error in errors)
+        assert 1000 <= spent_ < 1000 + 210
+        assert refused > 12
+        assert not await redis.keys("*reserved*")
+    other.close()
+
+
+async def test_what_a_dead_replica_has_reserved_is_free_and_an_adopted_answers_is_not(
+    redis: "Redis", wire: Wire
+) -> None:
+    """Until it has ended: the one by its lease, the other by its new owner."""
+    other = Wire(redis)
+    here, there, one = ledger(wire), ledger(other, TWO), client(Limits(budget=Budget(1000, "money")))
+    for book in (here, there):
+        book.directory.registry = Registry(prices={MODEL: Price(output=1e6)})
+        await redis.set(KEYS.api(book.api), "1")
+    await Asked(there, one).begin(answer=600)
+    kept_ = await Asked(there, one, outlives=True).begin(answer=600)
+    assert not await admitted(here, one)
+    await redis.delete(KEYS.api(TWO))
+    adopted = Asked(here, one, outlives=True, id_=kept_.id)
+    await adopted.charge.adopt(kept_.id)
+    assert await admitted(here, one), "600 of 1000 are reserved"
+    assert await redis.hgetall(KEYS.reserved("alice")) == {ONE.encode(): b"600"}
+    await Asked(here, one).begin(answer=500)
+    with pytest.raises(RateLimited, match="answers that are being made"):
+        await Asked(here, one).begin()
+    await adopted.end(0, 600)
+    assert await of_budget(redis, "alice") == 600
+    other.close()
 
 
 async def test_what_is_said_twice_counts_once(redis: "Redis", wire: Wire) -> None:

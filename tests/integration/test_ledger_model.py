@@ -43,29 +43,61 @@ class Model:
     left: list[list[float]] = field(default_factory=list)  # requests and tokens
     seats: list[set[tuple[str, str]]] = field(default_factory=list)
     alive: set[str] = field(default_factory=set)
+    reserved: list[dict[str, float]] = field(default_factory=list)  # by API replica
+    holders: dict[str, tuple[tuple[int, float], str]] = field(default_factory=dict)  # of a request: how much, and who
 
     def __post_init__(self) -> None:
         self.spent = [0.0 for _ in self.accounts]
         self.left = [[float(one.requests), float(one.tokens)] for one in self.accounts]
         self.seats = [set() for _ in self.accounts]
+        self.reserved = [{} for _ in self.accounts]
 
-    def admit(self, request: str, api: str, cost: tuple[int, float], *, adopted: bool) -> set[tuple[int, str]]:
+    def admit(
+        self, request: str, api: str, cost: tuple[int, float], more: tuple[int, float], *, adopted: bool
+    ) -> set[tuple[int, str]]:
         if request not in self.charged:
             if adopted:
                 return set()
             if refused := set(self._refused(api)):
                 return refused
-            self.charged[request] = cost
+            self.charged[request], self.holders[request] = cost, (more, "")
             self._add(1, *cost)
         for one, seats in zip(self.accounts, self.seats, strict=True):
             if one.parallel:
                 seats.add((api, request))
+        self._hold(request, api)
         return set()
+
+    def _hold(self, request: str, api: str) -> None:
+        """Moves what a request reserves to a replica; "": to none."""
+        more, holder = self.holders[request]
+        if holder == api:
+            return
+        for one, reserved in zip(self.accounts, self.reserved, strict=True):
+            if one.budget is not None and (much := more[one.budget.unit == "money"]):
+                if holder in reserved:
+                    reserved[holder] -= much
+                    if reserved[holder] <= 0:
+                        del reserved[holder]
+                if api:
+                    reserved[api] = reserved.get(api, 0) + much
+        self.holders[request] = more, api
+
+    def _is_reserved(self, i: int, api: str) -> bool:
+        def is_full() -> bool:
+            budget = self.accounts[i].budget
+            return budget is not None and self.spent[i] + sum(self.reserved[i].values()) >= budget.amount
+
+        if is_full():
+            self.reserved[i] = {of: n for of, n in self.reserved[i].items() if of in self.alive | {api}}
+        return is_full()
 
     def _refused(self, api: str) -> Any:
         for i, one in enumerate(self.accounts):
             if one.budget is not None and self.spent[i] >= one.budget.amount:
                 yield i, "budget"
+            elif self._is_reserved(i, api):
+                yield i, "reserved"
             for kind, limit, left in zip(("requests", "tokens"), (one.requests, one.tokens), self.left[i], strict=True):
                 if limit and left < max(1, limit * one.spared):
                     yield i, kind
@@ -80,6 +112,7 @@ class Model:
             tokens, money = self.charged[request]
             self._add(0, cost[0] - tokens, cost[1] - money)
             self.charged[request] = cost
+            self._hold(request, "")
         if final:
             self.charged.pop(request, None)
         for seats in self.seats:
@@ -112,16 +145,17 @@ async def test_accounts_are_those_of_the_model(
             await (redis.delete(KEYS.api(api)) if what == "dies" else redis.set(KEYS.api(api), "1"))
             (model.alive.discard if what == "dies" else model.alive.add)(api)
             continue
-        seat = f"{api}|{request}"
+        seat, reserves = f"{api}|{request}", (2 * cost[0], 2 * cost[1])
         if what in ("admit", "adopt"):
             more: tuple[object, ...] = ("" if what == "adopt" else until, KEYS.api(ApiId("")))
+            behind: tuple[object, ...] = ("", "") if what == "adopt" else reserves
         else:
-            more = (int(what == "end"), 0)
+            more, behind = (int(what == "end"), 0), ()
         script = ADMIT if what in ("admit", "adopt") else SETTLE
-        command = books[api].command(script, request, accounts, *cost, seat, *more)
+        command = books[api].command(script, request, accounts, *cost, seat, *more, more=behind)
         (told, refused), *_ = await wire.execute([command] * (1 + twice))
         if what in ("admit", "adopt"):
-            expected = model.admit(request, api, cost, adopted=what == "adopt")
+            expected = model.admit(request, api, cost, reserves, adopted=what == "adopt")
             assert {(int(i), kind.decode()) for i, kind in refused} == expected
         else:
             model.settle(request, api, cost, final=what == "end")
@@ -134,4 +168,6 @@ async def test_accounts_are_those_of_the_model(
             for had, limit, left in zip((requests, tokens), (one.requests, one.tokens), model.left[i], strict=True):
                 assert left - 1e-6 <= float(had) <= min(limit, left + limit * filled) + 1e-6
             model.left[i] = [float(requests), float(tokens)]
+            held = await redis.hgetall(KEYS.reserved(one.name))
+            assert {of.decode(): float(n) for of, n in held.items()} == model.reserved[i]
     assert {k.decode().rpartition(":")[2] for k in await redis.keys("model:charged:*")} == set(model.charged)

@@ -40,8 +40,10 @@ class LineCharge(Charge):
         super().__init__(ledger, limits())
         self._limits, self._lock, self._expected = limits, lock, answer_tokens
 
-    async def admit(self, request: RequestId, used: Used, ends: float) -> None:
-        """Waits until the limits admit the line. Raises: StoreDown."""
+    async def admit(self, request: RequestId, used: Used, ends: float, answer: int = 0) -> None:  # noqa: ARG002
+        """Waits until the limits admit the line. What is expected is charged, and no more is reserved: else lines that
+        don't say how long their answers may be would wait for each other. Raises: StoreDown.
+        """
         used = replace(used, completion=self._expected)
         async with self._lock:
             while True:

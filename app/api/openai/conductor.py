@@ -81,7 +81,7 @@ class Conductor:
         `raw`: the request's body. `show`: gets what stages make that clients see: of a text its pieces, then all.
         """
         doc = from_json(raw) if len(raw) <= _SMALL else await asyncio.to_thread(from_json, raw)
-        async with self._admitted():
+        async with self._admitted(self._answers(doc.get("n"))):
             return await self._chat(doc, show)
 
     async def _chat(self, doc: dict[str, Any], show: Show | None) -> tuple[ChatRequest, Generation]:
@@ -108,7 +108,7 @@ class Conductor:
         doc = from_json(raw) | {"model": self._stages[-1].model}
         with self.in_last():  # a size that it can't paint is refused before a text is written
             await IMAGES.understand(self._state, json_bytes.dumps(doc))
-        async with self._admitted():
+        async with self._admitted(self._answers(1)):
             return await self._pictures(doc)
 
     async def _pictures(self, doc: dict[str, Any]) -> tuple[ImageRequest, Generation]:
@@ -144,15 +144,20 @@ class Conductor:
             exc.message = f"Stage {number} of '{self.name}', the model '{stage.model}': {exc.message}"
             raise
 
+    def _answers(self, last: object) -> int:
+        """The most tokens that its stages compute and generate, of which the last one makes so many choices."""
+        *earlier, room = [self._state.models[stage.model].context_len for stage in self._stages]
+        return sum(earlier) + room * (last if isinstance(last, int) and last > 0 else 1)
+
     @asynccontextmanager
-    async def _admitted(self) -> AsyncIterator[None]:
+    async def _admitted(self, answers: int) -> AsyncIterator[None]:
         """The request counts as one, and its cost is charged at the end of the last stage, or of this.
 
         Raises: RateLimited, BudgetUsed, StoreDown.
         """
         x_request_id.named_after(self._scope, self.id)
         if self._charge is not None:
-            await self._charge.admit(self.id, Used(self._stages[-1].model), self._ends)
+            await self._charge.admit(self.id, Used(self._stages[-1].model), self._ends, answers)
         try:
             yield
         except BaseException:

@@ -108,6 +108,7 @@ async def _accounts(state: ApiState, erasure: Erasure) -> Pass:
         accounts.append(of_tenant(Tenant(TenantId(erasure.name))).name)
     for account in accounts:
         names = keys.spent(account), keys.spent(f"{account}:batch"), keys.budget(account), keys.running(account)
+        names += (keys.reserved(account),)
         await state.wire.execute([("UNLINK", name) for name in names])
     for owner in erasure.owners:
         await state.wire.execute([("UNLINK", name) for name in (keys.chats_of(owner), keys.videos_of(owner))])

@@ -31,6 +31,7 @@ XylemError
 ├── RateLimited    429   the API key or its tenant has used up its requests or tokens a minute, or runs as many
 │                        requests as it may; carries Retry-After
 ├── BudgetUsed     429   …its budget of this day, week or month; carries Retry-After
+├── TooManyBatches 429   so many batches of the client, or of all, have not ended; carries Retry-After
 ├── KeptFull       429   kept answers have used up their bytes; carries Retry-After
 ├── Saturated      429   every worker of the model is full; carries Retry-After
 ├── EngineFailed   500   the engine refused the request, or failed
@@ -253,6 +254,12 @@ class BudgetUsed(XylemError):
     """The budget of this API key or of its tenant is used up."""
 
     status, type, code = 429, "insufficient_quota", "insufficient_quota"
+
+
+class TooManyBatches(XylemError):
+    """Too many batches have not ended yet. Try again later."""
+
+    status, type, code = 429, "rate_limit_error", "too_many_batches"
 
 
 class KeptFull(XylemError):

@@ -54,7 +54,8 @@ running:<account>       sorted set, "<api>|<request>" → a minute after its dea
                         an account with a limit of these. Written by the api; those of dead replicas go when it is full.
 charged:<request>       hash, the `tokens` and the `money` that a request has been charged, and its deadline `until`, ms
                         since the epoch; with a budget, also what its answer may cost at most, `more_tokens` and
-                        `more_money`, and the `holder`, the API replica that reserves it. Written with the above; gone when it is settled, or a day after its deadline.
+                        `more_money`, and the `holder`, the API replica that reserves it. Written with the above; gone
+                        when it is settled, or a day after its deadline.
 pool-state:<pool>       string, msgpack `messages.PoolState`: the state that its workers are to have (asleep, paused,
                         which weights). Written by api and batch workers, read by starting workers; never expires.
 pool-state:<pool>:lock  string, a random id: the process that is changing it. Lives 10 s after its last renewal.

@@ -235,8 +235,8 @@ class Settings(BaseSettings):
     files: str | None = None
     # Bytes of one file. During its upload it is in the API's temporary folder.
     max_file: Annotated[int, Field(gt=0)] = 200 * 2**20
-    # Bytes of all files of an API key, unless the key has its own quota; where no keys are required, of all clients
-    # together.
+    # Bytes of all files of an API key, each with 1 KiB for its record, unless the key has its own quota; where no keys
+    # are required, of all clients together.
     file_quota: Annotated[int, Field(ge=0)] = 10 * 2**30
     # Where painted pictures and videos are stored, as XYLEM_FILES. None: the folder `media` of XYLEM_HOME.
     media_store: str | None = None
@@ -246,6 +246,10 @@ class Settings(BaseSettings):
     public_url: Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$")] | None = None
     file_keep_s: Annotated[int, Field(ge=3600)] = 30 * 86_400  # how long files without an expiry of their own are kept
     batch_keep_s: Annotated[float, Field(gt=0)] = 30 * 86_400.0  # how long batches are kept after their end
+    # Batches that have not ended, of one API key (where no keys are required, of all clients together) and of all. Of
+    # one key, the newest 1,000 or twice as many are kept after their ends.
+    batches_per_key: Annotated[int, Field(gt=0)] = 500
+    batches_in_all: Annotated[int, Field(gt=0)] = 10_000
     webhook_url: Annotated[str, AfterValidator(_webhook)] | None = (
         None  # is called when a batch or a background response has ended
     )

@@ -155,7 +155,9 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
                 resumable_store, prepare, at_end, settings.intervals.adopt_s, keep_file, settings.max_migrations
             )
             file_store = FileStore(core.wire, core.keys)
-            batch_store = BatchStore(core.wire, core.keys, settings.batch_keep_s)
+            batch_store = BatchStore(
+                core.wire, core.keys, settings.batch_keep_s, settings.batches_per_key, settings.batches_in_all
+            )
             app.state.xylem = ApiState(
                 **vars(core),
                 api_keys=api_keys,

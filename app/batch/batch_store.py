@@ -9,7 +9,7 @@ from msgspec import Struct
 from app.batch.file_store import page
 from app.batch.records import LIVE, Batch, BatchOrder, Result, Status, decode_result, packed, read_batch
 from app.batch.window import MOST_S
-from app.errors import BatchNotFound
+from app.errors import BatchNotFound, TooManyBatches
 from app.ids import ApiId, BatchId, KeyId
 from app.keys import Keys
 from app.messages import encode
@@ -34,11 +34,16 @@ from app.telemetry import logger
 log = logger(__name__)
 
 MOST_BREAKS = 5  # internal errors with a batch's next step, or with one part, after which it is given up
+MOST_OF_KEY = 500  # unfinished batches of one key
+MOST_IN_ALL = 10_000  # and of all clients: a record has up to 12 kB, mostly the client's metadata
 _LEADER_MS = 3000  # how long the leader leads without renewal
 _LOST_MS = 10_000  # a part's message that no worker takes for so long is sent again; only the last ticket counts
 _SILENT_MS = 30_000  # a worker that doesn't renew its claim of a part, or its lock, for so long loses it
 Fields = Mapping[str, str | int | bytes]  # of Batch
 
+_KEPT_OF_KEY = 1000  # of one key, with those that have ended
+_FULL_S = 60  # when to try again, if there are so many: nobody knows when one ends
+_READ = 200  # records at once: more would hold the event loop
 _CHUNK = 5000  # members of one command
 _SLACK_S = 86_400  # by which a batch may end later than its window
 
@@ -61,15 +66,26 @@ class BatchLoad(Struct, frozen=True):
 
 
 class BatchStore:
-    def __init__(self, wire: Wire, keys: Keys, keep_s: float) -> None:
-        """`keep_s`: seconds that a batch's record is kept after its end."""
+    def __init__(
+        self, wire: Wire, keys: Keys, keep_s: float, most_of_key: int = MOST_OF_KEY, most: int = MOST_IN_ALL
+    ) -> None:
+        """`keep_s`: seconds that a batch's record is kept after its end. `most`: unfinished ones of all clients."""
         self._wire, self._keys, self._keep_ms = wire, keys, round(keep_s * 1000)
+        self._most_of_key, self._most = most_of_key, most
 
     async def create(self, order: BatchOrder) -> Batch:
+        """Raises: TooManyBatches."""
         keys, now = self._keys, clock.now()  # with fractions, to keep the order within a second
         names = keys.batch(order.id), keys.batches_of(order.key), keys.batches()
         oldest = now - MOST_S - self._keep_ms / 1000 - _SLACK_S
-        await self._wire.execute([("EVAL", CREATE, 3, *names, order.id, packed(order), now, order.expires, oldest)])
+        values = order.id, packed(order), now, order.expires, oldest, keys.batch(BatchId(""))
+        bounds = self._most_of_key, self._most, max(_KEPT_OF_KEY, 2 * self._most_of_key)
+        (full,) = await self._wire.execute([("EVAL", CREATE, 3, *names, *values, *bounds)])
+        if full is not None:
+            whose = f"{self._most_of_key} of your" if full == b"key" else f"{self._most}"
+            raise TooManyBatches(
+                f"There are {whose} batches that have not ended. Try again when one has.", retry_after_s=_FULL_S
+            )
         return Batch(order)
 
     async def find(self, batch: BatchId, key: KeyId | None) -> Batch:
@@ -126,10 +142,15 @@ class BatchStore:
         lists: list[Command] = [("ZREM", name, batch) for name in (keys.batches(), keys.batches_of(key))]
         await self._wire.execute([("UNLINK", keys.batch(batch)), *lists])
 
-    async def live(self) -> list[Batch]:
+    async def live_ids(self) -> list[BatchId]:
         """The batches that have not ended or are not cleaned up, the most urgent first."""
         (raw,) = await self._wire.execute([("ZRANGE", self._keys.batches(), 0, -1)])
-        ids = [BatchId(id_.decode()) for id_ in raw]
+        return [BatchId(id_.decode()) for id_ in raw]
+
+    async def live(self, ids: Sequence[BatchId] | None = None) -> list[Batch]:
+        """Those of `ids` that are not cleaned up, in order. None: all, the most urgent first."""
+        if ids is None:
+            ids = await self.live_ids()
         found: list[Batch] = []
         gone: list[BatchId] = []
         for id_, fields in zip(ids, await self._hashes(ids), strict=True):
@@ -148,8 +169,11 @@ class BatchStore:
         return [_batch(fields) for fields in await self._hashes(ids)]
 
     async def _hashes(self, ids: Sequence[BatchId]) -> list[dict[bytes, bytes]]:
-        replies = await self._wire.execute([("HGETALL", self._keys.batch(id_)) for id_ in ids])
-        return [dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies]
+        found: list[dict[bytes, bytes]] = []
+        for i in range(0, len(ids), _READ):
+            replies = await self._wire.execute([("HGETALL", self._keys.batch(id_)) for id_ in ids[i : i + _READ]])
+            found += [dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies]
+        return found
 
     async def set_status(self, batch: BatchId, expected: Iterable[Status], fields: Fields, holder: str = "") -> bool:
         """Sets fields, `status` first if it changes, if the batch has an expected status and `holder` its lock.

@@ -1,6 +1,6 @@
 """The records of files, in Redis. All methods raise StoreDown."""
 
-from app.batch.records import StoredFile, decode_file
+from app.batch.records import RECORD, StoredFile, decode_file
 from app.errors import FileGone, FileQuotaUsed
 from app.ids import FileId, KeyId
 from app.keys import Keys
@@ -8,7 +8,7 @@ from app.messages import encode
 from app.store import ADD_FILE, REMOVE_FILE, Wire, clock
 from app.tenants.quotas import Quota
 
-_MOST = 100_000  # files of one key: each takes some 300 bytes of Redis
+_MOST = 100_000  # files of one key
 _DELETE = "Delete some that are not needed any more."
 
 
@@ -46,14 +46,14 @@ class FileStore:
         """
         made = clock.now()  # with fractions, to keep the order within a second
         values = file.id, encode(file), file.size, made, file.expires or "", "" if quota is None else quota.most, _MOST
-        command = ("EVAL", ADD_FILE, 4, *self._names(file), *values, self._keys.file(FileId("")))
+        command = ("EVAL", ADD_FILE, 4, *self._names(file), *values, self._keys.file(FileId("")), RECORD)
         (refused,) = await self._wire.execute([command])
         if refused is not None and quota is not None:
             used, files = refused
             raise full(used, quota) if files < _MOST else FileQuotaUsed(f"There are {files} files. {_DELETE}")
 
     async def used(self, key: KeyId) -> int:
-        """Bytes of the key's files. 0 for files of older versions, which `add_file.lua` counts with the next file."""
+        """Bytes of the key's files, with their records. 0 for files of older versions, until the next one is added."""
         (used,) = await self._wire.execute([("GET", self._keys.file_bytes(key))])
         return int(used or 0)
 
@@ -92,7 +92,7 @@ class FileStore:
 
     async def remove(self, file: StoredFile) -> None:
         """Removes the record; its bytes in the storage may be deleted then."""
-        await self._wire.execute([("EVAL", REMOVE_FILE, 4, *self._names(file), file.id)])
+        await self._wire.execute([("EVAL", REMOVE_FILE, 4, *self._names(file), file.id, RECORD)])
 
     def _names(self, file: StoredFile) -> tuple[str, ...]:
         """The keys of `add_file.lua` and `remove_file.lua`."""

@@ -13,6 +13,7 @@ Status = Literal["validating", "failed", "in_progress", "finalizing", "completed
 LIVE: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")
 
 
+RECORD = 1024  # bytes: of a file's record in Redis, with the longest name and its places in lists, about
 PAINTED = ("image", "video")  # purposes that clients' uploads can't have
 
 
@@ -30,6 +31,11 @@ class StoredFile(Struct, frozen=True, array_like=True):
     @property
     def path(self) -> str:
         return f"files/{self.id}"
+
+    @property
+    def counted(self) -> int:
+        """Bytes that it takes of its key's quota: its own, and those of its record in Redis."""
+        return self.size + RECORD
 
     @property
     def is_painted(self) -> bool:

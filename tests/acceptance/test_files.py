@@ -14,7 +14,7 @@ from openai import OpenAI
 from openai.types import FileObject
 
 from app.batch.file_store import FileStore
-from app.batch.records import StoredFile
+from app.batch.records import RECORD, StoredFile
 from app.batch.storage import Storage
 from app.ids import FileId
 from app.keys import Keys
@@ -275,11 +275,11 @@ def test_a_storage_that_cannot_be_written_is_named(valkey_url: str, tmp_path: Pa
 
 def test_files_of_a_key_have_its_quota_and_no_more(valkey_url: str, tmp_path: Path) -> None:
     """A key's own, or that of the settings; what is deleted makes room, and what was refused is not in the storage."""
-    env = {"XYLEM_DEPLOYMENT": "quota", "XYLEM_REQUIRE_KEYS": "true", "XYLEM_FILE_QUOTA": "2500"}
+    env = {"XYLEM_DEPLOYMENT": "quota", "XYLEM_REQUIRE_KEYS": "true", "XYLEM_FILE_QUOTA": str(2500 + 2 * RECORD)}
     with stack(valkey_url, tmp_path, {POOL: mock_pool()}, **env, XYLEM_FILES=str(tmp_path / "store")) as s:
         s.api()
         wait_until(s.ready, "the API listens")
-        for name, limits, most in (("alice", ("--file-quota", "1000"), 1), ("bob", (), 2)):
+        for name, limits, most in (("alice", ("--file-quota", str(1000 + RECORD)), 1), ("bob", (), 2)):
             key = create(s, [s.url], name, *limits)
             with OpenAI(base_url=f"{s.url}/v1", api_key=key, max_retries=0, timeout=20) as client:
                 before = stored(s)

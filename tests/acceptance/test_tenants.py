@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 
+from app.batch.records import RECORD
 from tests.acceptance.test_bad_input import refusal
 from tests.issuer import AUDIENCE, Issuer, issuing
 from tests.stack import BIN, ROOT, Stack, mock_pool, stack, wait_until
@@ -161,25 +162,44 @@ def test_a_key_expires_by_itself_and_so_does_a_tenant(served: Stack) -> None:
 
 def test_files_have_the_smaller_quota_of_key_and_tenant(served: Stack) -> None:
     """Bytes, of each key."""
-    admin(served, "PUT", "/admin/tenants/tidy", {"file_quota": 10})
-    key = made_key(served, "tidy-1", tenant="tidy", file_quota=1000)
+    admin(served, "PUT", "/admin/tenants/tidy", {"file_quota": 10 + RECORD})
+    key = made_key(served, "tidy-1", tenant="tidy", file_quota=1000 + 2 * RECORD)
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0) as client:
         client.files.create(file=("in.jsonl", b"{}\n"), purpose="batch")
-        with pytest.raises(openai.PermissionDeniedError, match="10 bytes"):
+        with pytest.raises(openai.PermissionDeniedError, match=f"{10 + RECORD} bytes"):
             client.files.create(file=("in.jsonl", b"{}" * 6), purpose="batch")
+
+
+def test_uploads_and_new_batches_are_requests(served: Stack) -> None:
+    """A key of few a minute could make thousands of either, and fill Redis with their records."""
+    headers = {"x-api-key": made_key(served, "uploader", requests_per_min=2)}
+
+    def uploaded(name: str = "in.jsonl") -> httpx.Response:
+        file = {"file": (name, b"{}\n")}
+        return httpx.post(f"{served.url}/v1/files", data={"purpose": "batch"}, files=file, headers=headers, timeout=20)
+
+    assert refusal(uploaded("x" * 256), 400)["param"] == "file"
+    file = uploaded("x" * 255).json()["id"]
+    batch = {"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"}
+    for answer in (uploaded(), httpx.post(f"{served.url}/v1/batches", json=batch, headers=headers, timeout=20)):
+        assert refusal(answer, 429)["code"] == "rate_limit_exceeded"
+    assert httpx.get(f"{served.url}/v1/files", headers=headers).status_code == 200, "to look at them is none"
 
 
 def test_the_files_of_a_tenants_keys_have_its_quota_together(served: Stack) -> None:
     """Those of a revoked key, too, as long as they are there."""
-    admin(served, "PUT", "/admin/tenants/shelf", {"file_quota": 10})
+    most = 10 + 2 * RECORD
+    admin(served, "PUT", "/admin/tenants/shelf", {"file_quota": most})
     keys = [made_key(served, f"shelf-{n}", tenant="shelf") for n in range(2)]
     first, second = (openai.OpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0) for key in keys)
     first.files.create(file=("in.jsonl", b"{}\n"), purpose="batch")
     admin(served, "DELETE", "/admin/keys/shelf-0")
-    with pytest.raises(openai.PermissionDeniedError, match="your tenant have 3 of the 10 bytes"):
+    with pytest.raises(
+        openai.PermissionDeniedError, match=f"your tenant have {3 + RECORD} of the {10 + 2 * RECORD} bytes"
+    ):
         second.files.create(file=("in.jsonl", b"{}{}{}{}"), purpose="batch")
     second.files.create(file=("in.jsonl", b"{}{}{}\n"), purpose="batch")
-    with pytest.raises(openai.PermissionDeniedError, match="10 of the 10 bytes"):
+    with pytest.raises(openai.PermissionDeniedError, match=f"{most} of the {most} bytes"):
         second.files.create(file=("in.jsonl", b"\n"), purpose="batch")
 
 

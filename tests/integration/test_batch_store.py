@@ -11,8 +11,8 @@ from redis.asyncio import Redis
 from app.batch.batch_store import _LOST_MS, _SILENT_MS, BatchLoad, BatchStore, PartClaim
 from app.batch.file_store import FileStore
 from app.batch.records import BatchOrder, Problem, Result, Status, packed
-from app.errors import BatchNotFound
-from app.ids import ApiId, BatchId, FileId, new_batch_id
+from app.errors import BatchNotFound, TooManyBatches
+from app.ids import ApiId, BatchId, FileId, KeyId, new_batch_id
 from app.keys import Keys
 from app.store import Wire
 
@@ -59,6 +59,43 @@ async def later(redis: "Redis", batch: BatchId, ticket: PartClaim) -> None:
     """As if it had been sent long ago, and nobody has taken it."""
     since = round(time.time() * 1000) - _LOST_MS - 1000
     await redis.hset(KEYS.taken(batch), str(ticket.part), f"{ticket.number}||{since}")
+
+
+async def test_unfinished_batches_are_bounded_of_each_key_and_in_all(redis: "Redis", wire: Wire) -> None:
+    """A batch takes up to 12 kB of Redis for a month, and time of the leader while it isn't finished."""
+    few = BatchStore(wire, KEYS, 60, most_of_key=3, most=5)
+    made = [await few.create(order("alice")) for _ in range(3)]
+    with pytest.raises(TooManyBatches, match="3 of your batches") as refused:
+        await few.create(order("alice"))
+    assert refused.value.retry_after_s == 60
+    assert len(await few.all_of(KeyId("alice"))) == 3
+    for _ in range(2):
+        await few.create(order("bob"))
+    with pytest.raises(TooManyBatches, match="are 5 batches"):
+        await few.create(order("carol"))
+    ended = made[1].order.id
+    await few.set_status(ended, ["validating"], {"status": "failed", "failed_at": 1, "cleaned": 1})
+    await few.leave(ended)
+    await few.create(order("alice"))
+
+
+async def test_the_newest_batches_of_a_key_are_kept_and_none_that_is_unfinished_is_removed(
+    redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a month, or until there are so many newer ones."""
+    monkeypatch.setattr("app.batch.batch_store._KEPT_OF_KEY", 4)
+    few = BatchStore(wire, KEYS, 60, most_of_key=2)
+    first = (await few.create(order("alice"))).order.id
+    later = []
+    for _ in range(8):
+        later.append(ended := (await few.create(order("alice"))).order.id)
+        await few.set_status(ended, ["validating"], {"status": "failed", "failed_at": 1, "cleaned": 1})
+        await few.leave(ended)
+    kept = [id_ for id_, _ in await few.all_of(KeyId("alice"))]
+    assert kept[0] == first
+    assert kept[1:] == later[-len(kept) + 1 :]
+    assert len(kept) <= 4
+    assert len(await redis.keys("*batch:batch_*")) == len(kept)
 
 
 async def test_a_batch_is_found_by_who_made_it(batch_store: BatchStore) -> None:

@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from app.api.openai.file_expiry import FileExpiry, forget
 from app.batch.file_store import FileStore
-from app.batch.records import StoredFile
+from app.batch.records import RECORD, StoredFile
 from app.batch.storage import Storage
 from app.errors import FileQuotaUsed
 from app.ids import KeyId, new_file_id
@@ -27,9 +27,10 @@ def file(size: int, key: KeyId = ALICE, expires: int | None = None) -> StoredFil
     return StoredFile(new_file_id(), key, "in.jsonl", "batch", size, 1, expires)
 
 
-async def fits(file_store: FileStore, brought: StoredFile, quota: int = 100) -> bool:
+async def fits(file_store: FileStore, brought: StoredFile, files: int = 1, quota: int = 100) -> bool:
+    """`quota`: of bytes, besides the records of so many `files`."""
     try:
-        await file_store.add(brought, Quota(quota))
+        await file_store.add(brought, Quota(quota + files * RECORD))
     except FileQuotaUsed:
         return False
     return True
@@ -38,14 +39,16 @@ async def fits(file_store: FileStore, brought: StoredFile, quota: int = 100) -> 
 async def test_files_that_come_at_once_do_not_pass_the_quota(redis: "Redis", wire: Wire) -> None:
     """Over all replicas: here, two connections. Another key has its own."""
     other = Wire(redis)
-    came = await asyncio.gather(*(fits(FileStore(w, KEYS), file(13)) for w in (wire, other) * 20))
+    came = await asyncio.gather(*(fits(FileStore(w, KEYS), file(13), 8) for w in (wire, other) * 20))
     other.close()
     file_store = FileStore(wire, KEYS)
     assert sum(came) == 7
-    assert await file_store.used(ALICE) == 91
+    assert await file_store.used(ALICE) == 91 + 7 * RECORD
     assert len((await file_store.owned(ALICE, "", 100, newest_first=True))[0]) == 7
-    assert await fits(file_store, file(9))
-    assert not await fits(file_store, file(1))
+    assert not await fits(file_store, file(10), 8)
+    assert await fits(file_store, file(9), 8)
+    assert not await fits(file_store, file(0), 8), "its record counts"
+    assert not await fits(file_store, file(1), 9)
     assert await fits(file_store, file(100, BOB))
 
 
@@ -53,12 +56,12 @@ async def test_what_is_deleted_or_expires_is_given_back_once(tmp_path: Path, red
     storage, file_store = Storage(str(tmp_path)), FileStore(wire, KEYS)
     kept, deleted, expired = file(10), file(40), file(50, expires=2)
     for each in (kept, deleted, expired):
-        assert await fits(file_store, each)
+        assert await fits(file_store, each, 3)
     for _ in range(2):
         await forget(storage, file_store, deleted)
-        assert await file_store.used(ALICE) == 60
+        assert await file_store.used(ALICE) == 60 + 2 * RECORD
     await FileExpiry(storage, storage, file_store).sweep()
-    assert await file_store.used(ALICE) == 10
+    assert await file_store.used(ALICE) == 10 + RECORD
     await forget(storage, file_store, kept)
     assert await redis.keys(f"{KEYS.prefix}*") == []
 
@@ -68,9 +71,9 @@ async def test_what_a_batch_made_counts_and_is_never_refused(redis: "Redis", wir
     file_store, made = FileStore(wire, KEYS), file(300)
     await file_store.add(made)
     await file_store.add(StoredFile(made.id, ALICE, made.name, "batch_output", 90, 1))
-    assert await file_store.used(ALICE) == 90
-    assert await fits(file_store, file(10))
-    assert not await fits(file_store, file(1))
+    assert await file_store.used(ALICE) == 90 + RECORD
+    assert await fits(file_store, file(10), 2)
+    assert not await fits(file_store, file(1), 3)
 
 
 async def test_files_of_before_there_was_a_quota_count(redis: "Redis", wire: Wire) -> None:
@@ -78,10 +81,10 @@ async def test_files_of_before_there_was_a_quota_count(redis: "Redis", wire: Wir
     await redis.set(KEYS.file(old.id), encode(old))
     await redis.zadd(KEYS.files_of(ALICE), {old.id: 1.0})
     file_store = FileStore(wire, KEYS)
-    assert not await fits(file_store, file(6))
-    assert await fits(file_store, file(5))
+    assert not await fits(file_store, file(6), 2)
+    assert await fits(file_store, file(5), 2)
     await file_store.remove(old)
-    assert await file_store.used(ALICE) == 5
+    assert await file_store.used(ALICE) == 5 + RECORD
 
 
 async def test_there_are_only_so_many_files_however_small(
@@ -90,7 +93,7 @@ async def test_there_are_only_so_many_files_however_small(
     """Each takes memory of Redis."""
     monkeypatch.setattr("app.batch.file_store._MOST", 3)
     file_store = FileStore(wire, KEYS)
-    assert [await fits(file_store, file(0)) for _ in range(5)] == [True, True, True, False, False]
+    assert [await fits(file_store, file(0), 10) for _ in range(5)] == [True, True, True, False, False]
 
 
 async def test_a_file_that_is_written_down_twice_counts_once(redis: "Redis", wire: Wire) -> None:
@@ -98,4 +101,4 @@ async def test_a_file_that_is_written_down_twice_counts_once(redis: "Redis", wir
     file_store, one = FileStore(wire, KEYS), file(100)
     assert await fits(file_store, one)
     assert await fits(file_store, one)
-    assert await file_store.used(ALICE) == 100
+    assert await file_store.used(ALICE) == 100 + RECORD

@@ -240,9 +240,7 @@ async def test_a_new_period_begins_at_zero(redis: "Redis", wire: Wire, monkeypat
     assert await of_budget(redis, "alice") == 6
 
 
-async def test_a_budget_is_exceeded_by_one_answer_at_most_however_many_come_at_once(
-    redis: "Redis", wire: Wire
-) -> None:
+async def test_a_budget_is_exceeded_by_one_answer_at_most_however_many_come_at_once(redis: "Redis", wire: Wire) -> None:
     """Over all replicas: what answers may cost is reserved until they have ended, whoever of key and tenant pays."""
     other = Wire(redis)
     for one in (client(tokens_a_day(1000)), client(team=tokens_a_day(1000))):

@@ -8,8 +8,9 @@ from app.batch import fair_share
 from app.batch.batch_store import BatchStore, Fields, PartClaim
 from app.batch.next_step import Due, due
 from app.batch.records import Batch
+from app.batch.turns import to_read
 from app.dispatch.runtime import Runtime
-from app.ids import BatchId
+from app.ids import BatchId, KeyId
 from app.keys import PRIORITY_STEPS
 from app.loops import keep, sooner
 from app.store import clock
@@ -40,6 +41,10 @@ class Leader:
         self._sent: dict[tuple[Due, BatchId], float] = {}
         self._last_sent: dict[BatchId, float] = {}
         self._swept = 0.0  # when dead batch workers were last forgotten
+        # Of `to_read`.
+        self._owners: dict[BatchId, KeyId] = {}
+        self._busy: set[BatchId] = set()
+        self._turn = 0
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -58,12 +63,19 @@ class Leader:
 
     async def look(self, now: float) -> None:
         """Takes each batch's next step, and sends parts. Raises: StoreDown, OperationalError."""
-        batches = {batch.order.id: batch for batch in await self._batch_store.live()}
+        ids = await self._batch_store.live_ids()
+        present = set(ids)
+        self._turn += 1
+        read = to_read(ids, self._owners, self._busy, self._turn)
+        batches = {batch.order.id: batch for batch in await self._batch_store.live(read)}
+        self._owners = {id_: owner for id_, owner in self._owners.items() if id_ in present}
+        self._owners |= {id_: batch.order.key for id_, batch in batches.items()}
         loads = await self._batch_store.loads(list(batches))
         limits = await self._limits.of([batch.order for batch in batches.values()])
         running: list[fair_share.Running] = []
-        self._sent = {key: at for key, at in self._sent.items() if key[1] in batches}
-        self._last_sent = {id_: at for id_, at in self._last_sent.items() if id_ in batches}
+        self._busy = {id_ for id_, load in zip(batches, loads, strict=True) if load.taken}
+        self._sent = {key: at for key, at in self._sent.items() if key[1] in self._owners}
+        self._last_sent = {id_: at for id_, at in self._last_sent.items() if id_ in self._owners}
         for (id_, batch), load in zip(batches.items(), loads, strict=True):
             next_ = due(batch, load, now, webhook=self._webhook)
             if next_ == "send":
@@ -82,7 +94,9 @@ class Leader:
             self._swept = now
         if running:
             given = fair_share.share_parts(running, await self._room(running), await self._batch_store.capacity())
-            await self._send(await self._batch_store.hand_out({r.batch: 0 for r in running} | given), now)
+            tickets = await self._batch_store.hand_out({r.batch: 0 for r in running} | given)
+            self._busy |= {ticket.batch for ticket in tickets}
+            await self._send(tickets, now)
 
     async def _do(self, what: Due, batch: Batch, now: float) -> None:
         id_ = batch.order.id

@@ -33,7 +33,7 @@ from app.api.state import ApiState, state_of
 from app.batch import paths
 from app.batch.records import LIVE, Batch, StoredFile
 from app.batch.storage import Storage
-from app.errors import BatchNotFound, BatchOver, FileGone, RequestError
+from app.errors import BatchNotFound, BatchOver, FileGone, RequestError, TooManyBatches
 from app.ids import BatchId, new_file_id, new_message_batch_id
 from app.openai.validation import parse
 from app.store import clock
@@ -56,7 +56,11 @@ async def create(request: Request) -> dict[str, Any]:
     file = StoredFile(new_file_id(), client.key, f"{id_}.jsonl", "batch", len(lines), now, expires)
     await add_file(state, client, file, lambda: state.storage.put(file.path, lines))
     order = new_order(request, id_, MESSAGES, file.id, WINDOW, requests=count)
-    return _object(request, await state.batch_store.create(order))
+    try:
+        return _object(request, await state.batch_store.create(order))
+    except TooManyBatches:
+        await forget(state.storage, state.files, file)
+        raise
 
 
 @router.get(PATH, openapi_extra=MessageBatchesQuery.openapi(), responses=answer_schemas.MESSAGE_BATCHES)

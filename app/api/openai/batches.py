@@ -21,6 +21,7 @@ from app.ids import BatchId, FileId, new_batch_id
 from app.openai.batch_schemas import BatchesQuery, BatchRequest, as_object
 from app.openai.validation import parse
 from app.store import clock
+from app.tenants.admission import admitted
 
 router = APIRouter()
 PATH = "/v1/batches"
@@ -39,6 +40,7 @@ async def create(request: Request) -> dict[str, Any]:
     )
     if (await state.files.find(order.input, order.key)).purpose != "batch":
         raise RequestError("The purpose of a batch's input file has to be 'batch'.", param="input_file_id")
+    await admitted()
     return as_object(await state.batch_store.create(order))
 
 

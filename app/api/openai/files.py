@@ -17,18 +17,20 @@ from app.api.state import ApiState, state_of
 from app.batch.file_store import full
 from app.batch.records import StoredFile
 from app.batch.storage import Storage, in_thread
-from app.errors import XylemError
+from app.errors import RequestError, XylemError
 from app.ids import FileId, KeyId, new_file_id
 from app.openai.body import Query
 from app.openai.validation import parse
 from app.store import clock
 from app.telemetry import logger
+from app.tenants.admission import admitted
 from app.tenants.records import Client
 
 log = logger(__name__)
 router = APIRouter()
 PATH = "/v1/files"
 _PIECE = 2**20  # bytes
+_LONGEST_NAME = 255  # characters, as in most file systems
 
 
 class FilesQuery(Query):
@@ -42,6 +44,7 @@ class FilesQuery(Query):
 async def upload(request: Request) -> dict[str, Any]:
     """A file of requests for a batch, of up to XYLEM_MAX_FILE bytes; all of one API key have up to its quota."""
     state = state_of(request)
+    await admitted()
     client = state.api_keys.client(request.scope)
     quota, used = await state.quotas.files(client), await state.files.used(client.key)
     if used + (given_length(request.scope) or 0) - FORM > quota.most:  # before a byte is read
@@ -55,7 +58,7 @@ async def upload(request: Request) -> dict[str, Any]:
 async def add_file(state: ApiState, client: Client, file: StoredFile, store: Callable[[], None]) -> None:
     """`store` stores its bytes. Raises: FileQuotaUsed, StorageDown, StoreDown."""
     quota = await state.quotas.files(client)
-    if (used := await state.files.used(client.key)) + file.size > quota.most:  # before its bytes are stored
+    if (used := await state.files.used(client.key)) + file.counted > quota.most:  # before its bytes are stored
         raise full(used, quota)
     await in_thread(store)
     try:
@@ -66,6 +69,9 @@ async def add_file(state: ApiState, client: Client, file: StoredFile, store: Cal
 
 
 def _new(state: ApiState, key: KeyId, name: str, size: int, fields: Fields) -> StoredFile:
+    """Raises: RequestError."""
+    if len(name) > _LONGEST_NAME:
+        raise RequestError(f"A file's name has at most {_LONGEST_NAME} characters.", param="file")
     now = int(clock.now())
     keep_s = fields.expires_after.seconds if fields.expires_after else state.settings.file_keep_s
     return StoredFile(new_file_id(), key, name, fields.purpose, size, now, now + keep_s)

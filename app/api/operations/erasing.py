@@ -107,8 +107,8 @@ async def _accounts(state: ApiState, erasure: Erasure) -> Pass:
     if erasure.kind == "tenant":
         accounts.append(of_tenant(Tenant(TenantId(erasure.name))).name)
     for account in accounts:
-        names = keys.spent(account), keys.spent(f"{account}:batch"), keys.budget(account), keys.running(account)
-        names += (keys.reserved(account),)
+        rates = keys.spent(account), keys.spent(f"{account}:batch")
+        names = *rates, keys.budget(account), keys.reserved(account), keys.running(account)
         await state.wire.execute([("UNLINK", name) for name in names])
     for owner in erasure.owners:
         await state.wire.execute([("UNLINK", name) for name in (keys.chats_of(owner), keys.videos_of(owner))])

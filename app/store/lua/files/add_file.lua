@@ -3,8 +3,9 @@
 -- KEYS     1 file:<id>  2 files-of:<key>  3 files-expiring  4 file-bytes:<key>
 -- ARGV     1 id  2 StoredFile (msgpack)  3 its bytes  4 when it was made  5 when it expires, or ''
 --          6 bytes that all files of the key may have, or '' for any  7 how many there may be  8 the prefix of file:<id>
+--          9 bytes that a file counts more than it has, for its record
 -- returns  nil; or {bytes, files} that the key has, when there is no room. Sent twice, the second changes nothing.
-local function size(record) return record and cmsgpack.unpack(record)[5] or 0 end
+local function size(record) return record and cmsgpack.unpack(record)[5] + ARGV[9] or 0 end
 
 local known = redis.call('GET', KEYS[1])
 local used = tonumber(redis.call('GET', KEYS[4]))
@@ -14,10 +15,10 @@ if not used then -- its first file, or an older version has not counted its file
 end
 if ARGV[6] ~= '' and not known then
   local files = redis.call('ZCARD', KEYS[2])
-  if used + ARGV[3] > tonumber(ARGV[6]) or files >= tonumber(ARGV[7]) then return {used, files} end
+  if used + ARGV[3] + ARGV[9] > tonumber(ARGV[6]) or files >= tonumber(ARGV[7]) then return {used, files} end
 end
 redis.call('SET', KEYS[1], ARGV[2])
 redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1])
 if ARGV[5] ~= '' then redis.call('ZADD', KEYS[3], ARGV[5], ARGV[1]) end
-redis.call('SET', KEYS[4], used + ARGV[3] - size(known))
+redis.call('SET', KEYS[4], used + ARGV[3] + ARGV[9] - size(known))
 return false

@@ -38,14 +38,17 @@ from app.api.operations import admin, erasures, health, loras, pool_state, prefi
 from app.api.operations.erasing import Erasing
 from app.api.resumable.chat_index import ChatIndex
 from app.api.resumable.conversations import ConversationStore
+from app.api.resumable.kept_account import KeptAccounts
 from app.api.resumable.owner import AnswerOwner
 from app.api.resumable.response_webhook import ResponseWebhook
 from app.api.resumable.store import ResumableStore
 from app.api.state import ApiState
 from app.batch.batch_store import BatchStore
+from app.batch.file_account import FileAccounts
 from app.batch.file_store import FileStore
 from app.batch.storage import Storage
 from app.dispatch.generation import Adopted, Generation
+from app.dispatch.media_account import MediaAccounts
 from app.dispatch.runtime import Deployment, running
 from app.ending import end_tasks
 from app.endpoint_registry import CHAT, EMBEDDINGS, ENDPOINTS, IMAGES, MESSAGE, RESPONSE, SAME_AS, TEXT, VIDEOS
@@ -57,6 +60,7 @@ from app.tenants.charge import Charge
 from app.tenants.ledger import Ledger
 from app.tenants.limits import begun_before
 from app.tenants.quotas import Quotas
+from app.tenants.stored_audit import StoredAudit
 from app.tracing.request_trace import RequestTrace
 
 if TYPE_CHECKING:
@@ -175,7 +179,12 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
                 started=int(time.time()),
             )
             expiry = FileExpiry(storage, painted, file_store)
-            parts = answer_owner, expiry, ledger, Erasing(app.state.xylem)
+            audited = (
+                KeptAccounts(core.wire, core.keys),
+                FileAccounts(core.wire, core.keys, api_keys),
+                MediaAccounts(core.wire, core.keys),
+            )
+            parts = answer_owner, expiry, ledger, Erasing(app.state.xylem), StoredAudit(audited)
             background = [asyncio.create_task(part.run()) for part in parts]
             background.append(asyncio.create_task(Sse.run(settings.sse_ping_s)))
             if tells:

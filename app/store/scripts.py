@@ -79,5 +79,6 @@ TELL = _source("index/tell")
 WRITE_INDEX = _source("index/write")
 
 CHANGE_TENANTS = _source("tenants/change")
+RECOUNT = _source("tenants/recount")
 
 NOTE_VERSION = _source("versions/note")

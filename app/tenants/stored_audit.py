@@ -1,0 +1,80 @@
+"""Compares what is counted of clients' bytes, for their quotas, with what is there, and corrects it."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from app.errors import StoreDown
+from app.store import RECOUNT, Wire
+from app.telemetry import logger
+
+log = logger(__name__)
+
+_EVERY_S = 300.0
+
+
+class Bytes(NamedTuple):
+    """Of one account."""
+
+    counted: int | None  # None: nothing is counted
+    there: int
+
+    @property
+    def missing(self) -> int:
+        return self.there - (self.counted or 0)
+
+
+class Accounts(Protocol):
+    """Of one kind of what clients store. Its methods raise StoreDown."""
+
+    kind: str
+
+    async def read(self) -> Mapping[str, Bytes]:
+        """By account: a key's, or that of all together. Changes that come meanwhile may be in one number only."""
+        ...
+
+    async def correct(self, account: str, found: Bytes) -> bool:
+        """Counts what is there. False: what is counted has changed since it was found."""
+        ...
+
+
+async def recounted(wire: Wire, key: str, field: str, found: Bytes) -> bool:
+    """`Accounts.correct`, of a field of a hash, or with "" of a string."""
+    before = "" if found.counted is None else found.counted
+    (done,) = await wire.execute([("EVAL", RECOUNT, 1, key, field, before, found.there)])
+    return bool(done)
+
+
+class StoredAudit:
+    """In every API replica, which does no harm.
+
+    One look isn't enough: what is being stored, or removed, looks wrong for a moment.
+    """
+
+    def __init__(self, kinds: Sequence[Accounts]) -> None:
+        self._kinds = kinds
+        self._wrong: dict[tuple[str, str], int] = {}  # at the last look: kind and account, and bytes too few
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            try:
+                await self.look()
+            except StoreDown as exc:
+                log.warning("stored_bytes_not_read", error=exc.message)
+            except Exception:
+                log.exception("stored_bytes_not_read")
+
+    async def look(self) -> None:
+        """Corrects what was wrong by the same number of bytes at the last look. Raises: StoreDown."""
+        wrong: dict[tuple[str, str], int] = {}
+        for kind in self._kinds:
+            for account, found in (await kind.read()).items():
+                if not found.missing:
+                    continue
+                if self._wrong.get((kind.kind, account)) != found.missing:
+                    wrong[kind.kind, account] = found.missing
+                elif await kind.correct(account, found):
+                    log.warning("stored_bytes_corrected", kind=kind.kind, account=account, bytes=found.missing)
+        self._wrong = wrong

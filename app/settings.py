@@ -246,10 +246,10 @@ class Settings(BaseSettings):
     public_url: Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$")] | None = None
     file_keep_s: Annotated[int, Field(ge=3600)] = 30 * 86_400  # how long files without an expiry of their own are kept
     batch_keep_s: Annotated[float, Field(gt=0)] = 30 * 86_400.0  # how long batches are kept after their end
-    # Batches that have not ended, of one API key (where no keys are required, of all clients together) and of all. Of
-    # one key, the newest 1,000 or twice as many are kept after their ends.
+    # Batches of one API key that have not ended (where no keys are required, of all clients together). Of those that
+    # have, the newest 1,000, or twice as many as this, are kept.
     batches_per_key: Annotated[int, Field(gt=0)] = 500
-    batches_in_all: Annotated[int, Field(gt=0)] = 10_000
+    batches_in_all: Annotated[int, Field(gt=0)] = 10_000  # the same, of all clients
     webhook_url: Annotated[str, AfterValidator(_webhook)] | None = (
         None  # is called when a batch or a background response has ended
     )

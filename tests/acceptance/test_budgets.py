@@ -213,6 +213,30 @@ def test_places_of_a_killed_replica_are_given_to_others_and_those_of_a_living_on
     fleet.wait_whole()
 
 
+@pytest.mark.parametrize("at", [0, 1], ids=["where it is made", "elsewhere"])
+def test_a_cancelled_background_answer_is_charged_what_was_made_and_leaves_no_record_of_it(
+    fleet: Fleet, at: int
+) -> None:
+    """Nobody continues it: until then its record stayed for a day."""
+    name = f"cancelled-{at}"
+    token = made(fleet, name, Limits(budget=Budget(1_000_000)))
+    with client(fleet, 0, token) as one, client(fleet, at, token) as other:
+        begun = one.responses.create(model="mock", input="hello", max_output_tokens=5000, background=True)
+        wait_until(lambda: one.responses.retrieve(begun.id).output, "something has come")
+        other.responses.cancel(begun.id)
+        charged = spent(fleet, f"tenant/{name}")
+    assert 1 < charged < 5000
+    assert fleet.redis.exists(f"xylem:budget:tenant/{name}:reserved") == 0
+
+
+def test_who_leaves_an_answer_that_is_not_streamed_is_charged_what_was_made(fleet: Fleet) -> None:
+    """Its tokens are on their way to nobody: they were charged as none."""
+    token = made(fleet, "left", Limits(budget=Budget(1_000_000)))
+    with client(fleet, 0, token) as one, pytest.raises(openai.APITimeoutError):
+        one.completions.create(model="mock", prompt=[5] * PROMPT, max_tokens=5000, timeout=4)
+    assert PROMPT + 100 < spent(fleet, "tenant/left") < PROMPT + 5000
+
+
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
 def test_an_adopted_answer_is_charged_once(fleet: Fleet, by: signal.Signals) -> None:
     """All of its tokens, of both replicas together."""

@@ -18,6 +18,7 @@ LUA = scripts._FOLDER
 IDS = st.text("abcdefghijklmnopqrstuvwxyz0123456789-_.", min_size=1, max_size=12)
 # Names that a script makes up, or reads from Redis: all have the slot of its keys.
 MADE_UP = {
+    "batch/create": {"ARGV[6] .. id"},  # batch:<id>, of the key's older ones
     "batch/hand_out_parts": {"ARGV[2] .. worker"},  # api:<worker>, of those that have parts
     "batch/lock": {"ARGV[3] .. holder"},  # api:<holder>
     "ledger/admit": {"ARGV[5] .. holder"},  # api:<holder>, of those that have places among parallel requests
@@ -41,7 +42,7 @@ def groups(k: Keys, a: str, b: str) -> Iterator[list[str]]:
         loras, version,
         k.tenants(), k.prices(), k.tenants_version(), k.audit(), k.key_owners(), *k.erasures(), k.erased_salts(),
         k.aliases(), k.limits(pool), k.prefixes(pool), k.pool_state(pool), k.pool_lock(pool), k.service(a),
-        k.charged(RequestId(a)), k.spent(a), k.spent(b), k.budget(a), k.budget(b), k.running(a), k.running(b),
+        k.charged(RequestId(a)), k.spent(a), k.spent(b), k.budget(a), k.budget(b), k.reserved(a), k.reserved(b), k.running(a), k.running(b),
         k.changed(pool), k.watched(pool), k.cache_numbers(), k.sweeping(pool), k.prefilling(worker), k.starting(pool),
         k.commands(worker), k.reply(a), k.recording(), k.recorded(a), k.media(a), k.embedding(a, b), k.encoded(run),
         k.member(worker), k.member(WorkerId(b)), k.group(worker), k.group(WorkerId(b)), k.gathering(pool),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from app.api.resumable.store import REFUSALS, Found, Lost, ResumableStore, Unkept
+from app.api.resumable.store import REFUSALS, Found, Lost, Over, ResumableStore, Unkept
 from app.dispatch.generation import Adopted, Generation
 from app.dispatch.inflight import ATTEMPTS, ChoiceOutput
 from app.errors import Cancelled, KeptFull, StoreDown, WorkerLost, XylemError
@@ -234,6 +234,10 @@ class AnswerOwner:
             try:
                 await self._resumable_store.note(kept, epoch, batches, ended=ended, **how)
                 break
+            except Over:  # no other replica continues it
+                if run.call is not None:
+                    run.call.outlives = False
+                raise
             except Unkept:
                 log.warning("answer_not_kept", request=kept.id, **kept.names)
                 if kept.background:

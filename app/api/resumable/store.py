@@ -56,6 +56,10 @@ class Lost(Cancelled):
     """Another API replica owns the answer now, or it was cancelled."""
 
 
+class Over(Lost):
+    """It was cancelled."""
+
+
 class ResumableStore:
     """All methods raise StoreDown."""
 
@@ -178,6 +182,8 @@ class ResumableStore:
             (last, *_) = await self._wire.execute([append, *(self._to_tell(kept.id) if ended else ())])
             if last == -1:
                 raise Lost
+            if last == -4:
+                raise Over
             if last == -3:
                 raise Unkept
             if last == -2:

@@ -63,13 +63,14 @@ local function in_unit(a, tokens, money) return string.sub(a.kind, 1, 5) == 'mon
 -- Adds to what requests of an API replica reserve of the budgets; a negative number if they have ended. `ends`: when.
 local function reserve(accounts, api, sign, tokens, money, ends)
   for _, a in ipairs(accounts) do
-    local name, cost = KEYS[a.key + 3], a.most and sign * in_unit(a, tokens or 0, money or 0) or 0
+    local cost = a.most and sign * in_unit(a, tokens or 0, money or 0) or 0
     if cost > 0 then
-      redis.call('HINCRBYFLOAT', name, api, exact(cost))
-      redis.call('PEXPIREAT', name, ends, 'NX')
-      redis.call('PEXPIREAT', name, ends, 'GT')
-    elseif cost < 0 and redis.call('HEXISTS', name, api) == 1 then
-      if tonumber(redis.call('HINCRBYFLOAT', name, api, exact(cost))) < 1e-9 then redis.call('HDEL', name, api) end
+      redis.call('HINCRBYFLOAT', KEYS[a.key + 3], api, exact(cost))
+      redis.call('PEXPIREAT', KEYS[a.key + 3], ends, 'NX')
+      redis.call('PEXPIREAT', KEYS[a.key + 3], ends, 'GT')
+    elseif cost < 0 and redis.call('HEXISTS', KEYS[a.key + 3], api) == 1 then
+      local left = redis.call('HINCRBYFLOAT', KEYS[a.key + 3], api, exact(cost))
+      if tonumber(left) < 1e-9 then redis.call('HDEL', KEYS[a.key + 3], api) end
     end
   end
 end

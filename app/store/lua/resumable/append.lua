@@ -8,13 +8,13 @@
 --       9 the last batch of one that is not kept any more  10 life of that, ms
 --       11… batches
 -- returns  the number of the last batch in the log; if less than was sent, send the next ones again.
---          -1: another replica owns it, or it was cancelled. -2: Redis does not know it (any more). -3: it is not kept.
+--          -1: another replica owns it. -4: it was cancelled. -2: Redis does not know it (any more). -3: it is not kept.
 -- Sent twice it changes nothing.
 local epoch, key, most, ended = unpack(redis.call('HMGET', KEYS[1], 'epoch', 'key', 'most', 'end'))
 if not epoch then return -2 end
 if epoch ~= ARGV[2] then
   redis.call('SREM', KEYS[3], ARGV[1])
-  return -1
+  return ended == 'cancelled' and -4 or -1
 end
 if ended == 'full' then return -3 end
 local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)

@@ -1,10 +1,9 @@
 """Compares what is counted of clients' bytes, for their quotas, with what is there, and corrects it."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from app.errors import StoreDown
+from app.loops import keep
 from app.store import RECOUNT, Wire
 from app.telemetry import logger
 
@@ -57,14 +56,7 @@ class StoredAudit:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            await asyncio.sleep(_EVERY_S)
-            try:
-                await self.look()
-            except StoreDown as exc:
-                log.warning("stored_bytes_not_read", error=exc.message)
-            except Exception:
-                log.exception("stored_bytes_not_read")
+        await keep("stored_bytes_not_read", self.look, _EVERY_S, later=True)
 
     async def look(self) -> None:
         """Corrects what was wrong by the same number of bytes at the last look. Raises: StoreDown."""

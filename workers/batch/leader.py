@@ -44,7 +44,7 @@ class Leader:
         # Of `to_read`.
         self._owners: dict[BatchId, KeyId] = {}
         self._busy: set[BatchId] = set()
-        self._turn = 0
+        self._looks = 0
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -65,8 +65,8 @@ class Leader:
         """Takes each batch's next step, and sends parts. Raises: StoreDown, OperationalError."""
         ids = await self._batch_store.live_ids()
         present = set(ids)
-        self._turn += 1
-        read = to_read(ids, self._owners, self._busy, self._turn)
+        self._looks += 1
+        read = to_read(ids, self._owners, self._busy, self._looks)
         batches = {batch.order.id: batch for batch in await self._batch_store.live(read)}
         self._owners = {id_: owner for id_, owner in self._owners.items() if id_ in present}
         self._owners |= {id_: batch.order.key for id_, batch in batches.items()}

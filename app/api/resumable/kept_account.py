@@ -39,13 +39,11 @@ class KeptAccounts:
         return found | {name: Bytes(counted.get(name), there[name]) for name in sums | there.keys()}
 
     async def _scanned(self, command: str, key: str) -> AsyncIterator[tuple[str, bytes]]:
-        cursor = b"0"
-        while True:
-            ((cursor, flat),) = await self._wire.execute([(command, key, cursor, "COUNT", _AT_ONCE)])
+        cursor = None
+        while cursor != b"0":
+            ((cursor, flat),) = await self._wire.execute([(command, key, cursor or b"0", "COUNT", _AT_ONCE)])
             for name, value in zip(flat[::2], flat[1::2], strict=True):
                 yield name.decode(), value
-            if cursor == b"0":
-                return
 
     async def correct(self, account: str, found: Bytes) -> bool:
         return await recounted(self._wire, self._counted, account, found)

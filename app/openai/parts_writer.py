@@ -33,7 +33,8 @@ class PartsWriter(ChatWriter):
         super().__init__(call, body)
         self._make_parser = make_parser
         self._parsers: dict[int, OutputParser] = {}
-        self._with_logprobs = bool(body.logprobs)
+        # Whoever asks for tokens by their ids asks for all of them, as vLLM gives them.
+        self._with_logprobs = bool(body.logprobs) and not body.return_tokens_as_token_ids
         self._logprobs: dict[int, ContentLogprobs] = {}  # by choice
         self._told: list[TokenLogprob] | None = None  # of the content of the present delta
         self._called: set[int] = set()  # choices with a tool call

@@ -33,13 +33,21 @@ PLAYS = {
 }
 
 
-def served(run_dir: Path, model: str = "mock", grpc_port: int | None = None) -> AbstractContextManager[System]:
+def served(
+    run_dir: Path, model: str = "mock", grpc_port: int | None = None, *, another: bool = False
+) -> AbstractContextManager[System]:
     """One worker, and with `grpc_port` one more, that embeds. Coding agents send prompts of 30,000 tokens.
+
+    `another`: with a second model, so that requests have to name theirs.
 
     Raises: Unavailable.
     """
     args = {"step_ms": 1.0, "answer_tokens": 16, "script": PLAYS, "total_blocks": 2**15}
     pool = {"model": model, "engine": "mock", "args": args, "max_model_len": 2**17, "chat_template": str(_TEMPLATE)}
+    if another:
+        return fleet(
+            run_dir, {"decode-pool-a": pool, "decode-pool-b": {**pool, "model": "another"}}, {"decode-pool-a": 1}
+        )
     if grpc_port is None:
         return xylem(run_dir, pool, 1)
     pools = {"decode-pool-a": pool, "embed-pool": {"model": "embedder", "engine": "mock", "task": "embed"}}

@@ -43,7 +43,7 @@ def fleet(valkey_url: str, between: Proxied, tmp_path_factory: pytest.TempPathFa
     }  # fmt: skip
     guarded = {
         "XYLEM_REQUIRE_KEYS": "true", "XYLEM_ADMIN_KEY": "k" * 32, "XYLEM_OIDC_AUDIENCE": "x",
-        "XYLEM_OIDC_ISSUER": "http://127.0.0.1:9/",
+        "XYLEM_OIDC_ISSUER": "http://127.0.0.1:9/", "XYLEM_WEBHOOK_URL": "http://127.0.0.1:9/",
     }  # fmt: skip
     with stack(between.url, home, {POOL: pool}, **own) as s:
         s.redis = Redis.from_url(valkey_url)  # the test's own way past the proxy

@@ -386,7 +386,7 @@ def test_kept_answers_fill_redis_up_to_a_bound(keyed: Stack) -> None:
                 kept_before += 1
         assert 5 < kept_before < 60
         assert full.value.code == "kept_answers_full"
-        assert int(full.value.response.headers["retry-after"]) > 3000
+        assert 0 < int(full.value.response.headers["retry-after"]) <= 3600, "until the next of them expires"
         with pytest.raises(openai.RateLimitError):  # what is smaller may still fit
             for _ in range(100):
                 _chat(carol, "chat", {"X-Xylem-Resumable": "1"})

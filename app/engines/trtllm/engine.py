@@ -75,6 +75,8 @@ class TrtllmEngine:
         self._publishers: list[KvPublisher] = []
         self._polls: list[asyncio.Task[None]] = []
         self._grammars = GrammarChecker()
+        # What `xgrammar_process.py` has written, llguidance can't read.
+        self._ebnf = GrammarChecker("app.engines.ebnf_process")
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -201,6 +203,7 @@ class TrtllmEngine:
             for publisher in self._publishers:
                 await publisher.close()
             await asyncio.to_thread(self._grammars.close)
+            await asyncio.to_thread(self._ebnf.close)
             await asyncio.to_thread(loaded.llm.shutdown)
 
     def _load(self) -> LLM:
@@ -218,14 +221,12 @@ class TrtllmEngine:
             raise EngineFailed(f"TensorRT-LLM did not start: {exc!r}") from exc
 
     async def _check_grammar(self, request: GenerateRequest) -> None:
-        """The engine's own refusal comes as a failure. Raises: RequestError, Saturated, NoProcess.
-
-        Not of EBNF, in which `xgrammar_process.py` may have written what only xgrammar reads.
-        """
+        """The engine's own refusal comes as a failure. Raises: RequestError, Saturated, NoProcess."""
         grammar = request.sampling.grammar
-        if grammar is None or (grammar.kind == "grammar" and "::=" in grammar.text):
+        if grammar is None:
             return
-        if reason := (await self._grammars.verdict(grammar)).reason:
+        is_ebnf = grammar.kind == "grammar" and "::=" in grammar.text
+        if reason := (await (self._ebnf if is_ebnf else self._grammars).verdict(grammar)).reason:
             raise RequestError(f"The grammar: {reason}")
 
     @contextmanager

@@ -23,7 +23,7 @@ def measured(out_dir: Path, _size: Size, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
     out_dir.mkdir(parents=True, exist_ok=True)
     found: dict[str, str] = {}
-    with served(out_dir / "server", _MODEL) as system:
+    with served(out_dir / "server", _MODEL, another=True) as system:
         for name in _FORMATS:
             say(f"llm-comply: {name}")
             report = _report(name, f"{system.url}/v1")

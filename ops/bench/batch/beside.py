@@ -1,6 +1,7 @@
 """Online requests at 30 % load of two engines, with and without an endless batch, in turns."""
 
 import asyncio
+import math
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -163,6 +164,7 @@ def _verdict(rows: list[dict[str, Any]], capacity: float) -> dict[str, Any]:
         "online_itl_p99_ratio": p99(True, "gaps_ms") / p99(False, "gaps_ms"),
         "ttft_p99_ratios": pairs[0], "itl_p99_ratios": pairs[1],
         "batch_tokens_per_s_beside": mean(True, "batch_tokens_per_s"),
-        "batch_share_of_capacity": mean(True, "batch_tokens_per_s") / capacity,
+        # Of the smallest size, no batch may have been long enough for a capacity.
+        "batch_share_of_capacity": mean(True, "batch_tokens_per_s") / capacity if capacity else math.nan,
         "other_cores": max(row["other_cores"] for row in rows),
     }  # fmt: skip

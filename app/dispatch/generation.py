@@ -299,14 +299,15 @@ class Generation(GenerationBase):
         try:
             await self._dispatcher.cancel(list(self._numbers))
         finally:
-            used = self._used(outcome)
+            charge = self._charge if self._charge_due else None
+            used = None if self._usage is not None and charge is None else self._used(outcome)
             try:
                 if self.plan.samples and self._dispatcher.media is not None:
                     is_kept = self._begun is not None and self._client_left is None
                     cut = isinstance(exc, asyncio.CancelledError)
                     self._dispatcher.media.release(self.id, continued=is_kept and cut)
-                if self._charge is not None and self._charge_due:
-                    await self._charge.settle(used, cut=goes_on)
+                if charge is not None:
+                    await charge.settle(used, cut=goes_on)
             finally:
                 usage = self._usage or self._record_end(outcome, used, goes_on=goes_on)
                 self._observe(outcome, usage.completion_tokens)

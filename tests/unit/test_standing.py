@@ -5,31 +5,23 @@ from typing import Any, cast
 
 import pytest
 from starlette.types import Receive, Scope, Send
-from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from app.api.http.incoming import Incoming, Share
 from app.api.http.standing import Standing
-from app.api.http.uvicorn_protocol import DirectProtocol
-from app.errors import Saturated
-from app.ids import KeyId, TenantId
-from app.tenants.records import NOBODY, Client, Tenant
+from tests.plain_connection import PlainConnection
 
 HEAD_S, BODY_S = 20.0, 30.0
 HEAD = b"POST /v1/x HTTP/1.1\r\nhost: a\r\n"
 WHOLE = HEAD + b"content-length: 3\r\n\r\nabc"
 
 
-class Connection:
+class Connection(PlainConnection):
     """Whose requests are read whole, and answered when `go_on` is set."""
 
     def __init__(self, server: ServerState, address: str = "10.0.0.1", reads: bool = True) -> None:
-        self.written, self.closed, self.address, self.reads = b"", False, address, reads
-        self.go_on = asyncio.Event()
+        super().__init__(self._app, server, address)
+        self.reads, self.go_on = reads, asyncio.Event()
         self.seen: list[str] = []
-        config = Config(self._app, log_config=None, interface="asgi3", proxy_headers=False, ws="none")
-        self.protocol = DirectProtocol(config, server, {})
-        self.protocol.connection_made(cast(Any, self))
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
@@ -46,28 +38,6 @@ class Connection:
         await self.go_on.wait()
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body"})
-
-    def get_extra_info(self, name: str) -> object:
-        return (self.address, 4711) if name == "peername" else None
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def close(self) -> None:
-        self.closed = True
-
-    def pause_reading(self) -> None:
-        """Reading is paused by a flag of `FlowControl`, too."""
-
-    resume_reading = pause_reading
-
-    async def feed(self, data: bytes) -> None:
-        self.protocol.data_received(data)
-        for _ in range(10):
-            await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -175,29 +145,3 @@ async def test_one_address_has_so_many_unfinished_requests_and_the_oldest_go(ser
         clock.passes(2)
     assert [one.closed for one in many] == [True, True, False, False, False]
     assert not other.closed
-
-
-def test_bytes_on_their_way_are_bounded_for_a_key_a_tenant_and_all() -> None:
-    """And free again when they have come."""
-    incoming = Incoming(800)
-
-    def of(key: str, tenant: str) -> Share:
-        return Share(incoming, Client(Tenant(TenantId(tenant)), KeyId(key)))
-
-    one, same, colleague, third = of("a", "red"), of("a", "red"), of("b", "red"), of("c", "red")
-    one.grow(150)
-    one.grow(100)  # it has them
-    with pytest.raises(Saturated, match="of one API key"):
-        same.grow(51)
-    colleague.grow(200)
-    with pytest.raises(Saturated, match="of one tenant"):
-        third.grow(51)
-    nobody = Share(incoming, NOBODY)  # where no keys are required
-    nobody.grow(450)
-    with pytest.raises(Saturated, match="requests here"):
-        Share(incoming, NOBODY).grow(1)
-    for share in (one, one, colleague, nobody):
-        share.close()
-    third.grow(200)
-    third.close()
-    assert not incoming._sizes

@@ -6,29 +6,23 @@ from typing import Any, cast
 import pytest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
-from uvicorn.config import Config
-from uvicorn.server import ServerState
 
-from app.api.http.uvicorn_protocol import EXTENSION, DirectProtocol, DirectWriter
+from app.api.http.uvicorn_protocol import EXTENSION, DirectWriter
+from tests.plain_connection import PlainConnection
 
 _MOST = 100_000
 
 
-class Connection:
+class Connection(PlainConnection):
     """A client's connection. `/asgi` is answered by ASGI messages, other paths directly."""
 
     def __init__(self) -> None:
-        self.written = b""
-        self.closed = False
-        self.reading = True
+        super().__init__(self._app)
         self.refused: list[bool] = []
         self.taken: list[bytes | None] = []
         self.received: list[bytes] = []
         self.headers: dict[str, str] = {"x-own": "1"}
         self.failure: Exception | None = None
-        config = Config(self._app, log_config=None, interface="asgi3", proxy_headers=False, ws="none")
-        self.protocol = DirectProtocol(config, ServerState(), {})
-        self.protocol.connection_made(cast(Any, self))
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         direct: DirectWriter = scope["extensions"][EXTENSION]
@@ -46,28 +40,6 @@ class Connection:
         except RuntimeError as exc:
             self.failure = exc
             raise
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def close(self) -> None:
-        self.closed = True
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-    async def feed(self, *pieces: bytes) -> bytes:
-        for piece in pieces:
-            self.protocol.data_received(piece)
-            for _ in range(5):
-                await asyncio.sleep(0)
-        return self.written
 
 
 def post(path: str, body: bytes = b"x", version: str = "1.1", more: str = "") -> bytes:

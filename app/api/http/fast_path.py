@@ -55,7 +55,6 @@ class FastPath:
         handler = self._handlers.get(scope["path"]) if scope["method"] == "POST" else None
         headers: Headers = dict(scope["headers"])
         admission: Admission | None = None
-        share: Share | None = None
         try:
             if origin := admit(self._allowed, headers):
                 send = _adding(granted(origin), send)
@@ -69,31 +68,30 @@ class FastPath:
             request_trace.begin(state.tracer, self._traced, scope, headers)
             check_body(scope["method"], scope["path"], headers)
             if (length := _large(headers)) is not None:
-                share = await _begin_large(state, scope, length, admission)
+                await _begin_large(state, scope, length, admission)
             if handler is not None:
                 await _handle(handler, state, scope, receive, send, adds=send is not plain)
-        except XylemError as exc:
-            log_failure(exc, scope)
-            request_trace.end(scope, exc.status, exc.code)
-            await as_response(exc, scope)(scope, receive, send)
-        except Exception as exc:
-            log.error("request_broke", **x_request_id.names(scope), exc_info=exc)
-            request_trace.end(scope, XylemError.status, XylemError.code)
-            await as_response(XylemError(), scope)(scope, receive, send)
+        except Exception as exc:  # noqa: BLE001 (logged there)
+            await _refuse(exc, scope, receive, send)
         else:
             if handler is None:
                 await self._app(scope, receive, request_trace.noting(scope, send))
                 request_trace.end(scope)
         finally:
-            if admission is not None or share is not None:
-                await _end(admission, share)
+            if (share := share_of(scope)) is not None:
+                share.close()
+            if admission is not None:
+                await admission.close()
 
 
-async def _end(admission: Admission | None, share: Share | None) -> None:
-    if share is not None:
-        share.close()
-    if admission is not None:
-        await admission.close()
+async def _refuse(exc: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+    error = exc if isinstance(exc, XylemError) else XylemError()
+    if error is exc:
+        log_failure(error, scope)
+    else:
+        log.error("request_broke", **x_request_id.names(scope), exc_info=exc)
+    request_trace.end(scope, error.status, error.code)
+    await as_response(error, scope)(scope, receive, send)
 
 
 def _large(headers: Headers) -> int | None:
@@ -103,14 +101,16 @@ def _large(headers: Headers) -> int | None:
     return int(length) if len(length) >= _FIGURES and int(length) > LARGE else None
 
 
-async def _begin_large(state: ApiState, scope: Scope, length: int, admission: Admission | None) -> Share:
-    """Before the body is read. `length`: as `_large` has it. Raises: RateLimited, BudgetUsed, StoreDown, Saturated."""
+async def _begin_large(state: ApiState, scope: Scope, length: int, admission: Admission | None) -> None:
+    """Before the body is read. `length`: as `_large` has it.
+
+    Raises: BodyTooLarge, RateLimited, BudgetUsed, StoreDown, Saturated.
+    """
     if admission is not None and length:
         await admission.take()
     share = Share(state.incoming, state.api_keys.client(scope))
     share.grow(length)
     put(scope, share)
-    return share
 
 
 async def _handle(handler: Handler, state: ApiState, scope: Scope, receive: Receive, send: Send, *, adds: bool) -> None:
@@ -119,10 +119,10 @@ async def _handle(handler: Handler, state: ApiState, scope: Scope, receive: Rece
     raw = None if direct is None else direct.take_body(state.settings.max_body)
     if raw is None:
         raw = await collect(scope, receive, state.settings.max_body)
-        if (share := share_of(scope)) is not None:
-            share.close()
     elif len(raw) > LARGE:
         await admitted()
+        if (share := share_of(scope)) is not None:
+            share.close()
     request_trace.body_read(scope)
     response = await handler(for_client(state, scope), raw, scope, receive)
     is_whole = type(response) is Response and not adds  # no stream

@@ -2,7 +2,7 @@
 
 from starlette.types import Scope
 
-from app.errors import Saturated
+from app.errors import BodyTooLarge, Saturated
 from app.tenants.records import Client
 
 _TENANT, _KEY = 2, 4  # the share of all bytes that one of them may have: one in so many
@@ -15,18 +15,18 @@ class Incoming:
         self._most = most
         self._sizes: dict[str, int] = {}
 
-    def take(self, owners: tuple[str, ...], size: int) -> None:
-        """Raises: Saturated."""
+    def take(self, owners: tuple[str, ...], more: int, size: int) -> None:
+        """`more` bytes of a body that has `size`, or more. Raises: BodyTooLarge, if it never fits; Saturated."""
         for owner in owners:
             most = self._most // {"key": _KEY, "tenant": _TENANT}.get(owner.partition(":")[0], 1)
-            if self._sizes.get(owner, 0) + size > most:
+            if self._sizes.get(owner, 0) + more > most:
                 whose = "of one API key" if owner.startswith("key:") else "of one tenant" if ":" in owner else "here"
-                raise Saturated(
-                    f"At most {most} bytes of requests {whose} come in at once (XYLEM_INCOMING_BYTES). "
-                    "Try again when others have come whole."
-                )
+                limit = f"At most {most} bytes of requests {whose} come in at once (XYLEM_INCOMING_BYTES)"
+                if size > most:
+                    raise BodyTooLarge(f"{limit}, and this request's body is larger.")
+                raise Saturated(f"{limit}. Try again when others have come whole.")
         for owner in owners:
-            self._sizes[owner] = self._sizes.get(owner, 0) + size
+            self._sizes[owner] = self._sizes.get(owner, 0) + more
 
     def give_back(self, owners: tuple[str, ...], size: int) -> None:
         for owner in owners:
@@ -45,9 +45,9 @@ class Share:
             self._owners = f"key:{client.key}", f"tenant:{client.tenant.name}", "all"
 
     def grow(self, size: int) -> None:
-        """To so many bytes in all. Raises: Saturated."""
+        """To so many bytes in all. Raises: BodyTooLarge, Saturated."""
         if (more := size - self._size) > 0:
-            self._incoming.take(self._owners, more)
+            self._incoming.take(self._owners, more, size)
             self._size = size
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ async def read_short(request: Request, schema: type[B]) -> B:
 
 
 async def collect(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """The whole body.
+    """The whole body; from then on it has no share of those that come in.
 
     Raises: BodyTooLarge, before a byte is read when its length is given; Cancelled; RateLimited, BudgetUsed, StoreDown
     and Saturated for a large one.
@@ -52,6 +52,8 @@ async def collect(scope: Scope, receive: Receive, limit: int) -> bytes:
         if len(body) >= _PIECE:
             pieces.append(bytes(body))
             body.clear()
+    if share is not None:
+        share.close()
     if not pieces:
         return bytes(body)
     return await asyncio.to_thread(b"".join, [*pieces, bytes(body)])  # which releases Python's lock

@@ -4,7 +4,7 @@ import asyncio
 import io
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -25,6 +25,17 @@ T = TypeVar("T")
 async def in_thread(work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
     """`work` with a storage: one that is slow keeps nothing waiting but its own."""
     return await asyncio.get_running_loop().run_in_executor(_threads, partial(work, *args, **named))
+
+
+async def begun(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """`pieces`, each read from a storage `in_thread`. Raises what the first one raises: later it would be too late."""
+    return _read(await in_thread(next, pieces, b""), pieces)
+
+
+async def _read(piece: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while piece:
+        yield piece
+        piece = await in_thread(next, rest, b"")
 
 
 class Storage:

@@ -1,5 +1,6 @@
 """Where files lie: a folder, memory, and S3 as moto plays it. The same is promised of each."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from moto.server import ThreadedMotoServer
 from app.api.openai.file_expiry import FileExpiry
 from app.batch.file_store import FileStore
 from app.batch.records import StoredFile
-from app.batch.storage import Storage
+from app.batch.storage import Storage, begun
 from app.errors import FileGone, SettingsError, StorageDown
 from app.ids import FileId
 from app.keys import Keys
@@ -51,6 +52,24 @@ def names(url: str) -> Callable[[], list[str]]:
         return [name.removeprefix(f"{root}/") for name in fs.find(root)]
 
     return find
+
+
+async def test_what_is_streamed_is_read_in_the_threads_of_storages_and_a_bad_beginning_is_an_error() -> None:
+    """Not in those that all requests share, which slow storages would fill; and before anything is sent."""
+    readers: list[str] = []
+
+    def pieces(*given: bytes | Exception) -> Iterator[bytes]:
+        for one in given:
+            readers.append(threading.current_thread().name)
+            if isinstance(one, Exception):
+                raise one
+            yield one
+
+    assert [piece async for piece in await begun(pieces(b"a", b"b"))] == [b"a", b"b"]
+    assert [piece async for piece in await begun(pieces())] == []
+    assert all(name.startswith("storage") for name in readers)
+    with pytest.raises(FileGone):
+        await begun(pieces(FileGone()))
 
 
 def test_what_was_put_is_there(storage: Storage, names: Callable[[], list[str]]) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from app.anthropic.message_batches import (
@@ -32,7 +31,7 @@ from app.api.openai.files import add_file
 from app.api.state import ApiState, state_of
 from app.batch import paths
 from app.batch.records import LIVE, Batch, StoredFile
-from app.batch.storage import Storage
+from app.batch.storage import Storage, begun, in_thread
 from app.errors import BatchNotFound, BatchOver, FileGone, RequestError, TooManyBatches
 from app.ids import BatchId, new_file_id, new_message_batch_id
 from app.openai.validation import parse
@@ -51,7 +50,7 @@ async def create(request: Request) -> dict[str, Any]:
     await admitted()
     raw = await collect(request.scope, request.receive, state.settings.max_body)
     client, id_, now = state.api_keys.client(request.scope), new_message_batch_id(), int(clock.now())
-    lines, count = await run_in_threadpool(input_file, raw)
+    lines, count = await state.off_loop(raw, lambda: input_file(raw))
     expires = now + state.settings.file_keep_s
     file = StoredFile(new_file_id(), client.key, f"{id_}.jsonl", "batch", len(lines), now, expires)
     await add_file(state, client, file, lambda: state.storage.put(file.path, lines))
@@ -108,7 +107,7 @@ async def delete(request: Request, message_batch: str) -> dict[str, Any]:
         if file is not None:
             with suppress(FileGone):
                 await forget(state.storage, state.files, await state.files.find(file, order.key))
-    await run_in_threadpool(state.storage.delete, paths.folder(order.id))
+    await in_thread(state.storage.delete, paths.folder(order.id))
     await state.batch_store.remove(order.id, order.key, found.parts)
     return {"id": order.id, "type": "message_batch_deleted"}
 
@@ -123,20 +122,14 @@ async def show_results(request: Request, message_batch: str) -> StreamingRespons
     state, found = state_of(request), await _find(request, message_batch)
     if found.status in LIVE:
         raise RequestError("This batch is being processed: it has results when it has ended.")
-    pieces = _pieces(state.storage, found, await _files(state, found))
-    first = await run_in_threadpool(next, pieces, b"")  # an unreadable file is refused before anything is sent
-    return StreamingResponse(_behind(first, pieces), media_type="application/x-jsonl")
+    pieces = await begun(_pieces(state.storage, found, await _files(state, found)))
+    return StreamingResponse(pieces, media_type="application/x-jsonl")
 
 
 async def _files(state: ApiState, batch: Batch) -> list[StoredFile]:
     """Which have its results; of one that failed, its requests. Raises: FileGone."""
     ids = [batch.order.input] if batch.status == "failed" else [batch.output, batch.errors_file]
     return [await state.files.find(id_, batch.order.key) for id_ in ids if id_ is not None]
-
-
-def _behind(first: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from pieces
 
 
 def _pieces(storage: Storage, batch: Batch, files: list[StoredFile]) -> Iterator[bytes]:
@@ -148,7 +141,8 @@ def _pieces(storage: Storage, batch: Batch, files: list[StoredFile]) -> Iterator
                 if len(piece) >= _PIECE:
                     yield bytes(piece)
                     piece.clear()
-            yield bytes(piece)
+            if piece:
+                yield bytes(piece)
 
 
 async def _find(request: Request, batch: str) -> Batch:

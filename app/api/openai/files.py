@@ -1,7 +1,7 @@
 """OpenAI's files: POST and GET /v1/files, GET and DELETE of one, and GET of its content."""
 
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import IO, Annotated, Any, Literal
 
@@ -16,7 +16,7 @@ from app.api.openai.multipart_upload import FORM, MULTIPART, Fields, received
 from app.api.state import ApiState, state_of
 from app.batch.file_store import full
 from app.batch.records import StoredFile
-from app.batch.storage import Storage, in_thread
+from app.batch.storage import Storage, begun, in_thread
 from app.errors import RequestError, XylemError
 from app.ids import FileId, KeyId, new_file_id
 from app.openai.body import Query
@@ -114,16 +114,9 @@ async def show(request: Request, file: str) -> dict[str, Any]:
 async def content(request: Request, file: str) -> StreamingResponse:
     """Its bytes."""
     found = await _find(request, file)
-    pieces = _pieces(_storage_of(state_of(request), found), found.path)
-    first = await in_thread(next, pieces, b"")  # an unreadable file is refused before anything is sent
+    pieces = await begun(_pieces(_storage_of(state_of(request), found), found.path))
     headers = {"content-length": str(found.size)}
-    return StreamingResponse(_read(first, pieces), headers=headers, media_type="application/octet-stream")
-
-
-async def _read(piece: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
-    while piece:
-        yield piece
-        piece = await in_thread(next, rest, b"")
+    return StreamingResponse(pieces, headers=headers, media_type="application/octet-stream")
 
 
 def _pieces(storage: Storage, path: str) -> Iterator[bytes]:

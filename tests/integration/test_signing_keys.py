@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from app.api.oidc.signing_keys import SigningKeys
+from app.loops import failures
 from tests.background import beside
 from tests.issuer import Issuer, issuing
 
@@ -53,6 +54,8 @@ async def test_an_issuer_that_talks_nonsense_ends_nothing(
 
 
 async def test_the_keys_are_fetched_again_after_nonsense_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what failed meanwhile is counted, as of every loop."""
+    failed = failures()
     with issuing() as issuer:
         talks = Issuer.shown
         monkeypatch.setattr(Issuer, "shown", lambda _self, _path: {"issuer": issuer.url, "jwks_uri": {}})
@@ -62,3 +65,4 @@ async def test_the_keys_are_fetched_again_after_nonsense_at_the_start(monkeypatc
             monkeypatch.setattr(Issuer, "shown", talks)
             while not keys.loaded:  # noqa: ASYNC110 (it has no event)
                 await asyncio.sleep(0.01)
+    assert failures() > failed

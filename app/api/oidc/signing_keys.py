@@ -34,7 +34,7 @@ class SigningKeys:
     async def run(self) -> None:
         """Fetches them again and again, until cancelled."""
         try:
-            await keep("signing_keys_not_fetched", self.refresh, self._rest, issuer=self._issuer)
+            await keep("signing_keys_not_fetched", self._update, self._rest, issuer=self._issuer)
         finally:
             await self._client.aclose()
 
@@ -43,12 +43,19 @@ class SigningKeys:
 
     async def refresh(self) -> None:
         """Fetches them, unless that was tried a moment ago. Whatever the issuer says, those that were known hold."""
+        try:
+            await self._update()
+        except IssuerDown as exc:
+            log.warning("signing_keys_not_fetched", issuer=self._issuer, error=exc.message)
+
+    async def _update(self) -> None:
+        """Raises: IssuerDown."""
         async with self._lock:  # who waits finds that it was tried
             if time.monotonic() - self._tried >= self._least_s:
                 try:
                     await self._fetch()
-                except Exception as exc:  # noqa: BLE001 (it may be anything, of any shape)
-                    log.warning("signing_keys_not_fetched", issuer=self._issuer, error=f"{type(exc).__name__}: {exc}")
+                except Exception as exc:  # it may be anything, of any shape
+                    raise IssuerDown(f"{type(exc).__name__}: {exc}") from exc
                 finally:
                     self._tried = time.monotonic()
 

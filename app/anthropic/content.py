@@ -17,17 +17,13 @@ _BLOCKS = "content blocks of type"
 Hint = dict[str, Any] | None  # of the client's own, without effect here
 
 
-class _Block(Hints):
-    pass
-
-
-class TextBlock(_Block):
+class TextBlock(Hints):
     type: Annotated[Literal["text"], Refused(_BLOCKS)]
     text: str
     citations: list[Any] | None = None
 
 
-class ImageBlock(_Block):
+class ImageBlock(Hints):
     class Base64(Body):
         type: Literal["base64"]
         media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
@@ -52,18 +48,18 @@ class ImageBlock(_Block):
         return picture(url, None)
 
 
-class ThinkingBlock(_Block):
+class ThinkingBlock(Hints):
     type: Literal["thinking"]
     thinking: str
     signature: str | None = None
 
 
-class RedactedThinking(_Block):
+class RedactedThinking(Hints):
     type: Literal["redacted_thinking"]
     data: str
 
 
-class ToolUse(_Block):
+class ToolUse(Hints):
     type: Literal["tool_use"]
     id: CallId
     name: Annotated[str, Field(min_length=1, max_length=256)]
@@ -88,7 +84,7 @@ class _ByType:
         return by_tag.__get_pydantic_core_schema__(source, handler)
 
 
-class ToolReference(_Block):
+class ToolReference(Hints):
     """A tool that a client's own search has found. The model has seen it: deferred tools are shown like others."""
 
     type: Literal["tool_reference"]
@@ -103,7 +99,7 @@ ResultBlock = Annotated[
 ]
 
 
-class ToolResult(_Block):
+class ToolResult(Hints):
     type: Literal["tool_result"]
     tool_use_id: CallId
     content: Annotated[Some[ResultBlock], Field(max_length=MOST)] | str | None = None

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.errors import RequestError
+from app.openai.encoding import MOST_INPUTS
 
 _LENGTH = struct.Struct("<I")
-MOST_VALUES = 2048  # of one input: as many as a request may have texts
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def checked(name: str, datatype: str, shape: Sequence[int], values: Sequence[Any
     wanted = {"BYTES": str, "BOOL": bool}.get(datatype)
     if wanted is None:
         raise RequestError(f"Input '{name}': its datatype has to be BYTES or BOOL, and is {datatype!r}.", param=name)
-    if len(values) > MOST_VALUES:
+    if len(values) > MOST_INPUTS:
         raise _too_many(name)
     if any(side < 0 for side in shape) or math.prod(shape) != len(values):
         raise RequestError(f"Input '{name}': {len(values)} values don't fit its shape {list(shape)}.", param=name)
@@ -48,13 +48,13 @@ def checked(name: str, datatype: str, shape: Sequence[int], values: Sequence[Any
 def from_raw(name: str, datatype: str, raw: bytes) -> list[Any]:
     """The values of an input, of which no more are made than it may have. Raises: RequestError."""
     if datatype == "BOOL":
-        if len(raw) > MOST_VALUES:
+        if len(raw) > MOST_INPUTS:
             raise _too_many(name)
         return [byte != 0 for byte in raw]
     texts: list[Any] = []
     at = 0
     while at < len(raw):
-        if len(texts) == MOST_VALUES:
+        if len(texts) == MOST_INPUTS:
             raise _too_many(name)
         if at + _LENGTH.size > len(raw):
             raise RequestError(f"Input '{name}': its bytes end within a length.", param=name)
@@ -74,7 +74,7 @@ def flat(data: Any) -> list[Any]:
 
 
 def _too_many(name: str) -> RequestError:
-    return RequestError(f"Input '{name[:64]}' has more than {MOST_VALUES} values.", param=name)
+    return RequestError(f"Input '{name[:64]}' has more than {MOST_INPUTS} values.", param=name)
 
 
 def _text(name: str, raw: bytes) -> str:

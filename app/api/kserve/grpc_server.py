@@ -22,7 +22,6 @@ from app.kserve.answers import text_outputs, whole
 from app.kserve.requests import EMPTY_FINAL, check_version
 from app.telemetry import REFUSALS, logger
 from app.tenants.admission import LARGE
-from app.tenants.records import Client
 
 log = logger(__name__)
 
@@ -140,7 +139,8 @@ class Service:
     @asynccontextmanager
     async def _admitting(self, scope: Scope, raw: bytes) -> AsyncIterator[None]:
         """For a request that has come whole. Raises: Saturated, RateLimited, BudgetUsed, StoreDown for a large one."""
-        admission, share = self._state.begin_admission(scope), Share(self._state.incoming, self._client(scope))
+        client = self._state.api_keys.client(scope)
+        admission, share = self._state.begin_admission(scope), Share(self._state.incoming, client)
         try:
             if len(raw) > LARGE:
                 share.grow(len(raw))
@@ -149,9 +149,6 @@ class Service:
         finally:
             share.close()
             await admission.close()
-
-    def _client(self, scope: Scope) -> Client:
-        return self._state.api_keys.client(scope)
 
     async def _read(self, raw: bytes) -> Any:
         """Raises: RequestError."""

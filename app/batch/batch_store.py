@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from app.batch.file_store import page
+from app.batch.handling_names import of_part
 from app.batch.records import LIVE, Batch, BatchOrder, Result, Status, decode_result, packed, read_batch
 from app.batch.window import MOST_S
 from app.errors import BatchNotFound, TooManyBatches
@@ -342,18 +343,13 @@ class BatchStore:
         """Deletes a batch's parts and their results, once they are in its output and error file."""
         keys = self._keys
         names = [keys.todo(batch), keys.taken(batch), *(keys.done(batch, part) for part in range(parts))]
-        names += [keys.handling(handling_of(batch, part)) for part in range(parts)]
+        names += [keys.handling(of_part(batch, part)) for part in range(parts)]
         await self._wire.execute([("UNLINK", *names[i : i + _CHUNK]) for i in range(0, len(names), _CHUNK)])
 
     async def totals(self) -> dict[str, int]:
         """Sums since the deployment began: lines `completed` and `failed`; tokens `prompt`, `cached`, `completion`."""
         (flat,) = await self._wire.execute([("HGETALL", self._keys.batch_totals())])
         return {name.decode(): int(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
-
-
-def handling_of(batch: BatchId, part: int) -> str:
-    """The part's name in `Handling`."""
-    return f"part:{batch}:{part}"
 
 
 def _batch(fields: dict[bytes, bytes]) -> Batch | None:

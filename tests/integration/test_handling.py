@@ -5,9 +5,12 @@ from contextlib import AsyncExitStack
 
 from redis.asyncio import Redis
 
+from app.batch.handling_names import of_line, of_part
+from app.ids import BatchId
 from app.keys import Keys
 from app.store import Wire
 from app.store.handling import Handling
+from workers.batch.suspect_lines import SuspectLines
 
 KEYS = Keys("xylem")
 
@@ -80,3 +83,39 @@ async def test_suspects_begin_one_after_the_other_beside_those_that_are_none(wir
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert await wire.execute([("GET", KEYS.handling(name)) for name in "abc"]) == [b"3", b"3", None]
+
+
+BATCH = BatchId("batch_1")
+
+
+async def test_the_end_of_an_earlier_line_lets_no_other_line_begin(wire: Wire) -> None:
+    """Else two lines that nobody has read yet begin at once, and the next death is counted for both."""
+    handling = Handling(wire, KEYS)
+    suspects = SuspectLines(handling, BATCH)
+    async with handling.of("part") as part, AsyncExitStack() as stack:
+        suspects.begin(part, [1, 2])
+        async with suspects.alone(1):
+            await suspects.read(1)
+            await stack.enter_async_context(suspects.alone(2))
+            next_begins = asyncio.create_task(suspects.begun(2))
+        await suspects.begun(1)
+        assert not next_begins.done()
+        await suspects.read(2)
+        async with asyncio.timeout(5):
+            await next_begins
+
+
+async def test_a_part_has_begun_well_when_its_last_line_is_read_or_refused(wire: Wire) -> None:
+    """Also while its lines are begun one after the other."""
+    handling, name, line = Handling(wire, KEYS), of_part(BATCH, 0), of_line(BATCH, 2)
+    for cut in (False, True):
+        suspects = SuspectLines(handling, BATCH)
+        async with AsyncExitStack() as stack:
+            suspects.begin(await stack.enter_async_context(handling.of(name)), [1, 2])
+            if cut:
+                await stack.enter_async_context(suspects.alone(2))
+            await suspects.read(1)
+            assert await wire.execute([("GET", KEYS.handling(name))]) == [b"3"]
+            await suspects.read(2)
+            left = await wire.execute([("GET", KEYS.handling(each)) for each in (name, line)])
+            assert left == [b"1", b"1" if cut else None]

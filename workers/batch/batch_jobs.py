@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from app.batch import paths as batch_paths
 from app.batch.batch_store import BatchStore, Fields
 from app.batch.file_store import FileStore
+from app.batch.handling_names import of_batch, of_line
 from app.batch.input_line import Broken
 from app.batch.next_step import after_break, given_up
 from app.batch.records import Batch, BatchOrder, Problem, Status, StoredFile, packed
@@ -33,13 +34,13 @@ from app.telemetry import logger
 from app.tenants.limits import check_model, check_tokens
 from app.webhook import TRIES_AFTER_S
 from workers.batch.input_splitter import LinesLeft, SplitInput, Unusable, split_input
-from workers.batch.part_runner import CUT, GIVEN_UP, MOST_LETHAL
 from workers.batch.result_files import write_result_files
+from workers.batch.suspect_lines import CUT, GIVEN_UP, MOST_LETHAL
+from workers.batch.until_done import until_done
 from workers.batch.webhook import tell
 
 log = logger(__name__)
 T = TypeVar("T")
-_RETRY_S = 1.0
 Work = Callable[[Batch, int], None]  # of a batch, with which so many batch workers have died
 
 
@@ -49,19 +50,15 @@ class BatchJobs:
         serving: Runtime,
         batch_store: BatchStore,
         storage: Storage,
+        handling: Handling,
         loop: asyncio.AbstractEventLoop,
         soon: Callable[[], None],
     ) -> None:
-        """`loop`: the loop of `batch_store`. `soon`: called on it when work has ended."""
-        self._serving, self._settings, self._batch_store, self._storage = (
-            serving,
-            serving.settings,
-            batch_store,
-            storage,
-        )
+        """`loop`: that of `batch_store` and `handling`. `soon`: called on it when work has ended."""
+        self._serving, self._settings = serving, serving.settings
+        self._batch_store, self._storage = batch_store, storage
         self._file_store = FileStore(serving.wire, serving.keys)
-        self._handling = Handling(serving.wire, serving.keys)
-        self._loop, self._soon = loop, soon
+        self._handling, self._loop, self._soon = handling, loop, soon
         self.handling: dict[BatchId, Status] = {}  # the batches that are being worked on here, and their status
         self.lock = Lock()  # for `handling`
 
@@ -129,7 +126,7 @@ class BatchJobs:
             self.handling[batch] = status
         try:
             if self._has_lock(batch, status):
-                with self._counted(f"batch:{batch}:{status}") as handled:
+                with self._counted(of_batch(batch, status)) as handled:
                     found = self._call(self._batch_store.find(batch, None))
                     if handled.deaths > (self._settings.max_migrations if most is None else most):
                         self._give_up(found)
@@ -143,7 +140,7 @@ class BatchJobs:
         finally:
             with self.lock:
                 del self.handling[batch]
-            self._call(self._unlock(batch))
+            self._call(until_done(batch, self._batch_store.unlock, batch, self._serving.dispatcher.api))
             self._loop.call_soon_threadsafe(self._soon)
 
     @contextmanager
@@ -230,7 +227,7 @@ class BatchJobs:
     @contextmanager
     def _counted_line(self, batch: BatchId, number: int) -> Iterator[None]:
         """Raises: Broken, if too many batch workers have died with the line; StoreDown."""
-        with self._counted(f"line:{batch}:{number}", alone=True) as handled:
+        with self._counted(of_line(batch, number), alone=True) as handled:
             if handled.deaths > self._settings.max_migrations:
                 log.error("line_given_up", batch=batch, line=number)
                 raise Broken(Problem(WorkerLost.code, GIVEN_UP, number))
@@ -297,12 +294,3 @@ class BatchJobs:
 
     def _call(self, coro: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coro, self._loop).result()
-
-    async def _unlock(self, batch: BatchId) -> None:
-        while True:
-            try:
-                await self._batch_store.unlock(batch, self._serving.dispatcher.api)
-                return
-            except StoreDown as exc:
-                log.warning("hand_not_let_go", batch=batch, error=exc.message)
-            await asyncio.sleep(_RETRY_S)

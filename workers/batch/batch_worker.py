@@ -103,7 +103,9 @@ class BatchWorker:
             webhook=self._settings.webhook_url is not None,
             metrics_at=self._metrics_at,
         )
-        self.batch_jobs = BatchJobs(self.serving, self._batch_store, self._storage, self._loop, self._leader.soon)
+        self.batch_jobs = BatchJobs(
+            self.serving, self._batch_store, self._storage, self._handling, self._loop, self._leader.soon
+        )
         self._background = [
             asyncio.create_task(self._leader.run()),
             asyncio.create_task(directory.run()),

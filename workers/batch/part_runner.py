@@ -1,8 +1,11 @@
-"""Runs one part of a batch: dispatches all its lines at once; engines take each when they have room."""
+"""Runs one part of a batch: dispatches all its lines at once; engines take each when they have room.
+
+Long, because what asks a line, stops it and writes its result share the same state of each line.
+"""
 
 import asyncio
 from collections.abc import Coroutine
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from typing import Any
 
 import orjson
@@ -11,8 +14,9 @@ from msgspec.structs import replace
 
 from app import json_bytes
 from app.batch import paths as batch_paths
-from app.batch.batch_store import BatchStore, PartClaim, handling_of
+from app.batch.batch_store import BatchStore, PartClaim
 from app.batch.fair_share import is_urgent
+from app.batch.handling_names import of_part
 from app.batch.records import Batch, BatchLine, Problem, Result, decode_part, decode_results
 from app.batch.storage import Storage
 from app.bounded.turns import CLIENT
@@ -38,16 +42,14 @@ from app.store.handling import Handled, Handling
 from app.telemetry import logger
 from app.tracing.request_trace import RequestTrace
 from workers.batch.line_limits import LineLimits
+from workers.batch.suspect_lines import CUT, GIVEN_UP, MOST_LETHAL, SuspectLines
+from workers.batch.until_done import until_done
 
 log = logger(__name__)
 
 _RETRY_S = 1.0
 _PASSING = (NoWorker, Saturated, StoreDown, HookDown)  # temporary: a line has time to try again
 _MOST_FAILURES = 3  # of engines, with one line
-CUT = 2  # batch workers that died with a part, or a batch, after which its lines are begun one after the other
-MOST_LETHAL = 3  # lines of a batch that ended batch workers; then its parts that did are given up as a whole
-GIVEN_UP = "Batch workers died each time they began this line. It is not tried again."
-_BEGINNING_S = 10.0  # for which the next line waits at most, if they are begun one after the other
 _LONG = 64 * 2**10  # bytes; longer answers are stored in the storage instead of Redis
 _PRIORITY = 100  # in engines' schedulers: behind all online requests
 _URGENT = 10  # of an urgent batch: behind most online requests
@@ -76,10 +78,7 @@ class PartRunner:
         self._generations: dict[int, Generation] = {}  # by line
         self._writing: set[int] = set()  # lines whose result is being written
         self._entering: asyncio.Future[Handled] | None = None
-        self._handled: Handled | None = None  # as soon as it has begun
-        self._unread: set[int] = set()  # lines that have not been understood yet
-        self._alone: dict[int, Handled] = {}  # lines that are begun one after the other
-        self._read = asyncio.Event()  # set when one of these is understood, or has ended
+        self._suspects = SuspectLines(handling, ticket.batch)
         self._urgent = is_urgent(batch, clock.now())
         self._stopping = False
         self._broke = False  # by an internal error
@@ -98,17 +97,16 @@ class PartRunner:
             await asyncio.sleep(_RETRY_S)
         finally:
             self.stop()
-            await self._until_done(
-                self._batch_store.return_part, self.ticket, self._worker, done=whole, broke=self._broke
-            )
+            back = self._batch_store.return_part
+            await until_done(self.ticket.batch, back, self.ticket, self._worker, done=whole, broke=self._broke)
 
     async def _counted(self) -> bool:
         """As `_all`. While other suspects begin, a suspect part waits, until it is stopped. Raises: StoreDown, too."""
         async with AsyncExitStack() as stack:
-            begun = self._handling.of(handling_of(self.ticket.batch, self.ticket.part))
+            begun = self._handling.of(of_part(self.ticket.batch, self.ticket.part))
             self._entering = asyncio.ensure_future(stack.enter_async_context(begun))
             try:
-                handled = self._handled = await self._entering
+                handled = await self._entering
             except asyncio.CancelledError:
                 if not self._stopping:
                     raise
@@ -126,14 +124,16 @@ class PartRunner:
         stored = await asyncio.to_thread(self._storage.get, batch_paths.answers(batch, part))
         if stored is not None and {r.number for r in decode_results(stored)} == {line.number for line in lines}:
             return True  # done before, which Redis has lost
-        self._results = {r.number: r for r in await self._until_done(self._batch_store.done, batch, part)}
+        self._results = {r.number: r for r in await until_done(batch, self._batch_store.done, batch, part)}
         todo = [line for line in lines if line.number not in self._results]
-        self._unread = {line.number for line in todo}
-        if handled.deaths and self.batch.lethal >= MOST_LETHAL:
+        self._suspects.begin(handled, [line.number for line in todo])
+        if self._stopping:
+            pass
+        elif handled.deaths and self.batch.lethal >= MOST_LETHAL:
             await asyncio.gather(*(self._give_up(line) for line in todo))
         elif handled.deaths >= CUT:
-            await self._one_by_one(todo, handled)
-        elif not self._stopping:
+            await self._one_by_one(todo)
+        else:
             self._ask(todo)
         while self._asking:
             await asyncio.wait(self._asking, return_when=asyncio.FIRST_COMPLETED)
@@ -143,23 +143,19 @@ class PartRunner:
         await asyncio.to_thread(self._storage.put, batch_paths.answers(batch, part), encode(results))
         return True
 
-    async def _one_by_one(self, lines: list[BatchLine], handled: Handled) -> None:
-        """Begins a line when the one before is understood, or is no danger."""
-        log.warning("part_cut", batch=self.ticket.batch, part=self.ticket.part, deaths=handled.deaths)
+    async def _one_by_one(self, lines: list[BatchLine]) -> None:
+        """Begins a line when the one before has begun well, or is no danger."""
+        log.warning("part_cut", batch=self.ticket.batch, part=self.ticket.part)
         for line in lines:
             if self._stopping:
                 return
-            self._read.clear()
-            self._start(line, self._guarded(line))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_BEGINNING_S):
-                    await self._read.wait()
+            self._start(line, self._answer_alone(line))
+            await self._suspects.begun(line.number)
 
-    async def _guarded(self, line: BatchLine) -> None:
+    async def _answer_alone(self, line: BatchLine) -> None:
         """Answers a line, unless too many batch workers have died with it alone."""
         try:
-            async with self._handling.of(f"line:{self.ticket.batch}:{line.number}", alone=True) as handled:
-                self._alone[line.number] = handled
+            async with self._suspects.alone(line.number) as handled:
                 if handled.deaths > self._serving.settings.max_migrations:
                     await self._give_up(line)
                 else:
@@ -168,22 +164,11 @@ class PartRunner:
         except StoreDown as exc:
             log.warning("batch_waits", batch=self.ticket.batch, error=exc.message)
             self.stop()
-        finally:
-            self._read.set()
 
     async def _give_up(self, line: BatchLine) -> None:
         log.error("line_given_up", batch=self.ticket.batch, part=self.ticket.part, line=line.number)
-        await self._until_done(self._batch_store.count_lethal, self.ticket.batch)
+        await until_done(self.ticket.batch, self._batch_store.count_lethal, self.ticket.batch)
         await self._write(line, self._failed(line, WorkerLost(GIVEN_UP)))
-
-    async def _understood(self, line: BatchLine) -> None:
-        """It has done no harm; nor has the part, when all its lines have done none."""
-        self._unread.discard(line.number)
-        if line.number in self._alone:
-            await self._alone[line.number].proved()
-            self._read.set()
-        elif not self._unread and self._handled is not None:
-            await self._handled.proved()
 
     def look(self, batch: Batch) -> None:
         """Takes the batch's new state: stops if it isn't in progress; if it is urgent, its lines give way no more."""
@@ -197,17 +182,18 @@ class PartRunner:
 
     def stop(self) -> None:
         """Gives up the lines that have no result yet."""
-        self._stopping = True
-        if self._entering is not None:
-            self._entering.cancel()
+        self._begin_no_more()
         self._cancel(list(self._asking.values()))
 
     def drain(self) -> None:
         """Gives up the lines that wait for an engine; those on one are finished."""
+        self._begin_no_more()
+        self._cancel(self._waiting())
+
+    def _begin_no_more(self) -> None:
         self._stopping = True
         if self._entering is not None:
             self._entering.cancel()
-        self._cancel(self._waiting())
 
     def _hurry(self) -> None:
         """Dispatches waiting aside lines again, as online ones. Those on an engine follow if they come back."""
@@ -224,7 +210,8 @@ class PartRunner:
 
     def _ask(self, lines: list[BatchLine]) -> None:
         for line in lines:
-            self._start(line, self._guarded(line) if line.number in self._alone else self._answer(line))
+            is_alone = self._suspects.is_alone(line.number)
+            self._start(line, self._answer_alone(line) if is_alone else self._answer(line))
 
     def _start(self, line: BatchLine, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -270,13 +257,13 @@ class PartRunner:
         await self._write(line, result)
 
     async def _write(self, line: BatchLine, result: Result) -> None:
-        self._unread.discard(line.number)
+        await self._suspects.read(line.number)
         self._writing.add(line.number)
         if len(result.body) > _LONG:
             path = batch_paths.body(self.ticket.batch, result.request)
-            await self._until_done(asyncio.to_thread, self._storage.put, path, result.body)
+            await until_done(self.ticket.batch, asyncio.to_thread, self._storage.put, path, result.body)
             result = structs.replace(result, body=b"", apart=True)
-        if await self._until_done(self._batch_store.add_result, self.ticket, self._worker, result):
+        if await until_done(self.ticket.batch, self._batch_store.add_result, self.ticket, self._worker, result):
             self._results[line.number] = result
         else:  # another worker has the part by now
             self.stop()
@@ -294,7 +281,7 @@ class PartRunner:
         CLIENT.set(self._limits.client(self.batch.order).turn)
         asked = self._serving.asked_by(self.batch.order.key, within=self.batch.order.within)
         body, plan = await self._endpoint.understand(asked, line.body)
-        await self._understood(line)
+        await self._suspects.read(line.number)
         plan = replace(
             plan, timeout_s=left_s, aside=not self._urgent, whole=True,
             priority=(_URGENT if self._urgent else _PRIORITY) + max(0, plan.priority),
@@ -321,12 +308,3 @@ class PartRunner:
         return Result(
             line.number, line.custom_id, exc.status, "", orjson.dumps(self._endpoint.error_body(exc)), problem
         )
-
-    async def _until_done(self, ask: Any, *args: Any, **kwargs: Any) -> Any:
-        """Repeats `ask` until Redis or the storage is reachable, so that no result is lost."""
-        while True:
-            try:
-                return await ask(*args, **kwargs)
-            except (StoreDown, StorageDown) as exc:
-                log.warning("batch_waits", batch=self.ticket.batch, error=exc.message)
-            await asyncio.sleep(_RETRY_S)

@@ -3,13 +3,14 @@
 import asyncio
 import os
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from app.engines.base import GenerateRequest, StepOutput
 from app.messages import EngineState, Pause, Resume, Sleep, Wake
 from tests.integration.test_state_keeper import Kept, kept
 from tests.stack import wait_until
@@ -57,11 +58,24 @@ def idle(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         made.end()
 
 
-def test_an_idle_engine_is_asked_again_and_again_and_nobody_sees_it(idle: Idle) -> None:
+def test_an_idle_engine_is_asked_again_and_again_and_nobody_sees_it(
+    idle: Idle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither afterwards nor while a probe is in the engine, which has counted it already."""
+    runner, real, meanwhile = idle.one.runner, idle.engine.generate, list[float]()  # type: ignore[attr-defined]
+
+    def told(name: str) -> float:
+        return {one.name: one.value for one in metrics(runner, runner.engine.stats())}[name]
+
+    async def generate(request: GenerateRequest) -> AsyncIterator[StepOutput]:
+        async for step in real(request):
+            meanwhile.append(told("xylem_worker_prefill_tokens"))
+            yield step
+
+    monkeypatch.setattr(idle.engine, "generate", generate)
     idle.is_probed()
-    runner = idle.one.runner
-    told = {one.name: one.value for one in metrics(runner, runner.engine.stats())}
-    assert told["xylem_worker_prefill_tokens"] == told["xylem_worker_busy_seconds"] == 0
+    assert set(meanwhile) == {0}
+    assert told("xylem_worker_prefill_tokens") == told("xylem_worker_busy_seconds") == 0
     assert not runner.emitters.outputs
     assert idle.one.serves
 

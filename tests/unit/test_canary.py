@@ -1,6 +1,9 @@
 """When an idle engine is asked for a token, how long it may take, and what of it operators see."""
 
+import pytest
+
 from app.engines.base import EngineStats
+from app.errors import RequestError
 from app.runner.probed_work import ProbedWork
 from workers.engine.canary import Idleness, patience_s
 
@@ -28,15 +31,28 @@ def test_an_engine_that_was_slow_gets_more_time_and_a_quick_one_does_not_lose_it
 
 
 def test_what_probes_cost_is_not_told_and_no_count_falls() -> None:
-    """SGLang tells of a step a moment after its answer."""
+    """Engines tell of a step before its answer is here; SGLang a moment after it."""
     probed = ProbedWork()
-    assert probed.without(EngineStats(prefill_tokens=500)).prefill_tokens == 500
-    probed.add(1)
-    assert [probed.without(EngineStats(prefill_tokens=n)).prefill_tokens for n in (500, 501, 520)] == [500, 500, 519]
+    assert tokens(probed, 500) == 500
+    with probed.asked(1):
+        assert [tokens(probed, n) for n in (500, 501)] == [500, 500]
+    assert [tokens(probed, n) for n in (500, 501, 520)] == [500, 500, 519]
+
+
+def test_a_probe_that_its_engine_refuses_hides_nothing_of_later_requests() -> None:
+    probed = ProbedWork()
+    with pytest.raises(RequestError), probed.asked(1):
+        raise RequestError("no such thing")
+    assert tokens(probed, 20) == 20
+
+
+def tokens(probed: ProbedWork, computed: int) -> int:
+    return probed.without(EngineStats(prefill_tokens=computed)).prefill_tokens
 
 
 def test_a_painters_probes_are_steps() -> None:
     probed = ProbedWork()
-    probed.add(1)
+    with probed.asked(1):
+        pass
     told = probed.without(EngineStats(running=2, paint_steps=31))
     assert told == EngineStats(running=2, paint_steps=30)

@@ -49,27 +49,32 @@ class Probe:
             async with asyncio.timeout(within_s):
                 for rank in range(len(self._runner.gates)):
                     run = RunId(f"probe-{self._runner.worker}.{next(self._numbers)}")
-                    self._runner.probed.add(await self._asked(run, rank))
+                    with self._runner.probed.asked(self._work):
+                        await self._ask(run, rank)
         except TimeoutError:
             raise EngineFailed("It gave no answer in time.") from None
 
-    async def _asked(self, run: RunId, rank: int) -> int:
-        """How many prompt tokens, or steps of painting, the engine has counted for it."""
+    @property
+    def _work(self) -> int:
+        """Prompt tokens, or steps of painting, that the engine counts for one probe."""
+        if self._pool.role == "encode":
+            return 0
+        return 1 if self._pool.task in ("image", "embed", "classify") else int(self._runner.computes)
+
+    async def _ask(self, run: RunId, rank: int) -> None:
         engine, pool = self._runner.engine, self._pool
         if pool.task == "image":
-            return await _paint(self._runner.painter, PaintRequest(run, _painting(pool.painting), _FIRST))
-        if pool.role == "encode":
+            await _paint(self._runner.painter, PaintRequest(run, _painting(pool.painting), _FIRST))
+        elif pool.role == "encode":
             await cast(PictureEncoder, engine).encode_picture(PictureRequest(run, _picture(), [], _UNTRACED))
-            return 0
-        if pool.task in ("embed", "classify"):
+        elif pool.task in ("embed", "classify"):
             text = EncodeRequest(run, [[TOKEN]], pool.task, None, _FIRST, rank, _UNTRACED)
             if not await cast(Encoder, engine).encode(text):
                 raise EngineFailed("It made no vector.")
-            return 1
-        media = [silence()] if pool.task == "transcribe" else []
-        asked = GenerateRequest(run, [TOKEN], _ONE_TOKEN, _FIRST, rank, media=media, trace_headers=_UNTRACED)
-        await compute(engine, asked)
-        return int(self._runner.computes)
+        else:
+            media = [silence()] if pool.task == "transcribe" else []
+            asked = GenerateRequest(run, [TOKEN], _ONE_TOKEN, _FIRST, rank, media=media, trace_headers=_UNTRACED)
+            await compute(engine, asked)
 
 
 async def compute(engine: Engine, request: GenerateRequest) -> None:
@@ -85,11 +90,10 @@ async def compute(engine: Engine, request: GenerateRequest) -> None:
         raise EngineFailed("It made no token.")
 
 
-async def _paint(painter: Painter, request: PaintRequest) -> int:
+async def _paint(painter: Painter, request: PaintRequest) -> None:
     async with aclosing(painter.paint(request)) as steps:
         if not [made async for made in steps if isinstance(made, Painted)]:
             raise EngineFailed("It painted nothing.")
-    return request.painting.steps
 
 
 def _painting(rules: PaintRules) -> Painting:

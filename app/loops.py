@@ -40,54 +40,51 @@ async def keep(
     `failing`: the log's event when a turn fails, and the metric's label. `later`: begins with a pause. `ends`: what a
     turn raises to end the loop. `names`: are logged, too.
     """
-    failures = _Failures(failing, names)
+    turns, pauses = _Failures(failing, names), _Failures(failing, names)
     if later:
-        await _attempt(failures, partial(rest, failing, pause), ends)
+        await _attempt(pauses, partial(rest, failing, pause), ends)
     while True:
-        began = time.monotonic()
-        went_well = await _attempt(failures, partial(take, failing, turn), ends)
-        if went_well or time.monotonic() - began > _MOST_S:
-            failures.over()
-        if not went_well:
-            await asyncio.sleep(failures.pause_s)
-        if not await _attempt(failures, partial(rest, failing, pause), ends):
-            await asyncio.sleep(failures.pause_s)
+        await _attempt(turns, partial(take, failing, turn), ends)
+        await _attempt(pauses, partial(rest, failing, pause), ends)
 
 
-async def _attempt(failures: "_Failures", what: Callable[[], Awaitable[None]], ends: type[Exception] | None) -> bool:
-    """Whether it went well. Raises: what ends the loop."""
+async def _attempt(failures: "_Failures", what: Callable[[], Awaitable[None]], ends: type[Exception] | None) -> None:
+    """Waits a while if it fails. Raises: what ends the loop."""
+    began = time.monotonic()
     try:
         await what()
     except asyncio.CancelledError as exc:
         if _is_cancelled():
             raise
-        failures.note(exc)  # something that it awaited was cancelled, and this loop was not
-        return False
+        failures.note(exc, began)  # something that it awaited was cancelled, and this loop was not
     except Exception as exc:
         if ends is not None and isinstance(exc, ends):
             raise
-        failures.note(exc)
-        return False
-    if _is_cancelled():  # and something took no notice, as `asyncio.wait_for` before Python 3.12
-        raise asyncio.CancelledError
-    return True
+        failures.note(exc, began)
+    else:
+        failures.over()
+        if _is_cancelled():  # and something took no notice, as `asyncio.wait_for` before Python 3.12
+            raise asyncio.CancelledError
+        return
+    await asyncio.sleep(failures.pause_s)
 
 
 def keep_in_thread(failing: str, turn: Callable[[], object], over: Callable[[], bool]) -> None:
-    """As `keep`, in a thread of its own, until `over`, which waits for as long as the pause is."""
+    """Takes turns in a thread of its own until `over`, which waits for as long as the pause is."""
     failures = _Failures(failing, {})
     while not over():
+        began = time.monotonic()
         try:
             take_in_thread(failing, turn)
         except Exception as exc:  # noqa: BLE001 (logged there)
-            failures.note(exc)
+            failures.note(exc, began)
             time.sleep(failures.pause_s)
         else:
             failures.over()
 
 
 def failures() -> float:
-    """How many turns of all loops of this process have failed."""
+    """Failed turns of all loops of this process."""
     return sum(
         sample.value
         for metric in LOOP_FAILURES.collect()
@@ -104,7 +101,7 @@ async def take(_failing: str, turn: Turn) -> None:
 
 
 def take_in_thread(_failing: str, turn: Callable[[], object]) -> None:
-    """As `take`."""
+    """One turn in a thread. Tests throw here."""
     turn()
 
 
@@ -131,7 +128,7 @@ def _is_cancelled() -> bool:
 
 
 class _Failures:
-    """Of one loop: in a row."""
+    """Failures in a row, of a loop's turns or of its pauses."""
 
     def __init__(self, event: str, names: Mapping[str, object]) -> None:
         self._event, self._names = event, names
@@ -141,8 +138,13 @@ class _Failures:
     def over(self) -> None:
         self._count, self._last = 0, None
 
-    def note(self, exc: BaseException) -> None:
-        """Logs the first, second, fourth, … of a kind in a row: an outage may be long."""
+    def note(self, exc: BaseException, began: float) -> None:
+        """Logs the first, second, fourth, … of a kind in a row: an outage may be long.
+
+        `began`: when what has failed did, monotonic. If that was long ago, the row begins anew: it went well until now.
+        """
+        if time.monotonic() - began > _MOST_S:
+            self.over()
         is_away, self._count = isinstance(exc, _AWAY), self._count + 1 if type(exc) is self._last else 1
         self._last = type(exc)
         self.pause_s = min(_FIRST_S * 2 ** min(self._count, 20), _AWAY_MOST_S if is_away else _MOST_S)

@@ -101,7 +101,51 @@ async def test_a_long_outage_is_logged_ever_less_and_tried_all_the_same(monkeypa
     assert len(logged) == 7  # 1, 2, 4, … 64
 
 
+async def test_a_pause_that_fails_again_and_again_is_logged_ever_less_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though each turn between goes well."""
+    monkeypatch.setattr(loops, "_FIRST_S", 0.0)
+    pauses, done = 0, asyncio.Event()
+
+    def pause() -> asyncio.Future[None]:
+        nonlocal pauses
+        pauses += 1
+        if pauses == 9:
+            done.set()
+        raise KeyError("k")
+
+    with structlog.testing.capture_logs() as logged:
+        task = asyncio.create_task(keep("no_pause", lambda: None, pause))
+        async with asyncio.timeout(30):
+            await done.wait()
+        await end_tasks([task])
+    assert len(logged) == 4  # 1, 2, 4, 8
+
+
+async def test_what_fails_after_it_went_well_for_long_is_logged_as_a_first_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A subscription is one turn that lasts as long as its connection."""
+    monkeypatch.setattr(loops, "_FIRST_S", 0.0)
+    monkeypatch.setattr(loops, "_MOST_S", 0.05)
+    lasting_s, done = [0.0, 0.0, 0.2], asyncio.Event()
+
+    async def turn() -> None:
+        if not lasting_s:
+            done.set()
+            return
+        await asyncio.sleep(lasting_s.pop(0))
+        raise StoreDown("away")
+
+    with structlog.testing.capture_logs() as logged:
+        task = asyncio.create_task(keep("not_heard", turn, 0))
+        async with asyncio.timeout(30):
+            await done.wait()
+        await end_tasks([task])
+    assert len(logged) == 3
+
+
 async def test_a_loop_can_be_woken() -> None:
+    """Each time once: what woke it is forgotten."""
     event, turns = asyncio.Event(), 0
 
     def turn() -> None:
@@ -110,8 +154,11 @@ async def test_a_loop_can_be_woken() -> None:
 
     task = asyncio.create_task(keep("not_woken", turn, sooner(event, 60)))
     for wanted in (1, 2, 3):
-        while turns < wanted:  # noqa: ASYNC110 (as above)
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(30):
+            while turns < wanted:  # noqa: ASYNC110 (as above)
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        assert turns == wanted
         event.set()
     await end_tasks([task])
 

@@ -97,7 +97,7 @@ class HeldRequests:
         return inflight.job.attempt > 0 or inflight.line not in self._gone
 
     def patience_left_s(self, in_flight: Iterable[InFlight]) -> float:
-        """How long they may wait for Redis still; as long as any attempt needs, at least."""
+        """Seconds that they may still wait for Redis; as many as any attempt needs, at least."""
         oldest = min((f.held_since for f in in_flight if f.held_since and f.refused), default=time.monotonic())
         return max(_ATTEMPT_S, oldest + self._patience_s - time.monotonic())
 

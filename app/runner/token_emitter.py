@@ -161,35 +161,35 @@ class TokenEmitter:
             looking.cancel()
 
     async def _send_on(self) -> None:
-        while True:  # in one turn of `keep`, whose work it is only when that fails
-            await self._wake.wait()
-            await self._send_all()
+        """Sends all that waits, again and again: a turn of `keep` for each message would cost as much as its event.
 
-    async def _send_all(self) -> None:
-        """All that waits. What can't be sent at all is a gap, which API replicas notice, and ask for elsewhere."""
-        self._wake.clear()
-        events, self._events = self._events, {}
-        released, self._released = self._released[:_MOST_RELEASED], self._released[_MOST_RELEASED:]
-        if self._released:
-            self._wake.set()
-        try:
-            steps = [self._step(api, what) for api, what in events.items()]
-            in_one = self._main is None and not self._wire.is_cluster  # whose nodes keep no common order
-            unheard = await self._send(steps, released if in_one else [])
-            if self._main is not None:
-                self._main._take(released)  # noqa: SLF001 (its own class): after the events, never before
-            elif not in_one:
-                await self._send([], released)
-            if unheard:  # the replica may have ended: bound the stream that XADD may have made anew
-                await self._send([], [], unheard)
-        except Exception:
-            self._take(released)  # again
-            raise
-        finally:
-            self._sent += sum(map(len, events.values()))
-            self._room.set()
-            if not self._wake.is_set():
-                self._idle.set()
+        What can't be sent at all is a gap, which API replicas notice, and ask for elsewhere.
+        """
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            events, self._events = self._events, {}
+            released, self._released = self._released[:_MOST_RELEASED], self._released[_MOST_RELEASED:]
+            if self._released:
+                self._wake.set()
+            try:
+                steps = [self._step(api, what) for api, what in events.items()]
+                in_one = self._main is None and not self._wire.is_cluster  # whose nodes keep no common order
+                unheard = await self._send(steps, released if in_one else [])
+                if self._main is not None:
+                    self._main._take(released)  # noqa: SLF001 (its own class): after the events, never before
+                elif not in_one:
+                    await self._send([], released)
+                if unheard:  # the replica may have ended: bound the stream that XADD may have made anew
+                    await self._send([], [], unheard)
+            except Exception:
+                self._take(released)  # again
+                raise
+            finally:
+                self._sent += sum(map(len, events.values()))
+                self._room.set()
+                if not self._wake.is_set():
+                    self._idle.set()
 
     def _look(self) -> None:
         """Lets `run` send again what a Redis that broke may have lost, also if no event follows."""

@@ -145,8 +145,7 @@ class Supervisor:
             for component in list(self._components):
                 if component.retiring:
                     self._see_end(component)
-                    continue
-                if component.start_at:
+                elif component.start_at:
                     if time.monotonic() >= component.start_at:
                         self.start(component)
                 elif _running(component).poll() is None:
@@ -155,7 +154,7 @@ class Supervisor:
                     self._start_later(component)
 
     def _start_later(self, component: Component) -> None:
-        """Of one that has ended: at once, unless it had just been started."""
+        """Has one that has ended started again: at once, unless it had just been started."""
         now = time.monotonic()
         early = now - component.began < _EARLY_S
         pause_s = min(_LONGEST_PAUSE_S, max(_PAUSE_S, 2 * component.pause_s)) if early else 0.0
@@ -166,12 +165,13 @@ class Supervisor:
         component.ready, component.start_at = False, now + pause_s
 
     def _see_end(self, component: Component) -> None:
-        """Of one that is to end."""
-        if component.start_at or _running(component).poll() is not None or time.monotonic() > component.kill_at:
-            if not component.start_at:
-                _kill_group(component)
-            self._components.remove(component)
-            err.print(f"{component.name} has ended")
+        """Forgets one that is to end once it has, or kills it when its time is over."""
+        if not component.start_at:  # else it had ended, and its number may be another's
+            if _running(component).poll() is None and time.monotonic() <= component.kill_at:
+                return
+            _kill_group(component)
+        self._components.remove(component)
+        err.print(f"{component.name} has ended")
 
     def log_file(self, component: Component) -> Path:
         return self._log_dir / f"{component.name}.log"

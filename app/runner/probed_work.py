@@ -29,7 +29,7 @@ class ProbedWork:
             raise
 
     def without(self, stats: EngineStats) -> EngineStats:
-        """The same, less the probes. No count ever falls: an engine may tell of a probe later, also after its answer."""
+        """The same, less the probes. No count ever falls: an engine may tell of a probe after its answer."""
         self._tokens = max(self._tokens, stats.prefill_tokens - self._probed)
         self._steps = max(self._steps, stats.paint_steps - self._probed)
         return replace(stats, prefill_tokens=self._tokens, paint_steps=self._steps)

@@ -161,7 +161,7 @@ class TokenEmitter:
             looking.cancel()
 
     async def _send_on(self) -> None:
-        """Sends all that waits, again and again: a turn of `keep` for each message would cost as much as its event.
+        """Sends all that waits, again and again: until it fails, in one turn of `keep`, since it is the token path.
 
         What can't be sent at all is a gap, which API replicas notice, and ask for elsewhere.
         """

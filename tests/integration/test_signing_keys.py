@@ -57,11 +57,18 @@ async def test_the_keys_are_fetched_again_after_nonsense_at_the_start(monkeypatc
     """And what failed meanwhile is counted, as of every loop."""
     failed = failures()
     with issuing() as issuer:
-        talks = Issuer.shown
-        monkeypatch.setattr(Issuer, "shown", lambda _self, _path: {"issuer": issuer.url, "jwks_uri": {}})
+        talks, asked = Issuer.shown, list[str]()
+
+        def nonsense(_: Issuer, path: str) -> Any:
+            asked.append(path)
+            return {"issuer": issuer.url, "jwks_uri": {}}
+
+        monkeypatch.setattr(Issuer, "shown", nonsense)
         keys = SigningKeys(issuer.url, lambda: None, least_s=0.02)
         async with beside(keys.run()), asyncio.timeout(20):
-            await asyncio.sleep(0.1)
+            while len(asked) < 2:  # noqa: ASYNC110 (as below)
+                await asyncio.sleep(0.01)
+            assert not keys.loaded
             monkeypatch.setattr(Issuer, "shown", talks)
             while not keys.loaded:  # noqa: ASYNC110 (it has no event)
                 await asyncio.sleep(0.01)

@@ -1,50 +1,38 @@
 """What a request costs that its key's limits refuse: no more than `app/endpoint_costs.py` says. There is no worker."""
 
 import asyncio
-import base64
-import json
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from http.client import HTTPResponse
+from itertools import repeat
 from pathlib import Path
-from typing import Any
 
 import grpc
 import httpx
 import psutil
 import pytest
 
-from app.endpoint_costs import COSTS, Cost
+from app.api.kserve.protocol import SERVICE
+from app.endpoint_costs import COSTS
+from app.tenants.admission import LARGE
 from tests.kserve import asked as tensors
 from tests.kserve import grpc_client
-from tests.pictures import asked, png, url
-from tests.speech.whisper_like import whisper_like
-from tests.stack import Stack, connects, free_port, mock_pool, stack, wait_until
-from tests.vlm import random_vlm
+from tests.stack import Stack, connects, free_port, stack, wait_until
+from tests.worst_requests import ADMIN, DEAR, FORM, bound_of, dear, path_of, pools, used_up, worst
 
 LOOPBACK = "127.0.0.1"
-ADMIN = {"x-api-key": "sesame"}
-MAX_BODY = 16 * 2**20
-FORM = "multipart/form-data; boundary=x"
 
 
 @pytest.fixture(scope="module")
 def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("admission")
-    pools = {
-        "sees-pool": mock_pool(model="sees") | {"path": str(random_vlm("idefics3", weights=False))},
-        "speech-pool": mock_pool(model="whisper")
-        | {"task": "transcribe", "path": str(whisper_like(folder / "speech", multilingual=False))},
-        "paint-pool": {"model": "painter", "engine": "mock", "task": "image"},
-        "embed-pool": mock_pool(model="embedder") | {"task": "embed"},
-    }
     env = {
         "XYLEM_DEPLOYMENT": "admission", "XYLEM_REQUIRE_KEYS": "true", "XYLEM_ADMIN_KEY": "sesame",
         "XYLEM_GRPC_PORT": str(free_port()), "XYLEM_HEAD_S": "3", "XYLEM_BODY_S": "4",
         "XYLEM_INCOMING_BYTES": str(2**28),
     }  # fmt: skip
-    with stack(valkey_url, folder, pools, **env) as s:
+    with stack(valkey_url, folder, pools(folder), **env) as s:
         s.api()
         wait_until(lambda: connects(s.port), "the API", timeout_s=60)
         yield s
@@ -52,17 +40,11 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture
-def used_up(served: Stack) -> dict[str, str]:
-    """The header of a key that has had its one request a minute: a body of nothing, which is refused, and counts."""
-    made = httpx.post(
-        f"{served.url}/admin/keys", json={"name": f"k{time.time_ns()}", "requests_per_min": 1}, headers=ADMIN
-    )
-    key = {"x-api-key": made.json()["key"]}
-    answer = httpx.post(
-        f"{served.url}/tokenize", content=b" " * 2**17, headers=key | {"content-type": "application/json"}
-    )
-    assert answer.status_code == 400, answer.text
-    return key
+def client(served: Stack) -> Iterator[httpx.Client]:
+    """One whose key has used up its limit."""
+    with httpx.Client(base_url=served.url, timeout=60) as made:
+        made.headers.update(used_up(made))
+        yield made
 
 
 def decoded_by(s: Stack) -> float:
@@ -80,47 +62,49 @@ def temporary_files(s: Stack) -> int:
     return found
 
 
-def path_of(path: str) -> str:
-    return path.replace("{name:path}", "sees").replace("{version}", "1")
+def answered(connection: socket.socket) -> tuple[int, bytes]:
+    """The status and body of a whole answer, which may come in pieces."""
+    answer = HTTPResponse(connection)
+    answer.begin()
+    return answer.status, answer.read()
 
 
-HTTP = {path: cost for path, cost in COSTS.items() if cost.guard == "limits" and "grpc" not in path.lower()}
-LONG = {path: cost for path, cost in HTTP.items() if cost.body.startswith("XYLEM_")}
+HTTP = [row for row, cost in COSTS.items() if cost.guard == "limits" and SERVICE not in row]
 
 
-def headers_of(path: str, cost: Cost) -> dict[str, str]:
-    return {"content-type": FORM if cost.form else "application/json"}
-
-
-@pytest.mark.parametrize("path", LONG)
-def test_a_large_body_of_a_key_that_has_used_up_its_limit_is_not_read(
-    served: Stack, used_up: dict[str, str], path: str
+@pytest.mark.parametrize("row", HTTP)
+def test_the_worst_bodies_of_a_key_that_has_used_up_its_limit_are_refused(
+    served: Stack, client: httpx.Client, row: str
 ) -> None:
-    """Neither one whose length is given, nor one that comes in pieces: in either case it isn't parsed."""
-    cost, sent = LONG[path], 0
+    """Of a large one nothing is parsed; whatever it is, it costs no more CPU time than the table says."""
+    api, count = psutil.Process(served.names["api"].pid), 0
+    before = sum(api.cpu_times()[:2])
+    for request in worst(row):
+        answer = client.request(request.method, request.path, content=request.content, headers=request.headers)
+        count += 1
+        assert 400 <= answer.status_code < 500, answer.text[:300]
+        if LARGE < len(request.content) < bound_of(row):
+            assert answer.status_code == 429, answer.text[:300]
+            assert int(answer.headers["retry-after"]) > 0
+    assert (sum(api.cpu_times()[:2]) - before) / count <= COSTS[row].cpu_ms / 1000 + 0.01  # the clock's step
+
+
+@pytest.mark.parametrize("row", [row for row in HTTP if bound_of(row) > LARGE])
+def test_a_body_in_pieces_of_a_key_that_has_used_up_its_limit_is_not_read(client: httpx.Client, row: str) -> None:
+    """No length is given, so no more of it is parsed than of one whose length is."""
     started = b'--x\r\ncontent-disposition: form-data; name="file"; filename="f"\r\n\r\n'
 
     def pieces() -> Iterator[bytes]:
-        nonlocal sent
-        yield started if cost.form else b'{"model": "'
-        for _ in range(4096):
-            sent += 2**14
-            yield b"x" * 2**14
+        yield started if COSTS[row].form else b'{"model": "'
+        yield from repeat(b"x" * 2**14, 4096)
 
-    api = psutil.Process(served.names["api"].pid)
-    before = sum(api.cpu_times()[:2])
-    with httpx.Client(base_url=served.url, headers=used_up | headers_of(path, cost), timeout=60) as client:
-        for _ in range(5):
-            answer = client.post(path_of(path), content=started + b"x" * (MAX_BODY - 1000))
-            assert answer.status_code == 429, answer.text[:300]
-            assert int(answer.headers["retry-after"]) > 0
-        assert (sum(api.cpu_times()[:2]) - before) / 5 <= cost.cpu_ms / 1000 + 0.01  # the clock's step
-        assert client.post(path_of(path), content=pieces()).status_code == 429
+    kind = {"content-type": FORM if COSTS[row].form else "application/json"}
+    assert client.post(path_of(row), content=pieces(), headers=kind).status_code == 429
 
 
-def test_a_large_message_of_grpc_is_refused_before_it_is_read(served: Stack, used_up: dict[str, str]) -> None:
+def test_a_large_message_of_grpc_is_refused_before_it_is_read(served: Stack, client: httpx.Client) -> None:
     """Also within a stream, which goes on."""
-    key = tuple(used_up.items())
+    key = [("x-api-key", client.headers["x-api-key"])]
     large = tensors("long " * 40_000, model="sees")
 
     async def ask() -> None:
@@ -137,61 +121,13 @@ def test_a_large_message_of_grpc_is_refused_before_it_is_read(served: Stack, use
     asyncio.run(ask())
 
 
-PICTURE = png(3, 40, 30)
-SHOWN: dict[str, Any] = {"model": "sees", "messages": asked(PICTURE)}
-_BLOCK = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(PICTURE).decode()}
-ANTHROPIC = {"model": "sees", "messages": [{"role": "user", "content": [{"type": "image", "source": _BLOCK}]}]}
-RESPONSE = {
-    "model": "sees",
-    "input": [{"role": "user", "content": [{"type": "input_image", "image_url": url(PICTURE)}]}],
-}
-SPOKEN = {"model": "sees", "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}
-
-
-def form(**files: bytes) -> bytes:
-    parts = [
-        b'--x\r\ncontent-disposition: form-data; name="model"\r\n\r\n%b'
-        % (b"whisper" if "file" in files else b"painter")
-    ]
-    if "image" in files:
-        parts.append(b'--x\r\ncontent-disposition: form-data; name="prompt"\r\n\r\na boat')
-    parts += [
-        b'--x\r\ncontent-disposition: form-data; name="%b"; filename="f"\r\n\r\n%b' % (name.encode(), data)
-        for name, data in files.items()
-    ]
-    return b"\r\n".join(parts) + b"\r\n--x--\r\n"
-
-
-DEAR: dict[str, tuple[str, Any]] = {
-    "a picture": ("/v1/chat/completions", SHOWN),
-    "a picture by URL": (
-        "/v1/chat/completions",
-        {"model": "sees", "messages": [{"role": "user", "content": [
-            {"type": "image_url", "image_url": {"url": "http://192.0.2.1/never-asked.png"}}]}]},
-    ),
-    "Anthropic's picture": ("/v1/messages", ANTHROPIC | {"max_tokens": 3}),
-    "a response's picture": ("/v1/responses", RESPONSE),
-    "a picture to count": ("/v1/messages/count_tokens", ANTHROPIC),
-    "a response's picture to count": ("/v1/responses/input_tokens", RESPONSE),
-    "a picture to tokenise": ("/tokenize", SHOWN),
-    "a response that goes on": ("/v1/responses", {"model": "sees", "input": "a", "previous_response_id": "resp_1"}),
-    "a regular expression": ("/v1/chat/completions", SPOKEN | {"guided_regex": "[a-z]{3}"}),
-    "a grammar": ("/v1/completions", {"model": "sees", "prompt": "a", "guided_grammar": 'root ::= "a"'}),
-    "texts to embed": ("/v1/embeddings", {"model": "embedder", "input": ["long " * 8000]}),
-    "a picture to edit": ("/v1/images/edits", form(image=PICTURE)),
-    "a sound": ("/v1/audio/transcriptions", form(file=b"RIFF" + bytes(1000))),
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("what", DEAR)
 def test_what_is_small_and_dear_is_refused_before_it_is_fetched_decoded_or_compiled(
-    served: Stack, used_up: dict[str, str], what: str
+    served: Stack, client: httpx.Client, what: str
 ) -> None:
-    """As all limits do, with the time to wait; and nothing was decoded."""
-    path, body = DEAR[what]
-    decoded = decoded_by(served)
-    raw, kind = (body, FORM) if isinstance(body, bytes) else (json.dumps(body).encode(), "application/json")
-    answer = httpx.post(served.url + path, content=raw, headers=used_up | {"content-type": kind}, timeout=60)
+    """By a limit like others, with the time to wait; and nothing was decoded."""
+    request, decoded = dear(what), decoded_by(served)
+    answer = client.post(request.path, content=request.content, headers=request.headers)
     assert answer.status_code == 429, answer.text[:300]
     assert "requests a minute" in answer.text
     assert decoded_by(served) == decoded
@@ -216,11 +152,11 @@ def test_who_stands_still_amid_a_request_is_cut_off_and_leaves_nothing(served: S
             one.sendall(half)
         with socket.create_connection((LOOPBACK, served.port), 60) as more:  # over a quarter of all
             more.sendall(upload.encode())
-            assert b" 429 " in more.recv(4096).partition(b"\r\n")[0]
+            assert answered(more)[0] == 429
         wait_until(lambda: temporary_files(served) > temporary, "some of the upload is in a file")
-        answers = [one.recv(4096) for one in sockets]
-    assert [answer[9:12] for answer in answers] == [b"408", b"408", b"408", b""]
-    assert all(b"request_timeout" in answer for answer in answers[:3])
+        answers = [answered(one) for one in sockets[:3]]
+        assert sockets[3].recv(1) == b""
+    assert all(status == 408 and b"request_timeout" in body for status, body in answers)
     wait_until(lambda: temporary_files(served) == temporary, "no file is left")
     answer = httpx.post(
         f"{served.url}/v1/files", data={"purpose": "batch"}, files={"file": ("f", b"x" * 10**6)},
@@ -236,4 +172,5 @@ def test_an_upload_over_the_quota_is_refused_by_its_length(served: Stack) -> Non
     head = f"POST /v1/files HTTP/1.1\r\nx-api-key: {made}\r\nhost: {LOOPBACK}\r\ncontent-type: {FORM}\r\n"
     with socket.create_connection((LOOPBACK, served.port), 60) as one:
         one.sendall(f"{head}content-length: 5000000\r\n\r\n".encode())
-        assert b"file_quota_exceeded" in one.recv(4096)
+        status, body = answered(one)
+    assert (status, b"file_quota_exceeded" in body) == (403, True)

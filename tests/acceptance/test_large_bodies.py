@@ -5,7 +5,6 @@ What is asserted is the CPU time of the event loop's thread, at a stretch: the m
 
 import asyncio
 import json
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,16 +17,15 @@ from app.endpoint_costs import COSTS
 from tests.kserve import asked, grpc_client
 from tests.prompt_embeds import encoded, file, rows
 from tests.stack import PYTHON, Stack, free_port, mock_pool, stack, wait_until
+from tests.worst_requests import FORM, MAX_BODY, bodies, bound_of, filled
 
 # A core that other processes share does less in the same time.
 pytestmark = pytest.mark.alone
 
 POOL, CONTEXT = "decode-pool-a", 131_072
 MOST_MS = 50.0
-MAX_BODY = 16 * 2**20
 TOGETHER = 2**18  # tokens
 CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
-FORM = "multipart/form-data; boundary=x"
 WORDS = "The quick brown fox jumps over the lazy dog, again. "
 
 
@@ -66,11 +64,6 @@ def ask(served: Stack) -> Iterator[Callable[..., httpx.Response]]:
 
 def body(**fields: Any) -> bytes:
     return json.dumps({"model": "mock", "max_tokens": 1} | fields).encode()
-
-
-def filled(before: bytes, item: bytes, after: bytes, size: int = MAX_BODY) -> bytes:
-    """A body of up to `size` bytes, with as many of `item` as it takes."""
-    return before + (item + b",") * ((size - len(before) - len(after)) // (len(item) + 1) - 1) + item + after
 
 
 def test_the_longest_prompt_as_token_ids_is_served(ask: Callable[..., httpx.Response]) -> None:
@@ -134,7 +127,7 @@ def test_the_longest_text_is_refused(ask: Callable[..., httpx.Response], path: s
         assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
-ADMIN, ADMIN_LIMITS = f"/admin/pools/{POOL}/limits", "/admin/pools/{pool}/limits"
+ADMIN = f"/admin/pools/{POOL}/limits"
 ALL = (CHAT, TEXT, RESPONSES, MESSAGES, "/tokenize", "/detokenize", "/v1/batches", ADMIN)
 WORST: dict[str, tuple[tuple[str, ...], bytes, bytes, bytes]] = {
     "token ids": ((TEXT,), b'{"model": "mock", "prompt": [', b"1", b"]}"),
@@ -252,31 +245,17 @@ def test_a_response_of_many_logprobs_is_shown_at_its_end_and_afterwards(
     assert len(shown["output"][0]["content"][0]["logprobs"]) == 4000
 
 
-EVERY = {path: cost for path, cost in COSTS.items() if cost.takes_body and SERVICE not in path}
-_ITEMS: dict[str, tuple[bytes, bytes, bytes]] = {
-    "numbers": (b'{"model": "mock", "input": [', b"1", b"]}"),
-    "texts": (b'{"model": "mock", "inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1], "data": [',
-              b'""', b"]}]}"),
-    "fields": (b'{"model": "mock", ', b'"x":{"a":[]}', b"}"),
-}  # fmt: skip
-_PARTS = {"fields": b"content-disposition: form-data; name=x\r\n\r\n1", "empty parts": b""}
+EVERY = [path for path, cost in COSTS.items() if cost.takes_body and SERVICE not in path]
 
 
 @pytest.mark.parametrize("path", EVERY)
 def test_no_endpoint_that_takes_a_body_holds_the_loop(ask: Callable[..., httpx.Response], path: str) -> None:
     """Of the most bytes that are read at once: as many as the endpoint's bound lets through, and one of many more."""
-    cost = EVERY[path]
-    bound = MAX_BODY if cost.body.startswith("XYLEM_") else int(cost.body)
-    url = re.sub(r"\{[^}]*\}", "mock", path)
-    method = {ADMIN_LIMITS: "PATCH", "/admin/aliases": "PATCH", "/admin/prices": "PATCH"}.get(path, "POST")
-    for size in (bound - 1000, 2 * bound):
-        for item in _ITEMS.values():
-            answer = ask(url, filled(*item, size), method=method)
+    for size in (bound_of(path) - 1000, 2 * bound_of(path)):
+        for request in bodies(path, size):
+            answer = ask(request.path, request.content, request.kind, request.method)
             assert 400 <= answer.status_code < 500, (answer.status_code, answer.text[:200])
             assert len(answer.content) < 2**16
-        for part in _PARTS.values() if cost.form else ():
-            raw = (b"--x\r\n" + part + b"\r\n") * (size // (len(part) + 7)) + b"--x--\r\n"
-            assert 400 <= ask(url, raw, FORM).status_code < 500
 
 
 @pytest.mark.parametrize("datatype", ["BYTES", "BOOL"])

@@ -10,6 +10,7 @@ from app.api.kserve.protocol import SERVICE
 from app.api.main import create_app
 from app.endpoint_costs import COSTS
 from app.settings import load_settings
+from tests.worst_requests import worst
 
 _READS = {"GET", "HEAD", "OPTIONS"}
 
@@ -33,3 +34,13 @@ def test_what_no_limits_admit_reads_no_more_than_a_short_body() -> None:
     for path, cost in COSTS.items():
         assert cost.guard != "key" or not cost.takes_body, path
         assert cost.redis == cost.temporary == cost.threads == 0, path
+
+
+def test_each_endpoint_has_requests_by_a_method_that_it_takes(served: list[APIRoute]) -> None:
+    """Of which the tests and `make bench NAME=overload` send each."""
+    for row in COSTS:
+        methods = {method for route in served if route.path == row for method in route.methods} or {"POST"}  # gRPC's
+        requests = [*worst(row, 2**17)]
+        assert requests, row
+        assert {request.method for request in requests} <= methods, row
+        assert all("{" not in request.path for request in requests), row

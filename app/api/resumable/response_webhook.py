@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import Struct
 
@@ -23,7 +24,7 @@ _MOST = 16  # at a time
 
 
 class Untold(Struct, frozen=True):
-    """A response that the webhook does not know of: a member of `untold`."""
+    """Names a response that the webhook does not know of: a member of `untold`."""
 
     request: RequestId
     tries: int = 0
@@ -39,7 +40,7 @@ class Untold(Struct, frozen=True):
 
 
 def status_of(events: Sequence[Event]) -> str:
-    """As `ResponseObject.status` has it; "": it goes on."""
+    """Returns what `ResponseObject.status` has; "": it goes on."""
     end = events[-1] if events else None
     if isinstance(end, Failed):
         return "cancelled" if end.code == Cancelled.code else "failed"
@@ -57,9 +58,11 @@ class ResponseWebhook:
         self._wire, self._untold, self._store = wire, keys.untold(), resumable_store
         secret = settings.webhook_secret
         self._url, self._secret = settings.webhook_url, secret.get_secret_value() if secret else None
+        # Of its own: a webhook that doesn't answer must not hold those that read requests.
+        self._threads = ThreadPoolExecutor(_MOST, thread_name_prefix="webhook")
 
     async def run(self) -> None:
-        """Until cancelled. What a turn leaves untold is due again."""
+        """Tells it until cancelled. What a turn leaves untold is due again."""
         await keep("response_webhook_failed", self._tell_due, _EVERY_S, later=True)
 
     async def _tell_due(self) -> None:
@@ -77,7 +80,8 @@ class ResponseWebhook:
         try:
             status = status or await self._status(one.request)
             if status:
-                wrong = await asyncio.to_thread(tell, self._url, self._secret, f"response.{status}", one.request)
+                what = self._url, self._secret, f"response.{status}", one.request
+                wrong = await asyncio.get_running_loop().run_in_executor(self._threads, tell, *what)
         except StoreDown:
             raise
         except Exception as exc:  # an answer that can't be read is not tried for ever
@@ -93,7 +97,7 @@ class ResponseWebhook:
         await self._wire.execute(commands)
 
     async def _status(self, request: RequestId) -> str:
-        """Of a background response that has ended; "": there is nothing to tell."""
+        """Returns that of a background response that has ended; "": there is nothing to tell."""
         try:
             kept = await self._store.kept(request)
         except RequestNotFound:

@@ -146,11 +146,9 @@ class ResumableStore:
             raise RequestNotFound
         return decode_kept(record)
 
-    def _to_tell(self, request: RequestId) -> list[tuple[str | int, ...]]:
-        """Sent with what ends an answer. Whether it is one to tell of, and has ended, is looked at later."""
-        if not self._tells or not request.startswith("resp_"):
-            return []
-        return [("ZADD", self._keys.untold(), round(clock.now() * 1000), f"0||{request}")]
+    def _due(self, request: RequestId) -> int | None:
+        """When the webhook is to be told of its end, ms. Whether it is one to tell of is looked at then."""
+        return round(clock.now() * 1000) if self._tells and request.startswith("resp_") else None
 
     async def note(
         self,
@@ -179,7 +177,9 @@ class ResumableStore:
             full = encode([Failed(kept.id, 0, KeptFull.code, _FULL)])
             values = kept.id, epoch, first, life_ms, end, listed, *self._most, full, _REFUSED_MS
             append = ("EVAL", APPEND, 6, *names, *values, *batches[first - 1 :])
-            (last, *_) = await self._wire.execute([append, *(self._to_tell(kept.id) if ended else ())])
+            due = self._due(kept.id) if ended else None
+            told = [] if due is None else [("ZADD", self._keys.untold(), due, f"0||{kept.id}")]
+            (last, *_) = await self._wire.execute([append, *told])
             if last == -1:
                 raise Lost
             if last == -4:
@@ -209,9 +209,9 @@ class ResumableStore:
 
     async def cancel(self, request: RequestId, last: list[Event]) -> bool:
         """Ends an answer's log with `last`; its owner's later events are refused. False: it had ended before."""
-        names = self._keys.kept(request), self._keys.log(request), *self._keys.kept_account()
-        cancel = ("EVAL", CANCEL, 4, *names, request, encode(last), self._keep_ms)
-        (done, *_) = await self._wire.execute([cancel, *self._to_tell(request)])
+        names = self._keys.kept(request), self._keys.log(request), self._keys.untold(), *self._keys.kept_account()
+        values = request, encode(last), self._keep_ms, self._due(request) or ""
+        (done,) = await self._wire.execute([("EVAL", CANCEL, 5, *names, *values)])
         return bool(done)
 
     async def delete(self, request: RequestId) -> None:

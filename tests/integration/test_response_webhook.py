@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from app.api.resumable.response_webhook import ResponseWebhook
-from app.api.resumable.store import ResumableStore
+from app.api.resumable.store import Lost, ResumableStore, Unkept
 from app.ids import ApiId, RequestId
-from app.messages import Done, Failed
+from app.messages import Done, Failed, encode
 from app.settings import Settings
 from app.store import Wire
 from tests.background import beside
@@ -51,13 +51,41 @@ async def test_a_webhook_that_does_not_answer_holds_no_thread_that_others_need(
         call.close()
 
 
-async def test_cancelling_what_has_ended_tells_the_webhook_nothing_more(
-    redis: "Redis", answers: ResumableStore
-) -> None:
-    """Else a client has it called as often as it likes."""
-    await answers.put(replace(kept(request=R), background=True))
-    assert await answers.cancel(R, [Failed(R, 0, "cancelled", "It was.")])
-    assert await redis.zrange(KEYS.untold(), 0, -1) == [b"0||resp_1"]
-    await redis.delete(KEYS.untold())  # it is told
-    assert not await answers.cancel(R, [Done(R, 0)])
+async def test_a_response_in_the_background_is_told_of_once_however_it_ends(redis: Redis, wire: Wire) -> None:
+    """Whatever comes after its end; else a client that cancels it again has the webhook called as often as it likes."""
+    cancelled, ended = [Failed(R, 0, "cancelled", "It was.")], [encode([Done(R, 0)])]
+
+    async def told() -> bool:
+        """Takes it, as the webhook does."""
+        return bool(await redis.zrem(KEYS.untold(), "0||resp_1"))
+
+    answers = ResumableStore(wire, KEYS, ApiId("a"), 30, tells=True)
+    one = replace(kept(request=R), background=True)
+    await answers.put(one)
+    assert not await told()
+    assert await answers.cancel(R, cancelled)
+    assert await told()
+    with pytest.raises(Lost):
+        await answers.note(one, 0, ended, ended=True)  # by the owner, which had not heard of it
+    assert not await answers.cancel(R, cancelled)
+    assert not await told()
+
+    ended_well = replace(one, id=RequestId("resp_2"))
+    await answers.put(ended_well)
+    await answers.note(ended_well, 0, ended, ended=True)
+    assert await redis.zrem(KEYS.untold(), "0||resp_2")
+    await answers.note(ended_well, 0, ended, ended=True)  # sent twice
+    assert not await answers.cancel(ended_well.id, cancelled)
+    assert not await redis.exists(KEYS.untold())
+
+    full = ResumableStore(wire, KEYS, ApiId("a"), 30, 4096, tells=True)
+    too_long = replace(one, id=RequestId("resp_3"), key="other")
+    await full.put(too_long)
+    with pytest.raises(Unkept):
+        await full.note(too_long, 0, [bytes(8192)], ended=False)
+    assert await redis.zrem(KEYS.untold(), "0||resp_3")
+
+    in_front = replace(one, id=RequestId("resp_4"), background=False)
+    await answers.put(in_front)
+    await answers.note(in_front, 0, ended, ended=True)
     assert not await redis.exists(KEYS.untold())

@@ -146,9 +146,9 @@ class ResumableStore:
             raise RequestNotFound
         return decode_kept(record)
 
-    def _due(self, request: RequestId) -> int | None:
-        """When the webhook is to be told of its end, ms. Whether it is one to tell of is looked at then."""
-        return round(clock.now() * 1000) if self._tells and request.startswith("resp_") else None
+    def _due(self, request: RequestId) -> int | str:
+        """Returns when the webhook is to look at what ends now, ms; "": never."""
+        return round(clock.now() * 1000) if self._tells and request.startswith("resp_") else ""
 
     async def note(
         self,
@@ -167,7 +167,7 @@ class ResumableStore:
         keys, first = self._keys, len(batches)  # earlier batches were written, unless Redis has lost them
         while True:
             own = keys.kept(kept.id), keys.log(kept.id), keys.kept_of(self.api)
-            names = *own, keys.chats_of(kept.key), *keys.kept_account()
+            names = *own, keys.chats_of(kept.key), keys.untold(), *keys.kept_account()
             end, life_ms = (
                 ("ended", min(self._keep_ms, _REFUSED_MS) if refused else self._keep_ms) if ended else ("", "")
             )
@@ -175,11 +175,9 @@ class ResumableStore:
                 life_ms = round((kept.deadline - kept.created) * 1000) + self._keep_ms
             listed = round(kept.created * 1000) if kept.chat and whole else ""
             full = encode([Failed(kept.id, 0, KeptFull.code, _FULL)])
-            values = kept.id, epoch, first, life_ms, end, listed, *self._most, full, _REFUSED_MS
-            append = ("EVAL", APPEND, 6, *names, *values, *batches[first - 1 :])
-            due = self._due(kept.id) if ended else None
-            told = [] if due is None else [("ZADD", self._keys.untold(), due, f"0||{kept.id}")]
-            (last, *_) = await self._wire.execute([append, *told])
+            due = self._due(kept.id) if kept.background else ""
+            values = kept.id, epoch, first, life_ms, end, listed, *self._most, full, _REFUSED_MS, due
+            (last,) = await self._wire.execute([("EVAL", APPEND, 7, *names, *values, *batches[first - 1 :])])
             if last == -1:
                 raise Lost
             if last == -4:
@@ -210,7 +208,7 @@ class ResumableStore:
     async def cancel(self, request: RequestId, last: list[Event]) -> bool:
         """Ends an answer's log with `last`; its owner's later events are refused. False: it had ended before."""
         names = self._keys.kept(request), self._keys.log(request), self._keys.untold(), *self._keys.kept_account()
-        values = request, encode(last), self._keep_ms, self._due(request) or ""
+        values = request, encode(last), self._keep_ms, self._due(request)
         (done,) = await self._wire.execute([("EVAL", CANCEL, 5, *names, *values)])
         return bool(done)
 

@@ -10,7 +10,18 @@ from app.anthropic.schemas import MessagesRequest
 from app.dispatch.generation_base import GenerationBase
 from app.errors import XylemError
 from app.messages import Delta, Task
-from app.openai import chat, classify, completions, embeddings, error_body, images, rerank, score, videos
+from app.openai import (
+    chat,
+    classify,
+    cohere_embeddings,
+    completions,
+    embeddings,
+    error_body,
+    images,
+    rerank,
+    score,
+    videos,
+)
 from app.openai.responses import generation as responses
 from app.openai.responses.schemas import ResponseRequest
 from app.openai.schemas import ChatRequest, CompletionRequest, ModelRequest
@@ -75,6 +86,14 @@ EMBEDDINGS = Endpoint(
     embeddings.EmbeddingWriter,
     task="embed",
 )
+COHERE_EMBEDDINGS = Endpoint(
+    "/v2/embed",
+    "cohere_embedding",
+    cohere_embeddings.CohereEmbeddingRequest,
+    cohere_embeddings.understand,
+    cohere_embeddings.CohereEmbeddingWriter,
+    task="embed",
+)
 SCORE = Endpoint("/v1/score", "score", score.ScoreRequest, score.understand, score.ScoreWriter, task="embed")
 RERANK = Endpoint("/v1/rerank", "rerank", rerank.RerankRequest, rerank.understand, rerank.RerankWriter, task="embed")
 CLASSIFY = Endpoint(
@@ -90,5 +109,8 @@ SAME_AS = {"/score": SCORE, "/rerank": RERANK, "/v2/rerank": RERANK}  # vLLM's o
 VIDEOS = Endpoint("/v1/videos", "video", videos.VideoRequest, videos.understand, images.ImageWriter, task="image")
 
 ENDPOINTS: dict[str, Endpoint] = {
-    endpoint.path: endpoint for endpoint in (CHAT, TEXT, RESPONSE, MESSAGE, EMBEDDINGS, SCORE, RERANK, CLASSIFY, IMAGES)
-}
+    endpoint.path: endpoint
+    for endpoint in (
+        CHAT, TEXT, RESPONSE, MESSAGE, EMBEDDINGS, COHERE_EMBEDDINGS, SCORE, RERANK, CLASSIFY, IMAGES,
+    )
+}  # fmt: skip

@@ -169,6 +169,7 @@ _GENERATION = "generation_config.json"
 MOCK_DIMENSIONS = 384  # of an embedding of the mock engine, if its args say nothing
 _MULTILINGUAL_VOCABULARY = 51_865  # Whisper's, of which the English one has a token less
 _INPUT_LENGTH = "sentence_bert_config.json"  # where embedding models say how long an input may be
+_INSTRUCTIONS = "config_sentence_transformers.json"  # and what they want in front of it
 
 
 def _dialect(name: str) -> str:
@@ -324,6 +325,15 @@ class Pool(_Part):
         if modules.exists() and "Dense" in modules.read_text():  # of sentence-transformers, with a length of its own
             return None
         return self._read("config.json").get("hidden_size")
+
+    @cached_property
+    def instructions(self) -> Mapping[str, str]:
+        """What the model was trained to have before a text, by the text's kind. Raises: SettingsError, as above."""
+        found = self._read("config.json").get("task_instructions")
+        if not found and (self.model_dir / _INSTRUCTIONS).exists():
+            found = self._read(_INSTRUCTIONS).get("prompts")
+        pairs = found.items() if isinstance(found, dict) else ()
+        return {kind: text for kind, text in pairs if isinstance(text, str)}
 
     @cached_property
     def labels(self) -> Sequence[str]:

@@ -21,6 +21,7 @@ TokenizerMode = Literal["file", "engine"]
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 _TOKEN_CHARS = 8  # tokens of ordinary text have fewer
 _PIECE = 2**15  # characters
+_MARGIN = 64  # tokens at the end of a text that may be others once it is cut there
 _UNSET = {"tools": None, "documents": None}  # as Hugging Face's renderer has them
 _SHOWN = 500  # characters of a template's error, which may quote a message
 
@@ -92,6 +93,38 @@ class Tokenizer:
             if count > 2 * most:  # cutting the text adds a few tokens, but never doubles them
                 return count // 2
         return 0
+
+    @property
+    def added_tokens(self) -> int:
+        """How many special tokens `encode` adds to a text."""
+        return self.raw.num_special_tokens_to_add(is_pair=False)
+
+    def shortened(self, text: str, most: int, before: str = "", *, keeps_end: bool = False) -> list[int]:
+        """At most `most` token ids of a text with `before` in front of it, without what is beyond at the text's end.
+
+        `keeps_end`: without its beginning instead. `most`: over `added_tokens`. Not much more is tokenised.
+        """
+        found = self.raw.encode_batch_fast([before + self._part(text, most, keeps_end=keeps_end)])[0]
+        ids: list[int] = found.ids
+        if len(ids) <= most:
+            return ids
+        added: list[int] = found.special_tokens_mask
+        first, last = added.index(0), len(added) - added[::-1].index(0)
+        inner, room = ids[first:last], most - first - (len(ids) - last)
+        if keeps_end:
+            kept = min(room, len(self.encode(before, add_special_tokens=False)) if before else 0)
+            inner = inner[:kept] + inner[len(inner) - (room - kept) :]
+        return ids[:first] + inner[:room] + ids[last:]
+
+    def _part(self, text: str, most: int, *, keeps_end: bool) -> str:
+        """The beginning of a text, or its end, that has more than `most` tokens; all of it if it has no more."""
+        size = most * _TOKEN_CHARS
+        while size < len(text):
+            part = text[-size:] if keeps_end else text[:size]
+            if len(self.raw.encode_batch_fast([part], add_special_tokens=False)[0]) > most + _MARGIN:
+                return part
+            size *= 2
+        return text
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
         # Unlike `decode`, the batch call lets other threads run.

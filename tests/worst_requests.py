@@ -115,6 +115,11 @@ RIGHT: dict[str, tuple[Filling, ...]] = {
     "/v1/embeddings": (
         (b'{"model":"embedder","input":"', _WORDS, b'"}'), (b'{"model":"embedder","input":[', b'"a b c"', b"]}"),
     ),
+    "/v2/embed": (
+        (b'{"model":"embedder","texts":["', _WORDS, b'"],"max_tokens":3}'),
+        (b'{"model":"embedder","texts":["a"],"embedding_types":[', b'"int8"', b"]}"),
+        (b'{"model":"embedder","inputs":[{"content":[', b'{"type":"text","text":"a b"}', b"]}]}"),
+    ),
     "/v1/score": _SCORE, "/score": _SCORE, "/v1/rerank": _RERANK, "/rerank": _RERANK, "/v2/rerank": _RERANK,
     "/v1/classify": ((b'{"model":"classes","input":[', b'"a b c"', b"]}"),),
     "/v1/images/generations": ((b'{"model":"painter","prompt":"', _WORDS, b'"}'),),
@@ -175,6 +180,7 @@ DEAR: dict[str, tuple[str, Any]] = {
     "a grammar": ("/v1/completions", {"model": "sees", "prompt": "a", "guided_grammar": 'root ::= "a"'}),
     "a template of its own": ("/v1/chat/completions", _SPOKEN | {"chat_template": "{{ 'a' * 9 }}"}),
     "texts to embed": ("/v1/embeddings", {"model": "embedder", "input": ["long " * 8000]}),
+    "texts to cut": ("/v2/embed", {"model": "embedder", "texts": ["long " * 8000], "max_tokens": 5}),
     "a picture to edit": ("/v1/images/edits", form(image=_PICTURE)),
     "a sound": ("/v1/audio/transcriptions", form(file=b"RIFF" + bytes(1000))),
 }  # fmt: skip

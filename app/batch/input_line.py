@@ -15,6 +15,7 @@ ENDPOINTS = (
     "/v1/responses",
     "/v1/messages",
     "/v1/embeddings",
+    "/v2/embed",
     "/v1/score",
     "/v1/rerank",
     "/v1/classify",

@@ -20,7 +20,7 @@ Deltas = list[tuple[int, Delta]]
 _ENDPOINTS = {
     "chatcmpl-": "/v1/chat/completions", "cmpl-": "/v1/completions", "resp_": "/v1/responses", "msg_": "/v1/messages",
     "embd-": "/v1/embeddings", "score-": "/v1/score", "rerank-": "/v1/rerank", "classify-": "/v1/classify",
-    "img-": "/v1/images", "video_": "/v1/videos", "transcr-": "/v1/audio/transcriptions",
+    "embed-": "/v2/embed", "img-": "/v1/images", "video_": "/v1/videos", "transcr-": "/v1/audio/transcriptions",
 }  # fmt: skip
 
 

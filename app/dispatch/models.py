@@ -20,7 +20,7 @@ from app.tokenizer import Tokenizer, load_tokenizer
 _TOGETHER = 2**18  # tokens of one HTTP request, for models with a shorter context
 _DOES: Mapping[Task, str] = {
     "generate": "generates answers (/v1/chat/completions, /v1/completions, /v1/responses, /v1/messages)",
-    "embed": "makes embeddings (/v1/embeddings, /v1/score, /v1/rerank)",
+    "embed": "makes embeddings (/v1/embeddings, /v2/embed, /v1/score, /v1/rerank)",
     "classify": "tells classes (/v1/classify)",
     "image": "paints (/v1/images/generations, /v1/images/edits, /v1/videos)",
     "transcribe": "writes down speech (/v1/audio/transcriptions, /v1/audio/translations)",
@@ -56,6 +56,7 @@ class Model:
     embeds_width: int | None = None  # numbers in a row of `prompt_embeds`; None: no pool of it takes any
     sounds: Sounds | None = None  # None: it takes none in chats
     vector_length: int | None = None  # of its own embeddings; None: it makes none, or it is not known
+    instructions: Mapping[str, str] = field(default_factory=dict)  # as `Pool` says
 
     @property
     def markers(self) -> Mapping[MediaKind, str]:
@@ -220,6 +221,7 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
             embeds_width=embeds_width,
             sounds=sounds,
             vector_length=pool.vector_length if pool.task == "embed" else None,
+            instructions=pool.instructions if pool.task == "embed" else {},
         )
     return models
 

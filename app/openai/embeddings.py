@@ -1,9 +1,7 @@
 """Embeddings: what a body means, and what its answer looks like."""
 
-from base64 import b64encode
 from typing import Annotated, Any, Literal
 
-import orjson
 from pydantic import Field
 
 from app.dispatch.generation_base import GenerationBase
@@ -12,10 +10,11 @@ from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.openai.body import Some
-from app.openai.encoding import EncodingWriter, check_count, encoding_plan, floats, tokenized
+from app.openai.encoding import EncodingWriter, check_count, encoding_plan, tokenized
 from app.openai.neutral import NEUTRAL_OF_ENCODING, neutral
 from app.openai.schemas import ModelRequest, TokenId
 from app.openai.validation import parse_off_loop
+from app.openai.vector_forms import FORMS
 
 
 @neutral(NEUTRAL_OF_ENCODING)
@@ -38,26 +37,26 @@ def _plan(state: Deployment, body: EmbeddingRequest, *, explain: bool) -> Genera
     given: Any = body.input
     inputs = [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else given
     check_count(inputs, "input")
-    dimensions = _dimensions(model, body.dimensions)
+    dimensions = vector_length(model, body.dimensions, "dimensions")
     tokens = tokenized(model, inputs, "input")
     return encoding_plan(state, body, "embd-", model, tokens, dimensions=dimensions, explain=explain)
 
 
-def _dimensions(model: Model, dimensions: int | None) -> int | None:
-    """None: the model's own. Raises: RequestError."""
-    if dimensions in (None, model.vector_length):
+def vector_length(model: Model, asked: int | None, param: str) -> int | None:
+    """`param`: the request's field that asks for it. None: the model's own. Raises: RequestError."""
+    if asked in (None, model.vector_length):
         return None
-    if dimensions not in model.dimensions:
+    if asked not in model.dimensions:
         some = ", ".join(map(str, model.dimensions)) if isinstance(model.dimensions, list) else ""
         which = f"only vectors of {some} numbers" if some else "only vectors of its own length"
-        raise RequestError(f"'dimensions': {model.name} has {which}, not of {dimensions}.", param="dimensions")
-    return dimensions
+        raise RequestError(f"'{param}': {model.name} has {which}, not of {asked}.", param=param)
+    return asked
 
 
 class EmbeddingWriter(EncodingWriter):
     def __init__(self, call: GenerationBase, body: EmbeddingRequest) -> None:
         super().__init__(call)
-        self._base64 = body.encoding_format == "base64"
+        self._shown = FORMS[body.encoding_format or "float"]
 
     def answer(self) -> dict[str, Any]:
         data = [
@@ -65,8 +64,3 @@ class EmbeddingWriter(EncodingWriter):
             for index, raw in enumerate(self.raw())
         ]
         return self._call.envelope("list") | {"data": data, "usage": self.usage()}
-
-    def _shown(self, raw: bytes) -> str | orjson.Fragment:
-        if self._base64:
-            return b64encode(raw).decode()
-        return orjson.Fragment(orjson.dumps(floats(raw).tolist()))  # one at a time, so that other threads run between

@@ -1,8 +1,7 @@
 """The common part of all endpoints that make vectors of texts: inputs, jobs for the workers, vectors."""
 
 import asyncio
-from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import hypot
 from operator import mul
 from typing import Any
@@ -23,17 +22,26 @@ MOST_INPUTS = 2048  # of one request, as OpenAI has it
 # death or an urgent request costs little.
 _JOB_INPUTS, _JOB_TOKENS = 64, 8192
 _NO_OUTPUT = Sampling(max_tokens=0)
-_SHORT = 2**18  # bytes of vectors; an answer of more is written in a thread
+_SHORT = 2**18  # bytes of vectors, in all forms; an answer of more is written in a thread
 
 
-def tokenized(model: Model, inputs: Sequence[str | list[int]], param: str) -> list[list[int]]:
-    """`param`: the request's field with the inputs. Raises: RequestError, PromptTooLong."""
+def tokenized(
+    model: Model,
+    inputs: Sequence[str | list[int]],
+    param: str,
+    encode: Callable[[str, str], list[int]] | None = None,
+) -> list[list[int]]:
+    """`param`: the request's field with the inputs. `encode`: makes token ids of a text and its place; None: the model.
+
+    Raises: RequestError, PromptTooLong.
+    """
+    encode = encode or model.encode
     made, left = [], model.most_tokens
     for index, given in enumerate(inputs):
         where = f"{param}.{index}" if len(inputs) > 1 else param
         if not given:
             raise RequestError(f"'{where}' is empty.", param=where)
-        tokens = model.encode(given, where) if isinstance(given, str) else given
+        tokens = encode(given, where) if isinstance(given, str) else given
         model.check_input(tokens, where)
         left -= len(tokens)
         if left < 0:
@@ -89,11 +97,12 @@ class EncodingWriter:
 
     def __init__(self, call: GenerationBase) -> None:
         self._call = call
+        self._times = 1  # that the answer has each vector
 
     async def whole(self) -> dict[str, Any]:
         """Raises: the error that ended it."""
         await self._call.whole()
-        if sum(map(len, self._call.vectors.values())) <= _SHORT:
+        if sum(map(len, self._call.vectors.values())) * self._times <= _SHORT:
             return self.answer()
         return await asyncio.to_thread(self.answer)
 
@@ -113,8 +122,3 @@ class EncodingWriter:
     def usage(self) -> dict[str, int]:
         tokens = self._call.prompt_tokens
         return {"prompt_tokens": tokens, "total_tokens": tokens}
-
-
-def floats(raw: bytes) -> "array[float]":
-    """A vector's numbers, in the byte order of this machine: nobody has tried a big-endian one."""
-    return array("f", raw)

@@ -141,6 +141,7 @@ def heron(asked: dict[str, Any]) -> dict[str, Any]:
     ("/v1/responses", {"model": "mock", "input": SAID, "store": False}),
     ("/v1/responses", {"model": "mock", "input": "fish", "instructions": SAID}),
     ("/v1/embeddings", {"model": "vectors", "input": [SAID]}),
+    ("/v2/embed", {"model": "vectors", "texts": [SAID]}),
     ("/v1/score", {"model": "vectors", "text_1": SAID, "text_2": "fish"}),
     ("/v1/rerank", {"model": "vectors", "query": "fish", "documents": [SAID]}),
     ("/v2/models/mock/generate", {"text_input": SAID, "max_tokens": 4}),
@@ -150,7 +151,7 @@ def test_a_refused_prompt_is_refused_at_every_endpoint_with_the_hooks_reason(
 ) -> None:
     inspector.reply = heron
     answer = client.call("POST", path, json=body)
-    if path.startswith("/v2"):
+    if path.startswith("/v2/models"):
         assert (answer.status_code, "no herons" in answer.text) == (400, True)
     else:
         refused = refusal(answer, 400)

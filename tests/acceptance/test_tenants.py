@@ -105,6 +105,7 @@ def test_a_key_asks_for_its_models_only_and_sees_no_others(served: Stack) -> Non
             ("/v1/messages", {"messages": ASK["messages"], "max_tokens": 3}),
             ("/tokenize", {"prompt": "x"}),
             ("/v1/rerank", {"query": "x", "documents": ["y"]}),
+            ("/v2/embed", {"texts": ["x"]}),
         ):
             answer = httpx.post(served.url + path, json={"model": "mock", **body}, headers={"x-api-key": key})
             assert answer.status_code == 404, (path, answer.text)

@@ -202,6 +202,7 @@ def test_no_text_of_a_prompt_or_an_answer_leaves(served: Stack, sink: Collector)
 
 @pytest.mark.parametrize(("path", "body", "stages", "name"), [
     ("/v1/embeddings", {"model": "vectors", "input": ["a", "b"]}, {"place", "queue", "encode"}, "embeddings vectors"),
+    ("/v2/embed", {"model": "vectors", "texts": ["a", "b"]}, {"place", "queue", "encode"}, "embeddings vectors"),
     (CHAT, OF_CHAT | {"stream": True}, {"place", "queue", "prefill", "first_token", "decode"}, "chat mock"),
     ("/v1/messages", OF_CHAT, {"place", "queue", "prefill", "first_token", "decode"}, "chat mock"),
     ("/v2/models/mock/generate", {"text_input": "x"}, {"place", "queue", "prefill", "first_token", "decode"},

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -97,6 +98,10 @@ def test_usage_is_the_sum_of_what_answers_say(served: Stack) -> None:
     usages += [chunk.usage for chunk in stream if chunk.usage]
     usages.append(red.completions.create(model="mock", prompt=["a b", "c d e"], max_tokens=5).usage)
     usages.append(red.embeddings.create(model="embeds", input=["hello there", "and you"]).usage)
+    cut = {"model": "embeds", "texts": ["hello there and you " * 9], "max_tokens": 5}
+    made = httpx.post(f"{s.url}/v2/embed", json=cut, headers={"x-api-key": red.api_key}).json()
+    assert made["meta"]["billed_units"]["input_tokens"] == 5
+    usages.append(SimpleNamespace(prompt_tokens=5))
     other = blue.chat.completions.create(**chat).usage
     wait_until(lambda: of_tenant(s, "red")["requests"] == len(usages) and written(s), "all are written")
     row = of_tenant(s, "red")

@@ -62,6 +62,11 @@ BODIES: dict[str, dict[str, Any]] = {
         "top_p": 0.9, "stop_sequences": ["zz"], "stream": False, "metadata": {"user_id": "u"},
         "service_tier": "auto", "thinking": {"type": "disabled"},
     },
+    "/v2/embed": {
+        "model": "embedder", "inputs": [{"content": [{"type": "text", "text": "hello"} | CACHED]}], "images": [],
+        "input_type": "search_query", "embedding_types": ["float", "int8"], "output_dimension": 384, "truncate": "END",
+        "max_tokens": 5, "priority": 1, "user": "u", "metadata": {"k": "v"}, "timeout": 30.0,
+    },
     "/inference/v1/generate": {
         "model": "mock", "token_ids": [5, 6], "request_id": "r", "output_mode": "tokens", "return_token_ids": True,
         "sampling_params": {"max_tokens": 2, "temperature": 0.5, "logprobs": 1, "stop": ["z"], "detokenize": True},

@@ -28,7 +28,9 @@ from tests.stack import Stack, mock_pool, stack
 
 EMBED_POOL, PAINT_POOL, HEAR_POOL = "embed-pool", "paint-pool", "hear-pool"
 OTHERS = {  # models of some paths
-    **dict.fromkeys(("/v1/embeddings", "/v1/score", "/score", "/v1/rerank", "/v2/rerank", "/rerank"), "embedder"),
+    **dict.fromkeys(
+        ("/v1/embeddings", "/v2/embed", "/v1/score", "/score", "/v1/rerank", "/v2/rerank", "/rerank"), "embedder"
+    ),
     **dict.fromkeys(("/v1/images", "/v1/videos"), "painter"),
     "/v1/audio": "hearer",
 }
@@ -85,7 +87,7 @@ WITH_BODY = [
     ("post", "/v1/responses/input_tokens", 30), ("post", "/v1/responses/compact", 30),
     ("post", "/v1/conversations", 40), ("post", "/v1/conversations/{conversation}", 20),
     ("post", "/v1/conversations/{conversation}/items", 40), ("post", "/v1/chat/completions/{chat}", 20),
-    ("post", "/v1/embeddings", 40), ("post", "/v1/score", 20), ("post", "/score", 5),
+    ("post", "/v1/embeddings", 40), ("post", "/v2/embed", 20), ("post", "/v1/score", 20), ("post", "/score", 5),
     ("post", "/v2/rerank", 5), ("post", "/v1/rerank", 20), ("post", "/rerank", 5),
     ("post", "/v1/classify", 20),
     ("post", "/v1/files", 30), ("post", "/v1/batches", 30), ("post", "/v1/messages/batches", 20),

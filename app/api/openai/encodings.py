@@ -1,6 +1,7 @@
-"""POST /v1/embeddings, /v1/score, /v1/rerank and /v1/classify: whole answers, made of vectors."""
+"""POST /v1/embeddings, /v2/embed, /v1/score, /v1/rerank and /v1/classify: whole answers, made of vectors."""
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -15,19 +16,32 @@ from app.api.http.request_body import collect
 from app.api.openai.alias_turn import other_plan
 from app.api.resumable.resume import placed_call
 from app.api.state import ApiState, state_of
-from app.endpoint_registry import CLASSIFY, EMBEDDINGS, RERANK, SCORE, Endpoint
+from app.endpoint_registry import CLASSIFY, COHERE_EMBEDDINGS, EMBEDDINGS, RERANK, SCORE, Endpoint
 from app.openai.classify import ClassifyRequest
+from app.openai.cohere_embeddings import CohereEmbeddingRequest
 from app.openai.embeddings import EmbeddingRequest
 from app.openai.rerank import RerankRequest
 from app.openai.score import ScoreRequest
+from app.tenants.admission import LARGE
 
 router = APIRouter()
+_DEPTH = 3  # of an answer's lists and objects down to an item, whose own are short
 
 
 @router.post(EMBEDDINGS.path, openapi_extra=EmbeddingRequest.openapi(), responses=answer_schemas.EMBEDDINGS)
 async def embeddings(request: Request) -> Response:
     """A vector for each text."""
     return await _handle(EMBEDDINGS, request)
+
+
+@router.post(
+    COHERE_EMBEDDINGS.path,
+    openapi_extra=CohereEmbeddingRequest.openapi(),
+    responses=answer_schemas.COHERE_EMBEDDINGS,
+)
+async def embed(request: Request) -> Response:
+    """A vector for each text, in each form that is asked for: Cohere's API, which vLLM has too."""
+    return await _handle(COHERE_EMBEDDINGS, request)
 
 
 @router.post("/score", openapi_extra=ScoreRequest.openapi(), responses=answer_schemas.SCORES)
@@ -66,17 +80,30 @@ async def handle(endpoint: Endpoint, state: ApiState, raw: bytes, scope: Scope, 
     call = await placed_call(state, scope, receive, plan, other)
     async with call:
         answer = await endpoint.writer(call, body).whole()
-    many = len(plan.prompts) > 1
-    content = await asyncio.to_thread(dumped, answer) if many else orjson.dumps(answer)
+    long = len(plan.prompts) > 1 or len(raw) > LARGE  # an answer may repeat its texts
+    content = await asyncio.to_thread(dumped, answer) if long else orjson.dumps(answer)
     return Response(content, headers=call.headers(), media_type="application/json")
 
 
 def dumped(answer: dict[str, Any]) -> memoryview:
     """JSON, written one item at a time, so that other threads run between: an answer may have a hundred megabytes."""
-    rest = {name: value for name, value in answer.items() if name != "data"}
-    made = bytearray(orjson.dumps(rest)[:-1])
-    for index, item in enumerate(answer.get("data", ())):
-        made += b"," if index else b',"data":['
-        made += orjson.dumps(item)
-    made += b"]}" if "data" in answer else b"}"
+    made = bytearray()
+    for piece in _pieces(answer, _DEPTH):
+        made += piece
     return memoryview(made)
+
+
+def _pieces(value: Any, depth: int) -> Iterator[bytes]:
+    """`depth`: how many levels of lists and objects are written in pieces."""
+    if depth and isinstance(value, dict):
+        for index, (name, inner) in enumerate(value.items()):
+            yield b"%b%b:" % (b"," if index else b"{", orjson.dumps(name))
+            yield from _pieces(inner, depth - 1)
+        yield b"}" if value else b"{}"
+    elif depth and isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield b"," if index else b"["
+            yield from _pieces(inner, depth - 1)
+        yield b"]" if value else b"[]"
+    else:
+        yield orjson.dumps(value)

@@ -10,12 +10,13 @@ FROM ?=
 SEED ?= 1
 ENGINE ?=
 MODEL ?=
+SUITE ?=
 BIN := .venv/bin
 UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --quiet --upgrade --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu)
 
-.PHONY: help run test check docs away chaos soak smoke upgrade media tiers nodes helm images fuzz clients bench pictures lock lint-docker clean
+.PHONY: help run test check docs away chaos soak smoke upgrade media tiers nodes helm images fuzz clients conformance bench pictures lock lint-docker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -79,6 +80,9 @@ fuzz: .venv/.dev ## [FUZZ_TIMES=20]: the odd inputs of `make test`, so many time
 clients: .venv/.dev ## unmodified clients from PyPI and npm against a mock engine: a table, and one line of JSON
 	@$(BIN)/python -m ops.clients
 
+conformance: .venv/.dev ## [SUITE=openai]: test suites of others against a mock engine: the clients' own, LangChain's, types and documents; a table, and one line of JSON (ten minutes)
+	@$(BIN)/python -m ops.conformance $(if $(SUITE),--only $(SUITE))
+
 bench: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## NAME=serve [QUICK=1]: measure, print a table and one line of JSON
 	@$(BIN)/python -m ops.bench.$(NAME)
 
@@ -95,7 +99,9 @@ lock: .venv/.dev ## resolve requirements/*.txt anew from pyproject.toml
 		-c requirements/cpu.txt -c requirements/torch-cpu.txt -o requirements/dev.txt
 	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(UV_COMPILE)) --extra gpu \
 		-c requirements/base.txt -o requirements/gpu.txt
-	$(subst pyproject.toml,requirements/clients.in,$(UV_COMPILE)) -o requirements/clients.txt
+	for list in clients conformance; do \
+		$(subst pyproject.toml,requirements/$$list.in,$(UV_COMPILE)) -o requirements/$$list.txt || exit; \
+	done
 	for list in sglang-cpu images; do \
 		$(subst pyproject.toml,requirements/$$list.in,$(UV_COMPILE)) --no-deps -o requirements/$$list.txt || exit; \
 	done

@@ -1,0 +1,1 @@
+"""Test suites of others, run against our API: `make conformance`."""

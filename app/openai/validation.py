@@ -1,12 +1,12 @@
 """Parsing a request's body by its schema; errors name the field."""
 
 import asyncio
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from app.errors import BodyTooLarge, RequestError
 from app.openai.body import Body
@@ -20,6 +20,8 @@ _LONGEST_NAME = 200  # characters of a field's path, which the client chooses
 _SMALL, _SMALL_TEXT, _FEW = 16 * 2**10, 2**17, 2**11
 # Values of a large body: the parser builds all of them before the schema checks one, and holds up all other threads.
 _VALUES, _CONTAINERS = 2**18, 2**15
+_FIELDS = 3 * _CONTAINERS  # of all objects: one with its name takes four times as long as a number
+_PIECE = 2**16  # bytes of a body that native code looks at in one go, and holds up all other threads
 
 # Fields whose content is the client's own: null in them is a value. `input` is one if it is an object, not a prompt.
 _AS_SENT = {
@@ -51,16 +53,33 @@ def _parse_large(schema: type[B], raw: bytes, token_ids: int, what: str) -> B:
 
 
 def check_values(raw: bytes, most: int, what: str = "The body") -> None:
-    """Raises: BodyTooLarge for more than `most` values, or too many lists and objects."""
-    if _fits(raw, most):  # counting also what is within texts
-        return
-    plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")  # so that each quote begins or ends a text
-    if plain.count(b'"') > 4 * most or not _fits(b"".join(plain.split(b'"')[::2]), most):
-        raise BodyTooLarge(f"{what} has more than {most} values, or more than {_CONTAINERS} lists and objects.")
+    """Raises: BodyTooLarge for more than `most` values, too many lists and objects, or too many fields."""
+    values = containers = fields = 0
+    for piece in _outside_texts(raw):
+        values += piece.count(b",")
+        containers += piece.count(b"[") + piece.count(b"{")
+        fields += piece.count(b":")
+        if values >= most or containers > _CONTAINERS or fields > _FIELDS:
+            raise BodyTooLarge(
+                f"{what} has more than {most} values, {_CONTAINERS} lists and objects, or {_FIELDS} fields."
+            )
 
 
-def _fits(raw: bytes, most: int) -> bool:
-    return raw.count(b",") < most and raw.count(b"[") + raw.count(b"{") <= _CONTAINERS
+def _outside_texts(raw: bytes) -> Iterator[bytes]:
+    """What is in no text of a JSON document, in pieces. Of what is no JSON: anything."""
+    start, within = 0, False
+    while start < len(raw):
+        piece = raw[start : start + _PIECE]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2 and len(piece) > 1:
+            piece = piece[:-1]  # which begins an escape, and the next piece
+        start += len(piece)
+        if b'"' not in piece:
+            yield b"" if within else piece
+            continue
+        # Without escapes, each quote begins or ends a text.
+        parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        yield b"".join(parts[within::2])
+        within ^= len(parts) % 2 == 0
 
 
 def parse(schema: type[B], raw: bytes) -> B:
@@ -75,7 +94,7 @@ def parse(schema: type[B], raw: bytes) -> B:
     errors = _errors(first)
     if errors[0]["type"] == "json_invalid":
         raise RequestError(f"The body is not valid JSON: {errors[0]['ctx']['error']}.") from first
-    doc = json.loads(raw)
+    doc = from_json(raw)  # in a fifth of the time of `json`, and nobody else runs meanwhile
     if any(_may_be_null(e, doc) for e in errors):
         doc = _without_nulls(doc)
         try:

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -47,6 +48,37 @@ def test_as_many_values_as_there_may_be_are_taken() -> None:
     check_values(json.dumps([1] * MOST).encode(), MOST)
     with pytest.raises(BodyTooLarge):
         check_values(json.dumps([1] * (MOST + 1)).encode(), MOST)
+
+
+@pytest.mark.parametrize("text", ['",' * 9, "\\" * 9, '\\",[' * 5, '\\\\"' * 5])
+def test_a_body_is_looked_at_in_pieces_that_cut_no_escape(text: str) -> None:
+    """Wherever in one they would."""
+    for before in range(2**16 - 100, 2**16):
+        raw = body(prompt="x" * before + text, stop=["a"] * (MOST - 2))
+        check_values(raw, MOST)
+        with pytest.raises(BodyTooLarge):
+            check_values(raw, MOST - 1)
+
+
+def test_of_too_many_values_no_more_are_looked_at() -> None:
+    """In the CPU time of one thread, beside that of a sixteenth of the body."""
+
+    def spent(raw: bytes) -> float:
+        began = time.thread_time()
+        with pytest.raises(BodyTooLarge):
+            check_values(raw, 2**18)
+        return time.thread_time() - began
+
+    some = b"[" + b"1," * 2**19
+    assert min(spent(some * 16) for _ in range(5)) < 4 * min(spent(some) for _ in range(5))
+
+
+def test_as_many_fields_as_there_may_be_are_taken() -> None:
+    """The parser holds up all other threads for four times as long as with as many numbers."""
+    fields = 3 * 2**15
+    check_values(json.dumps(dict.fromkeys(range(fields))).encode(), 2**18)
+    with pytest.raises(BodyTooLarge, match=str(fields)):
+        check_values(json.dumps(dict.fromkeys(range(fields + 1))).encode(), 2**18)
 
 
 async def test_a_longer_context_takes_more_token_ids() -> None:

@@ -97,6 +97,8 @@ class Proxy:
         loop, era, commands = asyncio.get_running_loop(), self._era, hiredis.Reader()
         try:
             while data := await reader.read(65536):
+                if writer.is_closing():
+                    break
                 if era != self._era:
                     continue
                 if self._error and back is not None:

@@ -14,32 +14,16 @@ from openai import OpenAI
 from openai.types import Batch
 
 from tests.chaos.fleet import TEMPLATE
+from tests.poison import READER, RENDERER, mortal
 from tests.stack import BIN, Stack, free_port, mock_pool, stack, stop, wait_until
 
 POOL = "decode-pool-a"
 CHAT = "/v1/chat/completions"
-READER, RENDERER = "kills the reader", "kills the renderer"
-# Foreign code dies of these texts, as native code may of others: one while the input file is read, one later.
-_DIES = f"""
-import os, signal
-import jinja2, orjson
-
-def deadly(work, text):
-    def dies(*args, **kwargs):
-        if text in repr((args, kwargs)):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return work(*args, **kwargs)
-    return dies
-
-orjson.loads = deadly(orjson.loads, {READER!r})
-jinja2.Template.render = deadly(jinja2.Template.render, {RENDERER!r})
-"""
 
 
 @pytest.fixture(scope="module")
 def deadly(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     directory = tmp_path_factory.mktemp("poison-batches")
-    (directory / "sitecustomize.py").write_text(_DIES)
     env = {"XYLEM_DEPLOYMENT": "poison-batches", "XYLEM_MAX_MIGRATIONS": "0", "XYLEM_API_TTL_S": "1"}
     with stack(
         valkey_url, directory, {POOL: mock_pool(answer_tokens=2000) | {"chat_template": str(TEMPLATE)}}, **env
@@ -61,7 +45,7 @@ def batch_workers(s: Stack, count: int) -> Iterator[list[str]]:
             while sum(s.names[name].poll() is None for name in names) < count:
                 names.append(f"batch-{len(names)}")
                 command = str(BIN / "celery"), "-A", "app", "worker", "-Q", "batch"
-                s.spawn(names[-1], *command, PYTHONPATH=str(s.directory))
+                s.spawn(names[-1], *command, **mortal(s.directory))
             if over.wait(0.2):
                 return
 
@@ -130,7 +114,7 @@ def test_an_answer_that_kills_the_replicas_that_adopt_it_fails_and_the_others_go
     stop(deadly.names["api"])  # the others are of the kind that dies
     ports = [free_port() for _ in range(3)]
     for port in ports:
-        env = {"XYLEM_PORT": str(port), "XYLEM_MAX_MIGRATIONS": "1", "PYTHONPATH": str(deadly.directory)}
+        env = {"XYLEM_PORT": str(port), "XYLEM_MAX_MIGRATIONS": "1"} | mortal(deadly.directory)
         deadly.spawn(f"api-{port}", str(BIN / "xylem"), "api", **env)
         wait_until(lambda port=port: deadly.ready(f"http://127.0.0.1:{port}"), "it listens")  # type: ignore[misc]
 

@@ -4,6 +4,9 @@
 nobody can get on: that time is the fault's own length, which isn't counted but shown (`lasted`, `longest_fault_s`).
 Connections that forward nothing and close nothing are counted apart (`recovery_silent_p99_s`, null if there were none):
 only the time without a reply tells of them.
+
+Faults submit `batches`, too, each with a line that kills the batch workers that begin it (`batch_deaths`). That line
+has to fail, and the others to be answered once: else they are `lost`, `duplicated` or `failed`, as requests are.
 """
 
 import argparse
@@ -18,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.chaos.faults import plan
+from tests.chaos.faults import NAMES, plan
 from tests.chaos.fleet import Fleet, pools
 from tests.chaos.load import make_cases, make_picture_cases, make_structured_cases
 from tests.chaos.run import Report, percentile, run
@@ -28,6 +31,7 @@ def main() -> int:
     """0 when nothing was lost, doubled or left behind, and the prefix index says what is there."""
     options = argparse.ArgumentParser(prog="make chaos")
     options.add_argument("--faults", type=int, default=210)
+    options.add_argument("--only", action="append", choices=NAMES, help="a fault; may be repeated")
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--clients", type=int, default=12)
     options.add_argument("--keep", type=Path, help="a folder for the logs, which else are deleted")
@@ -36,9 +40,10 @@ def main() -> int:
     out = Console(file=sys.stderr)
     with tempfile.TemporaryDirectory() as scratch:
         directory = given.keep or Path(scratch)
-        fleet = Fleet(directory / "fleet", pools(directory.absolute() / "kv"), forks=False, usage=True, proxied=True)
+        served = pools(directory.absolute() / "kv")
+        fleet = Fleet(directory / "fleet", served, forks=False, usage=True, proxied=True, batch_workers=2)
         with fleet, out.status("starting") as status:
-            faults = plan(given.faults, random.Random(given.seed))
+            faults = plan(given.faults, random.Random(given.seed), given.only or NAMES)
             rng = random.Random(given.seed)
             cases = make_cases("mock", 24, rng) + make_structured_cases("mock", 9, rng)
             cases += make_picture_cases("mock", 9, rng)
@@ -76,6 +81,8 @@ def as_json(report: Report) -> dict[str, float | None]:
         "lost": report.lost,
         "duplicated": report.duplicated,
         "failed": report.failed,
+        "batches": report.batches,
+        "batch_deaths": report.batch_deaths,
         "recovery_p50_s": round(percentile(report.recovery_s, 0.5), 3),
         "recovery_p99_s": round(percentile(report.recovery_s, 0.99), 3),
         "recovery_silent_p99_s": round(percentile(report.silent_s, 0.99), 3) if report.silent_s else None,

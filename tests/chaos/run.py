@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tests.chaos.batches import wrong_lines
 from tests.chaos.faults import SILENT, Fault
 from tests.chaos.fleet import Fleet
 from tests.chaos.index_truth import Compared, compared
@@ -29,6 +30,8 @@ class Report:
     by_fault: dict[str, list[float]] = field(default_factory=dict)
     lasted_s: dict[str, float] = field(default_factory=dict)  # by fault, the longest outage
     bad: list[str] = field(default_factory=list)
+    batches: int = 0  # each with a line that kills batch workers
+    batch_deaths: int = 0  # of batch workers
     leaked_blocks: int = 0
     leaked_processes: int = 0
     index: Compared = field(default_factory=Compared)  # of the pool with tiers
@@ -102,6 +105,7 @@ async def run(
     await asyncio.to_thread(fleet.wait_whole)
     await load.finish()
     _account(report, load.done)
+    await asyncio.to_thread(_account_batches, report, fleet)
     report.leaked_blocks = await leaked_blocks(fleet)
     if fleet.usage is not None:
         report.usage = await asyncio.to_thread(used, fleet, load.done)
@@ -117,6 +121,17 @@ def _account(report: Report, done: Sequence[Asked]) -> None:
     report.resumed = sum(asked.resumed for asked in done)
     report.restarted = sum(asked.restarted for asked in done)
     report.bad = [f"{kind}: {_described(asked)}" for asked in done if (kind := judge(asked)) != "ok"]
+
+
+def _account_batches(report: Report, fleet: Fleet) -> None:
+    """Waits for their ends. Their lines are lost, duplicated and failed as requests are."""
+    wrong = wrong_lines(fleet, fleet.batches)
+    kinds = Counter(kind for kind, _ in wrong)
+    report.lost += kinds["lost"]
+    report.duplicated += kinds["duplicated"]
+    report.failed += kinds["failed"]
+    report.bad += [f"{kind}: {what}" for kind, what in wrong]
+    report.batches, report.batch_deaths = len(fleet.batches), fleet.batch_deaths
 
 
 def _described(asked: Asked) -> str:

@@ -27,12 +27,13 @@ def check(report: Report, fleet: Fleet, faults: int) -> None:
     assert report.index.claims > 0
     assert report.usage.wrong == []
     assert report.usage.answers == report.requests
+    assert (report.batches, report.batch_deaths >= 6) == (1, True)  # twice with all its lines, four times alone
 
 
 @pytest.mark.timeout(720)
 def test_every_fault_leaves_every_answer_whole(tmp_path: Path) -> None:
     """Exactly one end each, the tokens of an undisturbed run, nothing reserved, no process left, a true index."""
-    with Fleet(tmp_path / "fleet", pools(tmp_path / "kv"), usage=True, proxied=True) as fleet:
+    with Fleet(tmp_path / "fleet", pools(tmp_path / "kv"), usage=True, proxied=True, batch_workers=2) as fleet:
         rng = random.Random(1)
         cases = make_cases("mock", 18, rng) + make_structured_cases("mock", 6, rng)
         cases += make_picture_cases("mock", 6, rng)

@@ -1,9 +1,12 @@
 """What `make chaos` calls a recovery: pure functions of times."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.chaos.batches import Poisoned, judged
 from tests.chaos.load import Asked, Case
 from tests.chaos.run import stall
 from tests.chaos.usage_truth import Recorded, differences
@@ -55,3 +58,30 @@ def test_a_record_that_is_missing_or_differs_is_an_error_of_so_many_tokens() -> 
 def test_of_an_answer_that_was_taken_over_only_cached_tokens_may_differ() -> None:
     assert differences({"a": (5, 2, 3)}, {"a": Recorded((5, 4, 3), 1)}).error == 0
     assert differences({"a": (5, 2, 3)}, {"a": Recorded((5, 4, 6), 1)}).error == 3
+
+
+def answered(line: int, tokens: int = 3) -> dict[str, Any]:
+    answer = {"usage": {"completion_tokens": tokens}}
+    return {"custom_id": str(line), "error": None, "response": {"body": answer}}
+
+
+def refused(line: int, code: str = "worker_lost", *, named: bool = True) -> dict[str, Any]:
+    return {"custom_id": str(line) if named else None, "error": {"code": code, "line": line + 1}, "response": None}
+
+
+@pytest.mark.parametrize(("results", "wrong"), [
+    ([answered(0), refused(1), answered(2)], []),
+    ([refused(1, named=False), answered(2), answered(0)], []),
+    ([answered(0), refused(1)], ["lost"]),
+    ([], ["lost"] * 3),
+    ([answered(0), refused(1), answered(2), answered(2)], ["duplicated"]),
+    ([answered(0), refused(1), answered(2), refused(2)], ["duplicated"]),
+    ([answered(0), refused(1), refused(2)], ["failed"]),
+    ([answered(0), refused(1), answered(2, tokens=2)], ["failed"]),
+    ([answered(0), refused(1, "internal_error"), answered(2)], ["failed"]),
+    ([answered(0), answered(1), answered(2)], ["failed"]),
+])  # fmt: skip
+def test_each_line_of_a_batch_has_one_result_and_the_deadly_one_the_fitting_error(
+    results: list[dict[str, Any]], wrong: list[str]
+) -> None:
+    assert [kind for kind, _ in judged(Poisoned("batch_1", 3, 1, 3), "completed", results)] == wrong

@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-_NONE = {"largest", "flames"}  # run by `overload`; draws pictures
+_NONE = {"flames"}  # it draws pictures
 # How a reason of the smallest size may begin besides: of so little there is none, or it isn't installed.
 NO_CROSSOVER = "between no two of the loads does the aggregated fleet become the faster one"
 NOT_INSTALLED = ("no helm", "no NVIDIA Dynamo")

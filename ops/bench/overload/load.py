@@ -1,37 +1,22 @@
-"""`make bench NAME=overload`: good answers at five times the capacity, the cost of waiting clients, and another
-client's stream beside the largest bodies."""
+"""Good answers at five times the capacity, and the cost of waiting clients."""
 
 import asyncio
 import json
 import random
 import statistics
-import sys
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import httpx
 import psutil
-import typer
 from msgspec import Struct
-from rich.console import Console
-from rich.progress import Progress, TaskID
-from rich.table import Table
 
-from ops.bench.figures import tell
-from ops.bench.largest import MOST, POOLS, largest_bodies
 from ops.bench.load import System
-from ops.bench.processes import Unavailable
-from ops.bench.session import measuring
+from ops.bench.parts import Say
 from ops.bench.size import Size
-from ops.bench.systems import fleet, xylem
+from ops.bench.systems import xylem
 
-FIGURES = (
-    "goodput_ratio", "refused_p99_ms", "recovery_s", "failed", "idle_mb", "idle_cpu_share", "slow_reader_mb",
-    "worst_gap_ms", "redis_growth_mb",
-)  # fmt: skip
 _SEATS, _STEP_MS, _TOKENS = 8, 20.0, 20
 CAPACITY = _SEATS * 1000 / (_STEP_MS * _TOKENS)  # requests a second
 _LATE_S = 10.0  # later answers don't count as good
@@ -53,8 +38,13 @@ class Phase(Struct):
 
     began: float = 0.0
 
+    def refused_ms(self, share: float) -> float:
+        """How long that share of the refused requests took at most; 0 if there was none."""
+        refused = sorted(self.refused_s) or [0.0]
+        return 1000 * refused[int(len(refused) * share)]
 
-async def offer(system: System, phases: list[Phase], rng: random.Random, say: Callable[[str], None]) -> None:
+
+async def offer(system: System, phases: list[Phase], rng: random.Random, say: Say) -> None:
     """Open loop: new requests don't wait for earlier ones, and each load follows the one before without a pause."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=500)
     async with httpx.AsyncClient(base_url=system.url, timeout=60, limits=limits) as http, asyncio.TaskGroup() as group:
@@ -127,7 +117,7 @@ async def waiting_clients(system: System, size: Size) -> dict[str, float]:
     return figures
 
 
-def measure(out_dir: Path, size: Size, say: Callable[[str], None]) -> tuple[list[Phase], dict[str, float]]:
+def load(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
     rng, seconds = random.Random(1), size.of(30.0, 10.0, 1.0)
     phases = [Phase(load, seconds) for load in (0.5, 1.0, 2.0, 5.0, 0.5)]
@@ -135,49 +125,20 @@ def measure(out_dir: Path, size: Size, say: Callable[[str], None]) -> tuple[list
         asyncio.run(offer(system, phases, rng, say))
         say("clients that wait")
         waiting = asyncio.run(waiting_clients(system, size))
-    with fleet(out_dir / "largest", POOLS, dict.fromkeys(POOLS, 1)) as system:
-        say("the largest bodies")
-        largest = largest_bodies(system, out_dir, 2 * seconds, size.of(MOST, MOST, 2**18))
-        return phases, waiting | largest
-
-
-def _say(progress: Progress, task: TaskID, what: str) -> None:
-    progress.update(task, description=what)
-
-
-def main(
-    quick: Annotated[bool, typer.Option(envvar="QUICK", help="Shorter: about three minutes.")] = False,
-    out: Annotated[Path, typer.Option(help="Where reports go.")] = Path(".xylem/bench"),
-) -> None:
-    """Measure overload."""
-    shown = Console(width=None if sys.stdout.isatty() else 160)
-    with measuring("overload", out) as (out_dir, progress, task):
-        try:
-            phases, waiting = measure(out_dir / "run", Size.asked(quick), partial(_say, progress, task))
-        except Unavailable as exc:
-            tell(FIGURES, {}, dict.fromkeys(FIGURES, str(exc)), out_dir, shown)
-            raise typer.Exit(1) from exc
-    columns = ("load", "offered/s", "good/s", "late", "refused", "failed", "refused after p50", "p99")
-    table = Table(*columns, title="Overload")
-    for phase in phases:
-        refused = sorted(phase.refused_s) or [0.0]
-        table.add_row(
-            f"{phase.load:g}x", f"{phase.load * CAPACITY:.0f}", f"{goodput(phases, phase):.1f}", str(phase.late),
-            str(len(phase.refused_s)), str(phase.failed),
-            f"{1000 * refused[len(refused) // 2]:.0f} ms", f"{1000 * refused[int(len(refused) * 0.99)]:.0f} ms",
-        )  # fmt: skip
-    shown.print(table)
-    peak, worst = max(goodput(phases, p) for p in phases), phases[3]
-    refused = sorted(worst.refused_s) or [0.0]
-    found = {
-        "goodput_ratio": goodput(phases, worst) / peak,
-        "refused_p99_ms": 1000 * refused[int(len(refused) * 0.99)],
+    worst = phases[3]
+    return {
+        "goodput_ratio": goodput(phases, worst) / max(goodput(phases, phase) for phase in phases),
+        "refused_p99_ms": worst.refused_ms(0.99),
         "recovery_s": recovery_s(phases[0], phases[4]),
-        "failed": sum(p.failed for p in phases),
+        "failed": sum(phase.failed for phase in phases),
         **waiting,
+        "phases": [_row(phases, phase) for phase in phases],
     }
-    (out_dir / "result.json").write_text(tell(FIGURES, found, {}, out_dir, shown))
 
 
-if __name__ == "__main__":
-    typer.run(main)
+def _row(phases: list[Phase], of: Phase) -> dict[str, float]:
+    return {
+        "load": of.load, "offered_per_s": of.load * CAPACITY, "good_per_s": goodput(phases, of), "late": of.late,
+        "refused": len(of.refused_s), "failed": of.failed,
+        "refused_p50_ms": of.refused_ms(0.5), "refused_p99_ms": of.refused_ms(0.99),
+    }  # fmt: skip

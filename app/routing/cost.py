@@ -14,7 +14,7 @@ _BUSY_MOST = 0.9  # beyond it, the estimate of an engine's idle share is noise
 # The share of later requests that a longer queue delays: the others are placed elsewhere.
 _DELAYED_SHARE = 0.25
 _STEP_S = 0.02  # by which a full engine's step is longer than an empty one's
-_PULLED_BYTES_PER_S = 3e9  # assumed for a worker that has pulled no KV yet: a copy within one host
+_PULLED_BYTES_PER_S = 3e9  # assumed for a pool that has pulled no KV yet: a copy within one host
 _HOST_BYTES_PER_S, _STORE_BYTES_PER_S = 5e9, 5e8  # assumed for one that has loaded none from there yet
 
 
@@ -25,13 +25,19 @@ class PoolSpeeds(Struct, frozen=True):
     prefill_tokens_per_s: float  # the mean; as assumed if none has computed a prompt yet
     prefills_per_s: float  # the sum, here and below
     busy: float
+    pulled_bytes_per_s: float = _PULLED_BYTES_PER_S  # the mean; as assumed if none has pulled KV yet
 
     @classmethod
     def of(cls, leases: Sequence[Lease], guess: float = TOKENS_PER_S) -> "PoolSpeeds":
         speeds = [lease.speeds for lease in leases]
         measured = [s.prefill_tokens_per_s for s in speeds if s.prefill_tokens_per_s > 0]
+        pulled = [s.pulled_bytes_per_s for s in speeds if s.pulled_bytes_per_s > 0]
         return cls(
-            len(speeds), _mean(measured, guess), sum(s.prefills_per_s for s in speeds), sum(s.busy for s in speeds)
+            len(speeds),
+            _mean(measured, guess),
+            sum(s.prefills_per_s for s in speeds),
+            sum(s.busy for s in speeds),
+            _mean(pulled, _PULLED_BYTES_PER_S),
         )
 
 
@@ -40,6 +46,7 @@ class Fleet(Struct, frozen=True):
 
     tokens_per_s: dict[PoolId, float]
     delay_rate: float  # 1/s: requests delayed by each second that a queue gets longer
+    pulled_bytes_per_s: dict[PoolId, float]
 
     @classmethod
     def of(cls, places: Sequence[Candidate], others: Sequence[Candidate] = ()) -> "Fleet":
@@ -55,7 +62,11 @@ class Fleet(Struct, frozen=True):
         count = sum(p.places for p in pools.values())
         per_s, busy = (sum(p.prefills_per_s for p in pools.values()), sum(p.busy for p in pools.values()))
         rate = _DELAYED_SHARE * per_s / count / (1 - min(busy / count, _BUSY_MOST))
-        return cls({pool: p.prefill_tokens_per_s for pool, p in pools.items()}, rate)
+        return cls(
+            {pool: p.prefill_tokens_per_s for pool, p in pools.items()},
+            rate,
+            {pool: p.pulled_bytes_per_s for pool, p in pools.items()},
+        )
 
 
 def _mean(values: Sequence[float], otherwise: float) -> float:
@@ -86,11 +97,10 @@ def load_part(c: Candidate) -> float:
     return _STEP_S * load(c) + _wait_for_seat(c)
 
 
-def pull_cost(ask: Ask, option: Option) -> Cost:
+def pull_cost(ask: Ask, option: Option, fleet: Fleet) -> Cost:
     """Seconds until a prompt's KV has been pulled from another worker, behind earlier pulls."""
     c = option.candidate
-    speed = c.lease.speeds.pulled_bytes_per_s or _PULLED_BYTES_PER_S
-    block_s = c.lease.worker.block_bytes / speed
+    block_s = c.lease.worker.block_bytes / fleet.pulled_bytes_per_s[c.lease.worker.pool]
     wait = _wait_for_blocks(ask, option) + load_part(c) + c.pulls * block_s
     return Cost(wait, missing_blocks(ask, option) * block_s)
 

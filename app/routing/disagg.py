@@ -62,8 +62,8 @@ def _is_better(
     there = kv_cost(ask, far, Fleet.of(*sides), 1.0)
     if longest is not None:
         return there.wait <= longest
-    pull = pull_cost(ask, target)
-    here = kv_cost(ask, home, Fleet.of(*sides[::-1]), 1.0)
+    fleet = Fleet.of(*sides[::-1])
+    pull, here = pull_cost(ask, target, fleet), kv_cost(ask, home, fleet, 1.0)
     return there.total + HOP_S + pull.total <= here.total + here.prefill * decoding(home.candidate)
 
 

@@ -34,7 +34,7 @@ def place_with_peer(
     taker = option_of(to.placement, takers)
     home = option_of(here.placement, [o for o in options if can_serve(o.candidate)])
     stays = kv_cost(ask, home, fleet, 1.0)
-    if lends.total + HOP_S + pull_cost(ask, taker).total >= stays.total + stays.prefill * decoding(home.candidate):
+    if lends.total + HOP_S + pull_cost(ask, taker, fleet).total >= stays.total + stays.prefill * decoding(home.candidate):
         return None
     return SplitPlacement(Decision(replace(placement(bare, lender, "prefill"), lends=True), costs), to)
 

@@ -47,11 +47,12 @@ def place(
         free = [o for o in able if not is_full(o.candidate, ask.room)]
     if not free:
         raise Saturated
-    if rules.policy == "kv" and part == "decode":
-        scored = [(o, pull_cost(ask, o)) for o in free]
-    elif rules.policy == "kv":
+    if rules.policy == "kv":
         fleet = fleet or Fleet.of([o.candidate for o in able])
-        scored = [(o, kv_cost(ask, o, fleet, rules.prefill_weight)) for o in free]
+        if part == "decode":
+            scored = [(o, pull_cost(ask, o, fleet)) for o in free]
+        else:
+            scored = [(o, kv_cost(ask, o, fleet, rules.prefill_weight)) for o in free]
     else:
         scored = _SCORES[rules.policy](free, rng, turn)
     best = pick(scored, rules, ask.session, rng)

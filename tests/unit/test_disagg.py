@@ -86,6 +86,14 @@ def test_who_decodes_is_the_one_with_less_to_pull_and_less_on_its_way_there() ->
     assert apart.decode.placement.worker == "a"
 
 
+def test_whose_transfers_were_slow_lately_decodes_as_much_as_its_equals() -> None:
+    """The first one has to connect: by its own speed it would get none that comes alone, and stay as slow."""
+    speeds = {"a": Speeds(10_000.0, pulled_bytes_per_s=1e7), "b": Speeds(10_000.0, pulled_bytes_per_s=4e8)}
+    decodes = [option("decode", name=name, speeds=own) for name, own in speeds.items()]
+    chosen = [place(ASK, decodes, RULES[1], Random(seed), part="decode").placement.worker for seed in range(40)]
+    assert 10 < chosen.count(WorkerId("a")) < 30
+
+
 @given(st.integers(0, 20_000), st.integers(0, 7), st.integers(1, 8000))
 def test_without_a_threshold_the_choice_is_what_costs_all_together_less(
     queued: int, decoding: int, prompt: int

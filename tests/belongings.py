@@ -64,11 +64,12 @@ def keep_tenant(s: Stack, tenant: Tenant) -> None:
 
 @dataclass
 class Holder:
-    """Of a key."""
+    """Of a key, which is valid at the stack's API, and at other replicas `elsewhere` (URLs)."""
 
     s: Stack
     name: str
     tenant: str
+    elsewhere: tuple[str, ...] = ()
     id: KeyId = field(default_factory=new_key_id)
     token: str = field(default_factory=lambda: f"xyl-{secrets.token_urlsafe(32)}")
 
@@ -76,7 +77,12 @@ class Holder:
         digest = hashlib.sha256(self.token.encode()).digest()
         made = ApiKey(self.name, digest, time.time(), id=self.id, tenant=TenantId(self.tenant))
         self.s.redis.hset(Keys(self.s.deployment).api_keys(), self.name, encode(made))
-        wait_until(lambda: self.call("GET", "/v1/models").status_code == 200, "the key is valid")
+        for url in (self.s.url, *self.elsewhere):  # each hears of it by itself
+            wait_until(lambda url=url: self._is_valid(url), f"the key is valid at {url}")
+
+    def _is_valid(self, url: str) -> bool:
+        headers = {"authorization": f"Bearer {self.token}"}
+        return httpx.get(f"{url}/v1/models", headers=headers, timeout=60).status_code == 200
 
     @cached_property
     def openai(self) -> OpenAI:

@@ -33,8 +33,8 @@ def place_with_peer(
         return None
     taker = option_of(to.placement, takers)
     home = option_of(here.placement, [o for o in options if can_serve(o.candidate)])
-    stays = kv_cost(ask, home, fleet, 1.0)
-    if lends.total + HOP_S + pull_cost(ask, taker, fleet).total >= stays.total + stays.prefill * decoding(home.candidate):
+    stays, pull = kv_cost(ask, home, fleet, 1.0), pull_cost(ask, taker, fleet)
+    if lends.total + HOP_S + pull.total >= stays.total + stays.prefill * decoding(home.candidate):
         return None
     return SplitPlacement(Decision(replace(placement(bare, lender, "prefill"), lends=True), costs), to)
 

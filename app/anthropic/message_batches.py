@@ -20,7 +20,7 @@ from app.openai.body import Body, Query
 MESSAGES = "/v1/messages"
 PREFIX = "msgbatch_"  # of ids
 WINDOW = "24h"
-_ID = r"^[a-zA-Z0-9_-]{1,64}$"
+_ID = r"^[a-zA-Z0-9_-]{1,64}$"  # in pydantic; in Python, `$` also matches before a line break at the end
 _PLACE = re.compile(r"^(.*?)(?: - at `\$\.?(.*)`)?$", re.DOTALL)  # of msgspec's errors
 _NAME = re.compile(r"field `(.*)`$")
 _NOT_EXECUTED = {"batch_cancelled": "canceled", "batch_expired": "expired"}  # by the code of a line's error
@@ -45,7 +45,7 @@ class MessageBatchesQuery(Query):
 
 
 class _Entry(Struct, forbid_unknown_fields=True):
-    custom_id: Annotated[str, Meta(pattern=_ID)]
+    custom_id: Annotated[str, Meta(pattern=_ID.replace("$", r"\Z"))]
     params: Raw
 
 
@@ -68,6 +68,8 @@ def input_file(raw: bytes) -> tuple[bytes, int]:
         raise _refused(str(exc)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise RequestError(f"The body is not valid JSON: {exc}.") from None
+    except RecursionError:
+        raise RequestError("The body is nested too deep.") from None
     seen: set[str] = set()
     lines: list[bytes] = []
     for number, entry in enumerate(entries):

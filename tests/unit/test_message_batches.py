@@ -107,6 +107,8 @@ def test_params_go_into_one_line_as_they_are() -> None:
     (b'{"requests": null}', "requests: "),
     (b'{"more": 1}', "more: "),
     (b'{"requests": [{"custom_id": 5, "params": {}}]}', "requests.0.custom_id: "),
+    (b'{"requests": [{"custom_id": "a\\n", "params": {}}]}', "requests.0.custom_id: "),  # it would end the line
+    (b'{"requests": [{"custom_id": "a", "params": {"x": %b}}]}' % (b"[" * 50_000 + b"]" * 50_000), "nested too deep"),
     (b'{"requests": [%b]}' % b",".join([b'{"custom_id": "a", "params": {}}'] * 50_001), "requests: "),
     (b'{"requests": [%b]}' % b",".join([b'{"custom_id": "a", "params": {}}'] * 100_001), "at most 50000 requests"),
 ])  # fmt: skip

@@ -124,15 +124,18 @@ class Connection(Transport):
         self.go_on, self.over = asyncio.Event(), asyncio.Event()
         self.begun: list[str] = []
         self.left: list[str] = []
+        self.bodies: list[bytes] = []
         config = Config(self._app, log_config=None, interface="asgi3", proxy_headers=False, ws="none")
         self.protocol = DirectProtocol(config, ServerState(), {})
         self.protocol.connection_made(cast(Any, self))
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path, more = scope["path"], True
+        path, more, came = scope["path"], True, b""
         self.begun.append(path)
         while more:
-            more = (await receive())["more_body"]
+            message = await receive()
+            more, came = message["more_body"], came + message["body"]
+        self.bodies.append(came)
         leaving = asyncio.create_task(cast(Any, receive()))
         going_on = asyncio.create_task(self.go_on.wait())
         done, others = await asyncio.wait((leaving, going_on), return_when=asyncio.FIRST_COMPLETED)
@@ -204,3 +207,29 @@ async def test_what_waits_behind_a_request_is_bounded(size: int, most: int, piec
     assert max(1, most - 1) <= len(answers) <= most + 1
     await connection.feed(post("/late"))
     assert connection.begun == answers
+
+
+@pytest.mark.parametrize("piece", [1, 40, 10_000])
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+async def test_a_request_that_asks_for_another_protocol_is_served_without_it(
+    protocol: bytes, chunked: bool, piece: int
+) -> None:
+    """Java's client asks for HTTP/2 with each request. A body that looks like one is none."""
+    connection = Connection()
+    connection.go_on.set()
+    body = post("/smuggled")
+    framing = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % len(body)
+    asks = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %b\r\nHTTP2-Settings: AAMA\r\n%b" % (protocol, framing)
+    framed = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body
+    sent = b"".join(b"POST /%d HTTP/1.1\r\n%b\r\n\r\n%b" % (i, asks, framed) for i in range(3)) + post("/last")
+    await connection.feed(*(sent[i : i + piece] for i in range(0, len(sent), piece)))
+    await connection.feed(*[b""] * 4)  # one is begun after the other
+    assert connection.answers() == ["/0", "/1", "/2", "/last"]
+    assert connection.bodies == [body, body, body, b""]
+
+
+async def test_many_that_ask_for_another_protocol_are_bounded_as_others_are() -> None:
+    connection = Connection()
+    await connection.feed(b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n" * 5000)
+    assert len(connection.protocol.pipeline) == MOST_WAITING

@@ -8,6 +8,7 @@ way a body that has come, and an answer that is whole, need no ASGI messages: `t
 import asyncio
 from typing import Any, ClassVar, cast
 
+import httptools
 import orjson
 from starlette.responses import Response
 from starlette.types import Scope
@@ -138,6 +139,7 @@ class DirectProtocol(HttpToolsProtocol):
         self._running: RequestResponseCycle | None = None  # `cycle` is the last that came: it may wait for this one
         self._behind = 0  # bytes received while requests wait
         self._full = False  # no more is read
+        self._upgrades = False  # the head that was just parsed asks for another protocol, and is parsed again
         self.received, self._answered = 0, 0  # bytes, and requests
         self.seen: Seen | None = None  # by `Standing`
 
@@ -169,7 +171,8 @@ class DirectProtocol(HttpToolsProtocol):
         size = len(data)
         self.received += size
         self._head += size
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if self._head > MAX_HEAD and not self.transport.is_closing():
             self._refuse()
         if not self.pipeline:
@@ -181,16 +184,44 @@ class DirectProtocol(HttpToolsProtocol):
         # uvicorn pauses reading, and would see only after the running request that the client has left.
         self.flow.resume_reading()
 
+    def _parse(self, data: bytes) -> None:
+        """A request that asks for another protocol, as Java's client does for HTTP/2, is served without it.
+
+        httptools ends it at its head then, and its body would be the next request.
+        """
+        while not self._full:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserError:
+                self.send_400_response("Invalid HTTP request received.")
+                return
+            except httptools.HttpParserUpgrade as exc:
+                data = data[exc.args[0] :]
+            if self._upgrades:
+                self._upgrades = False
+                data = self._head_without_upgrade() + data
+            elif not data:  # behind CONNECT, which is refused
+                return
+
+    def _head_without_upgrade(self) -> bytes:
+        first = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        fields = [b"%b: %b" % field for field in self.headers if field[0] != b"upgrade"]
+        return b"\r\n".join([first, *fields, b"", b""])
+
     def on_body(self, body: bytes) -> None:
         self._head = 0
         if not self._full:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if not self._full:
+        if not (self._full or self._upgrades):
             super().on_message_complete()
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
+            self._upgrades = True
+            return
         self._head = 0
         if len(self.pipeline) >= MOST_WAITING:
             self._take_no_more()

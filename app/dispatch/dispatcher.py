@@ -20,6 +20,7 @@ from app.errors import (
     EngineDead,
     EngineFailed,
     HandoffFailed,
+    MediaLost,
     Returned,
     StoreDown,
     XylemError,
@@ -47,6 +48,7 @@ from app.usage.outbox import UsageOutbox
 
 log = logger(__name__)
 
+_MOST_LOST = 3  # times that Redis may lose the media of a request
 # After these errors of a worker of an earlier stage, the decode worker does its part.
 _STAGE_FAILED = {error.code for error in (EngineFailed, EngineDead, HandoffFailed)}
 
@@ -90,7 +92,7 @@ class Dispatcher:
         self.placer.shares.step_aside = self.lost
         self.placers = {HOME: self.placer}  # of each cell
         self.deaths = Deaths(wire, keys)
-        self._retry = Retry(self.in_flight, self.placers, self._end, self.fail, max_migrations, self.deaths)
+        self._retry = Retry(self.in_flight, self.placers, self._end, self.fail, max_migrations, self.deaths, media)
 
     @property
     def watching(self) -> list[Recorder | TrafficCounter]:
@@ -188,6 +190,9 @@ class Dispatcher:
             self.lost(inflight)
         elif inflight.prefilling and event.code in _STAGE_FAILED:
             inflight.may_split = False
+            self.lost(inflight)
+        elif event.code == MediaLost.code and inflight.samples is not None and inflight.samples_lost < _MOST_LOST:
+            inflight.samples_lost += 1
             self.lost(inflight)
         elif event.code == EngineDead.code or (event.code == HandoffFailed.code and inflight.job.at_once):
             self.lost(inflight, died=True)  # an engine, or what two of them had begun together

@@ -162,7 +162,10 @@ class Generation(GenerationBase):
         assert store is not None
         if known:
             left_s = self._deadline - clock.now()
-            await store.put(Samples(self.id, self.client, known, left_s, waits=self.plan.aside))
+            samples = Samples(self.id, self.client, known, left_s, waits=self.plan.aside)
+            await store.put(samples)
+            for inflight in self._in_flight:
+                inflight.samples = samples
         else:
             await store.adopt(self.id)
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from app.dispatch.attempt_log import AttemptLog
 from app.dispatch.event_queue import EventQueue
+from app.dispatch.media_store import Samples
 from app.errors import XylemError
 from app.ids import HOME, CellId, PoolId, WorkerId
 from app.kv.blocks import HASH_BYTES, prompt_hashes
@@ -106,6 +107,8 @@ class InFlight:
         "refused",
         "refused_in",
         "retry",
+        "samples",
+        "samples_lost",
         "stage_index",
         "tenant",
         "timings",
@@ -150,6 +153,8 @@ class InFlight:
         self.timings: list[Timing] = []
         self.decisions: dict[StageKind, Decision] = {}  # about its stages, if they are to be explained
         self.placed: asyncio.Future[None] | None = None  # done when it is on its worker's queue
+        self.samples: Samples | None = None  # what this process has written of its media: Redis may lose it
+        self.samples_lost = 0  # times that it did
         self.retry: asyncio.Task[None] | None = None  # places it anew
         self.adapter: Adapter | None = None  # its adapter, if it wants one, as of the last look
         self.tenant = NOBODY.tenant  # whose request it is

@@ -1,10 +1,12 @@
 """Requests whose worker died, left or gave them back: placed anew to continue their output, or given up."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Mapping
 
 from app.dispatch.deaths import Deaths
 from app.dispatch.inflight import InFlight
+from app.dispatch.media_store import MediaStore
 from app.dispatch.placer import Placer
 from app.errors import Returned, WorkerLost, XylemError
 from app.ids import HOME, CellId, RequestId
@@ -26,10 +28,14 @@ class Retry:
         fail: Callable[[InFlight, XylemError], None],
         max_migrations: int,
         deaths: Deaths,
+        media: MediaStore | None = None,
     ) -> None:
-        """`in_flight`: the awaited requests. `placers`: of each cell. `end` and `fail` end an awaited request."""
+        """`in_flight`: the awaited requests. `placers`: of each cell. `end` and `fail` end an awaited request.
+
+        `media`: as `Dispatcher` has it.
+        """
         self._in_flight, self._placers, self._end, self._fail = in_flight, placers, end, fail
-        self._deaths = deaths
+        self._deaths, self._media = deaths, media
         self._max_migrations = max_migrations
         self._tasks: set[asyncio.Task[None]] = set()
         self._suspects = asyncio.Lock()
@@ -70,6 +76,8 @@ class Retry:
         before.stop_later(old)  # its worker may live and still run it
         placer = self._placers[HOME] if inflight.handoff is None else before  # KV stays in its cell
         try:
+            if inflight.samples_lost:
+                await self._store_again(inflight)
             if inflight.deaths < _SUSPICIOUS:
                 await placer.place(inflight)
                 return
@@ -78,6 +86,15 @@ class Retry:
                 await self._proves_harmless(inflight)
         except XylemError as exc:
             self._fail(inflight, exc)
+
+    async def _store_again(self, inflight: InFlight) -> None:
+        """Its media, which Redis has lost: waits for room, as the request has been accepted. Raises: XylemError."""
+        samples, media = inflight.samples, self._media
+        assert samples is not None
+        assert media is not None
+        await media.put(samples._replace(deadline_s=inflight.ends_at - time.monotonic(), waits=True))
+        if self._in_flight.get(inflight.job.request) is not inflight:  # it has ended meanwhile, and they were released
+            media.release(samples.request)
 
     async def _proves_harmless(self, inflight: InFlight) -> None:
         """Returns when the request has output, has ended, or was lost again.

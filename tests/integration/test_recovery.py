@@ -16,6 +16,7 @@ from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.generation import Adopted, Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import ChoiceOutput, InFlight
+from app.dispatch.media_store import MediaStore, Samples
 from app.dispatch.token_inbox import TokenInbox
 from app.errors import NoWorker, Saturated, StoreDown
 from app.ids import RequestId, WorkerId, run_id, worker_queue
@@ -23,6 +24,7 @@ from app.messages import Cancel, Delta, Done, Event, EventBatch, Failed, Samplin
 from app.pools import Pool
 from app.store import FORGET_LOADS, Command, Wire, async_client
 from app.telemetry import WORKERS_LOST
+from app.tenants.records import NOBODY
 from tests.background import beside
 from tests.integration.conftest import POOL, had_worker, register, watch_of
 from tests.integration.test_dispatch import API, KEYS, POOLS, attempts, inflight, job, queued
@@ -580,3 +582,54 @@ async def test_a_request_that_finds_each_worker_gone_fails_after_some_tries(
     with pytest.raises(NoWorker, match="keep disappearing"):
         await asyncio.wait_for(d.send(inflight(job())), 5)
     assert 5 <= writes < 40, "between each five it waits"
+
+
+def with_media(redis: "Redis", wire: Wire) -> Dispatcher:
+    reader = FleetReader(wire, KEYS, POOLS, 100)
+    return Dispatcher(wire, KEYS, API, reader, POOLS, media=MediaStore(redis, KEYS, 5.0, 2**20, 100.0))
+
+
+async def test_media_that_redis_has_lost_are_written_anew_before_their_request_is_placed_anew(
+    redis: "Redis", wire: Wire
+) -> None:
+    """A few times. Without room it waits, since it was accepted."""
+    await register(redis, KEYS, "w1")
+    d, answer = with_media(redis, wire), EventQueue()
+    assert d.media is not None
+    name, others = "a" * 64, Samples(RequestId("r2"), NOBODY, {"b" * 64: bytes(2**20)}, 60.0)
+    asked = inflight(job(), answer)
+    asked.samples = Samples(R1, NOBODY, {name: b"pixels"}, 60.0)
+    await d.send(asked)
+    await d.media.put(others)
+    d.deliver(Failed(R1, 0, "media_lost", ""))
+    await asyncio.sleep(0.2)
+    assert asked.job.attempt == 1
+    assert not asked.job.worker, "there is no room"
+    d.media.release(others.request)
+    for attempt in (1, 2, 3):
+        await until(lambda: asked.job.worker)
+        assert await redis.get(KEYS.media(name)) == b"pixels"
+        await redis.delete(KEYS.media(name))
+        d.deliver(Failed(R1, attempt, "media_lost", "gone"))
+    (event,) = await events(answer)
+    assert event == Failed(R1, 3, "media_lost", "gone")
+
+
+async def test_media_of_a_request_that_ends_as_they_are_written_anew_are_released(redis: "Redis", wire: Wire) -> None:
+    """Else this process would hold them for as long as it lives."""
+    await register(redis, KEYS, "w1")
+    d, name = with_media(redis, wire), "a" * 64
+    asked = inflight(job())
+    asked.samples = Samples(R1, NOBODY, {name: b"pixels"}, 60.0)
+    await d.send(asked)
+    d.deliver(Failed(R1, 0, "media_lost", ""))
+    assert asked.retry is not None
+    await d.cancel([R1])
+    await asyncio.wait([asked.retry])
+    await until_gone(redis, KEYS.media(name))
+
+
+async def until_gone(redis: "Redis", key: str) -> None:
+    async with asyncio.timeout(5):
+        while await redis.exists(key):  # noqa: ASYNC110 (Redis doesn't say)
+            await asyncio.sleep(0.01)

@@ -1,9 +1,11 @@
 """LoRA adapters, on every engine that takes them."""
 
+import asyncio
 import gc
 import json
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from app.engines import create_engine
 from app.engines.base import Adapters, GenerateRequest, Pauser, Sleeper, Weights
-from app.errors import AdapterFailed
+from app.errors import AdapterFailed, RequestError
 from app.ids import RunId
 from app.kv.blocks import prompt_hashes
 from app.messages import PartialOutput, WeightsSource
@@ -254,3 +256,23 @@ async def test_adapters_outlive_a_deep_sleep_and_other_weights(
     await engine.resume()
     assert await answer(subject, "deep@1") == (old[0], 0)
     await loras(subject).remove_adapter("deep@1")
+
+
+async def test_logprobs_of_a_prompt_beside_other_requests_end_no_engine(
+    subject: Subject, folders: dict[str, Path]
+) -> None:
+    """vLLM 0.32 dies of them on a CPU where adapters are enabled: there they are refused by name."""
+    await loras(subject).add_adapter("beside@1", folders["one"])
+    running = asyncio.create_task(subject.choices(STORY, max_tokens=100, ignore_eos=True))
+    for adapter, n in product((None, "beside@1"), (1, 2)):
+        asked = subject.request(STORY, max_tokens=4, temperature=0.8, prompt_logprobs=1, n=n)
+        request = replace(asked, adapter=adapter)
+        if subject.name == "vllm":
+            with pytest.raises(RequestError, match="prompt_logprobs"):
+                await anext(subject.engine.generate(request))
+            continue
+        found = [o.prompt_logprobs async for o in subject.engine.generate(request) if o.prompt_logprobs is not None]
+        assert all(len(logprobs) == len(asked.prompt) for logprobs in found)
+        assert found
+    assert len((await running)[0].tokens) == 100
+    await loras(subject).remove_adapter("beside@1")

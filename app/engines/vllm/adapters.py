@@ -19,7 +19,7 @@ class Loaded:
     """
 
     def __init__(self, most: int, model: Path) -> None:
-        self._most, self._model = most, model
+        self.most, self._model = most, model
         self._ids = count(1)
         self._requests: dict[str, LoRARequest] = {}
 
@@ -27,8 +27,8 @@ class Loaded:
         """Raises: AdapterFailed, EngineDeadError."""
         if name in self._requests:
             return
-        if len(self._requests) >= self._most:
-            raise AdapterFailed(f"This engine holds {self._most} adapters, and has as many.")
+        if len(self._requests) >= self.most:
+            raise AdapterFailed(f"This engine holds {self.most} adapters, and has as many.")
         await asyncio.to_thread(check_adapter, path, self._model)  # vLLM takes narrower weights, and computes nonsense
         request = LoRARequest(name, next(self._ids), str(path))
         try:

@@ -41,6 +41,7 @@ from app.engines.vllm.adapters import Loaded
 from app.engines.vllm.args import engine_args, vllm_config
 from app.engines.vllm.control import Control
 from app.engines.vllm.convert import translate
+from app.engines.vllm.cpu_limits import check_on_cpu
 from app.engines.vllm.elastic import scale
 from app.engines.vllm.embeddings import EmbeddingFolder
 from app.engines.vllm.encoding import vectors
@@ -50,7 +51,6 @@ from app.engines.vllm.prompt_embeds import OWN_KEYS
 from app.engines.vllm.requests import answer, can_force, discard, prefill
 from app.engines.vllm.resumed import resumed
 from app.engines.vllm.sockets import socket_folder
-from app.engines.vllm.speculation import check_speculation
 from app.engines.vllm.stats import StatLogger
 from app.engines.vllm.tiers.config import OFFLOADING, tells_of_tiers
 from app.engines.vllm.tiers.shared_memory import remove_dead_regions
@@ -292,11 +292,11 @@ class VllmEngine:
         if request.id in self._live:
             raise RequestError(f"A request with the id {request.id} is running already.")
         self._control.check()
-        if self._speculates and isinstance(request, GenerateRequest):
-            check_speculation(request.sampling)
-        if isinstance(request, GenerateRequest):
-            check_sound(request, self._task)
-        if isinstance(request, GenerateRequest) and len(request.prompt) >= context_len:
+        if not isinstance(request, GenerateRequest):
+            return
+        check_on_cpu(request.sampling, speculates=self._speculates, adapters=self._adapters.most > 0)
+        check_sound(request, self._task)
+        if len(request.prompt) >= context_len:
             raise PromptTooLong(
                 f"The prompt has {len(request.prompt)} tokens; "
                 f"with an answer of at least one token the model takes {context_len}."

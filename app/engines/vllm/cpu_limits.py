@@ -1,0 +1,25 @@
+"""What vLLM computes wrongly on a CPU, or dies of there."""
+
+from vllm.platforms import current_platform
+
+from app.errors import RequestError
+from app.messages import Sampling
+
+
+def check_on_cpu(sampling: Sampling, *, speculates: bool, adapters: bool) -> None:
+    """Refuses it; on a GPU nothing. `speculates`, `adapters`: whether the pool does, and may have some.
+
+    Raises: RequestError.
+    """
+    if not current_platform.is_cpu():
+        return
+    if speculates and sampling.temperature:  # it accepts drafts wrongly, or dies (`top_k`)
+        raise RequestError(
+            f"temperature={sampling.temperature}: this pool speculates on a CPU, and answers with temperature=0 only.",
+            param="temperature",
+        )
+    if adapters and sampling.prompt_logprobs is not None:  # it takes a prompt's rows for those of all running requests
+        raise RequestError(
+            "'prompt_logprobs', and 'logprobs' with 'echo': this pool takes adapters on a CPU, where vLLM has none.",
+            param="prompt_logprobs",
+        )

@@ -21,6 +21,8 @@ jinja2.Template.render = deadly(jinja2.Template.render, {RENDERER!r})
 
 
 def mortal(directory: Path) -> dict[str, str]:
-    """The environment of Python processes that die of these texts; writes a module into the directory."""
-    (directory / "sitecustomize.py").write_text(_DIES)
+    """The environment of Python processes that die of these texts; the directory has a module for all of them."""
+    module = directory / "sitecustomize.py"
+    if not module.exists():  # written once more, it would be empty for a process that is just starting
+        module.write_text(_DIES)
     return {"PYTHONPATH": str(directory)}

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from app.batch.file_store import page
-from app.batch.handling_names import of_part
+from app.batch.handling_names import of_batch, of_part
 from app.batch.records import LIVE, Batch, BatchOrder, Result, Status, decode_result, packed, read_batch
 from app.batch.window import MOST_S
 from app.errors import BatchNotFound, TooManyBatches
@@ -343,7 +343,8 @@ class BatchStore:
         """Deletes a batch's parts and their results, once they are in its output and error file."""
         keys = self._keys
         names = [keys.todo(batch), keys.taken(batch), *(keys.done(batch, part) for part in range(parts))]
-        names += [keys.handling(of_part(batch, part)) for part in range(parts)]
+        handled = [*(of_part(batch, part) for part in range(parts)), *(of_batch(batch, status) for status in LIVE)]
+        names += map(keys.handling, handled)  # of workers that died with them
         await self._wire.execute([("UNLINK", *names[i : i + _CHUNK]) for i in range(0, len(names), _CHUNK)])
 
     async def totals(self) -> dict[str, int]:

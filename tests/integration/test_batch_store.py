@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from app.batch.batch_store import _LOST_MS, _SILENT_MS, BatchLoad, BatchStore, PartClaim
 from app.batch.file_store import FileStore
+from app.batch.handling_names import of_batch, of_part
 from app.batch.records import BatchOrder, Problem, Result, Status, packed
 from app.errors import BatchNotFound, TooManyBatches
 from app.ids import ApiId, BatchId, FileId, KeyId, new_batch_id
@@ -245,8 +246,11 @@ async def test_a_part_that_is_done_is_forgotten_and_one_that_is_not_comes_back(
     assert await batch_store.loads([running]) == [BatchLoad(2, 0, None)]
     assert [t.part for t in await batch_store.hand_out({running: 9})] == [1, 2]
     assert not await batch_store.add_result(first, A, result(9))
+    died_with = [KEYS.handling(what) for what in (of_part(running, 2), of_batch(running, "finalizing"))]
+    await redis.mset(dict.fromkeys(died_with, 3))
     await batch_store.forget_parts(running, 3)
-    assert await redis.exists(*(KEYS.done(running, part) for part in range(3)), KEYS.taken(running)) == 0
+    names = *(KEYS.done(running, part) for part in range(3)), KEYS.taken(running), *died_with
+    assert await redis.exists(*names) == 0
 
 
 @pytest.mark.parametrize("stopped", ["paused", "cancelling"])

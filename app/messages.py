@@ -270,6 +270,7 @@ class Job(Struct, frozen=True, array_like=True):
     # W3C's header, with this attempt's span as the parent of what an engine traces; "": the API replica doesn't trace.
     traceparent: str = ""
     behind: bool = False  # its tenant had its share when it was placed: behind others of its priority, on the engine
+    turn: str = ""  # `Client.turn`, where a worker's clients wait in turns: if it has a grammar
 
     @property
     def names(self) -> dict[str, str]:

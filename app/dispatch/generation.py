@@ -278,6 +278,7 @@ class Generation(GenerationBase):
             media=[*media],
             painting=self.plan.paintings[number] if self.plan.paintings else None,
             traceparent="" if trace is None else (attempts or trace.place).traceparent,
+            turn="" if sampling.grammar is None else self.client.turn,
         )
         inflight = InFlight(
             job, groups, self.answer, self.plan.wishes, prefill_groups, self.model.encode_pools, self._params, attempts

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from app.bounded.pool import ProcessEnded, ProcessPool
+from app.bounded.turns import CLIENT
 from app.errors import NoProcess, RequestError
 from app.grammars.verdict import Verdict, decode_verdict
 from app.messages import Grammar, encode
@@ -43,7 +44,8 @@ class GrammarChecker:
         self._pool = ProcessPool(module, memory=_MEMORY, stack=_STACK, processes=_PROCESSES)
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()  # by digest
         self._size = 0
-        self._checking: dict[bytes, asyncio.Task[Verdict]] = {}
+        # By client, too: one whose turn it is does not wait for another's.
+        self._checking: dict[tuple[str, bytes], asyncio.Task[Verdict]] = {}
 
     async def check(self, checks: Sequence[GrammarCheck]) -> None:
         """Raises: RequestError that names the field, Saturated, NoProcess."""
@@ -60,20 +62,24 @@ class GrammarChecker:
         if known is not None:
             self._known.move_to_end(digest)
             return known
-        checking = self._checking.get(digest)
+        this = CLIENT.get(), digest
+        checking = self._checking.get(this)
         if checking is None:
-            checking = self._checking[digest] = asyncio.create_task(self._checked(digest, message))
+            checking = self._checking[this] = asyncio.create_task(self._checked(this, message))
         return await asyncio.shield(checking)  # others may wait for it, too
 
     def close(self) -> None:
         """Blocks."""
         self._pool.close()
 
-    async def _checked(self, digest: bytes, message: bytes) -> Verdict:
+    async def _checked(self, this: tuple[str, bytes], message: bytes) -> Verdict:
         try:
             verdict = await self._compiled(message)
         finally:
-            del self._checking[digest]
+            del self._checking[this]
+        digest = this[1]
+        if digest in self._known:  # another client's, meanwhile
+            self._size -= _size(self._known.pop(digest))
         self._known[digest] = verdict
         self._size += _size(verdict)
         while len(self._known) > _MOST_KNOWN or self._size > _MOST_BYTES:

@@ -6,6 +6,7 @@ from itertools import islice
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
+from app.bounded.turns import CLIENT
 from app.engines.base import EmbeddingShape, EncodeRequest, EngineInfo, GenerateRequest, MediaInput
 from app.engines.painter import PaintRequest
 from app.errors import RequestError
@@ -47,6 +48,7 @@ class EngineRequests:
         sampling = job.sampling
         if sampling.content is not None:  # `StopFinder` looks for the stop strings
             sampling = replace(sampling, stop=())
+        CLIENT.set(job.turn)
         if sampling.grammar is not None and self._compiler is not None:
             sampling = replace(sampling, grammar=await self._tried(sampling.grammar, self._compiler))
         media = await self.media(job)

@@ -7,7 +7,7 @@ from app.messages import Grammar
 
 
 def _check(grammar: Grammar) -> None:
-    match grammar.text:
+    match grammar.text.split()[0]:
         case "hangs":
             while True:
                 pass

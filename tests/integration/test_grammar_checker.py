@@ -4,13 +4,19 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
+from app.bounded.turns import CLIENT
+from app.engines.base import EngineInfo
 from app.errors import NoProcess, RequestError
 from app.grammars import checker as module
 from app.grammars.checker import GrammarCheck, GrammarChecker
-from app.messages import Grammar
+from app.ids import ApiId, PoolId, RequestId, WorkerId
+from app.keys import Keys
+from app.messages import Grammar, Job, Sampling, Speeds, Stage
+from app.runner.engine_requests import EngineRequests
 from tests.hostile_grammars import rules
 
 USUAL = Grammar("json", '{"type": "integer"}')
@@ -85,3 +91,42 @@ async def test_equal_grammars_are_compiled_once() -> None:
     os.kill(process._process.pid, signal.SIGSTOP)  # it can't be asked again
     assert await reason(checker, USUAL) == ""
     await asyncio.to_thread(checker.close)
+
+
+@pytest.mark.parametrize("at_worker", [False, True])
+async def test_a_client_does_not_wait_for_all_of_anothers(
+    unbounded: GrammarChecker, monkeypatch: pytest.MonkeyPatch, at_worker: bool
+) -> None:
+    """Neither in the API nor at a worker, and not for a grammar that the other has waiting as well."""
+    monkeypatch.setattr(module, "_CPU_S", 0)
+    worker = WorkerId("w")
+    info = EngineInfo(16, 64, 4, 1024)
+    nothing: Any = None  # which a job without media doesn't need
+    requests = EngineRequests(worker, Keys("x"), nothing, nothing, info, Speeds, unbounded)
+
+    async def asks(client: str, grammar: Grammar) -> None:
+        if at_worker:
+            sampling = Sampling(max_tokens=1, grammar=grammar)
+            job = Job(
+                RequestId("r"),
+                0,
+                ApiId("a"),
+                [1],
+                sampling,
+                2e9,
+                stages=[Stage("decode", PoolId("p"), worker, 0)],
+                turn=client,
+            )
+            await requests.generation(job, None, "")
+        else:
+            CLIENT.set(client)
+            await unbounded.verdict(grammar)
+
+    usual = Grammar("grammar", 'start: "x"')
+    one = [asyncio.create_task(asks("one", Grammar("grammar", f"hangs {i}"))) for i in range(3)]
+    last = asyncio.create_task(asks("one", usual))
+    await asyncio.sleep(0)  # they wait in this order
+    other = asyncio.create_task(asks("other", usual))
+    await asyncio.wait([last, other], return_when=asyncio.FIRST_COMPLETED)
+    assert (other.done(), last.done()) == (True, False)
+    await asyncio.gather(*one, last, return_exceptions=True)

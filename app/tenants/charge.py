@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, Self
 
-from app.errors import BudgetUsed, RateLimited, StoreDown
+from app.errors import BudgetUsed, RateLimited, StoreDown, XylemError
 from app.ids import ApiId, RequestId
 from app.store import ADMIT, SETTLE, Command, clock
 from app.telemetry import logger
@@ -147,9 +147,9 @@ async def returned(charge: Charge | None) -> AsyncIterator[None]:
     """Gives back what was charged for a request that could not be kept, if this raises."""
     try:
         yield
-    except BaseException:
-        if charge is not None:  # Redis may have it all the same, and then it is made
-            await charge.settle(None, cut=True)
+    except BaseException as exc:
+        if charge is not None:  # unless it was refused, Redis may have it all the same, and then it is made
+            await charge.settle(None, cut=not isinstance(exc, XylemError) or isinstance(exc, StoreDown))
         raise
 
 

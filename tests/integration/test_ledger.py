@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from app.errors import BudgetUsed, RateLimited, StoreDown
+from app.errors import BudgetUsed, KeptFull, RateLimited, StoreDown
 from app.ids import ApiId, KeyId, RequestId, TenantId, new_request_id
 from app.keys import Keys
 from app.store import Wire, async_client, clock
 from app.tenants.accounts import of_key, of_tenant
 from app.tenants.admission import Admission
-from app.tenants.charge import Charge
+from app.tenants.charge import Charge, returned
 from app.tenants.cost import Used
 from app.tenants.directory import Directory
 from app.tenants.ledger import Ledger, spent
@@ -325,6 +325,17 @@ async def test_what_no_worker_had_costs_nothing_but_the_request(redis: "Redis", 
     (left,) = await spent(wire, KEYS, [of_key(one)])
     assert (left.tokens, left.spent, left.running) == (1000, 0, 0)
     assert left.requests < 9.5
+
+
+async def test_nothing_stays_of_what_was_refused_when_it_was_to_be_kept(redis: "Redis", wire: Wire) -> None:
+    """Unless Redis may have kept it all the same: else each refusal would take room for a day."""
+    of = client(Limits(parallel=1))
+    for error, left in ((KeptFull("full"), 0), (StoreDown(), 1)):
+        asked = await Asked(ledger(wire), of, outlives=True).begin(5)
+        with pytest.raises(type(error)):
+            async with returned(asked.charge):
+                raise error
+        assert await redis.exists(KEYS.charged(asked.id)) == left
 
 
 async def test_no_more_run_at_once_than_may_and_an_end_makes_room(redis: "Redis", wire: Wire) -> None:

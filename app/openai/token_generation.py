@@ -19,6 +19,7 @@ from app.openai.validation import validated
 
 # Of vLLM's sampling parameters, those that say how its own processes hand over an answer.
 _INTERNAL = {"detokenize", "output_kind", "skip_clone", "output_text_buffer_length", "flat_logprobs", "extra_args"}
+_MOST_PARAMETERS = 256  # more than there are
 # vLLM's of this endpoint, each with the values that change nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "content_parts": ([],),
@@ -34,7 +35,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 @neutral(_NEUTRAL)
 class GenerateRequest(ModelRequest):
     token_ids: Annotated[Some[TokenId], Field(min_length=1)]
-    sampling_params: dict[str, Any]
+    sampling_params: Annotated[dict[str, Any], Field(max_length=_MOST_PARAMETERS)]
     request_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     output_mode: Literal["tokens", "text"] | None = None
     return_token_ids: bool | None = None

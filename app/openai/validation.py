@@ -88,8 +88,7 @@ def parse(schema: type[B], raw: bytes) -> B:
         return schema.model_validate_json(raw)
     except ValidationError as exc:
         first = exc.with_traceback(None)  # the traceback would refer to this frame, and keep the body in memory
-    if first.error_count() > _MOST_ERRORS:
-        raise RequestError(f"More than {_MOST_ERRORS} fields are wrong or not supported by this server.") from first
+    _check_number(first)
     # The slow way, only on an error: nulls count as not given, in unknown fields and in unsupported values.
     errors = _errors(first)
     if errors[0]["type"] == "json_invalid":
@@ -109,7 +108,14 @@ def validated(schema: type[B], doc: dict[str, Any]) -> B:
     try:
         return schema.model_validate(doc)
     except ValidationError as exc:
+        _check_number(exc)
         raise _request_error(_errors(exc), doc) from exc
+
+
+def _check_number(errors: ValidationError) -> None:
+    """Raises: RequestError for more errors than are looked at."""
+    if errors.error_count() > _MOST_ERRORS:
+        raise RequestError(f"More than {_MOST_ERRORS} fields are wrong or not supported by this server.") from errors
 
 
 def _may_be_null(err: Any, doc: Any) -> bool:

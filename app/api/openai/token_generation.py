@@ -67,7 +67,7 @@ async def generate(request: Request) -> Response:
     state, scope = state_of(request), request.scope
     raw = await collect(scope, request.receive, state.settings.max_body)
     asked = await parse_off_loop(GenerateRequest, raw, state.longest_context)
-    completion, explain = asked.as_completion(), explain_wanted(scope)
+    completion, explain = await state.off_loop(raw, asked.as_completion), explain_wanted(scope)
     try:
         body, plan = await TEXT.understand(in_turn(state, raw, scope), completion, explain=explain)
     except RequestError as exc:

@@ -127,7 +127,10 @@ class InferRequest:
         else:
             body = {"prompt": self._one("text_input", "BYTES", needed=True)}
             parameters.setdefault("max_tokens", _MAX_TOKENS)
-        return json_bytes.dumps({**parameters, "model": self.model, **body})
+        try:
+            return json_bytes.dumps({**parameters, "model": self.model, **body})
+        except TypeError:  # of the input alone: the body was read by pydantic, which takes fewer levels
+            raise RequestError(f"Input '{_SAMPLING}' is nested too deep.", param=_SAMPLING) from None
 
     def _parameters(self) -> dict[str, Any]:
         """Of a completion, with its timeout in seconds. Raises: RequestError."""

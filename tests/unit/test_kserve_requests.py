@@ -58,7 +58,7 @@ def test_sampling_parameters_as_an_input_go_before_parameters() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", "1", '{"n": 2}'])
+@pytest.mark.parametrize("text", ["{", "[1]", "1", '{"n": 2}', '{"x": %s}' % ("[" * 300 + "]" * 300)])
 def test_other_sampling_parameters_are_refused(text: str) -> None:
     asked = request(tensor("text_input", "hi"), tensor("sampling_parameters", text))
     with pytest.raises(RequestError, match=r"sampling_parameters|'n'"):

@@ -14,7 +14,7 @@ from app.keys import Keys
 from app.loops import keep
 from app.store import HOLD_MEDIA, RELEASE_MEDIA, RENEW_MEDIA
 from app.telemetry import logger
-from app.tenants.records import Client
+from app.tenants.records import DEFAULT, Client
 
 log = logger(__name__)
 
@@ -88,7 +88,8 @@ class MediaStore:
     async def _put(self, samples: Samples) -> tuple[str, int, int] | None:
         """Whose bytes would be too many, how many it has, and the most; None: done. Raises: RedisError, OSError."""
         client = samples.client
-        owner = f"{client.key}|{client.tenant.name}" if client.key else "|"
+        tenant = client.tenant.name if client.key and client.tenant.name != DEFAULT else ""
+        owner = f"{client.key}|{tenant}"
         most = f"{self._most} {self._most // _TENANT} {self._most // _KEY}"
         given = [part for sha256, data in samples.data.items() for part in (sha256, len(data))]
         self._held.add(samples.request)  # first: this may be cancelled

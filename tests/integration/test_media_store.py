@@ -147,6 +147,14 @@ async def test_a_key_a_tenant_and_all_have_so_many_bytes_at_most(redis: "Redis")
     assert (await held(redis))["all"] == 4 * len(DATA)
 
 
+async def test_keys_without_a_tenant_share_none(redis: "Redis") -> None:
+    """Two of them would have a half, and leave nothing for all the others."""
+    here = store(redis, most=4 * len(DATA))
+    for number in range(3):
+        await here.put(of(f"{number}", {f"{number}" * 64: DATA}, Client(key=KeyId(f"key{number}"))))
+    assert (await held(redis))["all"] == 3 * len(DATA)
+
+
 async def test_a_request_that_may_wait_waits_for_room(redis: "Redis", monkeypatch: pytest.MonkeyPatch) -> None:
     """As a line of a batch does."""
     monkeypatch.setattr(media_store, "_ROOM_S", 0.01)

@@ -1,6 +1,7 @@
 """Bytes of large bodies that come in at once are bounded, and counted only while they come."""
 
 import asyncio
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -42,6 +43,18 @@ def test_bytes_on_their_way_are_bounded_for_a_key_a_tenant_and_all() -> None:
     third.grow(200)
     third.close()
     assert not incoming._sizes
+
+
+@pytest.mark.parametrize("tenants", [["default"], ["red", "blue"], ["red", "blue", "default"]])
+def test_a_few_who_hold_all_that_they_may_leave_room_for_others(tenants: list[str]) -> None:
+    """They hold it for as long as they like, with a kilobyte a second. Keys without a tenant share none."""
+    incoming = Incoming(2**20)
+    for number, tenant in enumerate(tenants * 2):
+        for size in (2**i for i in range(19, -1, -1)):
+            with suppress(Saturated, BodyTooLarge):
+                Share(incoming, Client(Tenant(TenantId(tenant)), KeyId(f"greedy{number}"))).grow(size)
+    Share(incoming, Client(Tenant(TenantId("default")), KeyId("a"))).grow(2**14)
+    Share(incoming, Client(Tenant(TenantId("green")), KeyId("b"))).grow(2**14)
 
 
 def test_a_body_that_never_fits_is_too_large_also_when_nothing_else_comes() -> None:

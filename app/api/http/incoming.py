@@ -3,13 +3,16 @@
 from starlette.types import Scope
 
 from app.errors import BodyTooLarge, Saturated
-from app.tenants.records import Client
+from app.tenants.records import DEFAULT, Client
 
 _TENANT, _KEY = 2, 4  # the share of all bytes that one of them may have: one in so many
+_ALL = "all"
 _IN_SCOPE = "xylem.incoming"
 
 
 class Incoming:
+    """Nobody takes more than is left after that: a few who send slowly leave room for all others."""
+
     def __init__(self, most: int) -> None:
         """`most`: XYLEM_INCOMING_BYTES."""
         self._most = most
@@ -17,6 +20,7 @@ class Incoming:
 
     def take(self, owners: tuple[str, ...], more: int, size: int) -> None:
         """`more` bytes of a body that has `size`, or more. Raises: BodyTooLarge, if it never fits; Saturated."""
+        left = self._most - self._sizes.get(_ALL, 0) - more
         for owner in owners:
             most = self._most // {"key": _KEY, "tenant": _TENANT}.get(owner.partition(":")[0], 1)
             if self._sizes.get(owner, 0) + more > most:
@@ -25,6 +29,10 @@ class Incoming:
                 if size > most:
                     raise BodyTooLarge(f"{limit}, and this request's body is larger.")
                 raise Saturated(f"{limit}. Try again when others have come whole.")
+            if owner != _ALL and self._sizes.get(owner, 0) + more > left:
+                raise Saturated(
+                    "Many large requests come in (XYLEM_INCOMING_BYTES). Try again when others have come whole."
+                )
         for owner in owners:
             self._sizes[owner] = self._sizes.get(owner, 0) + more
 
@@ -40,9 +48,10 @@ class Share:
 
     def __init__(self, incoming: Incoming, client: Client) -> None:
         self._incoming, self._size = incoming, 0
-        self._owners: tuple[str, ...] = ("all",)
+        self._owners: tuple[str, ...] = (_ALL,)
         if client.key:
-            self._owners = f"key:{client.key}", f"tenant:{client.tenant.name}", "all"
+            tenant = () if client.tenant.name == DEFAULT else (f"tenant:{client.tenant.name}",)
+            self._owners = f"key:{client.key}", *tenant, _ALL
 
     def grow(self, size: int) -> None:
         """To so many bytes in all. Raises: BodyTooLarge, Saturated."""

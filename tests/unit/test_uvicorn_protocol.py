@@ -11,7 +11,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
-from app.api.http.uvicorn_protocol import MOST_BEHIND, MOST_WAITING, DirectProtocol, DirectWriter
+from app.api.http.uvicorn_protocol import MOST_BEHIND, MOST_SMALL, MOST_WAITING, SMALL, DirectProtocol, DirectWriter
 
 
 class Transport:
@@ -233,3 +233,31 @@ async def test_many_that_ask_for_another_protocol_are_bounded_as_others_are() ->
     connection = Connection()
     await connection.feed(b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n" * 5000)
     assert len(connection.protocol.pipeline) == MOST_WAITING
+
+
+CHUNKED = b"POST /0 HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("answered", [False, True])
+async def test_a_body_in_very_many_small_pieces_is_broken_off(answered: bool) -> None:
+    """Whoever has no key, and was told so, may send on: a megabyte in single bytes held the event loop for a second."""
+    connection = Connection()
+    await connection.feed(CHUNKED + b"1\r\nx\r\n" * MOST_SMALL)
+    assert not connection.closed
+    if answered:
+        cycle = connection.protocol.cycle
+        await cycle.send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
+        await cycle.send({"type": "http.response.body", "body": b"", "more_body": False})
+    before = len(connection.written)
+    connection.protocol.data_received(b"1\r\nx\r\n")
+    told = connection.written[before:]
+    assert connection.closed
+    assert [b"400 Bad Request" in data and b"pieces" in data for data in told] == ([] if answered else [True])
+
+
+async def test_a_body_in_many_larger_pieces_is_read() -> None:
+    connection = Connection()
+    connection.go_on.set()
+    size = MOST_SMALL + 1
+    await connection.feed(CHUNKED + b"100\r\n%b\r\n" % (b"x" * SMALL) * size + b"0\r\n\r\n", b"", b"")
+    assert [len(body) for body in connection.bodies] == [size * SMALL]

@@ -23,6 +23,10 @@ from app.openai.error_body import as_body
 
 EXTENSION = "xylem.direct"
 MAX_HEAD = 64 * 2**10  # bytes of a request before its body: httptools itself has no limit
+SMALL, MOST_SMALL = (
+    256,
+    2**14,
+)  # bytes of a small piece of a body, and how many a body may have: each takes a microsecond
 MOST_WAITING, MOST_BEHIND = 64, 2**20  # pipelined requests of one connection, and bytes received while any wait
 
 
@@ -139,6 +143,7 @@ class DirectProtocol(HttpToolsProtocol):
         self._running: RequestResponseCycle | None = None  # `cycle` is the last that came: it may wait for this one
         self._behind = 0  # bytes received while requests wait
         self._full = False  # no more is read
+        self._small = 0  # pieces of the current body
         self._upgrades = False  # the head that was just parsed asks for another protocol, and is parsed again
         self.received, self._answered = 0, 0  # bytes, and requests
         self.seen: Seen | None = None  # by `Standing`
@@ -194,6 +199,8 @@ class DirectProtocol(HttpToolsProtocol):
                 self.parser.feed_data(data)
                 return
             except httptools.HttpParserError:
+                if self.transport.is_closing():  # broken off here
+                    return
                 self.send_400_response("Invalid HTTP request received.")
                 return
             except httptools.HttpParserUpgrade as exc:
@@ -210,7 +217,14 @@ class DirectProtocol(HttpToolsProtocol):
         return b"\r\n".join([first, *fields, b"", b""])
 
     def on_body(self, body: bytes) -> None:
+        """Also of a body that nobody reads, after its request was refused. Raises, to end parsing: RequestError."""
         self._head = 0
+        if len(body) < SMALL:
+            self._small += 1
+            if self._small > MOST_SMALL:
+                refused = RequestError(f"The body comes in more than {MOST_SMALL} pieces of less than {SMALL} bytes.")
+                self._break_off(refused if self.cycle is self._running else None)
+                raise refused
         if not self._full:
             super().on_body(body)
 
@@ -222,7 +236,7 @@ class DirectProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
             self._upgrades = True
             return
-        self._head = 0
+        self._head = self._small = 0
         if len(self.pipeline) >= MOST_WAITING:
             self._take_no_more()
         if self._full:
@@ -260,10 +274,14 @@ class DirectProtocol(HttpToolsProtocol):
         return self._answered, "body"
 
     def time_out(self) -> None:
-        """The client stands still: it is told, unless there is a response already, or no request."""
+        """The client stands still."""
+        self._break_off(RequestTimeout())
+
+    def _break_off(self, exc: XylemError | None) -> None:
+        """Ends the connection. The client is told why, unless there is a response already, or no request."""
         cycle, began = self.cycle, self.received > 0
-        if began and (cycle is None or cycle.scope is not self.scope or not cycle.response_started):
-            self._send_error(RequestTimeout())
+        if exc is not None and began and (cycle is None or cycle.scope is not self.scope or not cycle.response_started):
+            self._send_error(exc)
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True  # before anything else is written
             cycle.message_event.set()

@@ -36,6 +36,7 @@ from app.api.openai.responses.conversation_end import ConversationEnd
 from app.api.openai.transcription import routes as transcriptions
 from app.api.operations import admin, erasures, health, loras, pool_state, prefixes, spending, tenants, usage
 from app.api.operations.erasing import Erasing
+from app.api.resumable.adopted_plan import adopted_plan
 from app.api.resumable.chat_index import ChatIndex
 from app.api.resumable.conversations import ConversationStore
 from app.api.resumable.kept_account import KeptAccounts
@@ -136,10 +137,8 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
             )
 
             async def prepare(kept: KeptRequest, begun: Adopted) -> Generation:
-                history = {"history": kept.response.history} if kept.response.history else {}
                 client = api_keys.client_of(kept.tenant, kept.key)
-                asked = core.asked_by(kept.key, kept.media, begun_before(client.within))
-                _body, plan = await _UNDERSTAND[kept.kind](asked, kept.body, **history)
+                plan = await adopted_plan(core, kept, begun_before(client.within), _UNDERSTAND[kept.kind])
                 return Generation(
                     plan,
                     dispatcher=core.dispatcher,

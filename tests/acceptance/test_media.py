@@ -19,7 +19,18 @@ from PIL import Image
 from app.media.picture import picture_of
 from tests.media.samples import video
 from tests.pictures import asked, png, url
-from tests.stack import Stack, indexed_blocks, leases, mock_pool, pid_of_worker, stack, timeline, wait_until
+from tests.stack import (
+    Stack,
+    free_port,
+    indexed_blocks,
+    leases,
+    mock_pool,
+    pid_of_worker,
+    stack,
+    stop,
+    timeline,
+    wait_until,
+)
 from tests.vlm import random_vlm
 
 POOL, TEXT, BLIND = "decode-pool-a", "text-pool", "blind-pool"
@@ -342,3 +353,32 @@ def test_lost_pixels_are_written_anew(served: Stack, client: OpenAI) -> None:
                 worker.resume()
         made = waiting.result()
     assert made.choices[0].message.content == answer(client, asked(png(61))).choices[0].message.content
+
+
+def test_pixels_that_were_lost_with_their_replica_are_read_again_by_the_one_that_adopts_the_answer(
+    served: Stack, client: OpenAI
+) -> None:
+    """As when it dies between the request's record and its pixels, or Redis with it."""
+    port = free_port()
+    owner = served.api("owner", port)
+    wait_until(lambda: served.ready(f"http://127.0.0.1:{port}"), "it listens")
+    look: Any = [
+        {"role": "user", "content": [{"type": "input_image", "image_url": url(png(63)), "detail": "auto"},
+                                     {"type": "input_text", "text": "What is it?"}]}
+    ]  # fmt: skip
+    asked: Any = {"model": "sees", "input": look, "max_output_tokens": 16, "extra_body": {"seed": 1}}
+    workers = [psutil.Process(lease.worker.pid) for lease in leases(served, POOL)]
+    for worker in workers:
+        worker.suspend()
+    try:
+        with OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as first:
+            made = first.responses.create(**asked, background=True)
+        wait_until(lambda: served.redis.keys("media:request:*"), "it is placed", every_s=0.01)
+        stop(owner, signal.SIGKILL)
+        served.redis.delete(*served.redis.keys("media:media:*"))
+    finally:
+        for worker in workers:
+            worker.resume()
+    going = ("queued", "in_progress")
+    over = wait_until(lambda: (r := client.responses.retrieve(made.id)).status not in going and r, "its end", 60)
+    assert (over.status, over.output_text) == ("incomplete", client.responses.create(**asked).output_text)

@@ -73,6 +73,20 @@ async def test_half_a_picture_is_written_again_and_a_whole_one_only_lives_longer
     assert LEFT_S - 5 <= await redis.ttl(key) <= LEFT_S
 
 
+async def test_media_are_there_when_each_is_whole(redis: "Redis") -> None:
+    """Half of one is what a replica leaves that dies as it writes. A Redis that is away is asked later."""
+    here, seen = store(redis), [Media("image", A, (1, 768)), Media("embeds", B, (1, 5))]
+    await here.put(of("one", {A: DATA, B: b"b"}))
+    assert await here.has(seen)
+    await redis.set(KEYS.media(A), DATA[:1500])
+    assert not await here.has(seen)
+    await redis.delete(KEYS.media(B))
+    assert not await here.has(seen[1:])
+    away = Redis(port=1)
+    assert await store(away).has(seen)
+    await away.aclose()
+
+
 async def test_a_picture_that_is_gone_ends_the_request_by_name(redis: "Redis") -> None:
     with pytest.raises(MediaLost):
         await fetch_media(redis, KEYS, replace(job(), media=[Media("image", A, ())]), ("image",))

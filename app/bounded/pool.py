@@ -4,7 +4,6 @@ Threads alone would do for speed: native code releases the interpreter's lock. P
 Decisions 0043 and 0074 have the figures.
 """
 
-import asyncio
 import os
 import signal
 import socket
@@ -13,11 +12,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import app
-from app.bounded.turns import CLIENT, Turns
+from app.bounded.turn_threads import TurnThreads
 from app.bounded.wire import Answer, receive_answer, send_job
 from app.errors import NoProcess
 
@@ -53,8 +51,7 @@ class ProcessPool:
     def __init__(self, module: str, *, memory: int, stack: int = STACK, processes: int = PROCESSES) -> None:
         """`module`: what a process runs, which calls `serving.serve`. `memory` and `stack`: bytes that it may have."""
         self._command = [sys.executable, "-m", module, str(memory), str(stack)]
-        self._threads = ThreadPoolExecutor(processes, thread_name_prefix=module.rpartition(".")[2])
-        self._turns = Turns(processes)
+        self._threads = TurnThreads(processes, module.rpartition(".")[2])
         self._own = threading.local()
         self._all: set[_Process] = set()
 
@@ -63,27 +60,14 @@ class ProcessPool:
 
         Raises: ProcessEnded, Saturated, NoProcess.
         """
-        loop = asyncio.get_running_loop()
-        await self._turns.take(CLIENT.get())
-        try:
-            working = self._threads.submit(self._run, job, data, cpu_s)
-        except RuntimeError as exc:  # closed
-            self._turns.end()
-            raise NoProcess from exc
-
-        def ended(_: Future[Answer]) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._turns.end)
-
-        working.add_done_callback(ended)  # later than now if this is cancelled
-        return await asyncio.wrap_future(working)
+        return await self._threads.run(self._run, job, data, cpu_s)
 
     def close(self) -> None:
         """Ends the processes, also those at work. Blocks."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close(wait=False)
         for process in self._all.copy():
             process.end()
-        self._threads.shutdown()
+        self._threads.close()
         for process in self._all:
             process.close()
 

@@ -25,15 +25,16 @@ class Turns:
             return
         line = self._lines.setdefault(client, deque())
         if len(line) >= self._most:
-            raise Saturated("Too many pictures, sounds or grammars of yours wait already. Try again later.")
+            what = "pictures, sounds, grammars or chat templates"
+            raise Saturated(f"Too many {what} of yours wait already. Try again later.")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         line.append(turn)
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it came at the same moment
+            if not turn.cancelled():  # it came at the same moment
                 self.end()
-            else:
+            elif turn in line:  # else `end` has just passed over it
                 line.remove(turn)
                 if not line:
                     del self._lines[client]

@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 
 from app.batch.file_store import FileStore
 from app.batch.storage import Storage
+from app.bounded.turn_threads import TurnThreads
 from app.dispatch.adapter_table import AdapterTable
 from app.dispatch.aliases import Aliases, B, Named, Turn
 from app.dispatch.cell import Cell
@@ -61,13 +62,13 @@ T = TypeVar("T")
 
 _SUBSCRIBED_S = 2.0
 _TIMEOUT_S = 2.0  # of other cells' Redis: less than that of our own, without which there is nothing else to do
-# Tokenising uses a core per thread: one core is left to the event loop.
 _TASKS: Mapping[EndpointName, Task] = {
     "embeddings": "embed", "score": "embed", "rerank": "embed", "classify": "classify", "images": "image",
     "videos": "image", "transcriptions": "transcribe",
 }  # fmt: skip
+# Tokenising uses a core per thread: one core is left to the event loop.
 _threads = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) - 1), thread_name_prefix="tokenising")
-_waiting = ThreadPoolExecutor(16, thread_name_prefix="waiting")  # for processes
+_MOST_WAITING = 16  # threads that wait for processes
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class Deployment:
     turn: Turn = field(default=Turn(), kw_only=True)
     media: MediaReader | None = field(default=None, kw_only=True)  # None: no request may have pictures
     grammars: GrammarChecker = field(default_factory=GrammarChecker, kw_only=True)
+    waiting: TurnThreads = field(default_factory=lambda: TurnThreads(_MOST_WAITING, "waiting"), kw_only=True)
     asker: Asker = field(default=Asker(), kw_only=True)
     within: ClientLimits = field(default=UNLIMITED, kw_only=True)  # of the client that asks
     pipelines: Mapping[str, Pipeline] = field(default_factory=dict, kw_only=True)
@@ -154,13 +156,14 @@ class Deployment:
         """The result of `work` on a request's body: in a thread if the body is long or `work` compiles something.
 
         `waits`: it waits for a process, as a chat template of the request's own does. Raises what `work` raises; and
-        RateLimited, BudgetUsed, StoreDown before work in a thread.
+        RateLimited, BudgetUsed, StoreDown, Saturated before work in a thread.
         """
         if len(raw) <= self.settings.tokenize_off_loop and not (compiles or waits):
             return work()
         await admitted()
-        threads = _waiting if waits else _threads
-        return await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, work)
+        if waits:
+            return await self.waiting.run(work)
+        return await asyncio.get_running_loop().run_in_executor(_threads, copy_context().run, work)
 
 
 def _bounded(body: B, limits: ClientLimits) -> B:

@@ -3,10 +3,13 @@
 import asyncio
 import json
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
+from app.bounded.turn_threads import TurnThreads
+from app.bounded.turns import CLIENT
 from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
@@ -20,12 +23,13 @@ from app.tokenizer import load_tokenizer
 TOKENIZER = load_tokenizer(Pool(model="m", engine="mock").model_dir)
 MODEL = Model("m", (PoolId("p"),), (), None, TOKENIZER, 100, Meters("own-templates"))
 TRUSTING = Deployment(load_settings(request_chat_templates=True), {}, {"m": MODEL})
+ONE_THREAD = replace(TRUSTING, waiting=TurnThreads(1, "one"))
 LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 
 
-async def prompt(template: str) -> str:
+async def prompt(template: str, served: Deployment = TRUSTING) -> str:
     body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "chat_template": template}
-    _, plan = await chat_endpoint.understand(TRUSTING, json.dumps(body).encode())
+    _, plan = await chat_endpoint.understand(served, json.dumps(body).encode())
     return TOKENIZER.decode([*plan.prompts[0]])
 
 
@@ -45,6 +49,21 @@ async def test_what_a_template_may_cost_is_bounded(template: str, param: str, sa
         await prompt(template)
     assert refused.value.param == param
     assert await prompt("{{ messages[0].content }}!") == "hello!"
+
+
+async def test_clients_wait_in_turn_however_many_templates_one_has() -> None:
+    """As many as there are threads for them are one client's otherwise, and all others wait for these."""
+    order: list[str] = []
+
+    async def asked(client: str) -> None:
+        CLIENT.set(client)
+        await prompt("{{ messages[0].content }}", ONE_THREAD)
+        order.append(client)
+
+    async with asyncio.TaskGroup() as tasks:
+        for client in [*["busy"] * 6, "small"]:
+            tasks.create_task(asked(client))
+    assert order.index("small") <= 2
 
 
 async def test_the_loop_goes_on_meanwhile() -> None:

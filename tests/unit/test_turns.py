@@ -42,6 +42,20 @@ async def test_of_one_client_only_so_many_wait() -> None:
     await asyncio.gather(*waiting)
 
 
+async def test_who_leaves_as_another_turn_ends_is_passed_over() -> None:
+    """It has not heard yet that it is cancelled."""
+    turns = Turns(1)
+    await turns.take("a")
+    gone, last = (asyncio.create_task(turns.take(client)) for client in ("a", "b"))
+    await asyncio.sleep(0)
+    gone.cancel()
+    turns.end()
+    async with asyncio.timeout(10):
+        await last
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+
+
 async def test_who_leaves_while_it_waits_keeps_no_turn() -> None:
     """Also at the very moment at which it gets it."""
     turns = Turns(1)

@@ -6,7 +6,7 @@ is searched again then, so that reading takes time in proportion to the text.
 
 import json
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from functools import lru_cache
 from typing import TypeVar
 
@@ -31,9 +31,9 @@ class MarkerSet:
     """A set of markers to search for. Raises: ValueError when one is in another, except at its end."""
 
     def __init__(self, markers: tuple[str, ...]) -> None:
-        if any(a != b and a in b[:-1] for a in markers for b in markers):
+        self.search = re.compile(_pattern(markers) if markers else "(?!)").search
+        if any(self.search(marker[:-1]) for marker in markers):
             raise ValueError(f"one is in another: {markers}")
-        self.search = re.compile("|".join(map(re.escape, markers)) or "(?!)").search
         self.firsts = "".join(sorted({m[0] for m in markers}))
         self._first = re.compile(f"[{re.escape(self.firsts)}]" if markers else "(?!)").search
         self._reach = max(map(len, markers), default=1) - 1
@@ -48,6 +48,15 @@ class MarkerSet:
                 return start
             start += 1
         return len(text)
+
+
+def _pattern(texts: Iterable[str]) -> str:
+    """A regular expression of these texts, which looks at each character once, however many there are."""
+    behind: dict[str, list[str]] = {}
+    for text in texts:
+        behind.setdefault(text[:1], []).append(text[1:])
+    forms = [re.escape(first) + _pattern(rests) if first else "" for first, rests in sorted(behind.items())]
+    return forms[0] if len(forms) == 1 else f"(?:{'|'.join(forms)})"
 
 
 @lru_cache(maxsize=512)

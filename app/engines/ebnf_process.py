@@ -15,4 +15,4 @@ def read(grammar: Grammar) -> None:
 
 
 if __name__ == "__main__":
-    serve_checks(read)
+    serve_checks(read, besides=True)

@@ -58,6 +58,18 @@ async def test_time_and_memory_are_bounded(unbounded: GrammarChecker, monkeypatc
     assert await reason(unbounded, Grammar("grammar", "swells")) == "compiling its grammar takes too much memory"
 
 
+@pytest.mark.parametrize("library", ["ebnf", "xgrammar"])
+async def test_what_a_library_takes_by_itself_is_not_the_grammars(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With CUDA, torch alone takes more address space than a grammar may."""
+    monkeypatch.setattr(module, "_MEMORY", 2**28)  # less than with torch for CPUs
+    checker = GrammarChecker(f"app.engines.{library}_process")
+    words = " | ".join(f'"word {i}"' for i in range(20_000))
+    assert await reason(checker, Grammar("grammar", f"root ::= {words}")) == ""
+    await asyncio.to_thread(checker.close)
+
+
 async def test_it_knows_nothing_of_our_environment(unbounded: GrammarChecker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XYLEM_ADMIN_KEY", "a-secret")
     known = await reason(unbounded, Grammar("grammar", "environment"))

@@ -20,6 +20,12 @@ class SpanParser(OutputParser):
         held = self._spans.held
         return min(held[0][0], self._placed.settled) if held else self._placed.settled
 
+    @property
+    def final(self) -> int:
+        """The place before which no text is content but what is in the spans so far, whatever follows."""
+        left = self._spans.left_spans
+        return min(left[0][0], self.settled) if left and self._spans.is_left() else self.settled
+
     def spans(self) -> list[Span]:
         """Those of the content that has come since the last call, in order."""
         spans, self._spans.spans = self._spans.spans, []
@@ -71,14 +77,14 @@ class _PlacedReader(Reader):
 
 
 class _SpanCollector(Collector):
-    __slots__ = ("_left_spans", "_reader", "held", "spans")
+    __slots__ = ("_reader", "held", "left_spans", "spans")
 
     def __init__(self, trimmed: frozenset[Kind], reader: _PlacedReader) -> None:
         super().__init__(trimmed, reader.release)
         self._reader = reader
         self.spans: list[Span] = []  # of content
         self.held: list[Span] = []  # of whitespace that may come before a marker
-        self._left_spans: list[Span] = []
+        self.left_spans: list[Span] = []
 
     def text(self, kind: Kind, text: str) -> None:
         if kind in self._trimmed:
@@ -107,12 +113,12 @@ class _SpanCollector(Collector):
         super().after_call()
 
     def leave(self, text: str) -> None:
-        self._left_spans.append(self._span(text))
+        self.left_spans.append(self._span(text))
         super().leave(text)
 
     def close(self, kind: Kind) -> None:
         parts = len(self._parts)
-        left = self._left_spans if self._is_left() else self.held
+        left = self.left_spans if self.is_left() else self.held
         super().close(kind)
         if len(self._parts) > parts and isinstance(self._parts[-1], Content):
             self.spans += left

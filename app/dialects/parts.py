@@ -105,7 +105,8 @@ class Collector:
         """Text of which nothing is made: it is the answer if there is nothing else in it."""
         self._left.append(text)
 
-    def _is_left(self) -> bool:
+    def is_left(self) -> bool:
+        """Whether there is nothing else so far."""
         self._note()
         return bool(self._left) and not self._shown and not self.calls
 
@@ -127,7 +128,7 @@ class Collector:
 
     def close(self, kind: Kind) -> None:
         """The text ended within a text of `kind`."""
-        if self._is_left():
+        if self.is_left():
             self._parts.append(Content("".join(self._left)))
         elif self._space and self._last is not CallBegun:
             self._parts.append(kind("".join(self._space)))

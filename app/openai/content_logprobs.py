@@ -29,6 +29,11 @@ class ContentLogprobs:
         self._end = 0  # of the last token that has a place
         self._spans: deque[Span] = deque()  # of content that goes on behind that
 
+    @property
+    def held(self) -> int:
+        """The number of tokens of which it is not known whether they are content."""
+        return len(self._placed)
+
     def add(self, text: str, logprobs: Sequence[TokenLogprob] | None, *, last: bool) -> None:
         """What the answer goes on with; a token's text comes with the token, or later. `last`: it is over."""
         self._text += text
@@ -70,9 +75,16 @@ class ContentLogprobs:
                 break
             self._spans.popleft()
         del self._placed[:done]
-        needed = self._placed[0].begin if self._placed else self._end
-        self._text, self._base = self._text[needed - self._base :], needed
         return told
+
+    def drop(self, final: int) -> None:
+        """Drops what is not content before the place `final` of the text: `of` was given all spans before that."""
+        done = 0
+        while done < len(self._placed) and self._placed[done].end <= final and self._placed[done].begin < final:
+            done += 1
+        self._placed[:done] = [token for token in self._placed[:done] if token.content]
+        needed = next((token.begin for token in self._placed if token.end > final), self._end)
+        self._text, self._base = self._text[needed - self._base :], needed
 
     def rest(self) -> list[TokenLogprob]:
         """The last token of a section of content that is over, if it goes on behind that."""

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from app.dialects.content_spans import Span, SpanParser
+from app.dialects.content_spans import SpanParser
 from app.dialects.output_parser import OutputParser
 from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
 from app.dispatch.generation_base import GenerationBase
@@ -124,18 +124,19 @@ class PartsWriter(ChatWriter):
         if d.finish is not None:
             parts = [*parts, *parser.close()]
         if isinstance(parser, SpanParser):
-            self._tell(choice, d, parser.spans())
+            self._tell(choice, d, parser)
         for part in parts:
             if type(part) is Reasoning:
                 self._thoughts[choice].append(part.text)
         return [part for part in parts if not isinstance(part, Reasoning)] if self._hides else parts
 
-    def _tell(self, choice: int, d: Delta, spans: list[Span]) -> None:
+    def _tell(self, choice: int, d: Delta, parser: SpanParser) -> None:
         known = self._logprobs.setdefault(choice, ContentLogprobs())
         known.add(d.text, d.logprobs, last=d.finish is not None)
-        told = known.of(spans)
+        told = known.of(parser.spans())
         if d.finish is not None:
             told += known.rest()
+        known.drop(parser.final)
         self._told = told if told or d.finish is not None else None
 
     def _fields(self, choice: int, parts: list[Part]) -> dict[str, Any]:

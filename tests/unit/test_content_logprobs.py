@@ -14,7 +14,7 @@ from app.dispatch.writing import Writing
 from app.ids import RequestId
 from app.messages import Delta, Done, ResponseContext, TokenLogprob
 from app.openai.chat import writer
-from app.openai.responses.response_object import begin_object
+from app.openai.responses.response_object import ResponseObject, begin_object
 from app.openai.responses.schemas import ResponseRequest
 from app.openai.validation import parse
 from app.token_names import TokenNames
@@ -34,6 +34,9 @@ ANSWERS = [
     f"<think>a</think>\n\n{CALL}",
     "ends in > </think>here",
     "a <b> c",
+    "<tool_call>\n</tool_call>",
+    "<tool_call>\n{no call that anyone reads",
+    "<tool_call>\n</tool_call>\nbut this",
 ]
 
 
@@ -83,12 +86,16 @@ def of_whole_chat(made: list[Delta]) -> tuple[str, list[tuple[str, float]]]:
     return choice["message"]["content"] or "", told(choice["logprobs"]["content"])
 
 
-def of_response(made: list[Delta]) -> list[tuple[str, list[tuple[str, float]]]]:
-    """Of each message."""
+def begun_response() -> ResponseObject:
     asked = {"model": "m", "input": "?", "include": ["message.output_text.logprobs"]}
     tool = {"type": "function", **WEATHER["function"]}
     body = parse(ResponseRequest, json.dumps(asked | {"tools": [tool]}).encode())
-    progress = begin_object({"m": THINKS}, ID, 1.0, body, ResponseContext())
+    return begin_object({"m": THINKS}, ID, 1.0, body, ResponseContext())
+
+
+def of_response(made: list[Delta]) -> list[tuple[str, list[tuple[str, float]]]]:
+    """Of each message."""
+    progress = begun_response()
     for event in [*made, Done(ID, 0)]:
         progress.add(event)
     parts = [item["content"][0] for item in progress.response()["output"] if item["type"] == "message"]
@@ -120,6 +127,26 @@ def test_the_logprobs_are_those_of_the_tokens() -> None:
     first = len(tokens) - len(found)
     assert [logprob for _, logprob in found] == [-float(i) for i in range(first, len(tokens))]
     assert THINKS.tokenizer.decode(tokens[first:]).endswith("It is Paris.")
+
+
+@pytest.mark.parametrize("text", [
+    "<think>" + "Hm, so. " * 200,
+    "<think>a</think>It is so.\n" + CALL.replace("Oslo", "Oslo " * 200),
+    "<think>a</think>" + " so" * 200,
+], ids=["thought", "call", "content"])  # fmt: skip
+def test_tokens_that_are_no_content_are_not_kept(text: str) -> None:
+    """Of a long thought, a long call or a long answer: no more than it takes to read the beginning of a call."""
+    made = deltas(text, list(range(1, 2000)))[:-1]
+    of = call()
+    of.model = THINKS
+    chat_ = writer(of, chat(stream=True, logprobs=True, tools=[WEATHER]))
+    response, most = begun_response(), 0
+    for d in made:
+        chat_.delta(0, d)
+        response.add(d)
+        for known in (chat_._logprobs[0], response.output._logprobs):
+            most = max(most, known.held)
+    assert most < 40 < len(made) / 4
 
 
 def test_of_a_special_token_that_is_not_in_the_text_nothing_is_told() -> None:

@@ -131,19 +131,23 @@ class Output:
         self._spans: deque[Span] = deque()  # of the content in the parts that come next
 
     def add(self, d: Delta) -> list[ItemChange]:
-        parser = self._parser
-        if self._logprobs is not None:
-            self._logprobs.add(d.text, d.logprobs, last=d.finish is not None)
-        if parser is None:
-            self._spans.append((self._size, self._size + len(d.text)))
-            self._size += len(d.text)
-            return [*self._take([Content(d.text)])]
-        parts = parser.feed(d.text)
-        if d.finish is not None:
+        parser, known = self._parser, self._logprobs
+        parts: list[Part] = [Content(d.text)] if parser is None else parser.feed(d.text)
+        if parser is not None and d.finish is not None:
             parts = [*parts, *parser.close()]
+        if known is None:
+            return [*self._take(parts)]
+        known.add(d.text, d.logprobs, last=d.finish is not None)
         if isinstance(parser, SpanParser):
             self._spans += parser.spans()
-        return [*self._take(parts)]
+            final = parser.final
+        else:
+            final = self._size + len(d.text)
+            self._spans.append((self._size, final))
+            self._size = final
+        changes = [*self._take(parts)]
+        known.drop(final)
+        return changes
 
     @property
     def reasoning(self) -> str:

@@ -261,3 +261,15 @@ async def test_a_body_in_many_larger_pieces_is_read() -> None:
     size = MOST_SMALL + 1
     await connection.feed(CHUNKED + b"100\r\n%b\r\n" % (b"x" * SMALL) * size + b"0\r\n\r\n", b"", b"")
     assert [len(body) for body in connection.bodies] == [size * SMALL]
+
+
+async def test_a_connection_is_idle_until_a_request_begins() -> None:
+    """An empty line between requests would keep it open for ever."""
+    connection = Connection()
+    connection.go_on.set()
+    await connection.feed(post("/0"), b"", b"\r\n")
+    assert connection.answers() == ["/0"]
+    assert connection.protocol.timeout_keep_alive_task is not None
+    connection.go_on.clear()
+    await connection.feed(post("/1"))
+    assert connection.protocol.timeout_keep_alive_task is None

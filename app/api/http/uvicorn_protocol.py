@@ -176,7 +176,6 @@ class DirectProtocol(HttpToolsProtocol):
         size = len(data)
         self.received += size
         self._head += size
-        self._unset_keepalive_if_required()
         self._parse(data)
         if self._head > MAX_HEAD and not self.transport.is_closing():
             self._refuse()
@@ -188,6 +187,11 @@ class DirectProtocol(HttpToolsProtocol):
             self._take_no_more()
         # uvicorn pauses reading, and would see only after the running request that the client has left.
         self.flow.resume_reading()
+
+    def on_message_begin(self) -> None:
+        """Here, and not at any byte that comes: an empty line begins no request, and its connection stays idle."""
+        self._unset_keepalive_if_required()
+        super().on_message_begin()
 
     def _parse(self, data: bytes) -> None:
         """A request that asks for another protocol, as Java's client does for HTTP/2, is served without it.

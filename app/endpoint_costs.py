@@ -38,7 +38,7 @@ _SHORT = Cost(body=f"{2**16}")  # a body without prompts
 _BODILESS = Cost("key", body="", read=0, memory=_HEAD)
 _ADMIN = Cost("admin", body=f"{2**16}")
 _ADMIN_BODILESS = Cost("admin", body="", read=0, memory=_HEAD)
-# gRPC receives a message whole, in a thread of its own, before anybody is asked whose it is.
+# gRPC receives a message whole, in a thread of its own, once its key is checked, and before the limits are looked at.
 _GRPC = Cost(read=2**24, memory=2**25)
 _GRPC_SHORT = Cost("key", body="", read=2**24, memory=2**25)
 

@@ -12,7 +12,7 @@ import grpc
 import httpx
 import pytest
 
-from app.api.kserve.protocol import MESSAGES
+from app.api.kserve.protocol import MESSAGES, SERVICE
 from app.engines.mock.encoding import vector
 from app.tokenizer import load_tokenizer
 from tests.acceptance.test_embeddings import MODEL
@@ -237,6 +237,30 @@ def test_without_a_key_only_health_is_served_over_http(locked: Stack) -> None:
         assert unanswered.status_code == 401
         assert list(unanswered.json()) == ["error"]
         assert http.get("/v2", headers={"authorization": f"Bearer {key}"}).status_code == 200
+
+
+async def test_a_message_is_received_when_its_key_is_checked_and_so_many_of_a_key_at_once(locked: Stack) -> None:
+    """Else a client without one would fill the memory, with messages of 16 MB each that it never ends."""
+    dora, emil = (create(locked, [locked.url], name) for name in ("dora", "emil"))
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{locked.env['XYLEM_GRPC_PORT']}") as channel:
+        begin = channel.stream_unary(f"/{SERVICE}/ModelInfer")
+        code, _ = await refused(begin(metadata=(("x-api-key", "wrong"),), timeout=20))
+        assert code == Code.UNAUTHENTICATED
+        begun = [begin(metadata=(("x-api-key", dora),), timeout=100) for _ in range(16)]
+        client = Client(channel)
+
+        async def ready(key: str) -> bool:
+            model = MESSAGES["ModelReadyRequest"](name="mock")
+            return bool((await client.call("ModelReady", model, metadata=(("x-api-key", key),))).ready)
+
+        async with asyncio.timeout(60):
+            while (await asyncio.wait([waiting := asyncio.ensure_future(ready(dora))], timeout=1))[0]:
+                pass  # not all have begun
+            assert await ready(emil)
+            assert not waiting.done()
+            for call in begun:
+                call.cancel()
+            assert await waiting
 
 
 async def test_each_message_of_an_open_stream_needs_a_valid_key(locked: Stack) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from weakref import WeakValueDictionary
 
 import grpc
 from starlette.types import Message, Scope
@@ -17,7 +18,8 @@ from app.api.kserve.protocol import MESSAGES, SERVICE
 from app.api.operations.health import readiness
 from app.api.state import ApiState, for_client
 from app.deltas import merge
-from app.errors import ModelNotFound, SettingsError, XylemError
+from app.errors import ModelNotFound, RequestError, RequestTimeout, SettingsError, XylemError
+from app.ids import KeyId
 from app.kserve.answers import text_outputs, whole
 from app.kserve.requests import EMPTY_FINAL, check_version
 from app.telemetry import REFUSALS, logger
@@ -26,6 +28,10 @@ from app.tenants.admission import LARGE
 log = logger(__name__)
 
 _AT_ONCE = 256  # requests of one stream; more of them wait in the stream
+_COMING = (
+    16  # messages of one key that are received at once, each of up to XYLEM_MAX_BODY; others wait at their clients
+)
+_WINDOW = 2**16  # bytes that come of a message before it is received
 _FINAL = "triton_final_response"
 _Code = grpc.StatusCode
 _CODES = {
@@ -33,6 +39,7 @@ _CODES = {
     401: _Code.UNAUTHENTICATED,
     403: _Code.PERMISSION_DENIED,
     404: _Code.NOT_FOUND,
+    408: _Code.DEADLINE_EXCEEDED,
     409: _Code.ABORTED,
     413: _Code.RESOURCE_EXHAUSTED,
     429: _Code.RESOURCE_EXHAUSTED,
@@ -60,6 +67,8 @@ async def serving(state: ApiState, leaving: asyncio.Event) -> AsyncIterator[None
     options = [
         ("grpc.max_receive_message_length", state.settings.max_body),
         ("grpc.max_send_message_length", -1),
+        ("grpc.http2.lookahead_bytes", _WINDOW),
+        ("grpc.http2.bdp_probe", 0),
         ("grpc.so_reuseport", 0),
     ]
     made = grpc.aio.server(options=options)
@@ -85,8 +94,9 @@ async def serving(state: ApiState, leaving: asyncio.Event) -> AsyncIterator[None
 
 
 def _handlers(service: "Service") -> Any:
+    # Clients send one message. As a stream of one it is received when the key is checked, and not before that.
     methods = {
-        name: grpc.unary_unary_rpc_method_handler(
+        name: grpc.stream_unary_rpc_method_handler(
             service.method(name, getattr(service, own)),
             response_serializer=MESSAGES[f"{name}Response"].SerializeToString,
         )
@@ -106,6 +116,7 @@ class Service:
     def __init__(self, state: ApiState) -> None:
         self._state = state
         self._reading: set[asyncio.Task[None]] = set()  # of open streams
+        self._coming: WeakValueDictionary[KeyId, asyncio.Semaphore] = WeakValueDictionary()
 
     def take_no_more(self) -> None:
         """Open streams end with the answers to what they have sent: clients leave them open for hours."""
@@ -115,13 +126,14 @@ class Service:
     def method(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         """`work` behind the check of the API key, with errors as gRPC's."""
 
-        async def run(message: Any, context: Any) -> Any:
+        async def run(messages: AsyncIterator[bytes], context: Any) -> Any:
             scope = _scope(name, context)
             try:
                 if self._state.settings.require_keys and name not in _OPEN:
                     await self._state.api_keys.admit(scope)
                 if name == "ModelStreamInfer":
-                    return await work(message, scope, context)
+                    return await work(messages, scope, context)
+                message = b"" if name in _OPEN else await self._received(messages, scope)
                 async with self._admitting(scope, message):
                     is_long = name == "ModelInfer"
                     read = await self._read(message) if is_long else short_message(f"{name}Request", message)
@@ -135,6 +147,19 @@ class Service:
                 await context.abort(_Code.INTERNAL, XylemError().message)
 
         return run
+
+    async def _received(self, messages: AsyncIterator[bytes], scope: Scope) -> bytes:
+        """The only one. Raises: RequestTimeout, RequestError."""
+        key = self._state.api_keys.client(scope).key
+        if (room := self._coming.get(key)) is None:
+            room = self._coming[key] = asyncio.Semaphore(_COMING)
+        try:
+            async with asyncio.timeout(self._state.settings.request_timeout_s), room:
+                async for message in messages:
+                    return message
+        except TimeoutError:
+            raise RequestTimeout from None
+        raise RequestError("The call has no message.")
 
     @asynccontextmanager
     async def _admitting(self, scope: Scope, raw: bytes) -> AsyncIterator[None]:

@@ -263,6 +263,27 @@ async def test_a_message_is_received_when_its_key_is_checked_and_so_many_of_a_ke
             assert await waiting
 
 
+async def test_a_key_has_so_many_open_streams(locked: Stack) -> None:
+    """Each may have a message of 16 MB on its way."""
+    key = (("x-api-key", create(locked, [locked.url], "fay")),)
+    async with grpc_client(locked) as client:
+        streams = [client.stream(metadata=key) for _ in range(64)]
+        for stream in streams:
+            await stream.wait_for_connection()
+            await stream.write(asked("hello", **GREEDY))
+        for stream in streams:
+            assert texts((await stream.read()).infer_response)["finish_reason"] == "length"
+        code, why = await refused(client.stream(metadata=key).read())
+        assert (code, "64 open streams" in why) == (Code.RESOURCE_EXHAUSTED, True)
+        await streams[0].done_writing()
+        assert await streams[0].read() is grpc.aio.EOF
+        again = client.stream(metadata=key)
+        await again.write(asked("hello", **GREEDY))
+        assert texts((await again.read()).infer_response)["finish_reason"] == "length"
+        for stream in (*streams, again):
+            stream.cancel()
+
+
 async def test_each_message_of_an_open_stream_needs_a_valid_key(locked: Stack) -> None:
     """A stream may be open for weeks, and the key be revoked meanwhile."""
     key = create(locked, [locked.url], "carol")

@@ -1,8 +1,9 @@
 """The Open Inference Protocol over gRPC, in the event loop of the API process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -18,7 +19,7 @@ from app.api.kserve.protocol import MESSAGES, SERVICE
 from app.api.operations.health import readiness
 from app.api.state import ApiState, for_client
 from app.deltas import merge
-from app.errors import ModelNotFound, RequestError, RequestTimeout, SettingsError, XylemError
+from app.errors import ModelNotFound, RequestError, RequestTimeout, Saturated, SettingsError, XylemError
 from app.ids import KeyId
 from app.kserve.answers import text_outputs, whole
 from app.kserve.requests import EMPTY_FINAL, check_version
@@ -31,6 +32,7 @@ _AT_ONCE = 256  # requests of one stream; more of them wait in the stream
 _COMING = (
     16  # messages of one key that are received at once, each of up to XYLEM_MAX_BODY; others wait at their clients
 )
+_STREAMS = 64  # of one key, open at once: each may have such a message on its way
 _WINDOW = 2**16  # bytes that come of a message before it is received
 _FINAL = "triton_final_response"
 _Code = grpc.StatusCode
@@ -116,6 +118,7 @@ class Service:
     def __init__(self, state: ApiState) -> None:
         self._state = state
         self._reading: set[asyncio.Task[None]] = set()  # of open streams
+        self._open: Counter[KeyId] = Counter()  # streams
         self._coming: WeakValueDictionary[KeyId, asyncio.Semaphore] = WeakValueDictionary()
 
     def take_no_more(self) -> None:
@@ -132,7 +135,8 @@ class Service:
                 if self._state.settings.require_keys and name not in _OPEN:
                     await self._state.api_keys.admit(scope)
                 if name == "ModelStreamInfer":
-                    return await work(messages, scope, context)
+                    with self._opened(self._state.api_keys.client(scope).key):
+                        return await work(messages, scope, context)
                 message = b"" if name in _OPEN else await self._received(messages, scope)
                 async with self._admitting(scope, message):
                     is_long = name == "ModelInfer"
@@ -147,6 +151,19 @@ class Service:
                 await context.abort(_Code.INTERNAL, XylemError().message)
 
         return run
+
+    @contextmanager
+    def _opened(self, key: KeyId) -> Iterator[None]:
+        """Raises: Saturated."""
+        if key and self._open[key] >= _STREAMS:
+            raise Saturated(f"An API key may have {_STREAMS} open streams. Try again when one is closed.")
+        self._open[key] += 1
+        try:
+            yield
+        finally:
+            self._open[key] -= 1
+            if not self._open[key]:
+                del self._open[key]
 
     async def _received(self, messages: AsyncIterator[bytes], scope: Scope) -> bytes:
         """The only one. Raises: RequestTimeout, RequestError."""

@@ -171,6 +171,7 @@ class Dispatcher:
     def _first_token(self, inflight: InFlight, event: FirstToken) -> None:
         early, inflight.before_first = inflight.before_first or [], None
         inflight.out[0].add(event.delta)
+        inflight.first_tokens = len(event.delta.tokens)
         inflight.answer.push(event.delta)
         self.deliver(*early)
 

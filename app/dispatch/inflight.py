@@ -91,6 +91,7 @@ class InFlight:
         "early_deaths",
         "encode_pools",
         "ends_at",
+        "first_tokens",
         "groups",
         "handoff",
         "held_since",
@@ -141,11 +142,12 @@ class InFlight:
         self.encode_pools, self.params = encode_pools, params
         self.may_encode = True  # its pictures may be encoded by other workers
         self.before_first: list[Event] | None = None  # events that came before the awaited first token
+        self.first_tokens = 0  # those of this attempt that a prefill worker has given
         self.stage_index = 0  # index of the job's current stage; -1: the last
         self.handoff: KvHandle | None = None  # where its prompt's KV is already
         self.out = [ChoiceOutput([]) for _ in range(job.sampling.n)]
         self.deaths = 0  # of workers while they had it
-        self.early_deaths = 0  # of these, before that attempt had any output
+        self.early_deaths = 0  # of these, before that worker gave any output
         self.placings = 0  # of this attempt
         self.refused: XylemError | None = None  # why it is held, if not for lack of room
         self.placed_at = 0.0  # by Redis' clock
@@ -267,6 +269,7 @@ class InFlight:
             traceparent=old.traceparent if self.log is None else self.log.traceparent,
         )
         self.handoff, self.before_first, self.stage_index, self.placings, self.held_since = handoff, None, 0, 0, 0.0
+        self.first_tokens = 0
         self._hashes.clear()
 
     def log_attempt(self, error: str) -> None:
@@ -283,7 +286,16 @@ class InFlight:
     @property
     def has_output(self) -> bool:
         """Whether this attempt has had output."""
-        return sum(len(out.tokens) for out in self.out) > sum(len(begun.tokens) for begun in self.job.begun)
+        return self._given > 0
+
+    @property
+    def has_own_output(self) -> bool:
+        """Whether the worker that has it has given output: a first token may be of who computed the prompt."""
+        return self._given > (0 if self.prefilling else self.first_tokens)
+
+    @property
+    def _given(self) -> int:
+        return sum(len(out.tokens) for out in self.out) - sum(len(begun.tokens) for begun in self.job.begun)
 
     @property
     def context(self) -> list[int]:

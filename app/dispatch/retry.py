@@ -47,9 +47,10 @@ class Retry:
         end it with WorkerLost.
         """
         inflight.deaths += died
-        inflight.early_deaths += died and not inflight.has_output  # output makes it a less likely cause
+        inflight.early_deaths += died and not inflight.has_own_output  # output makes it a less likely cause
         most = self._max_migrations
         if inflight.early_deaths > most or inflight.deaths > most * _INNOCENT:
+            self._placers[inflight.cell].stop_later(inflight.job)  # at the worker that was to go on with it
             self._fail(
                 inflight, WorkerLost(f"{inflight.deaths} workers died with this request on them. It is not retried.")
             )
@@ -103,5 +104,5 @@ class Retry:
         workers, and keeps the others from dying with it once more.
         """
         awaited, this = self._in_flight, asyncio.current_task()
-        while awaited.get(inflight.job.request) is inflight and inflight.retry is this and not inflight.has_output:  # noqa: ASYNC110
+        while awaited.get(inflight.job.request) is inflight and inflight.retry is this and not inflight.has_own_output:  # noqa: ASYNC110
             await asyncio.sleep(0.05)  # an asyncio.Event would add work to each token

@@ -23,10 +23,7 @@ from app.openai.error_body import as_body
 
 EXTENSION = "xylem.direct"
 MAX_HEAD = 64 * 2**10  # bytes of a request before its body: httptools itself has no limit
-SMALL, MOST_SMALL = (
-    256,
-    2**14,
-)  # bytes of a small piece of a body, and how many a body may have: each takes a microsecond
+SMALL, MOST_SMALL = 256, 2**14  # bytes of a small piece of a body, and how many a body may have: each takes 1 µs
 MOST_WAITING, MOST_BEHIND = 64, 2**20  # pipelined requests of one connection, and bytes received while any wait
 
 

@@ -29,9 +29,7 @@ from app.tenants.admission import LARGE
 log = logger(__name__)
 
 _AT_ONCE = 256  # requests of one stream; more of them wait in the stream
-_COMING = (
-    16  # messages of one key that are received at once, each of up to XYLEM_MAX_BODY; others wait at their clients
-)
+_COMING = 16  # messages of one key that are received at once, of up to XYLEM_MAX_BODY; others wait at their clients
 _STREAMS = 64  # of one key, open at once: each may have such a message on its way
 _WINDOW = 2**16  # bytes that come of a message before it is received
 _FINAL = "triton_final_response"

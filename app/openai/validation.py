@@ -22,6 +22,7 @@ _SMALL, _SMALL_TEXT, _FEW = 16 * 2**10, 2**17, 2**11
 _VALUES, _CONTAINERS = 2**18, 2**15
 _FIELDS = 3 * _CONTAINERS  # of all objects: one with its name takes four times as long as a number
 _PIECE = 2**16  # bytes of a body that native code looks at in one go, and holds up all other threads
+_QUICK = 2**19  # bytes that take a millisecond at most to be counted in one go
 
 # Fields whose content is the client's own: null in them is a value. `input` is one if it is an object, not a prompt.
 _AS_SENT = {
@@ -54,6 +55,8 @@ def _parse_large(schema: type[B], raw: bytes, token_ids: int, what: str) -> B:
 
 def check_values(raw: bytes, most: int, what: str = "The body") -> None:
     """Raises: BodyTooLarge for more than `most` values, too many lists and objects, or too many fields."""
+    if len(raw) <= _QUICK and _are_few(raw, most):  # counting also what is within texts: in a fifth of the time
+        return
     values = containers = fields = 0
     for piece in _outside_texts(raw):
         values += piece.count(b",")
@@ -63,6 +66,11 @@ def check_values(raw: bytes, most: int, what: str = "The body") -> None:
             raise BodyTooLarge(
                 f"{what} has more than {most} values, {_CONTAINERS} lists and objects, or {_FIELDS} fields."
             )
+
+
+def _are_few(raw: bytes, most: int) -> bool:
+    containers = raw.count(b"[") + raw.count(b"{")
+    return raw.count(b",") < most and containers <= _CONTAINERS and raw.count(b":") <= _FIELDS
 
 
 def _outside_texts(raw: bytes) -> Iterator[bytes]:

@@ -488,6 +488,9 @@ class Keys:
     def file_bytes(self, key: KeyId) -> str:
         return f"{self._fleet}file-bytes:{key}"
 
+    def file_bytes_in_all(self) -> str:
+        return self.file_bytes(KeyId("*"))  # no key's id
+
     def files_expiring(self) -> str:
         return f"{self._fleet}files-expiring"
 

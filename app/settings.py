@@ -238,6 +238,7 @@ class Settings(BaseSettings):
     # Bytes of all files of an API key, each with 1 KiB for its record, unless the key has its own quota; where no keys
     # are required, of all clients together.
     file_quota: Annotated[int, Field(ge=0)] = 10 * 2**30
+    file_bytes_in_all: Annotated[int, Field(ge=0)] = 2**40  # of all files of all clients
     # Where painted pictures and videos are stored, as XYLEM_FILES. None: the folder `media` of XYLEM_HOME.
     media_store: str | None = None
     media_keep_s: Annotated[int, Field(ge=1)] = 3600  # how long a painted picture or video is kept

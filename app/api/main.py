@@ -165,7 +165,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
                 **vars(core),
                 api_keys=api_keys,
                 ledger=ledger,
-                quotas=Quotas(core.wire, core.keys, api_keys, settings.file_quota, settings.keep_bytes_per_key),
+                quotas=Quotas(core.wire, core.keys, api_keys, settings),
                 resumable_store=resumable_store,
                 conversations=conversations,
                 answer_owner=answer_owner,

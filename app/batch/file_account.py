@@ -1,4 +1,4 @@
-"""The bytes of files that are counted for each key, and those of its files."""
+"""The bytes of files that are counted for each key and for all, and those of the files."""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,6 +13,9 @@ from app.tenants.stored_audit import Bytes, recounted
 _AT_ONCE = 200  # records
 
 
+_ALL = "*"  # as in `Keys.file_bytes_in_all`
+
+
 class FileAccounts:
     kind = "files"
 
@@ -23,7 +26,10 @@ class FileAccounts:
         (flat,) = await self._wire.execute([("HGETALL", self._keys.key_owners())])
         owners = {KeyId(id_.decode()) for id_ in flat[::2]} | {KeyId("")}
         owners |= {key.owner for key in self._directory.registry.keys.values()}
-        return {owner: await self._of(owner) for owner in owners}
+        found: dict[str, Bytes] = {owner: await self._of(owner) for owner in owners}
+        (counted,) = await self._wire.execute([("GET", self._keys.file_bytes_in_all())])
+        there = sum(one.there for one in found.values())
+        return found | {_ALL: Bytes(None if counted is None else int(counted), there)}
 
     async def _of(self, owner: KeyId) -> Bytes:
         keys = self._keys

@@ -1,5 +1,7 @@
 """The records of files, in Redis. All methods raise StoreDown."""
 
+from typing import NamedTuple
+
 from app.batch.records import RECORD, StoredFile, decode_file
 from app.errors import FileGone, FileQuotaUsed
 from app.ids import FileId, KeyId
@@ -12,10 +14,21 @@ _MOST = 100_000  # files of one key
 _DELETE = "Delete some that are not needed any more."
 
 
-def full(used: int, quota: Quota) -> FileQuotaUsed:
-    whose = "The files of your tenant" if quota.of_tenant else "Your files"
-    used, most = used + quota.others, quota.most + quota.others
-    return FileQuotaUsed(f"{whose} have {used} of the {most} bytes that they may have. {_DELETE}", param="file")
+class Used(NamedTuple):
+    """Bytes of files, with their records."""
+
+    own: int  # of a key
+    in_all: int
+
+    def refusal(self, more: int, quota: Quota) -> FileQuotaUsed | None:
+        """Why there is no room for `more` bytes."""
+        if self.own + more > quota.most:
+            whose = "The files of your tenant" if quota.of_tenant else "Your files"
+            used, most = self.own + quota.others, quota.most + quota.others
+            return FileQuotaUsed(f"{whose} have {used} of the {most} bytes that they may have. {_DELETE}", param="file")
+        if self.in_all + more > quota.in_all:
+            return FileQuotaUsed("The files of all clients have the bytes that they may have here.", param="file")
+        return None
 
 
 async def page(wire: Wire, members: str, after: str, limit: int, *, newest_first: bool) -> tuple[list[str], bool]:
@@ -45,17 +58,27 @@ class FileStore:
         Raises: FileQuotaUsed.
         """
         made = clock.now()  # with fractions, to keep the order within a second
-        values = file.id, encode(file), file.size, made, file.expires or "", "" if quota is None else quota.most, _MOST
-        command = ("EVAL", ADD_FILE, 4, *self._names(file), *values, self._keys.file(FileId("")), RECORD)
+        most, in_all = ("", "") if quota is None else (quota.most, quota.in_all)
+        values = file.id, encode(file), file.size, made, file.expires or "", most, _MOST
+        prefix = self._keys.file(FileId(""))
+        command = ("EVAL", ADD_FILE, 5, *self._names(file), *values, prefix, RECORD, in_all)
         (refused,) = await self._wire.execute([command])
         if refused is not None and quota is not None:
-            used, files = refused
-            raise full(used, quota) if files < _MOST else FileQuotaUsed(f"There are {files} files. {_DELETE}")
+            own, files, in_all = refused
+            full = FileQuotaUsed(f"There are {files} files. {_DELETE}")
+            raise Used(own, in_all).refusal(file.counted, quota) or full
 
-    async def used(self, key: KeyId) -> int:
-        """Bytes of the key's files, with their records. 0 for files of older versions, until the next one is added."""
-        (used,) = await self._wire.execute([("GET", self._keys.file_bytes(key))])
-        return int(used or 0)
+    async def used(self, key: KeyId) -> Used:
+        """Nothing of files of older versions, until the key's next one is added."""
+        own, in_all = await self._wire.execute(
+            [("GET", self._keys.file_bytes(key)), ("GET", self._keys.file_bytes_in_all())]
+        )
+        return Used(int(own or 0), int(in_all or 0))
+
+    async def check_room(self, key: KeyId, more: int, quota: Quota) -> None:
+        """Raises: FileQuotaUsed, if the key's files can't have `more` bytes."""
+        if (refusal := (await self.used(key)).refusal(more, quota)) is not None:
+            raise refusal
 
     async def find(self, file: FileId, key: KeyId | None) -> StoredFile:
         """`key`: its API key; None: any. Raises: FileGone, also when it has expired."""
@@ -92,12 +115,13 @@ class FileStore:
 
     async def remove(self, file: StoredFile) -> None:
         """Removes the record; its bytes in the storage may be deleted then."""
-        await self._wire.execute([("EVAL", REMOVE_FILE, 4, *self._names(file), file.id, RECORD)])
+        await self._wire.execute([("EVAL", REMOVE_FILE, 5, *self._names(file), file.id, RECORD)])
 
     def _names(self, file: StoredFile) -> tuple[str, ...]:
         """The keys of `add_file.lua` and `remove_file.lua`."""
         keys = self._keys
-        return keys.file(file.id), keys.files_of(file.key), keys.files_expiring(), keys.file_bytes(file.key)
+        sums = keys.file_bytes(file.key), keys.file_bytes_in_all()
+        return keys.file(file.id), keys.files_of(file.key), keys.files_expiring(), *sums
 
     async def expired(self, now: float) -> list[StoredFile]:
         """Up to 100 files that expired before `now`, seconds since the epoch."""

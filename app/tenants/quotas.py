@@ -4,10 +4,12 @@ A tenant's bytes are read and not locked: requests that come together may exceed
 """
 
 from collections.abc import Callable
+from sys import maxsize
 from typing import NamedTuple
 
 from app.ids import KeyId
 from app.keys import Keys
+from app.settings import Settings
 from app.store import Command, Wire
 from app.tenants.directory import Directory
 from app.tenants.records import Client
@@ -17,24 +19,25 @@ class Quota(NamedTuple):
     most: int  # bytes that the client's key may have
     others: int = 0  # bytes that the tenant's other keys have, where the tenant's quota is what limits
     of_tenant: bool = False
+    in_all: int = maxsize  # bytes that all clients together may have
 
 
 class Quotas:
     """All methods raise StoreDown."""
 
-    def __init__(self, wire: Wire, keys: Keys, directory: Directory, file_bytes: int, kept_bytes: int) -> None:
-        """`file_bytes`, `kept_bytes`: of a key, where neither it nor its tenant has a quota."""
+    def __init__(self, wire: Wire, keys: Keys, directory: Directory, settings: Settings) -> None:
         self._wire, self._keys, self._directory = wire, keys, directory
-        self._file_bytes, self._kept_bytes = file_bytes, kept_bytes
+        self._settings = settings
 
     async def files(self, client: Client) -> Quota:
-        own = self._file_bytes if client.within.file_quota is None else client.within.file_quota
+        own = self._settings.file_quota if client.within.file_quota is None else client.within.file_quota
         of_tenant = client.tenant.limits.file_quota
-        return await self._within(client, own, of_tenant, lambda key: ("GET", self._keys.file_bytes(key)))
+        quota = await self._within(client, own, of_tenant, lambda key: ("GET", self._keys.file_bytes(key)))
+        return quota._replace(in_all=self._settings.file_bytes_in_all)
 
     async def kept(self, client: Client) -> Quota:
         """Of kept answers and conversations."""
-        own = self._kept_bytes if client.within.keep_bytes is None else client.within.keep_bytes
+        own = self._settings.keep_bytes_per_key if client.within.keep_bytes is None else client.within.keep_bytes
         account, _ = self._keys.kept_account()
         return await self._within(
             client, own, client.tenant.limits.keep_bytes, lambda key: ("HGET", account, f"key:{key}")

@@ -43,13 +43,29 @@ async def test_files_that_come_at_once_do_not_pass_the_quota(redis: "Redis", wir
     other.close()
     file_store = FileStore(wire, KEYS)
     assert sum(came) == 7
-    assert await file_store.used(ALICE) == 91 + 7 * RECORD
+    assert (await file_store.used(ALICE)).own == 91 + 7 * RECORD
     assert len((await file_store.owned(ALICE, "", 100, newest_first=True))[0]) == 7
     assert not await fits(file_store, file(10), 8)
     assert await fits(file_store, file(9), 8)
     assert not await fits(file_store, file(0), 8), "its record counts"
     assert not await fits(file_store, file(1), 9)
     assert await fits(file_store, file(100, BOB))
+
+
+async def test_all_files_together_have_a_bound_of_their_own(redis: "Redis", wire: Wire) -> None:
+    """Before a byte comes, and when one is written down."""
+    file_store, quota = FileStore(wire, KEYS), Quota(10**6, in_all=100 + 2 * RECORD)
+    first = file(60)
+    await file_store.add(first, quota)
+    await file_store.check_room(BOB, 40 + RECORD, quota)
+    for refused in (file_store.check_room(BOB, 41 + RECORD, quota), file_store.add(file(41, BOB), quota)):
+        with pytest.raises(FileQuotaUsed, match="of all clients"):
+            await refused
+    await file_store.add(file(40, BOB), quota)
+    assert await file_store.used(BOB) == (40 + RECORD, 100 + 2 * RECORD)
+    await file_store.remove(first)
+    await file_store.remove(first)
+    assert await file_store.used(BOB) == (40 + RECORD, 40 + RECORD)
 
 
 async def test_what_is_deleted_or_expires_is_given_back_once(tmp_path: Path, redis: "Redis", wire: Wire) -> None:
@@ -59,9 +75,9 @@ async def test_what_is_deleted_or_expires_is_given_back_once(tmp_path: Path, red
         assert await fits(file_store, each, 3)
     for _ in range(2):
         await forget(storage, file_store, deleted)
-        assert await file_store.used(ALICE) == 60 + 2 * RECORD
+        assert (await file_store.used(ALICE)).own == 60 + 2 * RECORD
     await FileExpiry(storage, storage, file_store).sweep()
-    assert await file_store.used(ALICE) == 10 + RECORD
+    assert (await file_store.used(ALICE)).own == 10 + RECORD
     await forget(storage, file_store, kept)
     assert await redis.keys(f"{KEYS.prefix}*") == []
 
@@ -71,7 +87,7 @@ async def test_what_a_batch_made_counts_and_is_never_refused(redis: "Redis", wir
     file_store, made = FileStore(wire, KEYS), file(300)
     await file_store.add(made)
     await file_store.add(StoredFile(made.id, ALICE, made.name, "batch_output", 90, 1))
-    assert await file_store.used(ALICE) == 90 + RECORD
+    assert (await file_store.used(ALICE)).own == 90 + RECORD
     assert await fits(file_store, file(10), 2)
     assert not await fits(file_store, file(1), 3)
 
@@ -84,7 +100,7 @@ async def test_files_of_before_there_was_a_quota_count(redis: "Redis", wire: Wir
     assert not await fits(file_store, file(6), 2)
     assert await fits(file_store, file(5), 2)
     await file_store.remove(old)
-    assert await file_store.used(ALICE) == 5 + RECORD
+    assert (await file_store.used(ALICE)).own == 5 + RECORD
 
 
 async def test_there_are_only_so_many_files_however_small(
@@ -101,4 +117,4 @@ async def test_a_file_that_is_written_down_twice_counts_once(redis: "Redis", wir
     file_store, one = FileStore(wire, KEYS), file(100)
     assert await fits(file_store, one)
     assert await fits(file_store, one)
-    assert await file_store.used(ALICE) == 100 + RECORD
+    assert (await file_store.used(ALICE)).own == 100 + RECORD

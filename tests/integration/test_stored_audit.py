@@ -44,6 +44,7 @@ async def stored(wire: Wire) -> None:
 async def counts(redis: "Redis") -> dict[str, Any]:
     account, _ = KEYS.kept_account()
     files = {key: int(await redis.get(KEYS.file_bytes(key)) or 0) for key in (ALICE, BOB)}
+    files["all"] = int(await redis.get(KEYS.file_bytes_in_all()) or 0)
     return {"kept": await redis.hgetall(account), "files": files, "media": await redis.hgetall(KEYS.media_held()[0])}
 
 
@@ -55,14 +56,14 @@ def audit(wire: Wire) -> StoredAudit:
 async def test_what_is_counted_right_stays_as_it_is(redis: "Redis", wire: Wire) -> None:
     await stored(wire)
     before = await counts(redis)
-    assert before["files"] == {ALICE: 30 + 2 * RECORD, BOB: 30 + RECORD}
+    assert before["files"] == {ALICE: 30 + 2 * RECORD, BOB: 30 + RECORD, "all": 60 + 3 * RECORD}
     one = audit(wire)
     for _ in range(3):
         await one.look()
     assert await counts(redis) == before
 
 
-@pytest.mark.parametrize("what", ["a key's", "all", "nobody's", "lost", "files", "a file", "samples"])
+@pytest.mark.parametrize("what", ["a key's", "all", "nobody's", "lost", "files", "all files", "a file", "samples"])
 async def test_what_is_counted_wrong_is_corrected_at_the_second_look(redis: "Redis", wire: Wire, what: str) -> None:
     """At the first, something may just be coming."""
     await stored(wire)
@@ -80,13 +81,15 @@ async def test_what_is_counted_wrong_is_corrected_at_the_second_look(redis: "Red
         await redis.hdel(account, f"key:{BOB}")
     elif what == "files":
         await redis.incrby(KEYS.file_bytes(ALICE), -RECORD)
+    elif what == "all files":  # as after an older version, which has counted none
+        await redis.delete(KEYS.file_bytes_in_all())
     elif what == "samples":
         await redis.hincrby(KEYS.media_held()[0], "tenant:red", 3)
         await redis.hdel(KEYS.media_held()[0], f"key:{BOB}")
     else:  # a record that Redis has lost
         gone = (await redis.zrange(KEYS.files_of(BOB), 0, -1))[0].decode()
         await redis.delete(KEYS.file(gone))
-        right["files"][BOB] = 0
+        right["files"] |= {BOB: 0, "all": 30 + 2 * RECORD}
     wrong = await counts(redis)
     one = audit(wire)
     await one.look()

@@ -58,7 +58,14 @@ def groups(k: Keys, a: str, b: str) -> Iterator[list[str]]:
         k.batch_leader(), k.batch_workers(), k.batch_ports(), k.batch_totals(), k.api(ApiId(b)), k.handling(a),
     ]  # fmt: skip
     yield fleet + others + batches
-    yield [k.file(FileId(a)), k.file(FileId(b)), k.files_of(key), k.file_bytes(key), k.files_expiring()]
+    yield [
+        k.file(FileId(a)),
+        k.file(FileId(b)),
+        k.files_of(key),
+        k.file_bytes(key),
+        k.file_bytes_in_all(),
+        k.files_expiring(),
+    ]
     yield [
         k.kept(RequestId(a)), k.kept(RequestId(b)), k.log(RequestId(a)), k.kept_of(api), k.kept_of(ApiId(b)),
         k.answer_owners(), k.untold(), k.chats_of(key), k.videos_of(key),

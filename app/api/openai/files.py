@@ -14,7 +14,6 @@ from app.api.http.request_body import given_length
 from app.api.openai.file_expiry import forget
 from app.api.openai.multipart_upload import FORM, MULTIPART, Fields, received
 from app.api.state import ApiState, state_of
-from app.batch.file_store import full
 from app.batch.records import StoredFile
 from app.batch.storage import Storage, begun, in_thread
 from app.errors import RequestError, XylemError
@@ -46,9 +45,8 @@ async def upload(request: Request) -> dict[str, Any]:
     state = state_of(request)
     await admitted()
     client = state.api_keys.client(request.scope)
-    quota, used = await state.quotas.files(client), await state.files.used(client.key)
-    if used + (given_length(request.scope) or 0) - FORM > quota.most:  # before a byte is read
-        raise full(used, quota)
+    quota, length = await state.quotas.files(client), given_length(request.scope) or 0
+    await state.files.check_room(client.key, max(0, length - FORM), quota)  # before a byte is read
     async with received(request, state.settings.max_file) as (form, fields):
         file = _new(state, client.key, form.filename or "", form.size or 0, fields)
         await add_file(state, client, file, partial(_store, state.storage, file.path, form.file))
@@ -58,8 +56,7 @@ async def upload(request: Request) -> dict[str, Any]:
 async def add_file(state: ApiState, client: Client, file: StoredFile, store: Callable[[], None]) -> None:
     """`store` stores its bytes. Raises: FileQuotaUsed, StorageDown, StoreDown."""
     quota = await state.quotas.files(client)
-    if (used := await state.files.used(client.key)) + file.counted > quota.most:  # before its bytes are stored
-        raise full(used, quota)
+    await state.files.check_room(client.key, file.counted, quota)  # before its bytes are stored
     await in_thread(store)
     try:
         await state.files.add(file, quota)

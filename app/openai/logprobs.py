@@ -56,14 +56,17 @@ class TextLogprobs:
             offsets.append(self._offset.get(choice, 0))
             self._offset[choice] = offsets[-1] + len(lp.token)
         by_id = self._as_ids
-        # As at OpenAI, the token itself is one of them.
-        tops = [{(t, i): p for t, i, p in lp.top} | {(lp.token, lp.token_id): lp.logprob} for lp in d.logprobs]
         return {
             "tokens": [_by_id(lp.token_id) if by_id else lp.token for lp in d.logprobs],
             "token_logprobs": [None if isnan(lp.logprob) else lp.logprob for lp in d.logprobs],
-            "top_logprobs": [
-                None if isnan(lp.logprob) else {_by_id(i) if by_id else t: p for (t, i), p in top.items()}
-                for lp, top in zip(d.logprobs, tops, strict=True)
-            ],
+            "top_logprobs": [None if isnan(lp.logprob) else _top(lp, as_ids=by_id) for lp in d.logprobs],
             "text_offset": offsets,
         }
+
+
+def _top(lp: TokenLogprob, *, as_ids: bool) -> dict[str, float]:
+    """The likeliest tokens. As at OpenAI, the token itself is one of them."""
+    own = {_by_id(lp.token_id) if as_ids else lp.token: lp.logprob}
+    if not lp.top:  # of a long prompt, there may be twenty thousand
+        return own
+    return {_by_id(i) if as_ids else t: p for t, i, p in lp.top} | own

@@ -14,10 +14,15 @@ def chat_logprobs(d: Delta, *, as_ids: bool = False) -> dict[str, Any] | None:
 
 
 def token_logprob(lp: TokenLogprob, *, as_ids: bool = False) -> dict[str, Any]:
-    def one(text: str, token: int, logprob: float) -> dict[str, Any]:
-        return {"token": _by_id(token) if as_ids else text, "logprob": logprob, "bytes": list(text.encode())}
-
-    return one(lp.token, lp.token_id, lp.logprob) | {"top_logprobs": [one(*top) for top in lp.top]}
+    return {
+        "token": _by_id(lp.token_id) if as_ids else lp.token,
+        "logprob": lp.logprob,
+        "bytes": list(lp.token.encode()),
+        "top_logprobs": [
+            {"token": _by_id(token) if as_ids else text, "logprob": logprob, "bytes": list(text.encode())}
+            for text, token, logprob in lp.top
+        ],
+    }
 
 
 def prompt_logprobs(d: Delta) -> list[dict[str, Any] | None]:

@@ -27,7 +27,7 @@ class SpanParser(OutputParser):
         return min(left[0][0], self.settled) if left and self._spans.is_left() else self.settled
 
     def spans(self) -> list[Span]:
-        """Those of the content that has come since the last call, in order."""
+        """Spans of the content that has come since the last call, in order."""
         spans, self._spans.spans = self._spans.spans, []
         return spans
 
@@ -94,7 +94,7 @@ class _SpanCollector(Collector):
         super().text(kind, text)
 
     def _place(self, kind: Kind, text: str, begin: int) -> None:
-        """As `_trim` does it with the text."""
+        """Notes where the text stands that `_trim` leaves of this."""
         first = len(text) - len(text.lstrip(SPACE)) if self._fresh else 0
         last = max(first, len(text.rstrip(SPACE)))
         if last > first:

@@ -80,6 +80,10 @@ def test_as_many_fields_as_there_may_be_are_taken() -> None:
     check_values(json.dumps(dict.fromkeys(range(fields))).encode(), 2**18)
     with pytest.raises(BodyTooLarge, match=str(fields)):
         check_values(json.dumps(dict.fromkeys(range(fields + 1))).encode(), 2**18)
+    short = b"{" + b'"":1,' * fields + b'"":1}'  # which is counted in one go
+    assert len(short) < 2**19
+    with pytest.raises(BodyTooLarge, match=str(fields)):
+        check_values(short, 2**18)
 
 
 async def test_a_longer_context_takes_more_token_ids() -> None:

@@ -257,7 +257,7 @@ class Embeddings(Envelope):
 
 
 class TypedEmbeddings(Shape):
-    """Of each form that was asked for, a vector for each text."""
+    """Vectors: for each form that was asked for, one of each text."""
 
     float: list[list[builtins.float]] | None = None
     int8: list[list[int]] | None = None

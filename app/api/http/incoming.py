@@ -44,7 +44,7 @@ class Incoming:
 
 
 class Share:
-    """What one request has of it."""
+    """The bytes of one request, of those of all."""
 
     def __init__(self, incoming: Incoming, client: Client) -> None:
         self._incoming, self._size = incoming, 0
@@ -70,6 +70,6 @@ def put(scope: Scope, share: Share) -> None:
 
 
 def share_of(scope: Scope) -> Share | None:
-    """Of a request whose body may be large."""
+    """The share of a request whose body may be large; None: it has none."""
     share: Share | None = scope.get(_IN_SCOPE)
     return share

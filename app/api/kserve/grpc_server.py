@@ -178,7 +178,7 @@ class Service:
 
     @asynccontextmanager
     async def _admitting(self, scope: Scope, raw: bytes) -> AsyncIterator[None]:
-        """For a request that has come whole. Raises: Saturated, RateLimited, BudgetUsed, StoreDown for a large one."""
+        """Admits a request that came whole. Raises, if it is large: Saturated, RateLimited, BudgetUsed, StoreDown."""
         client = self._state.api_keys.client(scope)
         admission, share = self._state.begin_admission(scope), Share(self._state.incoming, client)
         try:
@@ -285,7 +285,7 @@ class Service:
 
 
 def _scope(method: str, context: Any) -> Scope:
-    """What the checks of HTTP requests read: metadata as headers."""
+    """A scope for the checks of HTTP requests: metadata are headers."""
     given = context.invocation_metadata() or ()
     headers = [(name.lower().encode(), value if isinstance(value, bytes) else value.encode()) for name, value in given]
     scope: Scope = {"type": "http", "method": "POST", "path": f"/{SERVICE}/{method}", "headers": headers}

@@ -118,10 +118,15 @@ async def _watch(url: str, key: dict[str, str], seconds: float, done: Callable[[
     raise AssertionError("the stream ended")
 
 
+def _used(redis: Redis) -> int:
+    """Bytes of its memory."""
+    return int(redis.info("memory")["used_memory"])
+
+
 def pauses(
     system: System, grpc_port: int, out_dir: Path, times: int, seconds: float, most: int
 ) -> tuple[list[Pauses], float]:
-    """Of each run, and by how many bytes Redis grew. Raises: AssertionError: a client got a server's error."""
+    """Each run's pauses, and by how many bytes Redis grew. Raises: AssertionError: a client got a server's error."""
     # Clients have machines of their own: those here wait for the server where there are too few cores for both.
     command = ["nice", sys.executable, "-m", "ops.bench.overload.beside", system.url]
     command += map(str, (grpc_port, seconds, most))
@@ -129,8 +134,7 @@ def pauses(
         key = _key(http, "watcher")
     found = []
     with Redis.from_url(system.redis_url) as redis:
-        used = lambda: int(redis.info("memory")["used_memory"])  # noqa: E731
-        before, most_used, looked = used(), 0, 0.0
+        before, most_used, looked = _used(redis), 0, 0.0
         for number in range(times):
             without = asyncio.run(_watch(system.url, key, seconds, lambda: True))
             log = out_dir / f"beside-{number}.log"
@@ -139,7 +143,7 @@ def pauses(
                 def ended(clients: "subprocess.Popen[bytes]" = clients) -> bool:
                     nonlocal most_used, looked
                     if time.monotonic() - looked > 0.25:
-                        looked, most_used = time.monotonic(), max(most_used, used())
+                        looked, most_used = time.monotonic(), max(most_used, _used(redis))
                     return clients.poll() is not None
 
                 found.append(Pauses(without, asyncio.run(_watch(system.url, key, 0.0, ended))))

@@ -155,11 +155,13 @@ class GroupMember(Thread):
         log.info("group_formed", pool=self._pool, epoch=group.epoch, rank=self.node.rank, hosts=hosts)
 
     def _watch(self, client: "Redis") -> None:
-        lived = client.exists(self._keys.member(self._own.worker))
-        self._renew(client)
-        told = cast(list[bytes | None], client.mget([self._keys.member(member.worker) for member in self._members]))
+        # At once: where Redis loses all leases between two commands, only the others' would seem lost.
+        pipe = client.pipeline(transaction=True)
+        self._renew(pipe)
+        pipe.mget([self._keys.member(member.worker) for member in self._members])
+        renewed, told = cast(tuple[bytes | None, list[bytes | None]], tuple(pipe.execute()))
         lost = [member for member, raw in zip(self._members, told, strict=True) if raw is None]
-        if not lived or any(member.worker == self._own.worker for member in lost):  # Redis may have lost all of them
+        if renewed is None:  # Redis may have lost all of them
             self._distrust()
         self._members = [
             member if raw is None else decode_member(raw) for member, raw in zip(self._members, told, strict=True)
@@ -176,8 +178,9 @@ class GroupMember(Thread):
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _renew(self, client: "Redis") -> None:
+        """Asks for the lease that was there, too."""
         life_s = self._settings.lease_ttl_s if self.leader.ready else max(_LOADING_S, self._settings.lease_ttl_s)
-        client.set(self._keys.member(self._own.worker), encode(self._own), px=round(life_s * 1000))
+        client.set(self._keys.member(self._own.worker), encode(self._own), px=round(life_s * 1000), get=True)
 
     @property
     def _leads(self) -> bool:

@@ -7,9 +7,10 @@ from msgspec.structs import replace
 from app.dispatch.media_reader import Origin, OriginKind, Samples, samples_of
 from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
-from app.errors import RequestError
+from app.errors import PromptTooLong, RequestError
 from app.media.placeholders import Pictures, Sounds
 from app.messages import Media, MediaKind
+from app.openai.content_parts import MediaPart
 from app.openai.conversation import Message
 
 _NAMES: Mapping[OriginKind, str] = {
@@ -35,9 +36,9 @@ def params_of(messages: Sequence[Message]) -> list[str]:
     return [
         f"messages.{i}.content.{j}"
         for i, message in enumerate(messages)
-        if (media := message.media) and (content := message.content) is not None
+        if isinstance(content := message.content, list)
         for j, part in enumerate(content)
-        if part in media
+        if isinstance(part, MediaPart)
     ]
 
 
@@ -95,7 +96,8 @@ def expanded(
 ) -> tuple[list[int], list[Media]]:
     """The prompt with what stands for each picture, frame or sound, and where that is. `param`: the messages' field.
 
-    Raises: RequestError.
+    Raises: RequestError; PromptTooLong, also where it need not fit the context, as a short request may name one
+    picture very often.
     """
     families: tuple[tuple[MediaKind, str, Pictures | Sounds | None], ...] = (
         ("image", "picture", model.pictures),
@@ -123,6 +125,9 @@ def expanded(
         placed.append(replace(media, offset=len(out), length=len(tokens)))
         out += tokens
         last = place + 1
+        if len(out) > model.most_tokens:
+            said = f"'{param}' has more than {model.most_tokens} tokens with its pictures and sounds."
+            raise PromptTooLong(said, param=param)
     return out + prompt[last:], placed
 
 

@@ -1,5 +1,6 @@
 """Pictures in a conversation's prompt: as templates take them, in their order, each where it belongs."""
 
+import time
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from transformers.models.smolvlm.processing_smolvlm import (
 
 from app.dispatch.media_reader import Origin, Sample
 from app.dispatch.models import Model
-from app.errors import RequestError
+from app.errors import PromptTooLong, RequestError
 from app.media.placeholders import pictures_of
 from app.media.placeholders.smolvlm_video import before_frames
 from app.messages import Frame, Media
@@ -127,6 +128,27 @@ def test_each_picture_is_placed_where_its_part_is(model: Model, tokenizer: Token
         rest += [*prompt[last : one.offset], pictures.token_id]
         last = one.offset + one.length
     assert rest + prompt[last:] == before
+
+
+def test_many_parts_are_named_without_comparing_them() -> None:
+    """Nobody has admitted the request yet: comparing each with all others took half a minute for 2,048 of them."""
+    parts = [part for number in range(2048) for part in (seen(f"https://a/{number}"), text("b"))]
+    body = asked({"role": "user", "content": parts})
+    begun = time.process_time()
+    assert params_of(body.messages) == [f"messages.0.content.{place}" for place in range(0, 4096, 2)]
+    assert time.process_time() - begun < 1.0
+
+
+def test_one_picture_named_very_often_is_refused_before_all_its_tokens_are_made(
+    model: Model, tokenizer: Tokenizer
+) -> None:
+    """Also where a prompt need not fit the context: a hundred bytes that name a picture stand for 16,384 tokens."""
+    origin = Origin("file", file_id="file-1")
+    samples = {origin: Sample(Media("image", "s", (4000, 4000)), b"")}
+    prompt = [model.pictures.token_id] * 4000  # type: ignore[union-attr]
+    with pytest.raises(PromptTooLong, match="more than 262144 tokens") as refused:
+        expanded(model, prompt, [origin] * 4000, samples, "messages")
+    assert refused.value.param == "messages"
 
 
 @pytest.mark.parametrize("words", ["<image>", "an <image> b"])

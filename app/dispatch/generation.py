@@ -109,7 +109,7 @@ class Generation(GenerationBase):
                 if self._begun is not None and self._begun.attempt:
                     await self._charge.adopt(self.id)
                 else:
-                    await self._charge.admit(self.id, self.plan.used, self._deadline, self.plan.answer_tokens)
+                    await self._charge.admit(self.id, self.plan.used(), self._deadline, self.plan.answer_tokens)
             if self._inspection is not None and (self._begun is None or not self._begun.attempt):
                 await self._inspection.prompt()
             if self._dispatcher.traffic is not None and (self._begun is None or not self._begun.attempt):

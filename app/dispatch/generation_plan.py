@@ -53,12 +53,11 @@ class GenerationPlan(Struct, frozen=True):
         """The most that its answer may have."""
         return sum(one.n * one.max_tokens for one in self.sampling) if self.generates else 0
 
-    @property
-    def used(self) -> Used:
-        """What is known of its cost before it begins."""
-        tokens = sum(map(len, self.prompts))
-        model, parent = self.priced_as or self.model.name, self.model.parent
-        return Used(model, tokens, pictures=len(self.paintings), parent=parent)
+    def used(self, cached: int = 0, completion: int = 0, pictures: int | None = None) -> Used:
+        """What it uses; without arguments, as much as is known of it before it begins."""
+        pictures = len(self.paintings) if pictures is None else pictures
+        model = self.priced_as or self.model.name
+        return Used(model, sum(map(len, self.prompts)), cached, completion, pictures, self.model.parent)
 
     @property
     def params(self) -> dict[str, str]:

@@ -98,8 +98,8 @@ class HeldRequests:
 
     def patience_left_s(self, in_flight: Iterable[InFlight]) -> float:
         """Seconds that they may still wait for Redis; as many as any attempt needs, at least."""
-        oldest = min((f.held_since for f in in_flight if f.held_since and f.refused), default=time.monotonic())
-        return max(_ATTEMPT_S, oldest + self._patience_s - time.monotonic())
+        since = [f.held_since for f in in_flight if f.held_since and f.refused]
+        return max(_ATTEMPT_S, self._patience_s + (min(since) - time.monotonic() if since else 0.0))
 
     def take(self, awaited: Callable[[InFlight], bool]) -> Taken:
         """The heads of the lines. Drops requests that are not `awaited` any more, or have waited too long."""

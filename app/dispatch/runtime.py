@@ -140,6 +140,9 @@ class Deployment:
 
     def find_model(self, name: str, task: Task | None = "generate") -> Model:
         """As `models.find_model`. Raises: ModelNotFound, RequestError, which name no model but the client's own."""
+        model = self.models.get(name)
+        if model is not None and model.task == task:
+            return model
         return find_model(self.models, name, task, lambda other: may_ask(self.within, other))
 
     def check_no_pipeline(self, body: Named) -> None:

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.inflight import ATTEMPTS, ChoiceOutput, InFlight
 from app.dispatch.timeline import Timeline
@@ -23,7 +21,7 @@ def used_by(
     made = sum(len(out.tokens) for out in outputs) if call.plan.generates else 0
     if outcome != OK and not made and not any(prompt.job.worker for prompt in prompts):
         return None
-    return replace(call.plan.used, cached=call.cached_tokens, completion=made, pictures=painted)
+    return call.plan.used(call.cached_tokens, made, painted)
 
 
 def record_of(
@@ -40,7 +38,6 @@ def record_of(
     """`times`: when it came and ended, and its TTFT. `prompts`: that were sent. `attempt`: its first one here."""
     came, ended, ttft_s = times
     plan, model = call.plan, call.model
-    prompt_tokens, cached, made, images = (0, 0, 0, 0) if used is None else used.counts
     stages: dict[str, float] = {}
     engine_s, attempts, epoch = 0.0, 1, attempt // ATTEMPTS
     if prompts:
@@ -54,7 +51,7 @@ def record_of(
     span = stages.get
     return UsageRecord(
         call.id, epoch, ended, client.tenant.name, client.key, client.name, model.name, model.task, outcome,
-        prompt_tokens, cached, made, images, engine_s,
+        *((0, 0, 0, 0) if used is None else (used.prompt, used.cached, used.completion, used.pictures)), engine_s,
         span("placement", 0.0), span("queue", 0.0), span("prefill", 0.0), span("hop", 0.0) + span("resume", 0.0),
         span("decode", 0.0), ttft_s, ended - came, attempts, batch, x_request_id, plan.priced_as or model.parent or "",
     )  # fmt: skip

@@ -25,6 +25,9 @@ class Place(NamedTuple):
     over: bool = False  # behind it
 
 
+_IN_CONTENT = Place()
+
+
 def check_dialect(model: Model, asked: ToolsRequest) -> None:
     """Raises: RequestError when tool calls could not be told from text."""
     dialect = model.writing.dialect
@@ -88,7 +91,7 @@ def place_in_reasoning(model: Model, prompt: Sequence[int], asked: PromptRequest
     writing = model.writing
     dialect = writing.dialect
     if dialect is None or not dialect.thoughts or read_dialect(model, asked) is None:
-        return Place()
+        return _IN_CONTENT
     tail = _tail(model, prompt)
     if dialect.begun(tail):
         return Place(begun=True)

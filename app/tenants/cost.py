@@ -21,11 +21,6 @@ class Used(Struct, frozen=True):
     pictures: int = 0
     parent: str | None = None  # the model that it is an adapter for, whose price it has without one of its own
 
-    @property
-    def counts(self) -> tuple[int, int, int, int]:
-        """Tokens of the prompt, cached and of the answer; pictures."""
-        return self.prompt, self.cached, self.completion, self.pictures
-
 
 class Cost(NamedTuple):
     tokens: int = 0  # of prompts and answers

@@ -55,12 +55,13 @@ class FastPath:
         handler = self._handlers.get(scope["path"]) if scope["method"] == "POST" else None
         headers: Headers = dict(scope["headers"])
         admission: Admission | None = None
+        share: Share | None = None
         try:
-            if origin := admit(self._allowed, headers):
-                send = _adding(granted(origin), send)
-                if permitted := preflight(scope["method"], headers):
-                    await Response(status_code=204, headers=permitted)(scope, receive, send)
-                    return
+            origin = admit(self._allowed, headers)
+            send = _adding(granted(origin), send) if origin else send
+            if origin and (permitted := preflight(scope["method"], headers)):
+                await Response(status_code=204, headers=permitted)(scope, receive, send)
+                return
             state: ApiState = self._app.state.xylem
             if state.settings.require_keys:
                 await state.api_keys.admit(scope)
@@ -68,9 +69,17 @@ class FastPath:
             request_trace.begin(state.tracer, self._traced, scope, headers)
             check_body(scope["method"], scope["path"], headers)
             if (length := _large(headers)) is not None:
-                await _begin_large(state, scope, length, admission)
+                share = await _begin_large(state, scope, length, admission)
             if handler is not None:
-                await _handle(handler, state, scope, receive, send, adds=send is not plain)
+                direct: DirectWriter | None = scope.get("extensions", {}).get(EXTENSION)
+                raw = _body_here(direct, state) if length is None else None
+                if raw is None:
+                    raw = await _long_body(direct, state, scope, receive)
+                request_trace.body_read(scope)
+                response = await handler(for_client(state, scope), raw, scope, receive)
+                if not _sent_at_once(response, direct, adds=send is not plain):
+                    await response(scope, receive, send)
+                request_trace.end(scope, response.status_code)
         except Exception as exc:  # noqa: BLE001 (logged there)
             await _refuse(exc, scope, receive, send)
         else:
@@ -78,10 +87,15 @@ class FastPath:
                 await self._app(scope, receive, request_trace.noting(scope, send))
                 request_trace.end(scope)
         finally:
-            if (share := share_of(scope)) is not None:
-                share.close()
-            if admission is not None:
-                await admission.close()
+            if share is not None or admission is not None:
+                await _close(share, admission)
+
+
+async def _close(share: Share | None, admission: Admission | None) -> None:
+    if share is not None:
+        share.close()
+    if admission is not None:
+        await admission.close()
 
 
 async def _refuse(exc: Exception, scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,7 +115,7 @@ def _large(headers: Headers) -> int | None:
     return int(length) if len(length) >= _FIGURES and int(length) > LARGE else None
 
 
-async def _begin_large(state: ApiState, scope: Scope, length: int, admission: Admission | None) -> None:
+async def _begin_large(state: ApiState, scope: Scope, length: int, admission: Admission | None) -> Share:
     """Before the body is read. `length`: as `_large` has it.
 
     Raises: BodyTooLarge, RateLimited, BudgetUsed, StoreDown, Saturated.
@@ -111,24 +125,28 @@ async def _begin_large(state: ApiState, scope: Scope, length: int, admission: Ad
     share = Share(state.incoming, state.api_keys.client(scope))
     share.grow(length)
     put(scope, share)
+    return share
 
 
-async def _handle(handler: Handler, state: ApiState, scope: Scope, receive: Receive, send: Send, *, adds: bool) -> None:
-    """`adds`: whether `send` adds something to the response. Raises: XylemError."""
-    direct: DirectWriter | None = scope.get("extensions", {}).get(EXTENSION)
-    raw = None if direct is None else direct.take_body(state.settings.max_body)
-    if raw is None:
-        raw = await collect(scope, receive, state.settings.max_body)
-    elif len(raw) > LARGE:
+def _body_here(direct: DirectWriter | None, state: ApiState) -> bytes | None:
+    """The body. None: not all of it is here."""
+    return None if direct is None else direct.take_body(state.settings.max_body)
+
+
+async def _long_body(direct: DirectWriter | None, state: ApiState, scope: Scope, receive: Receive) -> bytes:
+    """A body that is long, or not all here. Raises: as `collect`."""
+    if (here := _body_here(direct, state)) is None:
+        return await collect(scope, receive, state.settings.max_body)
+    if len(here) > LARGE:
         await admitted()
         if (share := share_of(scope)) is not None:
             share.close()
-    request_trace.body_read(scope)
-    response = await handler(for_client(state, scope), raw, scope, receive)
-    is_whole = type(response) is Response and not adds  # no stream
-    if direct is None or not is_whole or not direct.respond(response):
-        await response(scope, receive, send)
-    request_trace.end(scope, response.status_code)
+    return here
+
+
+def _sent_at_once(response: Response, direct: DirectWriter | None, *, adds: bool) -> bool:
+    """Whether it is sent without ASGI messages: it is no stream, and `send` adds nothing to it."""
+    return direct is not None and type(response) is Response and not adds and direct.respond(response)
 
 
 def _normalised(scope: Scope, send: Send, front: Front | None) -> tuple[Scope, Send]:

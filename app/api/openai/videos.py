@@ -56,7 +56,7 @@ async def create(request: Request) -> Response:
     )  # fmt: skip
     charge = state.charge(scope, outlives=True)
     if charge is not None:  # refused here, so that nothing is kept of it
-        await charge.admit(id_, plan.used, kept.deadline)
+        await charge.admit(id_, plan.used(), kept.deadline)
 
     async def keep() -> None:
         await state.resumable_store.put(kept, quota=await state.quotas.kept(client))

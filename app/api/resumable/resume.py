@@ -115,7 +115,7 @@ async def begin_or_join(
     kept = replace(new_kept(state, kind, body, scope, plan, background=background), response=response)
     charge = state.charge(scope, outlives=True)
     if charge is not None and not join:  # refused here, so that nothing is kept of it
-        await charge.admit(kept.id, plan.used, kept.deadline, plan.answer_tokens)
+        await charge.admit(kept.id, plan.used(), kept.deadline, plan.answer_tokens)
     async with returned(charge):
         first = await patiently(state, lambda: _put(state, kept, join, read))
     if first != kept.id:

@@ -110,7 +110,8 @@ class Generation(GenerationBase):
                     await self._charge.adopt(self.id)
                 else:
                     await self._charge.admit(self.id, self.plan.used(), self._deadline, self.plan.answer_tokens)
-            if self._inspection is not None and (self._begun is None or not self._begun.attempt):
+            # Of an adopted answer that has begun, its former owner has asked; of another one nobody may have.
+            if self._inspection is not None and (self._begun is None or not self._begun.out):
                 await self._inspection.prompt()
             if self._dispatcher.traffic is not None and (self._begun is None or not self._begun.attempt):
                 self._dispatcher.traffic.came(self.plan)

@@ -2,7 +2,7 @@
 
 from app.store.clients import async_client, sync_client
 from app.store.connection import Command, Connection
-from app.store.refusal import store_down
+from app.store.refusal import StoreFull, store_down
 from app.store.scripts import (
     ADD_FILE,
     ADD_RESULT,
@@ -107,6 +107,7 @@ __all__ = [
     "AnyConnection",
     "Command",
     "Connection",
+    "StoreFull",
     "Wire",
     "async_client",
     "store_down",

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import openai
@@ -57,11 +58,25 @@ def free(s: Stack) -> None:
     s.redis.config_set("maxmemory", 0)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_request_is_refused_and_told_why_and_when_to_come_again(served: Stack, stream: bool) -> None:
+IN_BACKGROUND = {"model": "mock", "input": "hello", "max_output_tokens": 16, "background": True}
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("completions", HELLO),
+        ("completions", HELLO | {"stream": True}),
+        ("chat/completions", {"model": "mock", "messages": [{"role": "user", "content": "hi"}], "store": True}),
+        ("responses", IN_BACKGROUND),
+    ],
+    ids=["whole", "stream", "kept", "background"],
+)
+def test_a_request_is_refused_and_told_why_and_when_to_come_again(
+    served: Stack, path: str, asked: dict[str, Any]
+) -> None:
     """In OpenAI's shape; and once there is memory, it is answered."""
     full(served)
-    answer = httpx.post(f"{served.url}/v1/completions", json=HELLO | {"stream": stream}, timeout=20)
+    answer = httpx.post(f"{served.url}/v1/{path}", json=asked, timeout=20)
     assert answer.status_code == 503
     error = answer.json()["error"]
     assert (error["code"], error["type"]) == ("store_unavailable", "server_error")
@@ -71,7 +86,7 @@ def test_a_request_is_refused_and_told_why_and_when_to_come_again(served: Stack,
     assert (change.status_code, change.json()["error"]["code"]) == (503, "store_unavailable")
     assert "out of memory" in change.json()["error"]["message"]
     free(served)
-    answer = httpx.post(f"{served.url}/v1/completions", json=HELLO, timeout=20)
+    answer = httpx.post(f"{served.url}/v1/{path}", json=asked, timeout=20)
     assert answer.status_code == 200, answer.text
 
 

@@ -10,6 +10,7 @@ from unittest.mock import MagicMock
 import pytest
 from redis.asyncio import Redis
 
+from app.dispatch.content_hook import ContentHook
 from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.event_queue import EventQueue
 from app.dispatch.fleet_reader import FleetReader
@@ -18,10 +19,11 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import ChoiceOutput, InFlight
 from app.dispatch.media_store import MediaStore, Samples
 from app.dispatch.token_inbox import TokenInbox
-from app.errors import NoWorker, Saturated, StoreDown
+from app.errors import HookDown, ModelNotFound, NoWorker, Saturated, StoreDown
 from app.ids import RequestId, WorkerId, run_id, worker_queue
 from app.messages import Cancel, Delta, Done, Event, EventBatch, Failed, Sampling, decode_job, encode
 from app.pools import Pool
+from app.settings import Settings
 from app.store import FORGET_LOADS, Command, Wire, async_client
 from app.telemetry import WORKERS_LOST
 from app.tenants.records import NOBODY
@@ -463,6 +465,21 @@ async def test_an_adopted_answer_of_which_only_the_end_was_lost_ends(wire: Wire)
     begun = Adopted(R1, time.time(), 1000, {0: ChoiceOutput([7], 1, True)})
     async with Generation(plan, dispatcher=dispatcher(wire), begun=begun) as call:
         assert await call.deltas() == []
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_the_prompt_of_an_adopted_answer_is_inspected_unless_the_answer_has_begun(
+    wire: Wire, has_begun: bool
+) -> None:
+    """Its owner may have died while it waited for the content hook: what that would refuse is not computed."""
+    settings = Settings(redis_url="redis://nowhere", hook_url="http://127.0.0.1:1/inspect", _env_file=None)
+    d = dispatcher(wire, patience_s=0)
+    d.hook = ContentHook(settings)
+    plan = GenerationPlan("chatcmpl", model := MagicMock(), [[1, 2]], [Sampling(max_tokens=2)], 60)
+    model.name = "m"
+    begun = Adopted(R1, time.time(), 1000, {0: ChoiceOutput([7], 1)} if has_begun else {})
+    with pytest.raises(ModelNotFound if has_begun else HookDown):  # the former by who places it
+        await Generation(plan, dispatcher=d, begun=begun).__aenter__()
 
 
 async def test_a_placement_sent_twice_is_one_also_when_its_worker_went_in_between(redis: "Redis", wire: Wire) -> None:

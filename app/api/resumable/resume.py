@@ -22,7 +22,7 @@ from app.ids import RequestId, new_request_id
 from app.messages import Failed, KeptRequest, ResponseContext
 from app.openai.schemas import GenerationRequest
 from app.openai.validation import parse
-from app.store import clock
+from app.store import StoreFull, clock
 from app.telemetry import logger
 from app.tenants.charge import Charge, returned
 from app.tracing.request_trace import RequestTrace
@@ -124,13 +124,13 @@ async def begin_or_join(
 
 
 async def patiently(state: ApiState, ask: Callable[[], Awaitable[T]]) -> T:
-    """Tries again for `patience_s` while Redis is down, as placing does. Raises: StoreDown."""
+    """Tries again for `patience_s` while Redis is away, as placing does. Raises: StoreDown, at once if it is full."""
     end = time.monotonic() + state.settings.patience_s
     while True:
         try:
             return await ask()
-        except StoreDown:
-            if time.monotonic() > end or not state.resumable_store.connected_before:
+        except StoreDown as exc:
+            if isinstance(exc, StoreFull) or time.monotonic() > end or not state.resumable_store.connected_before:
                 raise
         await asyncio.sleep(_RETRY_S)
 

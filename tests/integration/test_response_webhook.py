@@ -89,3 +89,17 @@ async def test_a_response_in_the_background_is_told_of_once_however_it_ends(redi
     await answers.put(in_front)
     await answers.note(in_front, 0, ended, ended=True)
     assert not await redis.exists(KEYS.untold())
+
+
+async def test_what_is_not_understood_keeps_no_other_response_untold(
+    redis: Redis, wire: Wire, answers: ResumableStore, silent: socket.socket
+) -> None:
+    """Due together, they would be due together again, each minute, for ever."""
+    one = replace(kept(request=R), background=True)
+    await answers.put(one)
+    await answers.cancel(R, [Failed(R, 0, "cancelled", "It was.")])
+    await redis.zadd(KEYS.untold(), {"0||resp_2|more": 0, "\x01": 0})
+    settings = Settings(webhook_url=f"http://127.0.0.1:{silent.getsockname()[1]}/hook")
+    silent.setblocking(False)
+    async with beside(ResponseWebhook(wire, KEYS, answers, settings).run()), asyncio.timeout(9):
+        (await asyncio.get_running_loop().sock_accept(silent))[0].close()

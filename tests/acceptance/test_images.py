@@ -189,6 +189,7 @@ def mask(size: tuple[int, int] = (40, 30), alpha: int = 0) -> bytes:
         ([("image", png())], {"strength": "2"}, "strength"),
         ([("image", png())], {"num_inference_steps": "1"}, "strength"),
         ([("image", png())], {"n": "many"}, "n"),
+        ([("image", png())], {"seed": f"{2**64}"}, "seed"),
         ([("image", png())], {"model": "nobody"}, "model"),
     ],
 )
@@ -199,6 +200,15 @@ def test_what_cannot_be_edited_is_refused_by_name(
     form = {"model": "painter", "prompt": "a cat"} | fields
     got = httpx.post(f"{served.url}/v1/images/edits", data=form, files=parts)
     assert (got.status_code, got.json()["error"]["param"]) == (404 if param == "model" else 400, param), got.text
+
+
+@pytest.mark.parametrize("path", ["/v1/images/edits", "/v1/videos", "/v1/files", "/v1/audio/transcriptions"])
+def test_a_form_names_no_codec(served: Stack, path: str) -> None:
+    """Python has some that make texts of no characters, and others that raise what nobody expects."""
+    for charset in ("utf-7", "undefined", "punycode"):
+        kind = {"content-type": f"multipart/form-data; boundary=x; charset={charset}"}
+        got = httpx.post(f"{served.url}{path}", content=b"--x--\r\n", headers=kind)
+        assert got.status_code == 415, got.text
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-import orjson
 from fastapi import Request
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from app import json_bytes
 from app.api.http.request_body import collect
-from app.api.openai.multipart_upload import bounded
+from app.api.openai.multipart_upload import bounded, in_utf8
 from app.api.state import state_of
 from app.errors import Cancelled, RequestError
 from app.openai.form_values import form_value
@@ -22,13 +22,13 @@ _FIELD = 64 * 2**10  # bytes of one
 async def read_form(request: Request) -> tuple[bytes, dict[str, list[bytes]]]:
     """The fields as JSON, and files by their fields' names. A body that is JSON is taken as it is.
 
-    Raises: RequestError, BodyTooLarge, Cancelled.
+    Raises: RequestError, UnsupportedMediaType, BodyTooLarge, Cancelled.
     """
     limit = state_of(request).settings.max_body
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         return await collect(request.scope, request.receive, limit), {}
     receive = bounded(request.scope, request.receive, limit)
-    form = Request(request.scope, receive).form(max_files=_FILES, max_fields=_FIELDS, max_part_size=_FIELD)
+    form = in_utf8(Request(request.scope, receive)).form(max_files=_FILES, max_fields=_FIELDS, max_part_size=_FIELD)
     try:
         content = await form
     except HTTPException as exc:
@@ -47,7 +47,7 @@ async def read_form(request: Request) -> tuple[bytes, dict[str, list[bytes]]]:
                 fields[name] = form_value(name, value)
     finally:
         await content.close()
-    return orjson.dumps(fields), files
+    return json_bytes.dumps(fields), files
 
 
 def form_schema(schema: type[ModelRequest], file: str, *others: str) -> dict[str, Any]:

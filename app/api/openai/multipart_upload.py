@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import orjson
 from fastapi import Request
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -13,7 +14,7 @@ from starlette.types import Message, Receive, Scope
 
 from app.api.http.incoming import share_of
 from app.api.http.request_body import given_length
-from app.errors import BodyTooLarge, Cancelled, RequestError, XylemError
+from app.errors import BodyTooLarge, Cancelled, RequestError, UnsupportedMediaType, XylemError
 from app.openai.batch_schemas import ExpiresAfter
 from app.openai.body import Body
 from app.openai.validation import parse
@@ -21,6 +22,7 @@ from app.tenants.admission import LARGE, admitted
 
 FORM = 64 * 2**10  # bytes of a form besides its file
 _FIELD = 2**10  # bytes of another field
+_CHARSETS = {"utf-8", "utf8", "us-ascii", "iso-8859-1"}
 _EXPIRES = {"expires_after[anchor]": "anchor", "expires_after[seconds]": "seconds"}
 
 MULTIPART: dict[str, Any] = {
@@ -69,7 +71,7 @@ async def received_form(
     """
     refused = too_large(f"The file is over the limit of {limit} bytes ({setting}).", param="file")
     receive = bounded(request.scope, request.receive, limit, refused)
-    form = Request(request.scope, receive).form(max_files=1, max_fields=32, max_part_size=field_size)
+    form = in_utf8(Request(request.scope, receive)).form(max_files=1, max_fields=32, max_part_size=field_size)
     try:
         content = await form
     except HTTPException as exc:
@@ -89,6 +91,18 @@ async def received_form(
         yield file, texts
     finally:
         await content.close()
+
+
+def in_utf8(form: Request) -> Request:
+    """As it is. Raises: UnsupportedMediaType if it names another charset, which may be any codec that Python has.
+
+    Some of them make texts that are none, raise what nobody expects, or take long.
+    """
+    _, options = parse_options_header(form.headers.get("content-type"))
+    charset = options.get(b"charset", b"utf-8").decode("latin-1")
+    if charset.lower() not in _CHARSETS:
+        raise UnsupportedMediaType(f"A form's charset has to be utf-8, not {charset[:64]!r}.")
+    return form
 
 
 def _fields(given: dict[str, Any]) -> Fields:

@@ -6,7 +6,7 @@ import secrets
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import IO, Any, ParamSpec, TypeVar
 
@@ -16,6 +16,7 @@ from fsspec.spec import AbstractBufferedFile
 from app.errors import FileGone, SettingsError, StorageDown
 
 _BLOCK = 8 * 2**20  # bytes of one transfer to or from S3, and of a file's buffer; the default is 50 MiB
+_UNFINISHED = "unfinished"  # the folder of files that are being written
 _threads = ThreadPoolExecutor(16, thread_name_prefix="storage")
 
 P = ParamSpec("P")
@@ -54,9 +55,10 @@ class Storage:
     def write(self, path: str) -> Iterator[IO[bytes]]:
         """Writes all or nothing: the file appears when the block ends without an error. Raises: StorageDown."""
         whole = self._path(path)
-        part = f"{whole}.{secrets.token_hex(4)}.part"
+        part = f"{self._root}/{_UNFINISHED}/{secrets.token_hex(8)}"
         with _mapped(path, writes=True):
-            self._fs.makedirs(whole.rpartition("/")[0], exist_ok=True)
+            for folder in (whole.rpartition("/")[0], part.rpartition("/")[0]):
+                self._fs.makedirs(folder, exist_ok=True)
             try:
                 with self._fs.open(part, "wb", block_size=_BLOCK) as file:
                     yield file
@@ -101,6 +103,20 @@ class Storage:
         with _mapped(path):
             if self._fs.exists(self._path(path)):
                 self._fs.rm(self._path(path), recursive=True)
+
+    def delete_unfinished(self, begun_before: float) -> int:
+        """Deletes what processes left that died while they wrote it. Returns how many. Raises: StorageDown.
+
+        `begun_before`: seconds since the epoch; what was written later may be finished still.
+        """
+        found = 0
+        with suppress(FileGone), _mapped(_UNFINISHED):
+            for part in self._fs.ls(f"{self._root}/{_UNFINISHED}", detail=False):
+                with suppress(FileNotFoundError):  # it is finished, or another process was first
+                    if self._fs.modified(part).timestamp() < begun_before:
+                        self._fs.rm_file(part)
+                        found += 1
+        return found
 
     def _path(self, path: str) -> str:
         parts = path.split("/")

@@ -95,6 +95,23 @@ def test_what_breaks_in_the_middle_was_never_there(storage: Storage, names: Call
     assert names() == ["files/a"]
 
 
+def test_what_a_dead_process_was_writing_is_deleted_when_nobody_writes_it_any_more(
+    storage: Storage, names: Callable[[], list[str]]
+) -> None:
+    """It has no record, counts for nobody's quota, and an erasure doesn't find it: else it would stay for ever."""
+    assert storage.delete_unfinished(time.time() + 60) == 0  # nothing was ever written
+    storage.put("files/a", b"whole")
+    unfinished = storage.write("files/b")
+    opened = unfinished.__enter__()
+    opened.write(b"half")
+    opened.close()  # as by the end of its process, which renames nothing
+    (left,) = set(names()) - {"files/a"}
+    assert storage.delete_unfinished(time.time() - 60) == 0
+    assert left in names()
+    assert storage.delete_unfinished(time.time() + 60) == 1
+    assert names() == ["files/a"]
+
+
 def test_nobody_sees_half_a_file(storage: Storage) -> None:
     with storage.write("files/a") as file:
         file.write(BIG)

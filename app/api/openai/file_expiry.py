@@ -1,4 +1,6 @@
-"""Deleting expired files: every API replica does so, which does no harm."""
+"""Deleting expired files, and unfinished ones: every API replica does so, which does no harm."""
+
+import asyncio
 
 from app.batch.file_store import FileStore
 from app.batch.records import StoredFile
@@ -6,8 +8,13 @@ from app.batch.storage import Storage, in_thread
 from app.errors import StorageDown
 from app.loops import keep
 from app.store import clock
+from app.telemetry import logger
+
+log = logger(__name__)
 
 _EVERY_S = 60.0
+_UNFINISHED_EVERY_S = 3600.0
+_UNFINISHED_S = 86_400.0  # since the last byte of it: nobody writes it any more
 
 
 async def forget(storage: Storage, files: FileStore, file: StoredFile) -> None:
@@ -22,7 +29,9 @@ class FileExpiry:
 
     async def run(self) -> None:
         """Until cancelled."""
-        await keep("files_not_swept", self.sweep, _EVERY_S)
+        async with asyncio.TaskGroup() as both:
+            both.create_task(keep("files_not_swept", self.sweep, _EVERY_S))
+            both.create_task(keep("unfinished_files_not_swept", self.sweep_unfinished, _UNFINISHED_EVERY_S))
 
     async def sweep(self) -> None:
         """Raises: StorageDown, after all files that can be deleted are; StoreDown."""
@@ -35,3 +44,9 @@ class FileExpiry:
                     failed = exc
         if failed is not None:
             raise failed
+
+    async def sweep_unfinished(self) -> None:
+        """Deletes what was being written when a process died. Raises: StorageDown."""
+        for storage in (self._storage, self._media):
+            if count := await in_thread(storage.delete_unfinished, clock.now() - _UNFINISHED_S):
+                log.warning("unfinished_files_deleted", files=count)

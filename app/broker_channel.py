@@ -14,6 +14,10 @@ from kombu.transport import redis
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import loads
 
+from app.telemetry import logger
+
+log = logger(__name__)
+
 _MOST = 64
 
 
@@ -37,7 +41,7 @@ class AtOnce:
         connection.send_command("BLMPOP", wait_s, len(keys), *keys, "RIGHT", "COUNT", count)
 
     def _brpop_read(self: Any, **options: Any) -> bool:
-        """Raises: Empty; the first error of a message, when all were delivered."""
+        """Raises: Empty; the first error of a consumer, when all that are messages were delivered."""
         try:
             try:
                 reply = self.client.parse_response(self.client.connection, "BLMPOP", **options)
@@ -52,7 +56,12 @@ class AtOnce:
             failed: Exception | None = None
             for message in messages:
                 try:
-                    self.connection._deliver(loads(bytes_to_str(message)), queue)  # noqa: SLF001 (kombu's own way)
+                    payload = _payload(self, message)
+                except (ValueError, TypeError, LookupError, AttributeError) as exc:  # it would end the process
+                    log.error("message_not_understood", queue=queue, error=type(exc).__name__, size=len(message))
+                    continue
+                try:
+                    self.connection._deliver(payload, queue)  # noqa: SLF001 (kombu's own way)
                 except Exception as exc:  # noqa: BLE001 (raised below: the others are in no queue any more)
                     failed = failed or exc
             if failed is not None:
@@ -61,6 +70,15 @@ class AtOnce:
         finally:
             self._in_poll = None
             self._flush_brpop_reauth()
+
+
+def _payload(channel: Any, raw: bytes) -> Any:
+    """A message as kombu takes it apart. Raises: one of four errors, for another value: Redis may have anything."""
+    payload = loads(bytes_to_str(raw))
+    properties = payload["properties"]
+    channel.decode_body(payload.get("body"), properties.get("body_encoding"))
+    properties["delivery_tag"], properties["delivery_info"]["routing_key"]
+    return payload
 
 
 class Unbound:

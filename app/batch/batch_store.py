@@ -113,11 +113,7 @@ class BatchStore:
             ids += [id_ for id_ in map(BatchId, names) if only is None or only(id_)]
             after = names[-1] if names else ""
         ids, more = ids[:limit], more or len(ids) > limit
-        found = await self._read(ids)
-        gone = [id_ for id_, batch in zip(ids, found, strict=True) if batch is None]
-        if gone:
-            await self._wire.execute([("ZREM", self._keys.batches_of(key), *gone)])
-        return [batch for batch in found if batch is not None], more
+        return await self._understood(ids, self._keys.batches_of(key)), more
 
     async def all_of(self, key: KeyId) -> list[tuple[BatchId, Batch | None]]:
         """All of the key's batches; None: of another version, or expired."""
@@ -150,8 +146,10 @@ class BatchStore:
 
     async def live(self, ids: Sequence[BatchId] | None = None) -> list[Batch]:
         """Those of `ids` that are not cleaned up, in order. None: all, the most urgent first."""
-        if ids is None:
-            ids = await self.live_ids()
+        return await self._understood(await self.live_ids() if ids is None else ids, self._keys.batches())
+
+    async def _understood(self, ids: Sequence[BatchId], listed: str) -> list[Batch]:
+        """Those of `ids` that this version understands. What is gone leaves `listed`."""
         found: list[Batch] = []
         gone: list[BatchId] = []
         for id_, fields in zip(ids, await self._hashes(ids), strict=True):
@@ -163,7 +161,7 @@ class BatchStore:
             except msgspec.MsgspecError as exc:  # of another version; the other batches go on
                 log.error("batch_not_understood", batch=id_, error=str(exc))
         if gone:
-            await self._wire.execute([("ZREM", self._keys.batches(), *gone)])
+            await self._wire.execute([("ZREM", listed, *gone)])
         return found
 
     async def _read(self, ids: Sequence[BatchId]) -> list[Batch | None]:

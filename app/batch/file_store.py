@@ -2,13 +2,18 @@
 
 from typing import NamedTuple
 
+import msgspec
+
 from app.batch.records import RECORD, StoredFile, decode_file
 from app.errors import FileGone, FileQuotaUsed
 from app.ids import FileId, KeyId
 from app.keys import Keys
 from app.messages import encode
 from app.store import ADD_FILE, REMOVE_FILE, Wire, clock
+from app.telemetry import logger
 from app.tenants.quotas import Quota
+
+log = logger(__name__)
 
 _MOST = 100_000  # files of one key
 _DELETE = "Delete some that are not needed any more."
@@ -82,10 +87,10 @@ class FileStore:
 
     async def find(self, file: FileId, key: KeyId | None) -> StoredFile:
         """`key`: its API key; None: any. Raises: FileGone, also when it has expired."""
-        found = (await self._read([file]))[0]
-        if found is None or (key is not None and found.key != key) or _is_over(found):
+        found = await self._understood([file])
+        if not found or (key is not None and found[0].key != key) or _is_over(found[0]):
             raise FileGone(f"No such File object: {file[:100]}")
-        return found
+        return found[0]
 
     async def owned(
         self, key: KeyId, after: str, limit: int, *, newest_first: bool, purpose: str | None = None
@@ -95,23 +100,30 @@ class FileStore:
         more = True
         while more and len(found) <= limit:
             ids, more = await page(self._wire, self._keys.files_of(key), after, limit, newest_first=newest_first)
-            files = await self._read([FileId(id_) for id_ in ids])
-            found += [f for f in files if f is not None and not _is_over(f) and purpose in (None, f.purpose)]
+            files = await self._understood([FileId(id_) for id_ in ids])
+            found += [f for f in files if not _is_over(f) and purpose in (None, f.purpose)]
             after = ids[-1] if ids else ""
         return found[:limit], len(found) > limit
 
     async def all_of(self, key: KeyId) -> list[StoredFile]:
         """All of the key's files, also expired ones that are not deleted yet."""
         (ids,) = await self._wire.execute([("ZRANGE", self._keys.files_of(key), 0, -1)])
-        found = await self._read([FileId(id_.decode()) for id_ in ids])
-        gone = [id_ for id_, file in zip(ids, found, strict=True) if file is None]
-        if gone:
-            await self._wire.execute([("ZREM", self._keys.files_of(key), *gone)])
-        return [file for file in found if file is not None]
+        return await self._understood([FileId(id_.decode()) for id_ in ids], self._keys.files_of(key))
 
-    async def _read(self, ids: list[FileId]) -> list[StoredFile | None]:
-        found = await self._wire.execute([("GET", self._keys.file(id_)) for id_ in ids])
-        return [None if raw is None else decode_file(raw) for raw in found]
+    async def _understood(self, ids: list[FileId], listed: str = "") -> list[StoredFile]:
+        """Those of `ids` that this version understands. What is gone leaves `listed`."""
+        raws = await self._wire.execute([("GET", self._keys.file(id_)) for id_ in ids])
+        found: list[StoredFile] = []
+        for id_, raw in zip(ids, raws, strict=True):
+            try:
+                if raw is not None:
+                    found.append(decode_file(raw))
+            except msgspec.MsgspecError as exc:  # the others can be listed, and expire
+                log.error("file_not_understood", file=id_, error=str(exc))
+        gone = [id_ for id_, raw in zip(ids, raws, strict=True) if raw is None]
+        if gone and listed:
+            await self._wire.execute([("ZREM", listed, *gone)])
+        return found
 
     async def remove(self, file: StoredFile) -> None:
         """Removes the record; its bytes in the storage may be deleted then."""
@@ -127,11 +139,7 @@ class FileStore:
         """Up to 100 files that expired before `now`, seconds since the epoch."""
         command = ("ZRANGE", self._keys.files_expiring(), "-inf", now, "BYSCORE", "LIMIT", 0, 100)
         (ids,) = await self._wire.execute([command])
-        found = await self._read([FileId(id_.decode()) for id_ in ids])
-        gone = [id_ for id_, file in zip(ids, found, strict=True) if file is None]
-        if gone:  # Redis failed while it was removed
-            await self._wire.execute([("ZREM", self._keys.files_expiring(), *gone)])
-        return [file for file in found if file is not None]
+        return await self._understood([FileId(id_.decode()) for id_ in ids], self._keys.files_expiring())
 
 
 def _is_over(file: StoredFile) -> bool:

@@ -33,6 +33,7 @@ _PATIENCE_S = 0.3  # so long a request waits until others step aside for it
 _STEPS = 3  # so often a request steps aside
 _FORGET_S = 120.0  # accounts that were not used for so long
 _LIFE_MS = 600_000
+_MOST_ODD = 100
 
 _decode_presences = decoder(list[Presence])
 
@@ -59,6 +60,7 @@ class TenantShares:
         self._told = 0  # how often changes were taken, to tell them
         self._yielded: dict[tuple[str, Flow], float] = {}  # since when it yields
         self._count_again = 0.0
+        self._odd: set[bytes] = set()  # fields that were not understood, and logged
         # Has a request that runs give up its seat, and go on later.
         self.step_aside: Callable[[InFlight], None] | None = None
 
@@ -239,23 +241,31 @@ class TenantShares:
         others: list[Presence] = []
         gone: list[bytes] = []
         for field, value in fields.items():
-            name = field.decode()
-            if name[0] == "v":
-                virtual[int(name[1])] = float(value)
-            elif name[0] == "t":
-                account = Account(*map(float, value.split()))
-                if now - account.seen > _FORGET_S:
-                    gone.append(field)
-                else:
-                    accounts[Flow(int(name[1]), TenantId(name[2:]))] = account
-            elif name != self._field:
-                at, _, told = value.partition(b" ")
-                if now - float(at) < _FRESH_S:
-                    others += _decode_presences(told)
-                elif now - float(at) > _FORGET_S:
-                    gone.append(field)
+            try:
+                name = field.decode()
+                if name[:1] == "v":
+                    virtual[int(name[1])] = float(value)
+                elif name[:1] == "t":
+                    account = Account(*map(float, value.split()[:3]))
+                    if now - account.seen > _FORGET_S:
+                        gone.append(field)
+                    else:
+                        accounts[Flow(int(name[1]), TenantId(name[2:]))] = account
+                elif name != self._field:
+                    at, _, told = value.partition(b" ")
+                    if now - float(at) < _FRESH_S:
+                        others += _decode_presences(told)
+                    elif now - float(at) > _FORGET_S:
+                        gone.append(field)
+            except (ValueError, TypeError, LookupError) as exc:  # of another version, perhaps: all else counts
+                self._not_understood(field, exc)
         service.hear(virtual, accounts, others, now)
         return gone
+
+    def _not_understood(self, field: bytes, exc: Exception) -> None:
+        if field not in self._odd and len(self._odd) < _MOST_ODD:  # it is read four times a second
+            self._odd.add(field)
+            log.error("service_not_understood", field=repr(field[:100]), error=type(exc).__name__)
 
     def _yields(self, model: str, flow: Flow) -> bool:
         service = self._of_model(model)

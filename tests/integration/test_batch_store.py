@@ -422,3 +422,14 @@ async def test_files_whose_record_is_gone_do_not_stand_in_the_way_of_those_that_
     while await redis.zcard(KEYS.files_expiring()):
         assert await file_store.expired(time.time()) == []
     assert await file_store.owned("alice", "", 10, newest_first=True) == ([], False)
+
+
+async def test_a_batch_that_is_not_understood_keeps_no_other_from_being_listed(
+    redis: "Redis", batch_store: BatchStore
+) -> None:
+    """It stays for the version that knows it."""
+    odd, known = [(await batch_store.create(order(key="alice"))).order for _ in range(2)]
+    await redis.hset(KEYS.batch(odd.id), "order", b"\xc1")  # type: ignore[misc]
+    found, more = await batch_store.owned("alice", "", 10)
+    assert ([batch.order for batch in found], more) == ([known], False)
+    assert await redis.zscore(KEYS.batches_of("alice"), odd.id) is not None

@@ -95,6 +95,24 @@ def test_a_message_that_cannot_be_taken_takes_no_other_with_it(broker: Broker) -
     assert broker.got == [1, 3]
 
 
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"{no json", b"\xff", b"[1]", b"{}", b'{"body": "e30=", "properties": {}}',
+        b'{"properties": {"delivery_tag": "1", "delivery_info": null}}',
+        b'{"body": "=", "properties": {"body_encoding": "base64", "delivery_tag": "1", "delivery_info": {}}}',
+    ],
+)  # fmt: skip
+def test_what_is_no_message_ends_no_process_and_takes_no_message_with_it(broker: Broker, junk: bytes) -> None:
+    """Celery would end the worker, and so the next one that gets it."""
+    broker.publish(1)
+    broker.redis.lpush("test:pool.w1", junk)
+    broker.publish(2)
+    with broker.consumer():
+        broker.connection.drain_events(timeout=5)
+    assert broker.got == [1, 2]
+
+
 def test_an_empty_queue_is_waited_for(broker: Broker) -> None:
     with broker.consumer():
         with pytest.raises(TimeoutError):

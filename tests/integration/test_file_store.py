@@ -10,7 +10,7 @@ from app.api.openai.file_expiry import FileExpiry, forget
 from app.batch.file_store import FileStore
 from app.batch.records import RECORD, StoredFile
 from app.batch.storage import Storage
-from app.errors import FileQuotaUsed
+from app.errors import FileGone, FileQuotaUsed
 from app.ids import KeyId, new_file_id
 from app.keys import Keys
 from app.messages import encode
@@ -66,6 +66,23 @@ async def test_all_files_together_have_a_bound_of_their_own(redis: "Redis", wire
     await file_store.remove(first)
     await file_store.remove(first)
     assert await file_store.used(BOB) == (40 + RECORD, 40 + RECORD)
+
+
+async def test_a_file_that_is_not_understood_keeps_no_other_from_being_listed_or_from_expiring(
+    tmp_path: Path, redis: "Redis", wire: Wire
+) -> None:
+    """It stays for the version that knows it."""
+    storage, file_store = Storage(str(tmp_path)), FileStore(wire, KEYS)
+    odd, kept, expired = file(1, expires=1), file(10), file(50, expires=2)
+    for each in (odd, kept, expired):
+        await file_store.add(each)
+    await redis.set(KEYS.file(odd.id), b"\xc1")
+    await FileExpiry(storage, storage, file_store).sweep()
+    assert await file_store.owned(ALICE, "", 100, newest_first=True) == ([kept], False)
+    assert await file_store.all_of(ALICE) == [kept]
+    with pytest.raises(FileGone):
+        await file_store.find(odd.id, ALICE)
+    assert await redis.zrange(KEYS.files_expiring(), 0, -1) == [odd.id.encode()]
 
 
 async def test_what_is_deleted_or_expires_is_given_back_once(tmp_path: Path, redis: "Redis", wire: Wire) -> None:

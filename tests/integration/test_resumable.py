@@ -300,10 +300,11 @@ async def test_a_failed_answer_is_read_to_its_last_token_and_then_fails(redis: "
 
 async def test_an_answer_that_cannot_be_understood_ends_and_the_others_are_adopted(redis: "Redis", wire: Wire) -> None:
     """It held up all others for ever: each look ended at it."""
-    odd, good = kept(request="chatcmpl-0"), kept()
-    for k in (odd, good):
+    odd, gone, good = kept(request="chatcmpl-0"), kept(request="chatcmpl-2"), kept()
+    for k in (odd, gone, good):
         await resumable_store(wire, B).put(k)
     await redis.hset(KEYS.kept(odd.id), "record", b"of another version")
+    await redis.hdel(KEYS.kept(gone.id), "record")
     await redis.set(KEYS.api(A), "1")
     s = resumable_store(wire)
     async with Going(s, [1]):
@@ -312,7 +313,7 @@ async def test_an_answer_that_cannot_be_understood_ends_and_the_others_are_adopt
         assert await tokens(s) == [1]
         (last,) = (await s.read(odd.id))[-1]
         assert isinstance(last, Failed)
-        assert odd.id not in await s.owned_by(A) | await s.owned_by(B)
+        assert await s.owned_by(A) | await s.owned_by(B) == set()
 
 
 async def test_a_reader_is_not_kept_waiting_for_what_nobody_writes(wire: Wire) -> None:
@@ -363,6 +364,13 @@ async def fill(s: ResumableStore, key: str = "key") -> list[KeptRequest]:
 
 async def counted(redis: "Redis") -> dict[str, int]:
     return {name.decode(): int(n) for name, n in (await redis.hgetall(KEYS.kept_account()[0])).items()}
+
+
+async def test_what_expires_and_is_not_understood_keeps_nothing_from_being_kept(redis: "Redis", wire: Wire) -> None:
+    """Each request whose answer is to be kept looks at what has expired, and waited for a minute."""
+    await redis.zadd(KEYS.kept_account()[1], {"of another version": 1})
+    await resumable_store(wire, A, ROOM).put(numbered(1))
+    assert await redis.zscore(KEYS.kept_account()[1], "of another version") is None
 
 
 async def test_one_api_keys_kept_answers_are_bounded_and_others_go_on(redis: "Redis", wire: Wire) -> None:

@@ -113,6 +113,29 @@ async def test_a_quiet_tenant_finds_a_seat_at_once_beside_a_flood(redis: "Redis"
             assert not quiet.held_since
 
 
+async def test_what_another_version_has_told_keeps_no_request_from_being_placed(redis: "Redis", wire: Wire) -> None:
+    """While a fleet is upgraded: what is understood of it counts, as an account with a number more."""
+    await worker(redis, 4)
+    now = f"{clock.now():.3f}"
+    odd = {
+        "v9": "1",
+        "v0": "x",
+        "": "1",
+        "tx": "1 2 3",
+        "t0old": f"1 1 {now} 7",
+        "b": "1",
+        f"{now}": b"\xff",
+        "c": f"{now} \xc1",
+    }
+    await redis.hset(KEYS.service("m"), mapping=odd)  # type: ignore[misc]
+    replica = Replica(wire, "one")
+    async with beside(replica.dispatcher.placer.run()):
+        replica.ask("one")
+        await wait_for(lambda: replica.running, "it is placed")
+    known = replica.dispatcher.placer.shares.of(replica.running[0]).accounts
+    assert Flow(0, TenantId("old")) in known
+
+
 async def test_a_tenant_alone_may_fill_seats_and_queue(redis: "Redis", wire: Wire) -> None:
     await worker(redis, 4)
     alone = Replica(wire, "alone", 3)

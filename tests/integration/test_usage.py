@@ -292,7 +292,8 @@ async def test_one_writer_writes_at_a_time(redis: "Redis", wire: Wire, file: Usa
 
 async def test_what_nobody_understands_holds_up_no_other(redis: "Redis", wire: Wire, file: UsageDatabase) -> None:
     await redis.xadd(KEYS.usage(), {"b": b"\xc1"})
-    await redis.xadd(KEYS.usage(), {"b": encode([record("a")])})
+    await redis.xadd(KEYS.usage(), {"c": "1", "d": "2"})
+    await redis.xadd(KEYS.usage(), {"more": "1", "b": encode([record("a")])})
     await redis.hset(KEYS.prices(), mapping={"m": encode(Price(1e6)), "bad": b"\xc1"})  # type: ignore[misc]
     await UsageWriter(wire, KEYS, file).write()
     assert [(row["id"], row["cost"]) for row in rows(file)] == [("a", 10.0)]

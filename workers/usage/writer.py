@@ -25,7 +25,7 @@ _LEADER_MS = 5000  # how long the leader leads without renewal; two of them do e
 _ENTRIES = 500  # that are taken at once
 _CUT = 2  # writers that died with some entries, after which these are written one after the other
 
-_Entry = tuple[bytes, list[bytes]]  # its id, and its only field with its value
+_Entry = tuple[bytes, list[bytes]]  # its id, and its fields, each with its value behind it
 
 
 class UsageWriter:
@@ -63,21 +63,26 @@ class UsageWriter:
 
     async def _move(self, entries: Sequence[_Entry], prices: dict[str, Price]) -> None:
         """From the stream to SQL. Raises: StoreDown, UsageDown."""
-        records = [record for _, (_, raw) in entries for record in _records(raw)]
+        records = [record for _, fields in entries for record in _records(_value(fields))]
         await asyncio.to_thread(self._database.write, records, prices)
         await self._wire.execute([("XDEL", self._stream, *(id_ for id_, _ in entries))])
 
     async def _move_alone(self, entry: _Entry, prices: dict[str, Price]) -> None:
         """One that may end this process; too many ends set it aside. Raises: StoreDown, UsageDown."""
-        id_, (_, raw) = entry
+        id_, fields = entry
         async with self._handling.of(f"usage:{id_.decode()}", alone=True) as handled:
             if handled.deaths > self._most_deaths:
                 log.error("usage_set_aside", entry=id_.decode(), deaths=handled.deaths)
-                aside: Command = ("XADD", self._aside, "MAXLEN", "~", _ENTRIES, "*", "b", raw)
+                aside: Command = ("XADD", self._aside, "MAXLEN", "~", _ENTRIES, "*", "b", _value(fields))
                 await self._wire.execute([aside, ("XDEL", self._stream, id_)])
             else:
                 await self._move([entry], prices)
             handled.done = True
+
+
+def _value(fields: list[bytes]) -> bytes:
+    """That with the records; empty if an entry of another version has none."""
+    return dict(zip(fields[::2], fields[1::2], strict=True)).get(b"b", b"")
 
 
 def _records(raw: bytes) -> list[UsageRecord]:

@@ -23,7 +23,8 @@ end
 local function no_room(key, bytes, most_of_key, most_in_all)
   -- The limit that so many more bytes exceed, 'key' or 'all', and ms until something expires; nothing if none.
   for _, expired in ipairs(redis.call('ZRANGE', KEYS[#KEYS], '-inf', now(), 'BYSCORE', 'LIMIT', 0, 1000)) do
-    release(string.match(expired, '^([^|]*)|(.*)$'))
+    local id, owner = string.match(expired, '^([^|]*)|(.*)$')
+    if id then release(id, owner) else redis.call('ZREM', KEYS[#KEYS], expired) end -- of another version
   end
   for i, field in ipairs({'key:' .. key, 'all'}) do
     local most = tonumber(i == 1 and most_of_key or most_in_all)

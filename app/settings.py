@@ -174,7 +174,8 @@ class Settings(BaseSettings):
     # get 408.
     unfinished: Annotated[int, Field(gt=0)] = 512
     # Bytes of bodies over 64 KiB that come in at once at one API replica, uploads included until they are stored. A
-    # tenant may have half of it, a key a quarter, and neither more than is left then.
+    # tenant may have half of it, a key a quarter, and neither more than is left then. As many again of pictures, sounds
+    # and videos until they are decoded, of which a tenant may have half.
     incoming_bytes: Annotated[int, Field(gt=0)] = 2**30
     # The path below which a proxy in front serves the API, such as `/llm`, whether the proxy takes it away or not.
     root_path: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*$")] = ""

@@ -1,6 +1,5 @@
 """From where a request's pictures, videos and sounds come, to their samples."""
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -66,11 +65,11 @@ class MediaReader:
         if asker.known:
             return dict(_kept(params, asker.known))
         await admitted()
-        sources = await asyncio.gather(*(self._source(origin, param, asker) for origin, param in params.items()))
-        found = zip(params, await self._loader.load(sources), strict=True)
+        self._loader.check_count([MediaSource(_kind(origin), param) for origin, param in params.items()])
+        found = await side_by_side(self._loaded(origin, param, asker) for origin, param in params.items())
         return {
             origin._replace(number=number): replace(sample, param=params[origin])
-            for origin, one in found
+            for origin, one in zip(params, found, strict=True)
             for number, sample in enumerate(_samples(one))
         }
 
@@ -93,6 +92,9 @@ class MediaReader:
         sources = [MediaSource("audio", param, url=origin.url) for origin, param in params.items()]
         self._loader.check_count(sources)
         return await side_by_side(self._loader.load_windows(source, window_s) for source in sources)
+
+    async def _loaded(self, origin: Origin, param: str, asker: Asker) -> Picture | Video | Sound:
+        return await self._loader.load(await self._source(origin, param, asker))
 
     async def _source(self, origin: Origin, param: str, asker: Asker) -> MediaSource:
         if origin.file_id is None:

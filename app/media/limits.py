@@ -27,6 +27,7 @@ class Limits(Struct, frozen=True):
     sound_size: int
     sound_s: float
     sound_decode_s: int
+    waiting: int  # of all that one process has not decoded yet
 
     @classmethod
     def of(cls, settings: Settings) -> "Limits":
@@ -47,4 +48,5 @@ class Limits(Struct, frozen=True):
             sound_size=settings.media_sound_bytes,
             sound_s=settings.media_sound_s,
             sound_decode_s=settings.media_sound_decode_s,
+            waiting=settings.incoming_bytes,
         )

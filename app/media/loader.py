@@ -2,10 +2,11 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
+from app.bounded.held_bytes import HeldBytes
 from app.ending import side_by_side
 from app.errors import RequestError
 from app.media.data_url import base64_in
@@ -28,31 +29,31 @@ class MediaLoader:
         self._limits = limits
         self._fetcher = Fetcher(limits, resolve, tls)
         self._decoders = DecoderPool(limits)
+        self._waiting = HeldBytes(limits.waiting)  # as they are sent
 
     async def load_pictures(self, sources: Sequence[MediaSource]) -> list[Picture]:
         """All pictures of a request, side by side. Raises: RequestError about the first that fails, Saturated."""
         return await self._together(sources, self.load_picture)
 
-    async def load(self, sources: Sequence[MediaSource]) -> list[Picture | Video | Sound]:
-        """All media of a request, each as its kind says. Raises: as `load_pictures`."""
-        return await self._together(sources, self._load)
+    async def load(self, source: MediaSource) -> Picture | Video | Sound:
+        """As its kind says. Raises: as `load_picture`."""
+        if source.kind == "video":
+            return await self.load_video(source)
+        return await (self.load_sound(source) if source.kind == "audio" else self.load_picture(source))
 
     async def load_picture(self, source: MediaSource) -> Picture:
         """Raises: RequestError, whose `param` is the part's; Saturated."""
-        with _named(source), MEDIA.labels(source.kind).time():
-            pieces, is_base64 = await self._fetched(source)
+        async with self._content(source) as (pieces, is_base64):
             return await self._decoders.picture(source.kind, pieces, base64=is_base64)
 
     async def load_video(self, source: MediaSource) -> Video:
         """Frames at equal distances, in order. Raises: RequestError, whose `param` is the part's; Saturated."""
-        with _named(source), MEDIA.labels(source.kind).time():
-            pieces, is_base64 = await self._fetched(source)
+        async with self._content(source) as (pieces, is_base64):
             return await self._decoders.video(pieces, base64=is_base64)
 
     async def load_sound(self, source: MediaSource) -> Sound:
         """Raises: RequestError, whose `param` is the part's; Saturated."""
-        with _named(source), MEDIA.labels(source.kind).time():
-            pieces, is_base64 = await self._fetched(source)
+        async with self._content(source) as (pieces, is_base64):
             (sound,) = await self._decoders.sounds(pieces, base64=is_base64)
             return sound
 
@@ -68,8 +69,7 @@ class MediaLoader:
 
     async def load_windows(self, source: MediaSource, window_s: float) -> list[Sound]:
         """A sound within a request, cut as `load_recording` does. Raises as `load_sound`."""
-        with _named(source), MEDIA.labels(source.kind).time():
-            pieces, is_base64 = await self._fetched(source)
+        async with self._content(source) as (pieces, is_base64):
             return await self._decoders.sounds(pieces, base64=is_base64, window_s=window_s)
 
     def check_count(self, sources: Sequence[MediaSource]) -> None:
@@ -83,17 +83,20 @@ class MediaLoader:
         self._fetcher.close()
         await asyncio.to_thread(self._decoders.close)
 
-    async def _load(self, source: MediaSource) -> Picture | Video | Sound:
-        if source.kind == "video":
-            return await self.load_video(source)
-        return await (self.load_sound(source) if source.kind == "audio" else self.load_picture(source))
-
     async def _together(
         self, sources: Sequence[MediaSource], load: Callable[[MediaSource], Coroutine[Any, Any, T]]
     ) -> list[T]:
         """Side by side. The first that fails ends the others."""
         self.check_count(sources)
         return await side_by_side(load(source) for source in sources)
+
+    @asynccontextmanager
+    async def _content(self, source: MediaSource) -> AsyncIterator[tuple[Sequence[bytes], bool]]:
+        """As `_fetched`, while it is decoded, which may have to wait. Raises: RequestError, Saturated."""
+        with _named(source), MEDIA.labels(source.kind).time():
+            pieces, is_base64 = await self._fetched(source)
+            with self._waiting.room(sum(map(len, pieces))):
+                yield pieces, is_base64
 
     async def _fetched(self, source: MediaSource) -> tuple[Sequence[bytes], bool]:
         """The content in pieces, and whether it is still in base64. Raises: Refused, Saturated."""

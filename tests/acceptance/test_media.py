@@ -258,6 +258,9 @@ def test_only_different_pictures_count_for_the_bound(client: OpenAI) -> None:
     with pytest.raises(BadRequestError, match="at most 8 pictures") as refused:
         answer(client, asked(png(0), *(png(i) for i in range(9))))
     assert refused.value.param == "messages.0.content.10"
+    files = [{"type": "file", "file": {"file_id": f"file-{i}"}} for i in range(9)]
+    with pytest.raises(BadRequestError, match="at most 8 pictures"):  # before any of them is looked for
+        answer(client, [{"role": "user", "content": files}])
 
 
 def test_a_video_is_the_same_by_url_as_data_and_as_a_file(served: Stack, client: OpenAI) -> None:

@@ -10,11 +10,13 @@ from itertools import pairwise
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 from PIL import Image
 
-from app.errors import RequestError
+from app.errors import RequestError, Saturated
 from app.media.decoder_pool import DecoderPool
 from app.media.loader import MediaLoader
+from app.media.picture import Picture
 from app.media.refused import Refused
 from app.media.source import MediaSource
 from tests.media.answers import body, redirect, silent
@@ -222,6 +224,16 @@ async def test_the_part_that_fails_is_named(guarded: Guards) -> None:
         await guarded.loader().load_pictures(sources)
     assert refused.value.param == "messages.0.content.1"
     assert refused.value.status == 400
+
+
+async def test_what_waits_to_be_decoded_is_bounded(guarded: Guards) -> None:
+    """A request of some hundred bytes may name files of 128 MiB, and a thousand of them may wait."""
+    data = png(10, 10, rows=10)
+    loader = MediaLoader(replace(guarded.limits["usual"], waiting=5 * len(data)))
+    done = await asyncio.gather(*(loader.load_picture(_data(data)) for _ in range(9)), return_exceptions=True)
+    assert [type(one) for one in done] == [Picture] * 2 + [Saturated] * 7
+    assert (await loader.load_picture(_data(data))).width == 10
+    await loader.close()
 
 
 async def test_a_decoder_that_died_is_replaced(guarded: Guards) -> None:

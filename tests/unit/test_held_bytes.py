@@ -1,0 +1,31 @@
+"""How many bytes of clients' data wait for a turn."""
+
+from contextlib import ExitStack
+
+import pytest
+
+from app.bounded.held_bytes import HeldBytes
+from app.bounded.turns import CLIENT
+from app.errors import Saturated
+
+
+def test_a_client_has_half_and_no_more_than_is_left_after_that() -> None:
+    """Nobody who holds nothing is refused: what is larger than all is for its own bound."""
+    held, refused = HeldBytes(100), []
+    with ExitStack() as all_of_it:
+        for client, size in (("a", 30), ("a", 20), ("a", 1), ("b", 20), ("b", 10), ("c", 200), ("c", 1)):
+            CLIENT.set(client)
+            try:
+                all_of_it.enter_context(held.room(size))
+            except Saturated:
+                refused.append((client, size))
+    assert refused == [("a", 1), ("b", 10), ("c", 1)]
+    with held.room(30), held.room(20):
+        pass  # what was held is given back
+
+
+def test_what_fails_is_given_back() -> None:
+    held = HeldBytes(100)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="broken"), held.room(40), held.room(10):
+            raise ValueError("broken")

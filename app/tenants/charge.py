@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self
 
 from app.errors import BudgetUsed, RateLimited, StoreDown, XylemError
 from app.ids import ApiId, RequestId
-from app.store import ADMIT, SETTLE, Command, clock
+from app.store import ADMIT, SETTLE, Command, StoreFull, clock
 from app.telemetry import logger
 from app.tenants.accounts import Account, Kind, Left, Refusal, headers, online, refusal, retry_after_s, words
 from app.tenants.cost import NOTHING, Cost, Used, cost, price_of
@@ -149,7 +149,8 @@ async def returned(charge: Charge | None) -> AsyncIterator[None]:
         yield
     except BaseException as exc:
         if charge is not None:  # unless it was refused, Redis may have it all the same, and then it is made
-            await charge.settle(None, cut=not isinstance(exc, XylemError) or isinstance(exc, StoreDown))
+            refused = isinstance(exc, StoreFull) or (isinstance(exc, XylemError) and not isinstance(exc, StoreDown))
+            await charge.settle(None, cut=not refused)
         raise
 
 

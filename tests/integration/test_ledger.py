@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from app.errors import BudgetUsed, KeptFull, RateLimited, StoreDown
 from app.ids import ApiId, KeyId, RequestId, TenantId, new_request_id
 from app.keys import Keys
-from app.store import Wire, async_client, clock
+from app.store import StoreFull, Wire, async_client, clock
 from app.tenants.accounts import of_key, of_tenant
 from app.tenants.admission import Admission
 from app.tenants.charge import Charge, returned
@@ -330,7 +330,7 @@ async def test_what_no_worker_had_costs_nothing_but_the_request(redis: "Redis", 
 async def test_nothing_stays_of_what_was_refused_when_it_was_to_be_kept(redis: "Redis", wire: Wire) -> None:
     """Unless Redis may have kept it all the same: else each refusal would take room for a day."""
     of = client(Limits(parallel=1))
-    for error, left in ((KeptFull("full"), 0), (StoreDown(), 1)):
+    for error, left in ((KeptFull("full"), 0), (StoreFull(), 0), (StoreDown(), 1)):
         asked = await Asked(ledger(wire), of, outlives=True).begin(5)
         with pytest.raises(type(error)):
             async with returned(asked.charge):

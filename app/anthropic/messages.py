@@ -11,7 +11,7 @@ from app.anthropic.names import openais_names
 from app.anthropic.schemas import CountRequest, MessagesRequest, PromptFields
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.media_reader import Samples
+from app.dispatch.media_reader import Origin, Samples
 from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
 from app.openai.chat import chat_plan
@@ -28,7 +28,7 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     """Raises: XylemError."""
     body = await state.served(await parse_off_loop(MessagesRequest, raw), "messages")
     compiles = await state.off_loop(raw, lambda: body.chat.compiles or body.chat.binds_calls)
-    samples = await _samples(state, body)
+    samples = await _samples(state, body, raw)
     plan = await state.off_loop(raw, lambda: _plan(state, body, samples, explain=explain), compiles=compiles)
     if plan.grammars:
         with openais_names():
@@ -36,9 +36,11 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     return body, plan
 
 
-async def _samples(state: Deployment, body: PromptFields) -> Samples:
-    model, messages = state.find_model(body.model), body.chat.messages
-    return await load_media(state, model, origins_of(messages), media_params(body.messages))
+async def _samples(state: Deployment, body: PromptFields, raw: bytes) -> Samples:
+    def named() -> tuple[list[Origin], list[str]]:
+        return origins_of(body.chat.messages), media_params(body.messages)
+
+    return await load_media(state, state.find_model(body.model), *await state.off_loop(raw, named))
 
 
 def _plan(state: Deployment, body: MessagesRequest, samples: Samples, *, explain: bool) -> GenerationPlan:
@@ -54,7 +56,7 @@ def _plan(state: Deployment, body: MessagesRequest, samples: Samples, *, explain
 async def count(state: Deployment, raw: bytes) -> int:
     """The tokens of a prompt, which need not fit the context. Raises: XylemError."""
     body = await state.served(await parse_off_loop(CountRequest, raw), "messages")
-    samples = await _samples(state, body)
+    samples = await _samples(state, body, raw)
     return await state.off_loop(raw, lambda: _counted(state, body, samples))
 
 

@@ -12,7 +12,7 @@ from app.errors import RequestError
 from app.messages import Media
 from app.openai.answer_grammar import answer_grammar
 from app.openai.chat_writer import ChatWriter
-from app.openai.media import expanded, has_media, load_media, origins_of, params_of
+from app.openai.media import expanded, has_media, load_media, named_media, origins_of
 from app.openai.model_parser import check_dialect, content_rules, parser_maker, read_dialect, situation
 from app.openai.parts_writer import PartsWriter
 from app.openai.plan import plan_of
@@ -36,7 +36,7 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     body = body.filled(model.defaults)
     samples = NO_SAMPLES
     if has_media(body.messages):
-        samples = await load_media(state, model, origins_of(body.messages), params_of(body.messages))
+        samples = await load_media(state, model, *await state.off_loop(raw, partial(named_media, body.messages)))
     work = partial(
         chat_plan, state, "chatcmpl-", body, "messages", explain=explain, wanted=body.asked_format(), samples=samples
     )

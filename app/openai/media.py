@@ -31,6 +31,11 @@ def origins_of(messages: Iterable[Message]) -> list[Origin]:
     return [part.origin for message in messages for part in message.media]
 
 
+def named_media(messages: Sequence[Message]) -> tuple[list[Origin], list[str]]:
+    """The origins and the names of the parts of a chat's request. Not for an event loop, if there may be many."""
+    return origins_of(messages), params_of(messages)
+
+
 def params_of(messages: Sequence[Message]) -> list[str]:
     """The parts' names in a chat's request, in the same order."""
     return [

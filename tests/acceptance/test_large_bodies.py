@@ -100,6 +100,24 @@ def test_a_conversation_of_the_most_messages_is_served(ask: Callable[..., httpx.
     assert usage.get("prompt_tokens", usage.get("input_tokens")) > 4096 * 4
 
 
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES, "/tokenize"])
+def test_thousands_of_pictures_are_refused(ask: Callable[..., httpx.Response], path: str) -> None:
+    """Each of another URL: all are looked at, for the name of the one that is refused."""
+
+    def part(number: int) -> dict[str, Any]:
+        if path == RESPONSES:
+            return {"type": "input_image", "image_url": f"https://a/{number}"}
+        if path == MESSAGES:
+            return {"type": "image", "source": {"type": "url", "url": f"https://a/{number}"}}
+        return {"type": "image_url", "image_url": {"url": f"https://a/{number}"}}
+
+    shown = [{"role": "user", "content": [part(number) for number in range(turn, turn + 4000)]} for turn in range(4)]
+    asked = {"input": shown, "max_output_tokens": 1} if path == RESPONSES else {"messages": shown}
+    answer = ask(path, body(**({"max_tokens": None} if path in (RESPONSES, "/tokenize") else {}) | asked))
+    assert answer.status_code == 400
+    assert "takes no pictures" in answer.text
+
+
 @pytest.mark.parametrize("path", [CHAT, TEXT, RESPONSES])
 def test_a_text_that_nearly_fills_the_context_is_served(ask: Callable[..., httpx.Response], path: str) -> None:
     text = WORDS * (CONTEXT // 30)

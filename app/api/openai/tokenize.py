@@ -8,7 +8,7 @@ from app.api.http.request_body import collect
 from app.api.state import state_of
 from app.dispatch.media_reader import Samples
 from app.dispatch.runtime import Deployment
-from app.openai.media import counted, load_media, origins_of, params_of
+from app.openai.media import counted, load_media, named_media, origins_of
 from app.openai.prompt import chat_prompt, tokenizer_of
 from app.openai.schemas import DetokenizeRequest, TokenizeRequest
 from app.openai.validation import parse_off_loop
@@ -27,7 +27,7 @@ async def tokenize(request: Request) -> Response:
     messages = body.messages or ()
     model = state.find_model(body.model, task=None)
     asking = state.asked_by(state.api_keys.owner(request.scope))
-    samples = await load_media(asking, model, origins_of(messages), params_of(messages))
+    samples = await load_media(asking, model, *await state.off_loop(raw, lambda: named_media(messages)))
     return _json(
         await state.off_loop(raw, lambda: _tokenized(state, body, samples), waits=body.chat_template is not None)
     )

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from app.dispatch.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.media_reader import Samples
+from app.dispatch.media_reader import Origin, Samples
 from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import PromptTooLong, RequestError, from_wire
@@ -57,10 +57,7 @@ async def response_plan(
     state: Deployment, body: ResponseRequest, history: History, longest: bytes, *, explain: bool
 ) -> tuple[GenerationPlan, ResponseContext]:
     """`longest`: JSON of its body, or of its history if that is longer. Raises: XylemError."""
-    items = history.of(body.items)
-    check_calls(items, len(body.items))
-    params = media_params(items, len(body.items))
-    origins = origins_of(as_messages(items)) if params else []
+    items, origins, params = await state.off_loop(longest, lambda: _checked(body, history))
     samples = await load_media(state, state.find_model(body.model), origins, params)
 
     def plan() -> tuple[GenerationPlan, ResponseContext]:
@@ -73,6 +70,14 @@ async def response_plan(
         with _own_names(body):
             await state.grammars.check(made.grammars)
     return made, context
+
+
+def _checked(body: ResponseRequest, history: History) -> tuple[Sequence[InputItem], list[Origin], list[str]]:
+    """All items, and the origins and names of their pictures and sounds. Raises: RequestError."""
+    items = history.of(body.items)
+    check_calls(items, len(body.items))
+    params = media_params(items, len(body.items))
+    return items, origins_of(as_messages(items)) if params else [], params
 
 
 def context_of(model: Model, prompt: Sequence[int], asked: Conversation) -> ResponseContext:

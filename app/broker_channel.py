@@ -41,7 +41,7 @@ class AtOnce:
         connection.send_command("BLMPOP", wait_s, len(keys), *keys, "RIGHT", "COUNT", count)
 
     def _brpop_read(self: Any, **options: Any) -> bool:
-        """Raises: Empty; the first error of a consumer, when all that are messages were delivered."""
+        """Raises: Empty; the first error of a connection, when all messages were delivered."""
         try:
             try:
                 reply = self.client.parse_response(self.client.connection, "BLMPOP", **options)
@@ -62,8 +62,10 @@ class AtOnce:
                     continue
                 try:
                     self.connection._deliver(payload, queue)  # noqa: SLF001 (kombu's own way)
-                except Exception as exc:  # noqa: BLE001 (raised below: the others are in no queue any more)
+                except self.connection_errors as exc:  # raised below: the others are in no queue any more
                     failed = failed or exc
+                except Exception as exc:  # Celery would end the process, and the next one that gets it
+                    log.error("message_not_taken", queue=queue, exc_info=exc)
             if failed is not None:
                 raise failed
             return True

@@ -34,7 +34,7 @@ class Broker:
 
     def take(self, body: int, _message: Any) -> None:
         if body < 0:
-            raise LookupError(body)
+            raise (ConnectionError if body == -1 else LookupError)(body)
         self.got.append(body)
 
     def publish(self, *bodies: int, priority: int = 0) -> None:
@@ -88,11 +88,16 @@ def test_urgent_messages_come_first(broker: Broker) -> None:
     assert broker.got == [3, 4, 1, 2]
 
 
-def test_a_message_that_cannot_be_taken_takes_no_other_with_it(broker: Broker) -> None:
+def test_a_message_that_cannot_be_taken_takes_no_other_with_it_and_ends_no_process(broker: Broker) -> None:
+    """As one whose body Celery can't take apart. A connection that fails as it is taken is made anew."""
     broker.publish(1, -2, 3)
-    with broker.consumer(), pytest.raises(LookupError):
+    with broker.consumer():
         broker.connection.drain_events(timeout=5)
-    assert broker.got == [1, 3]
+        assert broker.got == [1, 3]
+        broker.publish(4, -1, 5)
+        with pytest.raises(ConnectionError):
+            broker.connection.drain_events(timeout=5)
+    assert broker.got == [1, 3, 4, 5]
 
 
 @pytest.mark.parametrize(

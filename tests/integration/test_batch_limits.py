@@ -40,8 +40,12 @@ def client(key: Limits = Limits(), team: Limits = Limits()) -> Client:  # noqa: 
 
 
 class Line:
-    def __init__(self, wire: Wire, of: Client, lock: asyncio.Lock, answer: int = 0) -> None:
-        self.charge, self.id = LineCharge(ledger(wire), lambda: of_line(of), lock, answer), new_request_id("cmpl-", API)
+    def __init__(
+        self, wire: Wire, of: Client, lock: asyncio.Lock, answer: int = 0, name: str = "", worker: ApiId = API
+    ) -> None:
+        self.id = new_request_id("cmpl-", worker)
+        book = Ledger(wire, KEYS, worker, Directory(wire, KEYS))
+        self.charge = LineCharge(book, lambda: of_line(of), lock, answer, RequestId(name) if name else self.id)
 
     async def admit(self, prompt: int = 1) -> None:
         await self.charge.admit(self.id, Used("m", prompt), clock.now() + 60)
@@ -207,7 +211,7 @@ async def test_lines_have_the_limits_of_today_and_a_revoked_keys_those_it_had(re
     assert limits.client(old).name == "alice"
     found = (await limits.of([old]))[old.id]
     assert [(one.requests, one.budget) for one, _ in found] == [(7, None), (0, Budget(100))]
-    charge = limits.charge(old, plan)
+    charge = limits.charge(old, plan, 1)
     assert charge is not None
     await charge.admit(RequestId("r"), Used("m", 30), clock.now() + 60)
     assert [has.spent for _, has in (await limits.of([old]))[old.id]] == [0, 31]
@@ -217,7 +221,29 @@ async def test_lines_have_the_limits_of_today_and_a_revoked_keys_those_it_had(re
     assert [(one.rates, one.requests) for one, _ in found] == [("key_1:batch", 5), ("tenant/red", 0)]
     await redis.delete(KEYS.tenants())
     await book.directory.refresh()
-    assert limits.charge(order(), plan) is None
+    assert limits.charge(order(), plan, 1) is None
+
+
+@pytest.mark.parametrize("wakes", [False, True])
+async def test_a_line_whose_batch_worker_died_is_charged_by_the_next_one_alone(
+    redis: "Redis", wire: Wire, wakes: bool
+) -> None:
+    """With what was charged before: each death had the client pay for all lines in flight once more.
+
+    `wakes`: it only stood still, and ends its try later.
+    """
+    one, turn = client(Limits(requests_per_min=10, budget=Budget(10_000))), asyncio.Lock()
+    dead = Line(wire, one, turn, 256, "batch_1-7-0")
+    await dead.admit(10)
+    here = Line(wire, one, turn, 256, "batch_1-7-0", ApiId("bbbbbbbb"))
+    await here.admit(10)
+    assert await left(redis, "requests") < 9.5
+    if wakes:
+        await dead.charge.settle(Used("m", 10, completion=3), cut=True)
+    await here.charge.settle(Used("m", 10, completion=40))
+    assert float(await redis.hget(KEYS.budget("key_1"), "spent") or "nan") == 50
+    assert await left(redis, "requests") > 8.9, "it is one request"
+    assert not await redis.keys(KEYS.charged(RequestId("*")))
 
 
 async def test_without_redis_a_line_tries_again_later(redis: "Redis", wire: Wire) -> None:

@@ -44,6 +44,7 @@ class Model:
     seats: list[set[tuple[str, str]]] = field(default_factory=list)
     alive: set[str] = field(default_factory=set)
     reserved: list[dict[str, float]] = field(default_factory=list)  # by API replica
+    by: dict[str, str] = field(default_factory=dict)  # who has admitted a request last, and settles it
     holders: dict[str, tuple[tuple[int, float], str]] = field(default_factory=dict)  # of a request: how much, and who
 
     def __post_init__(self) -> None:
@@ -62,6 +63,7 @@ class Model:
                 return refused
             self.charged[request], self.holders[request] = cost, (more, "")
             self._add(1, *cost)
+        self.by[request] = api
         for one, seats in zip(self.accounts, self.seats, strict=True):
             if one.parallel:
                 seats.add((api, request))
@@ -108,13 +110,13 @@ class Model:
                     yield i, "parallel"
 
     def settle(self, request: str, api: str, cost: tuple[int, float], *, final: bool) -> None:
-        if request in self.charged:
+        if request in self.charged and self.by[request] == api:
             tokens, money = self.charged[request]
             self._add(0, cost[0] - tokens, cost[1] - money)
             self.charged[request] = cost
             self._hold(request, "")
-        if final:
-            self.charged.pop(request, None)
+            if final:
+                del self.charged[request]
         for seats in self.seats:
             seats.discard((api, request))
 

@@ -26,28 +26,37 @@ def expected(plan: GenerationPlan) -> int:
 class LineCharge(Charge):
     """Of one try. Charges the expected answer at once, and corrects that at its end: hundreds of lines are admitted
     before the first is answered, and could exceed the limits by hours. A try that no engine had costs nothing.
+
+    It has a name of its own: when its batch worker dies, the next one charges what this one has charged, and no more.
     """
 
     returns = True
 
     def __init__(
-        self, ledger: Ledger, limits: Callable[[], tuple[Account, ...]], lock: asyncio.Lock, answer_tokens: int
+        self,
+        ledger: Ledger,
+        limits: Callable[[], tuple[Account, ...]],
+        lock: asyncio.Lock,
+        answer_tokens: int,
+        name: RequestId,
     ) -> None:
-        """`limits`: its accounts as they are now; they may change while it waits.
+        """`limits`: its accounts as they are now; they may change while it waits. `name`: the same at any worker.
 
         `lock`: shared by all lines in this process with the same accounts; only its holder asks Redis.
         """
         super().__init__(ledger, limits())
-        self._limits, self._lock, self._expected = limits, lock, answer_tokens
+        self._limits, self._lock, self._expected, self._name = limits, lock, answer_tokens, name
 
     async def admit(self, request: RequestId, used: Used, ends: float, answer: int = 0) -> None:  # noqa: ARG002
         """Waits until the limits admit the line. What is expected is charged, and no more is reserved: else lines that
         don't say how long their answers may be would wait for each other. Raises: StoreDown.
         """
         used = replace(used, completion=self._expected)
+        if self._name in self._ledger.unsettled:  # of a former try here, while Redis was away
+            await self._ledger.settle_rest()
         async with self._lock:
             while True:
                 self._accounts = self._limits()
-                if (refused := await self._ask(request, used, ends)) is None:
+                if (refused := await self._ask(self._name, used, ends)) is None:
                     return
                 await asyncio.sleep(min(max(_LEAST_S, refused.ends - clock.now()), _MOST_S))

@@ -6,7 +6,7 @@ from weakref import WeakValueDictionary
 
 from app.batch.records import BatchOrder
 from app.dispatch.generation_plan import GenerationPlan
-from app.ids import BatchId
+from app.ids import BatchId, RequestId
 from app.tenants.accounts import Account, Left, of_line
 from app.tenants.ledger import Ledger, spent
 from app.tenants.records import Client
@@ -32,13 +32,14 @@ class LineLimits:
         """Whose batch it is."""
         return self._directory.client_of(order.tenant, order.key)
 
-    def charge(self, order: BatchOrder, plan: GenerationPlan) -> LineCharge | None:
-        """For one try of a line; None if nothing limits it."""
+    def charge(self, order: BatchOrder, plan: GenerationPlan, line: int, tries: int = 0) -> LineCharge | None:
+        """For one try of a line; None if nothing limits it. `tries`: of the line here, before this one."""
         accounts = self._accounts(order)
         if not accounts:
             return None
         lock = self._locks.setdefault(" ".join(one.rates for one in accounts), asyncio.Lock())
-        return LineCharge(self._ledger, lambda: self._accounts(order), lock, expected(plan))
+        name = RequestId(f"{order.id}-{line}-{tries}")
+        return LineCharge(self._ledger, lambda: self._accounts(order), lock, expected(plan), name)
 
     async def of(self, orders: Sequence[BatchOrder]) -> dict[BatchId, list[tuple[Account, Left]]]:
         """What each batch's accounts have. Raises: StoreDown."""

@@ -4,6 +4,7 @@ Long, because what asks a line, stops it and writes its result share the same st
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
@@ -76,6 +77,7 @@ class PartRunner:
         self._results: dict[int, Result] = {}
         self._asking: dict[asyncio.Task[None], BatchLine] = {}
         self._generations: dict[int, Generation] = {}  # by line
+        self._tries: Counter[int] = Counter()  # by line
         self._writing: set[int] = set()  # lines whose result is being written
         self._entering: asyncio.Future[Handled] | None = None
         self._suspects = SuspectLines(handling, ticket.batch)
@@ -282,6 +284,8 @@ class PartRunner:
         asked = self._serving.asked_by(self.batch.order.key, within=self.batch.order.within)
         body, plan = await self._endpoint.understand(asked, line.body)
         await self._suspects.read(line.number)
+        tries = self._tries[line.number]  # one that is dispatched again begins before its last try is charged
+        self._tries[line.number] += 1
         plan = replace(
             plan, timeout_s=left_s, aside=not self._urgent, whole=True,
             priority=(_URGENT if self._urgent else _PRIORITY) + max(0, plan.priority),
@@ -289,7 +293,7 @@ class PartRunner:
         generation = self._generations[line.number] = Generation(
             plan,
             dispatcher=self._serving.dispatcher,
-            charge=self._limits.charge(self.batch.order, plan),
+            charge=self._limits.charge(self.batch.order, plan, line.number, tries),
             client=self._limits.client(self.batch.order),
             trace=trace,
         )

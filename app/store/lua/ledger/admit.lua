@@ -6,9 +6,9 @@
 -- returns  {what the accounts have, {account and limit that refused it, …}}: none refused, it is admitted
 --
 -- Only what is known now is charged: the record charged:<request> says how much, for `settle.lua`, and how much is
--- reserved, by which API replica. It lives a day longer than the request may run. The place among parallel requests and
--- what is reserved belong to the API replica that makes the answer: if they refuse a request, those of dead replicas are
--- freed.
+-- reserved, by which API replica; and who settles it: the process that has admitted it last. It lives a day longer
+-- than the request may run. The place among parallel requests and what is reserved belong to the API replica that makes
+-- the answer: if they refuse a request, those of dead replicas are freed.
 local accounts, refused, dead = accounts_read(), {}, {}
 local charged, adopted = redis.call('EXISTS', KEYS[1]) == 1, ARGV[4] == ''
 local api = string.match(ARGV[3], '^[^|]*')
@@ -55,9 +55,11 @@ if not charged and not adopted then
 end
 if #refused == 0 and (charged or not adopted) then
   if not charged then
-    redis.call('HSET', KEYS[1], 'tokens', ARGV[1], 'money', ARGV[2], 'until', ARGV[4])
+    redis.call('HSET', KEYS[1], 'tokens', ARGV[1], 'money', ARGV[2], 'until', ARGV[4], 'by', api)
     if ARGV[7] ~= '' then redis.call('HSET', KEYS[1], 'more_tokens', ARGV[7], 'more_money', ARGV[8]) end
     redis.call('PEXPIREAT', KEYS[1], ARGV[4] + 86400000)
+  else
+    redis.call('HSET', KEYS[1], 'by', api)
   end
   local ends, more_tokens, more_money, holder =
     unpack(redis.call('HMGET', KEYS[1], 'until', 'more_tokens', 'more_money', 'holder'))

@@ -22,7 +22,7 @@ from tests.worst_requests import FORM, MAX_BODY, bodies, bound_of, filled
 # A core that other processes share does less in the same time.
 pytestmark = pytest.mark.alone
 
-POOL, CONTEXT = "decode-pool-a", 131_072
+POOL, EMBED, CONTEXT = "decode-pool-a", "embed-pool", 131_072
 MOST_MS = 50.0
 TOGETHER = 2**18  # tokens
 CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
@@ -33,12 +33,15 @@ WORDS = "The quick brown fox jumps over the lazy dog, again. "
 def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A model of a long context."""
     pool = mock_pool(max_model_len=CONTEXT, total_blocks=64_000, step_ms=0.1, step_ms_per_sequence=0)
-    pools = {POOL: pool | {"prompt_embeds": True}}
+    embedder = mock_pool(model="embedder", dimensions=1024, step_ms=0.1) | {"task": "embed"}
+    pools = {POOL: pool | {"prompt_embeds": True}, EMBED: embedder}
     env = {"XYLEM_DEPLOYMENT": "large-bodies", "XYLEM_LOG_LEVEL": "warning", "XYLEM_GRPC_PORT": str(free_port())}
     with stack(valkey_url, tmp_path_factory.mktemp("large-bodies"), pools, **env) as s:
         s.spawn("api", PYTHON, "-m", "tests.metered", str(s.directory / "held"))
         s.worker()
+        s.worker(EMBED, EMBED)
         s.wait_ready()
+        s.wait_ready(model="embedder")
         yield s
         assert "Traceback" not in s.log("api")
 
@@ -274,6 +277,19 @@ def test_no_endpoint_that_takes_a_body_holds_the_loop(ask: Callable[..., httpx.R
             answer = ask(request.path, request.content, request.kind, request.method)
             assert 400 <= answer.status_code < 500, (answer.status_code, answer.text[:200])
             assert len(answer.content) < 2**16
+
+
+@pytest.mark.parametrize("path", ["/v2/models/embedder/infer", "/v1/embeddings"])
+def test_two_million_numbers_are_answered(ask: Callable[..., httpx.Response], path: str) -> None:
+    """Vectors of as many texts as there may be: 40 MB that are neither written nor copied on the event loop."""
+    texts = ["a"] * 2048
+    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [2048], "data": texts}
+    asked = {"inputs": [tensor]} if path.startswith("/v2") else {"model": "embedder", "input": texts}
+    answer = ask(path, json.dumps(asked).encode())
+    assert answer.status_code == 200
+    if path.startswith("/v2"):
+        (vectors,) = answer.json()["outputs"]
+        assert (vectors["shape"], len(vectors["data"])) == ([2048, 1024], 2048 * 1024)
 
 
 @pytest.mark.parametrize("datatype", ["BYTES", "BOOL"])

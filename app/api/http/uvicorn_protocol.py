@@ -24,6 +24,7 @@ from app.openai.error_body import as_body
 EXTENSION = "xylem.direct"
 MAX_HEAD = 64 * 2**10  # bytes of a request before its body: httptools itself has no limit
 SMALL, MOST_SMALL = 256, 2**14  # bytes of a small piece of a body, and how many a body may have: each takes 1 µs
+LONG = 2**20  # bytes of a body that is not copied behind its head
 MOST_WAITING, MOST_BEHIND = 64, 2**20  # pipelined requests of one connection, and bytes received while any wait
 
 
@@ -68,7 +69,11 @@ class DirectWriter:
         head = b"%b%b\r\n" % (STATUS_LINE[response.status_code], b"".join(fields))
         if head.count(b"\n") != len(fields) + 2:
             raise RuntimeError("a header has a line break")
-        self._transport.write(head + response.body)
+        if len(response.body) < LONG:
+            self._transport.write(head + response.body)
+        else:
+            self._transport.write(head)
+            self._transport.write(response.body)
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = False
         cycle.message_event.set()

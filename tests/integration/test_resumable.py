@@ -284,6 +284,45 @@ async def test_a_running_answer_is_not_begun_twice(redis: "Redis", wire: Wire) -
         assert not a.answer_owner._running, "what somebody else cancelled is given up"
 
 
+@pytest.mark.parametrize("writes", [False, True])
+async def test_an_answer_that_its_first_owner_adopts_back_is_made(redis: "Redis", wire: Wire, writes: bool) -> None:
+    """Redis was slow: another replica took this one for dead, and then this one that. Nobody made the answer any more:
+    who owned it had given up its first run of it, and forgot with that that it is the owner again.
+
+    `writes`: its first run notices at its next event, and not at a look.
+    """
+    k, s, go = kept(), resumable_store(wire), asyncio.Event()
+    await redis.set(KEYS.api(A), "1")
+    await s.put(k)
+
+    class Late(FakeCall):
+        async def deltas(self) -> list[tuple[int, Delta]]:
+            await go.wait()
+            return await super().deltas()
+
+    async with Going(s, [1], [2]) as a:
+        a.answer_owner.start(k, Late([1]))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        assert await resumable_store(wire, B).adopt(k.id, A) is not None
+        await a.answer_owner._take(k.id, B)
+        if writes:
+            go.set()
+        await until(lambda: ended(redis))
+        assert (len(a.begun), await tokens(s)) == (1, [1, 2])
+    assert await s.owned_by(A) == set()
+
+
+async def test_an_owner_that_has_answers_anew_is_not_forgotten(redis: "Redis", wire: Wire) -> None:
+    """It was taken for dead, and put one while its others were adopted: if it died now, nobody would look."""
+    s, other = resumable_store(wire), resumable_store(wire, B)
+    await s.put(kept())
+    await other.forget_owner(A)
+    assert await other.dead_owners() == [A]
+    assert await other.adopt(R, A) is not None
+    await other.forget_owner(A)
+    assert await other.dead_owners() == []
+
+
 async def test_a_failed_answer_is_read_to_its_last_token_and_then_fails(redis: "Redis", wire: Wire) -> None:
     """Also when all of it stands in the log already."""
     k, s = kept(), resumable_store(wire)

@@ -21,7 +21,7 @@ from app.errors import (
 from app.ids import ApiId, ConversationId, KeyId, RequestId
 from app.keys import Keys
 from app.messages import Event, Failed, KeptRequest, decode_events, decode_kept, encode
-from app.store import ADOPT, APPEND, CANCEL, FORGET, OWN, Wire, clock
+from app.store import ADOPT, APPEND, CANCEL, DISOWN, FORGET, FORGET_OWNER, OWN, Wire, clock
 from app.store.handling import Handling
 from app.tenants.quotas import Quota
 
@@ -221,9 +221,10 @@ class ResumableStore:
         await self._wire.execute([("EVAL", FORGET, 4, *names, request, self._keep_ms, _LAST_READ_MS)])
 
     async def disown(self, requests: Sequence[RequestId]) -> None:
-        """These are cancelled, or owned by another replica: nobody has to adopt them when this one dies."""
+        """Those that have ended, or that another replica owns: nobody has to adopt them when this one dies."""
         if requests:
-            await self._wire.execute([("SREM", self._keys.kept_of(self.api), *requests)])
+            names = self._keys.kept_of(self.api), *map(self._keys.kept, requests)
+            await self._wire.execute([("EVAL", DISOWN, len(names), *names, self.api, *requests)])
 
     async def standing(self, requests: Sequence[RequestId]) -> list[Standing | None]:
         """Of each request; None: Redis doesn't know it."""
@@ -248,8 +249,9 @@ class ResumableStore:
         return None if reply is None else Found(decode_kept(reply[0]), int(reply[1]))
 
     async def forget_owner(self, api: ApiId) -> None:
-        """All its answers are adopted."""
-        await self._wire.execute([("SREM", self._keys.answer_owners(), api)])
+        """All its answers are adopted; unless it lives, and has some anew."""
+        names = self._keys.answer_owners(), self._keys.kept_of(api)
+        await self._wire.execute([("EVAL", FORGET_OWNER, 2, *names, api)])
 
 
 async def decoded(batches: Sequence[bytes]) -> list[list[Event]]:

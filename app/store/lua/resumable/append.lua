@@ -10,10 +10,11 @@
 -- returns  the number of the last batch in the log; if less than was sent, send the next ones again.
 --          -1: another replica owns it. -4: it was cancelled. -2: Redis does not know it (any more). -3: it is not kept.
 -- Sent twice it changes nothing.
-local epoch, key, most, ended = unpack(redis.call('HMGET', KEYS[1], 'epoch', 'key', 'most', 'end'))
+local epoch, key, most, ended, owner = unpack(redis.call('HMGET', KEYS[1], 'epoch', 'key', 'most', 'end', 'owner'))
 if not epoch then return -2 end
 if epoch ~= ARGV[2] then
-  redis.call('SREM', KEYS[3], ARGV[1])
+  -- The writer itself may own it in a later epoch, and has to begin it again.
+  if ended or owner ~= string.match(KEYS[3], '[^:]*$') then redis.call('SREM', KEYS[3], ARGV[1]) end
   return ended == 'cancelled' and -4 or -1
 end
 if ended == 'full' then return -3 end

@@ -1,12 +1,13 @@
 """What the engine is asked to do for a job, with the job's media from Redis."""
 
+import sys
 from collections.abc import Callable
 from itertools import islice
 
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
-from app.bounded.turns import CLIENT
+from app.bounded.turns import CLIENT, Turns
 from app.engines.base import EmbeddingShape, EncodeRequest, EngineInfo, GenerateRequest, MediaInput
 from app.engines.painter import PaintRequest
 from app.errors import RequestError
@@ -18,6 +19,7 @@ from app.routing.tiers import worthwhile
 from app.runner.media import fetch_media
 from app.runner.pictures import Pictures
 
+_READ_AT_ONCE = 8  # jobs' media; each takes a connection to Redis, of which the lease needs one, too
 _TRIES = 20  # requests, of which one loads from tiers that have been slower than computing
 
 
@@ -36,6 +38,7 @@ class EngineRequests:
         self._compiler = compiler
         self._info, self._speeds, self._asked = info, speeds, 0
         self._worker, self._keys, self._redis, self._pictures = worker, keys, redis, pictures
+        self._turns = Turns(_READ_AT_ONCE, most_waiting=sys.maxsize)  # of clients, to read their jobs' media
         self._takes: tuple[MediaKind, ...] = info.media
         self._embeddings: EmbeddingShape | None = info.embeddings  # as the engine takes encoded pictures
 
@@ -111,8 +114,14 @@ class EngineRequests:
         return PaintRequest(job.run, job.painting, _priority(job), tuple(media), mask)
 
     async def media(self, job: Job) -> list[MediaInput]:
-        """Raises: MediaLost, RequestError for media that the engine doesn't take."""
-        return await fetch_media(self._redis, self._keys, job, self._takes) if job.media else []
+        """In turn for clients. Raises: MediaLost, RequestError for media that the engine doesn't take."""
+        if not job.media:
+            return []
+        await self._turns.take(job.turn)
+        try:
+            return await fetch_media(self._redis, self._keys, job, self._takes)
+        finally:
+            self._turns.end()
 
     def _rank(self, job: Job) -> int:
         return job.stage_of(self._worker).rank

@@ -3,6 +3,7 @@
 import json
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -70,6 +71,15 @@ def test_the_same_embedding_meets_its_kv_and_another_does_not(served: Stack, cli
     assert answer(client, embeds(11, 100)).usage.prompt_tokens_details.cached_tokens == 96
     other = answer(client, embeds(12, 100)).usage
     assert other.prompt_tokens_details is None or not other.prompt_tokens_details.cached_tokens
+
+
+def test_many_at_once_leave_a_worker_connections_for_its_lease(served: Stack, client: OpenAI) -> None:
+    """A job's rows take one to Redis; without any left, a worker that eight requests kept busy was taken for dead."""
+    given = [embeds(number, 8) for number in range(128)]
+    with ThreadPoolExecutor(4) as together:
+        made = list(together.map(lambda _: answer(client, given, max_tokens=1), range(4)))
+    assert [len(one.choices) for one in made] == [128] * 4
+    assert all("not_re" not in served.log(f"rows-{i}") for i in range(2))  # media_not_read, lease_not_renewed
 
 
 def test_rows_are_in_redis_for_a_while_and_in_no_log(served: Stack, client: OpenAI) -> None:

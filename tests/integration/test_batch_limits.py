@@ -246,6 +246,29 @@ async def test_a_line_whose_batch_worker_died_is_charged_by_the_next_one_alone(
     assert not await redis.keys(KEYS.charged(RequestId("*")))
 
 
+async def test_lines_that_nobody_answers_any_more_get_back_what_dead_workers_were_charged(
+    redis: "Redis", wire: Wire
+) -> None:
+    """Their batch has ended. What others are charged stays."""
+    plan = GenerationPlan("cmpl-", MagicMock(Model), [[1]], [Sampling(1)], timeout_s=1)
+    record = ApiKey("alice", b"12345678", 0.0, id=KeyId("key_1"), tenant=TenantId("red"), batch_requests_per_min=10)
+    await redis.hset(KEYS.api_keys(), "alice", encode(record))
+    await redis.hset(KEYS.tenants(), "red", encode(Tenant(TenantId("red"), limits=Limits(budget=Budget(10_000)))))
+    dead, here = (Ledger(wire, KEYS, ApiId(name), Directory(wire, KEYS)) for name in ("aaaaaaaa", "bbbbbbbb"))
+    for book in (dead, here):
+        await book.directory.refresh()
+    for number in (1, 2, 700):
+        charge = LineLimits(dead).charge(order(), plan, number)
+        assert charge is not None
+        await charge.admit(RequestId("r"), Used("m", 30), clock.now() + 60)
+    await LineLimits(here).give_back(order(), range(2, 900))
+    assert float(await redis.hget(KEYS.budget("tenant/red"), "spent") or "nan") == 31
+    assert await left(redis, "requests", "key_1:batch") > 8.9
+    assert await redis.keys(KEYS.charged(RequestId("*"))) == [KEYS.charged(RequestId("batch_1-1")).encode()]
+    await LineLimits(here).give_back(order(), [2])
+    assert float(await redis.hget(KEYS.budget("tenant/red"), "spent") or "nan") == 31
+
+
 async def test_without_redis_a_line_tries_again_later(redis: "Redis", wire: Wire) -> None:
     """As if no worker were there: it is the part's runner that waits."""
 

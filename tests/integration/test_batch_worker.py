@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import orjson
 import pytest
@@ -16,19 +17,25 @@ from redis import Redis
 from app.batch import paths as places
 from app.batch.batch_store import MOST_BREAKS, BatchLoad, PartClaim
 from app.batch.file_store import FileStore
+from app.batch.handling_names import of_part
 from app.batch.next_step import due
 from app.batch.records import BatchLine, BatchOrder, Part, Result, StoredFile
 from app.batch.storage import Storage
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError, StorageDown, StoreDown
-from app.ids import BatchId, FileId, new_batch_id
+from app.ids import BatchId, FileId, KeyId, RequestId, new_batch_id
 from app.keys import Keys
-from app.messages import encode
+from app.messages import Sampling, encode
 from app.openai.batch_schemas import as_object
 from app.settings import load_settings
+from app.tenants.cost import Used
+from app.tenants.records import ApiKey, Budget, Limits
 from tests.stack import mock_pool, wait_until
 from workers.batch.batch_worker import BatchWorker
 from workers.batch.part_runner import PartRunner
+from workers.batch.suspect_lines import MOST_LETHAL
 
 KEYS = Keys("xylem")
 
@@ -60,15 +67,15 @@ def batch_workers(redis: Redis, store_url: str, tmp_path: Path) -> Iterator[list
         batch_worker.close()
 
 
-def created(batch_worker: BatchWorker) -> BatchId:
+def created(batch_worker: BatchWorker, key: str = "") -> BatchId:
     now = int(time.time())
-    order = BatchOrder(new_batch_id(), "", "/v1/completions", FileId("file-1"), "24h", now, now + 86_400)
+    order = BatchOrder(new_batch_id(), KeyId(key), "/v1/completions", FileId("file-1"), "24h", now, now + 86_400)
     batch_worker.call(batch_worker._batch_store.create(order))
     return order.id
 
 
-def in_progress(batch_worker: BatchWorker, storage: Storage, parts: int = 2, lines: int = 3) -> BatchId:
-    batch = created(batch_worker)
+def in_progress(batch_worker: BatchWorker, storage: Storage, parts: int = 2, lines: int = 3, key: str = "") -> BatchId:
+    batch = created(batch_worker, key)
     for part in range(parts):
         storage.put(places.part(batch, part), encode(Part([line(part * lines + i) for i in range(1, lines + 1)])))
     batch_worker.call(batch_worker._batch_store.set_parts(batch, parts))
@@ -476,6 +483,37 @@ def test_a_part_that_breaks_time_and_again_is_given_up(
     assert (found.status, found.completed, found.failed) == ("completed", 3 - len(lost), len(lost))
     codes = {error["error"]["line"]: error["error"]["code"] for error in errors_of(storage, batch)}
     assert codes == dict.fromkeys(lost, "internal_error")
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "expired", "given up"])
+def test_a_client_is_not_charged_for_lines_in_flight_with_which_a_batch_worker_died(
+    redis: Redis, batch_workers: list[BatchWorker], storage: Storage, ending: str
+) -> None:
+    """If nobody answers them any more. Nobody gave back what their answers were expected to cost."""
+    key = ApiKey("alice", b"12345678", 0.0, id=KeyId("key_1"), more=Limits(budget=Budget(10_000)))
+    redis.hset(KEYS.api_keys(), "alice", encode(key))
+    dead, batch_worker = batch_workers
+    batch = in_progress(batch_worker, storage, parts=1, key="key_1")
+    order = batch_worker.call(batch_worker._batch_store.find(batch, None)).order
+    batch_worker.call(dead._limits.known(order))
+    plan = GenerationPlan("cmpl-", MagicMock(Model), [[1]], [Sampling(100)], timeout_s=1)
+    for number in (1, 3):
+        charge = dead._limits.charge(order, plan, number)
+        assert charge is not None
+        dead.call(charge.admit(RequestId("r"), Used("mock", 1), time.time() + 60))
+    assert redis.hget(KEYS.budget("key_1"), "spent") == b"202"
+    if ending == "given up":
+        redis.set(KEYS.handling(of_part(batch, 0)), 9)
+        redis.hset(KEYS.batch(batch), "lethal", MOST_LETHAL)
+        (ticket,) = batch_worker.call(batch_worker._batch_store.hand_out({batch: 1}))
+        batch_worker.answer(batch, ticket.part, ticket.number)
+    else:
+        fields = {"status": "finalizing", "ending": ending}
+        batch_worker.call(batch_worker._batch_store.set_status(batch, ["in_progress"], fields))
+        batch_worker.batch_jobs.finish(batch)
+        assert [error["error"]["line"] for error in errors_of(storage, batch)] == [1, 2, 3]
+    assert redis.hget(KEYS.budget("key_1"), "spent") == b"0"
+    assert not redis.keys(KEYS.charged(RequestId("*")))
 
 
 def test_a_part_whose_file_is_away_waits_for_it_however_often_it_is_tried(

@@ -67,12 +67,12 @@ async def test_what_comes_back_from_an_engine_waits_behind_nobody_either() -> No
     part.look(BATCH)
     await asyncio.sleep(0)
     assert part.asked == [(1, False), (2, False), (3, False)]
-    for _ in range(2):
+    for _ in range(4):
         part.look(LATE)
         await asyncio.sleep(0)
     assert part.asked[3:] == [(1, True), (2, True)]
     part._generations[3].waits = True  # type: ignore[misc]
-    for _ in range(2):
+    for _ in range(4):
         part.look(LATE)
         await asyncio.sleep(0)
     assert part.asked[5:] == [(3, True)]
@@ -81,6 +81,32 @@ async def test_what_comes_back_from_an_engine_waits_behind_nobody_either() -> No
     part.look(LATE)
     await asyncio.sleep(0)
     assert part.asked[6:] == []
+
+
+async def test_a_line_that_can_wait_no_longer_is_dispatched_again_when_its_try_has_ended() -> None:
+    """Both are charged under one name: the second would have the charge of the first, which gives it back."""
+    part, ends = Asked(), asyncio.Event()
+    answer = part._answer
+
+    async def slow(line: BatchLine) -> None:
+        try:
+            await answer(line)
+        finally:
+            await ends.wait()
+
+    part._answer = slow  # type: ignore[method-assign]
+    part._ask([BatchLine(1, "id-1", b"{}")])
+    await asyncio.sleep(0)
+    for _ in range(4):
+        part.look(LATE)
+        await asyncio.sleep(0)
+    assert part.asked == [(1, False)]
+    ends.set()
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert part.asked == [(1, False), (1, True)]
+    assert len(part._asking) == 1
+    part.stop()
 
 
 class Planned(Struct, frozen=True):

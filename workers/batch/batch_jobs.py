@@ -34,6 +34,7 @@ from app.telemetry import logger
 from app.tenants.limits import check_model, check_tokens
 from app.webhook import TRIES_AFTER_S
 from workers.batch.input_splitter import LinesLeft, SplitInput, Unusable, split_input
+from workers.batch.line_limits import LineLimits
 from workers.batch.result_files import write_result_files
 from workers.batch.suspect_lines import CUT, GIVEN_UP, MOST_LETHAL
 from workers.batch.until_done import until_done
@@ -50,13 +51,14 @@ class BatchJobs:
         serving: Runtime,
         batch_store: BatchStore,
         storage: Storage,
+        limits: LineLimits,
         handling: Handling,
         loop: asyncio.AbstractEventLoop,
         soon: Callable[[], None],
     ) -> None:
-        """`loop`: that of `batch_store` and `handling`. `soon`: called on it when work has ended."""
+        """`loop`: that of `batch_store`, `limits` and `handling`. `soon`: called on it when work has ended."""
         self._serving, self._settings = serving, serving.settings
-        self._batch_store, self._storage = batch_store, storage
+        self._batch_store, self._storage, self._limits = batch_store, storage, limits
         self._file_store = FileStore(serving.wire, serving.keys)
         self._handling, self._loop, self._soon = handling, loop, soon
         self.handling: dict[BatchId, Status] = {}  # the batches that are being worked on here, and their status
@@ -268,12 +270,13 @@ class BatchJobs:
             self._storage, batch, lambda b, part: self._call(self._batch_store.done(b, part)),
             lambda: self._has_lock(id_, batch.status),
         )  # fmt: skip
+        self._call(self._limits.give_back(order, sums.not_executed))
         keep_s = order.output_expires_s or self._settings.file_keep_s
         ending = batch.ending or "completed"
         fields: dict[str, str | int | bytes] = {
             "status": ending, f"{ending}_at": now, "total": sums.completed + sums.failed,
             "completed": sums.completed, "failed": sums.failed,
-            "not_executed": sums.not_executed,
+            "not_executed": len(sums.not_executed),
             "prompt": sums.prompt, "cached": sums.cached, "completion": sums.completion,
         }  # fmt: skip
         for kind, size, field in (("output", sums.output, "output"), ("error", sums.errors, "errors_file")):

@@ -104,7 +104,7 @@ class BatchWorker:
             metrics_at=self._metrics_at,
         )
         self.batch_jobs = BatchJobs(
-            self.serving, self._batch_store, self._storage, self._handling, self._loop, self._leader.soon
+            self.serving, self._batch_store, self._storage, self._limits, self._handling, self._loop, self._leader.soon
         )
         self._background = [
             asyncio.create_task(self._leader.run()),

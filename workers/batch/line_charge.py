@@ -27,7 +27,7 @@ class LineCharge(Charge):
     """Of one try. Charges the expected answer at once, and corrects that at its end: hundreds of lines are admitted
     before the first is answered, and could exceed the limits by hours. A try that no engine had costs nothing.
 
-    It has a name of its own: when its batch worker dies, the next one charges what this one has charged, and no more.
+    It has its line's name: when its batch worker dies, the next one charges what this one has charged, and no more.
     """
 
     returns = True

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import compress
 from weakref import WeakValueDictionary
 
 from app.batch.records import BatchOrder
@@ -13,6 +14,7 @@ from app.tenants.records import Client
 from workers.batch.line_charge import LineCharge, expected
 
 Accounts = tuple[Account, ...]
+_AT_ONCE = 500  # lines that are looked for: more would hold the event loop
 
 
 class LineLimits:
@@ -32,14 +34,26 @@ class LineLimits:
         """Whose batch it is."""
         return self._directory.client_of(order.tenant, order.key)
 
-    def charge(self, order: BatchOrder, plan: GenerationPlan, line: int, tries: int = 0) -> LineCharge | None:
-        """For one try of a line; None if nothing limits it. `tries`: of the line here, before this one."""
-        accounts = self._accounts(order)
-        if not accounts:
-            return None
-        lock = self._locks.setdefault(" ".join(one.rates for one in accounts), asyncio.Lock())
-        name = RequestId(f"{order.id}-{line}-{tries}")
-        return LineCharge(self._ledger, lambda: self._accounts(order), lock, expected(plan), name)
+    def charge(self, order: BatchOrder, plan: GenerationPlan, line: int) -> LineCharge | None:
+        """For one try of a line, which begins after the last one's end; None if nothing limits it."""
+        return self._charge(order, _name(order, line), expected(plan)) if self._accounts(order) else None
+
+    async def give_back(self, order: BatchOrder, lines: Sequence[int]) -> None:
+        """What dead batch workers had charged for lines that nobody answers any more. Raises: StoreDown."""
+        await self.known(order)
+        if not self._accounts(order):
+            return
+        for i in range(0, len(lines), _AT_ONCE):
+            names = [_name(order, line) for line in lines[i : i + _AT_ONCE]]
+            found = await self._ledger.wire.execute([("EXISTS", self._ledger.keys.charged(name)) for name in names])
+            for name in compress(names, found):
+                charge = self._charge(order, name)
+                await charge.adopt(name)
+                await charge.settle(None)
+
+    def _charge(self, order: BatchOrder, name: RequestId, answer_tokens: int = 0) -> LineCharge:
+        lock = self._locks.setdefault(" ".join(one.rates for one in self._accounts(order)), asyncio.Lock())
+        return LineCharge(self._ledger, lambda: self._accounts(order), lock, answer_tokens, name)
 
     async def of(self, orders: Sequence[BatchOrder]) -> dict[BatchId, list[tuple[Account, Left]]]:
         """What each batch's accounts have. Raises: StoreDown."""
@@ -53,3 +67,8 @@ class LineLimits:
         """Where keys are not required, there are none. A revoked key has the limits that the batch began with."""
         rate = None if self._directory.knows(order.key) else order.rate
         return of_line(self.client(order), rate)
+
+
+def _name(order: BatchOrder, line: int) -> RequestId:
+    """Under which a line is charged: the same at any worker."""
+    return RequestId(f"{order.id}-{line}")

@@ -4,7 +4,6 @@ Long, because what asks a line, stops it and writes its result share the same st
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
@@ -77,7 +76,7 @@ class PartRunner:
         self._results: dict[int, Result] = {}
         self._asking: dict[asyncio.Task[None], BatchLine] = {}
         self._generations: dict[int, Generation] = {}  # by line
-        self._tries: Counter[int] = Counter()  # by line
+        self._again: set[int] = set()  # lines that are dispatched again when their try has ended
         self._writing: set[int] = set()  # lines whose result is being written
         self._entering: asyncio.Future[Handled] | None = None
         self._suspects = SuspectLines(handling, ticket.batch)
@@ -170,6 +169,7 @@ class PartRunner:
     async def _give_up(self, line: BatchLine) -> None:
         log.error("line_given_up", batch=self.ticket.batch, part=self.ticket.part, line=line.number)
         await until_done(self.ticket.batch, self._batch_store.count_lethal, self.ticket.batch)
+        await until_done(self.ticket.batch, self._limits.give_back, self.batch.order, [line.number])
         await self._write(line, self._failed(line, WorkerLost(GIVEN_UP)))
 
     def look(self, batch: Batch) -> None:
@@ -198,12 +198,15 @@ class PartRunner:
             self._entering.cancel()
 
     def _hurry(self) -> None:
-        """Dispatches waiting aside lines again, as online ones. Those on an engine follow if they come back."""
+        """Dispatches waiting aside lines again, as online ones, when they have given back what they were charged.
+
+        Those on an engine follow if they come back.
+        """
         waiting = {line.number: line for line in self._waiting()}
         aside = {number for number, generation in self._generations.items() if generation.plan.aside}
-        patient = [line for number, line in waiting.items() if number in aside]
+        patient = [line for number, line in waiting.items() if number in aside - self._again]
+        self._again |= {line.number for line in patient}
         self._cancel(patient)
-        self._ask(patient)
 
     def _waiting(self) -> list[BatchLine]:
         """Lines that no engine has or has answered."""
@@ -221,8 +224,13 @@ class PartRunner:
         task.add_done_callback(self._answered)
 
     def _answered(self, task: "asyncio.Task[None]") -> None:
-        self._asking.pop(task, None)
-        if not task.cancelled() and (exc := task.exception()) is not None:
+        line = self._asking.pop(task)
+        again = line.number in self._again
+        self._again.discard(line.number)
+        if task.cancelled():
+            if again and not self._stopping:
+                self._ask([line])
+        elif (exc := task.exception()) is not None:
             self._broke = True
             log.error("line_broke", batch=self.ticket.batch, part=self.ticket.part, exc_info=exc)
 
@@ -284,8 +292,6 @@ class PartRunner:
         asked = self._serving.asked_by(self.batch.order.key, within=self.batch.order.within)
         body, plan = await self._endpoint.understand(asked, line.body)
         await self._suspects.read(line.number)
-        tries = self._tries[line.number]  # one that is dispatched again begins before its last try is charged
-        self._tries[line.number] += 1
         plan = replace(
             plan, timeout_s=left_s, aside=not self._urgent, whole=True,
             priority=(_URGENT if self._urgent else _PRIORITY) + max(0, plan.priority),
@@ -293,7 +299,7 @@ class PartRunner:
         generation = self._generations[line.number] = Generation(
             plan,
             dispatcher=self._serving.dispatcher,
-            charge=self._limits.charge(self.batch.order, plan, line.number, tries),
+            charge=self._limits.charge(self.batch.order, plan, line.number),
             client=self._limits.client(self.batch.order),
             trace=trace,
         )

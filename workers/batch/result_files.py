@@ -28,6 +28,7 @@ HasLock = Callable[[], bool]  # whether this worker still has the lock to finish
 
 
 class Sums(NamedTuple):
+    not_executed: list[int]  # of `failed`: the numbers of lines that the batch's end came before
     completed: int
     failed: int
     prompt: int  # tokens
@@ -35,7 +36,6 @@ class Sums(NamedTuple):
     completion: int
     output: int  # bytes of the output file
     errors: int  # bytes of the error file
-    not_executed: int  # of `failed`: lines that the batch's end came before
 
 
 def write_result_files(storage: Storage, batch: Batch, done: Done, has_lock: HasLock) -> Sums:
@@ -47,7 +47,7 @@ def write_result_files(storage: Storage, batch: Batch, done: Done, has_lock: Has
     id_ = batch.order.id
     kinds = ("output", "error")
     paths = [f"files/{batch_paths.file_of(id_, kind)}" for kind in kinds]
-    counts, sizes, tokens, not_executed = [0, 0], [0, 0], [0, 0, 0], 0
+    counts, sizes, tokens, not_executed = [0, 0], [0, 0], [0, 0, 0], list[int]()
     unexecuted = {problem.code for problem in _NOT_EXECUTED.values()}
     with ExitStack() as stack:
         files: list[IO[bytes]] = [stack.enter_context(storage.write(path)) for path in paths]
@@ -57,7 +57,8 @@ def write_result_files(storage: Storage, batch: Batch, done: Done, has_lock: Has
             raw = line_of(id_, result)
             files[to].write(raw)
             counts[to] += 1
-            not_executed += result.problem is not None and result.problem.code in unexecuted
+            if result.problem is not None and result.problem.code in unexecuted:
+                not_executed.append(result.number)
             sizes[to] += len(raw)
             for i, n in enumerate((result.prompt, result.cached, result.completion)):
                 tokens[i] += n
@@ -66,7 +67,7 @@ def write_result_files(storage: Storage, batch: Batch, done: Done, has_lock: Has
     for path, size in zip(paths, sizes, strict=True):
         if not size:
             storage.delete(path)
-    return Sums(*counts, *tokens, *sizes, *[not_executed])
+    return Sums(not_executed, *counts, *tokens, *sizes)
 
 
 def _results(storage: Storage, batch: Batch, done: Done) -> Iterator[Result]:

@@ -42,6 +42,7 @@ _LOST_MS = 10_000  # a part's message that no worker takes for so long is sent a
 _SILENT_MS = 30_000  # a worker that doesn't renew its claim of a part, or its lock, for so long loses it
 Fields = Mapping[str, str | int | bytes]  # of Batch
 
+_TOTALS = ("completed", "failed", "prompt", "cached", "completion")
 _KEPT_OF_KEY = 1000  # of one key, with those that have ended
 _FULL_S = 60  # when to try again, if there are so many: nobody knows when one ends
 _READ = 200  # records at once: more would hold the event loop
@@ -73,6 +74,7 @@ class BatchStore:
         """`keep_s`: seconds that a batch's record is kept after its end. `most`: unfinished ones of all clients."""
         self._wire, self._keys, self._keep_ms = wire, keys, round(keep_s * 1000)
         self._most_of_key, self._most = most_of_key, most
+        self._odd: set[bytes] = set()  # fields that are no numbers, and logged
 
     async def create(self, order: BatchOrder) -> Batch:
         """Raises: TooManyBatches."""
@@ -242,22 +244,22 @@ class BatchStore:
     async def ports(self) -> dict[ApiId, str]:
         """Where the /metrics of the live batch workers are that have a port."""
         (flat,) = await self._wire.execute([("HGETALL", self._keys.batch_ports())])
-        known = {ApiId(worker.decode()): at.decode() for worker, at in zip(flat[::2], flat[1::2], strict=True)}
+        known = dict(zip(flat[::2], flat[1::2], strict=True))
         gone = set(await self._gone(list(known)))
-        return {worker: at for worker, at in known.items() if worker not in gone}
+        return {_id(worker): at.decode(errors="replace") for worker, at in known.items() if worker not in gone}
 
     async def capacity(self) -> int:
         """How many parts all live batch workers can have. Forgets dead ones."""
         (flat,) = await self._wire.execute([("HGETALL", self._keys.batch_workers())])
-        takes = {ApiId(worker.decode()): int(parts) for worker, parts in zip(flat[::2], flat[1::2], strict=True)}
+        takes = dict(zip(flat[::2], flat[1::2], strict=True))
         gone = await self._gone(list(takes))
         if gone:
             known = self._keys.batch_workers(), self._keys.batch_ports()
             await self._wire.execute([("HDEL", key, *gone) for key in known])
-        return sum(parts for worker, parts in takes.items() if worker not in gone)
+        return sum(self._number(worker, parts) or 0 for worker, parts in takes.items() if worker not in gone)
 
-    async def _gone(self, workers: list[ApiId]) -> list[ApiId]:
-        alive = await self._wire.execute([("EXISTS", self._keys.api(worker)) for worker in workers])
+    async def _gone(self, workers: list[bytes]) -> list[bytes]:
+        alive = await self._wire.execute([("EXISTS", self._keys.api(_id(worker))) for worker in workers])
         return [worker for worker, lives in zip(workers, alive, strict=True) if not lives]
 
     async def loads(self, batches: Sequence[BatchId]) -> list[BatchLoad]:
@@ -273,10 +275,16 @@ class BatchStore:
         *replies, _, (seconds, micros) = await self._wire.execute([*commands, *clock])
         oldest = int(seconds) * 1000 + int(micros) // 1000 - _SILENT_MS
         holders = [
-            ApiId(holder.decode()) if holder and int(at or 0) >= oldest else None for holder, at in replies[2::3]
+            _id(holder) if holder and at and at.isdigit() and int(at) >= oldest else None
+            for holder, at in replies[2::3]
         ]
         alive = await self._wire.execute([("EXISTS", keys.api(holder or ApiId(""))) for holder in holders])
-        parts = [(batch, int(part)) for batch, taken in zip(batches, replies[1::3], strict=True) for part in taken]
+        parts = [
+            (batch, int(part))
+            for batch, taken in zip(batches, replies[1::3], strict=True)
+            for part in taken
+            if part.isdigit()  # `hand_out` forgets others
+        ]
         done = await self._wire.execute([("HLEN", keys.done(batch, part)) for batch, part in parts])
         answered = Counter[BatchId]()
         for (batch, _), lines in zip(parts, done, strict=True):
@@ -347,8 +355,23 @@ class BatchStore:
 
     async def totals(self) -> dict[str, int]:
         """Sums since the deployment began: lines `completed` and `failed`; tokens `prompt`, `cached`, `completion`."""
-        (flat,) = await self._wire.execute([("HGETALL", self._keys.batch_totals())])
-        return {name.decode(): int(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
+        (raws,) = await self._wire.execute([("HMGET", self._keys.batch_totals(), *_TOTALS)])
+        found = {name: self._number(name.encode(), raw) for name, raw in zip(_TOTALS, raws, strict=True) if raw}
+        return {name: number for name, number in found.items() if number is not None}
+
+    def _number(self, field: bytes, raw: bytes) -> int | None:
+        """None, and logged once, for what is none: a hand or another version wrote it."""
+        try:
+            return int(raw)
+        except ValueError:
+            if field not in self._odd:
+                log.error("number_not_understood", field=repr(field[:100]), value=repr(raw[:100]))
+                self._odd.add(field)
+            return None
+
+
+def _id(worker: bytes) -> ApiId:
+    return ApiId(worker.decode(errors="replace"))
 
 
 def _batch(fields: dict[bytes, bytes]) -> Batch | None:

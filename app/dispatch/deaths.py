@@ -8,6 +8,9 @@ from app.errors import StoreDown
 from app.ids import RequestId
 from app.keys import Keys
 from app.store import Wire, clock
+from app.telemetry import logger
+
+log = logger(__name__)
 
 _LEAST_S = 60  # of the record's life; else up to the request's deadline
 
@@ -28,8 +31,12 @@ class Deaths:
         with suppress(StoreDown):
             found = await self._wire.execute([("GET", self._name(inflight.job.request)) for inflight in in_flight])
             for inflight, counts in zip(in_flight, found, strict=True):
-                if counts is not None:
-                    inflight.early_deaths, inflight.deaths = map(int, counts.split())
+                try:
+                    early, deaths = map(int, (counts or b"0 0").split())
+                except ValueError:  # a hand or another version wrote it
+                    log.error("deaths_not_understood", request=inflight.job.request, counts=repr(counts[:100]))
+                else:
+                    inflight.early_deaths, inflight.deaths = early, deaths
 
     def _name(self, request: RequestId) -> str:
         return self._keys.handling(f"request:{request}")

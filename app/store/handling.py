@@ -11,7 +11,11 @@ from contextlib import asynccontextmanager, suppress
 
 from app.errors import StoreDown
 from app.keys import Keys
+from app.store.refusal import StoreFull
 from app.store.wire import Wire
+from app.telemetry import logger
+
+log = logger(__name__)
 
 _LIFE_S = 86_400  # of a count, after the last time
 _BEGINNING_S = 10.0  # after which the next suspect may begin, whatever the last one does
@@ -88,7 +92,13 @@ class Handling:
     async def _begin(self, what: str) -> int:
         """Returns what it had counted before."""
         name = self._keys.handling(what)
-        count, _ = await self._wire.execute([("INCRBY", name, _EARLY), ("EXPIRE", name, _LIFE_S)])
+        count, _ = await self._wire.execute_each([("INCRBY", name, _EARLY), ("EXPIRE", name, _LIFE_S)])
+        if isinstance(count, StoreFull):
+            raise count
+        if isinstance(count, StoreDown):  # it is no number: a hand or another version wrote it
+            log.error("count_not_understood", of=what, error=count.message)
+            await self._set(what, _EARLY)
+            return 0
         return int(count) - _EARLY
 
     async def _set(self, what: str, count: int) -> None:

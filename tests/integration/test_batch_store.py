@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 import pytest_asyncio
+import structlog
 from redis.asyncio import Redis
 
 from app.batch.batch_store import _LOST_MS, _SILENT_MS, BatchLoad, BatchStore, PartClaim
@@ -404,6 +405,42 @@ async def test_the_capacity_is_the_sum_of_the_live_batch_workers(redis: "Redis",
     await redis.delete(KEYS.api(B))
     assert await batch_store.capacity() == 0
     assert await redis.hkeys(KEYS.batch_workers()) == [A.encode()]
+
+
+async def test_what_is_no_number_among_batch_workers_and_totals_is_left_out_and_logged_once(
+    redis: "Redis", batch_store: BatchStore, running: BatchId
+) -> None:
+    """The leader could send no part of any batch, and /metrics had none of a deployment."""
+    for worker in (A, B):
+        await redis.set(KEYS.api(worker), "1")
+        await batch_store.lead(worker, 32, "127.0.0.1:1")
+    await redis.hset(KEYS.batch_workers(), mapping={A: "many", b"\xff": "3"})  # type: ignore[misc]
+    await redis.hset(KEYS.batch_ports(), mapping={A: b"\xff:1", b"\xff": "x"})  # type: ignore[misc]
+    await redis.hset(KEYS.batch_totals(), mapping={"completed": "1.5", b"\xff": "x", "failed": 7})  # type: ignore[misc]
+    (ticket,) = await batch_store.hand_out({running: 1})
+    await batch_store.claim_part(ticket, A)
+    assert await batch_store.add_result(ticket, A, result(1))
+    with structlog.testing.capture_logs() as logged:
+        for _ in range(2):
+            assert await batch_store.capacity() == 32
+            assert await batch_store.ports() == {A: "\ufffd:1", B: "127.0.0.1:1"}
+            totals = await batch_store.totals()
+            assert totals.pop("failed") == 7
+            assert totals.keys() == {"prompt", "cached", "completion"}
+    assert [line["event"] for line in logged] == ["number_not_understood"] * 2
+    assert (await batch_store.find(running, None)).completed == 1
+
+
+async def test_what_is_no_part_among_those_that_are_taken_stops_no_batch(
+    redis: "Redis", batch_store: BatchStore, running: BatchId
+) -> None:
+    """The leader could send no part of any batch. A part that nobody can be said to have is sent again."""
+    (ticket,) = await batch_store.hand_out({running: 1})
+    await redis.hset(KEYS.taken(running), mapping={str(ticket.part): "x", "y": "1|a|1"})
+    await redis.hset(KEYS.batch(running), mapping={"holder": "a", "holder_at": "now"})
+    assert (await batch_store.loads([running]))[0].holder is None
+    assert [again.part for again in await batch_store.hand_out({running: 0})] == [ticket.part]
+    assert (await batch_store.loads([running]))[0].taken == 1
 
 
 async def test_problems_are_read_as_they_were_written(batch_store: BatchStore, running: BatchId) -> None:

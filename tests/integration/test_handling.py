@@ -2,7 +2,9 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from typing import Any
 
+import pytest
 from redis.asyncio import Redis
 
 from app.batch.handling_names import of_line, of_part
@@ -41,6 +43,18 @@ async def test_each_death_counts_and_one_that_proved_harmless_counts_a_third(wir
         await died_with(wire, "a", proved=True)
         assert await deaths(wire, "a") == n
     assert await deaths(wire, "b") == 0
+
+
+@pytest.mark.parametrize("odd", [("SET", "many"), ("SET", b"\xc1"), ("SET", 2**63 - 1), ("RPUSH", "3")])
+async def test_a_count_that_is_no_number_begins_anew(wire: Wire, redis: "Redis", odd: tuple[str, Any]) -> None:
+    """What it counts would never be handled: a part of a batch, or all records of usage."""
+    command, value = odd
+    await redis.execute_command(command, KEYS.handling("a"), value)
+    async with Handling(wire, KEYS).of("a") as handled:
+        assert handled.deaths == 0
+        assert await redis.get(KEYS.handling("a")) == b"3"
+        handled.done = True
+    assert not await redis.keys("*")
 
 
 async def test_what_is_done_leaves_nothing_and_what_is_left_goes_after_a_day(wire: Wire, redis: "Redis") -> None:

@@ -7,11 +7,9 @@
 local ticket, worker = string.match(redis.call('HGET', KEYS[2], ARGV[1]) or '', '^(%d+)|(.*)|')
 if ticket ~= ARGV[2] or worker ~= ARGV[3] then return 0 end
 if redis.call('HSETNX', KEYS[3], ARGV[4], ARGV[5]) == 1 then
-  for _, key in ipairs({KEYS[1], KEYS[4]}) do
-    redis.call('HINCRBY', key, ARGV[6], 1)
-    redis.call('HINCRBY', key, 'prompt', ARGV[7])
-    redis.call('HINCRBY', key, 'cached', ARGV[8])
-    redis.call('HINCRBY', key, 'completion', ARGV[9])
+  for field, count in pairs({[ARGV[6]] = 1, prompt = ARGV[7], cached = ARGV[8], completion = ARGV[9]}) do
+    redis.call('HINCRBY', KEYS[1], field, count)
+    redis.pcall('HINCRBY', KEYS[4], field, count) -- one that is no number, a hand's, is left as it is
   end
 end
 return 1

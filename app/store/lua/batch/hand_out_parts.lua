@@ -19,7 +19,9 @@ local taken = redis.call('HGETALL', KEYS[3])
 for i = 1, #taken, 2 do
   local worker, since = string.match(taken[i + 1], '^%d+|(.*)|(%d+)$')
   local lost
-  if worker == '' then lost = not goes_on or now - since > tonumber(ARGV[3])
+  if not string.match(taken[i], '^%d+$') then redis.call('HDEL', KEYS[3], taken[i]) -- no part: a hand wrote it
+  elseif not since then lost = true
+  elseif worker == '' then lost = not goes_on or now - since > tonumber(ARGV[3])
   else lost = now - since > tonumber(ARGV[4]) or redis.call('EXISTS', ARGV[2] .. worker) == 0 end
   if lost and goes_on then
     send(taken[i])

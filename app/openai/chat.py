@@ -68,6 +68,9 @@ def chat_plan(
     tokenizer = tokenizer_of(model.tokenizer, body, trusted=state.settings.request_chat_templates)
     text = chat_prompt(tokenizer, body.messages, body, model.markers, samples)
     prompt, media = model.encode(text, param, add_special_tokens=False), _NO_MEDIA
+    if not prompt:
+        refused = param if body.chat_template is None else "chat_template"
+        raise RequestError(f"'{refused}': the chat template shows none of the messages.", param=refused)
     if samples:
         prompt, media = expanded(model, prompt, origins_of(body.messages), samples, param)
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens

@@ -236,8 +236,9 @@ def test_what_is_not_there_is_refused_by_name(client: OpenAI) -> None:
         with pytest.raises(openai.BadRequestError) as refused:
             client.responses.create(**(asked("x") | fields))
         assert refused.value.param == param
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.NotFoundError) as unknown:
         client.responses.create(**asked("x", conversation="conv_0"))
+    assert unknown.value.param == "conversation"
     with pytest.raises(openai.BadRequestError, match=r"'items\.0\.id'"):
         client.conversations.create(items=[{"type": "item_reference", "id": "msg_0"}])
 

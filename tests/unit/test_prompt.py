@@ -208,6 +208,10 @@ async def test_a_request_may_bring_its_own_template_only_where_that_is_allowed()
     with pytest.raises(RequestError) as refused:
         await chat_endpoint.understand(other, raw)
     assert refused.value.param == "chat_template"
+    nothing = json.dumps(body | {"chat_template": "{{ '' }}"}).encode()
+    with pytest.raises(RequestError) as empty:
+        await chat_endpoint.understand(trusting, nothing)
+    assert empty.value.param == "chat_template"
 
 
 # What gpt-oss', Ministral's and DeepSeek's templates do with the content of a message that only calls.

@@ -12,7 +12,7 @@ from app.api.resumable.store import Found, ResumableStore
 from app.api.state import ApiState
 from app.dispatch.models import Model
 from app.endpoint_registry import RESPONSE
-from app.errors import RequestError, RequestNotFound
+from app.errors import ConversationGone, RequestError, RequestNotFound
 from app.ids import ConversationId, KeyId, RequestId
 from app.messages import Event, KeptRequest
 from app.openai.responses.history import History, check_length, resolved
@@ -39,7 +39,11 @@ async def history_of(state: ApiState, body: ResponseRequest, key: KeyId) -> tupl
         items = await _chain(state, RequestId(body.previous_response_id), key)
     elif body.conversation_id is not None:
         asked = ConversationId(body.conversation_id)
-        found = await patiently(state, lambda: state.conversations.items(asked, key))
+        try:
+            found = await patiently(state, lambda: state.conversations.items(asked, key))
+        except ConversationGone as exc:
+            exc.param = "conversation"
+            raise
         items = [orjson.Fragment(item) for item in found]
     param = "conversation" if body.conversation_id else "previous_response_id"
     referenced = await _referenced(state, body, key)

@@ -50,6 +50,7 @@ XylemError
 ├── UsageDown      503   the database of usage can't be read or written
 ├── ScalingFailed        (internal) the planner's decision was not carried out
 ├── HookDown       503   the content hook does not answer
+├── ServerStops    503   this API process is being ended, and can't wait for the answer
 ├── DeadlineOver   504   the request's deadline passed
 ├── Cancelled      499   the client has gone
 └── Returned             (internal) a worker gives a request back, to be placed anew
@@ -362,6 +363,12 @@ class StorageDown(XylemError):
     """Files can't be read or written."""
 
     status, code = 503, "storage_unavailable"
+
+
+class ServerStops(XylemError):
+    """This server is being stopped, and had no time left for the answer. Send the request again."""
+
+    status, code = 503, "server_stopping"
 
 
 class HookDown(XylemError):

@@ -52,9 +52,8 @@ def api(
         server_header=False,
         access_log=False,  # metrics and our own log events cost less
         timeout_keep_alive=settings.keep_alive_s,
-        timeout_graceful_shutdown=int(settings.drain_timeout_s),
     )
-    server = Server(config, leaving, Standing.of(settings))
+    server = Server(config, leaving, Standing.of(settings), settings.drain_timeout_s)
     try:
         sockets = both_families(settings.port) if settings.host == "::" else None
     except OSError as exc:

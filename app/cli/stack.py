@@ -16,6 +16,7 @@ from app.pools import Pool
 from app.settings import Settings
 
 _API_AND_FLOWER, _WORKERS, _STORE = range(3)  # the order of stopping: streams end before their workers do
+_API_DRAIN_S = 25.0  # before `Component.grace_s` is over, so that answers that take longer have an end
 _CELERY = [sys.executable, "-m", "celery", "-A", "app"]
 
 
@@ -61,7 +62,8 @@ def model(dest: Path) -> Component:
 
 def api(settings: Settings, env: Mapping[str, str]) -> Component:
     argv = [sys.executable, "-m", "app.cli", "api"]
-    url = f"{base_url(settings)}/live"
+    url, drain_s = f"{base_url(settings)}/live", min(settings.drain_timeout_s, _API_DRAIN_S)
+    env = {**env, "XYLEM_DRAIN_TIMEOUT_S": str(drain_s)}
     return Component("api", argv, env, lambda _: probes.http_ok(url), _API_AND_FLOWER)
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from app.deltas import merge_events
-from app.errors import Cancelled, XylemError
+from app.errors import XylemError
 from app.messages import Delta, Done, Event, Failed, Painted, Progress, Vectors
 from app.telemetry import logger
 
@@ -15,14 +15,14 @@ _MOST = 1024  # waiting events; beyond it, deltas are merged into fewer and larg
 class EventQueue:
     """Events of all prompts of one HTTP request, in order. Lives on the API's event loop; one reader."""
 
-    __slots__ = ("_gone", "_most", "_pending", "_sink", "_waiter")
+    __slots__ = ("_end", "_most", "_pending", "_sink", "_waiter")
 
     def __init__(self) -> None:
         self._pending: list[Event] = []
         self._most = _MOST
         self._waiter: asyncio.Future[None] | None = None
         self._sink: Callable[[Delta], bool] | None = None
-        self._gone = False
+        self._end: XylemError | None = None
 
     def push(self, event: Delta | Vectors | Progress | Painted | Done | Failed) -> None:
         # While the reader waits, all earlier events have been written: the sink may write this one at once.
@@ -47,23 +47,24 @@ class EventQueue:
         """
         self._sink = sink
 
-    def client_gone(self) -> None:
-        self._gone = True
+    def end(self, exc: XylemError) -> None:
+        """Nobody takes more of the answer: `take` raises this."""
+        self._end = exc
         self._wake()
 
     def pending(self) -> int:
         return len(self._pending)
 
     async def take(self) -> list[Event]:
-        """The events since the last call, at least one. Raises: Cancelled when the client has disconnected."""
-        if not self._pending and not self._gone:
+        """The events since the last call, at least one. Raises: what `end` was called with."""
+        if not self._pending and self._end is None:
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
             finally:
                 self._waiter = None
-        if self._gone:
-            raise Cancelled
+        if self._end is not None:
+            raise self._end
         events, self._pending = self._pending, []
         return events
 

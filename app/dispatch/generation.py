@@ -63,7 +63,8 @@ class Generation(GenerationBase):
     ) -> None:
         """`client_left` returns when the client has disconnected; None: there is no client. `begun`: it is not new.
 
-        `client`: who sent it. `x_request_id`: the client's own. `trace`: of the request; None: it has none.
+        `client_left` raises why the client can't be answered any more. `client`: who sent it. `x_request_id`: the
+        client's own. `trace`: of the request; None: it has none.
         """
         came = clock.now() if begun is None else begun.came
         super().__init__(new_request_id(plan.prefix, dispatcher.api) if begun is None else begun.id, came, plan)
@@ -293,9 +294,13 @@ class Generation(GenerationBase):
         self._watching = asyncio.create_task(self._await_disconnect(left))
 
     async def _await_disconnect(self, left: Callable[[], Awaitable[None]]) -> None:
-        """Ends the answer when the client has disconnected."""
-        await left()
-        self.answer.client_gone()
+        """Ends the answer when the client has disconnected, or can't be waited for."""
+        try:
+            await left()
+        except XylemError as exc:
+            self.answer.end(exc)
+        else:
+            self.answer.end(Cancelled())
         self._dispatcher.abandon(list(self._numbers))
 
     async def _finish(self, exc: BaseException | None) -> None:

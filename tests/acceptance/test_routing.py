@@ -191,6 +191,10 @@ def test_limits_are_seen_changed_and_checked(fleet: tuple[Stack, list[str]]) -> 
     assert httpx.get(f"{urls[0]}/admin/pools/other/limits").status_code == 404
     page = httpx.post(f"{urls[0]}/admin/clear_kv_blocks", headers={"origin": "http://elsewhere"})
     assert page.status_code == 403  # a page in somebody's browser must not reach what has no key
+    for header in ("forwarded", "via", "x-forwarded-for", "X-Forwarded-Host", "x-forwarded-proto", "x-real-ip"):
+        proxied = httpx.post(f"{urls[0]}/admin/clear_kv_blocks", headers={header: "anything"})
+        assert proxied.status_code == 403, header  # nor the clients of a proxy on this machine
+        assert "XYLEM_ADMIN_KEY" in proxied.json()["error"]["message"]
 
 
 def test_a_killed_workers_cache_counts_for_nothing_at_once(fleet: tuple[Stack, list[str]]) -> None:

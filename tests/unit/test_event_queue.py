@@ -51,7 +51,7 @@ async def test_a_waiting_reader_is_told_when_the_client_has_gone() -> None:
     answer = EventQueue()
     reader = asyncio.create_task(answer.take())
     await asyncio.sleep(0)
-    answer.client_gone()
+    answer.end(Cancelled())
     with pytest.raises(Cancelled):
         await asyncio.wait_for(reader, 1)
 
@@ -60,7 +60,7 @@ async def test_a_client_that_has_gone_gets_nothing_of_what_still_comes() -> None
     """Gone is gone, also with events in hand."""
     answer = EventQueue()
     answer.push(delta(0))
-    answer.client_gone()
+    answer.end(Cancelled())
     answer.push(delta(1))
     for _ in range(2):
         with pytest.raises(Cancelled):

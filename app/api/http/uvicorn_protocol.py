@@ -131,9 +131,16 @@ class DirectWriter:
 class DirectProtocol(HttpToolsProtocol):
     stopping: ClassVar[asyncio.Event] = asyncio.Event()  # set when the server stops: a stream without an end has to end
 
+    cuts: ClassVar[bool] = False  # the time of answers is over: what waits for their clients ends them
+
     def shutdown(self) -> None:
         self.stopping.set()
         super().shutdown()
+
+    def cut(self) -> None:
+        """Wakes what waits for the client of the running request, once `cuts` is set."""
+        if self._running is not None:
+            self._running.message_event.set()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """As uvicorn's, without the two addresses: nothing uses them, and asking for them takes longer than a token."""

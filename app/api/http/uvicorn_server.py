@@ -1,6 +1,7 @@
-"""uvicorn, which says when it begins to drain, and ends connections that stand still."""
+"""uvicorn, which says when it begins to drain, ends connections that stand still, and answers that take too long."""
 
 import asyncio
+import math
 import signal
 import socket
 import time
@@ -11,18 +12,24 @@ from typing import Any, cast
 import uvicorn
 
 from app.api.http.standing import EVERY_S, Standing
+from app.api.http.uvicorn_protocol import DirectProtocol
 from app.telemetry import logger
 
 log = logger(__name__)
 
+_ENDING_S = 2.0  # for answers to end with an error
 _TICKS = round(EVERY_S * 10)  # of uvicorn's main loop
 
 
 class Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, leaving: asyncio.Event, standing: Standing) -> None:
-        """`leaving` is set at the first signal. The app hears of it only when no HTTP request is left."""
+    def __init__(self, config: uvicorn.Config, leaving: asyncio.Event, standing: Standing, drain_s: float) -> None:
+        """`leaving` is set at the first signal. The app hears of it only when no HTTP request is left.
+
+        `drain_s`: how long answers may take from then on. Those that take longer end with an error.
+        """
         super().__init__(config)
-        self._leaving, self._standing = leaving, standing
+        self._leaving, self._standing, self._drain_s = leaving, standing, drain_s
+        config.timeout_graceful_shutdown = math.ceil(drain_s + _ENDING_S)
 
     async def on_tick(self, counter: int) -> bool:
         if counter % _TICKS == 0:
@@ -46,7 +53,16 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._leaving.set()
-        await super().shutdown(sockets)
+        cutting = asyncio.get_running_loop().call_later(self._drain_s, self._cut)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            cutting.cancel()
+
+    def _cut(self) -> None:
+        DirectProtocol.cuts = True
+        for connection in self.server_state.connections:
+            cast(DirectProtocol, connection).cut()
 
 
 def both_families(port: int) -> list[socket.socket]:

@@ -24,7 +24,7 @@ from app.api.state import ApiState, state_of
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.pipeline_named import PipelineNamed
 from app.endpoint_registry import CHAT, TEXT, CompletionEndpoint, StreamWriter
-from app.errors import Cancelled
+from app.errors import Cancelled, ServerStops
 from app.ids import RequestId
 from app.openai.schemas import ChatRequest, CompletionRequest
 
@@ -67,10 +67,10 @@ async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scop
     def writer(call: GenerationBase) -> StreamWriter:
         return endpoint.writer(call, body)
 
-    async def left(request: RequestId) -> None:
-        if not goes_on:
-            await give_up(state, request, scope)
+    async def gives_up(request: RequestId) -> None:
+        await give_up(state, request, scope)
 
+    left = None if goes_on else gives_up
     if body.stream:
         return KeptStream(begin, writer, left) if goes_on or body.kept else EventStream(begin, writer)
     call = await begin()
@@ -83,11 +83,12 @@ async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scop
 
 
 async def _read(
-    call: Replay, writer: StreamWriter, receive: Receive, left: Callable[[RequestId], Awaitable[None]]
+    call: Replay, writer: StreamWriter, receive: Receive, left: Callable[[RequestId], Awaitable[None]] | None
 ) -> dict[str, Any]:
     """A whole kept answer. Raises: the error that ended it."""
     try:
         return await until_client_left(writer.whole(), receive)
-    except Cancelled:
-        await left(call.id)
+    except (Cancelled, ServerStops):
+        if left is not None:
+            await left(call.id)
         raise

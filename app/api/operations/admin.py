@@ -18,6 +18,7 @@ from app.openai.schemas import AliasChanges, AliasTable, LimitChanges
 from app.tenants.audit import WHO
 
 _REPLY_S = 10
+_BY_PROXIES = {"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"}
 _OF_PREFILL = {"remote_tokens", "remote_wait_s"}
 
 
@@ -28,7 +29,12 @@ async def authorised(request: Request) -> ApiState:
         if state.settings.admin_key is not None or state.api_keys.issues_admins:
             raise Forbidden("Admin endpoints need 'Authorization: Bearer <XYLEM_ADMIN_KEY>', or it as 'x-api-key'.")
         if not state.settings.on_loopback:
-            raise Forbidden("Admin endpoints are off: this is not loopback only, and XYLEM_ADMIN_KEY is not set.")
+            raise Forbidden(
+                "Admin endpoints are off: others than this machine may reach them (XYLEM_HOST, XYLEM_TRUSTED_PROXIES), "
+                "and XYLEM_ADMIN_KEY is not set."
+            )
+        if not _BY_PROXIES.isdisjoint(request.headers):  # its client may be anywhere
+            raise Forbidden("Requests that come through a proxy to admin endpoints need XYLEM_ADMIN_KEY to be set.")
         if "origin" in request.headers:  # any web page in a browser on this machine
             raise Forbidden("Requests of web pages to admin endpoints need XYLEM_ADMIN_KEY to be set.")
         who = "loopback"

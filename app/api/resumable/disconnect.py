@@ -1,4 +1,4 @@
-"""Noticing that a client has left before its answer is complete."""
+"""Noticing that a client has left before its answer is complete, or that the server can't wait for that."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,19 +6,21 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
-from app.errors import Cancelled
+from app.api.http.uvicorn_protocol import DirectProtocol
+from app.errors import Cancelled, ServerStops
 
 T = TypeVar("T")
 
 
 async def until_client_left(work: Coroutine[Any, Any, T], receive: Receive) -> T:
-    """The result of `work`, which is cancelled when the client leaves. Raises: Cancelled when it has left."""
+    """The result of `work`, which is cancelled when the client leaves. Raises: Cancelled when it has, ServerStops."""
     working = asyncio.create_task(work)
     leaving = asyncio.create_task(client_left(receive))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
+        leaving.result()
         raise Cancelled
     finally:
         working.cancel()
@@ -28,6 +30,7 @@ async def until_client_left(work: Coroutine[Any, Any, T], receive: Receive) -> T
 
 
 async def client_left(receive: Receive) -> None:
-    """Returns when the client has left."""
+    """Returns when the client has left. Raises: ServerStops."""
     while (await receive())["type"] != "http.disconnect":
-        pass
+        if DirectProtocol.cuts:
+            raise ServerStops

@@ -11,7 +11,7 @@ from app.api.resumable.replay import Replay
 from app.dispatch.generation import Generation
 from app.dispatch.generation_base import GenerationBase
 from app.endpoint_registry import StreamWriter
-from app.errors import Cancelled
+from app.errors import Cancelled, ServerStops
 from app.ids import RequestId
 from app.messages import Delta
 
@@ -26,18 +26,22 @@ class KeptStream(EventStream):
         self,
         begin: Callable[[], Awaitable[Generation | Replay]],
         writer: Callable[[GenerationBase], StreamWriter],
-        left: Callable[[RequestId], Awaitable[None]],
+        left: Callable[[RequestId], Awaitable[None]] | None,
     ) -> None:
-        """`left`: called when its reader has left."""
+        """`left`: called when its reader has left; None: the answer goes on."""
         super().__init__(begin, writer)
         self._left = left
 
     async def _run(self, sse: Sse, receive: Receive) -> None:
-        """Ends when its reader leaves."""
+        """Ends when its reader leaves, or the server stops: without an end of the answer, if that goes on elsewhere."""
         try:
             await until_client_left(super()._run(sse, receive), receive)
-        except Cancelled:
-            await self._left(self._call.id)
+        except (Cancelled, ServerStops) as exc:
+            if self._left is not None:
+                await self._left(self._call.id)
+            elif isinstance(exc, ServerStops):
+                await sse.end()
+                return
             raise
 
     async def _write(self, deltas: list[tuple[int, Delta]], sse: Sse) -> None:

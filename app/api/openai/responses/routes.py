@@ -28,7 +28,7 @@ from app.api.resumable.store import Found
 from app.api.state import ApiState, state_of
 from app.dispatch.generation_plan import GenerationPlan
 from app.endpoint_registry import RESPONSE
-from app.errors import Cancelled, RequestError, RequestNotFound
+from app.errors import Cancelled, RequestError, RequestNotFound, ServerStops
 from app.ids import RequestId
 from app.messages import KeptRequest, ResponseContext
 from app.openai.responses.generation import ended, read_request, response_plan
@@ -77,9 +77,9 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
 
         async def followed() -> Followed:
             reading = await begin()
-            left = {} if goes_on else {"left": partial(give_up, state, reading.id, scope)}
+            left = None if goes_on else partial(give_up, state, reading.id, scope)
             events = ResponseEvents(_begun(state, reading.kept, body))
-            return Followed(reading.log, events, reading.headers, **left)
+            return Followed(reading.log, events, reading.headers, left)
 
         return ResponseStream(followed, at_once=bool(body.background))
     reading = await begin()
@@ -88,7 +88,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
         return await _json(await _read(state, progress), reading.headers())
     try:
         whole = await until_client_left(ended(reading.log, progress), receive)
-    except Cancelled:
+    except (Cancelled, ServerStops):
         if not goes_on:
             await give_up(state, reading.id, scope)
         raise

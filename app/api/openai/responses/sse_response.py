@@ -10,14 +10,10 @@ from starlette.types import Receive, Scope, Send
 from app.api.http.sse import Sse
 from app.api.resumable.disconnect import until_client_left
 from app.api.resumable.event_log import EventLog
-from app.errors import Cancelled, from_wire
+from app.errors import Cancelled, ServerStops, from_wire
 from app.messages import Failed
 from app.openai.responses.live_source import LiveSource
 from app.openai.responses.sse_events import ResponseEvents, error_alone
-
-
-async def _continues() -> None:
-    """The response continues without its reader."""
 
 
 class Followed(Struct):
@@ -26,7 +22,7 @@ class Followed(Struct):
     source: EventLog | LiveSource
     events: ResponseEvents
     headers: Callable[[], Mapping[str, str]] = dict
-    left: Callable[[], Awaitable[None]] = _continues  # called when the reader has left
+    left: Callable[[], Awaitable[None]] | None = None  # called when the reader has left; None: the response goes on
 
 
 class ResponseStream(Response):
@@ -58,7 +54,13 @@ class ResponseStream(Response):
         try:
             await until_client_left(self._run(followed, sse), receive)
         except Cancelled:
-            await followed.left()
+            if followed.left is not None:
+                await followed.left()
+        except ServerStops:
+            if followed.left is not None:
+                await followed.left()
+                raise
+            await sse.end()  # the response goes on elsewhere, and its stream can be resumed
 
     async def _run(self, followed: Followed, sse: Sse) -> None:
         source, events = followed.source, followed.events

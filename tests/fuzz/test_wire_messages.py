@@ -1,6 +1,7 @@
 """Whatever another process sends, of another version or broken, is understood or refused with one kind of error."""
 
 import inspect
+import math
 from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +31,8 @@ DECODERS: dict[Callable[[bytes], Any], Any] = {
 }
 NESTED = [b"\x91" * 100_000, b"\x81\xa1a" * 100_000]
 few = examples(40)
+# As workers make them: JSON has no infinite times.
+HANDOFFS = values(Handoff).filter(lambda made: not isinstance(made, KvHandle) or math.isfinite(made.expires))
 
 
 @pytest.mark.parametrize("kind", EVERY)
@@ -74,7 +77,7 @@ def test_endless_nesting_is_a_decode_error(nest: bytes) -> None:
 
 
 @few
-@given(values(Handoff), st.integers(0, 9))
+@given(HANDOFFS, st.integers(0, 9))
 def test_a_task_message_comes_out_as_it_went_in(handoff: Handoff, attempt: int) -> None:
     raw = task_message(DECODE_TASK, QueueName("q"), RequestId("r"), attempt, 3, handoff)
     assert read_task_message(raw) == (handoff, "r", attempt)

@@ -75,7 +75,7 @@ if [ -z "$fresh" ]; then # both builds of vLLM are one module: only one can be i
     pip uninstall --quiet --yes "$other" 2>/dev/null || true
     if [ "$what" = gpu ]; then rm -f .venv/.cpu .venv/.dev .venv/.sglang .venv/.images; else rm -f .venv/.gpu; fi
 fi
-say "installing $(grep -c == "requirements/$what.txt") packages into .venv, $([ "$what" = gpu ] && echo 10 || echo 2.5) GB; two to four minutes the first time"
+say "installing $(grep -c == "requirements/$what.txt") packages into .venv, $([ "$what" = gpu ] && echo 10 || echo 3) GB; two to four minutes the first time"
 [ "$what" = gpu ] || "${install[@]}" "$torch" 2> >(grep -v '^WARNING: Location' >&2)
 "${install[@]}" -r "requirements/$what.txt" 2> >(grep -v '^WARNING: Location' >&2)
 [ ${#extra[@]} = 0 ] || "${install[@]}" "${extra[@]}" 2> >(grep -v '^WARNING: Location' >&2)

@@ -1,5 +1,6 @@
 """From where a request's pictures, videos and sounds come, to their samples."""
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -12,7 +13,7 @@ from app.batch.storage import Storage, in_thread
 from app.ending import side_by_side
 from app.errors import FileGone, RequestError
 from app.ids import FileId, KeyId
-from app.media.loader import MediaLoader
+from app.media.loader import MediaLoader, all_of
 from app.media.picture import Picture
 from app.media.sound import Sound
 from app.media.source import MediaSource, SourceKind
@@ -66,7 +67,8 @@ class MediaReader:
             return dict(_kept(params, asker.known))
         await admitted()
         self._loader.check_count([MediaSource(_kind(origin), param) for origin, param in params.items()])
-        found = await side_by_side(self._loaded(origin, param, asker) for origin, param in params.items())
+        fetched = all_of(params)
+        found = await side_by_side(self._loaded(origin, param, asker, fetched) for origin, param in params.items())
         return {
             origin._replace(number=number): replace(sample, param=params[origin])
             for origin, one in zip(params, found, strict=True)
@@ -91,10 +93,13 @@ class MediaReader:
         await admitted()
         sources = [MediaSource("audio", param, url=origin.url) for origin, param in params.items()]
         self._loader.check_count(sources)
-        return await side_by_side(self._loader.load_windows(source, window_s) for source in sources)
+        fetched = all_of(sources)
+        return await side_by_side(self._loader.load_windows(source, window_s, fetched) for source in sources)
 
-    async def _loaded(self, origin: Origin, param: str, asker: Asker) -> Picture | Video | Sound:
-        return await self._loader.load(await self._source(origin, param, asker))
+    async def _loaded(
+        self, origin: Origin, param: str, asker: Asker, fetched: asyncio.Barrier
+    ) -> Picture | Video | Sound:
+        return await self._loader.load(await self._source(origin, param, asker), fetched)
 
     async def _source(self, origin: Origin, param: str, asker: Asker) -> MediaSource:
         if origin.file_id is None:

@@ -2,9 +2,8 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence, Sized
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TypeVar
 
 from app.bounded.held_bytes import HeldBytes
 from app.ending import side_by_side
@@ -21,10 +20,13 @@ from app.media.source import MediaSource
 from app.media.video import Video
 from app.telemetry import MEDIA
 
-T = TypeVar("T")
-
 
 class MediaLoader:
+    """Of one event loop. `fetched`: of all parts of a request, as `all_of` makes it; None: it has one.
+
+    No part is decoded before all are fetched: it may take a hundred times as much then, and waits for the slowest one.
+    """
+
     def __init__(self, limits: Limits, *, resolve: Resolve = resolve, tls: ssl.SSLContext | None = None) -> None:
         self._limits = limits
         self._fetcher = Fetcher(limits, resolve, tls)
@@ -33,27 +35,30 @@ class MediaLoader:
 
     async def load_pictures(self, sources: Sequence[MediaSource]) -> list[Picture]:
         """All pictures of a request, side by side. Raises: RequestError about the first that fails, Saturated."""
-        return await self._together(sources, self.load_picture)
+        self.check_count(sources)
+        fetched = all_of(sources)
+        return await side_by_side(self.load_picture(source, fetched) for source in sources)
 
-    async def load(self, source: MediaSource) -> Picture | Video | Sound:
+    async def load(self, source: MediaSource, fetched: asyncio.Barrier | None = None) -> Picture | Video | Sound:
         """As its kind says. Raises: as `load_picture`."""
         if source.kind == "video":
-            return await self.load_video(source)
-        return await (self.load_sound(source) if source.kind == "audio" else self.load_picture(source))
+            return await self.load_video(source, fetched)
+        load = self.load_sound if source.kind == "audio" else self.load_picture
+        return await load(source, fetched)
 
-    async def load_picture(self, source: MediaSource) -> Picture:
+    async def load_picture(self, source: MediaSource, fetched: asyncio.Barrier | None = None) -> Picture:
         """Raises: RequestError, whose `param` is the part's; Saturated."""
-        async with self._content(source) as (pieces, is_base64):
+        async with self._content(source, fetched) as (pieces, is_base64):
             return await self._decoders.picture(source.kind, pieces, base64=is_base64)
 
-    async def load_video(self, source: MediaSource) -> Video:
+    async def load_video(self, source: MediaSource, fetched: asyncio.Barrier | None = None) -> Video:
         """Frames at equal distances, in order. Raises: RequestError, whose `param` is the part's; Saturated."""
-        async with self._content(source) as (pieces, is_base64):
+        async with self._content(source, fetched) as (pieces, is_base64):
             return await self._decoders.video(pieces, base64=is_base64)
 
-    async def load_sound(self, source: MediaSource) -> Sound:
+    async def load_sound(self, source: MediaSource, fetched: asyncio.Barrier | None = None) -> Sound:
         """Raises: RequestError, whose `param` is the part's; Saturated."""
-        async with self._content(source) as (pieces, is_base64):
+        async with self._content(source, fetched) as (pieces, is_base64):
             (sound,) = await self._decoders.sounds(pieces, base64=is_base64)
             return sound
 
@@ -67,9 +72,9 @@ class MediaLoader:
                 raise too_large(self._limits.sound_size, "XYLEM_MEDIA_SOUND_BYTES")
             return await self._decoders.sounds([data], window_s=window_s)
 
-    async def load_windows(self, source: MediaSource, window_s: float) -> list[Sound]:
+    async def load_windows(self, source: MediaSource, window_s: float, fetched: asyncio.Barrier) -> list[Sound]:
         """A sound within a request, cut as `load_recording` does. Raises as `load_sound`."""
-        async with self._content(source) as (pieces, is_base64):
+        async with self._content(source, fetched) as (pieces, is_base64):
             return await self._decoders.sounds(pieces, base64=is_base64, window_s=window_s)
 
     def check_count(self, sources: Sequence[MediaSource]) -> None:
@@ -83,19 +88,16 @@ class MediaLoader:
         self._fetcher.close()
         await asyncio.to_thread(self._decoders.close)
 
-    async def _together(
-        self, sources: Sequence[MediaSource], load: Callable[[MediaSource], Coroutine[Any, Any, T]]
-    ) -> list[T]:
-        """Side by side. The first that fails ends the others."""
-        self.check_count(sources)
-        return await side_by_side(load(source) for source in sources)
-
     @asynccontextmanager
-    async def _content(self, source: MediaSource) -> AsyncIterator[tuple[Sequence[bytes], bool]]:
+    async def _content(
+        self, source: MediaSource, fetched: asyncio.Barrier | None
+    ) -> AsyncIterator[tuple[Sequence[bytes], bool]]:
         """As `_fetched`, while it is decoded, which may have to wait. Raises: RequestError, Saturated."""
         with _named(source), MEDIA.labels(source.kind).time():
             pieces, is_base64 = await self._fetched(source)
             with self._waiting.room(sum(map(len, pieces))):
+                if fetched is not None:
+                    await fetched.wait()
                 yield pieces, is_base64
 
     async def _fetched(self, source: MediaSource) -> tuple[Sequence[bytes], bool]:
@@ -114,6 +116,11 @@ class MediaLoader:
         if scheme == "file:":
             return [await asyncio.to_thread(read_file, path_in(url), limits.folder, limits.size)], False
         return await self._fetcher.fetch(url), False
+
+
+def all_of(parts: Sized) -> asyncio.Barrier:
+    """For parts of a request that are loaded side by side, of which the first that fails ends the others."""
+    return asyncio.Barrier(max(1, len(parts)))
 
 
 @contextmanager

@@ -4,15 +4,19 @@ import asyncio
 import io
 import os
 import signal
+import threading
 from base64 import b64encode, encodebytes, urlsafe_b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 from PIL import Image
 
+from app.batch.storage import Storage
+from app.dispatch.media_reader import Asker, MediaReader, Origin
 from app.errors import RequestError, Saturated
 from app.media.decoder_pool import DecoderPool
 from app.media.loader import MediaLoader
@@ -233,6 +237,34 @@ async def test_what_waits_to_be_decoded_is_bounded(guarded: Guards) -> None:
     done = await asyncio.gather(*(loader.load_picture(_data(data)) for _ in range(9)), return_exceptions=True)
     assert [type(one) for one in done] == [Picture] * 2 + [Saturated] * 7
     assert (await loader.load_picture(_data(data))).width == 10
+    await loader.close()
+
+
+async def test_no_part_is_decoded_before_all_are_fetched(guarded: Guards, tmp_path: Path) -> None:
+    """Seven pictures of 48 MB would wait in memory for one that is fetched slowly. As they came, they are counted."""
+    server, go_on, data = guarded.server, threading.Event(), picture()
+    server.routes["/slow"] = body(data)
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        await asyncio.to_thread(go_on.wait)
+        return await Names(NAMES).resolve(host, port)
+
+    loader = MediaLoader(guarded.limits["usual"], resolve=resolve, tls=server.trusting)
+    url = "data:image/png;base64," + b64encode(data).decode()
+    params = {Origin("image", url): "messages.0.content.0"}
+    params[Origin("image", f"https://media.test:{server.port}/slow")] = "messages.0.content.1"
+    reading = asyncio.create_task(MediaReader(loader, Storage(str(tmp_path)), 2**20).read(params, Asker()))
+    try:
+        async with asyncio.timeout(30):
+            while not loader._waiting._sizes:  # noqa: ASYNC110 (it has been read)
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.5)
+        assert not loader._decoders._pool._all
+        assert sum(loader._waiting._sizes.values()) == len(b64encode(data))
+    finally:
+        go_on.set()
+    assert {sample.param for sample in (await reading).values()} == set(params.values())
+    assert not loader._waiting._sizes
     await loader.close()
 
 

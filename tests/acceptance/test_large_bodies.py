@@ -33,7 +33,7 @@ WORDS = "The quick brown fox jumps over the lazy dog, again. "
 def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A model of a long context."""
     pool = mock_pool(max_model_len=CONTEXT, total_blocks=64_000, step_ms=0.1, step_ms_per_sequence=0)
-    embedder = mock_pool(model="embedder", dimensions=512, step_ms=0.1) | {"task": "embed"}
+    embedder = mock_pool(model="vectors", dimensions=512, step_ms=0.1) | {"task": "embed"}
     pools = {POOL: pool | {"prompt_embeds": True}, EMBED: embedder}
     env = {"XYLEM_DEPLOYMENT": "large-bodies", "XYLEM_LOG_LEVEL": "warning", "XYLEM_GRPC_PORT": str(free_port())}
     with stack(valkey_url, tmp_path_factory.mktemp("large-bodies"), pools, **env) as s:
@@ -41,7 +41,7 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         s.worker()
         s.worker(EMBED, EMBED)
         s.wait_ready()
-        s.wait_ready(model="embedder")
+        s.wait_ready(model="vectors")
         yield s
         assert "Traceback" not in s.log("api")
 
@@ -279,12 +279,12 @@ def test_no_endpoint_that_takes_a_body_holds_the_loop(ask: Callable[..., httpx.R
             assert len(answer.content) < 2**16
 
 
-@pytest.mark.parametrize("path", ["/v2/models/embedder/infer", "/v1/embeddings"])
+@pytest.mark.parametrize("path", ["/v2/models/vectors/infer", "/v1/embeddings"])
 def test_a_million_numbers_are_answered(ask: Callable[..., httpx.Response], path: str) -> None:
     """Vectors of as many texts as there may be: 20 MB that are neither written nor copied on the event loop."""
     texts = ["a"] * 2048
     tensor = {"name": "text_input", "datatype": "BYTES", "shape": [2048], "data": texts}
-    asked = {"inputs": [tensor]} if path.startswith("/v2") else {"model": "embedder", "input": texts}
+    asked = {"inputs": [tensor]} if path.startswith("/v2") else {"model": "vectors", "input": texts}
     answer = ask(path, json.dumps(asked).encode())
     assert answer.status_code == 200
     if path.startswith("/v2"):

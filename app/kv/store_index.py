@@ -5,12 +5,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TypeVar
 
 from app.ids import PoolId
 from app.keys import Keys
 from app.kv.events import EngineHash
-from app.kv.prefix_index import index_commands, next_number, packed
+from app.kv.prefix_index import Way, index_commands, next_number, packed
 from app.kv.tier_ledger import TierLedger
 from app.store import Command, Wire
 
@@ -38,7 +39,7 @@ class StoreIndex:
         self._renumbered = renumbered
         self._wire, self._keys, self._name = wire, keys, name
         self._index, self._stores, self._stored = keys.tiered(pool), keys.stores(pool), keys.stored(pool)
-        self._unwritten: list[Command] = []
+        self._unwritten: list[list[Command]] = []
         self._most = _FEW  # blocks of the ledger, after which it forgets
         self.number = 0
 
@@ -69,7 +70,7 @@ class StoreIndex:
             self._unwritten += self._removing({ours: names[ours] for ours in changes.removed})
             self._unwritten += self._adding({ours: names[ours] for ours in changes.added})
         while self._unwritten:
-            await self._wire.execute(self._unwritten[:1])
+            await self._wire.execute(self._unwritten[0])
             del self._unwritten[0]
 
     async def forget(self, ledger: TierLedger) -> None:
@@ -101,17 +102,22 @@ class StoreIndex:
 
     async def remove(self, blocks: Mapping[bytes, bytes]) -> None:
         """These of `known`. Raises: StoreDown."""
-        await self._wire.execute([*self._removing({ours: name for name, ours in blocks.items()})])
+        await self._wire.execute([*chain(*self._removing({ours: name for name, ours in blocks.items()}))])
 
-    def _adding(self, names: Mapping[bytes, EngineHash]) -> Iterator[Command]:
-        yield from index_commands(self._index, self.number, "add", [*names])
+    # Commands of a part are sent together: of a worker that dies between them, the index would have blocks for ever
+    # whose names nobody knows.
+
+    def _adding(self, names: Mapping[bytes, EngineHash]) -> Iterator[list[Command]]:
         for part in _parts([*names.items()]):
-            yield "HSET", self._stored, *(value for ours, theirs in part for value in (self._field(theirs), ours))
+            fields = (value for ours, theirs in part for value in (self._field(theirs), ours))
+            yield [*self._written("add", part), ("HSET", self._stored, *fields)]
 
-    def _removing(self, names: Mapping[bytes, EngineHash]) -> Iterator[Command]:
-        yield from index_commands(self._index, self.number, "remove", [*names])
-        for part in _parts([*names.values()]):
-            yield "HDEL", self._stored, *map(self._field, part)
+    def _removing(self, names: Mapping[bytes, EngineHash]) -> Iterator[list[Command]]:
+        for part in _parts([*names.items()]):
+            yield [*self._written("remove", part), ("HDEL", self._stored, *(self._field(theirs) for _, theirs in part))]
+
+    def _written(self, what: Way, part: Sequence[tuple[bytes, EngineHash]]) -> Iterator[Command]:
+        return index_commands(self._index, self.number, what, [ours for ours, _ in part])
 
     def _field(self, theirs: EngineHash) -> bytes:
         return packed(self.number) + short_name(theirs)

@@ -2,13 +2,17 @@
 
 import asyncio
 import math
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.index_sweep import IndexSweep
+from app.errors import StoreDown
 from app.ids import ApiId, WorkerId
 from app.keys import Keys
 from app.kv.changes import Changes
@@ -20,7 +24,7 @@ from app.kv_store.block_store import FolderStore
 from app.kv_store.salts import label_of, new_salt
 from app.pools import Pool
 from app.routing.candidates import Matches, Tiered
-from app.store import Wire
+from app.store import Command, Wire
 from tests.background import beside
 from tests.integration.conftest import POOL, nobody_told, register
 from workers.engine import store_cleaner
@@ -87,6 +91,36 @@ async def test_a_store_outlives_its_workers_and_another_redis(redis: "Redis", wi
     await redis.delete(KEYS.stores(POOL), *KEYS.tiered(POOL))
     await first.check(held)
     assert await redis.hgetall(KEYS.tiered(POOL)[0]) == dict.fromkeys(PROMPT[:10], packed(first.number))
+
+
+@pytest.mark.parametrize("sends", range(4))
+async def test_a_worker_that_dies_as_it_tells_leaves_no_block_without_its_name(
+    redis: "Redis", wire: Wire, sends: int
+) -> None:
+    """Nobody could remove it from the index, when the store has lost it."""
+
+    class Dies(Wire):
+        left = sends
+
+        async def execute(self, commands: Sequence[Command]) -> list[Any]:
+            self.left -= 1
+            if self.left < 0:
+                raise StoreDown
+            return await super().execute(commands)
+
+    store = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told)
+    await store.check(ledger([]))
+    await store.write(held := ledger(PROMPT[:700]))
+    held.add(range(700, 1500), "STORAGE", lambda number: PROMPT[int(number)])
+    held.forget(range(100))
+    dying = Dies(redis)
+    store._wire = dying
+    with suppress(StoreDown):
+        await store.write(held)
+    dying.close()
+    entries, _ = KEYS.tiered(POOL)
+    claimed = {block for block, numbers in (await redis.hgetall(entries)).items() if numbers}
+    assert claimed == {*(await redis.hgetall(KEYS.stored(POOL))).values()}
 
 
 async def test_what_is_gone_from_the_store_is_removed(redis: "Redis", wire: Wire) -> None:

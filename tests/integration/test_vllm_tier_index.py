@@ -68,7 +68,7 @@ class Index:
 
 @asynccontextmanager
 async def indexed(redis: "Redis", wire: Wire, asker: Asker) -> AsyncIterator[Index]:
-    runner = SimpleNamespace(index=wire, keys=KEYS, engine=asker.engine, worker=WorkerId("w"))
+    runner = SimpleNamespace(index=wire, redis=redis, keys=KEYS, engine=asker.engine, worker=WorkerId("w"))
     kv = kv_indices(cast(Runner, runner), POOL, asker.pool, asker.info, nobody_told)
     async with AsyncExitStack() as stack:
         for feed in kv.feeds:

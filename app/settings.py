@@ -336,7 +336,7 @@ class Settings(BaseSettings):
     # worker out of routing until it comes; after `XYLEM_STALL_S`, or a failure, the worker is ended. 0: never.
     canary_s: Annotated[float, Field(ge=0)] = 10.0
     # How long a worker or an API replica may take to finish its requests after SIGTERM. Under `xylem up` it is 30 s,
-    # for the API 25 s. Of answers that take longer, a worker gives its own to others; the API ends them with an error.
+    # for the API 24 s. Of answers that take longer, a worker gives its own to others; the API ends them with an error.
     drain_timeout_s: Annotated[float, Field(gt=0)] = 600.0
     # Bytes of token messages that Redis keeps for one API replica, for when its connection breaks. Tokens that the
     # replica then does not find are computed again.

@@ -17,7 +17,7 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
-_ENDING_S = 2.0  # for answers to end with an error
+_ENDING_S = 5.0  # the longest that answers take to end with an error
 _TICKS = round(EVERY_S * 10)  # of uvicorn's main loop
 
 

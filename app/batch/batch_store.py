@@ -151,7 +151,7 @@ class BatchStore:
         return await self._understood(await self.live_ids() if ids is None else ids, self._keys.batches())
 
     async def _understood(self, ids: Sequence[BatchId], listed: str) -> list[Batch]:
-        """Those of `ids` that this version understands. What is gone leaves `listed`."""
+        """Reads those of `ids` that this version understands. What is gone leaves `listed`."""
         found: list[Batch] = []
         gone: list[BatchId] = []
         for id_, fields in zip(ids, await self._hashes(ids), strict=True):

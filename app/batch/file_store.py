@@ -111,7 +111,7 @@ class FileStore:
         return await self._understood([FileId(id_.decode()) for id_ in ids], self._keys.files_of(key))
 
     async def _understood(self, ids: list[FileId], listed: str = "") -> list[StoredFile]:
-        """Those of `ids` that this version understands. What is gone leaves `listed`."""
+        """Reads those of `ids` that this version understands. What is gone leaves `listed`."""
         raws = await self._wire.execute([("GET", self._keys.file(id_)) for id_ in ids])
         found: list[StoredFile] = []
         for id_, raw in zip(ids, raws, strict=True):

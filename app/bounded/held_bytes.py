@@ -8,7 +8,7 @@ from app.errors import Saturated
 
 
 class HeldBytes:
-    """Of one event loop. A client has half of them at most, and no more than is left after that."""
+    """Counts those of one event loop. A client has half of them at most, and no more than is left after that."""
 
     def __init__(self, most: int) -> None:
         """`most`: XYLEM_INCOMING_BYTES."""
@@ -17,7 +17,7 @@ class HeldBytes:
 
     @contextmanager
     def room(self, size: int) -> Iterator[None]:
-        """For what the current client has sent, or named. Raises: Saturated, if the client holds others."""
+        """Holds what the current client has sent, or named. Raises: Saturated, if the client holds others."""
         client = CLIENT.get()
         held = self._sizes.get(client, 0)
         if held and 2 * (held + size) + sum(self._sizes.values()) - held > self._most:

@@ -130,7 +130,6 @@ class DirectWriter:
 
 class DirectProtocol(HttpToolsProtocol):
     stopping: ClassVar[asyncio.Event] = asyncio.Event()  # set when the server stops: a stream without an end has to end
-
     cuts: ClassVar[bool] = False  # the time of answers is over: what waits for their clients ends them
 
     def shutdown(self) -> None:

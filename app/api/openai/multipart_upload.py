@@ -94,7 +94,7 @@ async def received_form(
 
 
 def in_utf8(form: Request) -> Request:
-    """As it is. Raises: UnsupportedMediaType if it names another charset, which may be any codec that Python has.
+    """The form itself. Raises: UnsupportedMediaType if it names another charset: any codec that Python has, perhaps.
 
     Some of them make texts that are none, raise what nobody expects, or take long.
     """

@@ -11,12 +11,15 @@ SEED ?= 1
 ENGINE ?=
 MODEL ?=
 SUITE ?=
+VLLM ?=
+SGLANG ?=
 BIN := .venv/bin
 UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --quiet --upgrade --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
-CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu)
+FOR_CPU := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu) --excludes requirements/cpu-excludes.txt \
+	--overrides requirements/cpu-overrides.txt --overrides requirements/torch-cpu.txt --no-emit-package torch
 
-.PHONY: help run test check docs away chaos soak smoke upgrade media tiers nodes helm images fuzz clients conformance bench pictures lock lint-docker clean
+.PHONY: help run test check docs away chaos soak smoke upgrade media tiers nodes helm images fuzz clients conformance templates readback bench models engines pictures lock lint-docker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -83,20 +86,30 @@ clients: .venv/.dev ## unmodified clients from PyPI and npm against a mock engin
 conformance: .venv/.dev ## [SUITE=openai]: test suites of others against a mock engine: the clients' own, LangChain's, types and documents; a table, and one line of JSON (ten minutes)
 	@$(BIN)/python -m ops.conformance $(if $(SUITE),--only $(SUITE))
 
+templates: .venv/.dev ## the chat templates of two packages, with the same conversations, as the API and as transformers render them: what differs, and one line of JSON (two minutes)
+	@$(BIN)/python -m ops.templates
+
+readback: .venv/.dev ## the calls that the chat templates of four packages write, read by the dialect that is guessed for each, cut at each place: what differs, and one line of JSON (three minutes)
+	@$(BIN)/python -m ops.templates.readback
+
 bench: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## NAME=serve [QUICK=1]: measure, print a table and one line of JSON
 	@$(BIN)/python -m ops.bench.$(NAME)
+
+models: .venv/.dev .venv/.sglang .xylem/models/SmolLM2-135M-Instruct/config.json ## [JOBS=1 MISSING=]: tiny models of today's architectures on the real engines: lines of JSON, and docs/reference/models.md (an hour on two idle cores; MISSING=1 goes on with a run that was broken off)
+	@$(BIN)/python -m ops.models $(if $(JOBS),--jobs $(JOBS)) $(if $(MISSING),--missing)
+
+engines: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## VLLM=0.31.0 [SGLANG=0.5.23]: what another version of an engine has, read from its wheel, and what the adapters don't know of it; a CPU build is run, too (two minutes)
+	@$(BIN)/python -m ops.engines $(if $(VLLM),--vllm $(VLLM)) $(if $(SGLANG),--sglang $(SGLANG))
 
 pictures: .venv/.dev ## the guide's pictures of the console, from Chromium and a simulated fleet: two minutes
 	@ops/test-servers.sh
 	@$(BIN)/python -m ops.docs.console_pictures
 
 lock: .venv/.dev ## resolve requirements/*.txt anew from pyproject.toml
-	$(UV_COMPILE) --extra cpu $(CPU_TORCH) --excludes requirements/cpu-excludes.txt -o requirements/cpu.txt
-	grep -o '^torch==[^ ]*' requirements/cpu.txt >requirements/torch-cpu.txt # its hashes would be of one platform's build
-	$(UV_COMPILE) --extra cpu $(CPU_TORCH) --excludes requirements/cpu-excludes.txt --no-emit-package torch -o requirements/cpu.txt
+	grep -o 'torch==[^"]*+cpu' pyproject.toml >requirements/torch-cpu.txt # its hashes would be of one platform's build
+	$(UV_COMPILE) --extra cpu $(FOR_CPU) -c requirements/images.in -o requirements/cpu.txt
 	$(UV_COMPILE) --extra grpc --extra postgresql -c requirements/cpu.txt -o requirements/base.txt
-	$(UV_COMPILE) --extra cpu --extra dev $(CPU_TORCH) --excludes requirements/cpu-excludes.txt --no-emit-package torch \
-		-c requirements/cpu.txt -c requirements/torch-cpu.txt -o requirements/dev.txt
+	$(UV_COMPILE) --extra cpu --extra dev $(FOR_CPU) -c requirements/cpu.txt -o requirements/dev.txt
 	$(subst --universal,--python-platform x86_64-manylinux_2_28,$(UV_COMPILE)) --extra gpu \
 		-c requirements/base.txt -o requirements/gpu.txt
 	for list in clients conformance; do \

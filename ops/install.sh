@@ -12,7 +12,7 @@ say() { printf '%s\n' "xylem: $*" >&2; }
 
 if [ "$what" = sglang ]; then
     .venv/bin/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || {
-        say "SGLang on a CPU needs Python 3.11 (requirements/sglang-cpu.in says why), and .venv has $(.venv/bin/python --version). Try: make clean, and make PYTHON=python3.11 ..."
+        say "SGLang on a CPU needs Python 3.11 (requirements/cpu-overrides.txt says why), and .venv has $(.venv/bin/python --version). Try: make clean, and make PYTHON=python3.11 ..."
         exit 1
     }
     say "installing SGLang for CPU into .venv, 250 MB"

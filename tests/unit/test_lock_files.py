@@ -7,7 +7,8 @@ import pytest
 
 from tests.stack import ROOT
 
-LISTS = sorted(path for path in (ROOT / "requirements").glob("*.txt") if path.stem not in ("torch-cpu", "cpu-excludes"))
+UNHASHED = ("torch-cpu", "cpu-excludes", "cpu-overrides")
+LISTS = sorted(path for path in (ROOT / "requirements").glob("*.txt") if path.stem not in UNHASHED)
 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
@@ -26,3 +27,15 @@ def test_torch_for_cpus_is_named_once() -> None:
     """Its own index alone knows all builds of it: it has no hashes, and so can't be in a file with some."""
     assert re.fullmatch(r"torch==\d+\.\d+\.\d+\+cpu\n", (ROOT / "requirements/torch-cpu.txt").read_text())
     assert not [path for path in LISTS if path.stem != "gpu" and re.search("^torch==", path.read_text(), re.MULTILINE)]
+
+
+@pytest.mark.parametrize("name", ["cpu", "dev"])
+def test_a_cpu_has_what_processors_of_pictures_and_sound_import(name: str) -> None:
+    """Torchvision in the version that does without compiled operators, and none of what is left out."""
+    locked = dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", (ROOT / f"requirements/{name}.txt").read_text(), re.MULTILINE))
+    overrides = (ROOT / "requirements/cpu-overrides.txt").read_text()
+    assert re.findall(r"^torchvision==(\S+)", overrides, re.MULTILINE) == [locked["torchvision"]]
+    assert {"timm", "av", "soundfile", "soxr", "opencv-python-headless"} <= set(locked)
+    excluded = (ROOT / "requirements/cpu-excludes.txt").read_text()
+    assert "scipy" not in locked  # a second of CPU in each process of vLLM, for one model's resampling
+    assert not set(re.findall(r"^[a-z].*$", excluded, re.MULTILINE)) & set(locked)

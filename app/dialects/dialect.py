@@ -18,6 +18,10 @@ class Form(Protocol):
     def begins(self) -> tuple[str, ...]:
         """Markers before calls; "": they may also begin an answer without one."""
 
+    def of(self, tools: Tools) -> "Form":  # noqa: ARG002
+        """The form with what it needs to know of the offered tools."""
+        return self
+
     def first(self, begin: str) -> str:  # noqa: ARG002
         """The characters of which one has to follow the marker `begin`; "": any."""
         return ""
@@ -51,6 +55,8 @@ class Dialect:
     call_ends_thought: bool = False  # a call's marker is one within reasoning, too, and ends it
     trimmed: frozenset[Kind] = frozenset()  # kinds of text without the whitespace around markers
     hidden: tuple[str, ...] = ()  # markers that are dropped everywhere
+    wrappers: tuple[str, ...] = ()  # such markers around an answer: whitespace beside them is dropped, too
+    addressed: str = ""  # such a marker before the calls of each tool, with `{}` for its name
     # The form of call ids that the family's chat template expects: `call_…`, nine characters, or
     # `functions.<name>:<number>`.
     ids: Literal["call", "nine", "numbered"] = "call"

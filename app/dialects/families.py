@@ -1,121 +1,37 @@
-"""The dialects of the families of models."""
+"""The dialects of the families of models: a table, and so long."""
 
 import re
 from dataclasses import replace
 
 from app.dialects.call_list import CallList
 from app.dialects.dialect import BOTH, Dialect, Thought
+from app.dialects.elements import Elements
 from app.dialects.json_objects import JsonObjects
 from app.dialects.named_objects import NamedObjects
 from app.dialects.notation import Notation
-from app.dialects.parameters import Parameters, ValueEnd
 from app.dialects.parts import Reasoning
+from app.dialects.recipients import Recipients
+from app.dialects.tagged_calls import (
+    GLM,
+    IQUEST,
+    K2_HORIZON,
+    KIMI_XTML,
+    MINICPM5,
+    MINIMAX,
+    MUSE,
+    QWEN_XML,
+    SEED,
+    STEP3,
+    dsml,
+    hunyuan,
+)  # fmt: skip
 
 _THINK = Thought("<think>", ("</think>",))
 _REASONING = frozenset({Reasoning})
-_STRING = frozenset({"string"})
-
-
-def _dsml(section: str, pad: str = "") -> Parameters:
-    mark = "｜DSML｜" + pad
-    return Parameters(
-        begin=f"<{mark}{section}>",
-        end=f"</{mark}{section}>",
-        call=f"<{mark}invoke",
-        head_ends=(">",),
-        name=re.compile(r'\s*name="([^"]*)"'),
-        close=f"</{mark}invoke>",
-        key=f"<{mark}parameter",
-        key_end=">",
-        key_name=re.compile(r'\s*name="(?P<name>[^"]*)"(?:\s+string="(?P<type>true|false)")?'),
-        value_ends=(ValueEnd(f"</{mark}parameter>"),),
-        head=f'<{mark}invoke name="{{name}}">\n',
-        tail=f"</{mark}invoke>",
-        key_head=f'<{mark}parameter name="{{name}}" string="{{string}}">',
-        key_tail=f"</{mark}parameter>\n",
-    )
+_NAME = re.compile(r"\s*([^\s<>{}]+)\s*")
 
 
 _HERMES = JsonObjects(begins=("<tool_call>",), end="</tool_call>")
-_QWEN_XML = Parameters(
-    begin="<tool_call>",
-    end="</tool_call>",
-    call="<function=",
-    head_ends=(">",),
-    name=re.compile(r"\s*([^\s<>]+)\s*$"),
-    close="</function>",
-    key="<parameter=",
-    key_end=">",
-    key_name=re.compile(r"(?P<name>.+)$"),
-    value_ends=(
-        ValueEnd("</parameter>", inline=("<parameter=", "</function>", "</tool_call>", "</seed:tool_call>")),
-        ValueEnd("<parameter="),
-        ValueEnd("</function>", inline=("</tool_call>", "</seed:tool_call>", "<function=")),
-    ),
-    framed=True,
-    undeclared=_STRING,
-    bare=True,
-    head="<function={name}>\n",
-    tail="</function>",
-    key_head="<parameter={name}>\n",
-    key_tail="\n</parameter>\n",
-)
-_SEED = replace(_QWEN_XML, begin="<seed:tool_call>", end="</seed:tool_call>")
-_GLM = Parameters(
-    begin="<tool_call>",
-    end="</tool_call>",
-    call="<tool_call>",
-    head_ends=("\n", "<arg_key>", "</tool_call>", "<tool_call>"),
-    head_is_read=False,
-    name=re.compile(r"\s*([^\s<>{]+)\s*$"),
-    close="</tool_call>",
-    key="<arg_key>",
-    key_end="<arg_value>",
-    key_name=re.compile(r"\s*(?P<name>.*?)\s*</arg_key>\s*$", re.DOTALL),
-    value_ends=(ValueEnd("</arg_value>"), ValueEnd("</tool_call>", follow=("<tool_call>",))),
-    head="<tool_call>{name}\n",
-    tail="</tool_call>",
-    key_head="<arg_key>{name}</arg_key>\n<arg_value>",
-    key_tail="</arg_value>\n",
-)
-_MINIMAX = Parameters(
-    begin="<minimax:tool_call>",
-    end="</minimax:tool_call>",
-    call="<invoke",
-    head_ends=(">",),
-    name=re.compile(r'\s*name="?([^">]*)"?'),
-    close="</invoke>",
-    key="<parameter",
-    key_end=">",
-    key_name=re.compile(r'\s*name="?(?P<name>[^">]*)"?'),
-    value_ends=(
-        ValueEnd("</parameter>", inline=("<parameter", "</invoke>", "</minimax:tool_call>")),
-        ValueEnd("</invoke>", follow=("<invoke", "</minimax:tool_call>")),
-    ),
-    framed=True,
-    undeclared=_STRING,
-    head='<invoke name="{name}">\n',
-    tail="</invoke>",
-    key_head='<parameter name="{name}">',
-    key_tail="</parameter>\n",
-)
-_KIMI_XTML = Parameters(
-    begin="<|open|>tools<|sep|>",
-    end="<|close|>tools<|sep|>",
-    call="<|open|>call",
-    head_ends=("<|sep|>",),
-    name=re.compile(r'\s*tool="([^"]*)"'),
-    close="<|close|>call<|sep|>",
-    key="<|open|>argument",
-    key_end="<|sep|>",
-    key_name=re.compile(r'\s*key="(?P<name>[^"]*)"(?:\s+type="(?P<type>[^"]*)")?'),
-    value_ends=(ValueEnd("<|close|>argument<|sep|>", follow=("<|open|>", "<|close|>call")),),
-    entities=True,
-    head='<|open|>call tool="{name}"<|sep|>',
-    tail="<|close|>call<|sep|>",
-    key_head='<|open|>argument key="{name}" type="{type}"<|sep|>',
-    key_tail="<|close|>argument<|sep|>",
-)
 
 
 def _deepseek_v3(call_name: str, separator: str, head: str, tail: str = "") -> NamedObjects:
@@ -135,10 +51,32 @@ def _list(*begins: str, end: str = "") -> JsonObjects:
     return JsonObjects(begins=begins, end=end, listed=True)
 
 
+_TOOL_CALLS = (
+    _list("<tool_calls>", end="</tool_calls>"),
+    JsonObjects(begins=("<tool_calls>",), end="</tool_calls>", between="\n"),
+)
+
+_MISTRAL = Dialect(
+    (Thought("[THINK]", ("[/THINK]",)), _THINK),
+    (
+        _list("[TOOL_CALLS]"),
+        NamedObjects(
+            begin="[TOOL_CALLS]",
+            separators=("[ARGS]", "{"),
+            name=re.compile(r"\s*([^\s\[\]{}]+?)\s*(?:\[CALL_ID\][^\[]*)?"),
+            head="{name}[ARGS]",
+        ),
+    ),
+    trimmed=_REASONING,
+    hidden=("</s>",),
+    ids="nine",
+    special_tokens=True,
+)
+
 DIALECTS: dict[str, Dialect] = {
     "qwen3": Dialect((_THINK,), (_HERMES,), trimmed=BOTH, special_tokens=True),
-    "qwen3_coder": Dialect((_THINK,), (_QWEN_XML, _HERMES), call_ends_thought=True, trimmed=BOTH, special_tokens=True),
-    "glm": Dialect((_THINK,), (_GLM,), trimmed=BOTH, special_tokens=True),
+    "qwen3_coder": Dialect((_THINK,), (QWEN_XML, _HERMES), call_ends_thought=True, trimmed=BOTH, special_tokens=True),
+    "glm": Dialect((_THINK,), (GLM,), trimmed=BOTH, special_tokens=True),
     "deepseek_v3": Dialect(
         (_THINK,),
         (
@@ -155,9 +93,9 @@ DIALECTS: dict[str, Dialect] = {
         trimmed=BOTH,
         special_tokens=True,
     ),
-    "deepseek_v32": Dialect((_THINK,), (_dsml("function_calls"),), trimmed=BOTH, special_tokens=True),
-    "deepseek_v4": Dialect((_THINK,), (_dsml("tool_calls"),), trimmed=BOTH, special_tokens=True),
-    "deepseek_v41": Dialect((_THINK,), (_dsml("calls", " "),), trimmed=BOTH, special_tokens=True),
+    "deepseek_v32": Dialect((_THINK,), (dsml("function_calls"),), trimmed=BOTH, special_tokens=True),
+    "deepseek_v4": Dialect((_THINK,), (dsml("tool_calls"),), trimmed=BOTH, special_tokens=True),
+    "deepseek_v41": Dialect((_THINK,), (dsml("calls", "｜DSML｜ "),), trimmed=BOTH, special_tokens=True),
     "kimi_k2": Dialect(
         (_THINK,),
         (
@@ -177,7 +115,7 @@ DIALECTS: dict[str, Dialect] = {
     ),
     "kimi_k3": Dialect(
         (Thought("<|open|>think<|sep|>", ("<|close|>think<|sep|>", "<|open|>response<|sep|>")),),
-        (_KIMI_XTML,),
+        (KIMI_XTML,),
         hidden=(
             "<|open|>response<|sep|>",
             "<|close|>response<|sep|>",
@@ -186,30 +124,19 @@ DIALECTS: dict[str, Dialect] = {
         ),
         special_tokens=True,
     ),
-    "mistral": Dialect(
-        (Thought("[THINK]", ("[/THINK]",)), _THINK),
-        (
-            _list("[TOOL_CALLS]"),
-            NamedObjects(
-                begin="[TOOL_CALLS]",
-                separators=("[ARGS]", "{"),
-                name=re.compile(r"\s*([^\s\[\]{}]+?)\s*(?:\[CALL_ID\][^\[]*)?"),
-                head="{name}[ARGS]",
-            ),
-        ),
-        trimmed=_REASONING,
-        hidden=("</s>",),
-        ids="nine",
-        special_tokens=True,
-    ),
+    "mistral": _MISTRAL,
+    "mistral_v11": replace(_MISTRAL, forms=_MISTRAL.forms[::-1]),  # both read both; they differ in what is enforced
     "llama3": Dialect(
         forms=(JsonObjects(begins=("<|python_tag|>", ""), between=";", arguments="parameters"),),
         hidden=("<|eom_id|>", "<|eot_id|>"),
         special_tokens=True,
     ),
     "llama4": Dialect(
-        forms=(CallList(begins=("<|python_start|>", ""), end="<|python_end|>"),),
-        hidden=("<|python_end|>",),
+        forms=(
+            CallList(begins=("<|python_start|>", ""), end="<|python_end|>", inline=True),
+            JsonObjects(begins=("<|python_end|>", '{"name": "', ""), between="\n", arguments="parameters"),
+        ),
+        hidden=("<|python_start|>", "<|python_end|>"),
         special_tokens=True,
     ),
     "gemma4": Dialect(
@@ -224,9 +151,182 @@ DIALECTS: dict[str, Dialect] = {
         (_THINK,), (_list("<|tool_call|>", "functools", end="<|/tool_call|>"),), trimmed=BOTH, special_tokens=True
     ),
     "nemotron": Dialect((_THINK,), (_list("<TOOLCALL>", end="</TOOLCALL>"),), trimmed=BOTH),
-    "minimax_m2": Dialect((_THINK,), (_MINIMAX,), trimmed=BOTH, special_tokens=True),
+    "minimax_m2": Dialect((_THINK,), (MINIMAX,), trimmed=BOTH, special_tokens=True),
     "granite4": Dialect((_THINK,), (_HERMES,), trimmed=BOTH, special_tokens=True),
-    "seed_oss": Dialect((Thought("<seed:think>", ("</seed:think>",)),), (_SEED,), trimmed=BOTH, special_tokens=True),
+    "seed_oss": Dialect((Thought("<seed:think>", ("</seed:think>",)),), (SEED,), trimmed=BOTH, special_tokens=True),
+    "minimax_m3": Dialect(
+        (Thought("<mm:think>", ("</mm:think>",), hidden_end=True),),
+        (Elements("]<]minimax[>["),),
+        trimmed=BOTH,
+        special_tokens=True,
+    ),
+    "lfm2": Dialect(
+        (_THINK,),
+        (CallList(begins=("<|tool_call_start|>",), end="<|tool_call_end|>"),),
+        trimmed=BOTH,
+        special_tokens=True,
+    ),
+    "olmo3": Dialect(
+        (_THINK,), (CallList(begins=("<function_calls>",), end="</function_calls>", lines=True),), trimmed=BOTH
+    ),
+    "cohere": Dialect(
+        (Thought("<|START_THINKING|>", ("<|END_THINKING|>",)),),
+        (
+            JsonObjects(
+                begins=("<|START_ACTION|>",),
+                end="<|END_ACTION|>",
+                listed=True,
+                name="tool_name",
+                arguments="parameters",
+                number="tool_call_id",
+            ),
+        ),
+        trimmed=BOTH,
+        wrappers=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+        special_tokens=True,
+    ),
+    "command_r": Dialect(
+        forms=(
+            JsonObjects(
+                begins=("Action: ```json", "Action:\n```json"),
+                end="```",
+                listed=True,
+                name="tool_name",
+                arguments="parameters",
+                offered=True,  # it calls `directly-answer` to say that it will answer
+            ),
+        ),
+        trimmed=BOTH,
+    ),
+    "apertus": Dialect(
+        (Thought("<|inner_prefix|>", ("<|inner_suffix|>",)),),
+        (JsonObjects(begins=("<|tools_prefix|>",), end="<|tools_suffix|>", listed=True, keyed=True),),
+        special_tokens=True,
+    ),
+    "hunyuan": Dialect(
+        (Thought("<think:opensource>", ("</think:opensource>",)), _THINK),
+        (hunyuan(":opensource"), hunyuan("")),
+        trimmed=BOTH,
+        special_tokens=True,
+    ),
+    "hunyuan_a13b": Dialect((_THINK,), _TOOL_CALLS, trimmed=BOTH, wrappers=("<answer>", "</answer>")),
+    "jamba": Dialect(forms=_TOOL_CALLS, trimmed=BOTH, special_tokens=True),
+    "minimax_m1": Dialect((_THINK,), _TOOL_CALLS[::-1], trimmed=BOTH),
+    "apriel": Dialect(
+        (
+            Thought("Here are my reasoning steps:", ("[BEGIN FINAL RESPONSE]",)),
+            Thought("<thinking>", ("</thinking>",)),
+        ),
+        _TOOL_CALLS,
+        call_ends_thought=True,
+        trimmed=BOTH,
+        wrappers=("[END FINAL RESPONSE]", "<|end|>"),
+        special_tokens=True,
+    ),
+    "solar": Dialect(
+        (Thought("<|think|>", ("<|end|>",)),),
+        (
+            NamedObjects(
+                begin="<|tool_calls|>",
+                section_end="<|calls|>",
+                call="<|tool_call:begin|>",
+                end="<|tool_call:end|>",
+                separators=("<|tool_call:args|>",),
+                name=re.compile(r"[^<]*<\|tool_call:name\|>(\S+)"),
+                head="{number}<|tool_call:name|>{name}<|tool_call:args|>",
+                number="[a-z0-9]{10}",
+            ),
+        ),
+        trimmed=BOTH,
+        wrappers=("<|begin|>assistant", "<|content|>", "<|end|>", "<|flush|>"),
+        special_tokens=True,
+    ),
+    "gigachat3": Dialect(
+        forms=(JsonObjects(begins=("<|function_call|>", "function call<|role_sep|>")),),
+        trimmed=BOTH,
+        hidden=("<|message_sep|>",),
+        special_tokens=True,
+    ),
+    "gigachat35": Dialect((_THINK,), (dsml("tool_calls", "｜GCML｜"),), trimmed=BOTH, hidden=("<|message_sep|>",)),
+    "minicpm5": Dialect((_THINK,), (MINICPM5,), trimmed=BOTH, special_tokens=True),
+    "step3": Dialect((_THINK,), (STEP3,), trimmed=BOTH, special_tokens=True),
+    "dots": Dialect(
+        (_THINK,),
+        (
+            replace(MINIMAX, begin="<dots_function_call>", end="</dots_function_call>"),
+            JsonObjects(begins=("<dots_function_call>",), end="</dots_function_call>"),
+        ),
+        trimmed=BOTH,
+        special_tokens=True,
+    ),
+    "longcat": Dialect(
+        (Thought("<longcat_think>", ("</longcat_think>",)),),
+        (JsonObjects(begins=("<longcat_tool_call>",), end="</longcat_tool_call>"),),
+        trimmed=BOTH,
+        special_tokens=True,
+    ),
+    "functiongemma": Dialect(
+        forms=(Notation("<start_function_call>", "<end_function_call>", "<escape>", typed=True),), special_tokens=True
+    ),
+    "internlm": Dialect(
+        (_THINK,),
+        (
+            JsonObjects(
+                begins=("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
+                end="<|action_end|>",
+                arguments="parameters",
+            ),
+        ),
+        trimmed=BOTH,
+        special_tokens=True,
+    ),
+    "granite_20b_fc": Dialect(forms=(JsonObjects(begins=("<function_call>",)),), trimmed=BOTH, special_tokens=True),
+    "xlam": Dialect((_THINK,), (_list("[TOOL_CALLS]", ""), _HERMES), trimmed=BOTH, special_tokens=True),
+    "ernie45": Dialect(
+        (_THINK,), (_HERMES,), trimmed=BOTH, wrappers=("<response>", "</response>"), special_tokens=True
+    ),
+    "trinity": Dialect((_THINK,), (_HERMES,), call_ends_thought=True, trimmed=BOTH, special_tokens=True),
+    "plamo3": Dialect(
+        (Thought("<|plamo:begin_think:plamo|>", ("<|plamo:end_think:plamo|>",)),),
+        (
+            NamedObjects(
+                begin="<|plamo:begin_tool_requests:plamo|>",
+                section_end="<|plamo:end_tool_requests:plamo|>",
+                call="<|plamo:begin_tool_request:plamo|>",
+                end="<|plamo:end_tool_request:plamo|>",
+                separators=("<|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>",),
+                name=re.compile(r"\s*<\|plamo:begin_tool_name:plamo\|>\s*(\S+?)\s*<\|plamo:end_tool_name:plamo\|>\s*"),
+                head="<|plamo:begin_tool_name:plamo|>{name}<|plamo:end_tool_name:plamo|>"
+                "<|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>",
+                tail="<|plamo:end_tool_arguments:plamo|>",
+            ),
+        ),
+        call_ends_thought=True,
+        trimmed=BOTH,
+        hidden=("<|plamo:tag|>",),
+        special_tokens=True,
+    ),
+    "k2_horizon": Dialect(
+        tuple(Thought(f"<ifm|{name}>", (f"</ifm|{name}>",)) for name in ("think", "think_fast", "think_faster")),
+        (K2_HORIZON,),
+        trimmed=BOTH,
+        special_tokens=True,
+    ),
+    "iquest_q1": Dialect((_THINK,), (IQUEST,), trimmed=BOTH, special_tokens=True),
+    "functionary_v32": Dialect(forms=(Recipients(">>>"),), trimmed=BOTH, hidden=("<|eot_id|>",)),
+    "functionary": Dialect(
+        forms=(NamedObjects(begin="<function=", separators=(">",), end="</function>", name=_NAME, head="{name}>"),),
+        hidden=("<|eom_id|>", "<|eot_id|>"),
+        special_tokens=True,
+    ),
+    "muse_glimmer": Dialect(
+        (Thought("to=self<|message|>", ("<|eom|>", "<|eot|>")),),
+        (MUSE,),
+        trimmed=BOTH,
+        wrappers=("<|start|>assistant", "to=user<|message|>", "<|eom|>", "<|eot|>"),
+        addressed="to={}<|message|>",
+        special_tokens=True,
+    ),
     "think": Dialect((_THINK,), trimmed=BOTH),
 }
 

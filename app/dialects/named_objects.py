@@ -22,9 +22,10 @@ class NamedObjects(Form):
     end: str = ""  # ends it
     section_end: str = ""
     # In a grammar: the text between a call's marker and its arguments, and between these and its end. `{number}`: the
-    # call's.
+    # call's, or its id, as `number` has it.
     head: str = "{name}"
     tail: str = ""
+    number: str = "[0-9]{1,3}"
 
     @property
     def begins(self) -> tuple[str, ...]:
@@ -44,7 +45,7 @@ class NamedObjects(Form):
         begin, number, rest = self.head.format(name=name, number="\0").partition("\0")
         if not number:
             return tag(mark + begin, schema(of), self.tail + self.end)
-        numbered = sequence({"type": "regex", "pattern": "[0-9]{1,3}"}, const(rest), schema(of))
+        numbered = sequence({"type": "regex", "pattern": self.number}, const(rest), schema(of))
         return tag(mark + begin, numbered, self.tail + self.end)
 
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:  # noqa: ARG002
@@ -72,6 +73,9 @@ class NamedObjects(Form):
         elif not (self.end and (yield from reader.literal(self.end))):
             raise Mismatch
         call.finish()
+        if self.end and not self.call:
+            yield from reader.skip_space()
+            yield from reader.literal(self.end)
 
 
 def _ignore(_: str) -> None:

@@ -3,9 +3,11 @@
 import re
 from dataclasses import dataclass
 from json.encoder import encode_basestring as quote
+from typing import Any
 
 from app.dialects.call_grammar import CallGrammar, Schemas, tag
 from app.dialects.dialect import Form, Tools
+from app.dialects.parameter_value import ANY, Types, as_json, types_of
 from app.dialects.parts import Call, Collector
 from app.dialects.reader import HEAD, Mismatch, Reader, Reading, marker_set
 from app.dialects.values import Spelling, Values
@@ -23,6 +25,7 @@ class Notation(Form):
     begin: str
     end: str
     string: str  # the token on both sides of a string
+    typed: bool = False  # all values are such strings, and what the schema says they are
 
     @property
     def begins(self) -> tuple[str, ...]:
@@ -49,15 +52,15 @@ class Notation(Form):
         if mark == self.end or not name:
             raise Mismatch
         call = out.call(name)
-        yield from self._read_members(reader, call)
+        yield from self._read_members(reader, call, tools.get(name) if self.typed else None)
         call.finish()
         yield from reader.skip_space()
         yield from reader.literal(self.end)
 
-    def _read_members(self, reader: Reader, call: Call) -> Reading[None]:
+    def _read_members(self, reader: Reader, call: Call, schema: Any) -> Reading[None]:
         """Reads an object from after its brace to its end, or to the call's."""
         open_ = ["}"]  # the closing bracket of each open object or list
-        before = "{"
+        before, types = "{", ANY
         while open_:
             char = yield from reader.skip_space()
             if char in "}]":
@@ -75,14 +78,16 @@ class Notation(Form):
                 call.add(("" if before in ("", ", ") else before) + "".join(reversed(open_)))
                 return
             if open_[-1] == "}":
-                before += quote((yield from self._key(reader))) + ": "
+                key = yield from self._key(reader)
+                types = types_of(schema, key, None)
+                before += quote(key) + ": "
                 char = yield from reader.skip_space()
             if char in "{[":
                 reader.at += 1
                 open_.append("}" if char == "{" else "]")
                 before += char
                 continue
-            yield from self._read_scalar(reader, call, before, open_)
+            yield from self._read_scalar(reader, call, before, open_, types if len(open_) == 1 else ANY)
             before = ", "
 
     def _key(self, reader: Reader) -> Reading[str]:
@@ -97,9 +102,9 @@ class Notation(Form):
         key = key.strip()
         return key[1:-1] if len(key) > 1 and key[0] == key[-1] and key[0] in "\"'" else key
 
-    def _read_scalar(self, reader: Reader, call: Call, before: str, open_: list[str]) -> Reading[None]:
+    def _read_scalar(self, reader: Reader, call: Call, before: str, open_: list[str], types: Types) -> Reading[None]:
         if text_mark := (yield from reader.literal(self.string, "'")):
-            yield from self._read_text(reader, _String(call, before), text_mark, open_)
+            yield from self._read_text(reader, _String(call, before, types), text_mark, open_)
             return
         if reader.text.startswith('"', reader.at):
             call.add(before + quote((yield from reader.json_string(_LONGEST))))
@@ -151,12 +156,21 @@ class Notation(Form):
 
 
 class _String:
-    def __init__(self, call: Call, before: str) -> None:
-        self._call, self._before = call, before + '"'
+    """A text. One that the schema says is something else is passed on as that, when it is whole."""
+
+    def __init__(self, call: Call, before: str, types: Types) -> None:
+        self._call, self._before, self._types = call, before, types
+        self._held: list[str] | None = [] if types and "string" not in types else None
+        if self._held is None:
+            self._before += '"'
 
     def add(self, text: str) -> None:
+        if self._held is not None:
+            self._held.append(text)
+            return
         self._call.add(self._before + quote(text)[1:-1])
         self._before = ""
 
     def finish(self) -> None:
-        self._call.add(self._before + '"')
+        text = '"' if self._held is None else as_json("".join(self._held), self._types)
+        self._call.add(self._before + text)

@@ -21,7 +21,11 @@ def dialect_of(name: str | None, reasoning: tuple[str, str] | None, tokenizer: T
 def _hiding(dialect: Dialect, tokenizer: Tokenizer) -> Dialect:
     """Adds the special tokens that mark nothing to `hidden`: an engine shows all special tokens or none."""
     markers = {marker for thought in dialect.thoughts for marker in (thought.begin, *thought.ends)}
-    markers |= {begin for form in dialect.forms for begin in form.begins if begin} | {*dialect.hidden}
+    markers |= {begin for form in dialect.forms for begin in form.begins if begin} | {
+        *dialect.hidden,
+        *dialect.wrappers,
+    }
+    markers |= {dialect.addressed} - {""}
     hidden: list[str] = []
     for token in tokenizer.raw.get_added_tokens_decoder().values():
         # The scanner can't look for two markers if one contains the other.

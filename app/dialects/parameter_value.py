@@ -1,7 +1,9 @@
 """A parameter's text as JSON, of the type that the tool's schema names."""
 
+import ast
 import json
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from json.encoder import encode_basestring as quote
 
@@ -13,24 +15,34 @@ _LITERALS = {"true": "true", "True": "true", "false": "false", "False": "false"}
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 _CONTAINERS = {"object": dict, "array": list}
 Types = frozenset[str]
+_LONGEST_LITERAL = 2**16  # characters
 _MOST = 64  # schemas that are searched for a parameter's type
 ANY: Types = frozenset()  # no type is named
 _NULLABLE = frozenset({"string", "null"})
+_TEXT = frozenset({"string"})
 
 
 def types_of(schema: object, key: str, written: str | None, undeclared: Types = ANY) -> Types:
     """The types of a tool's parameter; `undeclared`: of one that the schema doesn't name.
 
-    `written`: the type that the model wrote; `true`: a string; `false`: none.
+    `written`: the type that the model wrote, one of several that a value may have; `true`: a string; `false`: none.
     """
-    if written == "true":
-        return frozenset({"string"})
-    if written is not None:
-        return frozenset({written}) if written != "false" else ANY
+    if written in ("true", "false"):
+        return _TEXT if written == "true" else ANY
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    if not isinstance(properties, Mapping) or key not in properties:
-        return undeclared
-    return _types(properties[key], schema, iter(range(_MOST)))
+    declared = undeclared
+    if isinstance(properties, Mapping) and key in properties:
+        declared = types_in(properties[key], schema)
+    if written == "string":
+        return declared if declared == _NULLABLE else _TEXT
+    if written is None or (written in declared and written in _CONTAINERS):
+        return declared
+    return ANY  # JSON: null, and values of any type, are written beside the name of another type
+
+
+def types_in(part: object, root: object) -> Types:
+    """The types that `part` of the schema `root` names."""
+    return _types(part, root, iter(range(_MOST)))
 
 
 def _types(schema: object, root: object, left: Iterator[int]) -> Types:
@@ -48,7 +60,7 @@ def _types(schema: object, root: object, left: Iterator[int]) -> Types:
     several = [_types(choice, root, left) for some in choices for choice in some[:_MOST]]
     if several:  # if one is unknown, so is the whole
         return frozenset().union(*several) if all(several) else ANY
-    values = schema.get("enum")
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     return frozenset(_TYPES.get(type(v), "null") for v in values[:_MOST]) if isinstance(values, list) else ANY
 
 
@@ -66,6 +78,8 @@ def as_json(text: str, types: Types) -> str:
             value = json.loads(bare, parse_constant=_refuse)
         except (ValueError, RecursionError):
             value = text
+            if types & _CONTAINERS.keys() and (found := _of_python(bare)):
+                return found
         if (types == ANY and not isinstance(value, str)) or any(
             isinstance(value, kind) for name, kind in _CONTAINERS.items() if name in types
         ):
@@ -75,6 +89,17 @@ def as_json(text: str, types: Types) -> str:
         if types == ANY and isinstance(value, str):
             text = value
     return quote(text)
+
+
+def _of_python(text: str) -> str:
+    """A list or dictionary as Python writes it, as JSON; "": it is none. Some chat templates write them so."""
+    if text[:1] not in ("{", "[") or len(text) > _LONGEST_LITERAL:
+        return ""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return json.dumps(ast.literal_eval(text), ensure_ascii=False, allow_nan=False)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return ""
 
 
 def _refuse(name: str) -> None:

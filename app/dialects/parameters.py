@@ -52,6 +52,8 @@ class Parameters(Form):
     undeclared: Types = ANY  # of a parameter that the schema doesn't name
     bare: bool = False  # a call may come without its section
     entities: bool = False  # names have HTML entities
+    quotes: tuple[str, str] = ("", "")  # may be around a value
+    fillers: tuple[str, ...] = ()  # may stand before and between calls
     # In a grammar: a call's beginning and end, and a parameter's.
     head: str = ""  # with `{name}`
     tail: str = ""
@@ -112,16 +114,21 @@ class Parameters(Form):
 
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:
         if begin != self.call:
-            yield from reader.skip_space()
+            yield from self._skip_fillers(reader)
             if not (yield from reader.literal(self.call)):
                 raise Mismatch
         while True:
             yield from self._read_call(reader, out, tools, alone=begin == self.call != self.begin)
             if self.begin == self.call:
                 return
-            yield from reader.skip_space()
+            yield from self._skip_fillers(reader)
             if (yield from reader.literal(self.call, self.end)) != self.call:
                 return
+
+    def _skip_fillers(self, reader: Reader) -> Reading[None]:
+        yield from reader.skip_space()
+        while self.fillers and (yield from reader.literal(*self.fillers)):
+            yield from reader.skip_space()
 
     def _read_call(self, reader: Reader, out: Collector, tools: Tools, *, alone: bool) -> Reading[None]:
         head, mark = yield from reader.until(marker_set(*self.head_ends))
@@ -160,7 +167,9 @@ class Parameters(Form):
             yield from reader.more()
         framed = self.framed and reader.text.startswith("\n", reader.at)
         line = "\n" if framed else ""
-        ends = {line + end.marker: (end, end.follow) for end in self.value_ends}
+        quoted = self.quotes[0] and (yield from reader.literal(self.quotes[0]))
+        before = self.quotes[1] if quoted else line
+        ends = {before + end.marker: (end, end.follow) for end in self.value_ends}
         if framed:
             ends |= {end.marker: (end, end.inline) for end in self.value_ends if end.inline is not None}
         marks = marker_set(*ends)

@@ -16,7 +16,10 @@ class Scanner:
     ) -> None:
         self._dialect, self._tools = dialect, tools
         self._reader, self._out = reader, out
-        self._forms = dialect.forms if tools else ()
+        self._forms = tuple(form.of(tools) for form in dialect.forms) if tools else ()
+        addressed = (dialect.addressed.format(name) for name in tools) if dialect.addressed else ()
+        self._wrappers = (*dialect.wrappers, *addressed)
+        self._hidden = (*dialect.hidden, *self._wrappers)
         self._kind: Kind = Reasoning if begun else Content
         self._thought = dialect.thoughts[0] if dialect.thoughts else None
         self._over = over  # reasoning is, until a call: a marker that would begin it is in a text about such markers
@@ -55,7 +58,7 @@ class Scanner:
             found = [] if self._over else [t.begin for t in dialect.thoughts]
             found += begins
             found += [end for t in dialect.thoughts if t.hidden_end for end in t.ends]
-        return marker_set(*found, *dialect.hidden)
+        return marker_set(*found, *self._hidden)
 
     def _marked(self, mark: str) -> Reading[None]:
         if self._thought and self._kind is Reasoning and mark in self._thought.ends:
@@ -73,6 +76,8 @@ class Scanner:
         forms = [form for form in self._forms if mark in form.begins]
         if forms:
             yield from self._calls(forms, mark)
+        elif mark in self._wrappers:
+            self._out.switch(self._kind)
 
     def _switch(self, into: Kind) -> None:
         self._out.switch(into)
@@ -99,21 +104,25 @@ class Scanner:
 
     def _calls(self, forms: list[Form], mark: str, before: str = "") -> Reading[None]:
         reader, out = self._reader, self._out
-        calls, broken = out.calls, False
+        calls, empty, broken = out.calls, False, False
         ends = {end for form in forms for end in form.ends(mark) if end}
         reader.keep(before + mark)
         try:
-            if not (yield from self._read_end(ends if mark else set())):
+            empty = yield from self._read_end(ends if mark else set())
+            if not empty:
                 form = forms[0]
                 if len(forms) > 1 or form.first(mark):
                     first = yield from reader.skip_space()
-                    form = next((f for f in forms if first in (f.first(mark) or first)), None) or _mismatch()
+                    fitting = [f for f in forms if first in f.first(mark)] or [f for f in forms if not f.first(mark)]
+                    form = fitting[0] if fitting else _mismatch()
                 yield from form.read(reader, out, self._tools, mark)
-            if out.calls == calls:
-                out.leave(reader.kept())
+            if out.calls == calls and (left := reader.kept()):
+                out.leave(left)
         except Mismatch:
             if out.calls == calls:
-                out.text(self._kind, reader.kept())
+                text = reader.kept()
+                if text := text.removeprefix(mark) if mark in self._hidden else text:
+                    out.text(self._kind, text)
                 return
             broken = True
         except EndOfText:
@@ -121,7 +130,7 @@ class Scanner:
                 out.text(self._kind, reader.kept())
                 return
             if out.calls == calls:
-                out.leave(reader.kept())
+                out.leave(reader.kept() + reader.text[reader.at :])
             out.after_call()
             raise
         finally:
@@ -130,6 +139,8 @@ class Scanner:
         self._kind, self._over = Content, False
         if broken:
             yield from self._skip(ends)
+        elif empty and not out.calls:  # Llama 4's template puts both markers before calls
+            yield from self._unmarked()
 
     def _read_end(self, ends: set[str]) -> Reading[bool]:
         """Whether there is nothing but whitespace between the markers of calls."""
@@ -141,6 +152,7 @@ class Scanner:
     def _skip(self, ends: set[str]) -> Reading[None]:
         """Leaves out the rest of a call that is broken: up to its end, to another call, or all of it."""
         begins = {begin for form in self._forms for begin in form.begins}
+        ends = {end for end in ends if not any(end in begin for begin in begins)}  # Command R's: ``` is in ```json
         mark = yield from self._reader.pieces(marker_set(*sorted(ends | begins)), _ignore)
         if mark in begins:
             self._reader.unread(mark)

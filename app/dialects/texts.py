@@ -1,5 +1,6 @@
 """A text that stands between markers and is not escaped, held to what its schema says of it."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -70,7 +71,7 @@ def one_of(texts: Iterable[str]) -> Format:
 
 def _class(end: str) -> str:
     """The characters that a marker, and the line before it, begin with."""
-    return r"\n" + end.strip()[0]
+    return r"\n" + re.escape(end.strip()[0])
 
 
 def _regex(pattern: str) -> Format:

@@ -195,7 +195,8 @@ class Values:
             several: Format = {"type": "tags_with_separator", "tags": _tags(item), "separator": separator}
             return tag("[", several | {"at_least_one": bool(least), "stop_after_first": False}, "]")
         bounds = {"min": max(0, least - 1), "max": -1 if most is None else most - 1}
-        some = sequence(item, {"type": "repeat", **bounds, "content": sequence(const(separator), item)})
+        more: Format = {"type": "repeat", **bounds, "content": sequence(const(separator), item)}
+        some = item if most == 1 else sequence(item, more)
         return tag("[", some if least else optional(some), "]")
 
     def _object(self, part: Mapping[str, Any], path: str, within: Sequence[str]) -> Format:

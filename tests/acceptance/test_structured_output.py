@@ -20,7 +20,7 @@ from tests.stack import Stack, free_port, leases, mock_pool, pid_of_worker, stac
 
 POOL = "decode-pool-a"
 TEMPLATE = """{%- if tools %}{% for tool in tools %}{{ tool | tojson }}
-{% endfor %}write <tool_call> with name and arguments{% endif %}
+{% endfor %}write <tool_call>{"name", "arguments"}{% endif %}
 {%- for message in messages %}<|im_start|>{{ message.role }}
 {{ message.content }}<|im_end|>
 {% endfor %}<|im_start|>assistant
@@ -207,6 +207,26 @@ def test_what_is_no_grammar_is_refused_before_the_first_byte(
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(**asked(stream=stream, **fields))
     assert refused.value.param == param
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("path", "fields", "param"), [
+    ("chat/completions", {"guided_regex": "(.{1,500}){300,500}"}, "guided_regex"),
+    ("completions", {"structured_outputs": {"regex": "(.{1,500}){300,500}"}}, "structured_outputs.regex"),
+    ("responses", {"text": {"format": {"type": "json_schema", "name": "n", "schema": {
+        "type": "string", "pattern": "^(.{1,500}){300,500}$"}}}}, "text.format.schema"),
+])  # fmt: skip
+def test_a_grammar_that_becomes_too_large_is_the_requests_fault(
+    served: Stack, path: str, fields: dict[str, Any], param: str, stream: bool
+) -> None:
+    """Only the engine knows, amid the answer: it was a failure of the engine, and tried again on another worker."""
+    prompt = {"responses": {"input": "?"}, "completions": {"prompt": "?"}}.get(path, asked("?"))
+    body = {"model": "mock", "stream": stream} | prompt | fields
+    answer = httpx.post(f"{served.url}/v1/{path}", json=body, timeout=60)
+    if not stream:
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    assert "too large to follow" in answer.text
+    assert "engine_failed" not in answer.text
 
 
 def _format(schema: dict[str, Any]) -> dict[str, Any]:

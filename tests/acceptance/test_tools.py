@@ -39,7 +39,7 @@ PLAYS = {
     "restated": "<think>\nI restate Question: what is asked.\n</think>\n\nThe answer is 42 😀.\nQuestion: and then?",
 }
 TEMPLATE = """{%- if tools %}{% for tool in tools %}{{ tool | tojson }}
-{% endfor %}write <tool_call> with name and arguments, <think> before{% endif %}
+{% endfor %}write <tool_call>{"name", "arguments"}, <think> before{% endif %}
 {%- for message in messages %}<|im_start|>{{ message.role }}
 {{ message.content }}{% for call in message.tool_calls or [] %}{{ call.function.arguments.city }}{% endfor %}<|im_end|>
 {% endfor %}<|im_start|>assistant

@@ -27,6 +27,8 @@ TRIP: dict[str, Any] = {
         "who": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}},
         "any": {},
         "list": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+        "one": {"type": "array", "items": {"type": "integer"}, "maxItems": 1},
+        "only": {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 1},
     },
     "required": ["name", "tags"],
 }
@@ -35,7 +37,8 @@ VALID: list[dict[str, Any]] = [
     {"name": "ab", "day": "2026-01-02", "code": "AB", "n": 3, "x": -1.5e3, "b": None, "note": "so", "tags": [2, None],
      "who": {"a": 'a "b" <c>'}, "any": {"a": [1, None, True, "x"]}, "list": [[1, -2], []]},
     {"name": "äöüß", "b": False, "note": None, "tags": ["a", "a"], "who": {}, "any": [True], "list": []},
-    {"name": "ab<c", "tags": [None], "who": {"a": "", "b": 1}},
+    {"name": "ab<c", "tags": [None], "who": {"a": "", "b": 1}, "one": [], "only": [1]},
+    {"name": "abc", "tags": ["a"], "one": [12]},
 ]  # fmt: skip
 INVALID: list[dict[str, Any]] = [
     {"name": "a", "tags": ["a"]},
@@ -51,6 +54,8 @@ INVALID: list[dict[str, Any]] = [
     {"name": "abc", "note": "s", "tags": ["a"]},
     {"name": "abc", "tags": ["a"], "who": {"b": "1"}},
     {"name": "abc", "tags": ["a"], "list": [[1.5]]},
+    {"name": "abc", "tags": ["a"], "one": [1, 2]},
+    {"name": "abc", "tags": ["a"], "only": []},
     {"name": "abc", "tags": ["a"], "other": 1},
 ]
 
@@ -106,8 +111,23 @@ def dsml(arguments: dict[str, Any]) -> str:
     return f'<｜DSML｜tool_calls>\n<｜DSML｜invoke name="look">\n{shown}</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
 
 
+def kimi(arguments: dict[str, Any]) -> str:
+    def kind(of: dict[str, Any]) -> str:
+        types = of.get("type", "string" if "anyOf" in of else "object")
+        return types[0] if isinstance(types, list) else types
+
+    shown = "".join(
+        f'<|open|>argument key="{key}" type="{kind(TRIP["properties"].get(key, {}))}"<|sep|>'
+        f"{plain(of)}<|close|>argument<|sep|>"
+        for key, of in arguments.items()
+    )
+    call = f'<|open|>call tool="look"<|sep|>{shown}<|close|>call<|sep|>'
+    return f"<|open|>tools<|sep|>{call}<|close|>tools<|sep|>"
+
+
 WRITERS = {
-    "llama4": python, "gemma4": gemma, "qwen3_coder": qwen, "glm": glm, "minimax_m2": minimax, "deepseek_v4": dsml
+    "llama4": python, "gemma4": gemma, "qwen3_coder": qwen, "glm": glm, "minimax_m2": minimax, "deepseek_v4": dsml,
+    "kimi_k3": kimi,
 }  # fmt: skip
 
 

@@ -25,7 +25,7 @@ def compile_template(source: str | None) -> tuple[jinja2.Template | None, frozen
     env.globals["raise_exception"] = _raise_exception
     env.globals["strftime_now"] = lambda fmt: datetime.now().astimezone().strftime(fmt)
     template = env.from_string(source)
-    variables = frozenset(find_undeclared_variables(env.parse(source)))
+    variables = frozenset(find_undeclared_variables(env.parse(source)) - env.globals.keys())
     # A plain dict instead of the chain of dicts that Jinja copies at every rendering.
     template.globals = dict(template.globals)
     return template, variables

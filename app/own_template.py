@@ -17,6 +17,7 @@ MOST = 2**24  # characters of a prompt
 _CPU_S = 2
 _MEMORY = 2**29  # bytes
 _PROCESSES = 2
+_SLOW = f"takes more than {_CPU_S} s"
 
 
 class TemplateJob(Struct, frozen=True, array_like=True):
@@ -29,33 +30,43 @@ class Rendered(Struct, frozen=True, array_like=True):
     variables: list[str] = []  # names that it uses, if it was only looked at
     error: str | None = None
     is_type_error: bool = False
+    cpu_s: float = 0.0  # that it took
 
 
 class OwnTemplate:
+    """Of one request, which has so many seconds of CPU time for all that is tried with it."""
+
     def __init__(self, source: str) -> None:
         """Blocks. Raises: ValueError that says why it does not compile, RequestError, Saturated, NoProcess."""
-        self._source = source
-        found = _asked(TemplateJob(source))
+        self._source, self._cpu_s = source, 0.0
+        self._over = ""  # why it is not asked again
+        found = self._asked(TemplateJob(source))
         if found.error is not None:
             raise ValueError(found.error)
         self.variables = frozenset(found.variables)
 
     def render(self, values: Mapping[str, Any]) -> str:
         """Blocks. Raises: TypeError, ValueError, which are the template's own; RequestError, Saturated, NoProcess."""
-        found = _asked(TemplateJob(self._source, json.dumps(values)))
+        found = self._asked(TemplateJob(self._source, json.dumps(values)))
         if found.error is not None:
             raise TypeError(found.error) if found.is_type_error else ValueError(found.error)
         return found.text
 
-
-def _asked(job: TemplateJob) -> Rendered:
-    thread, pool = _started()
-    try:
-        answer, _ = thread.call(pool.run(msgspec.msgpack.encode(job), cpu_s=_CPU_S))
-    except ProcessEnded as exc:
-        why = f"takes more than {_CPU_S} s" if exc.took_too_long else "has ended the process in which it ran"
-        raise RequestError(f"'chat_template': it {why}.", param="chat_template") from exc
-    return msgspec.msgpack.decode(answer, type=Rendered)
+    def _asked(self, job: TemplateJob) -> Rendered:
+        found = Rendered()
+        if not self._over:
+            thread, pool = _started()
+            try:
+                answer, _ = thread.call(pool.run(msgspec.msgpack.encode(job), cpu_s=_CPU_S))
+                found = msgspec.msgpack.decode(answer, type=Rendered)
+                self._cpu_s += found.cpu_s
+                if self._cpu_s > _CPU_S:
+                    self._over = _SLOW
+            except ProcessEnded as exc:
+                self._over = _SLOW if exc.took_too_long else "has ended the process in which it ran"
+        if self._over:
+            raise RequestError(f"'chat_template': it {self._over}.", param="chat_template")
+        return found
 
 
 @cache

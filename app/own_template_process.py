@@ -1,10 +1,12 @@
 """A process that compiles and renders chat templates of requests (`app/bounded/serving.py`)."""
 
 import json
+import time
 from functools import lru_cache
 
 import jinja2
 import msgspec
+from msgspec import structs
 
 from app.bounded.serving import serve
 from app.bounded.wire import Answer
@@ -13,7 +15,9 @@ from app.own_template import MOST, Rendered, TemplateJob
 
 
 def _work(job: bytes, _data: bytes) -> Answer:
-    return msgspec.msgpack.encode(_rendered(msgspec.msgpack.decode(job, type=TemplateJob))), []
+    before = time.process_time()
+    found = _rendered(msgspec.msgpack.decode(job, type=TemplateJob))
+    return msgspec.msgpack.encode(structs.replace(found, cpu_s=time.process_time() - before)), []
 
 
 def _rendered(job: TemplateJob) -> Rendered:

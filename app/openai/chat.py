@@ -9,10 +9,10 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.media_reader import NO_SAMPLES, Samples
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
-from app.messages import Media
 from app.openai.answer_grammar import answer_grammar
 from app.openai.chat_writer import ChatWriter
-from app.openai.media import expanded, has_media, load_media, named_media, origins_of
+from app.openai.media import has_media, load_media, named_media, origins_of
+from app.openai.media_prompt import Expanded, expanded, markers_of
 from app.openai.model_parser import check_dialect, content_rules, parser_maker, read_dialect, situation
 from app.openai.parts_writer import PartsWriter
 from app.openai.plan import plan_of
@@ -23,7 +23,7 @@ from app.openai.structured import Format, with_grammar
 from app.openai.validation import parse_off_loop
 from app.tenants.limits import answer_tokens
 
-_NO_MEDIA: list[Media] = []
+_NO_MEDIA = Expanded([], [], [])
 
 
 async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[ChatRequest, GenerationPlan]:
@@ -66,13 +66,14 @@ def chat_plan(
     check_dialect(model, body)
     body = body.filled(model.defaults)
     tokenizer = tokenizer_of(model.tokenizer, body, trusted=state.settings.request_chat_templates)
-    text = chat_prompt(tokenizer, body.messages, body, model.markers, samples)
-    prompt, media = model.encode(text, param, add_special_tokens=False), _NO_MEDIA
+    text = chat_prompt(tokenizer, body.messages, body, markers_of(model, samples), samples)
+    prompt, shown = model.encode(text, param, add_special_tokens=False), _NO_MEDIA
     if not prompt:
         refused = param if body.chat_template is None else "chat_template"
         raise RequestError(f"'{refused}': the chat template shows none of the messages.", param=refused)
     if samples:
-        prompt, media = expanded(model, prompt, origins_of(body.messages), samples, param)
+        shown = expanded(model, prompt, origins_of(body.messages), samples, param)
+        prompt = shown.prompt
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if limit == 0:
         raise RequestError("'max_tokens' has to be at least 1.", param="max_tokens")
@@ -96,7 +97,9 @@ def chat_plan(
     plan = plan_of(state, body, prefix, model, [prompt], [sampling], explain=explain, cache_salt=body.cache_salt)
     if grammar is not None:
         plan = replace(plan, grammars=grammar.checks)
-    return replace(plan, media=[media], samples=samples) if samples else plan
+    if (effort := body.heard_effort(tokenizer)) is not None:
+        plan = replace(plan, effort=effort)
+    return replace(plan, media=[shown.media], written=[shown.written], samples=samples) if samples else plan
 
 
 def writer(call: GenerationBase, body: ChatRequest) -> ChatWriter:

@@ -138,14 +138,29 @@ def check_conversation(messages: Sequence[Message]) -> None:
             raise RequestError(f"'{where}': no message before it has a tool call of that id.", param=where)
 
 
+def thinks(message: Message) -> bool:
+    return isinstance(message, AssistantMessage) and (message.reasoning_content or message.reasoning) is not None
+
+
+def listed_texts(message: Message) -> list[dict[str, Any]]:
+    """The texts of a message that is a list of them, as parts; empty for others, and beside media."""
+    content = message.content
+    if content is None or isinstance(content, str) or message.media:
+        return []
+    return [{"type": "text", "text": part.text} for part in content if isinstance(part, AnyText)]
+
+
 def only_calls(message: Message) -> bool:
     return isinstance(message, AssistantMessage) and bool(message.tool_calls) and not message.content
 
 
-def for_template(messages: Sequence[Message], *, nulls: bool = False) -> list[dict[str, Any]]:
+def for_template(
+    messages: Sequence[Message], *, nulls: bool = False, thought: str = "reasoning_content"
+) -> list[dict[str, Any]]:
     """A checked conversation's messages. Tool results also have the function's name, which some templates show.
 
     `nulls`: a message that only calls tools has None as its content, by which the template recognises it.
+    `thought`: the template's name of an answer's reasoning.
     """
     names: dict[str, str] = {}
     shown = []
@@ -155,6 +170,8 @@ def for_template(messages: Sequence[Message], *, nulls: bool = False) -> list[di
             names.update((call.id, call.function.name) for call in message.tool_calls or ())
             if nulls and only_calls(message):
                 made["content"] = None
+            if thought != "reasoning_content" and "reasoning_content" in made:
+                made[thought] = made.pop("reasoning_content")
         elif isinstance(message, ToolMessage):
             made.setdefault("name", names[message.tool_call_id])
         shown.append(made)

@@ -1,7 +1,7 @@
 """A conversation's prompt: a request's fields for it besides the messages, and its text."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
@@ -9,19 +9,18 @@ from pydantic_core import PydanticCustomError
 from app.dispatch.media_reader import NO_SAMPLES, Samples
 from app.errors import RequestError
 from app.messages import MediaKind
-from app.openai.conversation import Message, check_conversation, for_template, only_calls
+from app.openai.conversation import Message, check_conversation
+from app.openai.efforts import Effort, effort_variables, nearest
 from app.openai.json_schema import check_bounds
-from app.openai.template_habits import needs_descriptions, rendered, tells_calls_by_null
-from app.openai.template_parts import show_parts
+from app.openai.template_forms import fitted
+from app.openai.template_habits import OURS, needs_descriptions, rendered
+from app.openai.template_parts import Marker, show_parts
 from app.openai.tools import ToolsRequest
 from app.tokenizer import Tokenizer
 
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 _SHOWN = 64  # characters of a name
 # Marks where the model is to continue. A template that trims its messages removes the space.
 _HERE = "<<<go-on-here>>> "
-_OURS = {"add_generation_prompt", "chat_template", "continue_final_message", "messages", "tools"}
-SWITCHES = ("enable_thinking", "thinking")  # by which templates turn reasoning off
 
 
 def _small(given: dict[str, Any]) -> dict[str, Any]:
@@ -62,30 +61,24 @@ class PromptRequest(ToolsRequest):
         known, asked = tokenizer.template_variables, self.chat_template_kwargs or {}
         for name, value in asked.items():
             where = f"chat_template_kwargs.{name[:_SHOWN]}"
-            if name in _OURS or name in tokenizer.special:
+            if name in OURS:
                 raise RequestError(f"'{where}' can't be set in this way.", param=where)
             if name not in known and value is not None and value is not False:  # an unknown one is off
                 raise RequestError(f"'{where}': this model's chat template does not know it.", param=where)
-        made = self._effort(known) | {name: value for name, value in asked.items() if name in known}
+        made = {} if self.reasoning_effort is None else effort_variables(tokenizer, self.reasoning_effort)
+        made |= {name: value for name, value in asked.items() if name in known}
         if tools := self.offered:
-            if "tools" not in known:
+            if (variable := tokenizer.tools_variable) is None:
                 raise RequestError("'tools': this model's chat template does not know tools.", param="tools")
             described = any(tool.function.description is None for tool in tools) and needs_descriptions(tokenizer)
-            made["tools"] = [tool.for_template(described=described) for tool in tools]
+            made[variable] = [tool.for_template(described=described) for tool in tools]
         return made
 
-    def _effort(self, known: frozenset[str]) -> dict[str, Any]:
-        effort = self.reasoning_effort
-        if effort is None:
-            return {}
-        made: dict[str, Any] = {"reasoning_effort": effort} if "reasoning_effort" in known else {}
-        if effort == "none":
-            made |= {name: False for name in SWITCHES if name in known}
-        elif not made:
-            raise RequestError(
-                "'reasoning_effort': this model's chat template does not know it.", param="reasoning_effort"
-            )
-        return made
+    def heard_effort(self, tokenizer: Tokenizer) -> str | None:
+        """The effort that the template gets instead of the request's, or `ignored`; None: the same."""
+        if (asked := self.reasoning_effort) is None or (heard := nearest(tokenizer, asked)) == asked:
+            return None
+        return heard
 
 
 def tokenizer_of(tokenizer: Tokenizer, asked: PromptRequest, *, trusted: bool) -> Tokenizer:
@@ -101,7 +94,7 @@ def chat_prompt(
     tokenizer: Tokenizer,
     messages: Sequence[Message],
     asked: PromptRequest,
-    markers: Mapping[MediaKind, str] | None = None,
+    markers: Mapping[MediaKind, Marker] | None = None,
     samples: Samples = NO_SAMPLES,
 ) -> str:
     """The prompt's text, with its special tokens; each picture, frame of a video and sound is its marker.
@@ -109,8 +102,7 @@ def chat_prompt(
     `markers`: the model's; none: it takes no media. Raises: RequestError when the template refuses.
     """
     variables = asked.template_variables(tokenizer)
-    nulls = any(only_calls(message) for message in messages) and tells_calls_by_null(tokenizer)
-    shown = for_template(messages, nulls=nulls)
+    shown = fitted(tokenizer, messages)
     if markers:
         show_parts(shown, messages, tokenizer, markers, samples)
     if not asked.continue_final_message:

@@ -15,6 +15,11 @@ from app.tokenizer import Tokenizer
 _MARK = "<<<text>>>"
 
 
+class Marker(NamedTuple):
+    text: str  # of one medium, for templates that take texts
+    sign: str  # what is in any template's text for one
+
+
 class _Takes(NamedTuple):
     texts: bool
     parts: bool
@@ -24,7 +29,7 @@ def show_parts(
     shown: list[dict[str, Any]],
     messages: Sequence[Message],
     tokenizer: Tokenizer,
-    markers: Mapping[MediaKind, str],
+    markers: Mapping[MediaKind, Marker],
     samples: Samples,
 ) -> None:
     """Changes what `conversation.for_template` has made of the messages, for a model that takes media.
@@ -60,7 +65,7 @@ def _media(part: MediaPart, samples: Samples) -> list[dict[str, Any]]:
     return [*made, {"type": "text", "text": CLOSING}]
 
 
-def _text(message: Message, markers: Mapping[MediaKind, str], samples: Samples) -> str:
+def _text(message: Message, markers: Mapping[MediaKind, Marker], samples: Samples) -> str:
     """A marker is not a line of its own."""
     out = ""
     before = False  # the last part was a text
@@ -68,7 +73,7 @@ def _text(message: Message, markers: Mapping[MediaKind, str], samples: Samples) 
         if isinstance(part, AnyText):
             out += ("\n" if before else "") + part.text
         else:
-            out += "".join(one.get("text") or markers[one["type"]] for one in _media(part, samples))
+            out += "".join(one.get("text") or markers[one["type"]].text for one in _media(part, samples))
         before = isinstance(part, AnyText)
     return out
 
@@ -78,7 +83,7 @@ def _of(message: Message) -> Sequence[AnyText | MediaPart]:
 
 
 @lru_cache
-def _takes(tokenizer: Tokenizer, markers: tuple[tuple[MediaKind, str], ...]) -> _Takes:
+def _takes(tokenizer: Tokenizer, markers: tuple[tuple[MediaKind, Marker], ...]) -> _Takes:
     """Such models' templates take texts, lists of parts, or both; what they don't take, they leave out."""
 
     def rendered(content: Any) -> str:
@@ -88,4 +93,4 @@ def _takes(tokenizer: Tokenizer, markers: tuple[tuple[MediaKind, str], ...]) -> 
             return ""
 
     parts = rendered([*({"type": kind} for kind, _ in markers), {"type": "text", "text": _MARK}])
-    return _Takes(_MARK in rendered(_MARK), _MARK in parts and all(marker in parts for _, marker in markers))
+    return _Takes(_MARK in rendered(_MARK), _MARK in parts and all(marker.sign in parts for _, marker in markers))

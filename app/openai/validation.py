@@ -149,7 +149,8 @@ def _is_own(key: str, value: Any) -> bool:
 
 def _request_error(errors: Sequence[Any], doc: Any) -> RequestError:
     if not errors[0]["loc"]:
-        return RequestError("The body has to be a JSON object.")
+        ours = errors[0].get("ctx", {}).get("error")  # of fields that don't fit together
+        return RequestError("The body has to be a JSON object." if ours is None else f"{ours}.")
     err, message = _chosen(errors, doc)
     found, given = _find(err, doc)
     path, kind = ".".join(found)[:_LONGEST_NAME], err["type"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import resource
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -49,6 +50,18 @@ async def test_what_a_template_may_cost_is_bounded(template: str, param: str, sa
         await prompt(template)
     assert refused.value.param == param
     assert await prompt("{{ messages[0].content }}!") == "hello!"
+
+
+async def test_all_that_is_tried_with_a_template_is_within_the_same_seconds() -> None:
+    """Calls, reasoning and tools are shown in one form after the other: of a template that takes none of them, too."""
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{"}}
+    called = {"role": "assistant", "reasoning": "so", "tool_calls": [call]}
+    messages = [{"role": "user", "content": "?"}, called, {"role": "tool", "tool_call_id": "1", "content": ""}]
+    body = {"model": "m", "messages": messages, "chat_template": "{# is none #}" + LOOPS}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    with pytest.raises(RequestError, match="takes more than 2 s"):
+        await chat_endpoint.understand(TRUSTING, json.dumps(body).encode())
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 8
 
 
 async def test_clients_wait_in_turn_however_many_templates_one_has() -> None:

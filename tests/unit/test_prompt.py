@@ -16,6 +16,7 @@ from app.openai import chat as chat_endpoint
 from app.openai.model_parser import check_dialect
 from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
+from app.openai.template_habits import settable
 from app.pools import Pool
 from app.settings import load_settings
 from app.telemetry import Meters
@@ -99,6 +100,14 @@ def test_a_template_that_does_not_know_tools_gets_none(tmp_path: Path) -> None:
     assert prompt(tmp_path, PLAIN, chat(tools=[TIME], tool_choice="none")) == "<user>?</><go>"
 
 
+def test_tools_reach_a_template_under_its_own_name(tmp_path: Path) -> None:
+    """SmolLM3's has another."""
+    template = "{% for tool in xml_tools or [] %}{{ tool.function.name }};{% endfor %}" + PLAIN
+    assert prompt(tmp_path, template, chat(tools=[TIME])).startswith(TIME["function"]["name"] + ";")
+    described = template.replace("tool.function.name", "tool.function.description + 'none'")
+    assert prompt(tmp_path, described, chat(tools=[TIME])).startswith("none;")
+
+
 @pytest.mark.parametrize(("template", "knows"), [
     (SHOWING, True), (PLAIN, False), ("{# tools #}{{ 'tools' }}", False), ("{{ message.tools }}", False),
     ("{% if not tools is defined %}{% set tools = none %}{% endif %}{{ tools }}", True),
@@ -116,21 +125,38 @@ def test_variables_of_the_client_reach_the_template(tmp_path: Path) -> None:
     asked = {"enable_thinking": False, "another": False, "one_more": None}
     assert prompt(tmp_path, SHOWING, chat(chat_template_kwargs=asked)).endswith("<assistant>False")
     assert refusal(tmp_path, SHOWING, chat_template_kwargs={"thinking": True}).param == "chat_template_kwargs.thinking"
-    for ours in ("messages", "tools", "add_generation_prompt", "chat_template", "bos_token"):
-        exc = refusal(tmp_path, SHOWING + "{{ bos_token }}", chat_template_kwargs={ours: "x"})
+    for ours in ("messages", "tools", "add_generation_prompt", "chat_template", "bos_token", "raise_exception"):
+        exc = refusal(
+            tmp_path,
+            SHOWING + "{% if x %}{{ bos_token + raise_exception() }}{% endif %}",
+            chat_template_kwargs={ours: "x"},
+        )
         assert exc.param == f"chat_template_kwargs.{ours}"
     with pytest.raises(RequestError, match="'chat_template_kwargs'"):
         chat(chat_template_kwargs={"x": "y" * 2**16})
 
 
 def test_reasoning_effort_reaches_the_template(tmp_path: Path) -> None:
-    """`none` also turns reasoning off where the template has a switch, and is taken everywhere."""
-    assert prompt(tmp_path, SHOWING, chat(reasoning_effort="low")).endswith("<assistant>low")
+    """It also turns reasoning on or off where the template has a switch, and is taken everywhere."""
+    assert prompt(tmp_path, SHOWING, chat(reasoning_effort="low")).endswith("<assistant>Truelow")
     assert prompt(tmp_path, SHOWING, chat(reasoning_effort="none")).endswith("<assistant>Falsenone")
     on = chat(reasoning_effort="none", chat_template_kwargs={"enable_thinking": True})
     assert prompt(tmp_path, SHOWING, on).endswith("<assistant>Truenone")
-    assert prompt(tmp_path, PLAIN, chat(reasoning_effort="none")) == "<user>?</><go>"
-    assert refusal(tmp_path, PLAIN, reasoning_effort="low").param == "reasoning_effort"
+    off = chat(reasoning_effort="low", chat_template_kwargs={"enable_thinking": False})
+    assert prompt(tmp_path, SHOWING, off).endswith("<assistant>Falselow")
+    for effort in ("none", "low"):
+        assert prompt(tmp_path, PLAIN, chat(reasoning_effort=effort)) == "<user>?</><go>"
+
+
+def test_a_special_token_that_a_tokenizer_lacks_is_not_written_out(tmp_path: Path) -> None:
+    """As in transformers: Qwen's tokenizers have no `bos_token`, and many templates begin with it."""
+    assert prompt(tmp_path, "{{ bos_token }}{{ mask_token }}<{{ eos_token }}>" + PLAIN, chat()).startswith("<<")
+
+
+def test_the_variables_that_clients_may_set_are_the_templates_own(tmp_path: Path) -> None:
+    file = tmp_path / "template.jinja"
+    file.write_text(SHOWING + "{{ bos_token }}{% set x = namespace(y=documents) %}{{ strftime_now('%Y') }}")
+    assert settable(Tokenizer(MODEL_DIR, file)) == ["documents", "enable_thinking", "reasoning_effort"]
 
 
 def test_a_prompt_may_end_with_the_last_message(tmp_path: Path) -> None:
@@ -247,7 +273,7 @@ def test_a_tool_without_a_description_is_shown_to_a_template_that_wants_one(tmp_
     assert "description" not in prompt(tmp_path, SHOWING, chat(tools=[TIME])).split("<")[0]
 
 
-def test_what_a_template_takes_is_tried_once_and_only_for_what_is_missing(
+def test_what_a_template_takes_is_tried_once_and_only_for_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rendered = 0
@@ -267,4 +293,4 @@ def test_what_a_template_takes_is_tried_once_and_only_for_what_is_missing(
         rendered = 0
         chat_prompt(tokenizer, chat(messages=messages, tools=[WEATHER]).messages, chat(tools=[WEATHER]))
         counts.append(rendered)
-    assert counts == [1, 1, 4, 1, 1]  # a trial that fails is tried with arguments as a text, too
+    assert counts == [2, 3, 4, 1, 1]  # whether it shows texts, for each role; then two about calls, one in two forms

@@ -1,7 +1,7 @@
 """The Redis commands for a request that has been placed."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,7 +10,8 @@ from app.dispatch.inflight import InFlight
 from app.ids import PoolId, place_id, worker_queue
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
-from app.messages import ASIDE_PRIORITY, Lease, Worker, encode
+from app.kv.groups import grid_of, points_left
+from app.messages import ASIDE_PRIORITY, Grid, Lease, Worker, encode
 from app.pools import Pool
 from app.routing.candidates import Placement
 from app.store import PLACE, Command, clock
@@ -26,7 +27,7 @@ class Placing(Struct, frozen=True):
 
 def placement(
     keys: Keys,
-    pools: Mapping[PoolId, Pool],
+    grids: Mapping[PoolId, Grid],
     inflight: InFlight,
     places: list[Placement],
     first: Worker,
@@ -52,7 +53,7 @@ def placement(
     if split and job.aside:  # two workers share no gate, so it is last in the queues of both engines
         job = inflight.job = replace(job, aside=False, priority=job.priority + ASIDE_PRIORITY)
     inflight.before_first = [] if in_sequence and split and job.sampling.n == 1 else None
-    hashes = inflight.hashes(pools[places[encoders].pool].block_size, job.weights or "")
+    hashes = inflight.hashes(grids[places[encoders].pool], job.weights or "")
     names = [keys.request(job.run)]
     values: list[str | int | bytes] = []
     apart: list[Command] = []
@@ -80,17 +81,30 @@ def placement(
     return Placing(command, apart)
 
 
-def prediction(keys: Keys, pool: Pool, inflight: InFlight, to: Placement, lease: Lease) -> list[Command]:
-    """For an engine without KV events: records the blocks that it is expected to cache."""
-    hashes = inflight.hashes(pool.block_size, lease.state.weights)
+def expected_tokens(inflight: InFlight, places: Sequence[Placement], lease: Lease, grid: Grid) -> int:
+    """Prompt tokens that the one worker is expected to have cached; -1: several do it, or nobody knows its caches.
+
+    `grid`: by which the prompt was looked up.
+    """
+    job = inflight.job
+    reads = job.kind == "decode" and job.sampling.prompt_logprobs is None  # these are computed, cached or not
+    alone = len(places) == 1 and not job.begun and not places[0].lends and inflight.handoff is None and reads
+    return len(job.prompt) - places[0].tokens if alone and lease.caches and grid_of(lease.worker) == grid else -1
+
+
+def prediction(keys: Keys, pool: Pool, grid: Grid, inflight: InFlight, to: Placement, lease: Lease) -> list[Command]:
+    """For an engine without KV events: records where it is expected to leave its prompt for others to resume."""
+    hashes = inflight.hashes(grid, lease.state.weights)
     if lease.worker.kv_events or pool.routing.policy != "kv" or not hashes:
         return []
     key = keys.predicted(to.pool, place_id(to.worker, to.rank))
     ttl_ms = round(pool.routing.predicted_ttl_s * 1000)
     expires = round(clock.now() * 1000) + ttl_ms
+    every = points_left(lease.worker)
+    points = len(hashes) // HASH_BYTES
     entries = [
         x
-        for i in range(0, len(hashes), HASH_BYTES)
+        for i in (n * HASH_BYTES for n in range(points) if n + 1 == points or (every and (n + 1) % every == 0))
         # A prompt's tail expires first, and is removed first if there are too many: the rest is a prefix.
         for x in (expires - i / 1000, hashes[i : i + HASH_BYTES])
     ]

@@ -11,8 +11,9 @@ from app.dispatch.inflight import Groups, InFlight, Line
 from app.dispatch.pool_fleet import PoolView
 from app.errors import AdapterFailed, NoWorker, RequestError, Saturated, WeightsChanged, XylemError
 from app.ids import PoolId, WorkerId, place_id
-from app.kv.blocks import common_blocks
-from app.messages import Adapter, Lease, Stage, StageKind
+from app.kv.blocks import common_points
+from app.kv.groups import blocks_of_step, grid_of, points_left
+from app.messages import Adapter, Grid, Lease, Stage, StageKind
 from app.pools import Pool, Routing
 from app.routing.adapter_load import may_load
 from app.routing.candidates import ALL, Ask, Candidate, Decision, Matches, Option, Placement, Room
@@ -37,10 +38,12 @@ class PlacementRound:
         self,
         in_flight: list[InFlight],
         pools: Mapping[PoolId, Pool],
+        grids: Mapping[PoolId, Grid],
         weights: Mapping[PoolId, str] = MappingProxyType({}),
     ) -> None:
-        """`weights`: the version that most workers of a pool have, if it isn't its own."""
+        """`grids`: what prompts are hashed by. `weights`: the version that most of a pool have, if not its own."""
         self._pools, self._weights = pools, weights
+        self.grids = dict(grids)  # of the whole round: its pools' workers may change meanwhile
         self._asking: dict[PoolId, dict[InFlight, int]] = {}  # by pool: requests, and their prompts' index in the read
         for inflight in in_flight:
             groups = *inflight.groups, *inflight.prefill_groups
@@ -334,18 +337,21 @@ class PlacementRound:
 
     def _coming(self, inflight: InFlight, pool: PoolId) -> dict[int, int]:
         """By place: the prompt's leading blocks that requests placed in this round will leave in its cache."""
-        mine, indices = self._hashes(inflight, pool), self.views[pool].indices
+        mine, view, grid = self._hashes(inflight, pool), self.views[pool], self.grids[pool]
         found: dict[int, int] = {}
         if not mine:  # a prompt of less than a block
             return found
         for to, hashes in self._placed[-_RECENT:]:
-            if to.pool == pool and not to.pulls and (blocks := common_blocks(mine, hashes)):
-                index = indices[place_id(to.worker, to.rank)]
-                found[index] = max(blocks, found.get(index, 0))
+            if to.pool != pool or to.pulls:
+                continue
+            index = view.indices[place_id(to.worker, to.rank)]
+            worker = view.candidates[index].lease.worker
+            if grid_of(worker) == grid and (points := common_points(mine, hashes, points_left(worker))):
+                found[index] = max(points * blocks_of_step(worker), found.get(index, 0))
         return found
 
     def _hashes(self, inflight: InFlight, pool: PoolId) -> bytes:
-        return inflight.hashes(self._pools[pool].block_size, self._weights.get(pool, ""))
+        return inflight.hashes(self.grids[pool], self._weights.get(pool, ""))
 
     def _looks_at_prefixes(self, pool: PoolId) -> bool:
         return self._pools[pool].routing.policy == "kv" and self._pools[pool].role != "encode"

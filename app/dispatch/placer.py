@@ -19,7 +19,7 @@ from app.dispatch.embedding_index import EmbeddingIndex
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.held_requests import LOOK_EVERY_S, SHARED_LOOK_S, HeldRequests, urgency
 from app.dispatch.inflight import InFlight
-from app.dispatch.placement_commands import Placing, placement, prediction
+from app.dispatch.placement_commands import Placing, expected_tokens, placement, prediction
 from app.dispatch.placement_round import PlacementRound
 from app.dispatch.placement_writer import SWAPPED, NotSent, PlacementWriter
 from app.dispatch.tenant_shares import TenantShares
@@ -28,7 +28,8 @@ from app.ids import HOME, ApiId, CellId, PoolId, RequestId, WorkerId
 from app.intervals import COMMANDS_TTL_S
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
-from app.messages import Adapter, Job, LoadAdapter, encode
+from app.kv.groups import blocks_of_step
+from app.messages import Adapter, Done, Job, LoadAdapter, encode
 from app.pools import Pool
 from app.routing.candidates import ALL
 from app.routing.pool_state import why_none
@@ -217,7 +218,7 @@ class Placer:
         in_flight = [inflight for inflight in in_flight if self._resolved(inflight)]
         if not in_flight:
             return
-        round_ = PlacementRound(in_flight, self._pools, self._fleet.weights)
+        round_ = PlacementRound(in_flight, self._pools, self._fleet.grids, self._fleet.weights)
         await self._look(round_, in_flight)
         placed: list[InFlight] = []
         placings: list[Placing] = []
@@ -263,7 +264,7 @@ class Placer:
         """All at once: one round trip. Raises: StoreDown."""
         await self._writer.check_broker()
         began = time.perf_counter()
-        fleet, embeddings = self._fleet.read(round_.prompts()), self._embeddings.read(in_flight)
+        fleet, embeddings = self._fleet.read(round_.prompts(), round_.grids), self._embeddings.read(in_flight)
         if unheard := self.shares.unheard(in_flight):
             round_.views, round_.encoded, _ = await asyncio.gather(fleet, embeddings, self.shares.hear(unheard))
         else:
@@ -283,7 +284,7 @@ class Placer:
             places = round_.assign(inflight, self._rng, next(self._turns), room)
             first = round_.lease(places[inflight.encoders]).worker
             placing = placement(
-                self._keys, self._pools, inflight, places, first, broker_apart=self._writer.broker_apart
+                self._keys, round_.grids, inflight, places, first, broker_apart=self._writer.broker_apart
             )
         except Saturated:
             self._wakes(round_, inflight)
@@ -301,11 +302,20 @@ class Placer:
         self.shares.placed(inflight, places[inflight.encoders :], round_.lease(places[-1]))
         predictions: list[Command] = []
         for to in places[inflight.encoders :]:
-            predictions += prediction(self._keys, self._pools[to.pool], inflight, to, round_.lease(to))
-            blocks = len(inflight.hashes(self._pools[to.pool].block_size, inflight.job.weights or "")) // HASH_BYTES
+            grid, lease = round_.grids[to.pool], round_.lease(to)
+            predictions += prediction(self._keys, self._pools[to.pool], grid, inflight, to, lease)
+            known = self._pools[to.pool].routing.policy == "kv" and round_.views[to.pool].looked_up
+            inflight.expected = expected_tokens(inflight, places, lease, grid) if known else -1
+            points = len(inflight.hashes(grid, inflight.job.weights or "")) // HASH_BYTES
+            blocks = points * blocks_of_step(lease.worker)
             took = time.perf_counter() - began
             self._routed[to.pool].decided(to.cached, blocks, took, to.tiered.host, to.tiered.store)
         return placing, predictions
+
+    def audit(self, inflight: InFlight, done: Done) -> None:
+        """Compares what it was expected to find in a cache with what it found."""
+        if inflight.expected >= 0:
+            self._routed[inflight.job.stages[-1].pool].audited(inflight.expected, done.cached_tokens)
 
     def _resolved(self, inflight: InFlight) -> bool:
         """Its adapter, if it wants one, is there, and it is of today's version; else its wait is over."""

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from app.dispatch.loads import ENTRY, NOTHING, Loads
 from app.ids import PlaceId, WorkerId, place_id
-from app.messages import WIRE_VERSION, Lease
+from app.kv.groups import blocks_of_step, grid_of, points_left
+from app.messages import WIRE_VERSION, Grid, Lease
 from app.routing.candidates import Candidate, Limits, Matches
 from app.routing.cost import PoolSpeeds
 from app.routing.lines import Lines
@@ -36,6 +37,7 @@ class PoolView(Struct, frozen=True):
     lines: Lines | None = None
     speeds: PoolSpeeds | None = None
     lately: bool = False  # it has a worker in any state, or had one within the last `patience_s`
+    looked_up: bool = False  # the prompts were, in what its caches hold
 
 
 class PoolFleet:
@@ -48,6 +50,7 @@ class PoolFleet:
         self.members: set[WorkerId] = set()
         self.lapsed: set[WorkerId] = set()  # members of the pool that have no lease
         self.weights = ""  # the version that most workers have, if it isn't the pool's own
+        self.grid: Grid | None = None  # what prompts are hashed by for most workers; None: there is none
         self.homes: dict[str, list[int]] = {}  # by session: the places that it prefers, see `routing/shortlist.py`
         self.has_tiers = False  # some worker has
         self.lines: Lines | None = None  # where there are many places, and all compute prompts and load none
@@ -56,6 +59,9 @@ class PoolFleet:
         self._caches: dict[int, int] = {}  # number of a KV cache → its place's index
         self._holders: dict[bytes, frozenset[int]] = {}  # packed numbers → places: those of hot prefixes are read once
         self._places: list[tuple[Lease, int]] = []
+        self._others: set[int] = set()  # places whose prompts are hashed by something else: no one looks them up
+        self.left = 1  # points from one to the next of those that a prompt leaves behind; 0: the one at its end
+        self._blocks = 1  # of a place, from one point at which a prompt may resume to the next
         self._numbers: list[Numbers] | None = None  # of the places, once they are needed
         self._names: dict[bytes, int] = {}  # of the places, with their indices
         self._loads = Loads()
@@ -76,12 +82,23 @@ class PoolFleet:
         self.indices = {name: i for i, name in enumerate(names)}
         self._caches = {lease.caches[rank]: i for i, (lease, rank) in enumerate(places) if rank < len(lease.caches)}
         self._caches.pop(0, None)  # caches that never held a block
+        self._set_grid([lease for lease, _rank in places])
         self.guessed = [name for name, (lease, _) in zip(names, places, strict=True) if not lease.worker.kv_events]
         self.older = [(lease.worker.id, rank) for lease, rank in places if lease.wire < WIRE_VERSION]
         self._places, self._numbers = places, None
         self.has_tiers = any(lease.worker.tier_block_bytes for lease in self.leases.values())
         versions = Counter(lease.state.weights for lease in self.leases.values())
         self.weights = versions.most_common(1)[0][0] if versions else ""
+
+    def _set_grid(self, leases: Sequence[Lease]) -> None:
+        """`leases`: of the places."""
+        grids = [grid_of(lease.worker) for lease in leases]
+        counts = Counter(grids)  # of equally many the shorter step, so that all replicas say the same
+        self.grid = max(counts, key=lambda grid: (counts[grid], -grid.step, -grid.block_size), default=None)
+        self._others = {i for i, grid in enumerate(grids) if grid != self.grid}
+        self._caches = {number: i for number, i in self._caches.items() if i not in self._others}
+        alike = next((lease.worker for lease in leases if grid_of(lease.worker) == self.grid), None)
+        self._blocks, self.left = (1, 1) if alike is None else (blocks_of_step(alike), points_left(alike))
 
     def replace(self, leases: Mapping[WorkerId, Lease | None]) -> None:
         """Takes over the leases of some workers."""
@@ -163,10 +180,11 @@ class PoolFleet:
             if caches not in self._holders:
                 numbers = unpack(f">{len(caches) // 4}I", caches)
                 self._holders[caches] = frozenset([self._caches[n] for n in numbers if n in self._caches])
-            found.append((depth, self._holders[caches]))
+            found.append((depth * self._blocks, self._holders[caches]))
         if any(guesses):
-            named = [(name, blocks) for name, blocks in zip(guessed, guesses, strict=True) if blocks]
-            found += [(blocks, frozenset([self.indices[name]])) for name, blocks in named if name in self.indices]
+            named = [(name, blocks * self._blocks) for name, blocks in zip(guessed, guesses, strict=True) if blocks]
+            places = [(blocks, self.indices.get(name)) for name, blocks in named]
+            found += [(n, frozenset([i])) for n, i in places if i is not None and i not in self._others]
             found.sort(key=itemgetter(0), reverse=True)
         return Matches(found, self._starting(starting))
 
@@ -174,8 +192,8 @@ class PoolFleet:
         coming: dict[int, int] = {}
         for name, blocks in zip(starting[::2], starting[1::2], strict=True):
             place = self.indices.get(PlaceId(name.decode()))
-            if place is not None:
-                coming[place] = max(blocks, coming.get(place, 0))
+            if place is not None and place not in self._others:
+                coming[place] = max(blocks * self._blocks, coming.get(place, 0))
         return coming
 
 

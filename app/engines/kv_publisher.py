@@ -67,11 +67,13 @@ class BlockStored(KvEvent, frozen=True):
     medium: str | None = "GPU"
     lora_name: str | None = None
     extra_keys: list[list[ExtraKey] | None] | None = None  # per block: what its hash covers besides tokens
+    group_idx: int | None = None  # layers that keep their blocks on their own
 
 
 class BlockRemoved(KvEvent, frozen=True):
     block_hashes: Sequence[EngineHash]
     medium: str | None = "GPU"
+    group_idx: int | None = None
 
 
 class AllBlocksCleared(KvEvent, frozen=True):

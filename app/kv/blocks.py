@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from xxhash import xxh3_64_digest
 
-from app.messages import Media
+from app.messages import Grid, Media
 
 HASH_BYTES = 8
 _ROOT = bytes(HASH_BYTES)
@@ -73,6 +73,22 @@ def media_keys(media: Sequence[Media], block_size: int) -> dict[int, bytes]:
     return {block: media_key(keys) for block, keys in found.items()}
 
 
+def point_hashes(
+    prompt: Sequence[int],
+    grid: Grid,
+    salt: str | None = None,
+    adapter: str | None = None,
+    weights: str = "",
+    media: Sequence[Media] = (),
+) -> bytes:
+    """Of `prompt_hashes`, those of the blocks at whose end a prompt may resume."""
+    packed = prompt_hashes(prompt, grid.block_size, salt, adapter, weights, media)
+    every = grid.step // grid.block_size * HASH_BYTES
+    if every == HASH_BYTES:
+        return packed
+    return b"".join(packed[end - HASH_BYTES : end] for end in range(every, len(packed) + 1, every))
+
+
 def prompt_hashes(
     prompt: Sequence[int],
     block_size: int,
@@ -89,6 +105,17 @@ def prompt_hashes(
     full = (len(prompt) - 1) // block_size * block_size
     keys = [*weights_keys(weights), *(key for key in (adapter, salt) if key)]
     return b"".join(chain(root(keys), prompt[:full], block_size, media_keys(media, block_size) if media else None))
+
+
+def common_points(mine: bytes, other: bytes, every: int) -> int:
+    """How many leading points of `mine` end where it may resume once the `other` prompt has been computed.
+
+    `every`: points from one to the next of those that a prompt leaves; 0: it leaves its last one.
+    """
+    shared = common_blocks(mine, other)
+    if shared * HASH_BYTES == len(other):
+        return shared
+    return shared // every * every if every else 0
 
 
 def common_blocks(a: bytes, b: bytes) -> int:

@@ -10,10 +10,8 @@ from app.kv.stand_ins import OpenPicture, has_stand_ins, translate
 from app.kv.tier_ledger import TierLedger
 
 # Where blocks lie, as vLLM and SGLang name it. Connectors have other names besides, and small letters.
-_DEVICE, _STORE, _ELSEWHERE = "GPU", "STORAGE", "EXTERNAL"
+DEVICE, _STORE, _ELSEWHERE = "GPU", "STORAGE", "EXTERNAL"
 _REMOTE = "REMOTE"  # a locality: on another host
-# Hybrid models cache several groups of layers, each with its own blocks; only the first counts.
-_GROUP = (None, 0)
 
 
 class Ledger:
@@ -27,12 +25,15 @@ class Ledger:
         *,
         has_store: bool = False,
         most_in_host: float = math.inf,
+        group: int = 0,
     ) -> None:
         """`own_keys`, `pictures`: as in `KvEventSource`. `has_store`: one of ours; what lies in any other storage is
         as good as in the host's memory. `most_in_host`: blocks of a medium, for what may never say what it drops.
+        `group`: the one whose blocks these are.
         """
         self._block_size, self._own_keys, self._pictures = block_size, own_keys, pictures
         self._open: dict[EngineHash, OpenPicture] = {}  # in which blocks end, of an engine that has such numbers
+        self._groups = (None, group)
         self.keys: tuple[str, ...] = ()  # before the engine's own: see `blocks.root`
         # Engine's hash → ours, and how many of the engine's blocks have it: vLLM keeps duplicates computed at the same
         # time, and reports each of them stored and removed.
@@ -41,7 +42,7 @@ class Ledger:
         self.host, self.store = TierLedger(most_in_host), TierLedger()
         self._has_store = has_store
         self.clears = 0  # how often the engine said that it cleared its cache
-        self.unknown = 0  # stored blocks that could not be translated
+        self.placed = self.unknown = 0  # stored blocks of the device that were translated, and that could not be
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -72,18 +73,20 @@ class Ledger:
         return self._pending.take()
 
     def _store(self, event: BlockStored) -> None:
-        if event.group_idx not in _GROUP:
+        if event.group_idx not in self._groups:
+            self.unknown += len(event.block_hashes)
             return
-        medium = _medium(event)
-        if medium != _DEVICE:
-            if (tier := self._tier(event, medium)) is not None:
-                tier.add(event.block_hashes, medium, self._find)
+        where = medium(event)
+        if where != DEVICE:
+            if (tier := self._tier(event, where)) is not None:
+                tier.add(event.block_hashes, where, self.find)
             return
-        made = self._named(event) if event.token_ids else [self._find(theirs) for theirs in event.block_hashes]
+        made = self._named(event) if event.token_ids else [self.find(theirs) for theirs in event.block_hashes]
         for theirs, ours in zip(event.block_hashes, made or [None] * len(event.block_hashes), strict=True):
             if ours is None:
                 self.unknown += 1
                 continue
+            self.placed += 1
             count = self._blocks[theirs][1] if theirs in self._blocks else 0
             self._blocks[theirs] = ours, count + 1
             if not count:
@@ -105,13 +108,13 @@ class Ledger:
         self._open |= {theirs: end for theirs, end in zip(event.block_hashes, ends, strict=False) if end is not None}
         return chain(parent, tokens, self._block_size, extras)
 
-    def _tier(self, event: BlockStored | BlockRemoved, medium: str) -> TierLedger | None:
+    def _tier(self, event: BlockStored | BlockRemoved, where: str) -> TierLedger | None:
         """That it tells of; None: it is elsewhere, and whether it can be loaded from there nobody says."""
-        if medium == _STORE and self._has_store:
+        if where == _STORE and self._has_store:
             return self.store
-        return None if medium == _ELSEWHERE or event.locality == _REMOTE else self.host
+        return None if where == _ELSEWHERE or event.locality == _REMOTE else self.host
 
-    def _find(self, theirs: EngineHash) -> bytes | None:
+    def find(self, theirs: EngineHash) -> bytes | None:
         """Our hash of a block that some tier holds, or the device."""
         if theirs in self._blocks:
             return self._blocks[theirs][0]
@@ -123,15 +126,15 @@ class Ledger:
         if event.parent_block_hash is None:
             first = keys[0] if keys else [key for key in (event.lora_name, event.cache_salt) if key is not None]
             return root([*self.keys, *(key for key in first or () if isinstance(key, str))])
-        return self._find(event.parent_block_hash)
+        return self.find(event.parent_block_hash)
 
     def _remove(self, event: BlockRemoved) -> None:
-        if event.group_idx not in _GROUP:
+        if event.group_idx not in self._groups:
             return
-        medium = _medium(event)
-        if medium != _DEVICE:
-            if (tier := self._tier(event, medium)) is not None:
-                tier.remove(event.block_hashes, medium)
+        where = medium(event)
+        if where != DEVICE:
+            if (tier := self._tier(event, where)) is not None:
+                tier.remove(event.block_hashes, where)
             return
         for theirs in event.block_hashes:
             known = self._blocks.get(theirs)
@@ -146,8 +149,8 @@ class Ledger:
             self._pending.remove(ours)
 
 
-def _medium(event: BlockStored | BlockRemoved) -> str:
-    return (event.medium or _DEVICE).upper()
+def medium(event: BlockStored | BlockRemoved) -> str:
+    return (event.medium or DEVICE).upper()
 
 
 def _extras(event: BlockStored, own: Mapping[bytes, tuple[str, int] | None]) -> dict[int, bytes] | None:

@@ -41,16 +41,19 @@ def kept_by(worker: WorkerId, prefixes: Iterable[Prefix], leases: Sequence[Lease
     return mine
 
 
-def prompt(prefix: Prefix, block_size: int) -> list[int]:
-    """Its whole blocks, and one token more: engines compute a prompt's last one anew each time, with its block."""
-    whole = len(prefix.tokens) // block_size * block_size
+def prompt(prefix: Prefix, step: int) -> list[int]:
+    """Its tokens up to the last of the points where a prompt may resume, and one more: engines compute the last anew.
+
+    `step`: as in `Grid`, here and below.
+    """
+    whole = len(prefix.tokens) // step * step
     return [*prefix.tokens[:whole], prefix.tokens[-1]]
 
 
-def parts(tokens: Sequence[int], block_size: int) -> Iterator[list[int]]:
+def parts(tokens: Sequence[int], step: int) -> Iterator[list[int]]:
     """Prompts that end with this one of `prompt`: each one longer, and what is before it is cached by then."""
-    step = max(1, _PART // block_size) * block_size
-    for end in range(step, len(tokens) - 1, step):
+    part = max(1, _PART // step) * step
+    for end in range(part, len(tokens) - 1, part):
         yield [*tokens[: end + 1]]
     yield [*tokens]
 

@@ -38,3 +38,12 @@ async def test_vllms_own_types_decode_the_mocks_events() -> None:
     assert stored.token_ids == request("a", 96).prompt
     assert any(isinstance(event, kv_events.BlockRemoved) for event in seen)
     assert isinstance(seen[-1], kv_events.AllBlocksCleared)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_sglangs_prefix_tree_has_the_parts_that_the_plugin_knows() -> None:
+    """A part of a node that is not told of would let a prompt resume where it can't."""
+    from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+
+    platforms = {"c128", "auxiliary_swa"}  # which the plugin says nothing of
+    assert {str(part) for part in ComponentType} == {"full", "swa", "mamba"} | platforms

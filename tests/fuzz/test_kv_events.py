@@ -76,7 +76,10 @@ class LedgerMachine(RuleBasedStateMachine):
                 "extra_keys": [first, *([None] * (len(new) - 1))],
             }
         )
-        if medium == "CPU" or group == 1:
+        if group == 1:  # of layers that were not told of
+            self.unknown += len(new)
+            return
+        if medium == "CPU":
             return
         if size != SIZE or len(more) % SIZE or (start and not self.held[parent]):
             self.unknown += len(new)

@@ -95,7 +95,7 @@ async def test_what_a_connector_has_of_a_worker_is_found_without_tiers_in_the_po
         worker.hear(stored(0, 4, "GPU"), stored(0, 4, "cpu"), removed(1, 4, "GPU"))
         await worker.becomes(BLOCKS[:1], BLOCKS)
         numbers = {"caches": [worker.cache.number], "hosts": [worker.host.number]}
-        await register(redis, KEYS, "w", tier_block_bytes=1, **numbers)
+        await register(redis, KEYS, "w", tier_block_bytes=1, block_size=SIZE, **numbers)
         pools = {POOL: Pool(model="m", engine="mock", block_size=SIZE)}
         prompt = prompt_hashes([*TOKENS, 0], SIZE)
         [matches] = (await FleetReader(wire, KEYS, pools, 10).read({POOL: [prompt]}))[POOL].matches

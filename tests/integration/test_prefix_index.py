@@ -15,10 +15,11 @@ from app.engines.kv_publisher import KvEvent, KvEventArgs, KvPublisher
 from app.engines.mock.blocks import BlockManager, BlockTable
 from app.ids import PlaceId, place_id
 from app.keys import Keys
-from app.kv.blocks import chain, prompt_hashes, root
+from app.kv.blocks import chain, point_hashes, prompt_hashes, root
 from app.kv.changes import Changes
 from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex, packed
+from app.messages import Grid
 from app.pools import Pool
 from app.routing.candidates import Option
 from app.store import WRITE_INDEX, Wire
@@ -236,6 +237,19 @@ async def test_a_batch_that_cannot_be_read_clears_what_was_known(redis: "Redis",
         await becomes(redis, cache, lambda found: not found, "nothing")
         cache.run([0] * 4)
         await becomes(redis, cache, lambda found: found == {chain(root(), [0] * 4, SIZE)[0]}, "what came after it")
+        assert (cache.feed.left_out, cache.feed.is_blind) == (1, False)
+
+
+async def test_an_engine_of_which_no_batch_can_be_read_is_known_to_tell_nothing(redis: "Redis", wire: Wire) -> None:
+    """Its pool is placed by load, and shown so: not silently."""
+    async with feeding(wire) as cache:
+        publisher = cache.publisher
+        publisher._kept.append((publisher._seq, b"\x93\x00\x91\x01\x00"))  # which the feed asks for
+        publisher._seq += 1
+        async with asyncio.timeout(5):
+            while not cache.feed.is_blind:  # noqa: ASYNC110 (it says nothing of itself)
+                await asyncio.sleep(0.01)
+        assert not await indexed(redis, cache)
 
 
 async def test_a_redis_that_forgot_is_told_again(redis: "Redis", wire: Wire) -> None:
@@ -354,7 +368,7 @@ async def test_a_match_is_as_long_as_the_shared_prefix(
             await index.write(Changes(False, blocks_, []))
         elif blocks_:
             await redis.zadd(KEYS.predicted(POOL, PlaceId(f"w{i}")), dict.fromkeys(blocks_, 9e15))
-        names.append(await register(redis, KEYS, f"w{i}", kv_events=i % 2 == 0, caches=[index.number]))
+        names.append(await register(redis, KEYS, f"w{i}", kv_events=i % 2 == 0, caches=[index.number], block_size=SIZE))
     view = (await reader(wire).read({POOL: [prompt_hashes(p, SIZE) for p in asked]}))[POOL]
     for prompt, matches in zip(asked, view.matches, strict=True):
         for place, candidate in enumerate(view.candidates):
@@ -364,9 +378,86 @@ async def test_a_match_is_as_long_as_the_shared_prefix(
             assert matches.option(place, candidate) == Option(candidate, expected, expected)
 
 
+@given(prompts(), st.data())
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_a_match_ends_at_the_last_point_where_the_engine_can_resume_the_prompt(
+    redis: "Redis", wire: Wire, given_: tuple[list[list[int]], list[list[int]]], data: st.DataObject
+) -> None:
+    """Of engines that keep what all layers need at some points only; counted in blocks, of which a step has two."""
+    cached, asked = given_
+    await redis.flushall()
+    lines, kept, names = Grid(SIZE, 2 * SIZE, everywhere=False), [], []
+    for i, tokens in enumerate(cached):
+        index = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told)
+        hashes = chain(root(), tokens, SIZE)[1::2]
+        points = [h for h in dict.fromkeys(hashes) if data.draw(st.booleans())]
+        kept.append(set(points))
+        if i % 2 == 0:
+            await index.write(Changes(False, points, []))
+        elif points:
+            await redis.zadd(KEYS.predicted(POOL, PlaceId(f"w{i}")), dict.fromkeys(points, 9e15))
+        more = {"grid": lines, "block_size": SIZE}
+        names.append(await register(redis, KEYS, f"w{i}", kv_events=i % 2 == 0, caches=[index.number], **more))
+    fleet = reader(wire)
+    await fleet.refresh([POOL])
+    view = (await fleet.read({POOL: [point_hashes(p, fleet.grids[POOL]) for p in asked]}))[POOL]
+    for prompt, matches in zip(asked, view.matches, strict=True):
+        for place, candidate in enumerate(view.candidates):
+            there = kept[names.index(candidate.lease.worker.id)]
+            mine = chain(root(), prompt[: (len(prompt) - 1) // SIZE * SIZE] if prompt else [], SIZE)
+            expected = max((i for i in range(2, len(mine) + 1, 2) if mine[i - 1] in there), default=0)
+            assert matches.option(place, candidate) == Option(candidate, expected, expected)
+
+
+async def test_a_worker_whose_blocks_differ_from_most_is_placed_by_load_alone(redis: "Redis", wire: Wire) -> None:
+    """While a pool's workers change: their hashes are of other tokens."""
+    hashes = chain(root(), [1] * 12, SIZE)
+    for name, size in (("w1", SIZE), ("w2", SIZE), ("w3", 2 * SIZE)):
+        index = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told)
+        await index.write(Changes(False, hashes, []))
+        await register(redis, KEYS, name, caches=[index.number], grid=Grid(size, size), block_size=size)
+    fleet = reader(wire)
+    view = (await fleet.read({POOL: [b"".join(hashes)]}))[POOL]
+    assert fleet.grids[POOL] == Grid(SIZE, SIZE)
+    found = {c.lease.worker.id: view.matches[0].option(i, c).cached for i, c in enumerate(view.candidates)}
+    assert found == {"w1": 3, "w2": 3, "w3": 0}
+
+
+async def test_prompts_that_were_hashed_before_the_workers_changed_say_nothing(redis: "Redis", wire: Wire) -> None:
+    """As when an API replica has just started: points of another step would count for blocks that nobody has."""
+    index = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told)
+    hashes = chain(root(), [1] * 12, SIZE)
+    await index.write(Changes(False, hashes, []))
+    await register(
+        redis, KEYS, "w", caches=[index.number], block_size=SIZE, grid=Grid(SIZE, 2 * SIZE, everywhere=False)
+    )
+    fleet, matched = reader(wire), []
+    for _ in range(2):
+        view = (await fleet.read({POOL: [point_hashes([1] * 13, fleet.grids[POOL])]}))[POOL]
+        matched.append((view.matches[0].option(0, view.candidates[0]).cached, view.looked_up))
+    assert matched == [(0, False), (2, True)]
+
+
+@pytest.mark.parametrize(("shared", "coming"), [(8, 2), (9, 0), (7, 0)])
+async def test_a_prompt_waits_for_a_point_of_another_only_if_that_one_ends_there(
+    redis: "Redis", wire: Wire, shared: int, coming: int
+) -> None:
+    """Of `shared` tokens that the other one has, 8 with its last point: an engine keeps no other point of it."""
+    lines = Grid(SIZE, SIZE, everywhere=False)
+    worker = await register(redis, KEYS, "w", block_size=SIZE, grid=lines)
+    other = [*range(9)] if shared == 8 else [*range(shared), *range(50, 64)]
+    waiting = point_hashes(other, lines)
+    fields = {"run": b"w\n" + waiting, waiting[:8]: b"run\n"}
+    await redis.hset(KEYS.starting(POOL), mapping=fields)
+    fleet = reader(wire)
+    await fleet.refresh([POOL])
+    view = (await fleet.read({POOL: [point_hashes([*range(20)], lines)]}))[POOL]
+    assert (worker, view.matches[0].option(0, view.candidates[0]).coming) == ("w", coming)
+
+
 async def test_guesses_expire(redis: "Redis", wire: Wire) -> None:
     """An engine without events may have evicted the blocks long ago."""
-    worker = await register(redis, KEYS, "w1", kv_events=False)
+    worker = await register(redis, KEYS, "w1", kv_events=False, block_size=SIZE)
     hashes = chain(root(), [1] * 12, SIZE)
     key = KEYS.predicted(POOL, place_id(worker, 0))
     await redis.zadd(key, {hashes[0]: 9e15, hashes[1]: 9e15, hashes[2]: 1})
@@ -379,7 +470,7 @@ async def test_ranks_are_places_of_their_own(redis: "Redis", wire: Wire) -> None
     hashes = chain(root(), [1] * 12, SIZE)
     index = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told)
     await index.write(Changes(False, hashes[:2], []))
-    worker = await register(redis, KEYS, "w1", ranks=2, caches=[0, index.number])
+    worker = await register(redis, KEYS, "w1", ranks=2, caches=[0, index.number], block_size=SIZE)
     for rank in (0, 1):
         await set_load(redis, KEYS.loads(POOL), place_id(worker, rank), 3 - rank)
     view = (await reader(wire).read({POOL: [b"".join(hashes)]}))[POOL]

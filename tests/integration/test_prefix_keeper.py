@@ -36,7 +36,7 @@ class Keeping:
     async def _made(self, info: Any) -> tuple[LeaseKeeper, PrefixKeeper]:
         lease = LeaseKeeper(self.runner, POOL, Pool(model="m", engine="mock"), info, prefixes=True)
         await lease.register()
-        return lease, PrefixKeeper(self.runner, lease, POOL, info, None)
+        return lease, PrefixKeeper(self.runner, lease, POOL, None)
 
     def has(self, name: str, tokens: list[int]) -> None:
         one = Prefix(PrefixId(name), "mock", tokens, 0.0, 2e9)

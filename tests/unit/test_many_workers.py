@@ -12,6 +12,7 @@ from app.dispatch.placement_round import PlacementRound
 from app.dispatch.pool_fleet import PoolFleet, PoolView
 from app.errors import NoWorker, RequestError, Saturated
 from app.ids import ApiId, PoolId, RequestId, WorkerId
+from app.kv.groups import grids_of
 from app.messages import Grammar, Job, Lease, Load, Sampling, Speeds, Worker
 from app.pools import Pool
 from app.routing.candidates import Limits, Matches
@@ -76,7 +77,10 @@ async def test_it_costs_as_little_as_the_best_of_all(seed: int) -> None:
     fleet.candidates(entries(random), limits)
     candidates = fleet.candidates(entries(random), limits)  # the second time the lines follow
     in_flight, found = [asked(random) for _ in range(10)], [matches(random) for _ in range(10)]
-    shortly, whole = PlacementRound(in_flight, POOLS), PlacementRound(in_flight, POOLS)
+    shortly, whole = (
+        PlacementRound(in_flight, POOLS, grids_of(POOLS)),
+        PlacementRound(in_flight, POOLS, grids_of(POOLS)),
+    )
     view = PoolView(candidates, found, fleet.indices, fleet.homes, fleet.lines, fleet.speeds, lately=True)
     shortly.views = {POOL: view}
     assert view.lines is not None

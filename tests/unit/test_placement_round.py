@@ -11,6 +11,7 @@ from app.dispatch.inflight import InFlight, RoutingHints
 from app.dispatch.placement_round import PlacementRound
 from app.errors import NoWorker, RequestError
 from app.ids import ApiId, PoolId, RequestId, WorkerId
+from app.kv.groups import grids_of
 from app.messages import (
     Grammar,
     GrammarKind,
@@ -41,7 +42,7 @@ def worker(name: str, *grammars: GrammarKind, draining: bool = False) -> Candida
 async def placed(grammar: Grammar | None, *workers: Candidate, **sampling: Any) -> str:
     job = Job(RequestId("r"), 0, ApiId("a"), [1, 2], Sampling(max_tokens=8, grammar=grammar, **sampling), 2e9)
     inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints())
-    round_ = PlacementRound([inflight], POOLS)
+    round_ = PlacementRound([inflight], POOLS, grids_of(POOLS))
     round_.views = {POOL: pool_view(workers)}
     return round_.decide(inflight, Random(1), 0)["decode"].placement.worker
 
@@ -61,7 +62,7 @@ async def stages(decodes: Candidate, *prefills: Candidate, aside: bool = False, 
     sampling = Sampling(max_tokens=8, **changes.pop("sampling", {}))
     job = Job(RequestId("r"), 0, ApiId("a"), [1, 2], sampling, 2e9, aside=aside, **changes)
     inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints(), ((PREFILL,),))
-    round_ = PlacementRound([inflight], APART)
+    round_ = PlacementRound([inflight], APART, grids_of(APART))
     round_.views = {POOL: pool_view([decodes]), PREFILL: pool_view(prefills)}
     return {kind: decision.placement.worker for kind, decision in round_.decide(inflight, Random(1), 0).items()}
 

@@ -10,6 +10,7 @@ import zmq.asyncio
 from app.engines.base import KvEventSource
 from app.kv.blocks import weights_keys
 from app.kv.events import decode_batch
+from app.kv.hybrid_ledger import HybridLedger
 from app.kv.ledger import Ledger
 from app.kv.prefix_index import Blocks, KvIndex
 from app.kv.store_index import StoreIndex
@@ -29,7 +30,7 @@ class KvEventFeed:
     def __init__(
         self,
         source: KvEventSource,
-        ledger: Ledger,
+        ledger: Ledger | HybridLedger,
         index: KvIndex,
         check_s: float = _CHECK_S,
         *,
@@ -43,6 +44,7 @@ class KvEventFeed:
             self._indices.append((ledger.host, host))
         self._store = store
         self._warned = False
+        self._unread = 0  # batches: at least as many blocks
         self._expected = 0  # the next batch's sequence number
         self._following = asyncio.Lock()
         self._dirty = asyncio.Event()
@@ -66,6 +68,16 @@ class KvEventFeed:
                 group.create_task(keep("kv_index_not_written", self._write_on, 0))
         finally:
             self._context.destroy(linger=0)
+
+    @property
+    def left_out(self) -> int:
+        """Blocks of the engine's events that could not be placed; of a batch that could not be read, one."""
+        return self._ledger.unknown + self._unread
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether that is most of them, so that the index tells little of this cache."""
+        return self.left_out > self._ledger.placed
 
     @property
     def clears(self) -> int:
@@ -114,13 +126,16 @@ class KvEventFeed:
             self._ledger.apply(decode_batch(payload).events)
         except Exception as exc:  # noqa: BLE001 (asked for again, they would be the same)
             log.error("kv_events_not_understood", error=type(exc).__name__)
+            self._unread += 1
             self._ledger.clear()  # they may have removed blocks
         self._expected += 1
         self._dirty.set()
         if self._ledger.unknown and not self._warned:
             self._warned = True
             log.warning(
-                "kv_blocks_left_out", blocks=self._ledger.unknown, reason="their parent or block size is not known"
+                "kv_blocks_left_out",
+                blocks=self._ledger.unknown,
+                reason="what they hold, or the group of layers that has them, is not known",
             )
 
     def _lost(self, first: int) -> None:

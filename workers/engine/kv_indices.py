@@ -2,22 +2,28 @@
 
 import math
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import zip_longest
 
 from msgspec import Struct
 
-from app.engines.base import EngineInfo
+from app.engines.base import EngineInfo, KvEventSource
 from app.ids import PoolId
+from app.kv.groups import grid, names_all
+from app.kv.hybrid_ledger import HybridLedger
 from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex
 from app.kv.store_index import StoreIndex
 from app.kv_store.block_store import open_store
+from app.messages import CacheGroup
 from app.pools import Pool, Tiers
 from app.runner.runner import Runner
+from app.telemetry import logger
 from workers.engine.erased_salts import ErasedSalts
 from workers.engine.kv_event_feed import KvEventFeed
 from workers.engine.store_cleaner import StoreCleaner
+
+log = logger(__name__)
 
 # Blocks of a rank's own connector in the index: some, such as Mooncake's, never say what they drop.
 _MOST_UNBOUNDED = 200_000
@@ -37,7 +43,10 @@ def kv_indices(
     runner: Runner, name: PoolId, pool: Pool, info: EngineInfo, renumbered: Callable[[], Awaitable[None]]
 ) -> KvIndices:
     """`renumbered` tells API replicas that a number has changed."""
-    wire, keys, events = runner.index, runner.keys, runner.engine.kv_events()
+    wire, keys = runner.index, runner.keys
+    if why := why_unindexed(info):
+        log.warning("kv_events_not_placed", pool=name, reason=why, effect="routing by load only")
+    events = {} if why else runner.engine.kv_events()
     sources = [source for _rank, source in sorted(events.items())]
     caches = [KvIndex(wire, keys, keys.cached(name), renumbered) for _ in sources]
     hosts, stores, cleaner = list[KvIndex](), list[StoreIndex](), None
@@ -54,7 +63,7 @@ def kv_indices(
     feeds = [
         KvEventFeed(
             source,
-            Ledger(pool.block_size, source.own_keys, source.pictures, has_store=store is not None, most_in_host=most),
+            ledger_of(source, info.block_size, info.groups, has_store=store is not None, most_in_host=most),
             cache,
             host=host,
             store=store,
@@ -62,6 +71,29 @@ def kv_indices(
         for source, cache, host, store in zip_longest(sources, caches, hosts, stores)
     ]
     return KvIndices(caches, hosts, stores[0] if stores else None, feeds, cleaner)
+
+
+def why_unindexed(info: EngineInfo) -> str:
+    """Why its KV events can't be placed; "": they can."""
+    if info.groups and grid(info.groups) is None:
+        return "the KV blocks of its layers end at different tokens"
+    if info.groups and not names_all(info.groups):
+        return "none of its layers sees all tokens, and which blocks of windows or states it keeps it doesn't say"
+    return info.unindexed
+
+
+def ledger_of(
+    source: KvEventSource,
+    block_size: int,
+    groups: Sequence[CacheGroup],
+    *,
+    has_store: bool = False,
+    most_in_host: float = math.inf,
+) -> Ledger | HybridLedger:
+    """As `Ledger` and `EngineInfo` have these. For groups that `grid` knows."""
+    if groups:
+        return HybridLedger(groups, source.own_keys, source.pictures)
+    return Ledger(block_size, source.own_keys, source.pictures, has_store=has_store, most_in_host=most_in_host)
 
 
 def _store_name(pool: Pool, tiers: Tiers, info: EngineInfo) -> str:

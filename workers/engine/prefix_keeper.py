@@ -13,7 +13,8 @@ from typing import cast
 from app.engines.base import Engine, EngineInfo, GenerateRequest, Prober
 from app.errors import XylemError
 from app.ids import PoolId, PrefixId, RunId
-from app.kv.blocks import HASH_BYTES, prompt_hashes
+from app.kv.blocks import HASH_BYTES, point_hashes
+from app.kv.groups import grid_of
 from app.loops import keep, sooner
 from app.messages import ASIDE_PRIORITY, Prefix, Sampling, decode_prefix
 from app.pools import Pool
@@ -35,11 +36,9 @@ _SAMPLING = Sampling(max_tokens=1, temperature=0.0)
 class PrefixKeeper:
     """One prompt at a time. Whatever goes wrong with it is tried again later, and no request's business."""
 
-    def __init__(
-        self, runner: Runner, lease: LeaseKeeper, pool_id: PoolId, info: EngineInfo, cleaner: StoreCleaner | None
-    ) -> None:
+    def __init__(self, runner: Runner, lease: LeaseKeeper, pool_id: PoolId, cleaner: StoreCleaner | None) -> None:
         """`cleaner`: of the pool's store."""
-        self._runner, self._lease, self._pool_id, self._block_size = runner, lease, pool_id, info.block_size
+        self._runner, self._lease, self._pool_id, self._grid = runner, lease, pool_id, grid_of(lease.worker)
         self._known: dict[PrefixId, Prefix] = {}
         self._computed: set[PrefixId] = set()
         self._failed: set[PrefixId] = set()
@@ -102,11 +101,11 @@ class PrefixKeeper:
     async def _keep(self, prefix: Prefix) -> None:
         """On each data-parallel rank."""
         adapter = self._version(prefix)
-        if prefix.adapter is not None and adapter is None:
+        if (prefix.adapter is not None and adapter is None) or len(prefix.tokens) < self._grid.step:
             return
         try:
             for rank in range(len(self._runner.gates)):
-                for tokens in parts(prompt(prefix, self._block_size), self._block_size):
+                for tokens in parts(prompt(prefix, self._grid.step), self._grid.step):
                     run = RunId(f"prefix-{self._runner.worker}.{next(self._numbers)}")
                     asked = GenerateRequest(
                         run, tokens, _SAMPLING, _LAST, rank, cache_salt=prefix.cache_salt, adapter=adapter
@@ -163,8 +162,8 @@ class PrefixKeeper:
         adapter = self._version(prefix)
         if prefix.adapter is not None and adapter is None:
             return
-        size = self._block_size
-        packed = prompt_hashes(prompt(prefix, size), size, prefix.cache_salt, adapter, self._runner.weights)
+        tokens = prompt(prefix, self._grid.step)
+        packed = point_hashes(tokens, self._grid, prefix.cache_salt, adapter, self._runner.weights)
         yield from (packed[i : i + HASH_BYTES] for i in range(0, len(packed), HASH_BYTES))
 
 

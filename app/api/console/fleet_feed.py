@@ -44,7 +44,7 @@ async def _read(state: ApiState) -> dict[str, Any]:
         "replica": state.dispatcher.api,
         "in_flight": len(state.dispatcher.in_flight),
         "held": state.dispatcher.placer.held,
-        "pools": fleet_view(state.pools, leases, loads, await _cached(state, leases)),
+        "pools": fleet_view(state.pools, state.fleet.grids, leases, loads, await _cached(state, leases)),
         "requests": [_with_model(state, one) for one in state.dispatcher.timelines.recent(_RECENT)],
     }
 

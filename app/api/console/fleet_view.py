@@ -7,18 +7,23 @@ from msgspec.structs import asdict
 
 from app.dispatch.loads import ENTRY, NOTHING
 from app.ids import PoolId, place_id
-from app.messages import Lease
+from app.kv.groups import grid_of, why_by_load
+from app.messages import Grid, Lease
 from app.pools import Pool
 from app.worker_metrics import worker_state
 
 
 def fleet_view(
     pools: Mapping[PoolId, Pool],
+    grids: Mapping[PoolId, Grid],
     leases: Sequence[Lease],
     loads: Mapping[bytes, bytes],
     cached: Mapping[int, int] | None,
 ) -> list[dict[str, Any]]:
-    """`loads`: what is reserved, by place. `cached`: blocks in the prefix index, by KV cache; None: it is away."""
+    """`grids`: as `FleetReader` has them. `loads`: what is reserved, by place.
+
+    `cached`: blocks in the prefix index, by KV cache; None: it is away.
+    """
     return [
         {
             "pool": name,
@@ -27,7 +32,7 @@ def fleet_view(
             "role": pool.role,
             "task": pool.task,
             "workers": sorted(
-                (_worker(lease, loads, cached) for lease in leases if lease.worker.pool == name),
+                (_worker(lease, grids[name], loads, cached) for lease in leases if lease.worker.pool == name),
                 key=lambda worker: str(worker["id"]),
             ),
         }
@@ -35,8 +40,11 @@ def fleet_view(
     ]
 
 
-def _worker(lease: Lease, loads: Mapping[bytes, bytes], cached: Mapping[int, int] | None) -> dict[str, Any]:
+def _worker(
+    lease: Lease, usual: Grid, loads: Mapping[bytes, bytes], cached: Mapping[int, int] | None
+) -> dict[str, Any]:
     worker, load, ranks = lease.worker, lease.load, lease.worker.ranks
+    has_all = worker.kv_events and grid_of(worker).everywhere  # else the index has points only
     return {
         "id": worker.id,
         "host": worker.host,
@@ -54,8 +62,9 @@ def _worker(lease: Lease, loads: Mapping[bytes, bytes], cached: Mapping[int, int
             "total": worker.total_blocks * ranks,
             "held": load.used_blocks,
             "lent": load.lent_blocks,
-            "cached": None if cached is None or not worker.kv_events else sum(cached.get(n, 0) for n in lease.caches),
+            "cached": sum(cached.get(n, 0) for n in lease.caches) if cached is not None and has_all else None,
         },
+        "by_load": why_by_load(lease, usual),
         "reserved": _reserved(lease, loads),
         "speeds": asdict(lease.speeds),
     }

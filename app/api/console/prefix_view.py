@@ -53,8 +53,8 @@ async def prefixes_now(state: ApiState) -> list[dict[str, Any]]:
     placed = list(state.dispatcher.timelines.placed)
     shown = []
     for pool in dict.fromkeys(one.pool for one in placed):
-        size = state.pools[pool].block_size
-        prompts = [one.blocks for one in placed if (one.pool, one.block_size) == (pool, size)]
+        size = state.fleet.grids[pool].step
+        prompts = [one.blocks for one in placed if (one.pool, one.step) == (pool, size)]
         trees = tree(prompts)
         places = await _places(state, pool, [node for root in trees for node in root.all()])
         shown.append(

@@ -1,9 +1,11 @@
 """The metrics of the whole deployment: the same at each API replica, read from Redis for each request to /metrics."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
+from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import REGISTRY, Collector
@@ -28,9 +30,20 @@ class DeploymentMetrics(Collector):
 
     def __init__(self) -> None:
         self._metrics: list[Metric] = []
+        self._reading: asyncio.Task[bytes] | None = None
         REGISTRY.register(self)
 
-    async def read(self, state: ApiState) -> None:
+    async def shown(self, state: ApiState) -> bytes:
+        """All metrics of this process. Whoever asks while they are read gets the same: they cost much, and no key."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._shown(state))
+        return await asyncio.shield(self._reading)
+
+    async def _shown(self, state: ApiState) -> bytes:
+        await self._read(state)
+        return generate_latest()
+
+    async def _read(self, state: ApiState) -> None:
         """Without Redis there are none, rather than old ones."""
         self._metrics = []
         try:

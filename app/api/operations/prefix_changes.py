@@ -81,13 +81,14 @@ async def _pools(state: ApiState, model: Model, body: NewPrefix, tokens: Sequenc
     if not chosen:
         raise RequestError(f"No pool computes prompts of {model.name}.", param="model")
     for pool in chosen:
-        blocks = len(tokens) // (size := state.pools[pool].block_size)
+        workers = [lease.worker for lease in await state.fleet.live([pool])]
+        grid = state.fleet.grids[pool]
+        blocks = len(tokens) // (size := grid.step) * (size // grid.block_size)
         if not blocks:
             raise RequestError(
                 f"'{body.param}' has {len(tokens)} tokens, and a block of {pool} has {size}: there is nothing to keep.",
                 param=body.param,
             )
-        workers = [lease.worker for lease in await state.fleet.live([pool])]
         if workers and not any(worker.prefixes for worker in workers):
             raise RequestError(f"The workers of {pool} compute no prompts by themselves.", param="pools")
         if any(blocks > room(worker) for worker in workers):

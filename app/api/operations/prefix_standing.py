@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from app.api.state import ApiState
 from app.ids import PoolId
-from app.kv.blocks import prompt_hashes
-from app.messages import Lease, Prefix
+from app.kv.blocks import point_hashes
+from app.messages import Grid, Lease, Prefix
 from app.routing.prefixes import keepers, prompt
 
 
@@ -32,29 +32,32 @@ def is_warm(found: dict[PoolId, Standing]) -> bool | None:
 
 
 async def _in_pool(state: ApiState, prefix: Prefix, pool: PoolId) -> Standing:
-    leases, size = await state.fleet.live([pool]), state.pools[pool].block_size
+    leases = await state.fleet.live([pool])
+    grid = state.fleet.grids[pool]
     wanted = {(lease.worker.id, rank) for lease in keepers(prefix, leases) for rank in range(lease.worker.ranks)}
-    blocks = len(prefix.tokens) // size
+    points = len(prefix.tokens) // grid.step
+    blocks = points * grid.step // grid.block_size
     if not all(lease.worker.kv_events for lease in leases):
         return Standing(blocks, None, len(wanted), None)
-    having = await _having(state, prefix, pool, leases, blocks)
-    return Standing(blocks, len(having), len(wanted), bool(wanted) and wanted <= having)
+    having = await _having(state, prefix, pool, leases, grid)
+    return Standing(blocks, len(having), len(wanted), bool(wanted and points) and wanted <= having)
 
 
 async def _having(
-    state: ApiState, prefix: Prefix, pool: PoolId, leases: Sequence[Lease], blocks: int
+    state: ApiState, prefix: Prefix, pool: PoolId, leases: Sequence[Lease], grid: Grid
 ) -> set[tuple[str, int]]:
     """The places that have all of it: each with the weights that it has now."""
     adapter = None if prefix.adapter is None else state.adapters.current(prefix.adapter)
     if prefix.adapter is not None and adapter is None:
         return set()
-    size, versioned = state.pools[pool].block_size, None if adapter is None else adapter.versioned
-    tokens, weights = prompt(prefix, size), sorted({lease.state.weights for lease in leases})
-    asked = [prompt_hashes(tokens, size, prefix.cache_salt, versioned, version) for version in weights]
-    view = (await state.fleet.read({pool: asked}))[pool]
+    versioned = None if adapter is None else adapter.versioned
+    tokens, weights = prompt(prefix, grid.step), sorted({lease.state.weights for lease in leases})
+    asked = [point_hashes(tokens, grid, prefix.cache_salt, versioned, version) for version in weights]
+    view = (await state.fleet.read({pool: asked}, {pool: grid}))[pool]
     matches = dict(zip(weights, view.matches, strict=True))
     return {
         (place.lease.worker.id, place.rank)
         for index, place in enumerate(view.candidates)
-        if (found := matches.get(place.lease.state.weights)) and found.option(index, place).cached >= blocks
+        if (found := matches.get(place.lease.state.weights))
+        and found.option(index, place).cached * place.lease.worker.block_size >= len(tokens) - 1
     }

@@ -19,6 +19,9 @@ from ops.observability.panels import (
 )
 
 _MATCHED, _MISSED = (rate(f"xylem_routing_blocks_{which}_total", OF_POOL) for which in ("matched", "missed"))
+_AUDITED, _AUDITS_WRONG, _AUDIT_ERROR = (
+    rate(f"xylem_routing_{which}_total", OF_POOL) for which in ("audited", "audits_wrong", "audit_error_tokens")
+)
 
 ROUTING = Dashboard(
     "routing",
@@ -55,6 +58,17 @@ ROUTING = Dashboard(
                 ),
             ),
             "As routing expected when it placed the requests. Far above what the engines say: the index is wrong.",
+        ),
+        Panel(
+            "Answers whose cached tokens were not as expected",
+            "percentunit",
+            (Query(ratio(by_pool(_AUDITS_WRONG), by_pool(_AUDITED)), "{{pool}}"),),
+            "Of all whose engine told. An idle engine has none; a busy one has changed its cache meanwhile.",
+        ),
+        Panel(
+            "Prompt tokens wrongly expected to be cached, or not, of an answer",
+            "short",
+            (Query(ratio(by_pool(_AUDIT_ERROR), by_pool(_AUDITED)), "{{pool}}"),),
         ),
         Panel(
             "Blocks from tiers",

@@ -7,12 +7,13 @@ import { bytes, compact, count, percent, seconds } from "./format.js";
 export function workerCard({ id }) {
   const state = h("span", { class: "state" });
   const host = h("p", { class: "hint" });
+  const byLoad = h("p", { class: "hint", $hidden: true });
   const seats = meter("Seats");
   const blocks = meter("KV blocks held");
   const cached = meter("KV blocks cached");
   const facts = h("dl", { class: "figures" });
   const element = h("li", { class: "card" },
-    h("div", { class: "row" }, h("h3", {}, id), state), host, seats.element, blocks.element, cached.element, facts);
+    h("div", { class: "row" }, h("h3", {}, id), state), host, byLoad, seats.element, blocks.element, cached.element, facts);
   return {
     element,
     update(worker) {
@@ -20,6 +21,8 @@ export function workerCard({ id }) {
       state.className = `state ${worker.state}`;
       say(host, `${worker.host}, ${worker.engine}${worker.ranks > 1 ? `, ${worker.ranks} ranks` : ""}`
         + `${worker.weights ? `, weights ${worker.weights}` : ""}${worker.adapters.length ? `, ${worker.adapters.length} adapters` : ""}`);
+      byLoad.hidden = !worker.by_load;
+      say(byLoad, worker.by_load);
       showSeats(seats, worker);
       if (worker.blocks.total > 1) showBlocks(blocks, cached, worker.blocks); // painters have none
       showFacts(facts, worker);

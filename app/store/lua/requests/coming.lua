@@ -1,9 +1,12 @@
 -- How much of some prompts caches of a pool will have, since requests that begin alike wait there. Reads only.
 --
--- KEYS     1 starting:<pool>     ARGV  prompts as packed block hashes
+-- KEYS     1 starting:<pool>
+-- ARGV     1 points from one to the next of those that a prompt leaves for others, 0: it leaves the one at its end
+--          2… prompts as packed hashes of the points where they may resume: of their blocks, for most models
 -- returns  for each prompt a list: place, blocks, …: leading blocks that a request that waits for its prefill there will
 --          leave in its cache; of some of those that share the most, as far as powers of four tell
 local call, sub, byte, floor = redis.call, string.sub, string.byte, math.floor
+local every = tonumber(ARGV[1])
 
 -- The last block that two prompts of `n` blocks or more share; they share `low`. The other one is what is behind its
 -- first `skip` bytes: a copy of it would take longer than all comparisons.
@@ -28,24 +31,25 @@ local function compare(prompt, runs, low, out)
   for _, waiting in ipairs(call('HMGET', KEYS[1], unpack(names))) do
     if waiting then
       local at = string.find(waiting, '\n', 1, true)
-      out[#out + 1] = sub(waiting, 1, at - 1)
-      out[#out + 1] = shared(prompt, waiting, at, low, math.min(#prompt, #waiting - at) / 8)
+      local blocks = shared(prompt, waiting, at, low, math.min(#prompt, #waiting - at) / 8)
+      if blocks * 8 < #waiting - at then blocks = every > 0 and blocks - blocks % every or 0 end
+      if blocks > 0 then out[#out + 1], out[#out + 2] = sub(waiting, 1, at - 1), blocks end
     end
   end
 end
 
 local asked, last, replies = {}, {}, {} -- last: the index of each prompt's last beginning
-for p = 1, #ARGV do
+for p = 1, #ARGV - 1 do
   replies[p] = {}
-  for _, hash in ipairs(beginnings(ARGV[p])) do asked[#asked + 1] = hash end
+  for _, hash in ipairs(beginnings(ARGV[p + 1])) do asked[#asked + 1] = hash end
   last[p] = #asked
 end
 if #asked == 0 then return replies end
 local found = call('HMGET', KEYS[1], unpack(asked)) -- of all prompts at once: one call instead of one for each
-for p = 1, #ARGV do
+for p = 1, #ARGV - 1 do
   local before, at = last[p - 1] or 0, last[p]
   while at > before and #replies[p] == 0 do
-    if found[at] then compare(ARGV[p], found[at], 4 ^ (at - before - 1), replies[p]) end
+    if found[at] then compare(ARGV[p + 1], found[at], 4 ^ (at - before - 1), replies[p]) end
     at = at - 1
   end
 end

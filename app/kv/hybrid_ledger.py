@@ -1,0 +1,205 @@
+"""Where prompts can resume in an engine whose KV blocks are of several groups, by its events. No I/O.
+
+An engine's hash of a block stands for the whole prefix up to its end, whatever the group: so it tells what blocks of
+several groups have in common. One group names them, since its events have all hashes and tokens of a prompt. Those of
+the others need not: an engine keeps of a window, or of states, only what a later prompt can resume with, and doesn't
+say where that lies.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from app.kv.changes import Changes, Pending
+from app.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, KvEvent
+from app.kv.groups import grid, naming, needed_from
+from app.kv.ledger import DEVICE, Ledger, medium
+from app.kv.tier_ledger import TierLedger
+from app.messages import CacheGroup
+
+
+class _Block(Struct, frozen=True, gc=False):
+    """Of the group that names."""
+
+    before: EngineHash | None  # the one before it; None: it is the first
+    end: int  # tokens
+
+
+class HybridLedger:
+    """Its blocks are those at whose end a prompt can resume. Tiers behind the device are left out."""
+
+    def __init__(
+        self,
+        groups: Sequence[CacheGroup],
+        own_keys: Mapping[bytes, tuple[str, int] | None] = {},
+        pictures: Mapping[int, tuple[int, str]] = {},
+    ) -> None:
+        """`groups`: for which `grid` is known. `own_keys`, `pictures`: as in `KvEventSource`."""
+        lines, named = grid(groups), naming(groups)
+        assert lines is not None
+        self._step, self._size, self._naming = lines.step, named.block_size, named.number
+        self._names = Ledger(named.block_size, own_keys, pictures, group=named.number)
+        self._others = [group for group in groups if group is not named or group.sees != "all"]
+        self._reach = lines.step + max((group.width for group in self._others), default=0)  # tokens
+        # By group, and the engine's hash: how many of its blocks have it.
+        self._held: dict[int, dict[EngineHash, int]] = {group.number: {} for group in groups}
+        self._blocks: dict[EngineHash, _Block] = {}
+        self._next: dict[EngineHash, tuple[EngineHash, ...]] = {}  # the blocks that follow one
+        self._points: dict[EngineHash, bytes] = {}  # blocks at whose end a prompt can resume → our hash
+        self._changed: dict[EngineHash, None] = {}  # since the last look
+        self._pending = Pending()
+        self._strange = 0  # blocks of groups that are not known
+        self.host, self.store = TierLedger(), TierLedger()
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self._names.keys
+
+    @keys.setter
+    def keys(self, keys: tuple[str, ...]) -> None:
+        self._names.keys = keys
+
+    @property
+    def clears(self) -> int:
+        return self._names.clears
+
+    @property
+    def placed(self) -> int:
+        return self._names.placed
+
+    @property
+    def unknown(self) -> int:
+        return self._names.unknown + self._strange
+
+    def blocks(self) -> list[bytes]:
+        return [*self._points.values()]
+
+    def apply(self, events: Iterable[KvEvent]) -> None:
+        for event in events:
+            if isinstance(event, AllBlocksCleared):
+                self._names.apply([event])
+                self.clear()
+            elif medium(event) == DEVICE:
+                self._apply(event)
+
+    def clear(self) -> None:
+        """What the engine holds is unknown from now on."""
+        self._names.clear()
+        for held in self._held.values():
+            held.clear()
+        self._blocks.clear()
+        self._next.clear()
+        self._points.clear()
+        self._changed.clear()
+        self._pending.clear()
+
+    def take(self) -> Changes | None:
+        """The changes of the points since the last call; None when there are none."""
+        self._names.take()
+        runs: dict[int, dict[EngineHash, int]] = {group.number: {} for group in self._others}
+        for theirs in sorted(self._affected(), key=self._end):
+            ours = self._names.find(theirs) if self._resumes(theirs, runs) else None
+            if ours is not None and theirs not in self._points:
+                self._points[theirs] = ours
+                self._pending.add(ours)
+            elif ours is None and theirs in self._points:
+                self._pending.remove(self._points.pop(theirs))
+        return self._pending.take()
+
+    def _apply(self, event: BlockStored | BlockRemoved) -> None:
+        number = self._naming if event.group_idx is None else event.group_idx
+        if (held := self._held.get(number)) is None:
+            self._strange += len(event.block_hashes)
+            return
+        added = 1 if isinstance(event, BlockStored) else -1
+        for theirs in event.block_hashes:
+            if (count := held.get(theirs, 0) + added) > 0:
+                held[theirs] = count
+            else:
+                held.pop(theirs, None)
+            self._changed[theirs] = None
+        if number != self._naming:
+            return
+        self._names.apply([event])
+        if isinstance(event, BlockStored):
+            self._link(event)
+        else:
+            self._unlink(theirs for theirs in event.block_hashes if theirs not in held)
+
+    def _link(self, event: BlockStored) -> None:
+        before = event.parent_block_hash
+        for theirs in event.block_hashes:
+            if self._names.find(theirs) is None:
+                return
+            if theirs not in self._blocks:
+                end = self._size + (0 if before is None else self._blocks[before].end)
+                self._blocks[theirs] = _Block(before, end)
+                if before is not None:
+                    self._next[before] = (*self._next.get(before, ()), theirs)
+            before = theirs
+
+    def _unlink(self, gone: Iterable[EngineHash]) -> None:
+        for theirs in gone:
+            block = self._blocks.pop(theirs, None)
+            if block is None or block.before is None:
+                continue
+            left = tuple(other for other in self._next[block.before] if other != theirs)
+            if left:
+                self._next[block.before] = left
+            else:
+                del self._next[block.before]
+
+    def _affected(self) -> Iterable[EngineHash]:
+        """The blocks that have changed, and those behind them for which these may be needed."""
+        changed, self._changed = self._changed, {}
+        seen: dict[EngineHash, int] = {}  # with how many tokens behind each have been looked at
+        for first in sorted(changed, key=self._end, reverse=True):  # so that few are looked at twice
+            stack = [(first, self._reach)]
+            while stack:
+                theirs, reach = stack.pop()
+                if seen.get(theirs, -1) < reach:
+                    seen[theirs] = reach
+                    if reach >= self._size:
+                        stack += [(behind, reach - self._size) for behind in self._next.get(theirs, ())]
+        return seen
+
+    def _end(self, theirs: EngineHash) -> int:
+        block = self._blocks.get(theirs)
+        return 0 if block is None else block.end
+
+    def _resumes(self, theirs: EngineHash, runs: dict[int, dict[EngineHash, int]]) -> bool:
+        """Whether every group has what the token behind this block needs.
+
+        `runs`: by group, for blocks before it that were asked about: at least so many tokens end there without a gap,
+        as many as are there or were needed. It grows.
+        """
+        end = self._end(theirs)
+        if not end or end % self._step:
+            return False
+        for group in self._others:
+            held = self._held[group.number]
+            if group.sees == "all":  # the blocks before it were there when it came, and leave after it
+                has = theirs in held
+            else:
+                need, known = end - needed_from(group, end), runs[group.number]
+                known[theirs] = self._run(group, theirs, need, known)
+                has = known[theirs] >= need
+            if not has:
+                return False
+        return True
+
+    def _run(self, group: CacheGroup, theirs: EngineHash, need: int, known: Mapping[EngineHash, int]) -> int:
+        """Tokens up to the block's end that the group has without a gap; if these are more, at least `need`."""
+        held, tokens = self._held[group.number], 0
+        at: EngineHash | None = theirs
+        while tokens < need and at in held:
+            tokens += group.block_size
+            for _ in range(group.block_size // self._size):
+                block = None if at is None else self._blocks.get(at)
+                at = None if block is None else block.before
+            if at is not None and at in known:
+                return tokens + known[at]
+        return tokens

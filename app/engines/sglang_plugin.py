@@ -1,5 +1,7 @@
 """A plugin of SGLang's, loaded in its scheduler: the grammar of an answer that began elsewhere goes on in its middle.
 
+`sglang_cache_groups.py` is part of it.
+
 SGLang begins a grammar at the end of the prompt. Of an answer that is taken over, the prompt ends with what is out.
 This is no part of the adapter, which every process of SGLang would import with it.
 """
@@ -7,6 +9,8 @@ This is no part of the adapter, which every process of SGLang would import with 
 import os
 from importlib.metadata import entry_points
 from typing import Any
+
+from app.engines import sglang_cache_groups
 
 GRAMMAR = "xylem_grammar"  # in a request's custom_params: so many of the prompt's last tokens are of the answer
 _GROUP, _NAME = "sglang.srt.plugins", "xylem"  # as in pyproject.toml
@@ -21,6 +25,7 @@ def register() -> None:
     # A grammar is there at once if it was compiled before, and else when the request leaves the queue of those to come.
     HookRegistry.register(f"{_MANAGER}.process_req_with_grammar", _found, HookType.AFTER)
     HookRegistry.register(f"{_MANAGER}.get_ready_grammar_requests", _compiled, HookType.AFTER)
+    sglang_cache_groups.register()
 
 
 def is_loaded() -> bool:

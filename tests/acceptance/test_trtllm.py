@@ -46,7 +46,7 @@ def chat(s: Stack, question: str, **wanted: Any) -> tuple[str, str]:
     """The answer's id and text, streamed."""
     with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
         asked = [{"role": "user", "content": question}]
-        chunks = list(
+        chunks: list[Any] = list(
             client.chat.completions.create(model="m", messages=asked, stream=True, temperature=0, **wanted)  # type: ignore[call-overload]
         )
     return chunks[0].id, "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)

@@ -171,7 +171,7 @@ def test_tiers_are_its_hierarchical_cache_and_refused_on_a_cpu(monkeypatch: pyte
     pool = make_pool("sglang", tiers={"host_gb": 7.5})
     with pytest.raises(SettingsError, match="tiers: on a CPU"):
         args.engine_args(pool, "127.0.0.1")
-    monkeypatch.setattr(args.torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
     fields = args.engine_args(pool, "127.0.0.1").fields
     assert (fields["enable_hierarchical_cache"], fields["hicache_size"]) == (True, 8)
     assert fields.keys() <= API["ServerArgs"]["fields"].keys()
@@ -183,11 +183,11 @@ def test_tiers_are_its_hierarchical_cache_and_refused_on_a_cpu(monkeypatch: pyte
 def test_it_tells_of_host_memory_where_it_has_some_and_events(
     monkeypatch: pytest.MonkeyPatch, args: dict[str, Any], *, tells: bool
 ) -> None:
-    from app.engines.sglang.args import engine_args, tells_of_host_memory, torch
+    from app.engines.sglang.args import engine_args, tells_of_host_memory
 
     assert not tells_of_host_memory(given_to_sglang(**args))
     assert tells_of_host_memory(given_to_sglang(enable_hierarchical_cache=True, **args)) is tells
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
     fields = engine_args(make_pool("sglang", tiers={"host_gb": 1}, args=args), "127.0.0.1").fields
     assert tells_of_host_memory(fields) is tells
 

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +17,15 @@ from app.engines.trtllm.steering import Steering
 from app.errors import EngineFailed, HandoffFailed, RequestError, SettingsError
 from app.ids import RunId
 from app.kv.blocks import chain, root
+from app.kv.hybrid_ledger import HybridLedger
 from app.kv.ledger import Ledger
-from app.messages import Grammar, KvHandle, PartialOutput, Rendezvous, Sampling
+from app.messages import CacheGroup, Grammar, KvHandle, PartialOutput, Rendezvous, Sampling
 from app.pools import Pool
 from tests.contract.test_trtllm_contract import replayed
+from tests.shallow import shallow_model
 from tests.trtllm.double import installed
 from tests.trtllm.generated import Package
-from tests.trtllm.model import MOCK
+from tests.trtllm.model import MOCK, WINDOWS
 from workers.engine.warm_up import warm_up
 
 SMALL = {"env": {MOCK: json.dumps({"speedup": 50.0, "total_blocks": 64})}}
@@ -292,3 +295,33 @@ def test_steering_forces_what_is_out_and_bans_what_would_end_too_early() -> None
     apart, logits = Steering([], [0], until=1, made=1), Logits(2)
     apart(1, logits, [[]], None)
     assert logits.values == [1.0, 1.0]
+
+
+@pytest.mark.usefixtures("package")
+async def test_groups_of_layers_are_asked_for_and_a_prompt_resumes_where_all_have_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What V2 tells when it begins is read before the worker registers, and told again with what follows."""
+    monkeypatch.setenv(WINDOWS, "[64, 1024]")
+    async with engine(args={"kv_cache_config": {"max_attention_window": [64, 1024]}}) as made:
+        assert made.info.groups == (CacheGroup(0, "window", 32, 64, 32), CacheGroup(1, "all", 32))
+        assert made.info.unindexed == ""
+        await answer(made, ask("a"))
+        ledger = HybridLedger(made.info.groups)
+        while not len(ledger):
+            ledger.clear()
+            ledger.apply(await replayed(made.kv_events()[0]))
+            ledger.take()
+        assert sorted(ledger.blocks()) == sorted(chain(root(), PROMPT[:64], 32))
+        assert (await answer(made, ask("b")))[0].cached_tokens == 64
+
+
+@pytest.mark.usefixtures("package")
+async def test_a_model_with_states_is_placed_by_load_and_says_why(tmp_path: Path) -> None:
+    config = {"model_type": "qwen3_next", "vocab_size": 49152, "layer_types": ["linear_attention", "full_attention"]}
+    for file in shallow_model().glob("token*"):
+        (tmp_path / file.name).symlink_to(file.resolve())
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    async with engine(path=tmp_path) as made:
+        assert made.info.groups == ()
+        assert "states" in made.info.unindexed

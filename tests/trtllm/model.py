@@ -30,6 +30,7 @@ from tests.trtllm.pictures import Expander
 
 MOCK = "XYLEM_TRTLLM_DOUBLE"  # environment: the mock's arguments, JSON
 SESSIONS = "XYLEM_TRTLLM_DOUBLE_SESSIONS"  # environment: a file that gets the sessions of requests, a line each
+WINDOWS = "XYLEM_TRTLLM_DOUBLE_WINDOWS"  # environment: of each group of layers, JSON; then events are V2's
 _LOOK_S = 0.005
 _WINDOW = 4096
 _handles = msgspec.msgpack.Decoder(KvHandle)
@@ -176,10 +177,15 @@ class Model:
             await self.mock.close()
 
     def tell(self, rank: int, data: dict[str, Any]) -> None:
-        event = {"event_id": next(self._numbers[rank]), "window_size": _WINDOW, "data": data}
-        if self.pool.data_parallel_size > 1:
-            event["attention_dp_rank"] = rank
-        self._events.put_nowait(event)
+        """Of several groups of layers, all have the same blocks."""
+        windows = json.loads(os.environ.get(WINDOWS, "[]"))
+        for group, window in enumerate(windows or [_WINDOW]):
+            event = {"event_id": next(self._numbers[rank]), "window_size": window, "data": data}
+            if windows:
+                event |= {"layer_group_id": group, "hash_algo": "v2_sha256_64"}
+            if self.pool.data_parallel_size > 1:
+                event["attention_dp_rank"] = rank
+            self._events.put_nowait(event)
 
     async def _iterate_events(self, patience: float) -> AsyncIterator[Any]:
         await self.started()

@@ -3,17 +3,20 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from app.engines.kv_publisher import AllBlocksCleared, BlockRemoved, BlockStored
-from app.engines.trtllm.events import RankEvents
+from app.engines.trtllm.events import RankEvents, groups_of
+from app.engines.trtllm.groups import has_states, has_windows
 from app.kv.blocks import chain, root
 from app.kv.events import KvEvent as WireEvent
+from app.kv.hybrid_ledger import HybridLedger
 from app.kv.ledger import Ledger
-from app.messages import decoder
+from app.messages import CacheGroup, decoder
 from tests.trtllm.contract import wire_names
 
 
-def block(hash_: int | str, *tokens: int, **more: Any) -> dict[str, Any]:
+def block(hash_: int | str, *tokens: int | str, **more: Any) -> dict[str, Any]:
     return {"block_hash": hash_, "tokens": [{"token_id": token} for token in tokens], "cache_level": 0, **more}
 
 
@@ -21,6 +24,11 @@ def event(number: int, kind: str, window: int = 64, **data: Any) -> dict[str, An
     keys = {"event_id", "window_size", "data", "type", *data}.union(*data.get("blocks", []))
     assert keys <= wire_names()
     return {"event_id": number, "window_size": window, "data": {"type": kind, **data}}
+
+
+def v2(group: int, told: dict[str, Any], hash_algo: str = "v2_sha256") -> dict[str, Any]:
+    assert {"layer_group_id", "hash_algo"} <= wire_names()
+    return told | {"layer_group_id": group, "hash_algo": hash_algo}
 
 
 def stored(number: int, *blocks: dict[str, Any], parent: int | None = None, window: int = 64, **more: Any) -> Any:
@@ -48,28 +56,25 @@ def test_a_partial_block_and_its_removal_are_left_out() -> None:
     assert rank.read(event(4, "removed", block_hashes=[3])) == [BlockRemoved([3])]  # another one of that hash, full
 
 
-def test_only_the_largest_window_counts() -> None:
-    rank = RankEvents(2)
-    for number, window in enumerate((32, 64, 16)):
-        assert rank.read(event(number, "created", window, num_blocks_per_cache_level=[9])) == []
-    assert rank.read(stored(3, block(1, 1, 2), window=32)) == []
-    assert rank.read(event(4, "removed", 32, block_hashes=[1])) == []
-    assert rank.read(stored(5, block(1, 1, 2))) != []
-
-
 def test_after_a_gap_nothing_is_known() -> None:
     rank = RankEvents(2)
     rank.read(stored(0, block(1, 1, 2), block(2, 3)))
     assert rank.read(event(2, "removed", block_hashes=[2])) == [AllBlocksCleared(), BlockRemoved([2])]
 
 
-def test_blocks_of_images_and_what_follows_are_left_out() -> None:
-    rank = RankEvents(2)
-    blocks = [block(1, 1, 2), block(2, 3, 4, mm_keys=[{"type": "mm_key"}]), block(3, 5, 6)]
-    [found] = rank.read(stored(0, *blocks))
-    assert found == BlockStored([1], None, [1, 2], 2)
-    assert rank.read(moved(1, 3, 0, 1)) == []
-    assert rank.read(event(2, "removed", block_hashes=[3, 2])) == []
+def test_blocks_of_pictures_and_what_follows_are_left_out_and_counted() -> None:
+    """In V1 they have keys, in V2 tokens of digits. That they are counted shows how little the index sees."""
+    by_keys = [block(1, 1, 2), block(2, 3, 4, mm_keys=[{"type": "mm_key"}]), block(3, 5, 6)]
+    by_digits = [block(1, 1, 2), block(2, "00ff", 4), block(3, 5, 6)]
+    for blocks in (by_keys, by_digits):
+        rank = RankEvents(2)
+        [found, *counted] = rank.read(stored(0, *blocks))
+        assert found == BlockStored([1], None, [1, 2], 2)
+        assert counted == [BlockStored([2, 3], None, [], 2), BlockRemoved([2, 3])]
+        assert rank.read(moved(1, 3, 0, 1)) == []
+        assert rank.read(event(2, "removed", block_hashes=[3, 2])) == []
+        there = after(stored(0, *blocks))
+        assert (len(there), there.unknown) == (1, 2)
 
 
 def moved(number: int, hash_: int | str, old: int, new: int) -> dict[str, Any]:
@@ -122,3 +127,115 @@ def test_a_block_may_be_stored_in_host_memory_and_computed_again() -> None:
     assert (there.blocks(), there.host.blocks()) == ([first], [second])
     again = after(begin, stored(1, block(2, 3, 4), parent=1))
     assert (again.blocks(), again.host.blocks()) == ([first, second], [])
+
+
+WINDOW, ALL = 4, 1024  # tokens
+
+
+def created(windows: list[int], *, numbered: bool = True) -> list[dict[str, Any]]:
+    told = [event(at, "created", window, num_blocks_per_cache_level=[9]) for at, window in enumerate(windows)]
+    return [v2(at, one) for at, one in enumerate(told)] if numbered else told
+
+
+@pytest.mark.parametrize(
+    ("windows", "numbered", "groups"),
+    [
+        ([], True, None),
+        ([ALL], True, ()),
+        ([ALL], False, ()),
+        ([WINDOW, ALL], True, (CacheGroup(0, "window", 2, WINDOW, 2), CacheGroup(1, "all", 2))),
+        ([ALL, WINDOW], False, (CacheGroup(WINDOW, "window", 2, WINDOW, 2), CacheGroup(ALL, "all", 2))),
+        ([ALL, ALL], True, (CacheGroup(0, "all", 2), CacheGroup(1, "all", 2))),  # of different heads
+        ([WINDOW], True, (CacheGroup(0, "window", 2, WINDOW, 2),)),
+        (
+            [WINDOW, 512],
+            True,
+            (CacheGroup(0, "window", 2, WINDOW, 2), CacheGroup(1, "all", 2)),
+        ),  # it has room for 512 only
+    ],
+)
+def test_an_engine_tells_its_groups_of_layers_when_it_begins(
+    windows: list[int], numbered: bool, groups: tuple[CacheGroup, ...] | None
+) -> None:
+    assert groups_of(created(windows, numbered=numbered), 2, ALL) == groups
+
+
+def resumable(*told: dict[str, Any]) -> HybridLedger:
+    """What the index has of an engine with windows in its group 0."""
+    begun = created([WINDOW, ALL])
+    groups = groups_of(begun, 2, ALL)
+    assert groups
+    rank, ledger = RankEvents(2, groups), HybridLedger(groups)
+    decode, encode = decoder(list[WireEvent]), msgspec.msgpack.Encoder().encode
+    for one in [*begun, *told]:
+        ledger.apply(decode(encode(rank.read(one))))
+    ledger.take()
+    return ledger
+
+
+TOKENS = [1, 2, 3, 4, 5, 6, 7, 8]
+HASHES = ["0a", "0b", "0c", "0d"]
+
+
+def both(**more: Any) -> list[dict[str, Any]]:
+    """A prompt of four blocks, as V2 tells of it: to each group, with the same hashes."""
+    blocks = [block(one, *TOKENS[at * 2 : at * 2 + 2], **more) for at, one in enumerate(HASHES)]
+    return [v2(0, stored(2, *blocks, window=WINDOW)), v2(1, stored(3, *blocks, window=ALL))]
+
+
+def test_a_prompt_resumes_where_each_group_of_v2_has_what_it_needs() -> None:
+    """A window of 4 needs the 3 tokens before: two blocks, or all from the beginning."""
+    ours = chain(root(), TOKENS, 2)
+    assert sorted(resumable(*both()).blocks()) == sorted(ours)
+    left = resumable(*both(), v2(0, event(4, "removed", WINDOW, block_hashes=["0a"])))
+    assert sorted(left.blocks()) == sorted(ours[2:])  # the others need what has left
+    back = resumable(
+        *both(),
+        v2(0, event(4, "removed", WINDOW, block_hashes=["0a"])),
+        v2(0, stored(5, block("0a", 1, 2), window=WINDOW)),
+    )
+    assert sorted(back.blocks()) == sorted(ours)
+    gone = resumable(*both(), v2(1, event(4, "removed", ALL, block_hashes=["0d"])))
+    assert sorted(gone.blocks()) == sorted(ours[:3])
+    assert not resumable(*both(), v2(0, event(5, "removed", WINDOW, block_hashes=["0a"]))).blocks()  # after a gap
+
+
+def test_blocks_of_several_groups_are_held_in_whatever_tier() -> None:
+    """The engine brings them back itself, and counts them as cached."""
+    level = {"new_value": 1, "old_value": 0}
+    there = resumable(*both(), v2(1, event(4, "updated", ALL, block_hash="0b", cache_level=level)))
+    assert (len(there), there.unknown) == (4, 0)
+
+
+def test_a_salt_may_stand_in_the_blocks() -> None:
+    assert sorted(resumable(*both(cache_salt="s")).blocks()) == sorted(chain(root(["s"]), TOKENS, 2))
+
+
+def test_what_nobody_knows_is_counted_and_never_placed() -> None:
+    """Blocks hashed in an unknown way; a group that came later; an event of a new kind, which may have removed some."""
+    strange = after(v2(0, stored(0, block("0a", 1, 2)), "sha3"))
+    assert (len(strange), strange.unknown) == (0, 1)
+    late = after(v2(0, stored(0, block("0a", 1, 2))), v2(1, stored(1, block("0a", 1, 2))))
+    assert (len(late), late.unknown) == (1, 1)
+    assert resumable(*both(), v2(7, stored(4, block("0a", 1, 2)))).unknown == 1
+    new = after(v2(0, stored(0, block("0a", 1, 2))), {"event_id": 1, "window_size": 64, "data": {"type": "frozen"}})
+    assert (len(new), new.unknown) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("config", "states", "windows"),
+    [
+        ({"model_type": "llama"}, False, False),
+        ({"sliding_window": None}, False, False),
+        ({"sliding_window": 512}, False, True),
+        ({"sliding_window": 512, "use_sliding_window": False}, False, False),
+        ({"sliding_window": 4096}, False, False),  # no longer than a prompt may be
+        ({"sliding_window": 512, "layer_types": ["full_attention"] * 2}, False, False),
+        ({"layer_types": ["sliding_attention", "full_attention"]}, False, True),
+        ({"layer_types": ["linear_attention", "full_attention"]}, True, False),
+        ({"hybrid_override_pattern": "M-M*"}, True, False),
+        ({"mamba_d_state": 64}, True, False),
+    ],
+)
+def test_a_configuration_says_what_its_layers_see(config: dict[str, Any], states: bool, windows: bool) -> None:
+    assert (has_states(config), has_windows(config, 4096)) == (states, windows)

@@ -40,6 +40,7 @@ from app.engines.sglang.convert import translate
 from app.engines.sglang.diffusion import check_block, check_diffusion, diffuses, keeps_seeds
 from app.engines.sglang.encoding import vectors
 from app.engines.sglang.events import event_sources
+from app.engines.sglang.groups import cache_groups
 from app.engines.sglang.media import Pictures
 from app.engines.sglang.processes import Processes, own_sigquit, remove_files
 from app.engines.sglang.requests import Running, run
@@ -126,6 +127,8 @@ class SglangEngine:
         if tokens < self._pool.context_len + CONTEXT_SPARE:
             await self.close()
             raise SettingsError(f"max_total_tokens: {tokens} don't hold one request of {self._pool.context_len}")
+        tells = bool(fields.get("kv_events_config"))
+        groups, unindexed = cache_groups(engine, self._pool.block_size) if tells else ((), "")
         log.info("sglang loaded", action="engine_loaded", seconds=round(time.monotonic() - began, 1))
         return EngineInfo(
             block_size=self._pool.block_size,
@@ -143,7 +146,9 @@ class SglangEngine:
             max_adapter_rank=self._args.fields["max_lora_rank"] if self._max_adapters else 0,
             version=version("sglang"),
             media=self._pictures.kinds,
-            tier_block_bytes=self._ready().block_bytes if tells_of_host_memory(fields) else 0,
+            tier_block_bytes=self._ready().block_bytes if tells_of_host_memory(fields) and not groups else 0,
+            groups=groups,
+            unindexed=unindexed,
         )
 
     async def probe(self, request: GenerateRequest) -> None:

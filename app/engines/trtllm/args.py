@@ -10,6 +10,7 @@ import yaml
 from app.errors import SettingsError
 from app.pools import Pool
 from app.tracing.environment import engines_endpoint, engines_environment
+from app.yaml_loader import read_yaml
 
 # What AutoDeploy decides itself: it refuses these.
 _NOT_AUTODEPLOY = (
@@ -78,7 +79,7 @@ def _yaml(given: Any) -> dict[str, Any]:
     if not isinstance(given, str):
         raise SettingsError(f"args.engine_args={given!r}: must be a file's name or a mapping")
     try:
-        doc = yaml.safe_load(Path(given).read_text())
+        doc = read_yaml(Path(given).read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
         raise SettingsError(f"args.engine_args={given}: {exc}") from exc
     if not isinstance(doc, dict):

@@ -23,11 +23,11 @@ from tensorrt_llm.llmapi.llm_args import CacheTransceiverConfig, KvCacheConfig, 
 from app.engines.base import EngineInfo, EngineStats, GenerateRequest, KvEventSource, Prefilled, StepOutput
 from app.engines.checks import check_request
 from app.engines.grammar_compilers import compiler_of
-from app.engines.kv_publisher import KvEventArgs, KvPublisher
 from app.engines.trtllm.adapters import Adapters
 from app.engines.trtllm.args import engine_args
+from app.engines.trtllm.caches import Caches
 from app.engines.trtllm.convert import translate
-from app.engines.trtllm.events import RankEvents
+from app.engines.trtllm.groups import has_states, has_windows
 from app.engines.trtllm.handoff import Compatible, Lender, block_bytes
 from app.engines.trtllm.media import Eyes, model_config, picture_token, shape
 from app.engines.trtllm.requests import Loaded, Run
@@ -35,7 +35,7 @@ from app.engines.trtllm.stats import Iterations
 from app.errors import AdapterFailed, EngineDead, EngineFailed, RequestError, SettingsError, XylemError
 from app.grammars.checker import GrammarChecker
 from app.ids import RunId
-from app.messages import GRAMMAR_KINDS, GrammarKind, KvHandle, Sampling
+from app.messages import GRAMMAR_KINDS, CacheGroup, GrammarKind, KvHandle, Sampling
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 
@@ -71,8 +71,7 @@ class TrtllmEngine:
         self._loaded: Loaded | None = None  # set by start
         self._live: dict[RunId, Run] = {}
         self._iterations = Iterations()
-        self._events: list[RankEvents] = []
-        self._publishers: list[KvPublisher] = []
+        self._caches: Caches | None = None  # set by start, if it tells of them
         self._polls: list[asyncio.Task[None]] = []
         self._grammars = GrammarChecker()
         # What `xgrammar_process.py` has written, llguidance can't read.
@@ -101,11 +100,7 @@ class TrtllmEngine:
             Adapters(most, pool.model_dir), self._eyes,
         )  # fmt: skip
         tells = bool(cache.get("event_buffer_max_size") and cache.get("enable_block_reuse", True))
-        if tells:
-            ranks = range(pool.data_parallel_size)
-            self._events = [RankEvents(block_size) for _ in ranks]
-            self._publishers = [KvPublisher(KvEventArgs(), rank) for rank in ranks]
-            self._poll("kv events", llm.get_kv_cache_events_async, self._event)
+        groups, unindexed = await self._follow(llm, config) if tells else ((), "")
         if fields.get("enable_iter_perf_stats"):
             self._poll("stats", llm.get_stats_async, self._iterations.read)
         log.info("tensorrt_llm loaded", action="engine_loaded", seconds=round(time.monotonic() - began, 1))
@@ -123,7 +118,9 @@ class TrtllmEngine:
             max_adapter_rank=lora["max_lora_rank"] if most else 0,
             media=() if self._eyes is None else ("image",),
             embeddings=self._embeddings,
-            tier_block_bytes=size if tells and cache.get("host_cache_size") else 0,
+            tier_block_bytes=size if tells and cache.get("host_cache_size") and not groups else 0,
+            groups=groups,
+            unindexed=unindexed,
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
@@ -165,7 +162,7 @@ class TrtllmEngine:
         )
 
     def kv_events(self) -> dict[int, KvEventSource]:
-        return {rank: publisher.source for rank, publisher in enumerate(self._publishers)}
+        return {} if self._caches is None else self._caches.sources()
 
     async def add_adapter(self, name: str, path: Path) -> None:
         adapters = self._ready().adapters
@@ -200,8 +197,8 @@ class TrtllmEngine:
             for task in ending:
                 task.cancel()
             await asyncio.gather(*ending, return_exceptions=True)
-            for publisher in self._publishers:
-                await publisher.close()
+            if self._caches is not None:
+                await self._caches.close()
             await asyncio.to_thread(self._grammars.close)
             await asyncio.to_thread(self._ebnf.close)
             await asyncio.to_thread(loaded.llm.shutdown)
@@ -252,6 +249,31 @@ class TrtllmEngine:
             raise EngineFailed("The engine is not running.")
         return self._loaded
 
+    async def _follow(self, llm: LLM, config: Mapping[str, Any]) -> tuple[tuple[CacheGroup, ...], str]:
+        """Publishes its KV events from now on. Returns its groups of layers, or why its events can't be placed."""
+        pool, given = self._pool, self._args.fields["kv_cache_config"].get("max_attention_window")
+        differs = bool(given) or has_states(config) or has_windows(config, pool.context_len)
+        begun = await self._told(llm) if differs else []
+        block_size, ranks = self._ready().block_size, pool.data_parallel_size
+        caches = self._caches = Caches(begun, ranks, block_size, pool.context_len)
+        self._poll("kv events", llm.get_kv_cache_events_async, caches.take)
+        if has_states(config):
+            return (), "TensorRT-LLM's events don't tell states from layers that see everything"
+        if differs and not caches.has_told:
+            return (), "TensorRT-LLM has not told of this model's windows"
+        return caches.groups, ""
+
+    async def _told(self, llm: LLM) -> list[Mapping[str, Any]]:
+        """The KV events of a first step, with which it tells of its groups. None where they can't be read yet."""
+        asked = GenerateRequest(RunId("groups"), [0, 0], Sampling(max_tokens=1, temperature=0.0))
+        async for _ in self.generate(asked):
+            pass
+        try:
+            return [event async for event in llm.get_kv_cache_events_async(timeout=_POLL_S)]
+        except Exception as exc:  # noqa: BLE001  it must not end the start of an engine that answers
+            log.warning("trtllm_poll_failed", what="kv events", error=repr(exc))
+            return []
+
     def _poll(self, what: str, ask: Callable[..., AsyncIterable[Any]], take: Callable[[Any], None]) -> None:
         self._polls.append(asyncio.create_task(self._polling(what, ask, take), name=f"trtllm-{what}"))
 
@@ -264,12 +286,6 @@ class TrtllmEngine:
             except Exception as exc:  # noqa: BLE001  what can't be read today must not end what can be read tomorrow
                 log.warning("trtllm_poll_failed", what=what, error=repr(exc))
                 await asyncio.sleep(_AFTER_ERROR_S)
-
-    def _event(self, event: Mapping[str, Any]) -> None:
-        rank = event.get("attention_dp_rank") or 0
-        said = self._events[rank].read(event)
-        if said:
-            self._publishers[rank].publish(said)
 
 
 def _autodeploy() -> Any:

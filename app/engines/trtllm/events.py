@@ -1,79 +1,141 @@
-"""TensorRT-LLM's KV events, which are asked for, as those that vLLM publishes. Pure."""
+"""TensorRT-LLM's KV events, which are asked for, as those that vLLM publishes. Pure.
 
-from collections.abc import Mapping
+Of V1 and V2 of its cache manager. V2 numbers groups of layers, and names how blocks are hashed.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.engines.kv_publisher import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, KvEvent
+from app.messages import CacheGroup
 
 _MEDIA = ("GPU", "CPU", "DISK")  # of its cache levels
+_HASHES = {None, "v1_block_key", "v2_sha256", "v2_sha256_64"}  # which cover a prompt from its beginning
 
 
 class RankEvents:
     """Of one attention-DP rank, in the order of its events."""
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, groups: Sequence[CacheGroup] = ()) -> None:
+        """`groups`: as `groups_of` has them."""
         self._block_size = block_size
         self._last: int | None = None  # number of the event before
-        self._window = 0  # the largest: other layers look back less far, and keep blocks of their own
-        self._untold: set[EngineHash] = set()  # blocks that nobody is told of
-        self._levels: dict[EngineHash, int] = {}  # of blocks that aren't on the GPU
+        self._layers = {group.number: _LayerEvents(block_size, group.number) for group in groups}
 
     def read(self, event: Mapping[str, Any]) -> list[KvEvent]:
         """What the event says. After a gap what was known counts for nothing. Raises: KeyError, ValueError."""
         number = event["event_id"]
         said: list[KvEvent] = []
         if self._last is not None and number != self._last + 1:
-            self._untold.clear()
-            self._levels.clear()
+            for layers in self._layers.values():
+                layers.clear()
             said.append(AllBlocksCleared())
         self._last = number
-        window, data = event["window_size"], event["data"]
-        kind = data["type"]
-        if kind == "created":
-            self._window = max(self._window, window)
-        elif window >= self._window:
-            self._window = window
-            if kind == "stored":
-                said += self._stored(data)
-            elif kind == "removed":
-                said += self._removed(data["block_hashes"])
-            elif kind == "updated" and (level := data["cache_level"]) is not None:  # else its priority was
-                said += self._moved(_hash(data["block_hash"]), level["new_value"])
-        return said
+        group = _number_of(event)
+        if group not in self._layers:  # of an engine whose layers are all alike, the first is the only one
+            self._layers[group] = _LayerEvents(self._block_size, group if self._layers else None)
+        return said + self._layers[group].read(event["data"], is_known=event.get("hash_algo") in _HASHES)
 
-    def _stored(self, data: Mapping[str, Any]) -> list[KvEvent]:
-        told: list[Mapping[str, Any]] = []
-        tokens: list[int] = []
-        for number, block in enumerate(data["blocks"]):
-            ids = [token["token_id"] for token in block["tokens"]]
-            # A partial block, or a picture's: what its keys count from is not said. Nor are those told of that follow.
-            if block.get("mm_keys") or len(ids) < self._block_size:
-                self._untold.update(_hash(left["block_hash"]) for left in data["blocks"][number:])
-                break
-            told.append(block)
-            tokens += ids
-        if not told:
-            return []
-        hashes = [_hash(block["block_hash"]) for block in told]
+
+def groups_of(events: Sequence[Mapping[str, Any]], block_size: int, longest: int) -> tuple[CacheGroup, ...] | None:
+    """By what an engine says when it begins; empty: all its layers see all tokens; None: it has said nothing.
+
+    `longest`: its `max_seq_len`, which stands for no window.
+    """
+    windows = {_number_of(event): int(event["window_size"]) for event in events if event["data"]["type"] == "created"}
+    if not windows:
+        return None
+    widest = max(windows.values())
+    if len(windows) == 1 and widest >= longest:
+        return ()
+    whole = min(longest, widest) if len({*windows.values()}) > 1 else longest
+    return tuple(
+        CacheGroup(number, "all", block_size)
+        if window >= whole
+        else CacheGroup(number, "window", block_size, window, every=block_size)
+        for number, window in sorted(windows.items())
+    )
+
+
+def _number_of(event: Mapping[str, Any]) -> int:
+    """Of the group of layers. V1 gives none: it has one for each window."""
+    group = event.get("layer_group_id")
+    return int(event["window_size"] if group is None else group)
+
+
+class _LayerEvents:
+    """Of one group of layers."""
+
+    def __init__(self, block_size: int, number: int | None) -> None:
+        """`number`: that is told; None: all layers are alike.
+
+        Only then blocks are told to move between tiers: of several groups they count as held wherever they are.
+        """
+        self._block_size, self._number = block_size, number
+        self._untold: set[EngineHash] = set()  # blocks that nobody is told of
+        self._levels: dict[EngineHash, int] = {}  # of blocks that aren't on the GPU
+
+    def clear(self) -> None:
+        self._untold.clear()
+        self._levels.clear()
+
+    def read(self, data: Mapping[str, Any], *, is_known: bool) -> list[KvEvent]:
+        """`is_known`: how its blocks are hashed."""
+        match data["type"]:
+            case "created":
+                return []
+            case "stored":
+                return self._stored(data, is_known=is_known)
+            case "removed":
+                return self._removed(data["block_hashes"])
+            case "updated":
+                level = data["cache_level"]  # else its priority was
+                return [] if level is None else self._moved(_hash(data["block_hash"]), level["new_value"])
+        # It may have removed something.
+        self.clear()
+        return [AllBlocksCleared(), *self._left_out([0])]
+
+    def _stored(self, data: Mapping[str, Any], *, is_known: bool) -> list[KvEvent]:
+        """Of a partial block, and what follows it, nothing is told."""
+        size, blocks = self._block_size, data["blocks"]
+        full = next((at for at, block in enumerate(blocks) if len(block["tokens"]) < size), len(blocks))
+        told = next((at for at in range(full) if not (is_known and _is_text(blocks[at]))), full)
+        hashes = [_hash(block["block_hash"]) for block in blocks]
+        self._untold.update(hashes[told:])
+        said = self._told(data, blocks[:told], hashes[:told]) if told else []
+        return said + (self._left_out(hashes[told:full]) if told < full else [])
+
+    def _told(
+        self, data: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]], hashes: list[EngineHash]
+    ) -> list[KvEvent]:
         parent = data["parent_hash"]
-        keys = [key for key in (data.get("lora_name"), data.get("cache_salt")) if key]
+        salt = data.get("cache_salt") or blocks[0].get("cache_salt")
+        keys = [key for key in (data.get("lora_name"), salt) if key]
         stored = BlockStored(
             hashes,
             None if parent is None else _hash(parent),
-            tokens,
+            [token["token_id"] for block in blocks for token in block["tokens"]],
             self._block_size,
             lora_name=data.get("lora_name"),
             extra_keys=[keys, *([None] * (len(hashes) - 1))] if keys else None,
+            group_idx=self._number,
         )
         said: list[KvEvent] = [stored]
-        for theirs, block in zip(hashes, told, strict=True):
+        for theirs, block in zip(hashes, blocks, strict=True):
             if before := self._levels.pop(theirs, 0):
                 said.append(BlockRemoved([theirs], _MEDIA[before]))
             said += self._moved(theirs, block["cache_level"])
         return said
 
+    def _left_out(self, blocks: list[EngineHash]) -> list[KvEvent]:
+        """They are counted, as blocks whose tokens nobody knows."""
+        stored = BlockStored(blocks, None, [], self._block_size, group_idx=self._number)
+        return [stored, BlockRemoved(blocks, group_idx=self._number)]
+
     def _moved(self, theirs: EngineHash, level: int) -> list[KvEvent]:
         """To that level, if it isn't there. Without tokens: it was told of before."""
+        if self._number is not None:
+            return []
         before = self._levels.pop(theirs, 0)
         if level:
             self._levels[theirs] = level
@@ -90,7 +152,12 @@ class RankEvents:
                 self._untold.remove(theirs)
             else:
                 gone.setdefault(level, []).append(theirs)
-        return [BlockRemoved(known, _MEDIA[level]) for level, known in gone.items()]
+        return [BlockRemoved(known, _MEDIA[level], self._number) for level, known in gone.items()]
+
+
+def _is_text(block: Mapping[str, Any]) -> bool:
+    """Else it is a picture's: what its keys count from is not said, and in V2 its tokens are digits."""
+    return not block.get("mm_keys") and all(isinstance(token["token_id"], int) for token in block["tokens"])
 
 
 def _hash(theirs: int | str) -> EngineHash:

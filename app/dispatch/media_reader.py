@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from app.batch.file_store import FileStore
 from app.batch.storage import Storage, in_thread
+from app.dispatch.expansions import Expansions
 from app.ending import side_by_side
 from app.errors import FileGone, RequestError
 from app.ids import FileId, KeyId
@@ -18,7 +19,7 @@ from app.media.picture import Picture
 from app.media.sound import Sound
 from app.media.source import MediaSource, SourceKind
 from app.media.video import Video, container_of
-from app.messages import Frame, Media
+from app.messages import Frame, Media, MediaSign
 from app.tenants.admission import admitted
 
 
@@ -42,10 +43,26 @@ class Origin(NamedTuple):
     number: int = 0  # of a form's files, or of a video's frames, from 0
 
 
+class Learned(Struct, frozen=True):
+    """What stands in prompts for a medium, as the model's engines expand it."""
+
+    sign: MediaSign
+    # Token ids, by how many of its kind are before it, as far as it comes there; 0: wherever it is, unless `numbered`.
+    tokens: Mapping[int, Sequence[int]]
+
+    def at(self, number: int, param: str) -> Sequence[int]:
+        """Raises: RequestError."""
+        if (found := self.tokens.get(number if self.sign.numbered else 0)) is None:
+            said = f"'{param}' can't be shortened before this model's pictures: it numbers them."
+            raise RequestError(said, param=param)
+        return found
+
+
 class Sample(Struct, frozen=True):
     media: Media  # not placed in a prompt yet
     data: bytes | None  # None: it is in Redis since the request came
     param: str = ""  # the name of the first part with it
+    becomes: "Learned | None" = None  # None: the model's files say it
 
 
 Samples = Mapping[Origin, Sample]
@@ -56,7 +73,8 @@ class MediaReader:
     def __init__(self, loader: MediaLoader, storage: Storage, most: int) -> None:
         """`storage`: of files. `most`: bytes of one of them."""
         self._loader, self._storage, self._most = loader, storage, most
-        self.files: FileStore | None = None  # None: there is no Redis
+        self.files: FileStore | None = None  # None: there is no Redis, here and below
+        self.expansions: Expansions | None = None
 
     async def read(self, params: Mapping[Origin, str], asker: Asker) -> dict[Origin, Sample]:
         """`params`: the name of the first part with each origin. Side by side.

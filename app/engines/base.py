@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from app.ids import RunId
 from app.messages import (
+    CacheGroup,
     ExpertAction,
     FinishReason,
     GrammarKind,
@@ -16,6 +17,7 @@ from app.messages import (
     KvTransfer,
     Media,
     MediaKind,
+    MediaSign,
     PartialOutput,
     PauseMode,
     Sampling,
@@ -46,8 +48,12 @@ class EngineInfo(Struct, frozen=True):
     embeddings: "EmbeddingShape | None" = None  # of encoded pictures that it takes; None: it encodes them itself
     tier_block_bytes: int = 0  # of KV in a block, where it has tiers and tells what they hold
     peers: bool = False  # with the role both, it computes prompts for engines like it, and takes KV from them
+    # Of its KV blocks, where layers of several kinds keep them differently; none: all tokens see all before them.
+    groups: tuple[CacheGroup, ...] = ()
+    unindexed: str = ""  # why its KV events can't be placed in the prefix index
     # The module of a process that compiles grammars with the engine's library, on trial; "": none is needed.
     grammar_compiler: str = ""
+    signs: tuple[MediaSign, ...] = ()  # of kinds about which it can be asked, as a `MediaExpander`
 
 
 class Node(Struct, frozen=True):
@@ -138,6 +144,7 @@ class GenerateRequest(Struct, frozen=True):
     media: list[MediaInput] = []  # in the prompt, by offset; only of kinds in `EngineInfo.media`
     tiers: TierUse = "all"  # only where `EngineInfo.tier_block_bytes` is not 0
     trace_headers: Mapping[str, str] | None = None  # W3C's, for an engine that traces requests itself
+    written: list[int] = []  # as in `Job`
 
 
 class StepOutput(Struct, frozen=True):
@@ -152,6 +159,7 @@ class StepOutput(Struct, frozen=True):
     cached_tokens: int = 0  # prompt tokens found in the prefix cache
     prompt_logprobs: list[TokenLogprob | None] | None = None  # with each choice's first output
     pulled: KvTransfer | None = None  # with the first output
+    expanded: list[int] = []  # with the first output: the engine's own prompt, if it has media and is another
 
 
 class Engine(Protocol):
@@ -200,7 +208,7 @@ class Follower(Protocol):
 
 class Prefilled(Struct, frozen=True):
     # The first token of an answer with one choice, as from `generate`; with `finish` if it is the last.
-    # None if the decode engine has to make it: for several choices, or with a Rendezvous.
+    # None if the decode engine has to make it: for several choices, with a Rendezvous, or for a model with states.
     output: StepOutput | None
     # None: the answer is complete, or the KV was moved through the Rendezvous. With a complete answer, discard it.
     handoff: KvHandle | None
@@ -265,6 +273,17 @@ class PictureEncoder(Protocol):
 
     async def encode_picture(self, request: PictureRequest) -> Embedding:
         """Cancelling aborts and frees. Raises: RequestError, EngineFailed."""
+
+
+@runtime_checkable
+class MediaExpander(Protocol):
+    """The capability to tell what a medium becomes in a prompt, without having it. `EngineInfo.signs` says which."""
+
+    async def expansion(self, kind: MediaKind, shape: Sequence[int], number: int) -> list[int]:
+        """Token ids. `shape`: as in `Media`. `number`: how many of the kind are before it.
+
+        Raises: RequestError for a shape that the model can't take.
+        """
 
 
 @runtime_checkable

@@ -1,17 +1,22 @@
-"""Pictures, videos and sound of a conversation: found in its messages, fetched, and placed in its prompt."""
+"""Pictures, videos and sound of a conversation: found in its messages, fetched, and what stands for them learned."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from app.dispatch.media_reader import Origin, OriginKind, Samples, samples_of
+from app.dispatch.expansions import Shown
+from app.dispatch.media_reader import Learned, Origin, OriginKind, Sample, Samples
 from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
-from app.errors import PromptTooLong, RequestError
-from app.media.placeholders import Pictures, Sounds
-from app.messages import Media, MediaKind
+from app.ending import side_by_side
+from app.errors import RequestError
+from app.messages import MediaKind, MediaSign
 from app.openai.content_parts import MediaPart
 from app.openai.conversation import Message
+from app.openai.media_prompt import tokens_of, unfit
+from app.tenants.admission import admitted
+from app.tenants.cost import Used
 
 _NAMES: Mapping[OriginKind, str] = {
     "image": "pictures", "audio": "sound", "video": "videos", "file": "pictures",
@@ -48,95 +53,95 @@ def params_of(messages: Sequence[Message]) -> list[str]:
 
 
 async def load_media(state: Deployment, model: Model, origins: Sequence[Origin], params: Sequence[str]) -> Samples:
-    """Raises: RequestError about a part, also when the model can't take it; Saturated, StorageDown, StoreDown."""
+    """Raises: RequestError about a part, also when the model can't take it; Saturated, StorageDown, StoreDown.
+
+    And NoWorker if only the model's engines know what its media become, and there is none.
+    """
     if not origins:
         return {}
-    takes = _taken(model)
+    assert state.media is not None
+    signs = await _signs(state, model, origins)
+    takes = _taken(model, signs)
     named: dict[Origin, str] = {}
     for origin, param in zip(origins, params, strict=True):
         if origin.kind not in takes:
             raise _not_taken(model, origin.kind, param)
         named.setdefault(origin, param)
-    assert state.media is not None
+    if signs:  # what they may become is charged before their sizes are known
+        await admitted(Used(model.name, sum(_most(signs, origin) for origin in origins), parent=model.parent))
     samples = await state.media.read(named, state.asker)
     for origin, param in named.items():
         media = samples[origin].media
         if origin.kind == "file" and media.frame is not None and "video" not in takes:
             raise _not_taken(model, "video", param)
-        if media.kind == "audio":
-            _tokens(model, media, param)
-    return samples
+        if media.kind == "audio" and "audio" not in signs:
+            tokens_of(model, samples[origin], 0, param)
+    return await _learned(state, model, origins, samples, signs) if signs else samples
 
 
-def _taken(model: Model) -> set[OriginKind]:
-    takes: set[OriginKind] = set() if model.sounds is None else {"audio"}
-    if model.pictures is not None:
+async def _signs(state: Deployment, model: Model, origins: Sequence[Origin]) -> dict[MediaKind, MediaSign]:
+    """Of the kinds among these that the model's files don't explain. Raises: NoWorker, StoreDown."""
+    kinds: set[MediaKind] = {"audio" if origin.kind == "audio" else "image" for origin in origins}
+    unknown = kinds - model.markers.keys()
+    expansions = None if state.media is None else state.media.expansions
+    if not unknown or expansions is None or model.task != "generate":
+        return {}
+    signs = await expansions.signs(model.pools)
+    return {kind: signs[kind] for kind in unknown if kind in signs}
+
+
+def _taken(model: Model, signs: Container[MediaKind]) -> set[OriginKind]:
+    takes: set[OriginKind] = set()
+    if model.sounds is not None or "audio" in signs:
+        takes.add("audio")
+    if model.pictures is not None or "image" in signs:
         takes |= {"image", "file"}
-        if model.pictures.takes_videos:
-            takes.add("video")
+    if model.pictures is not None and model.pictures.takes_videos:
+        takes.add("video")
     return takes
 
 
-def _tokens(model: Model, media: Media, param: str) -> list[int]:
-    """What stands for it. Raises: RequestError for a shape that the model can't take."""
-    try:
-        if media.kind == "audio":
-            assert model.sounds is not None
-            (samples,) = media.shape
-            return model.sounds.tokens(samples)
-        assert model.pictures is not None
-        height, width = media.shape
-        return model.pictures.tokens(height, width)
-    except ValueError as exc:
-        shown = "a sound" if media.kind == "audio" else f"a picture of {media.shape[1]} x {media.shape[0]} pixels"
-        raise RequestError(f"'{param}': {shown}: {exc}.", param=param) from exc
+def _most(signs: Mapping[MediaKind, MediaSign], origin: Origin) -> int:
+    sign = signs.get("audio" if origin.kind == "audio" else "image")
+    return 0 if sign is None else sign.most
+
+
+async def _learned(
+    state: Deployment,
+    model: Model,
+    origins: Sequence[Origin],
+    samples: dict[Origin, Sample],
+    signs: Mapping[MediaKind, MediaSign],
+) -> dict[Origin, Sample]:
+    """The samples with what stands for each. Raises: RequestError, Saturated, NoWorker, StoreDown."""
+    assert state.media is not None
+    assert state.media.expansions is not None
+    expansions, counts = state.media.expansions, Counter[MediaKind]()
+    wanted: dict[Shown, Sample] = {}
+    numbers: dict[Origin, list[int]] = {}
+    for origin in origins:
+        sample = samples[origin]
+        if (sign := signs.get(sample.media.kind)) is not None:
+            number = counts[sign.kind] if sign.numbered else 0
+            wanted.setdefault(Shown(sign, sample.media.shape, number), sample)
+            numbers.setdefault(origin, []).append(number)
+            counts[sign.kind] += 1
+
+    async def learned(shown: Shown, sample: Sample) -> list[int]:
+        try:
+            return await expansions.tokens(shown, model.pools)
+        except RequestError as exc:
+            raise unfit(sample.media, exc.message, sample.param) from exc
+
+    await expansions.look(wanted)
+    known = dict(zip(wanted, await side_by_side(learned(*one) for one in wanted.items()), strict=True))
+
+    def becomes(origin: Origin) -> Learned:
+        sign, shape = signs[samples[origin].media.kind], samples[origin].media.shape
+        return Learned(sign, {number: known[Shown(sign, shape, number)] for number in numbers[origin]})
+
+    return samples | {origin: replace(samples[origin], becomes=becomes(origin)) for origin in numbers}
 
 
 def _not_taken(model: Model, kind: OriginKind, param: str) -> RequestError:
     return RequestError(f"'{param}': the model '{model.name}' takes no {_NAMES[kind]}.", param=param)
-
-
-def expanded(
-    model: Model, prompt: list[int], origins: Sequence[Origin], samples: Samples, param: str
-) -> tuple[list[int], list[Media]]:
-    """The prompt with what stands for each picture, frame or sound, and where that is. `param`: the messages' field.
-
-    Raises: RequestError; PromptTooLong, also where it need not fit the context, as a short request may name one
-    picture very often.
-    """
-    families: tuple[tuple[MediaKind, str, Pictures | Sounds | None], ...] = (
-        ("image", "picture", model.pictures),
-        ("audio", "sound", model.sounds),
-    )
-    kinds = {family.token_id: kind for kind, _, family in families if family is not None}
-    places = [place for place, token in enumerate(prompt) if token in kinds]
-    found = [sample.media for origin in origins for sample in samples_of(origin, samples)]
-    shown, given = [kinds[prompt[place]] for place in places], [media.kind for media in found]
-    for kind, name, family in families:
-        if family is not None and (count := shown.count(kind)) != given.count(kind):
-            raise RequestError(
-                f"'{param}': the chat template shows {count} {name}s where there are {given.count(kind)}, or a text "
-                f"has the model's own sign of a {name}, '{family.marker}'.",
-                param=param,
-            )
-    if shown != given:
-        raise RequestError(f"'{param}': the chat template shows pictures and sounds in another order.", param=param)
-    out: list[int] = []
-    placed: list[Media] = []
-    last = 0
-    for place, media in zip(places, found, strict=True):
-        tokens = _tokens(model, media, param)
-        out += prompt[last:place]
-        placed.append(replace(media, offset=len(out), length=len(tokens)))
-        out += tokens
-        last = place + 1
-        if len(out) > model.most_tokens:
-            said = f"'{param}' has more than {model.most_tokens} tokens with its pictures and sounds."
-            raise PromptTooLong(said, param=param)
-    return out + prompt[last:], placed
-
-
-def counted(model: Model, text: str, origins: Sequence[Origin], samples: Samples) -> list[int]:
-    """The tokens of a conversation that need not fit the context. Raises: RequestError."""
-    prompt = model.count(text, add_special_tokens=False)
-    return expanded(model, prompt, origins, samples, "messages")[0] if origins else prompt

@@ -16,7 +16,8 @@ from app.errors import PromptTooLong, RequestError
 from app.media.placeholders import pictures_of
 from app.media.placeholders.smolvlm_video import before_frames
 from app.messages import Frame, Media
-from app.openai.media import expanded, origins_of, params_of
+from app.openai.media import origins_of, params_of
+from app.openai.media_prompt import expanded, markers_of
 from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
 from app.openai.validation import validated
@@ -59,7 +60,7 @@ def model(tokenizer: Tokenizer) -> Model:
 
 
 def prompt_of(model: Model, template: str, body: ChatRequest) -> str:
-    return chat_prompt(model.tokenizer.with_template(template), body.messages, body, model.markers)
+    return chat_prompt(model.tokenizer.with_template(template), body.messages, body, markers_of(model, {}))
 
 
 @pytest.mark.parametrize(("template", "shown"), [
@@ -91,11 +92,13 @@ def test_a_video_is_written_as_smolvlms_own_processor_does_it(model: Model, temp
     wanted = DEFAULT_VIDEO_INTRO.format(frame_count="two", video_duration="0:01:23")
     for at in ("00:00", "01:01"):
         wanted += FRAME_TIMESTAMP_MESSAGE.format(timestamp=at) + "<image>"
-    shown = chat_prompt(model.tokenizer.with_template(template), body.messages, body, model.markers, samples)
+    shown = chat_prompt(
+        model.tokenizer.with_template(template), body.messages, body, markers_of(model, samples), samples
+    )
     assert shown == f"user:a{wanted}{DEFAULT_MEDIA_OUTTRO}<image>|"
     assert params_of(body.messages) == ["messages.0.content.1", "messages.0.content.2"]
     prompt = model.encode(shown, "messages", add_special_tokens=False)
-    _, media = expanded(model, prompt, origins_of(body.messages), samples, "messages")
+    _, media, _ = expanded(model, prompt, origins_of(body.messages), samples, "messages")
     assert [(one.sha256, one.frame and one.frame.number) for one in media] == [("s", 0), ("s", 1), ("t", None)]
 
 
@@ -119,7 +122,7 @@ def test_each_picture_is_placed_where_its_part_is(model: Model, tokenizer: Token
     small, large = Media("image", "s", (112, 112)), Media("image", "l", (50, 300))
     samples = {Origin("image", "data:1"): Sample(small, b""), Origin("image", "data:2"): Sample(large, b"")}
     before = tokenizer.encode(prompt_of(model, TEXTS_ONLY, body), add_special_tokens=False)
-    prompt, media = expanded(model, before, origins, samples, "messages")
+    prompt, media, _ = expanded(model, before, origins, samples, "messages")
     assert [one.sha256 for one in media] == ["s", "l", "s"]
     for one in media:
         assert prompt[one.offset : one.offset + one.length] == pictures.tokens(*one.shape)

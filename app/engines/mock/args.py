@@ -64,6 +64,10 @@ class MockArgs(BaseModel):
     wake_s: NotNegative = 0.0
     weights_s: NotNegative = 0.0  # to load other weights
     media: list[MediaKind] = ["image", "audio"]  # kinds that it takes in prompts
+    # A token that stands for a picture in prompts of a model whose files don't say what it becomes: one for each
+    # 32 x 32 pixels. "": the engine can't be asked.
+    picture_marker: str = ""
+    dodges: bool = False  # a picture becomes one token more in answers than it says when it is asked
     encode_tokens_per_s: Positive = 10_000.0  # placeholders of pictures, one picture after the other
     embedding_width: Count = 64  # numbers in a row of an encoded picture
     embedding_rows: int = 0  # rows more than there are placeholders: a wrong shape

@@ -18,7 +18,7 @@ from app.engines.mock.rendezvous import Rooms
 from app.engines.mock.scheduler import Scheduler
 from app.engines.mock.tiers import Load, tiers_of
 from app.engines.steps import StepMeter
-from app.errors import EngineFailed, HandoffFailed
+from app.errors import EngineFailed, HandoffFailed, RequestError
 from app.messages import Handoff, KvTransfer
 from app.pools import Pool
 
@@ -179,7 +179,7 @@ class Core:
     def _advance(self, choice: Choice) -> None:
         try:
             output = choice.prefilled() if choice.lends else choice.advance()
-        except EngineFailed as exc:  # a grammar's failure ends its own request only
+        except (EngineFailed, RequestError) as exc:  # a grammar's failure ends its own request only
             choice.finished = True
             self.scheduler.remove(choice)
             choice.stream.fail(exc)

@@ -3,12 +3,14 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from app.engines.base import (
     Embedding,
@@ -32,14 +34,14 @@ from app.engines.mock.choice import Choice, Stream
 from app.engines.mock.control import Control
 from app.engines.mock.core import Core
 from app.engines.mock.encoding import Encoding
-from app.engines.mock.eyes import Eyes
+from app.engines.mock.eyes import Eyes, dodged, expansion, signs_of
 from app.engines.mock.grammar_state import GrammarState, grammar_states
 from app.engines.mock.rendezvous import Rooms
 from app.engines.mock.vocabulary import Vocabulary
 from app.engines.steps import StepMeter
 from app.errors import EngineDead, EngineFailed, RequestError, SettingsError, XylemError
 from app.ids import RunId
-from app.messages import GRAMMAR_KINDS, KvHandle, Rendezvous
+from app.messages import GRAMMAR_KINDS, KvHandle, MediaKind, Rendezvous
 from app.pools import Pool
 from app.tokenizer import Tokenizer, load_tokenizer
 
@@ -129,6 +131,7 @@ class MockEngine:
             computes=self._pool.role != "encode",
             tier_block_bytes=self._args.handoff.block_bytes if self._pool.tiers and self._args.kv_events else 0,
             peers=self._pool.peers and not self._rooms.meets_at,
+            signs=signs_of(self._args, self._tokenizer()),
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
@@ -138,10 +141,11 @@ class MockEngine:
             if request.handoff is not None and self._vocabulary is not None and self._failure is None:
                 self._cores[0].decline(request.handoff)
             raise
+        expanded = dodged(request) if self._args.dodges and request.written else []
         try:
             while True:
                 for output in await stream.take():
-                    yield output
+                    yield replace(output, expanded=expanded) if expanded else output
                 if not stream.open_choices:
                     return
         finally:
@@ -252,6 +256,10 @@ class MockEngine:
         loop = asyncio.get_running_loop()
         states = await loop.run_in_executor(self._compiling, grammar_states, self._tokenizer(), grammar, begun)
         return dict(zip(open_, states, strict=True))
+
+    async def expansion(self, kind: MediaKind, shape: Sequence[int], number: int) -> list[int]:  # noqa: ARG002 (none is numbered)
+        signs = {sign.kind: sign for sign in signs_of(self._args, self._tokenizer())}
+        return expansion(signs[kind], shape)
 
     def _submit(self, request: GenerateRequest, grammars: Mapping[int, GrammarState], *, lends: bool = False) -> Stream:
         """`lends`: for `prefill`, one choice that ends with its prompt. `grammars`: from `_grammar_states`."""

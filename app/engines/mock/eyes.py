@@ -3,13 +3,19 @@
 import asyncio
 import os
 import signal
+from collections.abc import Sequence
 
 from xxhash import xxh3_64_digest
 
-from app.engines.base import Embedding, MediaInput
+from app.engines.base import Embedding, GenerateRequest, MediaInput
 from app.engines.mock.args import MockArgs
+from app.errors import RequestError
+from app.messages import MediaSign
+from app.tokenizer import Tokenizer
 
 _ITEM = 4  # bytes of a float32
+_SIDE = 32  # pixels of a square's side, for which there is a token
+_MOST = 1024
 
 
 class Eyes:
@@ -38,6 +44,30 @@ class Eyes:
             one.media.length, self._args.embedding_width, "float32",
         ):  # fmt: skip
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def signs_of(args: MockArgs, tokenizer: Tokenizer) -> tuple[MediaSign, ...]:
+    if not args.picture_marker:
+        return ()
+    target = tokenizer.encode(args.picture_marker, add_special_tokens=False)
+    return (MediaSign("image", f"mock-{args.picture_marker}", args.picture_marker, tuple(target), most=_MOST),)
+
+
+def expansion(sign: MediaSign, shape: Sequence[int]) -> list[int]:
+    """Raises: RequestError."""
+    rows, columns = (-(-side // _SIDE) for side in shape)
+    if rows * columns > _MOST:
+        raise RequestError(f"it has more than {_MOST} squares")
+    return [*sign.target] * (rows * columns)
+
+
+def dodged(request: GenerateRequest) -> list[int]:
+    """The prompt with one token more for its last picture than that has squares; empty if it has it already."""
+    media = request.media[-1].media
+    rows, columns = (-(-side // _SIDE) for side in media.shape)
+    ids = [request.prompt[media.offset]] * (rows * columns + 1)
+    made = [*request.prompt[: media.offset], *ids, *request.prompt[media.offset + media.length :]]
+    return [] if made == request.prompt else made
 
 
 def seen_picture(one: MediaInput) -> bytes:

@@ -7,8 +7,10 @@ from llguidance import LLMatcher, LLTokenizer
 
 from app.errors import EngineFailed, RequestError
 from app.grammars.compile import compiled
-from app.messages import Grammar
+from app.messages import GRAMMAR, Grammar
 from app.tokenizer import Tokenizer
+
+_UNFOLLOWED = "The grammar of this request allows nothing here, or became too large to follow."
 
 
 class GrammarState:
@@ -18,6 +20,10 @@ class GrammarState:
         self._matcher, self._eos_id = matcher, eos_id
         self._mask: bytes | None = None  # a bit for each token, the lowest first; None: not computed yet
         self.over = False  # the answer has ended; later tokens are unconstrained
+
+    def begin(self) -> None:
+        """Computes what is allowed first. Raises: RequestError, before the answer begins."""
+        self._allowed()
 
     def allows(self, token: int) -> bool:
         mask = self._allowed()
@@ -49,26 +55,28 @@ class GrammarState:
         if self._mask is None:
             self._mask = self._matcher.compute_bitmask()
             if self._matcher.is_error():
-                raise EngineFailed("The grammar allows nothing here, or became too large to follow.")
+                raise RequestError(_UNFOLLOWED, param=GRAMMAR)
         return self._mask
 
 
 def grammar_states(tokenizer: Tokenizer, grammar: Grammar, begun: Sequence[Sequence[int]]) -> list[GrammarState]:
     """One state for each choice, after its output `begun`. Blocks for milliseconds, the first time for longer.
 
-    Raises: RequestError for an invalid grammar, EngineFailed when the output so far does not fit it.
+    Raises: RequestError for a grammar that is invalid or too large, EngineFailed if the output so far does not fit it.
     """
     known = _tokenizer(tokenizer)
     try:
         first = LLMatcher(known, compiled(grammar), log_level=0)
     except ValueError as exc:
-        raise RequestError(f"The grammar: {exc}") from exc
+        raise RequestError(f"The grammar: {exc}", param=GRAMMAR) from exc
     if first.is_error():
-        raise RequestError(f"The grammar: {first.get_error()}")
+        raise RequestError(f"The grammar: {first.get_error()}", param=GRAMMAR)
     made = [GrammarState(first.deep_copy(), tokenizer.eos_id) for _ in begun]
     for state, tokens in zip(made, begun, strict=True):
         if not state.accept(tokens):
             raise EngineFailed("The answer so far does not fit its grammar.")
+        if not state.over:
+            state.begin()
     return made
 
 

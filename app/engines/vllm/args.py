@@ -4,6 +4,7 @@ import dataclasses
 import secrets
 from collections.abc import Callable, Collection
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -21,7 +22,9 @@ from vllm.platforms import current_platform
 from app.engines.base import Node
 from app.engines.log_level import log_level
 from app.engines.ports import free_ports
+from app.engines.vllm.cpu_kernels import kernels_need
 from app.engines.vllm.nodes import node_environment, node_fields
+from app.engines.vllm.packages import lacks, missing_package
 from app.engines.vllm.tiers.config import BOTH, with_tiers
 from app.errors import SettingsError
 from app.messages import Role, Task
@@ -244,10 +247,11 @@ def _transfer_defaults(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cpu_defaults(pool: Pool, given: Collection[str]) -> dict[str, Any]:
+    defaults = _CPU_DEFAULTS | kernels_need(pool.model_dir, given)
     several = pool.tensor_parallel_size not in (None, 1)
     if several or "tensor_parallel_size" in given or "pipeline_parallel_size" in given:
-        return _CPU_DEFAULTS
-    return _CPU_DEFAULTS | {"distributed_executor_backend": _ONE_PROCESS}
+        return defaults
+    return defaults | {"distributed_executor_backend": _ONE_PROCESS}
 
 
 def vllm_config(fields: dict[str, Any], *, headless: bool = False) -> VllmConfig:
@@ -257,15 +261,20 @@ def vllm_config(fields: dict[str, Any], *, headless: bool = False) -> VllmConfig
     """
     try:
         return AsyncEngineArgs(**fields).create_engine_config(headless=headless)
-    except ValidationError as exc:
-        # An error about several arguments has no `loc`, and all of them as input.
-        problems = (
-            f"args.{'.'.join(map(str, e['loc']))}={e['input']!r}: {e['msg']}" if e["loc"] else e["msg"]
-            for e in exc.errors()
-        )
-        raise SettingsError("; ".join(problems)) from exc
     except (ValueError, TypeError, OSError, ImportError, NotImplementedError) as exc:
-        raise SettingsError(f"vLLM refuses these engine arguments: {exc}") from exc
+        if package := missing_package(Path(fields["model"])):
+            raise SettingsError(lacks(package)) from exc
+        raise SettingsError(_problems(exc)) from exc
+
+
+def _problems(exc: Exception) -> str:
+    if not isinstance(exc, ValidationError):
+        return f"vLLM refuses these engine arguments: {exc}"
+    # An error about several arguments has no `loc`, and all of them as input.
+    return "; ".join(
+        f"args.{'.'.join(map(str, e['loc']))}={e['input']!r}: {e['msg']}" if e["loc"] else e["msg"]
+        for e in exc.errors()
+    )
 
 
 def _kv_events_config(*, several: bool, first: int, **given: Any) -> KVEventsConfig:

@@ -5,8 +5,8 @@ import math
 import multiprocessing
 import os
 import time
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 # Read when huggingface_hub is imported: models are local directories, and nothing is downloaded.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import psutil
 import structlog
 import vllm
 from msgspec.structs import replace
@@ -45,8 +46,11 @@ from app.engines.vllm.cpu_limits import check_on_cpu
 from app.engines.vllm.elastic import scale
 from app.engines.vllm.embeddings import EmbeddingFolder
 from app.engines.vllm.encoding import vectors
+from app.engines.vllm.expansion import expansion, signs_of
+from app.engines.vllm.groups import cache_groups
 from app.engines.vllm.handoff import Lender, block_bytes
 from app.engines.vllm.media import encoded, kinds, shape
+from app.engines.vllm.packages import check_processor
 from app.engines.vllm.prompt_embeds import OWN_KEYS
 from app.engines.vllm.requests import answer, can_force, discard, prefill
 from app.engines.vllm.resumed import resumed
@@ -57,7 +61,7 @@ from app.engines.vllm.tiers.shared_memory import remove_dead_regions
 from app.engines.vllm_plugin import is_loaded
 from app.errors import EngineFailed, PromptTooLong, RequestError, SettingsError
 from app.ids import RunId
-from app.messages import GRAMMAR_KINDS, GrammarKind, KvHandle
+from app.messages import GRAMMAR_KINDS, GrammarKind, KvHandle, MediaKind
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 
@@ -70,7 +74,8 @@ log = structlog.get_logger(__name__)
 class VllmEngine:
     """Implements `app.engines.base.Engine`, Adapters, Disaggregated, Encoder, PrefixResetter and Transcriber.
 
-    `control.py` has Pauser, Sleeper, Weights and Profiler, `elastic.py` has Elastic, `media.py` has PictureEncoder.
+    `control.py` has Pauser, Sleeper, Weights and Profiler, `elastic.py` has Elastic, `media.py` has PictureEncoder,
+    `expansion.py` has MediaExpander.
 
     A pool's `args` are fields of vLLM's AsyncEngineArgs, and `env`: environment variables to be set
     unless they are set already.
@@ -122,12 +127,16 @@ class VllmEngine:
         self._engine = engine = await asyncio.to_thread(self._load)
         await engine.get_supported_tasks()  # vLLM then listens to its processes on this loop
         config = engine.vllm_config
+        if config.model_config.is_multimodal_model:
+            await engine.reset_mm_cache()  # vLLM has then tried the processor, as it does beside the loading
+            await asyncio.to_thread(check_processor, config.model_config)
         self._blocks = config.cache_config.num_gpu_blocks or 0
         self._lender = Lender(config, self._stats) if _hands_over(config) else None
         lora = config.lora_config
         most = (lora.max_cpu_loras or lora.max_loras) if lora else 0
         self._adapters = Loaded(most, self._model_dir)
         log.info("vllm loaded", action="engine_loaded", seconds=round(time.monotonic() - began, 1))
+        groups, unindexed = await cache_groups(engine)
         self._info = EngineInfo(
             block_size=config.cache_config.block_size,
             total_blocks=self._blocks,
@@ -143,8 +152,11 @@ class VllmEngine:
             media=("audio",) if self._task == "transcribe" else kinds(engine),
             embeddings=shape(config) if self._pool.embeddings else None,
             computes=self._pool.role != "encode",
-            tier_block_bytes=block_bytes(config) if tells_of_tiers(config) else 0,
+            tier_block_bytes=block_bytes(config) if tells_of_tiers(config) and not groups else 0,
             peers=self._pool.peers and self._lender is not None,
+            groups=groups,
+            unindexed=unindexed,
+            signs=await signs_of(engine, kinds(engine)) if self._task == "generate" else (),
         )
         return self._info
 
@@ -164,6 +176,10 @@ class VllmEngine:
             raise EngineFailed("This pool's vLLM encodes no pictures for others.")
         with self._runs(request, 1) as engine:
             return await encoded(engine, self._folder, request)
+
+    async def expansion(self, kind: MediaKind, shape: Sequence[int], number: int) -> list[int]:
+        engine, signs = self._loaded(), {sign.kind: sign for sign in self._info.signs}
+        return await expansion(engine, signs[kind], shape, number)
 
     async def encode(self, request: EncodeRequest) -> bytes:
         with self._runs(request, len(request.inputs)) as engine:
@@ -239,7 +255,8 @@ class VllmEngine:
             await engine.abort([id_ for request in self._live for id_ in self._ids(request)])
             if engine.output_handler is not None:
                 engine.output_handler.cancel()  # else it reports the end of its processes as a failure
-            await asyncio.to_thread(engine.shutdown, _SHUTDOWN_S)
+            with suppress(psutil.NoSuchProcess):  # one has ended just before vLLM would kill it
+                await asyncio.to_thread(engine.shutdown, _SHUTDOWN_S)
             for process in self._processes:  # vLLM doesn't wait for those that it kills
                 await asyncio.to_thread(process.join, _REAP_S)
 

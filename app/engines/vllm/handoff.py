@@ -50,6 +50,9 @@ class Lender:
         transfer = config.kv_transfer_config
         self.lease_s = float(transfer.get_from_extra_config("kv_lease_duration", _LEASE_S))
         self.compatible = _compatible(config)
+        # A state after the whole prompt gives no first token: the prefill engine leaves out the prompt's last one, and
+        # what it makes itself stands behind a shorter prompt.
+        self.makes_first = not config.model_config.has_inner_state
         self._blocks: dict[str, tuple[int, float]] = {}  # vLLM's id → blocks, when vLLM frees them at the latest
 
     def lend(self, kv: dict[str, Any], tokens: int) -> KvHandle:
@@ -89,11 +92,16 @@ class Lender:
 
 
 def block_bytes(config: VllmConfig) -> int:
-    """Bytes of KV in a block, over all layers and ranks of one model."""
+    """Bytes of KV in a block, over all layers and ranks of one model.
+
+    Without layers of which a prompt leaves a window or a state, however long it is: that is little beside the others.
+    """
     it = _compatible(config)
+    kinds = getattr(config.model_config.hf_text_config, "layer_types", None) or []
+    layers = it.layers * kinds.count("full_attention") // len(kinds) if "full_attention" in kinds else it.layers
     dtype = kv_cache_dtype_str_to_dtype(config.cache_config.cache_dtype, config.model_config)
     parts = 1 if config.model_config.use_mla else 2  # latent, or keys and values
-    return int(parts * it.block_size * it.layers * it.heads * it.head_size * dtype.itemsize)
+    return int(parts * it.block_size * layers * it.heads * it.head_size * dtype.itemsize)
 
 
 def keeping() -> dict[str, Any]:

@@ -15,6 +15,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from app.engines.base import Embedding, EmbeddingShape, GenerateRequest, MediaInput, PictureRequest
 from app.engines.vllm.embeddings import EmbeddingFolder
+from app.errors import SettingsError
 from app.messages import MediaKind
 
 log = structlog.get_logger(__name__)
@@ -25,7 +26,7 @@ _RATE = 16_000  # samples a second
 def kinds(engine: AsyncLLM) -> tuple[MediaKind, ...]:
     """The kinds that the loaded model takes, within the pool's `limit_mm_per_prompt`."""
     embeds: tuple[MediaKind, ...] = ("embeds",) if engine.model_config.enable_prompt_embeds else ()
-    if not engine.model_config.is_multimodal_model:
+    if engine.renderer.mm_processor is None:  # of a model for texts, or where the pool lets no kind in
         return embeds
     limits = engine.renderer.get_mm_processor().info.allowed_mm_limits
     known: tuple[MediaKind, ...] = ("image", "audio")
@@ -33,28 +34,37 @@ def kinds(engine: AsyncLLM) -> tuple[MediaKind, ...]:
 
 
 def prompt_with_media(engine: AsyncLLM, request: GenerateRequest) -> dict[str, Any]:
-    """A prompt in which the placeholders of each are one token again. Tokens of the answer are behind them all."""
-    config = engine.model_config.hf_config
-    ends = [0, *(one.media.offset + one.media.length for one in request.media)]
-    begins = [*(one.media.offset for one in request.media), len(request.prompt)]
-    pieces = [request.prompt[begin:end] for begin, end in zip(ends, begins, strict=True)]
-    ids: list[int] = []
+    """A prompt that vLLM expands itself: it would expand an expanded one again."""
     data: dict[MediaKind, list[Any]] = {}
     uuids: dict[MediaKind, list[str]] = {}
-    for one, piece in zip(request.media, pieces, strict=False):
+    for one in request.media:
         kind = one.media.kind
-        ids += [*piece, config.image_token_id if kind == "image" else config.audio_token_id]
         data.setdefault(kind, []).append(_picture(one) if kind == "image" else (np.frombuffer(one.data, "<f4"), _RATE))
         uuids.setdefault(kind, []).append(one.media.sha256)
-    prompt = {"prompt_token_ids": ids + pieces[-1], "multi_modal_data": data, "multi_modal_uuids": uuids}
+    ids = request.written or _written(engine.model_config.hf_config, request)
+    prompt = {"prompt_token_ids": ids, "multi_modal_data": data, "multi_modal_uuids": uuids}
     return prompt if request.cache_salt is None else prompt | {"cache_salt": request.cache_salt}
 
 
+def _written(config: Any, request: GenerateRequest) -> list[int]:
+    """The prompt with one token for each. Tokens of the answer are behind them all."""
+    ids: list[int] = []
+    last = 0
+    for one in (given.media for given in request.media):
+        ids += request.prompt[last : one.offset]
+        ids.append(config.image_token_id if one.kind == "image" else config.audio_token_id)
+        last = one.offset + one.length
+    return ids + request.prompt[last:]
+
+
 def shape(config: VllmConfig) -> EmbeddingShape:
-    """Of encoded pictures that the loaded model takes."""
+    """Of encoded pictures that the loaded model takes. Raises: SettingsError for one that names no token for them."""
     model = config.model_config
     dtype = str(model.dtype).removeprefix("torch.")
-    return EmbeddingShape(model.get_inputs_embeds_size(), dtype, model.hf_config.image_token_id)
+    token = getattr(model.hf_config, "image_token_id", None)
+    if token is None:
+        raise SettingsError(f"Pictures of {model.hf_config.model_type} can't be encoded apart: leave out `embeddings`.")
+    return EmbeddingShape(model.get_inputs_embeds_size(), dtype, token)
 
 
 async def encoded(engine: AsyncLLM, folder: EmbeddingFolder, request: PictureRequest) -> Embedding:
@@ -80,10 +90,18 @@ async def checked(
     first = True
     async with aclosing(outputs):
         async for out in outputs:
-            if first and out.prompt_token_ids and list(out.prompt_token_ids) != request.prompt:
-                log.error("media_expanded_otherwise", ours=len(request.prompt), vllm=len(out.prompt_token_ids))
+            if first and (own := own_prompt(out, request)):
+                log.error("media_expanded_otherwise", ours=len(request.prompt), vllm=len(own))
             first = False
             yield out
+
+
+def own_prompt(out: RequestOutput, request: GenerateRequest) -> list[int]:
+    """vLLM's, if it is another one."""
+    if not request.media or not out.prompt_token_ids:
+        return []
+    own = list(out.prompt_token_ids)
+    return [] if own == request.prompt else own
 
 
 def _picture(one: MediaInput) -> Image.Image:

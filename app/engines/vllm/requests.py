@@ -17,7 +17,7 @@ from app.engines.streams import merged
 from app.engines.vllm import handoff as kv
 from app.engines.vllm.convert import sampling_params, step_outputs
 from app.engines.vllm.hearing import heard
-from app.engines.vllm.media import checked, prompt_with_media
+from app.engines.vllm.media import checked, own_prompt, prompt_with_media
 from app.engines.vllm.prompt_embeds import embedded
 from app.engines.vllm.tiers.config import without_tiers
 from app.engines.vllm.tiers.label import labelled
@@ -80,7 +80,7 @@ async def prefill(
     if found is None:
         raise EngineFailed("vLLM did not keep the prompt's KV.")
     lent = lender.lend(found, len(request.prompt))
-    if s.n > 1:
+    if s.n > 1 or not lender.makes_first:
         return Prefilled(None, lent, output.cached_tokens)
     if output.finish == "stop":
         return Prefilled(output, lent, output.cached_tokens)
@@ -113,6 +113,7 @@ async def _steps(
     begun = request.begun[0] if request.begun else None  # `can_force`
     cached: int | None = None  # cached tokens of the first output: later choices find the prompt in the cache
     tokens = text_len = 0  # of an answer with one choice
+    expanded: list[int] = []
     outputs = run(engine, request, sampling_params(request.sampling, kv.pulling(pull, begun)), lora)
     async with aclosing(outputs):
         async for out in outputs:
@@ -120,8 +121,10 @@ async def _steps(
                 if pull is not None and any(choice.finish_reason == "error" for choice in out.outputs):
                     raise HandoffFailed
                 cached = out.num_cached_tokens or 0
+                expanded = own_prompt(out, request)
             for step in step_outputs(out, request, cached):
-                given = replace(step, index=from_index + step.index)
+                given = replace(step, index=from_index + step.index, expanded=expanded)
+                expanded = []
                 if begun is not None:
                     given = kv.behind(given, begun, tokens, text_len)
                     tokens, text_len = tokens + len(step.tokens), text_len + len(step.text)

@@ -39,7 +39,8 @@ async def _choice(
         made, _ = scanner.push(made, check=False)  # no stop string is in there: it would have ended the answer
     behind, count = ContinuedText(made, begun.text_len), len(begun.tokens)
     prompt = [*request.prompt, *begun.tokens]
-    asked = replace(request, id=part(request.id, index), sampling=rest(s, begun, index), prompt=prompt)
+    written = [*request.written, *begun.tokens] if request.written else []
+    asked = replace(request, id=part(request.id, index), sampling=rest(s, begun, index), prompt=prompt, written=written)
     extra = {GRAMMAR: count} if count and s.grammar is not None else None
     async with aclosing(run(engine, asked, sampling_params(asked.sampling, extra), lora)) as outputs:
         async for out in outputs:

@@ -1,0 +1,189 @@
+"""What media become in prompts of models whose engines alone know it: asked once of a worker, then remembered.
+
+It depends on the medium's shape only. It is kept here, and in Redis for other replicas, as runs of equal tokens; a real
+answer corrects it.
+"""
+
+import asyncio
+import random
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from itertools import chain, groupby
+from typing import NamedTuple
+
+import msgspec
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from app.bounded.turns import CLIENT, Turns
+from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.orders import replies
+from app.errors import NoWorker, RequestError, StoreDown
+from app.ids import PoolId, WorkerId
+from app.keys import Keys
+from app.messages import ExpandMedia, MediaKind, MediaSign, decode_runs, encode
+from app.store import Wire
+from app.telemetry import logger
+
+log = logger(__name__)
+
+MOST = 20_000  # of one model, in Redis; and here, of all of them
+_KEPT_S = 30 * 24 * 3600
+_ASKED_AT_ONCE, _MOST_WAITING = 4, 64  # questions of this process; of one client
+_WORKER_S = 20.0  # for an answer of one worker
+_TRIES = 3  # workers
+
+
+class Shown(NamedTuple):
+    """Names an expansion by all that it depends on."""
+
+    sign: MediaSign
+    shape: tuple[int, ...]  # as in `Media`
+    number: int = 0  # how many of the kind are before it, if that matters
+
+    @property
+    def field(self) -> str:
+        return f"{self.sign.kind}:{'x'.join(map(str, self.shape))}:{self.number}"
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.sign.digest, self.field
+
+
+class Expansions:
+    def __init__(self, redis: "Redis", wire: Wire, keys: Keys, fleet: FleetReader) -> None:
+        self._redis, self._wire, self._keys, self._fleet = redis, wire, keys, fleet
+        self._known: OrderedDict[tuple[str, str], list[int]] = OrderedDict()  # runs: a token, how often, …
+        self._asking: dict[tuple[str, str, str], asyncio.Task[list[int]]] = {}  # by client, and then as `_known`
+        self._correcting: set[asyncio.Task[None]] = set()
+        self._turns = Turns(_ASKED_AT_ONCE, _MOST_WAITING, "pictures of new sizes")
+
+    async def signs(self, pools: Sequence[PoolId]) -> dict[MediaKind, MediaSign]:
+        """Returns how each kind is written about which their workers can be asked.
+
+        Raises: StoreDown; NoWorker if there is none to ask.
+        """
+        if not (found := self._told(pools)):
+            if not await self._fleet.live(pools):
+                raise NoWorker
+            found = self._told(pools)
+        return {kind: max(signs.items(), key=lambda one: (one[1], one[0].digest))[0] for kind, signs in found.items()}
+
+    def known_signs(self, pools: Sequence[PoolId]) -> set[MediaKind]:
+        return set(self._told(pools))
+
+    async def look(self, wanted: Iterable[Shown]) -> None:
+        """Reads what other replicas know of these. Raises: StoreDown."""
+        if missing := [one for one in wanted if one.key not in self._known]:
+            await self._read(missing)
+
+    def correct_soon(self, found: Iterable[tuple[Shown, Sequence[int] | None]]) -> None:
+        """An engine has expanded them to these tokens; None: to others than are known."""
+        for shown, tokens in found:
+            task = asyncio.create_task(self._forget(shown) if tokens is None else self._keep(shown, _runs(tokens)))
+            self._correcting.add(task)
+            task.add_done_callback(self._corrected)
+
+    def _corrected(self, task: "asyncio.Task[None]") -> None:
+        self._correcting.discard(task)
+        if not task.cancelled() and (exc := task.exception()) is not None:  # another answer does it
+            log.warning("media_size_not_corrected", error=repr(exc))
+
+    async def _forget(self, shown: Shown) -> None:
+        self._known.pop(shown.key, None)
+        await self._wire.execute([("HDEL", self._keys.expansions(shown.sign.digest), shown.field)])
+
+    def _told(self, pools: Iterable[PoolId]) -> dict[MediaKind, Counter[MediaSign]]:
+        found: dict[MediaKind, Counter[MediaSign]] = {}
+        for sign in (sign for lease in self._fleet.leases(pools).values() for sign in lease.worker.signs):
+            found.setdefault(sign.kind, Counter())[sign] += 1
+        return found
+
+    async def tokens(self, shown: Shown, pools: Sequence[PoolId]) -> list[int]:
+        """Returns token ids.
+
+        Raises: RequestError for a shape that the model can't take; Saturated, StoreDown; NoWorker if none can be asked.
+        """
+        if (runs := self._known.get(shown.key)) is None:
+            # Not another client's, which may stand far behind in that one's line.
+            question = (CLIENT.get(), *shown.key)
+            if (asking := self._asking.get(question)) is None:
+                # A task of its own: another request may wait for it when this one is cancelled.
+                asking = self._asking[question] = asyncio.create_task(self._ask(shown, pools))
+                asking.add_done_callback(lambda task: self._asked_for(question, task))
+            runs = await asyncio.shield(asking)
+        else:
+            self._known.move_to_end(shown.key)
+        return list(chain.from_iterable([token] * count for token, count in zip(runs[::2], runs[1::2], strict=True)))
+
+    def _asked_for(self, question: tuple[str, str, str], task: "asyncio.Task[list[int]]") -> None:
+        self._asking.pop(question, None)
+        if not task.cancelled() and task.exception() is not None:  # those who waited have it, if anybody did
+            log.info("media_size_not_learned", field=question[-1])
+
+    async def _ask(self, shown: Shown, pools: Sequence[PoolId]) -> list[int]:
+        async with self._turns.turn():
+            if (known := self._known.get(shown.key)) is not None:  # meanwhile, for another client
+                return known
+            runs = _runs(await self._asked(shown, pools))
+        await self._keep(shown, runs)
+        return runs
+
+    async def _asked(self, shown: Shown, pools: Sequence[PoolId]) -> Sequence[int]:
+        def question(id_: str) -> ExpandMedia:
+            return ExpandMedia(id_, shown.sign.kind, shown.shape, shown.number)
+
+        reason = "no worker has this model's files any more"
+        for worker in self._able(shown.sign, pools)[:_TRIES]:
+            try:
+                told = replies(self._redis, self._keys, [worker], question, _WORKER_S)
+                (reply,) = [reply async for reply in told]
+            except (RedisError, OSError) as exc:
+                raise StoreDown(f"Redis does not answer: {exc!r}") from exc
+            if reply.done:
+                return reply.expansion
+            if reply.refused:
+                raise RequestError(reply.reason)
+            reason = reply.reason
+            log.warning("media_size_not_told", worker=worker, shape=shown.shape, reason=reason)
+        raise NoWorker(f"No worker could tell what a picture of this size becomes: {reason}.")
+
+    def _able(self, sign: MediaSign, pools: Sequence[PoolId]) -> list[WorkerId]:
+        """Lists those that compute first: others leave soon, or sleep."""
+        leases = [lease for lease in self._fleet.leases(pools).values() if sign in lease.worker.signs]
+        random.shuffle(leases)
+        return [lease.worker.id for lease in sorted(leases, key=lambda lease: lease.draining)]
+
+    async def _read(self, missing: Sequence[Shown]) -> None:
+        commands = [("HGET", self._keys.expansions(one.sign.digest), one.field) for one in missing]
+        for one, raw in zip(missing, await self._wire.execute(commands), strict=True):
+            if raw is not None:
+                try:
+                    self._remember(one, decode_runs(raw))
+                except msgspec.DecodeError as exc:
+                    log.error("media_size_not_understood", error=str(exc))
+
+    async def _keep(self, shown: Shown, runs: list[int]) -> None:
+        """Here and in Redis, where another one goes if there are too many. Raises: StoreDown."""
+        self._remember(shown, runs)
+        key = self._keys.expansions(shown.sign.digest)
+        *_, count = await self._wire.execute(
+            [
+                ("HSET", key, shown.field, encode(runs)),
+                ("EXPIRE", key, _KEPT_S),
+                ("HLEN", key),
+            ]
+        )
+        if count > MOST:
+            (fields,) = await self._wire.execute([("HRANDFIELD", key, count - MOST)])
+            await self._wire.execute([("HDEL", key, *fields)])
+
+    def _remember(self, shown: Shown, runs: list[int]) -> None:
+        self._known[shown.key] = runs
+        self._known.move_to_end(shown.key)
+        while len(self._known) > MOST:
+            self._known.popitem(last=False)
+
+
+def _runs(tokens: Iterable[int]) -> list[int]:
+    return [number for token, run in groupby(tokens) for number in (token, sum(1 for _ in run))]

@@ -1,0 +1,177 @@
+"""How vLLM writes pictures and sound in a prompt, asked of its own processor, which gets blank ones for that.
+
+The processor runs in the thread in which vLLM itself runs it, one call after the other.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import structlog
+import vllm
+from PIL import Image
+from vllm.multimodal.processing.context import TimingContext
+from vllm.multimodal.processing.inputs import ProcessorInputs
+from vllm.multimodal.processing.processor import BaseMultiModalProcessor
+from vllm.multimodal.registry import MultiModalRegistry
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from app.errors import EngineFailed, RequestError
+from app.messages import MediaKind, MediaSign
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+_USUAL: dict[MediaKind, tuple[int, ...]] = {"image": (224, 224), "audio": (16_000,)}
+_LINES = ("\n", "\n\n")  # what some tokenizers join where a picture's own lines meet those of the text
+_WEIGHTS = "index.json"
+
+
+class _Written(NamedTuple):
+    ids: list[int]
+    ranges: list[tuple[int, int]]  # of each medium, begin and end
+
+
+async def signs_of(engine: AsyncLLM, kinds: Sequence[MediaKind]) -> tuple[MediaSign, ...]:
+    """Of the kinds about which the processor can be asked. Others are logged: such media are refused."""
+    found: list[MediaSign] = []
+    for kind in (kind for kind in kinds if kind in _USUAL):
+        try:
+            found.append(await _apart(engine, partial(sign_of, engine.model_config, _processor(engine), kind)))
+        except Exception as exc:  # noqa: BLE001 (whatever a model's own processor raises: text goes on)
+            log.error("media_sign_not_found", kind=kind, error=repr(exc))
+    return tuple(found)
+
+
+async def expansion(engine: AsyncLLM, sign: MediaSign, shape: Sequence[int], number: int) -> list[int]:
+    """What stands for the prompt's medium of that `number`, from 0. Raises: RequestError; EngineFailed."""
+    try:
+        return await _apart(engine, partial(tokens_of, _processor(engine), sign, shape, number))
+    except ValueError as exc:  # so processors refuse a shape
+        raise RequestError(f"the model can't take it: {exc}") from exc
+    except Exception as exc:  # whatever else a model's own processor raises
+        raise EngineFailed(f"its processor failed: {exc!r}") from exc
+
+
+def sign_of(config: Any, processor: BaseMultiModalProcessor, kind: MediaKind) -> MediaSign:
+    """Raises: ValueError if this processor does it in another way; and what it raises."""
+    marker, target = _found(config, processor, kind)
+    numbered = processor.info.allowed_mm_limits.get(kind, 0) > 1 and _are_numbered(processor, kind, target)
+    most = _most(config, processor, kind)
+    return MediaSign(kind, _digest(config), marker, tuple(target), _joins(processor), numbered=numbered, most=most)
+
+
+def _found(config: Any, processor: BaseMultiModalProcessor, kind: MediaKind) -> tuple[str, list[int]]:
+    """The marker that is replaced, and its tokens that are.
+
+    It is as vLLM writes it for templates that take texts; or, where the model's class has that of another tokenizer, as
+    in the prompts that vLLM warms up with. Raises: as `sign_of`.
+    """
+    usual, warm = _model_class(config).get_placeholder_str(kind, 1), processor.dummy_inputs.get_dummy_text({kind: 1})
+    if usual:
+        try:
+            return usual, _target(processor, kind, usual)
+        except (AssertionError, RuntimeError, ValueError):  # so vLLM says that it found none
+            if warm == usual:
+                raise
+    return warm, _target(processor, kind, warm)
+
+
+def _target(processor: BaseMultiModalProcessor, kind: MediaKind, marker: str) -> list[int]:
+    """The marker's tokens that are replaced, between two letters. Raises: as `sign_of`."""
+    written, letter = _encoded(processor, marker), _encoded(processor, "a")
+    prompt = [*letter, *written, *letter]
+    one = _applied(processor, kind, prompt, [_USUAL[kind]])
+    begin, end = one.ranges[0]
+    target = prompt[begin : len(prompt) - (len(one.ids) - end)]
+    if not target or one.ids[:begin] + target + one.ids[end:] != prompt:
+        raise ValueError(f"no token of {marker!r} is replaced by what stands for it")
+    return target
+
+
+def _are_numbered(processor: BaseMultiModalProcessor, kind: MediaKind, target: list[int]) -> bool:
+    """Whether of two alike the second one becomes something else."""
+    two = _applied(processor, kind, [*target, *_encoded(processor, "a"), *target], [_USUAL[kind]] * 2)
+    first, second = (two.ids[begin:end] for begin, end in two.ranges)
+    return first != second
+
+
+def tokens_of(processor: BaseMultiModalProcessor, sign: MediaSign, shape: Sequence[int], number: int) -> list[int]:
+    """Raises: what the processor raises for a shape that the model can't take."""
+    letter = _encoded(processor, "a")
+    before = number if sign.numbered else 0
+    prompt = [*letter, *[token for _ in range(before + 1) for token in (*sign.target, *letter)]]
+    made = _applied(processor, sign.kind, prompt, [*[_USUAL[sign.kind]] * before, tuple(shape)])
+    begin, end = made.ranges[-1]
+    return made.ids[begin:end]
+
+
+def _applied(
+    processor: BaseMultiModalProcessor, kind: MediaKind, prompt: list[int], shapes: Sequence[tuple[int, ...]]
+) -> _Written:
+    items = processor.info.parse_mm_data({kind: [_blank(kind, shape) for shape in shapes]})
+    made = processor.apply(ProcessorInputs(prompt=prompt, mm_data_items=items), TimingContext(enabled=False))
+    ranges = [(one.offset, one.offset + one.length) for one in made["mm_placeholders"][kind]]
+    return _Written(list(made["prompt_token_ids"]), ranges)
+
+
+def _blank(kind: MediaKind, shape: tuple[int, ...]) -> Any:
+    if kind == "audio":
+        return np.zeros(shape[0], np.float32), 16_000
+    height, width = shape
+    return Image.new("RGB", (width, height))
+
+
+def _model_class(config: Any) -> Any:
+    return MultiModalRegistry()._get_model_cls(config)  # noqa: SLF001 (nothing else knows it)
+
+
+def _encoded(processor: BaseMultiModalProcessor, text: str) -> list[int]:
+    return list(processor.info.get_tokenizer().encode(text, add_special_tokens=False))
+
+
+def _joins(processor: BaseMultiModalProcessor) -> tuple[tuple[int, int, int], ...]:
+    """Pairs of tokens that it writes as one, as Gemma 3's does with line feeds, in its order."""
+    tokens = [ids[0] for text in _LINES if len(ids := _encoded(processor, text)) == 1]
+    if len(tokens) < len(_LINES):
+        return ()
+    one, two = tokens
+    found: list[tuple[int, int, int]] = []
+    for pair in ((one, two), (two, one), (two, two)):
+        joined, _ = processor._apply_token_matches([*pair], {})  # noqa: SLF001 (what models override for this)
+        if len(joined) == 1:
+            found.append((*pair, joined[0]))
+    return tuple(found)
+
+
+def _most(config: Any, processor: BaseMultiModalProcessor, kind: MediaKind) -> int:
+    """Tokens that one may become, as vLLM itself expects."""
+    told = processor.info.get_mm_max_tokens_per_item(config.max_model_len, {kind: 1})
+    if told is not None and kind in told:
+        return int(told[kind])
+    made = processor.get_dummy_mm_inputs({kind: 1})
+    return max(int(one.length) for one in made["mm_placeholders"][kind])
+
+
+def _digest(config: Any) -> str:
+    """Of all that decides what media become: the model's files about it, the arguments, and vLLM's version."""
+    given = config.multimodal_config.mm_processor_kwargs or {}
+    found = hashlib.sha256(f"{vllm.__version__}\n{json.dumps(given, sort_keys=True, default=str)}".encode())
+    for path in sorted(Path(config.model).glob("*.json")):
+        if not path.name.endswith(_WEIGHTS):
+            found.update(f"\n{path.name}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:32]
+
+
+def _processor(engine: AsyncLLM) -> BaseMultiModalProcessor:
+    return engine.renderer.get_mm_processor()
+
+
+async def _apart(engine: AsyncLLM, work: Callable[[], T]) -> T:
+    thread = engine.renderer._mm_executor  # noqa: SLF001 (processors aren't made for two threads)
+    return await asyncio.get_running_loop().run_in_executor(thread, work)

@@ -1,0 +1,49 @@
+"""Where media are in a prompt, and what it is once these are expanded. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from app.messages import MediaKind
+
+Target = tuple[int, ...]  # the tokens that stand for one medium before it is expanded
+Join = tuple[int, int, int]  # two tokens, and the one that is written instead
+
+
+class Place(NamedTuple):
+    begin: int
+    kind: MediaKind
+
+
+def places(prompt: Sequence[int], targets: Mapping[MediaKind, Target]) -> Iterator[Place]:
+    firsts = {target[0]: kind for kind, target in targets.items()}
+    behind = 0
+    for begin, token in enumerate(prompt):
+        if token in firsts and begin >= behind:
+            target = targets[kind := firsts[token]]
+            if len(target) == 1 or tuple(prompt[begin : begin + len(target)]) == target:
+                behind = begin + len(target)
+                yield Place(begin, kind)
+
+
+def joined(tokens: Sequence[int], joins: Iterable[Join]) -> tuple[list[int], list[int]]:
+    """The tokens with each pair as one, join after join; and of each token before, its place now."""
+    out, where = list(tokens), list(range(len(tokens)))
+    for left, right, instead in joins:
+        out, moved = _joined(out, left, right, instead)
+        where = [moved[place] for place in where]
+    return out, where
+
+
+def _joined(tokens: list[int], left: int, right: int, instead: int) -> tuple[list[int], list[int]]:
+    out: list[int] = []
+    moved: list[int] = []
+    skips = False
+    for place, token in enumerate(tokens):
+        if skips:
+            skips = False
+            moved.append(len(out) - 1)
+            continue
+        skips = token == left and tokens[place + 1 : place + 2] == [right]
+        moved.append(len(out))
+        out.append(instead if skips else token)
+    return out, moved

@@ -1,0 +1,123 @@
+"""Pictures, frames of videos and sound in a conversation's prompt. No I/O."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from app.dispatch.media_reader import Origin, Sample, Samples, samples_of
+from app.dispatch.models import Model
+from app.errors import PromptTooLong, RequestError
+from app.media.placeholders import Pictures, Sounds
+from app.media.placeholders.places import joined, places
+from app.messages import Media, MediaKind
+from app.openai.template_parts import Marker
+
+
+class Expanded(NamedTuple):
+    prompt: list[int]  # with what stands for each picture, frame or sound
+    media: list[Media]  # where that is
+    written: list[int]  # as in `messages.Job`
+
+
+class _Family(NamedTuple):
+    """How a kind is written in prompts for a model."""
+
+    name: str  # for people
+    marker: str
+    target: tuple[int, ...]
+    joins: tuple[tuple[int, int, int], ...] = ()
+
+
+def markers_of(model: Model, samples: Samples) -> dict[MediaKind, Marker]:
+    """How the model's prompts show the kinds that it takes, as far as its files or these samples say it."""
+    found = {kind: Marker(text, text) for kind, text in model.markers.items()}
+    for sign in (sample.becomes.sign for sample in samples.values() if sample.becomes is not None):
+        found[sign.kind] = Marker(sign.marker, model.tokenizer.decode([*sign.target], skip_special_tokens=False))
+    return found
+
+
+def _families(model: Model, samples: Samples) -> dict[MediaKind, _Family]:
+    names: dict[MediaKind, str] = {"image": "picture", "audio": "sound"}
+    known: dict[MediaKind, Pictures | Sounds | None] = {"image": model.pictures, "audio": model.sounds}
+    found = {kind: _Family(names[kind], one.marker, (one.token_id,)) for kind, one in known.items() if one is not None}
+    for sign in (sample.becomes.sign for sample in samples.values() if sample.becomes is not None):
+        found[sign.kind] = _Family(names[sign.kind], sign.marker, sign.target, sign.joins)
+    return found
+
+
+def tokens_of(model: Model, sample: Sample, number: int, param: str) -> Sequence[int]:
+    """What stands for it. `number`: how many of its kind are before it.
+
+    Raises: RequestError for a shape that the model can't take.
+    """
+    if sample.becomes is not None:
+        return sample.becomes.at(number, param)
+    media = sample.media
+    try:
+        if media.kind == "audio":
+            assert model.sounds is not None
+            (samples,) = media.shape
+            return model.sounds.tokens(samples)
+        assert model.pictures is not None
+        height, width = media.shape
+        return model.pictures.tokens(height, width)
+    except ValueError as exc:
+        raise unfit(media, str(exc), param) from exc
+
+
+def unfit(media: Media, why: str, param: str) -> RequestError:
+    shown = "a sound" if media.kind == "audio" else f"a picture of {media.shape[1]} x {media.shape[0]} pixels"
+    return RequestError(f"'{param}': {shown}: {why}.", param=param)
+
+
+def expanded(model: Model, prompt: list[int], origins: Sequence[Origin], samples: Samples, param: str) -> Expanded:
+    """`param`: the messages' field.
+
+    Raises: RequestError; PromptTooLong, also where it need not fit the context, as a short request may name one
+    picture very often.
+    """
+    families = _families(model, samples)
+    found = [sample for origin in origins for sample in samples_of(origin, samples)]
+    shown = list(places(prompt, {kind: family.target for kind, family in families.items()}))
+    _check_shown([place.kind for place in shown], [sample.media.kind for sample in found], families, param)
+    out: list[int] = []
+    placed: list[Media] = []
+    last, counts = 0, Counter[MediaKind]()
+    for place, sample in zip(shown, found, strict=True):
+        tokens = tokens_of(model, sample, counts[place.kind], param)
+        counts[place.kind] += 1
+        out += prompt[last : place.begin]
+        placed.append(replace(sample.media, offset=len(out), length=len(tokens)))
+        out += tokens
+        last = place.begin + len(families[place.kind].target)
+        if len(out) > model.most_tokens:
+            said = f"'{param}' has more than {model.most_tokens} tokens with its pictures and sounds."
+            raise PromptTooLong(said, param=param)
+    out += prompt[last:]
+    if joins := [join for family in families.values() for join in family.joins]:
+        out, where = joined(out, joins)
+        placed = [replace(one, offset=where[one.offset]) for one in placed]
+    return Expanded(out, placed, prompt if any(sample.becomes is not None for sample in found) else [])
+
+
+def _check_shown(
+    shown: Sequence[MediaKind], given: Sequence[MediaKind], families: Mapping[MediaKind, _Family], param: str
+) -> None:
+    """Raises: RequestError."""
+    for kind, family in families.items():
+        if (count := shown.count(kind)) != given.count(kind):
+            raise RequestError(
+                f"'{param}': the chat template shows {count} {family.name}s where there are {given.count(kind)}, or a "
+                f"text has the model's own sign of a {family.name}, '{family.marker}'.",
+                param=param,
+            )
+    if shown != given:
+        raise RequestError(f"'{param}': the chat template shows pictures and sounds in another order.", param=param)
+
+
+def counted(model: Model, text: str, origins: Sequence[Origin], samples: Samples) -> list[int]:
+    """The tokens of a conversation that need not fit the context. Raises: RequestError."""
+    prompt = model.count(text, add_special_tokens=False)
+    return expanded(model, prompt, origins, samples, "messages").prompt if origins else prompt

@@ -1,0 +1,83 @@
+"""Pictures for a model whose files don't say what they become: its engine is asked, over HTTP, Redis and Celery."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from openai import BadRequestError, OpenAI
+
+from tests.pictures import asked, png
+from tests.stack import Stack, indexed_blocks, mock_pool, stack, wait_until
+
+POOL, ODD, SIZE = "decode-pool-a", "odd-pool", 16
+MARKER = "<|endoftext|>"
+SQUARE = 32  # pixels
+
+
+@pytest.fixture(scope="module")
+def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    args = {"max_model_len": 2048, "block_size": SIZE, "picture_marker": MARKER}
+    pools = {POOL: mock_pool(model="sees", **args), ODD: mock_pool(model="odd", dodges=True, **args)}
+    with stack(valkey_url, tmp_path_factory.mktemp("learned"), pools, XYLEM_DEPLOYMENT="learned") as s:
+        s.api()
+        s.worker(POOL, "one")
+        s.worker(ODD, "two")
+        for model in ("sees", "odd"):
+            s.wait_ready(1, model)
+        yield s
+
+
+@pytest.fixture
+def client(served: Stack) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
+        yield c
+
+
+def tokens(client: OpenAI, *pictures: bytes, model: str = "sees") -> int:
+    made = client.chat.completions.create(model=model, messages=asked(*pictures), max_tokens=4)
+    assert made.usage is not None
+    return made.usage.prompt_tokens
+
+
+def test_a_pictures_tokens_are_counted_as_the_engine_has_them(served: Stack, client: OpenAI) -> None:
+    capabilities = httpx.get(f"{served.url}/v1/models").json()["data"][0]["capabilities"]
+    assert capabilities["pictures"]
+    none = tokens(client)
+    assert tokens(client, png(1, 4 * SQUARE, 3 * SQUARE)) == none + 12
+    assert tokens(client, png(2, 4 * SQUARE + 1, 3 * SQUARE), png(3, SQUARE, SQUARE)) == none + 15 + 1
+    body = {"model": "sees", "messages": asked(png(1, 4 * SQUARE, 3 * SQUARE))}
+    assert httpx.post(f"{served.url}/tokenize", json=body).json()["count"] == none + 12
+    known = served.redis.hgetall(f"{served.deployment}:expansions:mock-{MARKER}")
+    assert {field.decode() for field in known} == {"image:96x128:0", "image:96x129:0", "image:32x32:0"}
+
+
+def test_a_second_question_meets_the_pictures_kv(served: Stack, client: OpenAI) -> None:
+    before, messages = indexed_blocks(served, POOL), asked(png(11, 320, 320))
+    first = client.chat.completions.create(model="sees", messages=messages, max_tokens=4)
+    wait_until(lambda: indexed_blocks(served, POOL) > before + 5, "the index has its blocks")
+    again = client.chat.completions.create(
+        model="sees", messages=[*messages, {"role": "user", "content": "And?"}], max_tokens=4
+    )
+    assert again.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens // SIZE * SIZE - SIZE
+
+
+def test_a_shape_that_the_model_cannot_take_is_named(client: OpenAI) -> None:
+    with pytest.raises(BadRequestError, match="2000 x 2000 pixels: it has more than 1024 squares") as refused:
+        tokens(client, png(4, 2000, 2000))
+    assert refused.value.param == "messages.0.content.1"
+
+
+def test_the_models_own_sign_in_a_text_is_refused_beside_a_picture(client: OpenAI) -> None:
+    messages = asked(png(5), text=f"this {MARKER} is none")
+    with pytest.raises(BadRequestError, match="own sign of a picture"):
+        client.chat.completions.create(model="sees", messages=messages, max_tokens=4)
+
+
+def test_an_answer_says_what_its_engine_had_and_corrects_what_was_known(served: Stack, client: OpenAI) -> None:
+    """This engine takes one token more than it says when it is asked."""
+    none = tokens(client, model="odd")
+    picture = png(6, 2 * SQUARE, 2 * SQUARE)
+    assert tokens(client, picture, model="odd") == none + 5
+    key = f"{served.deployment}:expansions:mock-{MARKER}"
+    wait_until(lambda: served.redis.hget(key, "image:64x64:0").endswith(b"\x05"), "it is corrected")
+    assert tokens(client, picture, model="odd") == none + 5

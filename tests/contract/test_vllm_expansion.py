@@ -1,0 +1,81 @@
+"""What vLLM's own processors say of blank pictures: without an engine, for tiny models of real types."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.media.placeholders import pictures_of
+from app.tokenizer import load_tokenizer
+from ops.models.seeing import SEEING, written
+from tests.shallow import shallow_model
+from tests.vlm import Kind, random_vlm
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
+
+SIZES = ((60, 200), (300, 117), (448, 448))
+Asked = Callable[[Path, dict[str, int]], tuple[Any, Any]]
+
+
+@pytest.fixture(scope="module")
+def asked() -> Asked:
+    """A model's configuration and processor, as the engine makes them."""
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.multimodal import MULTIMODAL_REGISTRY
+
+    def made(path: Path, limits: dict[str, int]) -> tuple[Any, Any]:
+        config = EngineArgs(model=str(path), limit_mm_per_prompt=limits, dtype="float32").create_model_config()
+        return config, MULTIMODAL_REGISTRY.create_processor(config)
+
+    return made
+
+
+@pytest.mark.parametrize(("kind", "limits"), [("idefics3", {"image": 4}), ("qwen2_vl", {"image": 4, "video": 0})])
+def test_the_families_that_are_known_expand_as_vllms_processor_does(
+    asked: Asked, kind: Kind, limits: dict[str, int]
+) -> None:
+    """They need not be asked: so the answer must be the same."""
+    from app.engines.vllm.expansion import sign_of, tokens_of
+
+    path = random_vlm(kind)
+    family = pictures_of(path, load_tokenizer(path, None, "file"), {})
+    config, processor = asked(path, limits)
+    sign = sign_of(config, processor, "image")
+    assert family is not None
+    assert (sign.target, sign.numbered, sign.joins) == ((family.token_id,), False, ())
+    for height, width in SIZES:
+        tokens = family.tokens(height, width)
+        assert tokens_of(processor, sign, (height, width), 0) == tokens
+        assert len(tokens) <= sign.most
+
+
+@pytest.mark.parametrize(("name", "tokens"), [("llava", 576), pytest.param("gemma3", 260, marks=pytest.mark.media)])
+def test_a_sign_is_replaced_by_what_stands_for_a_picture(asked: Asked, tmp_path: Path, name: str, tokens: int) -> None:
+    from app.engines.vllm.expansion import sign_of, tokens_of
+
+    path = written(name, tmp_path, shallow_model())
+    tokenizer = load_tokenizer(path, None, "file")
+    config, processor = asked(path, dict(SEEING[name].limits))
+    sign = sign_of(config, processor, "image")
+    assert tokenizer.decode([*sign.target], skip_special_tokens=False) == SEEING[name].sign.strip()
+    assert sign.most == len(tokens_of(processor, sign, (300, 117), 1)) == tokens
+    lines = [
+        tuple(tokenizer.decode([*each], skip_special_tokens=False) for each in (join[:2], join[2:]))
+        for join in sign.joins
+    ]
+    assert lines == ([("\n" * 3, "\n" * 3)] * 2 + [("\n" * 4, "\n" * 4)] if name == "gemma3" else [])
+
+
+def test_a_digest_is_of_all_that_decides_what_a_picture_becomes(asked: Asked, tmp_path: Path) -> None:
+    from app.engines.vllm.expansion import sign_of
+
+    path = written("llava", tmp_path, shallow_model())
+    first = sign_of(*asked(path, {"image": 4}), "image")
+    assert sign_of(*asked(path, {"image": 2}), "image") == first
+    changed = path / "processor_config.json"
+    changed.write_text(changed.read_text() + "\n")
+    assert sign_of(*asked(path, {"image": 4}), "image").digest != first.digest

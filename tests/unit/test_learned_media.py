@@ -1,0 +1,110 @@
+"""Prompts with media whose expansion an engine has told: where these are, and what a real answer corrects."""
+
+import pytest
+
+from app.dispatch.corrections import Correction, corrections
+from app.dispatch.expansions import Shown
+from app.dispatch.media_reader import Learned, Origin, Sample
+from app.dispatch.models import Model
+from app.errors import RequestError
+from app.ids import ApiId, RequestId
+from app.media.placeholders.places import Place, joined, places
+from app.messages import Job, Media, MediaSign, Sampling
+from app.openai.media_prompt import expanded, markers_of
+from app.telemetry import Meters
+from app.tokenizer import Tokenizer, load_tokenizer
+from tests.vlm import random_vlm
+
+ONE, TWO, THREE, FOUR = 1, 2, 3, 4  # so many line feeds
+PICTURE, BODY = 90, 91
+JOINS = ((ONE, TWO, THREE), (TWO, ONE, THREE), (TWO, TWO, FOUR))  # Gemma 3's
+SIGN = MediaSign("image", "d", "<picture>", (PICTURE,), most=100)
+A, B = Origin("image", "data:1"), Origin("image", "data:2")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return load_tokenizer(random_vlm("idefics3", weights=False), None, "file")
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer: Tokenizer) -> Model:
+    """Its files say nothing of pictures."""
+    return Model("m", (), (), None, tokenizer, 4096, Meters("learned-media"))
+
+
+def sample(name: str, tokens: dict[int, list[int]], sign: MediaSign = SIGN) -> Sample:
+    return Sample(Media("image", name, (9, 9)), b"", becomes=Learned(sign, tokens))
+
+
+def test_a_sign_of_several_tokens_is_found_whole() -> None:
+    prompt = [7, 8, 7, 8, 9, 8, 9, 7, 8, 9]
+    assert list(places(prompt, {"image": (7, 8, 9)})) == [Place(2, "image"), Place(7, "image")]
+    assert next(places(prompt, {"image": (9,), "audio": (7,)})) == Place(0, "audio")
+
+
+def test_adjacent_tokens_are_joined_one_rule_after_the_other_and_places_move_with_them() -> None:
+    tokens = [5, ONE, TWO, BODY, TWO, ONE, 6, TWO, TWO]
+    made, where = joined(tokens, JOINS)
+    assert made == [5, THREE, BODY, THREE, 6, FOUR]
+    assert where == [0, 1, 1, 2, 3, 3, 4, 5, 5]
+    assert joined([ONE, ONE, TWO], JOINS[:1]) == ([ONE, THREE], [0, 1, 1])
+    assert joined(tokens, ()) == (tokens, list(range(len(tokens))))
+
+
+def test_each_picture_is_placed_as_its_engine_expands_it_and_what_the_template_wrote_stays(model: Model) -> None:
+    samples = {A: sample("a", {0: [BODY] * 3}), B: sample("b", {0: [BODY, BODY, 92]})}
+    prompt, media, written = expanded(model, [5, PICTURE, 6, PICTURE], [A, B], samples, "messages")
+    assert prompt == [5, BODY, BODY, BODY, 6, BODY, BODY, 92]
+    assert [(one.sha256, one.offset, one.length) for one in media] == [("a", 1, 3), ("b", 5, 3)]
+    assert written == [5, PICTURE, 6, PICTURE]
+
+
+def test_a_pictures_own_line_feeds_join_those_of_the_text(model: Model) -> None:
+    """As vLLM's processor of Gemma 3 does it: the range begins with the joined token, and is as long as before."""
+    sign = MediaSign("image", "d", "<picture>", (PICTURE,), JOINS)
+    samples = {A: sample("a", {0: [TWO, BODY, TWO]}, sign)}
+    prompt, media, written = expanded(model, [5, ONE, PICTURE, ONE], [A], samples, "messages")
+    assert prompt == [5, THREE, BODY, THREE]
+    assert [(one.offset, one.length) for one in media] == [(1, 3)]
+    assert written == [5, ONE, PICTURE, ONE]
+
+
+def test_pictures_that_the_engine_numbers_are_told_by_their_place(model: Model) -> None:
+    sign = MediaSign("image", "d", "<picture>", (PICTURE,), numbered=True)
+    samples = {A: sample("a", {0: [80], 1: [81]}, sign)}
+    prompt, _, _ = expanded(model, [PICTURE, 5, PICTURE], [A, A], samples, "messages")
+    assert prompt == [80, 5, 81]
+    with pytest.raises(RequestError, match="can't be shortened"):
+        expanded(model, [PICTURE, 5, PICTURE], [A, A], {A: sample("a", {1: [81]}, sign)}, "messages")
+
+
+def test_a_sign_in_a_text_is_no_picture(model: Model) -> None:
+    with pytest.raises(RequestError, match="own sign of a picture, '<picture>'"):
+        expanded(model, [PICTURE, PICTURE], [A], {A: sample("a", {0: [BODY]})}, "messages")
+
+
+def test_templates_are_shown_the_engines_marker(model: Model, tokenizer: Tokenizer) -> None:
+    (target,) = tokenizer.encode("<image>", add_special_tokens=False)
+    sign = MediaSign("image", "d", "<begin><image>", (target,))
+    marker = markers_of(model, {A: sample("a", {0: [BODY]}, sign)})["image"]
+    assert (marker.text, marker.sign) == ("<begin><image>", "<image>")
+    assert not markers_of(model, {})
+
+
+def job(prompt: list[int], media: list[Media]) -> Job:
+    return Job(RequestId("r"), 0, ApiId("a"), prompt, Sampling(1), 0.0, media=media)
+
+
+def test_a_real_answer_corrects_what_its_only_picture_becomes() -> None:
+    samples = {A: sample("a", {0: [BODY] * 3})}
+    asked = job([5, BODY, BODY, BODY, 6], [Media("image", "a", (9, 9), 1, 3)])
+    found = list(corrections(asked, samples, [5, BODY, BODY, 92, BODY, 6]))
+    assert found == [Correction(Shown(SIGN, (9, 9)), [BODY, BODY, 92, BODY])]
+    assert list(corrections(asked, samples, [4, BODY, 6])) == [Correction(Shown(SIGN, (9, 9)), None)]
+
+
+def test_of_several_pictures_each_is_asked_about_again() -> None:
+    samples = {A: sample("a", {0: [BODY]}), B: Sample(Media("image", "b", (8, 8)), b"")}
+    media = [Media("image", "a", (9, 9), 0, 1), Media("image", "b", (8, 8), 1, 1)]
+    assert list(corrections(job([BODY, 7], media), samples, [BODY, BODY, 7])) == [Correction(Shown(SIGN, (9, 9)), None)]

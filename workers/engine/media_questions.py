@@ -1,0 +1,57 @@
+"""What API replicas ask about media in prompts: one question at a time, and few that wait."""
+
+import asyncio
+
+from app.engines.base import MediaExpander
+from app.errors import RequestError, XylemError
+from app.messages import ExpandMedia, Reply
+from app.runner.runner import Runner
+from app.telemetry import logger
+
+log = logger(__name__)
+
+_MOST_WAITING = 8
+_MOST_NUMBER = 256  # media before the one that is asked about
+
+
+class MediaQuestions:
+    def __init__(self, runner: Runner) -> None:
+        self._runner, self._turn, self._waiting = runner, asyncio.Lock(), 0
+
+    async def answered(self, asked: ExpandMedia) -> Reply:
+        worker = self._runner.worker
+        if why := self._refused(asked):
+            return Reply(worker, done=False, reason=why)
+        self._waiting += 1
+        try:
+            async with self._turn:
+                return await self._expanded(asked)
+        finally:
+            self._waiting -= 1
+
+    def _refused(self, asked: ExpandMedia) -> str:
+        """Without work: also what no API replica asks, since this may take much memory."""
+        settings, shape = self._runner.settings, asked.shape
+        if asked.kind not in {sign.kind for sign in self._runner.info.signs}:
+            return "this engine can't be asked about it"
+        if self._waiting >= _MOST_WAITING:
+            return "too many ask at once"
+        if min(shape, default=0) < 1 or not 0 <= asked.number <= _MOST_NUMBER:
+            return "there is no such medium"
+        if asked.kind == "image":
+            fits = len(shape) == 2 and shape[0] * shape[1] <= settings.media_pixels
+        else:
+            fits = len(shape) == 1 and shape[0] <= settings.media_sound_s * 16_000
+        return "" if fits else "it is too large"
+
+    async def _expanded(self, asked: ExpandMedia) -> Reply:
+        worker, engine = self._runner.worker, self._runner.engine
+        if not isinstance(engine, MediaExpander):
+            return Reply(worker, done=False, reason="this engine can't be asked")
+        try:
+            return Reply(worker, done=True, expansion=await engine.expansion(asked.kind, asked.shape, asked.number))
+        except RequestError as exc:
+            return Reply(worker, done=False, reason=exc.message, refused=True)
+        except XylemError as exc:
+            log.error("media_not_expanded", kind=asked.kind, shape=asked.shape, error=exc.message)
+            return Reply(worker, done=False, reason=exc.message)

@@ -7,6 +7,7 @@ table, and one line of JSON. Ends with 1 if anything failed, or a figure is null
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from ops.bench.session import measuring
 from ops.bench.size import LEFT_OUT
 
 _AT_ONCE = 2  # on two cores: most of them wait for most of their time
-_LIMIT_S = 900.0
+_LIMIT_S, _END_S = 900.0, 60.0
 _OTHERS = {
     "chaos": ["-m", "tests.chaos", "--faults", "2"],
     "soak": ["-m", "tests.soak", "--minutes", "1"],
@@ -65,15 +66,27 @@ def _run(name: str, command: list[str], out_dir: Path) -> Ran:
     directory.mkdir()
     where = [] if name in _OTHERS or name == "groups" else ["--out", str(directory)]
     with (directory / "said.log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, *command, *where], env=os.environ | {"SMOKE": "all"}, stdin=subprocess.DEVNULL,
+            stdout=log, stderr=log,
+        )  # fmt: skip
         try:
-            done = subprocess.run(
-                [sys.executable, *command, *where], env=os.environ | {"SMOKE": "all"}, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, timeout=_LIMIT_S, check=False,
-            )  # fmt: skip
-            failure = f"ended with {done.returncode}" if done.returncode else _unexpected(directory)
+            status = process.wait(_LIMIT_S)
+            failure = f"ended with {status}" if status else _unexpected(directory)
         except subprocess.TimeoutExpired:
             failure = f"over {_LIMIT_S:.0f} s"
+        finally:
+            _end(process)
     return Ran(name, time.monotonic() - began, failure)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """As by Ctrl-C, so that it ends what it has started: engines, which nobody else would end."""
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def _unexpected(directory: Path) -> str:

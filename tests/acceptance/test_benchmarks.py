@@ -13,6 +13,7 @@ import pytest
 from ops.bench.agents import plain
 from ops.bench.benchmarks import NO_CROSSOVER, benchmarks, figures
 from ops.bench.load import tools_dir
+from ops.bench.models import hybrid
 from ops.bench.processes import Unavailable
 from ops.bench.size import LEFT_OUT
 from ops.bench.tiers import cost
@@ -32,7 +33,7 @@ class Ran(NamedTuple):
 @pytest.fixture(scope="module")
 def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Ran]]:
     """Those that are asked for here, two at a time: most of them wait for most of their time."""
-    names = [item.callspec.params["name"] for item in request.session.items if item.path == request.path]
+    names = [vars(item)["callspec"].params["name"] for item in request.session.items if item.path == request.path]
     with ThreadPoolExecutor(AT_ONCE) as threads:
         running: dict[str, Future[Ran]] = {
             name: threads.submit(run, benchmarks()[name], tmp_path_factory.mktemp(name)) for name in names
@@ -61,7 +62,7 @@ def absent() -> Iterable[str]:
         tools_dir()
     except Unavailable:
         yield "no loadgen.py"
-    for commit in (plain.BEFORE, cost.BEFORE):
+    for commit in (plain.BEFORE, cost.BEFORE, hybrid.BEFORE):
         if subprocess.run(["git", "cat-file", "-e", commit], cwd=ROOT, check=False, capture_output=True).returncode:
             yield f"no tree of {commit}"
 

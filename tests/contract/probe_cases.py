@@ -19,7 +19,9 @@ PROBES = 3
 async def test_a_probe_leaves_no_blocks_no_events_and_no_work(subject: Subject) -> None:
     """What tells of a later prompt would have told of the probes before."""
     size, engine, probed = subject.info.block_size, subject.engine, ProbedWork()
-    worker: Any = SimpleNamespace(engine=engine, worker=WorkerId("w"), gates=[None], computes=True, probed=probed)
+    worker: Any = SimpleNamespace(
+        engine=engine, worker=WorkerId("w"), gates=[None], computes=True, probed=probed, info=subject.info
+    )
     probe = Probe(worker, make_pool(subject.name))
 
     async def told(word: str) -> tuple[set[bytes], set[bytes]]:

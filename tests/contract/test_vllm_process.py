@@ -1,6 +1,7 @@
 """vLLM's arguments, and the sockets of its processes. No engine is loaded here."""
 
 import inspect
+import json
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -10,6 +11,7 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
+import structlog
 import yaml
 
 from app.engine_args import masked
@@ -18,7 +20,9 @@ from app.engines.base import Configured, EngineInfo, Node
 from app.engines.interface import interface_environment
 from app.errors import RequestError, SettingsError
 from app.pools import Pool
+from ops.models.architectures import written
 from tests.contract.conftest import make_pool
+from tests.shallow import shallow_model
 from tests.stack import ROOT
 from tests.unit.test_pool_examples import POOLS
 
@@ -324,3 +328,47 @@ def test_adapters_are_refused_on_several_hosts() -> None:
 def test_gloo_and_nccl_are_told_the_interface_that_has_the_address() -> None:
     assert interface_environment("127.0.0.1") == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
     assert interface_environment("192.0.2.123") == {}
+
+
+@pytest.mark.parametrize(("name", "layers"), [("gemma3", 1), ("lfm2", 1), ("gpt_oss", 2), ("mistral", 2)])
+def test_a_transfer_is_priced_by_the_layers_whose_kv_grows_with_the_prompt(
+    name: str, layers: int, tmp_path: Path
+) -> None:
+    from app.engines.vllm.args import vllm_config
+    from app.engines.vllm.handoff import block_bytes
+
+    fields = {
+        "model": str(written(name, tmp_path, shallow_model())),
+        "dtype": "float32",
+        "block_size": 32,
+        "skip_tokenizer_init": True,
+    }
+    config = vllm_config(fields)
+    assert block_bytes(config) == 2 * 32 * layers * 2 * 32 * 4  # keys and values, tokens, heads, their size, bytes
+
+
+@pytest.mark.parametrize(("name", "caches"), [
+    ("granite_hybrid", False), ("falcon_h1", False), ("nemotron_h", False), ("bamba", False), ("zamba2", False),
+    ("mamba2", False), ("jamba", True), ("lfm2", True), ("qwen3_5", True), ("llama", True),
+])  # fmt: skip
+def test_a_model_with_mamba_2_has_no_prefix_cache_on_a_cpu_and_the_worker_says_why(
+    name: str, caches: bool, tmp_path: Path
+) -> None:
+    """Its engine would end at the first request. What the pool's own args say goes before."""
+    path = written(name, tmp_path, shallow_model())
+    for args, cached in (({}, caches), ({"enable_prefix_caching": True}, True)):
+        with structlog.testing.capture_logs() as logs:
+            engine = create_engine(make_pool("vllm", path=path, args=args))
+        assert isinstance(engine, Configured)
+        assert engine.configuration()["AsyncEngineArgs"]["enable_prefix_caching"] is cached
+        told = [log for log in logs if log["event"] == "prefix_caching_off"]
+        assert [log["setting"] for log in told] == ([] if cached else ["args.enable_prefix_caching: false"])
+
+
+def test_a_model_of_a_mamba_2_family_that_only_attends_keeps_its_cache(tmp_path: Path) -> None:
+    path = written("granite_hybrid", tmp_path, shallow_model())
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {"layer_types": ["attention"] * 4}))
+    engine = create_engine(make_pool("vllm", path=path))
+    assert isinstance(engine, Configured)
+    assert engine.configuration()["AsyncEngineArgs"]["enable_prefix_caching"] is True

@@ -2,16 +2,13 @@
 
 import os
 import statistics
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ops.bench.load import System, run_load
 from ops.bench.measures import SMALLEST, STREAMS, api_s_per_million_tokens
+from ops.bench.older import tree
 from ops.bench.parts import Say
-from ops.bench.processes import Unavailable
 from ops.bench.size import Size
 from ops.bench.systems import xylem
 
@@ -31,8 +28,8 @@ def plain_streams(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     found: list[tuple[float, float]] = []
     out_dir.mkdir(parents=True)
     with (
-        _tree(out_dir / "tree") as tree,
-        xylem(out_dir / "before", _POOL, 1, tree) as before,
+        tree(out_dir / "tree", BEFORE) as older,
+        xylem(out_dir / "before", _POOL, 1, older) as before,
         xylem(out_dir / "after", _POOL, 1) as after,
     ):
         for pair in range(-1, pairs):  # the first warms up
@@ -53,15 +50,3 @@ def _cost(system: System, load: list[str], seed: int, out_dir: Path) -> float:
     """CPU-us a token."""
     options = [*load, "--label", "plain", "--max-seconds", "60", "--seed", str(seed + 1)]
     return api_s_per_million_tokens(run_load(system, options, out_dir / "load.log"))
-
-
-@contextmanager
-def _tree(path: Path) -> Iterator[Path]:
-    """A worktree of the older commit. Raises: Unavailable."""
-    made = subprocess.run(["git", "worktree", "add", "--detach", str(path), BEFORE], check=False, capture_output=True)
-    if made.returncode:
-        raise Unavailable(f"no tree of {BEFORE}: {made.stderr.decode().strip()}")
-    try:
-        yield path
-    finally:
-        subprocess.run(["git", "worktree", "remove", "--force", str(path)], check=True, capture_output=True)

@@ -23,8 +23,9 @@ from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
 from app.kv.changes import Changes
+from app.kv.groups import grids_of
 from app.kv.prefix_index import KvIndex
-from app.messages import Job, Lease, Sampling, Speeds, Worker, encode
+from app.messages import Grid, Job, Lease, Sampling, Speeds, Worker, encode
 from app.pools import Pool
 from app.store import Wire, async_client
 from ops.bench.parts import Say
@@ -156,8 +157,8 @@ async def _decide(fleet: FleetReader, hashes: bytes, rng: Random) -> None:
     tokens = _tokens(len(hashes) // HASH_BYTES * BLOCK + 1)
     job = Job(RequestId("r"), 0, ApiId("a"), tokens, Sampling(64), 0.0)
     inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints())
-    inflight._hashes[BLOCK, ""] = hashes  # noqa: SLF001 (hashing is the prompt's, not the decision's)
-    round_ = PlacementRound([inflight], _POOLS)
+    inflight._hashes[Grid(BLOCK, BLOCK), ""] = hashes  # noqa: SLF001 (hashing is the prompt's, not the decision's)
+    round_ = PlacementRound([inflight], _POOLS, grids_of(_POOLS))
     round_.views = await fleet.read(round_.prompts())
     round_.decide(inflight, rng, 0)
 

@@ -13,8 +13,9 @@ from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
 from app.kv.changes import Changes
+from app.kv.groups import grids_of
 from app.kv.prefix_index import KvIndex
-from app.messages import Job, Lease, Sampling, Speeds, Stage, Worker, encode
+from app.messages import Grid, Job, Lease, Sampling, Speeds, Stage, Worker, encode
 from app.pools import Pool
 from app.routing.candidates import Placement
 from app.store import Wire
@@ -46,7 +47,7 @@ def request(number: int, hashes: bytes) -> InFlight:
     tokens = [0] * (len(hashes) // HASH_BYTES * BLOCK + 1)
     job = Job(RequestId(f"r{number}"), 0, API, tokens, Sampling(64), time.time() + 600)
     inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints())
-    inflight._hashes[BLOCK, ""] = hashes  # noqa: SLF001
+    inflight._hashes[Grid(BLOCK, BLOCK), ""] = hashes  # noqa: SLF001
     return inflight
 
 
@@ -87,4 +88,4 @@ def _waiting(random: Random, number: int, to: Worker) -> Any:
     inflight = request(-1 - number, conversation(random))
     place = Placement(POOL, to.id, 0, PROMPT, random.randrange(100, PROMPT * BLOCK), 0)
     inflight.job = replace(inflight.job, stages=[Stage("decode", to.pool, to.id, 0)], weights="")
-    return placement(KEYS, POOLS, inflight, [place], to).command
+    return placement(KEYS, grids_of(POOLS), inflight, [place], to).command

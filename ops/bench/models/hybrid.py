@@ -1,0 +1,182 @@
+"""The time to the first token on two workers with hybrid models and little room, over that of an older commit.
+
+All four workers are up, and one side is asked at a time, in turns: both get the same prompts in the same order.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import Random
+from statistics import mean
+from typing import Any
+
+import httpx
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from ops.bench.engines.pools import SHARED_CORES
+from ops.bench.load import System
+from ops.bench.models.one_engine import answer, started, words
+from ops.bench.older import tree
+from ops.bench.parts import Say
+from ops.bench.size import Size
+from ops.bench.systems import fleet
+from ops.models.architectures import written
+from tests.forkserver import forks_of
+from tests.shallow import shallow_model
+
+_POOL = "decode-pool-a"
+BEFORE = "a4776632"  # the last commit whose index knows nothing of hybrid models
+# Larger than in the matrix, so that a prompt takes a while.
+_SIZES = {"hidden_size": 512, "num_attention_heads": 8, "head_dim": 64, "num_hidden_layers": 12}
+_MODELS: dict[str, dict[str, Any]] = {
+    "gemma3": {"layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 2, "intermediate_size": 1536},
+    "gpt_oss": {"layer_types": ["sliding_attention", "full_attention"] * 6, "intermediate_size": 1024},
+}
+_WINDOWS = {"gemma3": 5, "gpt_oss": 1}  # groups of layers with a window, beside one that sees all
+_BLOCK, _WINDOW_BLOCKS = 32, 4
+_SHARED, _OWN, _ANSWER = 1600, 40, 2  # tokens: of a system prompt, behind it, and of an answer
+_ROOM = 7 / 12  # of a worker's cache, for so many of the system prompts
+_LEAST = 600  # blocks, with which such an engine starts
+_AT_ONCE = 2  # requests: as many as workers
+_TURN = 10  # requests of one side, before it is the other's
+_SLOW_S = 1.0  # what a prompt has to take at least that isn't cached
+
+
+class Answered(Struct, frozen=True):
+    ttft_s: float
+    tokens: int  # of the prompt
+    cached: int
+
+
+def hybrid(directory: Path, size: Size, say: Say) -> dict[str, Any]:
+    """Of the model with the worse figure. Raises: Unavailable."""
+    size.needs("real vLLM")
+    directory.mkdir(parents=True)
+    systems, requests = size.of((20, 200), (12, 120), (2, 4))
+    with tree(directory / "tree", BEFORE) as older:
+        rows = [
+            _measured(model, directory / model, older, _prompts(systems, requests), systems, say)
+            for model in size.of([*_MODELS], [*_MODELS], ["gemma3"])
+        ]
+    fast = [f"an uncached prompt of {row['model']} takes {row['uncached_s']:.2f} s here, which is too little"
+            for row in rows if row["uncached_s"] < _SLOW_S and not size.smallest]  # fmt: skip
+    return {
+        "hybrid_ttft_ratio": max(row["ttft_ratio"] for row in rows),
+        "hybrid_cached_share": min(row["of_one_engine"] for row in rows),
+        "hybrid": rows,
+        "missing": dict.fromkeys(("hybrid_ttft_ratio",) if fast else (), "; ".join(fast)),
+    }
+
+
+def _measured(
+    model: str, directory: Path, older: Path, prompts: list[list[int]], systems: int, say: Say
+) -> dict[str, Any]:
+    directory.mkdir()
+    folder = _written(model, directory / "model")
+    say(f"hybrid: {model}, one engine with room for all")
+    small = directory / "small"
+    small.mkdir()
+    written(model, small, shallow_model())
+    whole = asyncio.run(_of_one_engine(small, prompts))
+    say(f"hybrid: {model}, loading two workers of either commit")
+    started_with = {_POOL: _pool(model, folder, systems)}, {_POOL: _AT_ONCE}
+    with (
+        fleet(directory / "old", *started_with, more_env=SHARED_CORES, root=older) as old,
+        fleet(directory / "new", *started_with, more_env=SHARED_CORES) as new,
+    ):
+        told: Callable[[int], None] = lambda n: say(f"hybrid: {model}, {n} of {len(prompts)} prompts")  # noqa: E731
+        found = asyncio.run(_asked({"before": old, "after": new}, prompts, told))
+    (directory / "answers.json").write_text(json.dumps({side: [*map(asdict, all_)] for side, all_ in found.items()}))
+    ttft = {side: mean(one.ttft_s for one in answers) for side, answers in found.items()}
+    shares = {side: _share(answers) for side, answers in found.items()}
+    uncached = [one.ttft_s for answers in found.values() for one in answers if not one.cached]
+    return {
+        "model": model, "ttft_s": ttft, "ttft_ratio": ttft["after"] / ttft["before"], "shares": shares,
+        "one_engine": whole, "of_one_engine": shares["after"] / whole, "uncached_s": mean(uncached),
+    }  # fmt: skip
+
+
+def _written(model: str, folder: Path) -> Path:
+    folder.mkdir()
+    written(model, folder, shallow_model())
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | _SIZES | _MODELS[model]))
+    return folder
+
+
+def _pool(model: str, folder: Path, systems: int) -> dict[str, Any]:
+    """With blocks for `_ROOM` of the system prompts, and for a prompt that is being computed."""
+    prompt = -(-(_SHARED + _OWN + _ANSWER) // _BLOCK)
+    resumable = _SHARED // _BLOCK + _WINDOWS[model] * _WINDOW_BLOCKS
+    blocks = max(_LEAST, round(systems * _ROOM) * resumable + (1 + _WINDOWS[model]) * prompt)
+    return {
+        "model": model, "engine": "vllm", "path": str(folder), "block_size": _BLOCK, "max_running": 4,
+        "max_model_len": 2048,
+        "args": {
+            "load_format": "dummy", "enforce_eager": True, "kv_cache_memory_bytes": 2**29,
+            "num_gpu_blocks_override": blocks,
+        },
+    }  # fmt: skip
+
+
+def _prompts(systems: int, requests: int) -> list[list[int]]:
+    random = Random(5)
+    shared = [words(random, _SHARED) for _ in range(systems)]
+    return [random.choice(shared) + words(random, _OWN) for _ in range(requests)]
+
+
+async def _of_one_engine(folder: Path, prompts: list[list[int]]) -> float:
+    """The share that is cached in a small model with the same kinds of layers."""
+    with forks_of("vllm"):
+        async with started(folder, 8000, 2048) as engine:
+            cached = [(await answer(engine, prompt, _ANSWER))[1] for prompt in prompts]
+    return sum(cached) / sum(map(len, prompts))
+
+
+async def _asked(
+    sides: Mapping[str, System], prompts: list[list[int]], told: Callable[[int], None]
+) -> dict[str, list[Answered]]:
+    found: dict[str, list[Answered]] = {side: [] for side in sides}
+    async with httpx.AsyncClient(timeout=600) as http:
+        for first in range(0, len(prompts), _TURN):
+            told(first)
+            for side, system in sides.items():
+                found[side] += await _turn(http, system, prompts[first : first + _TURN])
+    return found
+
+
+async def _turn(http: httpx.AsyncClient, system: System, prompts: list[list[int]]) -> list[Answered]:
+    left, found = iter(prompts), list[Answered]()
+
+    async def client() -> None:
+        for prompt in left:
+            found.append(await _one(http, system, prompt))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(_AT_ONCE):
+            group.create_task(client())
+    return found
+
+
+async def _one(http: httpx.AsyncClient, system: System, prompt: list[int]) -> Answered:
+    body = {
+        "model": system.model, "prompt": prompt, "max_tokens": _ANSWER, "temperature": 0, "ignore_eos": True,
+        "stream": True, "stream_options": {"include_usage": True},
+    }  # fmt: skip
+    began, first, cached = time.perf_counter(), 0.0, 0
+    async with http.stream("POST", f"{system.url}/v1/completions", json=body) as response:
+        response.raise_for_status()
+        async for line in response.aiter_lines():
+            if not line.startswith("data: {"):
+                continue
+            first = first or time.perf_counter()
+            if usage := json.loads(line.removeprefix("data: ")).get("usage"):
+                cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return Answered(first - began, len(prompt), cached)
+
+
+def _share(answers: list[Answered]) -> float:
+    return sum(one.cached for one in answers) / sum(one.tokens for one in answers)

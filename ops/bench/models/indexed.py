@@ -1,0 +1,86 @@
+"""Whether routing foretells what engines have cached: all mixes of layers, on tiny models as `make models` has them."""
+
+import asyncio
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from msgspec import Struct
+
+from app.errors import XylemError
+from app.kv.groups import grid
+from app.kv.hybrid_ledger import HybridLedger
+from ops.bench.parts import Say
+from ops.bench.processes import Unavailable
+from ops.bench.size import Size
+from ops.models.architectures import ARCHITECTURES, written
+from ops.models.audit import Follower, prompts
+from ops.models.loaded import Loaded, Model, answer, loaded, request
+from ops.models.log import Log
+from ops.models.plain import groups_of
+from tests.forkserver import forks_of
+from tests.shallow import shallow_model
+from workers.engine.kv_indices import why_unindexed
+
+_PROMPTS = 60
+# One model of each mix of layers that keep KV differently.
+_MIXES = (
+    "llama", "llama4", "gemma2", "gemma3", "gemma3n", "gemma4", "gpt_oss", "lfm2", "olmo3", "qwen3_5", "deepseek_v3",
+)  # fmt: skip
+
+
+class Audited(Struct, frozen=True, array_like=True):
+    model: str
+    groups: str
+    prompts: int = 0
+    evicted: int = 0  # times that blocks were
+    wrong: int = 0  # prompts of which too much or too little was foretold
+
+
+def index(directory: Path, size: Size, say: Say) -> dict[str, Any]:
+    """Of all architectures whose events can be placed. Raises: Unavailable."""
+    size.needs("real vLLM")
+    found, not_indexed = list[Audited](), dict[str, str]()
+    count = size.of(_PROMPTS, _PROMPTS, 6)
+    with forks_of("vllm"):
+        for name in size.of((*ARCHITECTURES,), _MIXES, ("gemma3",)):
+            say(f"index: {name}")
+            folder = directory / name
+            folder.mkdir(parents=True)
+            model = Model(name, written(name, folder, shallow_model()), Log(directory / f"{name}.log"))
+            try:
+                found.append(asyncio.run(_audited(model, count)))
+            except (XylemError, Unavailable) as exc:
+                not_indexed[name] = str(exc)
+    if not found:
+        raise Unavailable(f"no engine answered: {not_indexed}")
+    return {
+        "index_wrong": sum(row.wrong for row in found),
+        "index": [[row.model, row.groups, row.prompts, row.evicted, row.wrong] for row in found],
+        "not_indexed": not_indexed,
+    }
+
+
+async def _audited(model: Model, count: int) -> Audited:
+    """Raises: XylemError, of the engine's own reason; Unavailable where its events can't be placed."""
+    async with loaded(model) as it:
+        groups, lines = groups_of(it), grid(groups_of(it))
+        if (why := why_unindexed(it.info)) or lines is None or not it.engine.kv_events():
+            raise Unavailable(why or "it tells nothing of its cache")
+        follower = Follower(it.engine.kv_events()[0], HybridLedger(groups))
+        try:
+            await follower.catch_up()
+            wrong = [await _is_wrong(it, follower, prompt) for prompt in prompts(Random(7), count)]
+        finally:
+            follower.close()
+    kinds = ", ".join(f"{group.sees} ({group.block_size})" for group in groups)
+    return Audited(model.name, kinds, count, follower.evicted, sum(wrong))
+
+
+async def _is_wrong(it: Loaded, follower: Follower, prompt: list[int]) -> bool:
+    lines = grid(groups_of(it))
+    assert lines is not None
+    expected = follower.foretold(prompt, lines)
+    had = (await answer(it.engine, request(prompt, 4)))[0].cached_tokens
+    await follower.catch_up()
+    return had != expected

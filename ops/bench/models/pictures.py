@@ -1,0 +1,25 @@
+"""Pictures for every model that the engine can serve."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import asdict
+
+from ops.bench.parts import Say
+from ops.bench.size import Size
+from ops.models.pictures import SIZES, figures, seen
+from ops.models.seeing import SEEING
+from tests.forkserver import forks_of
+from tests.shallow import shallow_model
+
+
+def pictures(_directory: Path, size: Size, say: Say) -> dict[str, Any]:
+    """Of all types of which a tiny model can be made here. Raises: Unavailable."""
+    size.needs("real vLLM")
+    rows = []
+    with forks_of("vllm"):
+        for name in size.of((*SEEING,), (*SEEING,), ("llava",)):
+            say(f"pictures: {name}")
+            rows.append(asyncio.run(seen(name, shallow_model(), size.of(SIZES, SIZES, SIZES[:2]))))
+    return {**figures(rows), "pictures_seen": [asdict(row) for row in rows]}

@@ -1,0 +1,57 @@
+"""The tree of an older commit, and what a request costs the API process with it and with this one."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ops.bench.load import System, run_load
+from ops.bench.parts import Say
+from ops.bench.processes import Unavailable
+from ops.bench.size import Size
+from ops.bench.systems import xylem
+from tests.stack import ROOT
+
+_POOL = {"model": "bench", "engine": "mock", "block_size": 64, "max_running": 256, "args": {"speedup": float("inf")}}
+_LOAD = [
+    "--concurrency", "64", "--max-tokens", "1", "--prompt", "unique", "--prompt-words", "200", "--max-seconds", "30",
+]  # fmt: skip
+_PAIRS = 14
+
+
+@contextmanager
+def tree(path: Path, commit: str) -> Iterator[Path]:
+    """A worktree of it. Raises: Unavailable without the repository's history."""
+    where = str(path.absolute())
+    made = subprocess.run(
+        ["git", "worktree", "add", "--detach", where, commit], cwd=ROOT, check=False, capture_output=True
+    )
+    if made.returncode:
+        raise Unavailable(f"no tree of {commit}: {made.stderr.decode().strip()[-200:]}")
+    try:
+        yield path.absolute()
+    finally:
+        subprocess.run(["git", "worktree", "remove", "--force", where], cwd=ROOT, check=True, capture_output=True)
+
+
+def cpu_ratios(out_dir: Path, commit: str, size: Size, say: Say) -> list[float]:
+    """CPU time of a plain request in the API process over that with the commit's tree, by pair. Raises: Unavailable."""
+    out_dir.mkdir(parents=True, exist_ok=True)
+    requests, pairs = size.of(3000, 300, 16), size.of(_PAIRS, _PAIRS, 1)
+    ratios = []
+    with tree(out_dir / "before", commit) as before:
+        say("loading both systems")
+        with xylem(out_dir / "old", _POOL, 1, root=before) as old, xylem(out_dir / "new", _POOL, 1) as new:
+            for system in (old, new):
+                _cpu_s(system, out_dir / "warm.log", 0, requests)
+            for pair in range(pairs):
+                say(f"pair {pair + 1} of {pairs}")
+                order = (old, new) if pair % 2 else (new, old)  # neither is always the first
+                cost = {id(s): _cpu_s(s, out_dir / f"{pair}.log", pair + 1, requests) for s in order}
+                ratios.append(cost[id(new)] / cost[id(old)])
+    return ratios
+
+
+def _cpu_s(system: System, log: Path, seed: int, requests: int) -> float:
+    line = run_load(system, [*_LOAD, "--seed", str(seed), "--requests", str(requests)], log)
+    return float(line["cpu"]["api"]["cpu_s"]) / int(line["ok"])

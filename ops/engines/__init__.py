@@ -1,0 +1,1 @@
+"""What a version of an engine has, read from its sources, against what the adapters know of it."""

@@ -1,0 +1,83 @@
+"""What is asked of one engine as it is: answers, its cache, an answer that goes on, a grammar."""
+
+import re
+from collections.abc import Sequence
+from itertools import cycle
+from random import Random
+
+from msgspec.structs import replace
+
+from app.kv.groups import grid
+from app.kv.hybrid_ledger import HybridLedger
+from app.messages import CacheGroup, Grammar, PartialOutput
+from ops.models.audit import Follower, prompts
+from ops.models.cell import Cell, right, untried, wrong
+from ops.models.loaded import Loaded, answer, difference, request, tokens_of
+from workers.engine.kv_indices import why_unindexed
+
+LONG = [(number * 37) % 40_000 + 100 for number in range(700)]
+_WORD = "(red|green|blue), [0-9]{2}"
+_BROKEN_OFF = 7  # tokens before an answer goes on
+
+
+async def answers(it: Loaded) -> Cell:
+    made = tokens_of(await answer(it.engine, request(LONG[::-1], 12)))
+    return right() if len(made) == 12 else wrong(f"{len(made)} tokens of 12")
+
+
+async def from_cache(it: Loaded) -> Cell:
+    first, second = [await answer(it.engine, request(LONG)) for _ in range(2)]
+    if said := difference(first, second, it.dtype):
+        return wrong(said)
+    return right() if second[0].cached_tokens else untried("nothing is cached")
+
+
+async def foretold(it: Loaded, audited: int, lengths: Sequence[int] = (4,)) -> Cell:
+    """Of `audited` prompts, held against what the index says before each. `lengths`: of answers, in turn."""
+    groups = groups_of(it)
+    lines = grid(groups)
+    why = why_unindexed(it.info)
+    if why or lines is None or not it.engine.kv_events():
+        return untried(why or "it tells nothing of its cache")
+    follower = Follower(it.engine.kv_events()[0], HybridLedger(groups))
+    missed = off = cached = 0
+    try:
+        await follower.catch_up()
+        for prompt, length in zip(prompts(Random(7), audited), cycle(lengths), strict=False):
+            expected = follower.foretold(prompt, lines)
+            had = (await answer(it.engine, request(prompt, length)))[0].cached_tokens
+            await follower.catch_up()
+            missed, off, cached = missed + (had != expected), off + abs(had - expected), cached + had
+    finally:
+        follower.close()
+    if follower.ledger.unknown:
+        return wrong(f"{follower.ledger.unknown} blocks that the index can't place")
+    if missed:
+        return wrong(f"{missed} of {audited} prompts wrong, by {off} tokens")
+    if not cached:
+        return untried("nothing is cached")
+    return right(f"{audited}" + ("" if follower.evicted else ", none evicted"))
+
+
+async def goes_on(it: Loaded) -> Cell:
+    """As after a worker's end, in the same engine: the rest behind the tokens so far is that of the whole answer."""
+    whole = await answer(it.engine, request(LONG[:500], 24))
+    made, text = tokens_of(whole), "".join(step.text for step in whole)
+    begun = [PartialOutput(made[:_BROKEN_OFF], 0)]
+    rest = await answer(it.engine, replace(request(LONG[:500], 24), begun=begun))
+    behind = [step for step in whole if step.tokens][_BROKEN_OFF:]
+    if said := difference(behind, rest, it.dtype):
+        return wrong(said)
+    same = tokens_of(behind) == tokens_of(rest)
+    shown = "".join(step.text for step in rest)
+    return right() if not same or shown == text else wrong("other text")
+
+
+async def structured(it: Loaded) -> Cell:
+    asked = request(LONG[:40], 16, grammar=Grammar("regex", _WORD), ignore_eos=False)
+    text = "".join(step.text for step in await answer(it.engine, asked))
+    return right() if re.fullmatch(_WORD, text) else wrong(f"{text!r} for {_WORD}")
+
+
+def groups_of(it: Loaded) -> list[CacheGroup]:
+    return list(it.info.groups) or [CacheGroup(0, "all", it.info.block_size)]

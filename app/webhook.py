@@ -1,15 +1,17 @@
 """Calls of XYLEM_WEBHOOK_URL: OpenAI's events about what has ended, signed if there is a secret."""
 
+import asyncio
 import time
 
 import httpx
 import orjson
 
 from app.signature import signed
+from app.tls import tls
 
 # Seconds from one try to tell the webhook to the next one.
 TRIES_AFTER_S = (5, 30, 120, 600, 3600, 10_800, 36_000)
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 10.0  # for all of a call, however slowly the answer comes
 
 
 def event(kind: str, about: str, now: int) -> bytes:
@@ -18,13 +20,16 @@ def event(kind: str, about: str, now: int) -> bytes:
     return orjson.dumps({"id": id_, "object": "event", "created_at": now, "type": kind, "data": {"id": about}})
 
 
-def tell(url: str, secret: str | None, kind: str, about: str) -> str:
-    """Blocks. Returns a failure's reason, or ''."""
+async def tell(url: str, secret: str | None, kind: str, about: str) -> str:
+    """Returns a failure's reason, or ''."""
     now = int(time.time())
     body = event(kind, about, now)
     headers = signed(secret, f"wh_{about.partition('_')[2]}", now, body)
+    client = httpx.AsyncClient(verify=tls(), timeout=None, trust_env=False)  # noqa: S113 (it has one for all of it)
     try:
-        with httpx.stream("POST", url, content=body, headers=headers, timeout=_TIMEOUT_S, trust_env=False) as answer:
+        async with (
+            asyncio.timeout(_TIMEOUT_S), client, client.stream("POST", url, content=body, headers=headers) as answer
+        ):  # fmt: skip
             return "" if answer.is_success else f"status {answer.status_code}"  # the body is not read
-    except (httpx.HTTPError, httpx.InvalidURL) as exc:
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as exc:
         return type(exc).__name__

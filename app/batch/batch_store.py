@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from app.batch.file_store import page
 from app.batch.handling_names import of_batch, of_part
 from app.batch.records import LIVE, Batch, BatchOrder, Result, Status, decode_result, packed, read_batch
 from app.batch.window import MOST_S
@@ -30,6 +29,7 @@ from app.store import (
     Wire,
     clock,
 )
+from app.store.page import page
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -106,14 +106,19 @@ class BatchStore:
         *,
         newest_first: bool = True,
         only: Callable[[BatchId], bool] | None = None,
+        param: str = "after",
     ) -> tuple[list[Batch], bool]:
-        """Up to `limit` of the key's batches after the id `after`, and whether there are more. `only`: of these ids."""
+        """Up to `limit` of the key's batches after the id `after`, and whether there are more. `only`: of these ids.
+
+        `param`: of the request, which has `after`. Raises: RequestError.
+        """
         ids: list[BatchId] = []
-        more = True
+        names, more = [after] if after else [], True
         while more and len(ids) <= limit:
-            names, more = await page(self._wire, self._keys.batches_of(key), after, limit, newest_first=newest_first)
+            names, more = await page(
+                self._wire, self._keys.batches_of(key), names, limit, newest_first=newest_first, param=param
+            )
             ids += [id_ for id_ in map(BatchId, names) if only is None or only(id_)]
-            after = names[-1] if names else ""
         ids, more = ids[:limit], more or len(ids) > limit
         return await self._understood(ids, self._keys.batches_of(key)), more
 

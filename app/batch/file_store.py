@@ -10,11 +10,13 @@ from app.ids import FileId, KeyId
 from app.keys import Keys
 from app.messages import encode
 from app.store import ADD_FILE, REMOVE_FILE, Wire, clock
+from app.store.page import page
 from app.telemetry import logger
 from app.tenants.quotas import Quota
 
 log = logger(__name__)
 
+_AT_ONCE = 256  # records that are read: more of them would hold up the event loop
 _MOST = 100_000  # files of one key
 _DELETE = "Delete some that are not needed any more."
 
@@ -25,32 +27,15 @@ class Used(NamedTuple):
     own: int  # of a key
     in_all: int
 
-    def refusal(self, more: int, quota: Quota) -> FileQuotaUsed | None:
+    def refusal(self, more: int, quota: Quota, param: str = "file") -> FileQuotaUsed | None:
         """Why there is no room for `more` bytes."""
         if self.own + more > quota.most:
             whose = "The files of your tenant" if quota.of_tenant else "Your files"
             used, most = self.own + quota.others, quota.most + quota.others
-            return FileQuotaUsed(f"{whose} have {used} of the {most} bytes that they may have. {_DELETE}", param="file")
+            return FileQuotaUsed(f"{whose} have {used} of the {most} bytes that they may have. {_DELETE}", param=param)
         if self.in_all + more > quota.in_all:
-            return FileQuotaUsed("The files of all clients have the bytes that they may have here.", param="file")
+            return FileQuotaUsed("The files of all clients have the bytes that they may have here.", param=param)
         return None
-
-
-async def page(wire: Wire, members: str, after: str, limit: int, *, newest_first: bool) -> tuple[list[str], bool]:
-    """Up to `limit` members of a sorted set after the member `after`, and whether there are more.
-
-    None for an unknown `after`.
-    """
-    rank, part = ("ZREVRANK", ("REV",)) if newest_first else ("ZRANK", ())
-    first = 0
-    if after:
-        (position,) = await wire.execute([(rank, members, after)])
-        if position is None:
-            return [], False
-        first = position + 1
-    (found,) = await wire.execute([("ZRANGE", members, first, first + limit, *part)])
-    names = [name.decode() for name in found]
-    return names[:limit], len(names) > limit
 
 
 class FileStore:
@@ -80,9 +65,9 @@ class FileStore:
         )
         return Used(int(own or 0), int(in_all or 0))
 
-    async def check_room(self, key: KeyId, more: int, quota: Quota) -> None:
-        """Raises: FileQuotaUsed, if the key's files can't have `more` bytes."""
-        if (refusal := (await self.used(key)).refusal(more, quota)) is not None:
+    async def check_room(self, key: KeyId, more: int, quota: Quota, param: str = "file") -> None:
+        """`param`: of the request. Raises: FileQuotaUsed, if the key's files can't have `more` bytes."""
+        if (refusal := (await self.used(key)).refusal(more, quota, param)) is not None:
             raise refusal
 
     async def find(self, file: FileId, key: KeyId | None) -> StoredFile:
@@ -95,14 +80,13 @@ class FileStore:
     async def owned(
         self, key: KeyId, after: str, limit: int, *, newest_first: bool, purpose: str | None = None
     ) -> tuple[list[StoredFile], bool]:
-        """Up to `limit` of the key's files after the id `after`, and whether there are more."""
+        """Up to `limit` of the key's files after the id `after`, and whether there are more. Raises: RequestError."""
         found: list[StoredFile] = []
-        more = True
+        ids, more = [after] if after else [], True
         while more and len(found) <= limit:
-            ids, more = await page(self._wire, self._keys.files_of(key), after, limit, newest_first=newest_first)
+            ids, more = await page(self._wire, self._keys.files_of(key), ids, limit, newest_first=newest_first)
             files = await self._understood([FileId(id_) for id_ in ids])
             found += [f for f in files if not _is_over(f) and purpose in (None, f.purpose)]
-            after = ids[-1] if ids else ""
         return found[:limit], len(found) > limit
 
     async def all_of(self, key: KeyId) -> list[StoredFile]:
@@ -112,15 +96,19 @@ class FileStore:
 
     async def _understood(self, ids: list[FileId], listed: str = "") -> list[StoredFile]:
         """Reads those of `ids` that this version understands. What is gone leaves `listed`."""
-        raws = await self._wire.execute([("GET", self._keys.file(id_)) for id_ in ids])
         found: list[StoredFile] = []
-        for id_, raw in zip(ids, raws, strict=True):
-            try:
-                if raw is not None:
-                    found.append(decode_file(raw))
-            except msgspec.MsgspecError as exc:  # the others can be listed, and expire
-                log.error("file_not_understood", file=id_, error=str(exc))
-        gone = [id_ for id_, raw in zip(ids, raws, strict=True) if raw is None]
+        gone: list[FileId] = []
+        for at in range(0, len(ids), _AT_ONCE):
+            part = ids[at : at + _AT_ONCE]
+            raws = await self._wire.execute([("GET", self._keys.file(id_)) for id_ in part])
+            for id_, raw in zip(part, raws, strict=True):
+                try:
+                    if raw is None:
+                        gone.append(id_)
+                    else:
+                        found.append(decode_file(raw))
+                except msgspec.MsgspecError as exc:  # the others can be listed, and expire
+                    log.error("file_not_understood", file=id_, error=str(exc))
         if gone and listed:
             await self._wire.execute([("ZREM", listed, *gone)])
         return found

@@ -12,6 +12,7 @@ from app.batch.window import read_window
 from app.errors import RequestError, SettingsError
 from app.ids import BATCH_QUEUE
 from app.settings import explain
+from app.yaml_loader import read_yaml
 
 
 def _cron(text: str) -> str:
@@ -56,7 +57,7 @@ def beat_schedule(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        entries = _FILE.validate_python(yaml.safe_load(path.read_text()) or {})
+        entries = _FILE.validate_python(read_yaml(path.read_text()) or {})
     except OSError as exc:
         raise SettingsError(f"XYLEM_SCHEDULE_FILE={path}: {exc.strerror}") from exc
     except (yaml.YAMLError, UnicodeDecodeError) as exc:

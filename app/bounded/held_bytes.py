@@ -1,4 +1,4 @@
-"""Bytes of clients' data that are in memory until there is a turn to work on them."""
+"""Bytes of clients' data that are in memory until there is a turn to work on them, or they are taken."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,25 +10,48 @@ from app.errors import Saturated
 class HeldBytes:
     """Counts those of one event loop. A client has half of them at most, and no more than is left after that."""
 
-    def __init__(self, most: int) -> None:
-        """`most`: XYLEM_INCOMING_BYTES."""
-        self._most = most
+    def __init__(self, most: int, what: str = "Pictures, sounds and videos of yours that are not decoded yet") -> None:
+        """`most`: XYLEM_INCOMING_BYTES. `what` they are, for the client."""
+        self._most, self._what = most, what
         self._sizes: dict[str, int] = {}
 
     @contextmanager
     def room(self, size: int) -> Iterator[None]:
-        """Holds what the current client has sent, or named. Raises: Saturated, if the client holds others."""
-        client = CLIENT.get()
-        held = self._sizes.get(client, 0)
-        if held and 2 * (held + size) + sum(self._sizes.values()) - held > self._most:
-            raise Saturated(
-                f"Pictures, sounds and videos of yours that are not decoded yet have {held} bytes "
-                "(XYLEM_INCOMING_BYTES). Try again when others are done."
-            )
-        self._sizes[client] = held + size
-        try:
+        """Holds what the current client has sent, or asked for. Raises: Saturated, if the client holds others."""
+        with self.growing() as held:
+            held.grow(size)
             yield
+
+    @contextmanager
+    def growing(self) -> Iterator["Held"]:
+        """Holds what becomes more and more, for the current client."""
+        held = Held(self, CLIENT.get())
+        try:
+            yield held
         finally:
-            self._sizes[client] -= size
-            if not self._sizes[client]:
-                del self._sizes[client]
+            self._add(held.client, -held.size)
+
+    def take(self, client: str, more: int) -> None:
+        """Raises: Saturated, if the client holds others."""
+        held = self._sizes.get(client, 0)
+        if held and 2 * (held + more) + sum(self._sizes.values()) - held > self._most:
+            raise Saturated(f"{self._what} have {held} bytes (XYLEM_INCOMING_BYTES). Try again when others are done.")
+        self._add(client, more)
+
+    def _add(self, client: str, more: int) -> None:
+        if left := self._sizes.get(client, 0) + more:
+            self._sizes[client] = left
+        else:
+            self._sizes.pop(client, None)
+
+
+class Held:
+    """What one request holds."""
+
+    def __init__(self, of: HeldBytes, client: str) -> None:
+        self._of, self.client, self.size = of, client, 0
+
+    def grow(self, more: int) -> None:
+        """Raises: Saturated."""
+        self._of.take(self.client, more)
+        self.size += more

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 
 from app.errors import Saturated
@@ -9,13 +11,20 @@ from app.errors import Saturated
 # For whom the current task works: a tenant, or a key without one. Whoever checks a client sets it.
 CLIENT: ContextVar[str] = ContextVar("client", default="")
 _MOST_WAITING = 1024  # of one client
+_WHAT = "pictures, sounds, grammars or chat templates"
 
 
 class Turns:
     """A semaphore of one event loop. Of several clients that wait, each gets every so many'th turn."""
 
-    def __init__(self, at_once: int, most_waiting: int = _MOST_WAITING) -> None:
-        self._free, self._most = at_once, most_waiting
+    def __init__(
+        self,
+        at_once: int,
+        most_waiting: int = _MOST_WAITING,
+        what: str = "pictures, sounds, grammars or chat templates",
+    ) -> None:
+        """`what`: of which too many wait, for the client."""
+        self._free, self._most, self._what = at_once, most_waiting, what
         self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()  # the next client's first
 
     async def take(self, client: str) -> None:
@@ -25,8 +34,7 @@ class Turns:
             return
         line = self._lines.setdefault(client, deque())
         if len(line) >= self._most:
-            what = "pictures, sounds, grammars or chat templates"
-            raise Saturated(f"Too many {what} of yours wait already. Try again later.")
+            raise Saturated(f"Too many {self._what} of yours wait already. Try again later.")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         line.append(turn)
         try:
@@ -39,6 +47,24 @@ class Turns:
                 if not line:
                     del self._lines[client]
             raise
+
+    @asynccontextmanager
+    async def turn(self, within_s: float | None = None) -> AsyncIterator[None]:
+        """A turn of the current client. Raises: Saturated, also if it does not come within so long."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self.take(CLIENT.get())
+        except TimeoutError:
+            raise Saturated(f"Too many {self._what} wait. Try again later.") from None
+        try:
+            yield
+        finally:
+            self.end()
+
+    async def turn_of_loop(self) -> None:
+        """Returns in a turn that lasts as long as this turn of the event loop does. Raises: Saturated."""
+        await self.take(CLIENT.get())
+        asyncio.get_running_loop().call_soon(self.end)
 
     def end(self) -> None:
         while self._lines:

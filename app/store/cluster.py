@@ -40,14 +40,25 @@ class ClusterConnection:
     def is_closed(self) -> bool:
         return any(member.is_closed for member in self._members.values())
 
+    @property
+    def is_lost(self) -> bool:
+        return any(member.is_lost for member in self._members.values())
+
     def after(self) -> "ClusterConnection":
-        """Another one, with what is still open of this one."""
-        still = {address: member for address, member in self._members.items() if not member.is_closed}
+        """Another one, with what is still open of this one, and not lost."""
+        still = {address: member for address, member in self._members.items() if not member.is_lost}
         return ClusterConnection(self._pool, self._timeout_s, still)
 
     def suspect(self) -> None:
         """A command failed: asks anew which node has which slot, before the next one."""
         self._slots = None
+
+    def close_but(self, after: object) -> None:
+        """Closes what the connection after it does not use, too."""
+        kept = after._members.values() if isinstance(after, ClusterConnection) else ()  # noqa: SLF001 (its own class)
+        for member in self._members.values():
+            if member not in kept:
+                member.close()
 
     def close(self) -> None:
         for member in self._members.values():

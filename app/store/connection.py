@@ -13,6 +13,8 @@ from typing import Any
 import hiredis
 from redis.asyncio import Redis
 
+from app.store.lost_connections import found_silent, is_doubtful
+
 TIMEOUT_S = 5.0
 
 Command = tuple[Any, ...]  # its name and arguments: str, bytes, int or float
@@ -46,6 +48,7 @@ class Connection(asyncio.Protocol):
         owner._reader = owner._writer = None  # noqa: SLF001 (so that redis-py doesn't close it)
         self._transport: asyncio.Transport = self._writer.transport
         self._transport.set_protocol(self)
+        self._heard = time.monotonic()
         if reader.at_eof() or self._transport.is_closing():  # redis-py has heard of the end, so this one never will
             self.close()
             raise ConnectionError("closed as it was made")
@@ -79,6 +82,15 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         self._transport.abort()
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is closed, or idle and may be forgotten as another one was."""
+        return self.is_closed or (not self._waiting and is_doubtful(self._heard))
+
+    def close_but(self, after: object) -> None:  # noqa: ARG002 (a cluster's shares some with the one after it)
+        """Closes it: `after` is used from now on."""
+        self.close()
+
     def suspect(self) -> None:
         """A command failed: the connection may hang, or lead to a server that is a replica now."""
         self.close()
@@ -89,6 +101,7 @@ class Connection(asyncio.Protocol):
         if left_s > 0:
             self._check = asyncio.get_running_loop().call_later(left_s, self._close_if_silent)
         else:
+            found_silent(self._heard)
             self.close()
 
     def data_received(self, data: bytes) -> None:

@@ -1,22 +1,62 @@
-"""redis-py's connections on uvloop: one that the other end has closed is a lost connection, and nothing else.
+"""Connections that hear nothing more: how one that is found tells all others of its process.
 
-uvloop raises RuntimeError("... the handler is closed") for a write to it, which redis-py passes on.
+What stands between a process and Redis may forget connections, and close none. One that waits finds that out by its
+time-out. Idle ones would each cost whoever uses them next a time-out of their own, so they are made anew instead.
 """
 
+import math
+import time
 from functools import cache
 from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+_silent_since = -math.inf  # monotonic: when the last wait of this process began that heard nothing
+
+
+def found_silent(since: float) -> None:
+    """A command that was sent at `since`, monotonic, had no answer within the time-out."""
+    global _silent_since  # noqa: PLW0603 (of the process, whose loops and threads share it)
+    _silent_since = max(_silent_since, since)
+
+
+def is_doubtful(heard: float) -> bool:
+    """Whether an idle connection that heard something at `heard`, monotonic, may be forgotten as another one was."""
+    return heard < _silent_since
 
 
 class _Losable:
-    __slots__ = ()
+    """redis-py's connection, which is made anew if it is doubtful, and tells when it is silent."""
+
+    _heard = -math.inf
+
+    async def connect(self) -> None:
+        """Makes the connection, if there is none or it is doubtful. Raises: RedisError."""
+        if self.is_connected and is_doubtful(self._heard):  # type: ignore[attr-defined]  # of the class beside it
+            await self.disconnect()  # type: ignore[attr-defined]
+        await super().connect()  # type: ignore[misc]
+
+    async def _connect(self) -> None:
+        await super()._connect()  # type: ignore[misc]
+        self._heard = time.monotonic()
+
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        """The reply. Raises: RedisError."""
+        since = time.monotonic()
+        try:
+            reply = await super().read_response(*args, **options)  # type: ignore[misc]
+        except RedisTimeoutError:
+            found_silent(since)
+            raise
+        self._heard = time.monotonic()
+        return reply
 
     async def send_packed_command(self, *args: Any, **options: Any) -> None:
-        """Raises: RedisError."""
+        """Raises: RedisError, also where uvloop raises RuntimeError("... the handler is closed")."""
         try:
-            await super().send_packed_command(*args, **options)  # type: ignore[misc]  # of the class beside it
+            await super().send_packed_command(*args, **options)  # type: ignore[misc]
         except RuntimeError as exc:
             raise RedisConnectionError(f"the connection is lost: {exc}") from exc
 

@@ -16,6 +16,7 @@ def _source(name: str) -> str:
 
 
 LEAD = _source("lead")
+PAGE = _source("page")
 
 _LOAD = _source("requests/load") + "\n"  # prepended to the scripts that count what is reserved
 _BEGINNINGS = _source("requests/beginnings") + "\n"  # prepended to those that know of waiting prompts
@@ -27,6 +28,7 @@ HAND_OVER = _LOAD + _STOP + _source("requests/hand_over") + "\n" + _source("requ
 FORGET_LOADS = _LOAD + _source("requests/forget_loads")
 FORGET_PROMPTS = _STOP + _source("requests/forget_prompts")
 MATCH = _source("requests/match")
+MATCH_POINTS = _source("requests/match_points")
 MATCH_TIERS = _source("requests/match_tiers")
 PLACE = _LOAD + _WRITE_RUNS + _source("requests/place")
 RECONCILE = _LOAD + _STOP + _source("requests/reconcile")
@@ -46,6 +48,7 @@ CONVERSE = _LOCKED + _KEPT_BYTES + _source("resumable/converse")
 END_CONVERSATION = _KEPT_BYTES + _source("resumable/end_conversation")
 FORGET = _KEPT_BYTES + _source("resumable/forget")
 OWN = _LOCKED + _KEPT_BYTES + _source("resumable/own")
+READ_ITEMS = _source("resumable/read_items")
 SET_CHAT = _KEPT_BYTES + _source("resumable/set_chat")
 SET_CONVERSATION = _KEPT_BYTES + _source("resumable/set_conversation")
 UNSAY = _KEPT_BYTES + _source("resumable/unsay")

@@ -67,28 +67,31 @@ class Wire:
             if wait_s:  # else this would be a turn of the loop
                 await asyncio.sleep(wait_s)
             try:
-                replies = await self._try(await self._open_connection(), commands)
+                if (connection := self._connection) is None or connection.is_lost:
+                    connection = await self._connect()
+                return _understood(await connection.execute(commands))
             except _FAILURES as exc:
                 failure = exc
                 if self._connection is not None:
                     self._connection.suspect()
-                continue
-            return [store_down(r) if isinstance(r, hiredis.ReplyError) else r for r in replies]
         assert failure is not None
         raise store_down(failure) from failure
 
     async def connection(self) -> AnyConnection:
         """The open connection: for a caller to whom it matters that Redis is the same as before. Raises: StoreDown."""
         try:
-            return await self._open_connection()
+            if (connection := self._connection) is None or connection.is_lost:
+                connection = await self._connect()
+            return connection
         except _FAILURES as exc:
             raise store_down(exc) from exc
 
     async def execute_on(self, connection: AnyConnection, commands: Sequence[Command]) -> list[Any]:
         """The commands' replies, on that connection or not at all. Raises: StoreDown, as `execute`."""
         replies = await self._try_once(connection, commands) if commands else []
-        if (refusal := next((r for r in replies if isinstance(r, hiredis.ReplyError)), None)) is not None:
-            raise store_down(refusal)
+        for reply in replies:
+            if isinstance(reply, StoreDown):
+                raise reply
         return replies
 
     async def execute_once(self, commands: Sequence[Command]) -> list[Any]:
@@ -96,8 +99,7 @@ class Wire:
 
         Raises: StoreDown when Redis is unreachable: they may have been executed all the same.
         """
-        replies = await self._try_once(await self.connection(), commands)
-        return [store_down(r) if isinstance(r, hiredis.ReplyError) else r for r in replies]
+        return await self._try_once(await self.connection(), commands)
 
     async def subscribe(self, channel: str, on_reply: Callable[[Any], None]) -> Connection:
         """A connection of its own for one channel; `on_reply` gets Redis' pub/sub arrays.
@@ -135,20 +137,9 @@ class Wire:
         if self._connection is not None:
             self._connection.close()
 
-    async def _open_connection(self) -> AnyConnection:
-        if self._connection is None or self._connection.is_closed:
-            return await self._connect()
-        return self._connection
-
-    async def _try(self, connection: AnyConnection, commands: Sequence[Command]) -> list[Any]:
-        replies = await connection.execute(commands)
-        if any(isinstance(r, hiredis.ReplyError) and str(r).startswith(_NOT_THERE) for r in replies):
-            raise ConnectionError("Redis is still starting, or is a replica now")
-        return replies
-
     async def _try_once(self, connection: AnyConnection, commands: Sequence[Command]) -> list[Any]:
         try:
-            return await self._try(connection, commands)
+            return _understood(await connection.execute(commands))
         except _FAILURES as exc:
             connection.suspect()
             raise store_down(exc) from exc
@@ -161,17 +152,18 @@ class Wire:
         return await asyncio.shield(self._opening)
 
     async def _open(self) -> AnyConnection:
+        before = self._connection
         async with asyncio.timeout(self._timeout_s):
             connection: AnyConnection
             if self._pool is not None:
-                before = self._connection
                 after = before.after() if isinstance(before, ClusterConnection) else None
                 connection = after or ClusterConnection(self._pool, self._timeout_s)
                 await connection.look()
             else:
                 connection = Connection(timeout_s=self._timeout_s)
                 await connection.open(self._client)
-        if self._connection is not None:
+        if before is not None:
+            before.close_but(connection)
             self._reconnected = time.monotonic()
         self._connection = connection
         return connection
@@ -180,6 +172,16 @@ class Wire:
         self._opening = None
         if not task.cancelled():
             task.exception()  # all waiting callers may have been cancelled
+
+
+def _understood(replies: list[Any]) -> list[Any]:
+    """The replies, with our errors. Raises: ConnectionError, where they come from a Redis that can't serve now."""
+    refusals = [reply for reply in replies if type(reply) is hiredis.ReplyError]
+    if not refusals:
+        return replies
+    if any(str(refusal).startswith(_NOT_THERE) for refusal in refusals):
+        raise ConnectionError("Redis is still starting, or is a replica now")
+    return [store_down(reply) if type(reply) is hiredis.ReplyError else reply for reply in replies]
 
 
 def _is_over(reply: Any) -> bool:

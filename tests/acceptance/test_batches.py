@@ -140,7 +140,8 @@ def test_batches_are_listed_the_newest_first_page_by_page(client: OpenAI, input_
     page = client.batches.list(limit=2, after=made[1])
     assert [batch.id for batch in page.data] == made[2:4]
     assert page.has_more
-    assert list(client.batches.list(after="batch_unknown")) == []
+    with pytest.raises(openai.BadRequestError, match="'after'"):
+        client.batches.list(after="batch_unknown")
 
 
 def test_a_batch_is_cancelled_once_and_one_that_has_ended_not_at_all(

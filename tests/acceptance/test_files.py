@@ -113,7 +113,8 @@ def test_files_are_listed_in_their_order_page_by_page(client: OpenAI, empty: Non
     assert not client.files.list(limit=2, after=made[2]).has_more
     assert [file.id for file in client.files.list(purpose="batch", limit=2)] == made[::-1]
     assert list(client.files.list(purpose="batch_output")) == []
-    assert list(client.files.list(after="file-unknown")) == []
+    with pytest.raises(openai.BadRequestError, match="'after'"):
+        client.files.list(after="file-unknown")
 
 
 def test_a_file_lives_as_long_as_was_asked_and_is_then_gone_at_once(served: Stack, client: OpenAI, empty: None) -> None:

@@ -46,7 +46,7 @@ PLAYS = {  # in the order of the alphabet
     "a large number": call("get_weather", city=2**64),
 }
 TEMPLATE = """{%- if tools %}{% for tool in tools %}{{ tool | tojson }}
-{% endfor %}write <tool_call> with name and arguments, <think> before{% endif %}
+{% endfor %}write <tool_call>{"name", "arguments"}, <think> before{% endif %}
 {%- for message in messages %}<|im_start|>{{ message.role }}
 {% if message.reasoning_content %}thoughts|{{ message.reasoning_content }}|end{% endif -%}
 {{ message.content }}
@@ -230,7 +230,6 @@ def test_what_is_not_there_is_refused_by_name(client: OpenAI) -> None:
         ({"input": [{"type": "item_reference", "id": "msg_0"}]}, "input.0.id"),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": ""}]}, "input.0.call_id"),
         ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
-        ({"reasoning": {"effort": "low"}}, "reasoning.effort"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
     ):
         with pytest.raises(openai.BadRequestError) as refused:
@@ -274,6 +273,19 @@ def test_a_conversation_has_what_was_said_in_it(client: OpenAI, other: OpenAI) -
     assert client.conversations.delete(begun.id).deleted
     with pytest.raises(openai.NotFoundError):
         other.conversations.retrieve(begun.id)
+
+
+def test_a_page_of_long_items_ends_before_its_limit(client: OpenAI) -> None:
+    """It costs what a page costs, however long its conversation; the official client goes on by itself."""
+    conversation = client.conversations.create()
+    for name in "abc":
+        content: Any = [{"role": "user", "content": name * 4_000_000} for _ in range(2)]
+        client.conversations.items.create(conversation.id, items=content)
+    page = client.conversations.items.list(conversation.id, limit=100, order="asc")
+    assert (len(page.data), page.has_more) == (2, True)
+    texts = [item.content[0].text[:1] for item in client.conversations.items.list(conversation.id, limit=100)]  # type: ignore[union-attr]
+    assert texts == ["c", "c", "b", "b", "a", "a"]
+    client.conversations.delete(conversation.id)
 
 
 def test_a_conversation_in_which_a_response_is_being_made_is_locked_at_every_replica(

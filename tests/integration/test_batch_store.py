@@ -13,7 +13,7 @@ from app.batch.batch_store import _LOST_MS, _SILENT_MS, BatchLoad, BatchStore, P
 from app.batch.file_store import FileStore
 from app.batch.handling_names import of_batch, of_part
 from app.batch.records import BatchOrder, Problem, Result, Status, packed
-from app.errors import BatchNotFound, TooManyBatches
+from app.errors import BatchNotFound, RequestError, TooManyBatches
 from app.ids import ApiId, BatchId, FileId, KeyId, new_batch_id
 from app.keys import Keys
 from app.store import Wire
@@ -120,7 +120,8 @@ async def test_pages_hold_each_batch_once_the_newest_first(redis: "Redis", batch
     second, more = await batch_store.owned("alice", made[1], 3)
     assert ([b.order.id for b in second], more) == (made[2:], False)
     assert await batch_store.owned("alice", made[-1], 3) == ([], False)
-    assert await batch_store.owned("alice", "batch_unknown", 3) == ([], False)
+    with pytest.raises(RequestError, match="'after'"):
+        await batch_store.owned("alice", "batch_unknown", 3)
     await redis.delete(KEYS.batch(made[1]))
     assert [b.order.id for b in (await batch_store.owned("alice", "", 9))[0]] == [made[0], *made[2:]]
     assert await redis.zcard(KEYS.batches_of("alice")) == 4

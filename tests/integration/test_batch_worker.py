@@ -1,6 +1,7 @@
 """What batch workers do, in a real Redis and on a real folder: twice, late, or without having heard that they may."""
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -446,9 +447,36 @@ def test_a_webhook_that_breaks_in_an_unforeseen_way_counts_as_not_told(
     monkeypatch.setattr(batch_worker.batch_jobs, "_settings", load_settings(webhook_url="http://127.0.0.1:1/"))
     monkeypatch.setattr("workers.batch.batch_jobs.tell", breaking)
     batch_worker.batch_jobs.notify(batch)
-    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
+
+    def tried() -> Any:
+        found = batch_worker.call(batch_worker._batch_store.find(batch, None))
+        return found if found.tries else None
+
+    found = wait_until(tried, "the try is noted")
     assert (found.told, found.tries) == (False, 1)
     assert found.tell_at > time.time()
+
+
+def test_a_webhook_that_does_not_answer_holds_no_thread_and_is_called_once(
+    batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client's many small batches had all threads wait for it, and no batch of anybody went on."""
+    batch_worker = batch_workers[0]
+    batch = finalizing(batch_worker, storage)
+    batch_worker.batch_jobs.finish(batch)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        monkeypatch.setattr(batch_worker.batch_jobs, "_settings", load_settings(webhook_url=url))
+        for _ in range(2):  # the leader sends it again while it waits
+            batch_worker.batch_jobs.notify(batch)
+        server.settimeout(10)
+        called, _ = server.accept()
+        server.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            server.accept()
+        assert batch_worker.call(batch_worker._batch_store.find(batch, None)).tries == 0
+        called.close()
+        wait_until(lambda: batch_worker.call(batch_worker._batch_store.find(batch, None)).tries == 1, "it is noted")
 
 
 @pytest.mark.parametrize("broken", ["add_result", "decode_part"])

@@ -4,6 +4,7 @@ import asyncio
 import time
 from typing import Any
 
+import orjson
 import pytest
 from msgspec.structs import replace
 from redis.asyncio import Redis
@@ -13,7 +14,7 @@ from app.api.resumable.conversations import ConversationStore
 from app.api.resumable.event_log import EventLog
 from app.api.resumable.owner import AnswerOwner
 from app.api.resumable.store import Lost, ResumableStore
-from app.errors import ConversationGone, ConversationLocked, KeptFull, RequestError
+from app.errors import ConversationGone, ConversationLocked, KeptFull, RequestError, Saturated
 from app.ids import ApiId, ConversationId, KeyId, RequestId
 from app.keys import Keys
 from app.messages import Delta, Done, KeptRequest, ResponseContext, TokenLogprob, encode
@@ -91,6 +92,10 @@ def asked(conversation: ConversationId) -> KeptRequest:
     return KeptRequest(R, "response", body, now, now + 60, MINE, response=context)
 
 
+async def never(*_: Any) -> Any:
+    raise AssertionError
+
+
 LOG = [encode([Delta(R, 0, "Hi.", [1], finish="stop", logprobs=[TokenLogprob("Hi.", 1, -1.0)])]), encode([Done(R, 0)])]
 
 
@@ -123,11 +128,8 @@ async def test_a_response_is_in_its_conversation_before_its_end_is_visible(wire:
     kept, seen = asked(made.id), []
 
     async def at_end(*given: Any) -> None:
-        seen.append(await answers.read(R))
+        seen.append(await answers.written(R))
         await ConversationEnd({}, conversations)(*given)
-
-    async def never(*_: Any) -> Any:
-        raise AssertionError
 
     await answers.put(kept)
     owner = AnswerOwner(answers, never, at_end)
@@ -140,6 +142,88 @@ async def test_a_response_is_in_its_conversation_before_its_end_is_visible(wire:
     assert isinstance(last, Done)
     assert len(await conversations.items(made.id, MINE)) == 2
     assert not any(isinstance(event, Done) for batch in seen[0] for event in batch)
+
+
+async def test_a_long_conversation_is_read_in_parts(wire: Wire) -> None:
+    """From either end, in order, no part longer than others can wait for: and no more of it than is wanted."""
+    conversations = ConversationStore(wire, KEYS, 30, 2**26, 2**26)
+    sizes = [300_000] * 5 + [3_000_000, 1] + [10] * 1500
+    items = [item(str(i)) | {"content": "x" * size} for i, size in enumerate(sizes)]
+    made = await conversations.create(MINE, {}, items)
+    whole = await conversations.items(made.id, MINE)
+    assert [orjson.loads(raw)["id"] for raw in whole] == [str(i) for i in range(len(sizes))]
+    for newest_first, wanted in ((False, whole), (True, whole[::-1])):
+        parts = [part async for part in conversations.parts(made.id, MINE, newest_first=newest_first)]
+        assert [raw for part in parts for raw in part] == wanted
+        assert all(len(part) == 1 or sum(map(len, part)) <= 2**20 for part in parts)
+        assert len(parts) > 4
+    some = await conversations.items(made.id, MINE, 1_000_000)
+    assert whole[: len(some)] == some
+    assert len(some) < 6
+
+
+async def test_what_is_read_in_parts_is_of_one_time(wire: Wire) -> None:
+    """An item that is removed between two parts moves those behind it: none of them is left out, and none is twice."""
+    conversations = ConversationStore(wire, KEYS, 30, 2**26, 2**26)
+    items = [item(str(i)) | {"content": "x" * 600_000} for i in range(6)]
+    made = await conversations.create(MINE, {}, items)
+    first, tries = (await conversations.items(made.id, MINE))[0], 0
+
+    async def read() -> list[bytes]:
+        nonlocal tries
+        tries += 1
+        found: list[bytes] = []
+        async for part in conversations.parts(made.id, MINE):
+            found += part
+            if tries == 1:
+                await conversations.remove(made.id, MINE, first)
+        return found
+
+    found = await conversations.unchanged(read)
+    assert [orjson.loads(raw)["id"] for raw in found] == ["1", "2", "3", "4", "5"]
+    assert tries == 2
+    with pytest.raises(ConversationGone):
+        async for _ in conversations.parts(made.id, MINE):
+            await conversations.delete(made.id, MINE)
+    changing = await conversations.create(MINE, {}, items)
+
+    async def never_quiet() -> None:
+        async for _ in conversations.parts(changing.id, MINE):
+            await conversations.add(changing.id, MINE, [item("more")])
+
+    with pytest.raises(Saturated, match="change"):
+        await conversations.unchanged(never_quiet)
+
+
+async def test_backlogs_of_many_readers_are_written_piece_by_piece(wire: Wire) -> None:
+    """However many read a long log again, between two turns of the event loop one of them has one piece of it."""
+    answers = ResumableStore(wire, KEYS, ApiId("a"), 30)
+    kept, ticks = asked(ConversationId("")), 0
+    got: list[int] = []
+    await answers.put(kept)
+    batches = [encode([Delta(R, 0, "x", [1])]) for _ in range(199)] + [encode([Done(R, 0)])]
+    await answers.note(kept, 0, batches, ended=True)
+    owner = AnswerOwner(answers, never, never)
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    async def read() -> int:
+        log, events = EventLog(answers, owner, kept), 0
+        while batch := await log.batch():
+            events += len(batch)
+            if len(batch) > 4:
+                got.append(ticks)
+        return events
+
+    ticking = asyncio.create_task(tick())
+    assert await asyncio.gather(*(read() for _ in range(6))) == [200] * 6
+    ticking.cancel()
+    assert len(got) > 60
+    assert len(set(got)) == len(got)
 
 
 async def test_of_two_responses_at_once_one_is_made_in_a_conversation(wire: Wire) -> None:

@@ -1,7 +1,9 @@
 """How much an API key may keep: counted by what is known of its files, over a real Redis."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -10,11 +12,11 @@ from app.api.openai.file_expiry import FileExpiry, forget
 from app.batch.file_store import FileStore
 from app.batch.records import RECORD, StoredFile
 from app.batch.storage import Storage
-from app.errors import FileGone, FileQuotaUsed
+from app.errors import FileGone, FileQuotaUsed, RequestError
 from app.ids import KeyId, new_file_id
 from app.keys import Keys
 from app.messages import encode
-from app.store import Wire
+from app.store import Command, Wire
 from app.tenants.quotas import Quota
 
 pytestmark = pytest.mark.both_servers
@@ -135,3 +137,47 @@ async def test_a_file_that_is_written_down_twice_counts_once(redis: "Redis", wir
     assert await fits(file_store, one)
     assert await fits(file_store, one)
     assert (await file_store.used(ALICE)).own == 100 + RECORD
+
+
+async def test_each_file_is_in_one_page_also_if_others_come_and_go_meanwhile(redis: "Redis", wire: Wire) -> None:
+    file_store = FileStore(wire, KEYS)
+    made = [file(1) for _ in range(7)]
+    for one in made:
+        await file_store.add(one)
+
+    class Busy(Wire):
+        """Between any two of whose commands another client makes a file, and deletes it before the next two."""
+
+        new: StoredFile | None = None
+
+        async def execute(self, commands: Sequence[Command]) -> list[Any]:
+            replies = await super().execute(commands)
+            if self.new is None:
+                await file_store.add(new := file(1))
+                self.new = new
+            else:
+                await file_store.remove(self.new)
+                self.new = None
+            return replies
+
+    busy = Busy(redis)
+    read: list[StoredFile] = []
+    more = True
+    while more:
+        after = read[-1].id if read else ""
+        found, more = await FileStore(busy, KEYS).owned(ALICE, after, 2, newest_first=True)
+        read += found
+    busy.close()
+    assert read == made[::-1]
+
+
+async def test_a_page_behind_a_file_that_was_deleted_is_refused(wire: Wire) -> None:
+    """It would look like the last one: a client that deletes each page's files would leave the rest."""
+    file_store = FileStore(wire, KEYS)
+    made = [file(1) for _ in range(3)]
+    for one in made:
+        await file_store.add(one)
+    await file_store.remove(made[1])
+    with pytest.raises(RequestError, match="'after'"):
+        await file_store.owned(ALICE, made[1].id, 1, newest_first=True)
+    assert (await file_store.owned(ALICE, made[2].id, 1, newest_first=True))[0] == [made[0]]

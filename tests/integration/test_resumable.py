@@ -48,7 +48,7 @@ END = encode([Done(R, 0)])
 
 
 async def tokens(s: ResumableStore, request: RequestId = R) -> list[int]:
-    return [t for events in await s.read(request) for e in events if isinstance(e, Delta) for t in e.tokens]
+    return [t for events in await s.written(request) for e in events if isinstance(e, Delta) for t in e.tokens]
 
 
 class FakeCall(Generation):
@@ -193,7 +193,7 @@ async def test_what_is_cancelled_is_cancelled_once_and_ends_for_its_readers(wire
     with pytest.raises(Lost):
         await s.note(k, 0, [batch(1), batch(2)], ended=False)
     assert await resumable_store(wire, B).adopt(R, A) is None
-    assert (await s.read(k.id))[1:] == [last]
+    assert (await s.written(k.id))[1:] == [last]
     assert not await s.cancel(RequestId("unknown"), last)
 
 
@@ -312,6 +312,37 @@ async def test_an_answer_that_its_first_owner_adopts_back_is_made(redis: "Redis"
     assert await s.owned_by(A) == set()
 
 
+async def test_a_redis_that_lost_the_end_of_an_answer_is_told_it_again(redis: "Redis", wire: Wire) -> None:
+    """Its last second, on its way to the disk: what readers had of it is not made anew."""
+    s, k, was_read = resumable_store(wire), kept(), asyncio.Event()
+    names, before = (KEYS.kept(R), KEYS.log(R), KEYS.kept_of(A)), dict[str, bytes]()
+
+    class Call(FakeCall):
+        async def deltas(self) -> list[tuple[int, Delta]]:
+            if len(self.rest) == 2:
+                before.update({name: await redis.dump(name) for name in names})
+            if not self.rest:
+                await was_read.wait()
+            return await super().deltas()
+
+    await redis.set(KEYS.api(A), "1")
+    await s.put(k)
+    async with Going(s, [8], [9]) as a:
+        a.answer_owner.start(k, Call([1], [2], [3], [4]))
+        async with reading(s, a.answer_owner, k) as reader:
+            had = list[int]()
+            while len(had) < 4:
+                had += [token for _, delta in await reader.deltas() for token in delta.tokens]
+            was_read.set()
+            await until(lambda: ended(redis))
+            for name, raw in before.items():
+                await redis.restore(name, 0, raw, replace=True)
+            assert await asyncio.wait_for(reader.deltas(), 5) == []
+        await until(lambda: ended(redis))
+        assert (had, await tokens(s), a.begun) == ([1, 2, 3, 4], [1, 2, 3, 4], [])
+        assert not await redis.exists(KEYS.kept_of(A))
+
+
 async def test_an_owner_that_has_answers_anew_is_not_forgotten(redis: "Redis", wire: Wire) -> None:
     """It was taken for dead, and put one while its others were adopted: if it died now, nobody would look."""
     s, other = resumable_store(wire), resumable_store(wire, B)
@@ -350,7 +381,7 @@ async def test_an_answer_that_cannot_be_understood_ends_and_the_others_are_adopt
         await until(lambda: ended(redis))
         await until(lambda: ended(redis, odd.id))
         assert await tokens(s) == [1]
-        (last,) = (await s.read(odd.id))[-1]
+        (last,) = (await s.written(odd.id))[-1]
         assert isinstance(last, Failed)
         assert await s.owned_by(A) | await s.owned_by(B) == set()
 
@@ -374,13 +405,13 @@ async def test_a_reader_looks_when_its_own_answer_goes_on_and_not_at_each_ones(r
     still.deltas = AsyncMock(side_effect=asyncio.Event().wait)  # type: ignore[method-assign]
     async with Going(s) as a:
         a.answer_owner.start(mine, still)  # type: ignore[arg-type]
-        s.read = AsyncMock(return_value=[])  # type: ignore[method-assign]
+        s.page = AsyncMock(return_value=[])  # type: ignore[method-assign]
         async with beside(reading(s, a.answer_owner, mine).deltas()):
             await asyncio.sleep(0.02)
             a.answer_owner.start(other, FakeCall(*[[i] for i in range(300)]))  # type: ignore[arg-type]
             await until(lambda: ended(redis, other.id))
-            looks = s.read.await_count
-    assert looks < 40
+            looks = s.page.await_count
+    assert 0 < looks < 40
 
 
 LARGE = b"x" * 10_000  # of a body

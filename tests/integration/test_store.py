@@ -301,9 +301,9 @@ async def test_entries_of_an_older_version_are_released_and_counted(redis: "Redi
     assert (after.requests, after.blocks) == (1, 7)
 
 
-async def coming(redis: "Redis", hashes: bytes) -> list[tuple[str, int]]:
-    """The places of waiting prompts that begin alike, and what they share."""
-    (found,) = await redis.eval(COMING, 1, KEYS.starting(POOL), hashes)
+async def coming(redis: "Redis", hashes: bytes, every: int = 1) -> list[tuple[str, int]]:
+    """The places of waiting prompts that begin alike, and what they share of the points that they leave."""
+    (found,) = await redis.eval(COMING, 1, KEYS.starting(POOL), every, hashes)
     return [(place.decode(), blocks) for place, blocks in zip(found[::2], found[1::2], strict=True)]
 
 
@@ -312,6 +312,13 @@ async def test_where_a_prompt_is_pulled_its_blocks_are_not_coming(redis: "Redis"
     prefills, decodes = await register(redis, KEYS, "w1"), await register(redis, KEYS, "w2")
     await place(redis, prefills, hashes=b"a block." * 3, then=decodes)
     assert await coming(redis, b"a block." * 3) == [("w1", 3)]
+
+
+async def test_of_a_prompt_that_waits_the_points_that_it_leaves_are_coming(redis: "Redis") -> None:
+    await place(redis, await register(redis, KEYS, "w1"), hashes=b"a block." * 7)
+    longer, parted = b"a block." * 9, b"a block." * 5 + b"another." * 4
+    assert [await coming(redis, longer, every) for every in (0, 1, 4)] == [[("w1", 7)]] * 3
+    assert [await coming(redis, parted, every) for every in (0, 1, 4, 6)] == [[], [("w1", 5)], [("w1", 4)], []]
 
 
 async def test_prompts_that_begin_alike_are_found_as_long_as_they_wait(redis: "Redis") -> None:

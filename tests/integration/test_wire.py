@@ -74,6 +74,34 @@ async def test_a_redis_that_stops_answering_is_noticed_however_much_it_is_asked(
         await client.aclose()
 
 
+async def test_one_silent_connection_speaks_for_all_idle_ones_of_the_process(store_url: str) -> None:
+    """Else each would cost whoever uses it next a time-out of its own: ten seconds, and more, for one request."""
+    async with far_redis(store_url) as (proxy, url):
+        clients = [async_client(url, socket_timeout=0.5) for _ in range(3)]
+        wires = [Wire(client, timeout_s=0.5) for client in clients]
+
+        async def ask_all() -> None:
+            """Over two connections of each pool, and over all wires."""
+            async with asyncio.timeout(30):
+                await asyncio.gather(*(client.ping() for client in clients * 2))
+                await asyncio.gather(*(wire.execute([("PING",)]) for wire in wires))
+
+        for first in (clients[0].ping, lambda: wires[0].execute([("PING",)])):
+            await ask_all()
+            proxy.forgets()
+            await first()
+            assert proxy.unheard > 0
+            proxy.unheard = 0
+            await ask_all()
+            assert proxy.unheard == 0
+        made = proxy.connections
+        await ask_all()
+        assert proxy.connections == made, "what was made anew is trusted"
+        for wire, client in zip(wires, clients, strict=True):
+            wire.close()
+            await client.aclose()
+
+
 def test_a_connection_that_ends_before_its_commands_are_sent_fails_them(store_url: str) -> None:
     """They are sent in the loop's next turn, and nothing may be thrown there: nobody would catch it."""
     thrown: list[dict[str, Any]] = []

@@ -29,3 +29,16 @@ def test_what_fails_is_given_back() -> None:
     for _ in range(3):
         with pytest.raises(ValueError, match="broken"), held.room(40), held.room(10):
             raise ValueError("broken")
+
+
+def test_what_grows_is_given_back_whole() -> None:
+    """Also by one that was refused more."""
+    held = HeldBytes(100)
+    CLIENT.set("a")
+    with held.growing() as one:
+        one.grow(30)
+        one.grow(20)
+        with pytest.raises(Saturated):
+            one.grow(1)
+    with held.room(50):
+        pass

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import time
+from functools import partial
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -107,6 +108,49 @@ async def test_a_line_that_can_wait_no_longer_is_dispatched_again_when_its_try_h
     assert part.asked == [(1, False), (1, True)]
     assert len(part._asking) == 1
     part.stop()
+
+
+async def test_an_answer_that_is_there_is_written_if_its_batch_is_cancelled_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is charged."""
+    settled, never = asyncio.Event(), asyncio.Event()
+
+    class Call:
+        id, waits = "cmpl-1", False
+        prompt_tokens = cached_tokens = completion_tokens = 1
+
+        def __init__(self, plan: Any, **_: Any) -> None: ...
+
+        async def __aenter__(self) -> None: ...
+
+        async def __aexit__(self, *_: object) -> None:
+            await settled.wait()
+
+    async def understand(_: Any, raw: bytes) -> Any:
+        return raw, Planned(0)
+
+    class Writer:
+        def __init__(self, _: Any, raw: bytes) -> None:
+            self.raw = raw
+
+        async def whole(self) -> dict[str, Any]:
+            if self.raw == b"long":
+                await never.wait()
+            return {}
+
+    part = Asked()
+    part._endpoint = dataclasses.replace(part._endpoint, understand=understand, writer=Writer)
+    part._answer = partial(PartRunner._answer, part)  # type: ignore[method-assign]
+    monkeypatch.setattr("workers.batch.part_runner.Generation", Call)
+    part._ask([BatchLine(1, "id-1", b"short"), BatchLine(2, "id-2", b"long")])
+    for _ in range(4):
+        await asyncio.sleep(0)
+    part.look(replace(BATCH, status="cancelling"))
+    settled.set()
+    while part._asking:
+        await asyncio.wait(part._asking)
+    assert list(part._results) == [1]
 
 
 class Planned(Struct, frozen=True):

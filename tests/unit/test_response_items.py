@@ -213,6 +213,7 @@ def test_tools_are_functions_to_the_model_and_keep_their_own_names() -> None:
 
 @pytest.mark.parametrize(("arguments", "text"), [
     ('{"input": "a\\n"}', "a\n"), ('{"input": 1}', '{"input": 1}'), ('{"inp', '{"inp'), ("[]", "[]"), ("{}", "{}"),
+    ('{"input": "a", "n": 1e999}', "a"),
 ])  # fmt: skip
 def test_of_a_custom_tool_its_text_is_told_or_what_there_is(arguments: str, text: str) -> None:
     assert custom_input(arguments) == text

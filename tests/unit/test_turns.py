@@ -71,3 +71,35 @@ async def test_who_leaves_while_it_waits_keeps_no_turn() -> None:
     turns.end()
     async with asyncio.timeout(10):
         await turns.take("d")
+
+
+async def test_a_turn_of_the_loop_is_for_one_and_ends_by_itself() -> None:
+    """Of those that have much to do at once, one does it between two turns of everybody else."""
+    turns, worked, ticks = Turns(1), [], 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    async def work() -> None:
+        for _ in range(5):
+            await turns.turn_of_loop()
+            worked.append(ticks)
+
+    ticking = asyncio.create_task(tick())
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(work() for _ in range(8)))
+    ticking.cancel()
+    assert len(set(worked)) == 40, worked
+
+
+async def test_who_waits_for_too_long_is_told_so_and_holds_nothing() -> None:
+    turns = Turns(1, what="readers")
+    async with turns.turn():
+        with pytest.raises(Saturated, match="readers"):
+            async with turns.turn(0.01):
+                raise AssertionError
+    async with asyncio.timeout(10), turns.turn(5):
+        pass

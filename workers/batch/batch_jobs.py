@@ -23,6 +23,7 @@ from app.batch.storage import Storage
 from app.batch.window import read_window
 from app.dispatch.models import find_model
 from app.dispatch.runtime import Runtime
+from app.ending import end_tasks
 from app.endpoint_registry import ENDPOINTS
 from app.errors import BatchNotFound, FileGone, StorageDown, StoreDown, WorkerLost
 from app.ids import BatchId, KeyId
@@ -32,16 +33,16 @@ from app.store import clock
 from app.store.handling import Handled, Handling
 from app.telemetry import logger
 from app.tenants.limits import check_model, check_tokens
-from app.webhook import TRIES_AFTER_S
+from app.webhook import TRIES_AFTER_S, tell
 from workers.batch.input_splitter import LinesLeft, SplitInput, Unusable, split_input
 from workers.batch.line_limits import LineLimits
 from workers.batch.result_files import write_result_files
 from workers.batch.suspect_lines import CUT, GIVEN_UP, MOST_LETHAL
 from workers.batch.until_done import until_done
-from workers.batch.webhook import tell
 
 log = logger(__name__)
 T = TypeVar("T")
+_MOST_CALLS = 16  # of the webhook at a time
 Work = Callable[[Batch, int], None]  # of a batch, with which so many batch workers have died
 
 
@@ -63,6 +64,8 @@ class BatchJobs:
         self._handling, self._loop, self._soon = handling, loop, soon
         self.handling: dict[BatchId, Status] = {}  # the batches that are being worked on here, and their status
         self.lock = Lock()  # for `handling`
+        self._telling: dict[BatchId, asyncio.Task[None]] = {}  # on `loop`
+        self._calls = asyncio.Semaphore(_MOST_CALLS)
 
     def submit(self, path: str, endpoint: str, window: str, metadata: dict[str, str] | None, task: str) -> str:
         """Creates a batch; only one for each `task`. Raises: RequestError, FileGone, StorageDown, StoreDown."""
@@ -98,15 +101,37 @@ class BatchJobs:
             self._handle(found.order.id, found.status, self._clean)
 
     def notify(self, batch: str) -> None:
+        """Returns at once: a webhook that is slow must not hold the threads in which batches are answered."""
+        self._loop.call_soon_threadsafe(self._begin_to_tell, BatchId(batch))
+
+    async def close(self) -> None:
+        """Calls of the webhook that have not ended are made again, by another batch worker."""
+        await end_tasks([*self._telling.values()])
+
+    def _begin_to_tell(self, batch: BatchId) -> None:
+        if batch not in self._telling:  # the leader sends it again while it lasts
+            self._telling[batch] = self._loop.create_task(self._tell(batch))
+
+    async def _tell(self, batch: BatchId) -> None:
         try:
-            found = self._call(self._batch_store.find(BatchId(batch), None))
+            async with self._calls:
+                await self._call_webhook(batch)
         except BatchNotFound:
-            return
+            pass
+        except StoreDown as exc:  # the leader sends it again
+            log.warning("webhook_put_off", batch=batch, error=exc.message)
+        finally:
+            del self._telling[batch]
+
+    async def _call_webhook(self, batch: BatchId) -> None:
+        """Raises: BatchNotFound, StoreDown."""
+        found = await self._batch_store.find(batch, None)
         url, secret = self._settings.webhook_url, self._settings.webhook_secret
         if url is None or found.told:
             return
+        kind = f"batch.{found.status}"
         try:
-            wrong = tell(url, secret.get_secret_value() if secret else None, found)
+            wrong = await tell(url, secret.get_secret_value() if secret else None, kind, batch)
         except Exception as exc:
             wrong = type(exc).__name__
             log.error("webhook_broke", batch=batch, exc_info=exc)
@@ -115,7 +140,7 @@ class BatchJobs:
             log.warning("webhook_not_told", batch=batch, reason=wrong, tries=tries)
         wait_s = TRIES_AFTER_S[tries - 1] if tries <= len(TRIES_AFTER_S) else 0
         fields: Fields = {"told": int(not wrong), "tries": tries, "tell_at": int(clock.now()) + wait_s}
-        self._call(self._batch_store.set_status(found.order.id, (found.status,), fields))
+        await self._batch_store.set_status(batch, (found.status,), fields)
 
     def _handle(self, batch: BatchId, status: Status, work: Work, most: int | None = None) -> None:
         """Does `work` if it is still due and this worker gets the lock. If it fails, the leader sends it again.

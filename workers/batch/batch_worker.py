@@ -116,6 +116,7 @@ class BatchWorker:
 
     async def _close(self) -> None:
         await end_tasks(self._background)
+        await self.batch_jobs.close()
         await self._stack.aclose()
 
     def _drain(self) -> None:

@@ -36,11 +36,13 @@ from app.errors import (
     WorkerLost,
     XylemError,
 )
+from app.ids import line_id
 from app.messages import encode
 from app.store import clock
 from app.store.handling import Handled, Handling
 from app.telemetry import logger
 from app.tracing.request_trace import RequestTrace
+from app.usage.record import LineTry
 from workers.batch.line_limits import LineLimits
 from workers.batch.suspect_lines import CUT, GIVEN_UP, MOST_LETHAL, SuspectLines
 from workers.batch.until_done import until_done
@@ -77,7 +79,9 @@ class PartRunner:
         self._asking: dict[asyncio.Task[None], BatchLine] = {}
         self._generations: dict[int, Generation] = {}  # by line
         self._again: set[int] = set()  # lines that are dispatched again when their try has ended
-        self._writing: set[int] = set()  # lines whose result is being written
+        self._writing: set[int] = (
+            set()
+        )  # lines whose answer is there, and charged: only their result is not written yet
         self._entering: asyncio.Future[Handled] | None = None
         self._suspects = SuspectLines(handling, ticket.batch)
         self._urgent = is_urgent(batch, clock.now())
@@ -183,9 +187,9 @@ class PartRunner:
             self._hurry()
 
     def stop(self) -> None:
-        """Gives up the lines that have no result yet."""
+        """Gives up the lines that have no answer yet."""
         self._begin_no_more()
-        self._cancel(list(self._asking.values()))
+        self._cancel([line for line in self._asking.values() if line.number not in self._writing])
 
     def drain(self) -> None:
         """Gives up the lines that wait for an engine; those on one are finished."""
@@ -280,6 +284,7 @@ class PartRunner:
 
     async def _request(self, line: BatchLine) -> Result:
         """Raises: XylemError."""
+        self._writing.discard(line.number)
         left_s = self.batch.order.expires - clock.now()
         if left_s <= 0:
             raise DeadlineOver
@@ -303,10 +308,12 @@ class PartRunner:
             client=self._limits.client(self.batch.order),
             trace=trace,
         )
-        generation.batch = self.ticket.batch
+        ticket = self.ticket
+        generation.batch_line = LineTry(ticket.batch, line_id(ticket.batch, line.number), ticket.number)
         try:
             async with generation:
                 answer: dict[str, Any] = await self._endpoint.writer(generation, body).whole()
+                self._writing.add(line.number)
         finally:
             if self._generations.get(line.number) is generation:
                 del self._generations[line.number]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from app.batch import paths as batch_paths
 from app.batch.records import Batch, Problem, Result, decode_part, decode_results
 from app.batch.storage import Storage
-from app.ids import BatchId
+from app.ids import BatchId, line_id
 from workers.batch.input_splitter import failed
 
 # The error of lines that were not executed, by the batch's ending.
@@ -115,7 +115,7 @@ def line_of(batch: BatchId, result: Result) -> bytes:
         response = {"status_code": result.status, "request_id": result.request, "body": body}
     raw = orjson.dumps(
         {
-            "id": f"batch_req_{batch.removeprefix('batch_')}_{result.number}",
+            "id": line_id(batch, result.number),
             "custom_id": result.custom_id,
             "response": response,
             "error": error,

@@ -41,6 +41,9 @@ async def create(request: Request) -> dict[str, Any]:
     if (await state.files.find(order.input, order.key)).purpose != "batch":
         raise RequestError("The purpose of a batch's input file has to be 'batch'.", param="input_file_id")
     await admitted()
+    # Results are stored whatever their size: a batch that is answered has been paid for. So no batch begins after that.
+    quota = await state.quotas.files(state.api_keys.client(request.scope))
+    await state.files.check_room(order.key, 0, quota, "input_file_id")
     return as_object(await state.batch_store.create(order))
 
 

@@ -1,5 +1,6 @@
 """OpenAI's files: POST and GET /v1/files, GET and DELETE of one, and GET of its content."""
 
+import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -8,8 +9,9 @@ from typing import IO, Annotated, Any, Literal
 import orjson
 from fastapi import APIRouter, Request
 from pydantic import Field
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
+from app.api.http.long_response import LongResponse
 from app.api.http.request_body import given_length
 from app.api.openai.file_expiry import forget
 from app.api.openai.multipart_upload import FORM, MULTIPART, Fields, received
@@ -29,6 +31,7 @@ log = logger(__name__)
 router = APIRouter()
 PATH = "/v1/files"
 _PIECE = 2**20  # bytes
+_FEW = 256  # files; a list of more is written in a thread
 _LONGEST_NAME = 255  # characters, as in most file systems
 
 
@@ -87,19 +90,24 @@ async def _drop(storage: Storage, path: str) -> None:
         log.warning("file_left_behind", path=path, error=exc.message)
 
 
-@router.get(PATH, openapi_extra=FilesQuery.openapi())
-async def show_all(request: Request) -> dict[str, Any]:
+@router.get(PATH, openapi_extra=FilesQuery.openapi(), response_model=dict[str, Any])
+async def show_all(request: Request) -> Response:
     """The client's files, newest or oldest first."""
     state = state_of(request)
     query = parse(FilesQuery, orjson.dumps(dict(request.query_params)))
-    found, more = await state.files.owned(
-        state.api_keys.owner(request.scope),
-        query.after or "",
-        query.limit,
-        newest_first=query.order == "desc",
-        purpose=query.purpose,
-    )
-    return listed([_object(file) for file in found], more=more)
+    async with state.reading():
+        found, more = await state.files.owned(
+            state.api_keys.owner(request.scope),
+            query.after or "",
+            query.limit,
+            newest_first=query.order == "desc",
+            purpose=query.purpose,
+        )
+
+        def written() -> bytes:
+            return orjson.dumps(listed([_object(file) for file in found], more=more))
+
+        return LongResponse(await asyncio.to_thread(written) if len(found) > _FEW else written(), state.answers)
 
 
 @router.get(f"{PATH}/{{file}}")

@@ -11,12 +11,13 @@ from starlette.responses import Response
 
 from app import json_bytes
 from app.api.http.answer_schemas import StoredChatCompletion, StoredChatList
+from app.api.http.long_response import LongResponse
 from app.api.http.request_body import read_short
 from app.api.resumable.store import Found
 from app.api.state import ApiState, state_of
 from app.endpoint_registry import CHAT
 from app.errors import ModelNotFound, RequestError, RequestNotFound
-from app.ids import RequestId
+from app.ids import KeyId, RequestId
 from app.messages import StoredChat
 from app.openai.responses.items import page
 from app.openai.schemas import ChatRequest
@@ -36,15 +37,21 @@ async def show_all(request: Request) -> Response:
     """The client's stored chats, the oldest first."""
     state, key = state_of(request), state_of(request).api_keys.owner(request.scope)
     query = parse(StoredChatsQuery, _query_of(request.query_params))
+    async with state.reading():
+        return LongResponse(await _listed(state, key, query), state.answers)
+
+
+async def _listed(state: ApiState, key: KeyId, query: StoredChatsQuery) -> bytes:
     ids, more = await state.chats.page(
         key, query.after, query.limit, newest_first=query.order == "desc", wanted=query.fits
     )
     shown: dict[str, bytes] = {}
-    left = _PAGE_BYTES
+    left, last = _PAGE_BYTES, None
     for id_ in ids:
         if left <= 0:
             more = True
             break
+        last = id_  # also of one that can't be shown: the next page begins behind it
         try:
             found, stored = await state.chats.find(id_, key)
             shown[id_] = await _shown(state, found, stored)
@@ -54,15 +61,17 @@ async def show_all(request: Request) -> Response:
             log.warning("stored_chat_not_shown", request=id_, **found.kept.names, error=exc.code)
             continue
         left -= len(shown[id_])
-    first, last = (next(iter(shown)), next(reversed(shown))) if shown else (None, None)
+    first = next(iter(shown), None)
     data = [orjson.Fragment(raw) for raw in shown.values()]
-    return _json(orjson.dumps({"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more}))
+    return orjson.dumps({"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more})
 
 
 @router.get(f"{PATH}/{{chat}}", response_model=StoredChatCompletion)
 async def show(request: Request, chat: str) -> Response:
     """The answer as it was given, and its metadata."""
-    return _json(await _shown(state_of(request), *await _find(request, chat)))
+    state = state_of(request)
+    async with state.reading():
+        return LongResponse(await _shown(state, *await _find(request, chat)), state.answers)
 
 
 @router.post(f"{PATH}/{{chat}}", openapi_extra=MetadataChange.openapi(), response_model=StoredChatCompletion)
@@ -70,17 +79,19 @@ async def change(request: Request, chat: str) -> Response:
     """Replaces its metadata."""
     state = state_of(request)
     body = await read_short(request, MetadataChange)
-    found, stored = await _find(request, chat)
-    changed = StoredChat(stored.model, body.metadata or {})
-    await state.chats.change(found.kept.id, changed)
-    return _json(await _shown(state, found, changed))
+    async with state.reading():
+        found, stored = await _find(request, chat)
+        changed = StoredChat(stored.model, body.metadata or {})
+        await state.chats.change(found.kept.id, changed)
+        return LongResponse(await _shown(state, found, changed), state.answers)
 
 
 @router.delete(f"{PATH}/{{chat}}")
 async def delete(request: Request, chat: str) -> dict[str, Any]:
     """Deletes it."""
     state = state_of(request)
-    found, _ = await _find(request, chat)
+    async with state.reading():
+        found, _ = await _find(request, chat)
     await state.chats.remove(found.kept)
     await state.resumable_store.delete(found.kept.id)
     return {"id": found.kept.id, "object": "chat.completion.deleted", "deleted": True}
@@ -89,14 +100,15 @@ async def delete(request: Request, chat: str) -> dict[str, Any]:
 @router.get(f"{PATH}/{{chat}}/messages", openapi_extra=MessagesQuery.openapi())
 async def messages(request: Request, chat: str) -> Response:
     """The messages of its request."""
-    query = parse(MessagesQuery, orjson.dumps(dict(request.query_params)))
-    found, _ = await _find(request, chat)
-    body = await parse_off_loop(ChatRequest, found.kept.body)
+    state, query = state_of(request), parse(MessagesQuery, orjson.dumps(dict(request.query_params)))
+    async with state.reading():
+        found, _ = await _find(request, chat)
+        body = await parse_off_loop(ChatRequest, found.kept.body)
 
-    def write() -> bytes:
-        return json_bytes.dumps(page(messages_of(found.kept.id, body), query))
+        def write() -> bytes:
+            return json_bytes.dumps(page(messages_of(found.kept.id, body), query))
 
-    return _json(await asyncio.to_thread(write) if len(body.messages) > _LONG else write())
+        return LongResponse(await asyncio.to_thread(write) if len(body.messages) > _LONG else write(), state.answers)
 
 
 async def _find(request: Request, chat: str) -> tuple[Found, StoredChat]:
@@ -121,7 +133,3 @@ def _query_of(params: QueryParams) -> bytes:
     if named:
         given["metadata"] = {name[len("metadata[") : -1]: given.pop(name) for name in named}
     return orjson.dumps(given)
-
-
-def _json(raw: bytes) -> Response:
-    return Response(raw, media_type="application/json")

@@ -8,7 +8,8 @@ from app.api.http.request_body import collect
 from app.api.state import state_of
 from app.dispatch.media_reader import Samples
 from app.dispatch.runtime import Deployment
-from app.openai.media import counted, load_media, named_media, origins_of
+from app.openai.media import load_media, named_media, origins_of
+from app.openai.media_prompt import counted, markers_of
 from app.openai.prompt import chat_prompt, tokenizer_of
 from app.openai.schemas import DetokenizeRequest, TokenizeRequest
 from app.openai.validation import parse_off_loop
@@ -48,7 +49,7 @@ def _tokenized(state: Deployment, body: TokenizeRequest, samples: Samples) -> by
     body.check()
     if body.messages is not None:
         tokenizer = tokenizer_of(model.tokenizer, body, trusted=state.settings.request_chat_templates)
-        text = chat_prompt(tokenizer, body.messages, body, model.markers, samples)
+        text = chat_prompt(tokenizer, body.messages, body, markers_of(model, samples), samples)
         ids = counted(model, text, origins_of(body.messages), samples)
     else:
         ids = model.count(body.prompt or "", add_special_tokens=body.add_special_tokens is not False)

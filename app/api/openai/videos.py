@@ -19,7 +19,6 @@ from app.api.openai.picture_files import kept_file
 from app.api.resumable.resume import patiently, start
 from app.api.resumable.store import Found
 from app.api.state import ApiState, state_of
-from app.batch.file_store import page
 from app.batch.records import StoredFile
 from app.batch.storage import in_thread
 from app.endpoint_registry import VIDEOS
@@ -29,6 +28,7 @@ from app.messages import KeptRequest
 from app.openai.validation import parse
 from app.openai.videos import VideoRequest, VideosQuery, as_object
 from app.store import clock
+from app.store.page import page
 from app.tenants.charge import returned
 from app.tenants.records import UNLIMITED
 
@@ -80,12 +80,12 @@ async def show_all(request: Request) -> dict[str, Any]:
     """The client's videos, newest or oldest first."""
     state, key = state_of(request), state_of(request).api_keys.owner(request.scope)
     query = parse(VideosQuery, orjson.dumps(dict(request.query_params)))
-    name, after = state.keys.videos_of(key), query.after or ""
+    name, ids = state.keys.videos_of(key), [query.after] if query.after else []
     shown: list[dict[str, Any]] = []
     gone: list[str] = []
     more = True
     while more and len(shown) < query.limit:
-        ids, more = await page(state.wire, name, after, query.limit - len(shown), newest_first=query.order == "desc")
+        ids, more = await page(state.wire, name, ids, query.limit - len(shown), newest_first=query.order == "desc")
         for id_ in ids:
             try:
                 shown.append(await _object(state, await state.resumable_store.find(RequestId(id_), key)))
@@ -93,7 +93,6 @@ async def show_all(request: Request) -> dict[str, Any]:
                 gone.append(id_)
             except (ModelNotFound, RequestError):  # its model is served no more
                 continue
-        after = ids[-1] if ids else ""
     if gone:
         await state.wire.execute([("ZREM", name, *gone)])
     return listed(shown, more=more)
@@ -138,7 +137,8 @@ async def _forget(state: ApiState, file: StoredFile) -> None:
 async def _find(request: Request, video: str) -> Found:
     """One of the client's. Raises: RequestNotFound, StoreDown."""
     state = state_of(request)
-    found = await state.resumable_store.find(RequestId(video), state.api_keys.owner(request.scope))
+    async with state.reading():
+        found = await state.resumable_store.find(RequestId(video), state.api_keys.owner(request.scope))
     if found.kept.kind != KIND:
         raise RequestNotFound
     return found
@@ -146,7 +146,8 @@ async def _find(request: Request, video: str) -> Found:
 
 async def _object(state: ApiState, found: Found) -> dict[str, Any]:
     body, plan = await VIDEOS.understand(replace(state, within=UNLIMITED), found.kept.body)
-    events = [event for batch in await state.resumable_store.written(found.kept.id) for event in batch]
+    async with state.reading():
+        events = [event for batch in await state.resumable_store.written(found.kept.id) for event in batch]
     return as_object(found.kept, body, plan, events, state.settings.media_keep_s)
 
 

@@ -1,10 +1,8 @@
-"""What an answer is made of that another replica has begun."""
-
-from collections.abc import Awaitable, Callable
-from typing import Any
+"""What an answer is made of that was begun before, perhaps by another replica."""
 
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.runtime import Runtime
+from app.endpoint_registry import ENDPOINTS, VIDEOS
 from app.errors import XylemError
 from app.messages import KeptRequest
 from app.telemetry import logger
@@ -12,16 +10,18 @@ from app.tenants.records import Limits
 
 log = logger(__name__)
 
-Understand = Callable[..., Awaitable[tuple[Any, GenerationPlan]]]  # as `Endpoint.understand`
+_UNDERSTAND = {endpoint.kind: endpoint.understand for endpoint in (*ENDPOINTS.values(), VIDEOS)}
 
 
-async def adopted_plan(core: Runtime, kept: KeptRequest, within: Limits, understand: Understand) -> GenerationPlan:
+async def adopted_plan(core: Runtime, kept: KeptRequest, within: Limits) -> GenerationPlan:
     """With its media as they were when the request came. Raises: XylemError.
 
     They are in Redis, unless that has lost them, or their replica died before it had written them: then they are read
     again, and taken if they are still the same.
     """
+    understand = _UNDERSTAND[kept.kind]
     history = {"history": kept.response.history} if kept.response.history else {}
+    plan: GenerationPlan
     _body, plan = await understand(core.asked_by(kept.key, kept.media, within), kept.body, **history)
     store = core.dispatcher.media
     if not kept.media or store is None or await store.has(kept.media):

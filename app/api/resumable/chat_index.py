@@ -4,11 +4,12 @@ from collections.abc import Callable
 from itertools import islice
 
 from app.api.resumable.store import Found
-from app.errors import RequestError, RequestNotFound
+from app.errors import RequestNotFound
 from app.ids import KeyId, RequestId
 from app.keys import Keys
 from app.messages import KeptRequest, StoredChat, decode_kept, decode_stored_chat, encode
 from app.store import SET_CHAT, Wire
+from app.store.page import page
 
 _PAGE = 256  # ids read at once
 
@@ -37,24 +38,15 @@ class ChatIndex:
     ) -> tuple[list[RequestId], bool]:
         """The ids after `after`, and whether there are more. Raises: RequestError when `after` is not stored."""
         name = self._keys.chats_of(key)
-        at = 0
-        if after is not None:
-            (place,) = await self._wire.execute([("ZREVRANK" if newest_first else "ZRANK", name, after)])
-            if place is None:
-                raise RequestError("'after' is not the id of one of your stored chat completions.", param="after")
-            at = place + 1
         found: list[RequestId] = []
-        gone: list[bytes] = []
-        while len(found) <= limit:
-            command = ("ZRANGE", name, at, at + _PAGE - 1, *(("REV",) if newest_first else ()))
-            (ids,) = await self._wire.execute([command])
-            if not ids:
-                break
-            at += len(ids)
-            chats = await self._wire.execute([("HGET", self._keys.kept(id_.decode()), "chat") for id_ in ids])
+        gone: list[str] = []
+        ids, more = [] if after is None else [after], True
+        while more and len(found) <= limit:
+            ids, more = await page(self._wire, name, ids, _PAGE, newest_first=newest_first)
+            chats = await self._wire.execute([("HGET", self._keys.kept(RequestId(id_)), "chat") for id_ in ids])
             gone += [id_ for id_, chat in zip(ids, chats, strict=True) if chat is None]
             fitting = (
-                RequestId(id_.decode())
+                RequestId(id_)
                 for id_, chat in zip(ids, chats, strict=True)
                 if chat is not None and wanted(decode_stored_chat(chat))
             )

@@ -1,19 +1,29 @@
 """Conversations in Redis: `conversation:<id>` has owner and metadata, `conversation-items:<id>` the items."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import orjson
 from msgspec import Struct
 
 from app.api.resumable.store import Lost
-from app.errors import ConversationGone, ConversationLocked, KeptFull, RequestError
+from app.errors import ConversationGone, ConversationLocked, KeptFull, RequestError, Saturated
 from app.ids import ConversationId, KeyId, RequestId, new_conversation_id
 from app.keys import Keys
 from app.openai.body import MOST
-from app.store import CONVERSE, END_CONVERSATION, SET_CONVERSATION, UNSAY, Wire, clock
+from app.store import CONVERSE, END_CONVERSATION, READ_ITEMS, SET_CONVERSATION, UNSAY, Wire, clock
 from app.tenants.quotas import Quota
+
+_PART_ITEMS, _PART_BYTES = 1024, 2**20  # of a conversation, that are read at once
+_TRIES = 5  # to read parts of one time
+
+T = TypeVar("T")
+
+
+class _Changed(Exception):
+    """Items were added or removed between two parts."""
 
 
 class Conversation(Struct, frozen=True):
@@ -65,11 +75,48 @@ class ConversationStore:
         names = *self._keys.conversation(conversation), *self._keys.kept_account()
         await self._wire.execute([("EVAL", END_CONVERSATION, 4, *names, conversation, key)])
 
-    async def items(self, conversation: ConversationId, key: KeyId) -> list[bytes]:
-        """Each item's JSON, the oldest first."""
+    async def items(self, conversation: ConversationId, key: KeyId, most_bytes: float = math.inf) -> list[bytes]:
+        """Each item's JSON, the oldest first. Of more than `most_bytes`, some more than these."""
+
+        async def read() -> list[bytes]:
+            found: list[bytes] = []
+            async for part in self.parts(conversation, key):
+                found += part
+                if sum(map(len, found)) > most_bytes:
+                    break
+            return found
+
+        return await self.unchanged(read)
+
+    async def parts(
+        self, conversation: ConversationId, key: KeyId, *, newest_first: bool = False
+    ) -> AsyncIterator[list[bytes]]:
+        """Items' JSON, some at a time: what others of Redis' clients can wait for, or one item.
+
+        Within `unchanged`: the items have places, which are others when some are added or removed.
+        """
         await self.find(conversation, key)
-        (found,) = await self._wire.execute([("LRANGE", self._keys.conversation(conversation)[1], 0, -1)])
-        return list(found)
+        names, way = self._keys.conversation(conversation), -1 if newest_first else 1
+        at, before = -1 if newest_first else 0, None
+        while True:
+            (reply,) = await self._wire.execute([("EVAL", READ_ITEMS, 2, *names, at, way, _PART_ITEMS, _PART_BYTES)])
+            if reply is None:
+                raise _gone(conversation)
+            changes, part = reply
+            if before is not None and changes != before:
+                raise _Changed
+            before = changes
+            if not part:
+                return
+            yield part
+            at += way * len(part)
+
+    async def unchanged(self, read: Callable[[], Awaitable[T]]) -> T:
+        """What `read` makes of `parts`, all of one time. Raises: Saturated, and what `read` raises."""
+        for _ in range(_TRIES):
+            with suppress(_Changed):
+                return await read()
+        raise Saturated("The items of this conversation change while they are read. Try again later.")
 
     async def add(
         self,
@@ -95,8 +142,8 @@ class ConversationStore:
             raise Lost
 
     async def remove(self, conversation: ConversationId, key: KeyId, item: bytes) -> None:
-        names = self._keys.conversation(conversation)[1], *self._keys.kept_account()
-        await self._wire.execute([("EVAL", UNSAY, 3, *names, conversation, key, item)])
+        names = *self._keys.conversation(conversation), *self._keys.kept_account()
+        await self._wire.execute([("EVAL", UNSAY, 4, *names, conversation, key, item)])
 
     async def _converse(
         self,

@@ -1,16 +1,18 @@
 """A reader of a kept answer's log, from its beginning, whichever API replica writes it."""
 
 import asyncio
+from collections.abc import Callable
 
 from app.api.resumable.owner import AnswerOwner
-from app.api.resumable.store import ResumableStore, decoded
+from app.api.resumable.store import ResumableStore
 from app.errors import DeadlineOver, KeptFull, StoreDown
-from app.messages import Done, Event, Failed, KeptRequest
+from app.messages import Done, Event, Failed, KeptRequest, decode_events
 from app.store import clock
 
 _RETRY_S = 0.2
 _LATE_S = 60.0  # after the deadline: an owner would have ended the log, so Redis has lost it
-_MOST = 128  # events at once: with the most logprobs, more of them would hold up the event loop
+_MOST = 16  # events at once: with the most logprobs, more of them would hold up the event loop
+_FEW = 4  # batches: an answer that is being made has no more at a time
 _POLL_S = 0.05  # how often the log is looked at where another replica writes it
 
 
@@ -18,7 +20,7 @@ class EventLog:
     """One reader's position in a log."""
 
     def __init__(self, resumable_store: ResumableStore, answer_owner: AnswerOwner, kept: KeptRequest) -> None:
-        self._resumable_store, self._answer_owner, self._kept = resumable_store, answer_owner, kept
+        self._store, self._answer_owner, self._kept = resumable_store, answer_owner, kept
         self._run = answer_owner.running(kept.id)
         self._read, self._over = 0, False
         self._events: list[Event] = []  # read from Redis, and not returned yet
@@ -26,11 +28,16 @@ class EventLog:
     async def batch(self) -> list[Event]:
         """The next events; none when all have been read. Raises: StoreDown, DeadlineOver."""
         if self._events:
-            await asyncio.sleep(0)
+            await self._store.backlogs.turn_of_loop()
         else:
             self._events = await self._page()
         events, self._events = self._events[:_MOST], self._events[_MOST:]
         return events
+
+    async def apart(self, write: Callable[[], bytes]) -> bytes:
+        """The result of what takes long, in a thread. Of all readers, one at a time."""
+        async with self._store.backlogs.turn():
+            return await asyncio.to_thread(write)
 
     async def _page(self) -> list[Event]:
         while not self._over:
@@ -62,10 +69,12 @@ class EventLog:
     async def _next(self) -> tuple[list[Event], int]:
         """The next events, and the number of batches that they are. Raises: StoreDown."""
         if self._run is None or self._run.unkept is None:
-            pages = await self._resumable_store.read(self._kept.id, self._read)
+            pages = await self._store.page(self._kept.id, self._read)
         else:
-            pages = await decoded(self._run.unkept[self._read : self._read + _MOST])
-        return [event for page in pages for event in page], len(pages)
+            pages = self._run.unkept[self._read : self._read + _MOST]
+        if len(pages) > _FEW:  # what was made before: it is decoded, and written by the caller, in this turn
+            await self._store.backlogs.turn_of_loop()
+        return [event for page in pages for event in decode_events(page)], len(pages)
 
     def _goes_on_here(self) -> bool:
         return self._run is not None and (self._run.unkept is not None or not self._run.task.done())

@@ -3,7 +3,9 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,6 +24,7 @@ log = logger(__name__)
 
 _EVERY_S = 0.5
 _RETRY_S = 0.2
+_UNSAVED_S = 5.0  # Redis writes to its disk each second, and up to two later where that is busy; then some looks
 _NOT_UNDERSTOOD = "No API replica of this version can continue this answer."
 _GIVEN_UP = "API replicas died each time they continued this answer. It is not continued again."
 
@@ -44,6 +47,16 @@ class Run:
     unkept: list[bytes] | None = None  # its log, once there is no room for it in Redis: for those who read it here
 
 
+class Ended(NamedTuple):
+    """An answer whose end is in Redis, but not on its disk for certain."""
+
+    kept: KeptRequest
+    epoch: int
+    batches: list[bytes]
+    is_whole: bool
+    at: float  # monotonic
+
+
 class AnswerOwner:
     """On the API's event loop."""
 
@@ -62,6 +75,7 @@ class AnswerOwner:
         self._resumable_store, self._prepare, self._adopt_s = resumable_store, prepare, adopt_s
         self._at_end = at_end
         self._running: dict[RequestId, Run] = {}
+        self._ended: dict[RequestId, Ended] = {}
         self._missing: dict[ApiId, float] = {}
         self._idle: set[RequestId] = set()  # owned, and not running at the last check
 
@@ -101,6 +115,7 @@ class AnswerOwner:
         """Raises: StoreDown."""
         try:
             await self._give_up()
+            await self._end_again(time.monotonic())
             await self._adopt(time.monotonic())
         except StoreDown:
             self._missing.clear()  # live replicas could not renew their leases
@@ -122,6 +137,22 @@ class AnswerOwner:
         await self._drop(
             {r: now.ended for (r, mine), now in zip(own.items(), known, strict=True) if now and now.epoch != mine}
         )
+
+    async def _end_again(self, now: float) -> None:
+        """Writes what a Redis that came back without its last seconds has lost of answers that were made here.
+
+        Another owner, also this one, would make the rest anew, of which readers have had some already.
+        """
+        known = await self._resumable_store.standing(list(self._ended))
+        for (request, one), standing in zip(list(self._ended.items()), known, strict=True):
+            lost = standing is not None and standing.epoch == one.epoch and not standing.ended
+            if lost:
+                log.warning("answer_ended_again", request=request, **one.kept.names)
+                with suppress(Lost, Unkept):
+                    await self._resumable_store.note(one.kept, one.epoch, one.batches, ended=True, whole=one.is_whole)
+                self.wrote(request).set()
+            if lost or now - one.at > _UNSAVED_S:
+                del self._ended[request]
 
     async def _drop(self, requests: dict[RequestId, bool]) -> None:
         """Stops these here, which have ended (true), or which another replica continues."""
@@ -216,7 +247,7 @@ class AnswerOwner:
         except Lost:
             return
         except XylemError as exc:
-            last = Failed(kept.id, 0, exc.code, exc.message)
+            last = Failed(kept.id, 0, exc.code, exc.message, exc.param)
         except Exception as exc:
             log.error("kept_answer_broke", request=kept.id, **kept.names, exc_info=exc)
             last = Failed(kept.id, 0, XylemError.code, XylemError().message)
@@ -226,6 +257,8 @@ class AnswerOwner:
             await self._note(kept, epoch, batches, ended=True, refused=refused, whole=isinstance(last, Done))
         except (Lost, KeptFull):
             return
+        if not refused and self._running[kept.id].unkept is None:
+            self._ended[kept.id] = Ended(kept, epoch, batches, isinstance(last, Done), time.monotonic())
 
     async def _note(self, kept: KeptRequest, epoch: int, batches: list[bytes], *, ended: bool, **how: bool) -> None:
         """Raises: Lost; KeptFull if nobody can read the answer any more."""

@@ -57,4 +57,4 @@ class Replay(GenerationBase):
         return out
 
     def headers(self) -> dict[str, str]:
-        return {**self._allowed, "x-xylem-kept": self.id}
+        return {**self.plan.headers, **self._allowed, "x-xylem-kept": self.id}

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import Struct
 
@@ -58,8 +57,6 @@ class ResponseWebhook:
         self._wire, self._untold, self._store = wire, keys.untold(), resumable_store
         secret = settings.webhook_secret
         self._url, self._secret = settings.webhook_url, secret.get_secret_value() if secret else None
-        # Of its own: a webhook that doesn't answer must not hold those that read requests.
-        self._threads = ThreadPoolExecutor(_MOST, thread_name_prefix="webhook")
 
     async def run(self) -> None:
         """Tells it until cancelled. What a turn leaves untold is due again."""
@@ -67,7 +64,10 @@ class ResponseWebhook:
 
     async def _tell_due(self) -> None:
         """Raises: StoreDown."""
-        await asyncio.gather(*map(self._tell, await self._due()))
+        while due := await self._due():
+            await asyncio.gather(*map(self._tell, due))
+            if len(due) < _MOST:
+                break
 
     async def _due(self) -> list[Untold]:
         now = round(clock.now() * 1000)
@@ -86,8 +86,7 @@ class ResponseWebhook:
         try:
             status = status or await self._status(one.request)
             if status:
-                what = self._url, self._secret, f"response.{status}", one.request
-                wrong = await asyncio.get_running_loop().run_in_executor(self._threads, tell, *what)
+                wrong = await tell(self._url, self._secret, f"response.{status}", one.request)
         except StoreDown:
             raise
         except Exception as exc:  # an answer that can't be read is not tried for ever

@@ -11,13 +11,14 @@ from starlette.types import Receive, Scope
 
 from app.api.http import x_request_id
 from app.api.http.request_trace import place_of, trace_of
+from app.api.resumable.adopted_plan import adopted_plan
 from app.api.resumable.disconnect import client_left
 from app.api.resumable.replay import Replay
-from app.api.resumable.store import REFUSALS, Found
+from app.api.resumable.store import REFUSALS, Found, decoded
 from app.api.state import ApiState
 from app.dispatch.generation import Adopted, Generation
 from app.dispatch.generation_plan import GenerationPlan
-from app.errors import NoWorker, RequestError, Saturated, StoreDown
+from app.errors import ModelNotFound, NoWorker, RequestError, Saturated, StoreDown
 from app.ids import RequestId, new_request_id
 from app.messages import Failed, KeptRequest, ResponseContext
 from app.openai.schemas import GenerationRequest
@@ -25,6 +26,7 @@ from app.openai.validation import parse
 from app.store import StoreFull, clock
 from app.telemetry import logger
 from app.tenants.charge import Charge, returned
+from app.tenants.limits import begun_before
 from app.tracing.request_trace import RequestTrace
 
 log = logger(__name__)
@@ -72,7 +74,7 @@ async def placed_call(
         return call
     try:
         return await call.__aenter__()
-    except (NoWorker, Saturated) as exc:
+    except (ModelNotFound, NoWorker, Saturated) as exc:
         log.info("another_model_answers", refused=plan.model.name, **x_request_id.names(scope), why=exc.code)
         return new_call(state, scope, receive, await other())
 
@@ -188,8 +190,8 @@ def start(
 
 
 async def _was_refused(state: ApiState, request: RequestId) -> bool:
-    """Whether it failed before any output, because workers were full or missing, or Redis was down."""
-    batches = await state.resumable_store.read(request)
+    """Whether it failed before any output, because its model was full, missing or removed, or Redis was down."""
+    batches = await decoded(await state.resumable_store.page(request))
     return len(batches) == 1 and isinstance(end := batches[0][-1], Failed) and end.code in REFUSALS
 
 
@@ -203,12 +205,21 @@ async def _read(
     skip: int,
 ) -> Replay:
     found = await patiently(state, lambda: state.resumable_store.find(request, state.api_keys.owner(scope)))
+    kept = found.kept
 
-    def is_same() -> bool:
-        return found.kept.kind == kind and parse(type(body), found.kept.body).understood() == body.understood()
+    def first_model() -> str | None:
+        """Of the first request, if this one is the same. An alias may stand for another model by now."""
+        first = parse(type(body), kept.body)
+        again = body.renamed(first.model) if body.asked in state.aliases.table else body
+        return first.model if again.understood() == first.understood() else None
 
-    if not (await asyncio.to_thread(is_same) if len(found.kept.body) > _LARGE else is_same()):
+    model = None
+    if kept.kind == kind:
+        model = await asyncio.to_thread(first_model) if len(kept.body) > _LARGE else first_model()
+    if model is None:
         raise RequestError("The body is not that of the first request for this answer.", param="Idempotency-Key")
+    if model != body.model:
+        plan = await adopted_plan(state, kept, begun_before(state.within))
     x_request_id.named_after(scope, request)
     return Replay(state.resumable_store, state.answer_owner, plan, found, skip)
 

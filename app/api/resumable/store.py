@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from app.bounded.turns import Turns
 from app.errors import (
     BudgetUsed,
     Cancelled,
     ConversationLocked,
     KeptFull,
+    ModelNotFound,
     NoWorker,
     RateLimited,
     RequestNotFound,
@@ -25,12 +27,13 @@ from app.store import ADOPT, APPEND, CANCEL, DISOWN, FORGET, FORGET_OWNER, OWN, 
 from app.store.handling import Handling
 from app.tenants.quotas import Quota
 
-_PAGE = 512  # batches read at once
+_PAGE, _LONG_PAGE = 16, 512  # batches read at once: for a stream, and for a whole answer
 _LARGE = 2**16  # bytes that are decoded in a thread
 _LAST_READ_MS = 5000  # how long a deleted answer's log stays for its readers
 _REFUSED_MS = 60_000  # how long a refused answer is kept
-REFUSALS = {error.code for error in (BudgetUsed, KeptFull, NoWorker, RateLimited, Saturated, StoreDown)}
+REFUSALS = {error.code for error in (BudgetUsed, KeptFull, ModelNotFound, NoWorker, RateLimited, Saturated, StoreDown)}
 _MOST = 2**53  # bytes, which no Redis has
+_MOST_READERS = 2**20  # of one client
 _FULL = "The space for kept answers was used up while this one was made, so that it could not be kept."
 
 
@@ -81,6 +84,8 @@ class ResumableStore:
         self._wire, self._keys, self.api, self._tells = wire, keys, api, tells
         self._keep_ms = round(keep_s * 1000)
         self._most = bytes_per_key, bytes_in_all
+        # Of all streams that are read again, one long piece in a turn of the event loop.
+        self.backlogs = Turns(1, _MOST_READERS, "streams that are read again")
 
     @property
     def connected_before(self) -> bool:
@@ -192,17 +197,17 @@ class ResumableStore:
             else:
                 first = last + 1
 
-    async def read(self, request: RequestId, after: int = 0) -> list[list[Event]]:
-        """The batches after number `after`, in order; at most a page of them."""
-        command = ("XRANGE", self._keys.log(request), f"{after + 1}-0", "+", "COUNT", _PAGE)
+    async def page(self, request: RequestId, after: int = 0, most: int = _PAGE) -> list[bytes]:
+        """The batches after number `after`, in order; at most so many of them."""
+        command = ("XRANGE", self._keys.log(request), f"{after + 1}-0", "+", "COUNT", most)
         (page,) = await self._wire.execute([command])
-        return await decoded([fields[1] for _id, fields in page])
+        return [fields[1] for _id, fields in page]
 
     async def written(self, request: RequestId) -> list[list[Event]]:
         """All batches of the log so far."""
         batches: list[list[Event]] = []
-        while page := await self.read(request, len(batches)):
-            batches += page
+        while page := await self.page(request, len(batches), _LONG_PAGE):
+            batches += await decoded(page)
         return batches
 
     async def cancel(self, request: RequestId, last: list[Event]) -> bool:

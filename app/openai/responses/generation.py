@@ -91,8 +91,6 @@ def _own_names(body: ResponseRequest) -> Iterator[None]:
     try:
         yield
     except RequestError as exc:
-        if exc.param == "reasoning_effort":
-            raise RequestError(exc.message.replace(exc.param, "reasoning.effort"), param="reasoning.effort") from exc
         if exc.param == "chat_template_kwargs.verbosity":
             raise RequestError(exc.message.replace(exc.param, "text.verbosity"), param="text.verbosity") from exc
         if exc.param is not None and exc.param.startswith("tool"):

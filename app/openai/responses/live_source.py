@@ -1,5 +1,8 @@
 """A response that is not kept, read as if it were."""
 
+import asyncio
+from collections.abc import Callable
+
 from app.dispatch.generation import Generation
 from app.errors import Cancelled, XylemError
 from app.messages import Done, Event, Failed
@@ -11,6 +14,10 @@ class LiveSource:
 
     def __init__(self, call: Generation) -> None:
         self.call, self._over = call, False
+
+    async def apart(self, write: Callable[[], bytes]) -> bytes:
+        """The result of what takes long, in a thread."""
+        return await asyncio.to_thread(write)
 
     async def batch(self) -> list[Event]:
         """As `EventLog.batch`. Raises: Cancelled when the client has left."""
@@ -24,7 +31,7 @@ class LiveSource:
         except XylemError as exc:
             self._over = True
             call.failed(exc)
-            return [Failed(call.id, 0, exc.code, exc.message)]
+            return [Failed(call.id, 0, exc.code, exc.message, exc.param)]
         for _, delta in deltas:
             call.count(delta)
         if not deltas:

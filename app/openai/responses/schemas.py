@@ -8,8 +8,9 @@ from pydantic import Field
 from app.errors import RequestError
 from app.openai.body import Body, Query
 from app.openai.conversation import Message
+from app.openai.efforts import Effort
 from app.openai.neutral import Refused, neutral
-from app.openai.prompt import Effort, PromptRequest
+from app.openai.prompt import PromptRequest
 from app.openai.responses.input_items import InputItem, InputMessage, ItemReference, Items
 from app.openai.responses.messages import as_messages
 from app.openai.responses.tools import ResponseTools

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import orjson
 from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic_core import from_json
 
 from app.errors import RequestError
 from app.openai import tools as chat
@@ -220,8 +221,8 @@ def custom_arguments(text: str) -> str:
 def custom_input(arguments: str) -> str:
     """The text that a model wrote for a custom tool; `arguments` itself if it did not write the object asked for."""
     try:
-        found = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
+        found = from_json(arguments)
+    except ValueError:
         return arguments
     text = found.get("input") if isinstance(found, dict) else None
     return text if isinstance(text, str) else arguments

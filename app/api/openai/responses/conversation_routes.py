@@ -2,16 +2,20 @@
 
 import asyncio
 import secrets
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import orjson
 from fastapi import APIRouter, Request
+from starlette.responses import Response
 
+from app.api.http.long_response import LongResponse
 from app.api.http.request_body import collect
 from app.api.openai.responses import answer_schemas as shapes
 from app.api.openai.responses.routes import query_of
 from app.api.state import ApiState, state_of
-from app.errors import RequestNotFound
+from app.errors import RequestError, RequestNotFound
 from app.ids import ConversationId, KeyId
 from app.openai.responses.conversation_schemas import (
     ConversationRequest,
@@ -21,13 +25,17 @@ from app.openai.responses.conversation_schemas import (
 )
 from app.openai.responses.history import resolved
 from app.openai.responses.input_items import InputItem
-from app.openai.responses.items import items_of, page
+from app.openai.responses.items import items_of
 from app.openai.responses.schemas import ItemsQuery
 from app.openai.validation import B, parse, parse_off_loop
+from app.tenants.admission import LARGE
 
 router = APIRouter()
 PATH = "/v1/conversations"
 ONE = f"{PATH}/{{conversation}}"
+_PAGE_BYTES = 8 * 2**20  # a page with more ends before its limit
+
+T = TypeVar("T")
 
 
 async def _asked(request: Request, schema: type[B]) -> tuple[ApiState, KeyId, B]:
@@ -91,37 +99,84 @@ async def add_items(request: Request, conversation: str) -> dict[str, Any]:
 
 
 @router.get(f"{ONE}/items", openapi_extra=ItemsQuery.openapi(), responses=shapes.whole(shapes.ItemsPage))
-async def list_items(request: Request, conversation: str) -> dict[str, Any]:
-    """A page of its items."""
-    query = parse(ItemsQuery, query_of(request.query_params))
-    return page([item for _, item in await _items(request, conversation)], query)
+async def list_items(request: Request, conversation: str) -> Response:
+    """A page of its items. It ends before its limit where they are long."""
+    state, query = state_of(request), parse(ItemsQuery, query_of(request.query_params))
+    async with state.reading():
+        key = state.api_keys.owner(request.scope)
+        read = partial(_page, state, ConversationId(conversation), key, query)
+        data, more = await state.conversations.unchanged(read)
+
+        def written() -> bytes:
+            first, last = (orjson.loads(data[0])["id"], orjson.loads(data[-1])["id"]) if data else (None, None)
+            shown = {"object": "list", "data": [*map(orjson.Fragment, data)], "first_id": first, "last_id": last}
+            return orjson.dumps(shown | {"has_more": more})
+
+        return LongResponse(await _off_loop(data, written), state.answers)
 
 
 @router.get(f"{ONE}/items/{{item}}", openapi_extra=IncludeQuery.openapi())
-async def retrieve_item(request: Request, conversation: str, item: str) -> dict[str, Any]:
+async def retrieve_item(request: Request, conversation: str, item: str) -> Response:
     """One of its items."""
     parse(IncludeQuery, query_of(request.query_params))
-    return (await _item(request, conversation, item))[1]
+    state = state_of(request)
+    async with state.reading():
+        key = state.api_keys.owner(request.scope)
+        return LongResponse(await _item(state, ConversationId(conversation), key, item), state.answers)
 
 
 @router.delete(f"{ONE}/items/{{item}}", responses=shapes.whole(shapes.Conversation))
 async def delete_item(request: Request, conversation: str, item: str) -> dict[str, Any]:
     """Removes the item, and returns the conversation."""
     state = state_of(request)
-    raw, _ = await _item(request, conversation, item)
-    key = state.api_keys.owner(request.scope)
-    await state.conversations.remove(ConversationId(conversation), key, raw)
-    return (await state.conversations.find(ConversationId(conversation), key)).shown()
+    key, within = state.api_keys.owner(request.scope), ConversationId(conversation)
+    async with state.reading():
+        await state.conversations.remove(within, key, await _item(state, within, key, item))
+    return (await state.conversations.find(within, key)).shown()
 
 
-async def _items(request: Request, conversation: str) -> list[tuple[bytes, dict[str, Any]]]:
-    state = state_of(request)
-    found = await state.conversations.items(ConversationId(conversation), state.api_keys.owner(request.scope))
-    return await state.off_loop(b"".join(found), lambda: [(raw, orjson.loads(raw)) for raw in found])
+async def _page(
+    state: ApiState, conversation: ConversationId, key: KeyId, query: ItemsQuery
+) -> tuple[list[bytes], bool]:
+    """The items' JSON, and whether there are more. Raises: RequestError, ConversationGone, StoreDown."""
+    data: list[bytes] = []
+    size, begun = 0, query.after is None
+    async for part in state.conversations.parts(conversation, key, newest_first=query.order == "desc"):
+        if not begun:
+            place = await _place(part, str(query.after))
+            begun, part = place is not None, part[len(part) if place is None else place + 1 :]  # noqa: PLW2901
+        for raw in part:
+            if len(data) == query.limit or (data and size + len(raw) > _PAGE_BYTES):
+                return data, True
+            data.append(raw)
+            size += len(raw)
+    if not begun:
+        raise RequestError("'after' is not the id of one of these items.", param="after")
+    return data, False
 
 
-async def _item(request: Request, conversation: str, item: str) -> tuple[bytes, dict[str, Any]]:
-    for raw, found in await _items(request, conversation):
-        if found["id"] == item:
-            return raw, found
-    raise RequestNotFound(f"The conversation has no item with the id '{item[:100]}'.")
+async def _item(state: ApiState, conversation: ConversationId, key: KeyId, item: str) -> bytes:
+    """Its JSON. Raises: RequestNotFound, ConversationGone, Saturated, StoreDown."""
+
+    async def read() -> bytes:
+        async for part in state.conversations.parts(conversation, key):
+            if (place := await _place(part, item)) is not None:
+                return part[place]
+        raise RequestNotFound(f"The conversation has no item with the id '{item[:100]}'.")
+
+    return await state.conversations.unchanged(read)
+
+
+async def _place(part: Sequence[bytes], item: str) -> int | None:
+    """Where among these items the one of that id is."""
+    wanted = item.encode("utf-8", "replace")
+
+    def place() -> int | None:
+        return next((i for i, raw in enumerate(part) if wanted in raw and orjson.loads(raw)["id"] == item), None)
+
+    return await _off_loop(part, place)
+
+
+async def _off_loop(part: Sequence[bytes], work: Callable[[], T]) -> T:
+    """The result of `work` on these items: in a thread if they are long."""
+    return await asyncio.to_thread(work) if sum(map(len, part)) > LARGE else work()

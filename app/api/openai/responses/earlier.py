@@ -34,28 +34,39 @@ async def history_of(state: ApiState, body: ResponseRequest, key: KeyId) -> tupl
     if not body.goes_back:
         return History(), b""
     await admitted()
+
+    async def read() -> tuple[History, bytes]:
+        async with state.reading():  # and not while it waits for Redis: others may need only what is there
+            return await _history(state, body, key)
+
+    return await patiently(state, read)
+
+
+async def _history(state: ApiState, body: ResponseRequest, key: KeyId) -> tuple[History, bytes]:
+    most = state.settings.max_body
     items: list[Any] = []
     if body.previous_response_id is not None:
         items = await _chain(state, RequestId(body.previous_response_id), key)
     elif body.conversation_id is not None:
         asked = ConversationId(body.conversation_id)
         try:
-            found = await patiently(state, lambda: state.conversations.items(asked, key))
+            found = await state.conversations.items(asked, key, most)
         except ConversationGone as exc:
             exc.param = "conversation"
             raise
+        check_length(len(found), sum(map(len, found)), most, "conversation")
         items = [orjson.Fragment(item) for item in found]
     param = "conversation" if body.conversation_id else "previous_response_id"
     referenced = await _referenced(state, body, key)
     raw = await asyncio.to_thread(orjson.dumps, {"items": items, "referenced": referenced})
-    check_length(len(items), len(raw), state.settings.max_body, param)
+    check_length(len(items), len(raw), most, param)
     history = await parse_off_loop(History, raw, what="The conversation before")
     return history, await state.off_loop(raw, history.understood)
 
 
 async def all_items(state: ApiState, kept: KeptRequest) -> tuple[ResponseObject, list[dict[str, Any]], list[Any]]:
     """A kept response so far, its own input items, and the items before them."""
-    batches = await patiently(state, lambda: state.resumable_store.written(kept.id))
+    batches = await state.resumable_store.written(kept.id)
     return await asyncio.to_thread(_read, state.models, kept, list(chain.from_iterable(batches)))
 
 
@@ -88,7 +99,7 @@ async def _chain(state: ApiState, previous: RequestId, key: KeyId) -> list[Any]:
 async def _find(state: ApiState, response: RequestId, key: KeyId, param: str, message: str) -> Found:
     store: ResumableStore = state.resumable_store
     try:
-        found = await patiently(state, lambda: store.find(response, key))
+        found = await store.find(response, key)
     except RequestNotFound:
         raise RequestError(message, param=param) from None
     if found.kept.kind != RESPONSE.kind:

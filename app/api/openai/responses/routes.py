@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope
 from app import json_bytes
 from app.api.http.client_limits import check_priority
 from app.api.http.headers import explain_wanted
+from app.api.http.long_response import LongResponse
 from app.api.http.request_body import collect
 from app.api.openai.alias_turn import in_turn
 from app.api.openai.responses import answer_schemas as shapes
@@ -23,6 +24,7 @@ from app.api.openai.responses.earlier import history_of
 from app.api.openai.responses.sse_response import Followed, ResponseStream
 from app.api.resumable.disconnect import until_client_left
 from app.api.resumable.event_log import EventLog
+from app.api.resumable.replay import Replay
 from app.api.resumable.resume import asks_to_keep, begin_or_join, give_up, new_call
 from app.api.resumable.store import Found
 from app.api.state import ApiState, state_of
@@ -73,17 +75,22 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     )  # fmt: skip
     # A client that repeats its request when the connection breaks wants the answer to continue meanwhile.
     goes_on = body.background or asks_to_keep(scope)
+
+    def begun(reading: Replay) -> ResponseObject:
+        model = reading.model.name  # for which an alias may not stand any more
+        return _begun(state, reading.kept, body if model == body.model else body.renamed(model))
+
     if body.stream:
 
         async def followed() -> Followed:
             reading = await begin()
             left = None if goes_on else partial(give_up, state, reading.id, scope)
-            events = ResponseEvents(_begun(state, reading.kept, body))
+            events = ResponseEvents(begun(reading))
             return Followed(reading.log, events, reading.headers, left)
 
         return ResponseStream(followed, at_once=bool(body.background))
     reading = await begin()
-    progress = _begun(state, reading.kept, body)
+    progress = begun(reading)
     if body.background:
         return await _json(await _read(state, progress), reading.headers())
     try:
@@ -131,50 +138,53 @@ async def retrieve(request: Request, response: str) -> Response:
     state = state_of(request)
     query = parse(Retrieval, query_of(request.query_params))
     query.check()
-    found, progress = await _find(state, request.scope, response)
-    if not query.stream:
-        return await _json(await _read(state, progress))
+    async with state.reading():
+        found, progress = await _find(state, request.scope, response)
+        if not query.stream:
+            return await _long(state, await _read(state, progress))
     if not found.kept.background:
         raise RequestError(
             "This response cannot be streamed because it was not created with background=true.", param="stream"
         )
     events = ResponseEvents(progress, -1 if query.starting_after is None else query.starting_after)
-    return ResponseStream(
-        _existing(Followed(EventLog(state.resumable_store, state.answer_owner, found.kept), events)), at_once=True
-    )
+    log = EventLog(state.resumable_store, state.answer_owner, found.kept)
+    return ResponseStream(_existing(Followed(log, events, held=state.answers)), at_once=True)
 
 
 @router.get(f"{PATH}/{{response}}/input_items", openapi_extra=ItemsQuery.openapi())
-async def input_items(request: Request, response: str) -> dict[str, Any]:
+async def input_items(request: Request, response: str) -> Response:
     """The input of a kept response, item by item."""
     state, query = state_of(request), parse(ItemsQuery, query_of(request.query_params))
-    found, progress = await _find(state, request.scope, response)
-    referenced = {}
-    if any(isinstance(item, ItemReference) for item in progress.body.items):
-        referenced = (await parse_off_loop(History, found.kept.response.history)).referenced
+    async with state.reading():
+        found, progress = await _find(state, request.scope, response)
+        referenced = {}
+        if any(isinstance(item, ItemReference) for item in progress.body.items):
+            referenced = (await parse_off_loop(History, found.kept.response.history)).referenced
 
-    def shown() -> dict[str, Any]:
-        return page(items_of(progress.id, resolved(progress.body.items, referenced)), query)
+        def shown() -> bytes:
+            return json_bytes.dumps(page(items_of(progress.id, resolved(progress.body.items, referenced)), query))
 
-    return await state.off_loop(found.kept.body, shown)
+        return LongResponse(await state.off_loop(found.kept.body, shown), state.answers)
 
 
 @router.post(f"{PATH}/{{response}}/cancel", responses=shapes.WHOLE)
 async def cancel(request: Request, response: str) -> Response:
     """Stops a response that runs in the background; one that has ended stays as it is."""
     state = state_of(request)
-    found, progress = await _find(state, request.scope, response)
-    if not found.kept.background:
-        raise RequestError("Cannot cancel a synchronous response.", param="response_id")
-    await state.answer_owner.cancel(found.kept.id)
-    return await _json(await _read(state, progress))
+    async with state.reading():
+        found, progress = await _find(state, request.scope, response)
+        if not found.kept.background:
+            raise RequestError("Cannot cancel a synchronous response.", param="response_id")
+        await state.answer_owner.cancel(found.kept.id)
+        return await _long(state, await _read(state, progress))
 
 
 @router.delete(f"{PATH}/{{response}}")
 async def delete(request: Request, response: str) -> dict[str, Any]:
     """Stops it if it runs, and deletes it."""
     state = state_of(request)
-    found, _ = await _find(state, request.scope, response)
+    async with state.reading():
+        found, _ = await _find(state, request.scope, response)
     await state.answer_owner.cancel(found.kept.id)
     await state.resumable_store.delete(found.kept.id)
     return {"id": found.kept.id, "object": "response", "deleted": True}
@@ -205,14 +215,21 @@ async def _read(state: ApiState, progress: ResponseObject) -> ResponseObject:
     return progress
 
 
-async def _json(progress: ResponseObject, headers: dict[str, str] | None = None) -> Response:
+async def _written(progress: ResponseObject) -> bytes:
     def write() -> bytes:
         raw = json_bytes.dumps(progress.response())
         progress.forget()
         return raw
 
-    raw = await asyncio.to_thread(write) if progress.is_long else write()
-    return Response(raw, headers=headers, media_type="application/json")
+    return await asyncio.to_thread(write) if progress.is_long else write()
+
+
+async def _json(progress: ResponseObject, headers: dict[str, str] | None = None) -> Response:
+    return Response(await _written(progress), headers=headers, media_type="application/json")
+
+
+async def _long(state: ApiState, progress: ResponseObject) -> Response:
+    return LongResponse(await _written(progress), state.answers)
 
 
 def query_of(params: QueryParams) -> bytes:

@@ -1,7 +1,7 @@
 """The streamed response of the Responses API."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from msgspec import Struct
 from starlette.responses import Response
@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 from app.api.http.sse import Sse
 from app.api.resumable.disconnect import until_client_left
 from app.api.resumable.event_log import EventLog
+from app.bounded.held_bytes import Held, HeldBytes
 from app.errors import Cancelled, ServerStops, from_wire
 from app.messages import Failed
 from app.openai.responses.live_source import LiveSource
@@ -23,6 +24,7 @@ class Followed(Struct):
     events: ResponseEvents
     headers: Callable[[], Mapping[str, str]] = dict
     left: Callable[[], Awaitable[None]] | None = None  # called when the reader has left; None: the response goes on
+    held: HeldBytes | None = None  # counts what the reader holds; None: its request was charged for
 
 
 class ResponseStream(Response):
@@ -47,12 +49,19 @@ class ResponseStream(Response):
                 await sse.end(error_event(sse.error(exc)))
 
     async def _follow(self, followed: Followed, sse: Sse, receive: Receive) -> None:
+        if followed.held is not None:
+            with followed.held.growing() as held:
+                await self._while_there(followed, sse, receive, held)
+        else:
+            await self._while_there(followed, sse, receive)
+
+    async def _while_there(self, followed: Followed, sse: Sse, receive: Receive, held: Held | None = None) -> None:
         if isinstance(followed.source, LiveSource):  # its generation watches the client itself
             async with followed.source.call:
                 await self._run(followed, sse)
             return
         try:
-            await until_client_left(self._run(followed, sse), receive)
+            await until_client_left(self._run(followed, sse, held), receive)
         except Cancelled:
             if followed.left is not None:
                 await followed.left()
@@ -62,7 +71,7 @@ class ResponseStream(Response):
                 raise
             await sse.end()  # the response goes on elsewhere, and its stream can be resumed
 
-    async def _run(self, followed: Followed, sse: Sse) -> None:
+    async def _run(self, followed: Followed, sse: Sse, held: Held | None = None) -> None:
         source, events = followed.source, followed.events
         if self._at_once:
             await sse.start()
@@ -71,7 +80,10 @@ class ResponseStream(Response):
             raise from_wire(batch[0].code, batch[0].message, batch[0].param)
         await sse.start()
         while batch:
-            long = events.is_long(batch)
-            await sse.write(await asyncio.to_thread(events.write, batch) if long else events.write(batch))
+            write = partial(events.write, batch)
+            written = await source.apart(write) if events.is_long(batch) else write()
+            if held is not None:
+                held.grow(len(written))  # as much, about, as its response has grown
+            await sse.write(written)
             batch = await source.batch()
         await sse.end()

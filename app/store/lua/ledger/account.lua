@@ -1,7 +1,7 @@
 -- Prepended to the scripts that charge a request to its accounts: its key's, and its tenant's.
 --
 -- KEYS     1 charged:<request>; then for each account: spent:<rates>, budget:<account>, running:<account>, and if it has a
---          budget budget:<account>:reserved
+--          budget budget:<account>:reserved, or budget:<account>:reserved:money
 -- ARGV     1 tokens  2 money: of the request, so far  3 its place among those that run, "<api>|<request>"
 --          4 and 5: of the script
 --          6 for each account, with spaces between: 1 requests a minute  2 tokens a minute (0: no limit, here and below)
@@ -40,6 +40,7 @@ local function read(i)
   if a.most then
     local record = redis.call('HMGET', KEYS[key + 1], 'kind', 'from', 'spent')
     local from = tonumber(record[2])
+    a.replaced = record[1] and record[1] ~= a.kind
     if record[1] == a.kind and from >= a.from then -- later: another process knows of the next period already
       a.from, a.spent, a.known = from, tonumber(record[3]), true
     end
@@ -88,7 +89,7 @@ local function add(a, requests, tokens, money)
     redis.call('HSET', KEYS[a.key], 'at', now)
     redis.call('PEXPIRE', KEYS[a.key], math.ceil(full_in) + 1)
   end
-  if a.most then
+  if a.most and not (a.replaced and requests < 1) then -- else it was admitted within a budget of another kind
     a.spent = math.max(0, a.spent + in_unit(a, tokens, money)) -- what is given back may have been spent in the last period
     redis.call('HSET', KEYS[a.key + 1], 'kind', a.kind, 'from', exact(a.from), 'spent', exact(a.spent))
     if not a.known then redis.call('PEXPIREAT', KEYS[a.key + 1], exact(a.ends)) end

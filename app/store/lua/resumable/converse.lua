@@ -23,6 +23,7 @@ if full then return {full, wait_ms} end
 count(ARGV[1], ARGV[2], bytes)
 if begun then redis.call('HSET', KEYS[1], 'record', ARGV[4], 'key', ARGV[2]) end
 for i = 10, #ARGV do redis.call('RPUSH', KEYS[2], ARGV[i]) end
+redis.call('HINCRBY', KEYS[1], 'changes', 1) -- for who reads them in parts
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 redis.call('PEXPIRE', KEYS[2], ARGV[3])
 expires_in(ARGV[1], ARGV[2], ARGV[3])

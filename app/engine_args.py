@@ -9,6 +9,7 @@ import yaml
 
 from app.errors import SettingsError
 from app.pools import Pool
+from app.yaml_loader import read_yaml
 
 _SECRET = re.compile(r"(^|[_-])(key|token|secret|password|passwd|credential)s?$", re.IGNORECASE)
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")  # user and password in a URL
@@ -49,7 +50,7 @@ def _read(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
     try:
-        doc = yaml.safe_load(file.read_text())
+        doc = read_yaml(file.read_text())
     except OSError as exc:
         raise SettingsError(f"args_file={file}: {exc.strerror}") from exc
     except (yaml.YAMLError, UnicodeDecodeError) as exc:
@@ -68,7 +69,7 @@ def read_overrides(given: Sequence[str]) -> dict[str, Any]:
         if not equals or not all(keys):
             raise SettingsError(f"--set {setting}: has to be key=value, or key.key=value")
         try:
-            nested = yaml.safe_load(value)
+            nested = read_yaml(value)
         except yaml.YAMLError as exc:
             raise SettingsError(f"--set {setting}: the value is not YAML: {exc}") from exc
         for key in reversed(keys):

@@ -67,6 +67,11 @@ def new_message_batch_id() -> BatchId:
     return BatchId(f"msgbatch_{secrets.token_hex(12)}")
 
 
+def line_id(batch: BatchId, line: int) -> RequestId:
+    """Of a batch's line, also in its output."""
+    return RequestId(f"batch_req_{batch.removeprefix('batch_')}_{line}")
+
+
 def new_conversation_id() -> ConversationId:
     return ConversationId(f"conv_{secrets.token_hex(12)}")
 

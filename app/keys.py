@@ -134,6 +134,10 @@ media:held              hash, what requests in progress hold: `of:<request>` ("<
 media:ends              sorted set, request → when its samples may be removed, ms since the epoch, unless it is renewed.
 embedding:<model>:<sha256>  string, msgpack `messages.EmbeddingHandle`: where the encoded picture is, and with whom.
                         Written by that worker, and removed by it when it forgets the picture; lives 10 minutes.
+expansions:<digest>     hash, "<kind>:<shape>:<number>" → msgpack list of token ids, each with how often it comes: what
+                        stands for such a medium in prompts of a model whose engines alone know it. <digest>: as in
+                        `messages.MediaSign`. Written by the api; at most 20,000 of a model; lives 30 days after the
+                        last.
 encoded:<run>           set of the workers that have encoded their pictures of it; the last one sends the next task.
                         Written by them; lives until `request:<run>` would expire.
 commands:<worker>       list of msgpack `messages.WorkerCommand`. Written by the api; lives 60 s after the last.
@@ -322,6 +326,9 @@ class Keys:
     def embedding(self, model: str, sha256: str) -> str:
         return f"{self._fleet}embedding:{model}:{sha256}"
 
+    def expansions(self, digest: str) -> str:
+        return f"{self._fleet}expansions:{digest}"
+
     def encoded(self, run: RunId) -> str:
         return f"{self._fleet}encoded:{run}"
 
@@ -369,8 +376,9 @@ class Keys:
     def budget(self, account: str) -> str:
         return f"{self._fleet}budget:{account}"
 
-    def reserved(self, account: str) -> str:
-        return f"{self._fleet}budget:{account}:reserved"
+    def reserved(self, account: str, unit: str) -> str:
+        """Of its budget: a change of the unit leaves what running requests reserve in the old one."""
+        return f"{self._fleet}budget:{account}:reserved{'' if unit == 'tokens' else f':{unit}'}"
 
     def running(self, account: str) -> str:
         return f"{self._fleet}running:{account}"

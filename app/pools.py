@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.dialects.names import dialect_names, find_dialect
+from app.dialects.names import dialect_names, find_dialect, nearest
 from app.engine_registry import engine_names, is_engine
 from app.errors import SettingsError
 from app.ids import PoolId
@@ -175,7 +175,8 @@ _INSTRUCTIONS = "config_sentence_transformers.json"  # and what they want in fro
 def _dialect(name: str) -> str:
     if name != NO_DIALECT and find_dialect(name) is None:
         names = ", ".join([NO_DIALECT, *dialect_names()])
-        raise PydanticCustomError("unknown_dialect", "is none of {names}", {"names": names})
+        near = f"; {said}" if (said := nearest(name)) else ""
+        raise PydanticCustomError("unknown_dialect", "is none of {names}{near}", {"names": names, "near": near})
     return name
 
 

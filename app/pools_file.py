@@ -12,7 +12,7 @@ from app.ids import BATCH_QUEUE, PoolId
 from app.messages import Task
 from app.pools import EndpointName, Pool, PoolsFile, Stage, Table, alias_problem
 from app.settings import explain
-from app.yaml_loader import UniqueLoader
+from app.yaml_loader import read_yaml
 
 # By its task, the endpoint that a model of a pipeline has to be served for.
 _SERVES_STAGES: dict[Task, EndpointName] = {"generate": "chat", "transcribe": "transcriptions", "image": "images"}
@@ -21,7 +21,7 @@ _SERVES_STAGES: dict[Task, EndpointName] = {"generate": "chat", "transcribe": "t
 def load_pools(path: Path) -> PoolsFile:
     """Raises: SettingsError naming the file, the key and the value."""
     try:
-        doc = yaml.load(path.read_text(), UniqueLoader)  # noqa: S506 (a SafeLoader)
+        doc = read_yaml(path.read_text())
     except OSError as exc:
         hint = "; set XYLEM_POOLS_FILE to your pools file" if isinstance(exc, FileNotFoundError) else ""
         raise SettingsError(f"XYLEM_POOLS_FILE={path}: {exc.strerror}{hint}") from exc

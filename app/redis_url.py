@@ -6,8 +6,8 @@
     cluster://[user:password@]host[:6379],host[:6379]             clusters:// with TLS
 
 User and password are those of Redis; the Sentinels have a password of their own, or none. With TLS a URL may have
-redis-py's `ssl_…` options. redis-py and kombu each want another form: only this module and `app/store/clients.py` know
-these.
+redis-py's `ssl_…` options, and no others: kombu knows none. redis-py and kombu each want another form: only this module
+and `app/store/clients.py` know these.
 """
 
 import re
@@ -25,6 +25,13 @@ _SENTINELS = re.compile(
 _CLUSTER = re.compile(r"clusters?://((?P<user>[^/@:]*):(?P<password>[^/@]*)@)?(?P<nodes>[^/@?]+)/?(\?(?P<query>.+))?")
 _DATABASE = re.compile(r"rediss?://[^/?]*/([^?]+)")
 _PASSWORDS = re.compile(r"^([a-z+]+://)?.*@|(?<=password=)[^&]*")  # also of a URL whose scheme is mistyped
+
+# What both of redis-py's clients take, blocking and not.
+_TLS = frozenset({
+    "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_ciphers",
+    "ssl_exclude_verify_flags", "ssl_include_verify_flags", "ssl_keyfile", "ssl_min_version", "ssl_password",
+})  # fmt: skip
+_CERT_REQS = ("none", "optional", "required")
 
 
 class Sentinels(NamedTuple):
@@ -54,7 +61,10 @@ def tls_options(url: str) -> dict[str, Any] | None:
     from redis.connection import parse_url  # the command line reads settings, and starts without redis-py
 
     options = parse_url(f"rediss://?{urlsplit(url).query}")  # type: ignore[no-untyped-call]
-    return {"ssl_cert_reqs": "required", **{name: options[name] for name in options if name.startswith("ssl_")}}
+    found = {"ssl_cert_reqs": "required", **{name: options[name] for name in options if name in _TLS}}
+    if found["ssl_cert_reqs"] not in _CERT_REQS:
+        raise ValueError(f"ssl_cert_reqs has to be one of {', '.join(_CERT_REQS)}")
+    return found
 
 
 def sentinels(url: str) -> Sentinels | None:
@@ -86,8 +96,9 @@ def cluster(url: str) -> Cluster | None:
 def _query(text: str | None, known: set[str], tls: dict[str, Any] | None) -> dict[str, str]:
     """Raises: ValueError."""
     query = dict(part.partition("=")[::2] for part in (text or "").split("&") if part)
-    for name in query.keys() - known - (tls or {}).keys():
-        raise ValueError(f"has no option {name!r}")
+    for name in sorted(query.keys() - known - (tls or {}).keys()):
+        hint = "; it needs TLS, such as rediss://" if tls is None and name in _TLS else ""
+        raise ValueError(f"has no option {name!r}{hint}")
     return query
 
 
@@ -141,7 +152,9 @@ def _check(url: str) -> str:
             )
         check_encoded(url)
         hosts(url)
-        tls_options(url)
+        tls = tls_options(url)
+        if url.startswith(("redis", "unix")):
+            _query(urlsplit(url).query, set(), tls)
         if (database := _DATABASE.match(url)) and not database[1].isdecimal():
             raise ValueError("has to have a number as its database")
     except ValueError as exc:

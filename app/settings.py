@@ -175,7 +175,8 @@ class Settings(BaseSettings):
     unfinished: Annotated[int, Field(gt=0)] = 512
     # Bytes of bodies over 64 KiB that come in at once at one API replica, uploads included until they are stored. A
     # tenant may have half of it, a key a quarter, and neither more than is left then. As many again of pictures, sounds
-    # and videos until they are decoded, of which a tenant may have half.
+    # and videos until they are decoded, and of long answers that are kept and shown until they are taken, of which a
+    # tenant may have half.
     incoming_bytes: Annotated[int, Field(gt=0)] = 2**30
     # The path below which a proxy in front serves the API, such as `/llm`, whether the proxy takes it away or not.
     root_path: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._~-]+)*$")] = ""
@@ -260,14 +261,14 @@ class Settings(BaseSettings):
     # weights come through transfer groups only.
     weights_folder: Path | None = None
     # Is asked about the contents of requests and answers before they go on: see "Erasing and inspecting".
-    hook_url: Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$")] | None = None
+    hook_url: Annotated[str, AfterValidator(_webhook)] | None = None
     hook_timeout_s: Annotated[float, Field(gt=0, le=60)] = 2.0  # for each call
     # When it does not answer, or not as it should: `closed` refuses the request with 503, `open` lets it go on.
     hook_fail: Literal["open", "closed"] = "closed"
     # What it is asked about: `prompt`, `answer` or both, with a comma between. With `answer`, streams are held until
     # their answer is complete.
     hook_parts: Annotated[frozenset[Literal["prompt", "answer"]], NoDecode, BeforeValidator(_parts)] = Field(
-        frozenset({"prompt", "answer"}), validate_default=False
+        frozenset({"prompt", "answer"}), validate_default=False, min_length=1
     )
     hook_secret: Annotated[SecretStr, AfterValidator(_whsec)] | None = None  # as XYLEM_WEBHOOK_SECRET, for its calls
     schedule_file: Path | None = None  # batches that begin at given times, for `celery -A app beat`

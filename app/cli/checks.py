@@ -4,20 +4,25 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 import psutil
+from msgspec import DecodeError
 from redis.exceptions import RedisError
 
 from app.batch.storage import Storage
 from app.cli import probes
 from app.cli.stack import needs_preparation, shipped_model, usable_cores
 from app.errors import SettingsError, XylemError
+from app.ids import WorkerId
+from app.kv.groups import grid_of, why_by_load
+from app.messages import decode_lease
 from app.model_store.source import RemoteModel
 from app.model_store.store import ModelStore
 from app.pools import Pool
@@ -60,6 +65,7 @@ def run_checks(redis_url: str | None, pools_file: Path | None) -> list[Check]:
         *_unknown(),
         *_engines(settings),
         *(_redis(settings.redis_url) if own_redis else [_embedded()]),
+        *(_blind_workers(settings) if own_redis else []),
         *([_other_redis("broker", settings.broker_url, "XYLEM_BROKER_URL")] if settings.broker_url else []),
         *(_other_redis("Redis for tokens", url, "XYLEM_TOKEN_REDIS_URLS") for url in settings.token_redis_urls),
         *([_other_redis("Redis for the index", settings.index_url, "XYLEM_INDEX_URL")] if settings.index_url else []),
@@ -157,6 +163,22 @@ def _redis(url: str) -> Iterator[Check]:
     yield Check("eviction", "warn" if evicts else "ok", policy, "maxmemory-policy noeviction" if evicts else "")
     aof = bool(durable.get("aof_enabled"))
     yield Check("durability", "ok" if aof else "warn", f"AOF {'on' if aof else 'off'}", "" if aof else "appendonly yes")
+
+
+def _blind_workers(settings: Settings) -> Iterator[Check]:
+    """Running workers of which nobody knows what their caches hold."""
+    keys = settings.keys
+    with suppress(RedisError, SettingsError), sync_client(settings.redis_url, 2) as client:
+        for name, pool in load_pools(settings.pools_file).pools.items():
+            names = [WorkerId(worker.decode()) for worker in cast(list[bytes], client.hkeys(keys.pool(name)))]
+            found = cast(list[bytes | None], client.mget([keys.worker(worker) for worker in names])) if names else []
+            for raw in filter(None, found):
+                try:
+                    lease = decode_lease(raw)
+                except DecodeError:  # of another version
+                    continue
+                if why := why_by_load(lease, grid_of(lease.worker)):
+                    yield Check(f"worker {lease.worker.id}", "warn", why, f"docs/guide/routing.md; {pool.model}")
 
 
 def _pools(settings: Settings) -> Iterator[Check]:

@@ -84,15 +84,16 @@ def set_(
     from app.tenants.registry import put_tenant
     from app.tenants.wanted import WantedTenant, shown_tenant
 
-    try:
-        check_tenant_name(name)
-    except RequestError as exc:
-        refuse(exc.message)
     given = limits if weight is None else {**limits, "weight": weight}
     given = given if content_logged is None else {**given, "content_logged": str(content_logged).lower()}
     with stored() as (redis, names):
         now = registry(redis, names)
         old = now.tenants.get(TenantId(name))
+        if old is None:
+            try:
+                check_tenant_name(name)
+            except RequestError as exc:
+                refuse(exc.message)
         wanted = read(WantedTenant, given, None if old is None else shown_tenant(old))
         made = wanted.record(name, time.time(), old)
         change(redis, names, now, [put_tenant(made)], "tenants set", name, given)

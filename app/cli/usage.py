@@ -85,14 +85,17 @@ def export(
         pages: Any = [database.grouped(query, _MOST_ROWS)] if by else database.records(query)
         if str(file) == "-":
             write_csv(pages, columns, sys.stdout)
-        elif file.suffix == ".csv":
-            with file.open("w", encoding="utf-8", newline="") as text:
-                write_csv(pages, columns, text)
-        else:
-            with file.open("wb") as raw:
-                write_parquet(pages, columns, raw)
-    if str(file) != "-":
-        err.print(f"wrote {file}", markup=False)
+            return
+        try:
+            if file.suffix == ".csv":
+                with file.open("w", encoding="utf-8", newline="") as text:
+                    write_csv(pages, columns, text)
+            else:
+                with file.open("wb") as raw:
+                    write_parquet(pages, columns, raw)
+        except OSError as exc:
+            refuse(f"{file}: {exc.strerror}", code=1)
+    err.print(f"wrote {file}", markup=False)
 
 
 def _query(by: str, since: str, until: str, tenants: list[str]) -> "UsageQuery":

@@ -2,8 +2,9 @@
 
 Most requests are admitted with their prompt's tokens, once these are counted: one call of Redis for both. That is too
 late where counting costs a lot. So whatever decodes, fetches, compiles or reads a large body asks `admitted` first: the
-request is then admitted by itself, without tokens; and when these are known, this admission is given back in the same
-call that makes the usual one. A request that never gets so far stays counted, by the limits of requests.
+request is then admitted by itself, without tokens or with the most that it may have; and when these are known, this
+admission is given back in the same call that makes the usual one. A request that never gets so far stays counted, by
+the limits of requests.
 """
 
 from contextvars import ContextVar
@@ -15,6 +16,7 @@ from app.tenants.cost import Used
 from app.tenants.ledger import Ledger
 from app.tenants.records import Client
 
+_UNKNOWN = Used("")
 LARGE = 64 * 2**10  # bytes of a body, for reading which its request has to be admitted
 
 
@@ -29,14 +31,15 @@ class Admission:
         self._charge: Charge | None = None  # from when it was admitted here, until the usual admission
         self._asked = False
 
-    async def take(self) -> None:
-        """Admits the request; only the first call does. Raises: RateLimited, BudgetUsed, StoreDown."""
-        if self._asked:
+    async def take(self, used: Used = _UNKNOWN) -> None:
+        """Admits the request: the first call, and one with `used`. Raises: RateLimited, BudgetUsed, StoreDown."""
+        if self._asked and (used is _UNKNOWN or self._charge is None):
             return
         self._asked = True
         if (charge := Charge.of(self._ledger, self._client)) is not None:
+            charge.early = self.given_back
             name = new_request_id("early-", self._ledger.api)
-            await charge.admit(name, Used(""), clock.now() + self._lasts_s)
+            await charge.admit(name, used, clock.now() + self._lasts_s)
             self._charge = charge
 
     def given_back(self) -> Settlement | None:
@@ -58,7 +61,10 @@ class Admission:
 current: ContextVar[Admission | None] = ContextVar("admission", default=None)  # of the request whose context this is
 
 
-async def admitted() -> None:
-    """Before work that costs more than it is charged for. Raises: RateLimited, BudgetUsed, StoreDown."""
+async def admitted(used: Used = _UNKNOWN) -> None:
+    """Before work that costs more than it is charged for. Raises: RateLimited, BudgetUsed, StoreDown.
+
+    `used`: what the request may use at most, where that is found out by the work; charged until it is known.
+    """
     if (admission := current.get()) is not None:
-        await admission.take()
+        await admission.take(used)

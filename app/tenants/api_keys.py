@@ -19,6 +19,7 @@ _OWN = (
 
 
 TENANT_NAME = "^[A-Za-z0-9._-]{1,64}$"
+_DOTS = (".", "..")  # which clients take out of a path, however they are encoded
 
 
 def new_token() -> str:
@@ -31,13 +32,17 @@ def digest_of(token: str) -> bytes:
 
 
 def check_name(name: str) -> None:
-    """Raises: RequestError."""
+    """Of a new key: it is to stand in a path. Raises: RequestError."""
     if not name.strip() or not name.isprintable() or len(name) > 64:
         raise RequestError("a key's name has 1 to 64 printable characters", param="name")
+    if "/" in name or name in _DOTS:
+        raise RequestError("a key's name has no slash, and is not '.' or '..': it is part of paths", param="name")
 
 
 def check_tenant_name(name: str) -> None:
-    """Raises: RequestError."""
+    """Of a new tenant: it is to stand in a path. Raises: RequestError."""
+    if name in _DOTS:
+        raise RequestError("a tenant's name is not '.' or '..': it is part of paths", param="tenant")
     if not re.fullmatch(TENANT_NAME, name):
         raise RequestError(
             f"'{name[:100]}': a tenant's name has 1 to 64 letters, digits, dots, dashes and underscores", param="tenant"

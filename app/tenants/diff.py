@@ -1,13 +1,13 @@
 """From tenants, keys and prices as they are to those of a file: what is added, changed and removed. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct, structs
 
-from app.errors import SettingsError
+from app.errors import RequestError, SettingsError
 from app.ids import KeyId, TenantId
-from app.tenants.api_keys import with_limits
+from app.tenants.api_keys import check_name, check_tenant_name, with_limits
 from app.tenants.records import ApiKey, Tenant
 from app.tenants.registry import (
     Change,
@@ -79,6 +79,8 @@ def planned(now: Registry, file: TenantsFile, *, prune: bool, at: float, new_id:
 
 
 def _tenant(old: Tenant | None, name: str, wanted: TenantInFile, at: float) -> list[Difference]:
+    if old is None:
+        _check(check_tenant_name, name, f"tenants.{name}")
     new = wanted.record(name, at, old)
     if new == old:
         return []
@@ -103,10 +105,20 @@ def _wanted_key(
         raise SettingsError(
             f"tenants.{tenant}.keys.{name}: there is no such key; one that is to be made needs 'sha256'"
         )
+    if old is None:
+        _check(check_name, name, f"tenants.{tenant}.keys.{name}")
     digest = bytes.fromhex(wanted.sha256) if wanted.sha256 is not None else old.digest if old is not None else b""
     if old is None or old.digest != digest:  # another key: it does not get what was made with the old one
         old = ApiKey(name, digest, at, id=next(new_id))
     return with_limits(structs.replace(old, tenant=TenantId(tenant)), wanted.limits())
+
+
+def _check(check: Callable[[str], None], name: str, where: str) -> None:
+    """A new one's name: those that exist keep theirs. Raises: SettingsError."""
+    try:
+        check(name)
+    except RequestError as exc:
+        raise SettingsError(f"{where}: {exc.message}") from None
 
 
 def _key(old: ApiKey | None, new: ApiKey) -> list[Difference]:

@@ -66,7 +66,7 @@ def _terms(keys: Keys, accounts: tuple[Account, ...], day: int) -> tuple[tuple[s
     for one in accounts:
         names += keys.spent(one.rates), keys.budget(one.name), keys.running(one.name)
         if one.budget is not None:
-            names.append(keys.reserved(one.name))
+            names.append(keys.reserved(one.name, one.budget.unit))
         limits += one.requests, one.tokens, one.spared, one.parallel, *_budget(one, day * DAY_S)
     return tuple(names), " ".join(map(str, limits))
 

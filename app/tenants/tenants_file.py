@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from app.errors import SettingsError
 from app.settings import explain
 from app.tenants.wanted import TenantsFile
-from app.yaml_loader import UniqueLoader
+from app.yaml_loader import read_yaml
 
 
 def load_tenants(path: Path) -> TenantsFile:
@@ -23,7 +23,7 @@ def load_tenants(path: Path) -> TenantsFile:
 def parsed(text: str, path: str) -> TenantsFile:
     """Raises: SettingsError."""
     try:
-        doc = yaml.load(text, UniqueLoader)  # noqa: S506 (a SafeLoader)
+        doc = read_yaml(text)
     except yaml.YAMLError as exc:
         raise SettingsError(f"{path}: not YAML: {exc}") from exc
     if not isinstance(doc, dict) or not doc:

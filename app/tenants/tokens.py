@@ -12,6 +12,7 @@ from app.ids import KeyId, TenantId
 from app.tenants.records import DEFAULT
 
 ALGORITHMS = ("RS256", "ES256", "PS256", "EdDSA")
+_LONGEST = 2**14  # characters: PyJWT looks at each of them several times, and anybody may send some
 LEEWAY_S = 10.0  # by which clocks may differ
 _CHALLENGE = {"www-authenticate": 'Bearer error="invalid_token"'}
 _SCOPES = ("scope", "scp")
@@ -48,6 +49,8 @@ def refused(why: str) -> Unauthorized:
 
 def header_of(token: str) -> tuple[str | None, str]:
     """The id of its key, and its algorithm. Raises: Unauthorized."""
+    if len(token) > _LONGEST:
+        raise refused(f"it is longer than {_LONGEST} characters")
     try:
         header = jwt.get_unverified_header(token)
     except jwt.PyJWTError:
@@ -101,11 +104,15 @@ def verified(token: str, key: jwt.PyJWK, claims: Claims) -> Verified:
         raise refused(str(exc)[:_SHOWN].rstrip(".")) from None
     subject, named = str(found["sub"]), value_of(found, claims.tenant)
     tenant = named if isinstance(named, str) else None
-    digest = hashlib.sha256(f"{claims.issuer}\0{subject}\0{tenant or ''}".encode()).hexdigest()
+    try:
+        digest = hashlib.sha256(f"{claims.issuer}\0{subject}\0{tenant or ''}".encode()).hexdigest()
+        expires = float(found["exp"])
+    except (UnicodeEncodeError, OverflowError):
+        raise refused("its subject or tenant is no text of Unicode, or its end is beyond all time") from None
     return Verified(
         KeyId(f"oidc_{digest[:24]}"),
         subject,
-        float(found["exp"]),
+        expires,
         None if tenant is None else TenantId(tenant),
         None if claims.models is None else _words(value_of(found, claims.models)),
         claims.admin is not None and _has(found, *claims.admin),

@@ -4,7 +4,7 @@ A budget is `<amount><tokens or money>/<day, week or month>`, an expiry a date o
 """
 
 import re
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Self, get_args
 
 from msgspec import structs
@@ -43,11 +43,6 @@ def read_time(text: str) -> float:
 
 def show_time(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat().removesuffix("+00:00") + "Z"
-
-
-def _as_text(value: Any) -> Any:
-    """YAML reads a date by itself."""
-    return value.isoformat() if isinstance(value, date) else value
 
 
 def _checked(read: Any) -> AfterValidator:
@@ -108,7 +103,7 @@ class WantedLimits(Wanted):
     batch_lines: _Count | None = None
     file_quota: _Bytes | None = None
     keep_bytes: _Bytes | None = None
-    expires: Annotated[str, BeforeValidator(_as_text), _checked(read_time)] | None = None
+    expires: Annotated[str, _checked(read_time)] | None = None
 
     @model_validator(mode="after")
     def _fit(self) -> Self:

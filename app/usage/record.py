@@ -1,12 +1,21 @@
 """What one request used. No prompt, and nothing of an answer."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from msgspec import Struct
 
-from app.ids import KeyId, RequestId, TenantId
+from app.ids import BatchId, KeyId, RequestId, TenantId
 from app.messages import Task, decoder
 from app.tenants.cost import Used
+
+
+class LineTry(NamedTuple):
+    """Of a line of a batch."""
+
+    batch: BatchId
+    id: RequestId
+    ticket: int  # of its part: a later one makes it void
 
 
 class UsageRecord(Struct, frozen=True, array_like=True, gc=False):

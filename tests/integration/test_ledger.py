@@ -228,6 +228,22 @@ async def test_a_budget_of_another_unit_or_period_begins_anew(redis: "Redis", wi
     assert await of_budget(redis, "alice") == 5
 
 
+async def test_what_began_within_another_budget_neither_counts_in_the_new_one_nor_ends_it(
+    redis: "Redis", wire: Wire
+) -> None:
+    book = ledger(wire, prices={MODEL: Price(input=1e6)})
+    running = [await Asked(book, client(tokens_a_day(1000))).begin(10, answer=400) for _ in range(2)]
+    new = client(Limits(budget=Budget(100, "money", "day")))
+    assert await admitted(book, new, 60), "800 tokens are no money"
+    await running[0].end(10, 300)
+    assert await of_budget(redis, "alice") == 60
+    assert await admitted(book, new, 40)
+    assert not await admitted(book, new, 1)
+    await running[1].end(10, 300)
+    assert not await admitted(book, new, 1)
+    assert not await redis.keys("*reserved*")
+
+
 async def test_a_new_period_begins_at_zero(redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a process whose clock is behind charges to the period that has begun."""
     book, one, now = ledger(wire), client(tokens_a_day(10)), clock.now()
@@ -287,7 +303,7 @@ async def test_what_a_dead_replica_has_reserved_is_free_and_an_adopted_answers_i
     adopted = Asked(here, one, outlives=True, id_=kept_.id)
     await adopted.charge.adopt(kept_.id)
     assert await admitted(here, one), "600 of 1000 are reserved"
-    assert await redis.hgetall(KEYS.reserved("alice")) == {ONE.encode(): b"600"}
+    assert await redis.hgetall(KEYS.reserved("alice", "money")) == {ONE.encode(): b"600"}
     await Asked(here, one).begin(answer=500)
     with pytest.raises(RateLimited, match="answers that are being made"):
         await Asked(here, one).begin()
@@ -489,6 +505,24 @@ async def test_a_request_admitted_before_its_tokens_are_known_counts_once(redis:
     assert await redis.zcard(KEYS.running("alice")) == 0
     assert [await admitted(book, alice) for _ in range(2)] == [True, False]
     assert not await redis.keys("ledger:charged:*early*")
+
+
+async def test_a_request_is_charged_the_most_that_it_may_have_until_its_tokens_are_known(
+    redis: "Redis", wire: Wire
+) -> None:
+    """In the place of its first admission: a picture of unknown size is asked about by nobody who can't pay for it."""
+    book, alice = ledger(wire), client(limited(rpm=2, parallel=1), Limits(budget=Budget(1000, "tokens", "day")))
+    early = Admission(book, alice, 60)
+    await early.take()
+    await early.take(Used(MODEL, 900))
+    assert await of_budget(redis, "tenant/red") == 900
+    assert await redis.zcard(KEYS.running("alice")) == 1
+    asked = Asked(book, alice)
+    asked.charge.early = early.given_back
+    await asked.begin(prompt=70)
+    await asked.end(prompt=70)
+    assert await of_budget(redis, "tenant/red") == 70
+    assert await redis.zcard(KEYS.running("alice")) == 0
 
 
 async def test_a_request_that_comes_to_nothing_after_its_early_admission_stays_counted(

@@ -170,6 +170,6 @@ async def test_accounts_are_those_of_the_model(
             for had, limit, left in zip((requests, tokens), (one.requests, one.tokens), model.left[i], strict=True):
                 assert left - 1e-6 <= float(had) <= min(limit, left + limit * filled) + 1e-6
             model.left[i] = [float(requests), float(tokens)]
-            held = await redis.hgetall(KEYS.reserved(one.name))
+            held = await redis.hgetall(KEYS.reserved(one.name, one.budget.unit if one.budget else "tokens"))
             assert {of.decode(): float(n) for of, n in held.items()} == model.reserved[i]
     assert {k.decode().rpartition(":")[2] for k in await redis.keys("model:charged:*")} == set(model.charged)

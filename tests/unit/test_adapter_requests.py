@@ -15,7 +15,8 @@ from app.dispatch.placement_round import PlacementRound
 from app.errors import AdapterFailed, ModelNotFound, NoWorker, Saturated
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
-from app.messages import Adapter, AdapterReport, Job, KvHandle, Lease, Sampling, Worker, decode_lease, encode
+from app.kv.groups import grids_of
+from app.messages import Adapter, AdapterReport, Grid, Job, KvHandle, Lease, Sampling, Worker, decode_lease, encode
 from app.pools import Pool, PoolsFile
 from app.routing.candidates import Candidate, Limits
 from app.runner.adapters_in_use import AdaptersInUse
@@ -49,7 +50,7 @@ def request(adapter: Adapter | None) -> InFlight:
 def decided(adapter: Adapter | None, *workers: Candidate) -> tuple[str, set[tuple[WorkerId, str]]]:
     """Where it goes, or why nowhere; and who is asked to load."""
     inflight = request(adapter)
-    round_ = PlacementRound([inflight], POOLS)
+    round_ = PlacementRound([inflight], POOLS, grids_of(POOLS))
     round_.views = {POOL: pool_view(workers)}
     try:
         return round_.decide(inflight, Random(1), 0)["decode"].placement.worker, round_.asks
@@ -82,7 +83,7 @@ async def test_of_those_that_are_asked_each_can_do_the_rest_of_what_it_wants() -
     random = replace(has, lease=replace(has.lease, worker=replace(has.lease.worker, seeds=False)))
     seeded = request(SQL)
     seeded.job = replace(seeded.job, sampling=Sampling(max_tokens=8, seed=1, temperature=1.0))
-    round_ = PlacementRound([seeded], POOLS)
+    round_ = PlacementRound([seeded], POOLS, grids_of(POOLS))
     round_.views = {POOL: pool_view([random, worker("other")])}
     with pytest.raises(NoWorker, match="is being loaded"):
         round_.decide(seeded, Random(1), 0)
@@ -106,7 +107,7 @@ async def test_where_decode_workers_compute_no_prompts_a_prefill_worker_has_it_t
         pair.append(replace(made, lease=replace(made.lease, worker=changed)))
     inflight = request(SQL)
     inflight.prefill_groups = ((OTHER,),)
-    round_ = PlacementRound([inflight], POOLS)
+    round_ = PlacementRound([inflight], POOLS, grids_of(POOLS))
     round_.views = {pool: pool_view([one]) for pool, one in zip((POOL, OTHER), pair, strict=True)}
     if asked:
         with pytest.raises(NoWorker, match="is being loaded"):
@@ -135,14 +136,14 @@ async def test_a_full_worker_is_waited_for_and_nobody_else_is_asked() -> None:
 async def test_another_version_shares_no_kv_and_its_lines_are_apart() -> None:
     """Nor does a handoff of the old one count; the model's own requests don't wait behind an adapter's."""
     one = request(SQL)
-    before = one.hashes(16)
-    assert before != request(None).hashes(16)
+    before = one.hashes(Grid(16, 16))
+    assert before != request(None).hashes(Grid(16, 16))
     one.handoff = KvHandle("h", 2e9, 64, {})
     one.resolve(SQL)
     assert one.handoff is not None
     one.resolve(replace(SQL, version=3))
     assert (one.job.adapter, one.handoff) == ("sql@3", None)
-    assert one.hashes(16) != before
+    assert one.hashes(Grid(16, 16)) != before
     assert len({request(None).line, one.line, request(replace(SQL, name="other")).line}) == 3
     assert one.line == request(SQL).line
 

@@ -173,6 +173,23 @@ def test_keys_says_which_redis_does_not_answer_and_hides_its_password(monkeypatc
         assert "pw" not in done.stderr
 
 
+def test_a_report_that_cannot_be_written_says_where(tmp_path: Path) -> None:
+    for name in ("nowhere/x.csv", "nowhere/x.parquet"):
+        done = _run("usage", "export", str(tmp_path / name))
+        assert done.exit_code == 1
+        assert done.stderr.splitlines() == [f"xylem: {tmp_path / name}: No such file or directory"]
+
+
+def test_an_option_that_redis_has_not_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker and the API read the same settings."""
+    monkeypatch.setenv("XYLEM_REDIS_URL", "redis://127.0.0.1:1/0?foo=bar")
+    for command in (["keys", "list"], ["api"]):
+        done = _run(*command)
+        assert done.exit_code == 2
+        assert "XYLEM_REDIS_URL" in done.stderr
+        assert "no option 'foo'" in done.stderr
+
+
 def test_a_key_has_a_name_that_can_be_shown_and_limits_above_zero() -> None:
     """Before Redis is asked for anything."""
     for wrong in (["create", ""], ["create", "a\nb"], ["create", "x" * 65], ["create", "x", "--rpm", "0"]):

@@ -22,7 +22,8 @@ from app.dispatch.models import Model
 from app.dispatch.writing import Writing
 from app.ids import ApiId, PoolId, RequestId
 from app.messages import Delta, Sampling, TokenLogprob
-from app.openai.chat import ChatWriter, writer
+from app.openai.chat import writer
+from app.openai.chat_writer import ChatWriter
 from app.openai.completion_writer import DONE, CompletionWriter
 from app.openai.completions import TextWriter
 from app.openai.logprobs import TextLogprobs, chat_logprobs

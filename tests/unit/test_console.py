@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.console import Console
 
 from app.api.console.fleet_view import fleet_view
@@ -17,10 +18,12 @@ from app.cli.top import shown
 from app.dispatch.loads import ENTRY
 from app.ids import PoolId, WorkerId
 from app.kv.blocks import HASH_BYTES
-from app.messages import EngineState, Lease, Load, Worker
+from app.kv.groups import grids_of
+from app.messages import EngineState, Grid, Lease, Load, Worker
 from app.pools import Pool
 
 POOL = PoolId("pool")
+GRIDS = {POOL: Grid(16, 16)}
 STATIC = Path(__file__).parents[2] / "app/api/console/static"
 
 
@@ -63,15 +66,38 @@ def test_a_worker_is_shown_with_all_its_ranks_together() -> None:
     entry = ENTRY.pack(2, 20, 300, 1, 4, 1, 5, 0.0)
     pools = {POOL: Pool(model="m", engine="mock")}
     loads = {b"one": entry, b"one.1": entry, b"two": entry}
-    (pool,) = fleet_view(pools, [lease("one"), lease("two", state=EngineState(asleep=1))], loads, {7: 11, 8: 22})
+    leases = [lease("one"), lease("two", state=EngineState(asleep=1))]
+    (pool,) = fleet_view(pools, GRIDS, leases, loads, {7: 11, 8: 22})
     one, two = pool["workers"]
     assert (one["seats"], one["blocks"]) == (8, {"total": 200, "held": 50, "lent": 10, "cached": 33})
     assert one["reserved"] == {
         "requests": 6, "blocks": 40, "without_first_token": 2, "tokens_to_compute": 600, "blocks_to_pull": 8,
     }  # fmt: skip
     assert (one["state"], two["state"], two["reserved"]["requests"]) == ("ready", "asleep", 3)
-    (unknown,) = fleet_view(pools, [lease("one")], {}, None)
+    (unknown,) = fleet_view(pools, GRIDS, [lease("one")], {}, None)
     assert unknown["workers"][0]["blocks"]["cached"] is None, "the index is away"
+
+
+def test_a_worker_of_which_nobody_knows_what_its_caches_hold_is_shown_so() -> None:
+    """Its engine tells what can't be placed, or its blocks are not those that prompts are hashed by."""
+    pools, hybrid = {POOL: Pool(model="m", engine="mock")}, Grid(16, 16, everywhere=False)
+    known = lease("one")
+    others = [
+        replace(known, left_out=True),
+        replace(known, worker=replace(known.worker, unindexed="so it is")),
+        replace(known, worker=replace(known.worker, grid=Grid(32, 32))),
+        replace(known, worker=replace(known.worker, grid=hybrid)),
+    ]
+    (pool,) = fleet_view(pools, GRIDS, [known, *others], {}, {7: 11})
+    assert [worker["by_load"].partition(":")[0] for worker in pool["workers"]] == [
+        "",
+        "most of this engine's KV events can't be placed",
+        "this engine's KV events can't be placed (so it is)",
+        *["its KV blocks differ from those of most workers of its pool"] * 2,
+    ]
+    (pool,) = fleet_view(pools, {POOL: hybrid}, [others[-1]], {}, {7: 11})
+    (worker,) = pool["workers"]
+    assert (worker["by_load"], worker["blocks"]["cached"]) == ("", None), "the index has some of its blocks only"
 
 
 @pytest.mark.parametrize("width", [80, 160])
@@ -81,7 +107,7 @@ def test_top_shows_each_worker_in_a_line(width: int) -> None:
         {"id": "a", "outcome": "ok", "prompt_tokens": 5, "first_token_s": 0.25, "ended_s": 1.5},
         {"id": "b", "state": "answering", "workers": ["one"], "prompt_tokens": 6},
     ]
-    view = fleet_view(pools, [lease("one")], {}, {7: 11})
+    view = fleet_view(pools, GRIDS | grids_of(pools), [lease("one")], {}, {7: 11})
     console = Console(width=width, file=io.StringIO())
     with console.capture() as captured:
         console.print(shown({"replica": "r", "in_flight": 1, "held": 0, "pools": view, "requests": requests}))

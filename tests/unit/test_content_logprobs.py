@@ -139,7 +139,7 @@ def test_tokens_that_are_no_content_are_not_kept(text: str) -> None:
     made = deltas(text, list(range(1, 2000)))[:-1]
     of = call()
     of.model = THINKS
-    chat_ = writer(of, chat(stream=True, logprobs=True, tools=[WEATHER]))
+    chat_: Any = writer(of, chat(stream=True, logprobs=True, tools=[WEATHER]))
     response, most = begun_response(), 0
     for d in made:
         chat_.delta(0, d)

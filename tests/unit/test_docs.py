@@ -41,6 +41,14 @@ def test_every_variable_that_the_texts_name_exists() -> None:
     assert named - known == set()
 
 
+def test_every_decision_has_a_number_of_its_own_and_says_it() -> None:
+    """Texts name decisions by number."""
+    pages = sorted((ROOT / "ops" / "decisions").glob("[0-9]*.md"))
+    numbers = [page.name[:4] for page in pages]
+    assert len(numbers) == len(set(numbers)) > 50
+    assert [page.name for page in pages if not page.read_text().startswith(f"# {page.name[:4]} ")] == []
+
+
 def test_every_curl_that_sends_json_says_so() -> None:
     """Else curl says that it sends a form, which most endpoints refuse."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]

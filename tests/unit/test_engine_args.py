@@ -37,7 +37,7 @@ def test_the_rest_of_the_pool_stays(tmp_path: Path) -> None:
     assert with_args(pool, {"step_ms": 1.0}) == pool.model_copy(update={"args": {"step_ms": 1.0}})
 
 
-@pytest.mark.parametrize("content", ["[1]", "{a: ", "text"])
+@pytest.mark.parametrize("content", ["[1]", "{a: ", "text", "a: !!int x", "[" * 2000])
 def test_a_file_that_is_no_mapping_is_refused_by_name(content: str, tmp_path: Path) -> None:
     file = tmp_path / "engine.yaml"
     with pytest.raises(SettingsError, match=f"args_file={file}"):
@@ -47,7 +47,7 @@ def test_a_file_that_is_no_mapping_is_refused_by_name(content: str, tmp_path: Pa
         with_args(Pool(model="m", engine="mock", args_file=file), {})
 
 
-@pytest.mark.parametrize("given", ["novalue", "=1", "a..b=1", "a={"])
+@pytest.mark.parametrize("given", ["novalue", "=1", "a..b=1", "a={", "a=!!int x"])
 def test_a_wrong_override_is_refused(given: str) -> None:
     with pytest.raises(SettingsError, match="--set"):
         read_overrides([given])

@@ -25,6 +25,7 @@ from app.engines.mock.choice import Choice
 from app.engines.mock.engine import MockEngine
 from app.errors import NoWorker, XylemError
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
+from app.kv.groups import grids_of
 from app.messages import Delta, Done, Job, Lease, Sampling, Worker
 from app.openai.chat_writer import ChatWriter
 from app.openai.schemas import ChatRequest
@@ -192,7 +193,8 @@ async def test_a_round_is_freed_though_it_refused(prefill_groups: tuple[tuple[Po
     inflight = InFlight(job, ((pool,),), EventQueue(), RoutingHints(), prefill_groups)
 
     def refused() -> "weakref.ref[PlacementRound]":
-        round_ = PlacementRound([inflight], {pool: Pool(model="m", engine="mock")})
+        pools = {pool: Pool(model="m", engine="mock")}
+        round_ = PlacementRound([inflight], pools, grids_of(pools))
         worker = Worker(WorkerId("w"), pool, "both", "host", 1, 16, 1000, 8, 4096, computes=not prefill_groups)
         round_.views = {pool: pool_view([Candidate(Lease(worker, draining=True), Limits(max_queued=4))])}
         with pytest.raises(NoWorker):

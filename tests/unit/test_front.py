@@ -1,10 +1,15 @@
-"""What is taken from proxies in front, and from whom."""
+"""What is taken from servers and proxies in front, and from whom."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from urllib.parse import unquote
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
+from app.api.http.fast_path import FastPath
 from app.api.http.front import Front
+from app.api.http.origin import Allowed
 from app.settings import Settings
 
 FORWARDED = {
@@ -65,3 +70,22 @@ def test_a_stranger_is_not_believed() -> None:
 def test_a_base_path_is_taken_away_if_the_proxy_did_not(path: str, own: str) -> None:
     scope = seen("192.0.2.1", path, root_path="/llm")
     assert (scope["path"], scope["raw_path"]) == (own, own.encode())
+
+
+@pytest.mark.parametrize(("raw", "name"), [
+    (b"/x/a%2F", "/x/a/"), (b"/x/a%2F?b=/", "/x/a/"), (b"/x/a%2F/", "/x/a/"), (b"/x/a/", "/x/a"),
+    (b"/x/a/?b=c", "/x/a"), (None, "/x/a"),
+])  # fmt: skip
+async def test_only_a_literal_slash_at_a_paths_end_is_taken_away(raw: bytes | None, name: str) -> None:
+    """An encoded one is part of a name. Some servers give no raw path, or one with the query."""
+    found: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        found.append(scope["path"])
+
+    app.state = SimpleNamespace(xylem=SimpleNamespace(settings=SimpleNamespace(require_keys=False), tracer=None))  # type: ignore[attr-defined]
+    path = "/x/a/" if raw is None else unquote(raw.partition(b"?")[0].decode())
+    scope = {"type": "http", "method": "GET", "path": path, "headers": [(b"host", b"localhost")]}
+    scope |= {} if raw is None else {"raw_path": raw}
+    await FastPath(cast(Any, app), {}, Allowed(frozenset(), None))(scope, cast(Any, None), cast(Any, None))
+    assert found == [name]

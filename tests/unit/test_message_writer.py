@@ -10,6 +10,7 @@ from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types import Message as AnthropicsMessage
 from msgspec.structs import replace
 
+from app import json_bytes
 from app.anthropic.message_writer import MessageWriter
 from app.anthropic.messages import writer
 from app.anthropic.schemas import MessagesRequest
@@ -86,7 +87,7 @@ def whole(writer: MessageWriter, text: str, **end: Any) -> dict[str, Any]:
     made = writer._message(content) | writer._stop() | {"usage": writer._usage()}
     answer_schemas.Message.model_validate(made, strict=True)
     AnthropicsMessage.model_validate(made)
-    return json.loads(orjson.dumps(made))  # type: ignore[no-any-return]
+    return json.loads(json_bytes.dumps(made))  # type: ignore[no-any-return]
 
 
 def test_blocks_come_one_after_the_other() -> None:
@@ -167,6 +168,23 @@ def test_a_call_that_is_cut_off_is_whole_what_the_client_makes_of_the_stream(tex
     made = put_together(streamed(written(of=of), *texts, finish="length"))
     assert made == whole(written(of=of), texts, finish="length")
     assert made["content"][0]["input"] == given
+
+
+@pytest.mark.parametrize(("written", "read"), [
+    ("1e999", None), ("-1e999", None), ("[1e999, 1]", [None, 1]), ("NaN", None), ("1" * 30, int("1" * 30)),
+])  # fmt: skip
+def test_a_number_that_json_does_not_have_is_null_and_the_rest_of_a_calls_input_stays(written: str, read: Any) -> None:
+    """The whole input was empty. A stream has what the model wrote."""
+    of = call()
+    of.model = dataclasses.replace(of.model, writing=Writing(find_dialect("qwen3")))
+    tool = {"name": "get_weather", "input_schema": {"type": "object"}}
+    body = parse(MessagesRequest, orjson.dumps(BODY | {"tools": [tool]}))
+    arguments = f'{{"city": "Oslo", "n": {written}, "d": 1}}'
+    text = f'<tool_call>{{"name": "get_weather", "arguments": {arguments}}}</tool_call>'
+    (block,) = whole(writer(of, body), text)["content"]
+    assert block["input"] == {"city": "Oslo", "n": read, "d": 1}
+    deltas = [event["delta"] for event in streamed(writer(of, body), text) if event["type"] == "content_block_delta"]
+    assert "".join(delta["partial_json"] for delta in deltas) == arguments
 
 
 def test_thinking_that_is_not_to_be_shown_is_only_signed() -> None:

@@ -13,9 +13,9 @@ import pytest
 from app.engines.base import EngineInfo, GenerateRequest, StepOutput
 from app.engines.mock.engine import MockEngine
 from app.engines.mock.grammar_state import GrammarState, grammar_states
-from app.errors import EngineFailed, SettingsError
+from app.errors import EngineFailed, RequestError, SettingsError
 from app.ids import RequestId
-from app.messages import GRAMMAR_KINDS, Grammar, Sampling
+from app.messages import GRAMMAR, GRAMMAR_KINDS, Grammar, Sampling
 from app.pools import Pool
 
 
@@ -202,10 +202,23 @@ async def test_a_grammar_that_can_not_be_followed_ends_its_own_request_only(n: i
     """A rule that begins with itself, and with nothing else, allows no token."""
     async with started(pool(speedup=100.0)) as engine:
         beside = asyncio.create_task(run(engine, request("beside", max_tokens=50)))
-        with pytest.raises(EngineFailed, match="The grammar allows nothing here"):
+        with pytest.raises(RequestError, match="allows nothing here") as refused:
             await run(engine, request("stuck", n=n, grammar=Grammar("grammar", 'start: start "x"')))
+        assert refused.value.param == GRAMMAR
         assert len(tokens(await beside)) == 50
         assert engine.stats().used_blocks == engine.stats().running == 0
+
+
+async def test_a_grammar_that_becomes_too_large_is_the_requests_fault() -> None:
+    """Which only who follows it can know, amid the answer."""
+    made = 0
+    grammar = Grammar("regex", "(.{1,500}){300,500}")
+    async with started(pool(speedup=math.inf)) as engine:
+        with pytest.raises(RequestError, match="too large to follow") as refused:
+            async for step in engine.generate(request("x", max_tokens=500, grammar=grammar)):
+                made += len(step.tokens)
+    assert refused.value.param == GRAMMAR
+    assert made
 
 
 async def test_grammars_are_compiled_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

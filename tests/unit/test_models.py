@@ -147,9 +147,12 @@ def test_a_dialect_is_named_or_guessed_and_an_unknown_one_stops_the_process(tmp_
 
 def test_a_model_that_embeds_is_not_told_to_chat_though_its_files_know_how(tmp_path: Path) -> None:
     template = tmp_path / "template"
-    template.write_text("{{ tools }}<tool_call>name arguments <think>{{ messages }}")
+    template.write_text("{{ tools }}<tool_call>{'name': arguments <think>{{ messages }}")
     pool = Pool(model="m", engine="mock", chat_template=template)
-    can, state = [], cast(ApiState, SimpleNamespace(aliases=SimpleNamespace(table={}), pipelines={}, started=0))
+    can, state = (
+        [],
+        cast(ApiState, SimpleNamespace(aliases=SimpleNamespace(table={}), pipelines={}, started=0, media=None)),
+    )
     for task in ("generate", "embed"):
         made = load_models(PoolsFile(pools={PoolId("a"): pool.model_copy(update={"task": task})}))["m"]
         card = _card(state, made)

@@ -109,6 +109,7 @@ def test_a_schedule_is_celerys(tmp_path: Path) -> None:
         ("n: {cron: '0 2 * * *', file: a, endpoint: /v1/completions, completion_window: 1w}", "1w"),
         ("n: {cron: '0 2 * * *', file: a, endpoint: /v1/completions, more: 1}", "n.more"),
         ("n: [", "not YAML"),
+        ("n: {metadata: {since: !!int x}}", "not YAML"),
     ],
 )
 def test_a_schedule_that_does_not_parse_names_key_and_value(tmp_path: Path, text: str, named: str) -> None:

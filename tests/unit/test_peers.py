@@ -14,6 +14,7 @@ from app.dispatch.placement_commands import placement
 from app.dispatch.placement_round import PlacementRound
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
+from app.kv.groups import grids_of
 from app.messages import Job, Lease, PartialOutput, Sampling, Speeds, Worker
 from app.pools import Pool, Routing
 from app.routing.candidates import Ask, Candidate, Limits, Matches, Option
@@ -86,7 +87,7 @@ def round_of(count: int, **job: Any) -> tuple[PlacementRound, list[InFlight]]:
         InFlight(Job(RequestId(f"r{i}"), 0, ApiId("a"), PROMPT, sampling, 2e9, **job), ((POOL,),), EventQueue(), HINTS)
         for i in range(count)
     ]
-    round_ = PlacementRound(asked, POOLS)
+    round_ = PlacementRound(asked, POOLS, grids_of(POOLS))
     view = pool_view([option("busy", **FULL).candidate, option("free", aside_most=2).candidate])
     matches = [Matches([(245, frozenset([0]))]) for _ in asked]
     round_.views = {POOL: replace(view, matches=matches)}
@@ -110,7 +111,7 @@ def test_a_lent_prompt_is_reserved_apart_from_the_load() -> None:
     """As an aside request is; that of the worker that decodes isn't."""
     round_, (inflight,) = round_of(1)
     places = round_.assign(inflight, Random(0), 0)
-    command = placement(Keys("test"), POOLS, inflight, places, round_.lease(places[0]).worker).command
+    command = placement(Keys("test"), grids_of(POOLS), inflight, places, round_.lease(places[0]).worker).command
     assert [command[command.index(name) + 1] for name in ("busy", "free")] == ["0a", 0]
 
 

@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from app.batch.records import Batch, BatchOrder
-from app.ids import BatchId, FileId
+from app.webhook import tell
 from tests.stack import ROOT, free_port
-from workers.batch.webhook import tell
 
 
 class _Ok(BaseHTTPRequestHandler):
@@ -60,6 +58,5 @@ def test_flowers_check_asks_flower(server: int) -> None:
     assert done.returncode == 0, shlex.join(command) + done.stderr
 
 
-def test_a_webhook_goes_to_the_address_that_is_set(server: int) -> None:
-    batch = Batch(BatchOrder(BatchId("batch_1"), "", "/v1/completions", FileId("file-1"), "24h", 1000, 2000))
-    assert tell(f"http://127.0.0.1:{server}/hook", None, batch) == ""
+async def test_a_webhook_goes_to_the_address_that_is_set(server: int) -> None:
+    assert await tell(f"http://127.0.0.1:{server}/hook", None, "batch.completed", "batch_1") == ""

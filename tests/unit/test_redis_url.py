@@ -6,8 +6,9 @@ import pytest
 from kombu import Connection
 
 from app.errors import SettingsError
-from app.redis_url import Sentinels, broker, encryption, hosts, sentinels, without_password
+from app.redis_url import _TLS, Sentinels, broker, encryption, hosts, sentinels, without_password
 from app.settings import load_settings
+from app.store import async_client, sync_client
 
 FULL = "sentinel://me:p%40ss@one:1,two,[::1]:3/the-master/2?sentinel_password=s%26p"
 
@@ -37,11 +38,36 @@ def test_sentinels_with_tls_have_redis_options_of_it_and_certificates_are_looked
     "sentinel://h/m/first", "sentinel://h/m/0/1", "sentinel://h/m?db=1", "redis://h:port/0", "redis://h/first", "sentinels://h/m?db=1",
     "cluster://", "cluster://h/0", "cluster://h:x", "cluster://h?db=1", "cluster://h?ssl_ca_certs=ca.pem",
     "sentinel://h/m?ssl_ca_certs=ca.pem", "sentinels://h/m?ssl_nothing=1&b=2", "sentinels://h/m?ssl_check_hostname=",
+    "redis://h/0?foo=bar", "rediss://h/0?ssl_cert_req=none", "redis://h/0?ssl_ca_certs=ca.pem", "unix:///s?db=1", "redis://h?db=x",
+    "rediss://h/0?ssl_cert_reqs=maybe", "rediss://h/0?ssl_min_version=high", "clusters://h?ssl_nothing=1",
 ])  # fmt: skip
 def test_a_url_that_leads_nowhere_stops_the_process_and_is_named(url: str) -> None:
     with pytest.raises(SettingsError) as refused:
         load_settings(redis_url=url)
     assert refused.value.message.startswith(f"XYLEM_REDIS_URL: {url!r}: ")
+
+
+def test_an_option_that_there_is_not_is_named() -> None:
+    """redis-py and kombu would fail with a TypeError, wherever they connect first."""
+    for url, named in (
+        ("redis://h/0?foo=bar", "'foo'"), ("rediss://h/0?ssl_cert_req=none", "'ssl_cert_req'"),
+        ("redis://h/0?ssl_ca_certs=ca.pem", "'ssl_ca_certs'; it needs TLS"),
+    ):  # fmt: skip
+        with pytest.raises(SettingsError, match=f"has no option {named}"):
+            load_settings(redis_url=url)
+
+
+VALUES = {"ssl_check_hostname": "true", "ssl_cert_reqs": "required", "ssl_min_version": "771"} | dict.fromkeys(
+    ("ssl_include_verify_flags", "ssl_exclude_verify_flags"), "VERIFY_X509_STRICT"
+)
+
+
+@pytest.mark.parametrize("name", sorted(_TLS))
+async def test_both_clients_and_kombu_take_each_option_of_tls(name: str) -> None:
+    url = load_settings(redis_url=f"rediss://h/0?{name}={VALUES.get(name, 'x')}").redis_url
+    assert sync_client(url, 1).connection_pool.make_connection()
+    assert async_client(url).connection_pool.make_connection()
+    assert name in kombus(url).ssl
 
 
 @pytest.mark.parametrize(
@@ -64,7 +90,9 @@ def test_a_refused_url_is_shown_without_its_passwords(url: str) -> None:
         assert "12" not in refused.value.message
 
 
-@pytest.mark.parametrize("url", ["redis://:a%23b%3Fc%2Fd%40e@h:1/2", "unix:///a@b/socket", "redis://me:a:b@h?db=1"])
+@pytest.mark.parametrize(
+    "url", ["redis://:a%23b%3Fc%2Fd%40e@h:1/2", "unix:///a@b/socket", "rediss://me:a:b@h?ssl_cert_reqs=none"]
+)
 def test_encoded_passwords_and_paths_of_sockets_are_taken(url: str) -> None:
     assert load_settings(redis_url=url).redis_url == url
 
@@ -73,6 +101,7 @@ def test_encoded_passwords_and_paths_of_sockets_are_taken(url: str) -> None:
     ("setting", "url"),
     [
         ("webhook_url", "https://me:secret#1@h/x"), ("webhook_url", "https://me:12?secret@h/x"),
+        ("hook_url", "https://me:secret/1@h"), ("hook_url", "http://me:secret@h:x"),
         ("webhook_url", "https://me:secret/1@h"), ("webhook_url", "https://secret:secret"), ("webhook_url", "secret"),
         ("usage_url", "postgresql://me:a@secret@h/db"), ("usage_url", "secret://me:b@h/db"),
     ],

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.api.operations.tenant_schemas import NewTenant
 from app.errors import RequestError
 from app.messages import Sampling
 from app.openai.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES, NEUTRAL_OF_TOKENIZE
@@ -209,6 +210,11 @@ def test_json_that_is_no_object_is_called_that(raw: bytes) -> None:
     """A body is an object."""
     with pytest.raises(RequestError, match="has to be a JSON object"):
         parse(ChatRequest, raw)
+
+
+def test_fields_that_do_not_fit_together_are_named() -> None:
+    with pytest.raises(RequestError, match=r"^default_priority=-9 is less than min_priority=-3\.$"):
+        parse(NewTenant, b'{"default_priority": -9, "min_priority": -3}')
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])

@@ -28,6 +28,13 @@ def test_a_bad_variable_is_named_with_its_value(variable: str, value: str, monke
     assert f"{variable}={value!r}: " in refused.value.message
 
 
+def test_a_hook_that_would_be_asked_about_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty variable let everything go on unseen."""
+    monkeypatch.setenv("XYLEM_HOOK_PARTS", "")
+    with pytest.raises(SettingsError, match="XYLEM_HOOK_PARTS"):
+        load_settings()
+
+
 def test_all_bad_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that nobody mends them one by one."""
     monkeypatch.setenv("XYLEM_PORT", "eighty")
@@ -174,6 +181,13 @@ def test_a_pools_own_length_wins_over_the_models(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "said"), [
     ("pools: {}", "pools={}"),
     ("pools:\n  a: {model: m, engine: mock}\n  a: {model: n, engine: mock}", "'a' is there twice"),
+    ("pools: {a: {model: m, engine: mock, max_running: 1:30}}", "pools.a.max_running='1:30'"),
+    ("pools: {a: {model: m, engine: mock, max_running: 2027-01-31}}", "pools.a.max_running='2027-01-31'"),
+    ("pools:\n  a: {model: !!int m, engine: mock}", "'m' is no int"),
+    ("pools:\n  a: {model: !!bool m, engine: mock}", "line 2, column 14"),
+    (f"pools: {'[' * 2000}{']' * 2000}", "not YAML: it is nested too deep"),
+    (f"pools: {{a: {{model: m, engine: mock, max_running: {'9' * 5000}}}}}", "is no int"),
+    ("pools: {a: !!map m}", "expected a mapping node"),
     ("pools: {a: {model: m, engine: mock, busy: {active_blocks: 95}}}", "pools.a.busy.active_blocks=95"),
     ("pools: {a: {model: m, engine: mock, routing: {policy: best}}}", "pools.a.routing.policy='best'"),
     ("pools: {a: {model: m, engine: mock}}\nselect: {m: {decode: {tokens: [5], pools: [[a]]}}}", "1 rows of 2 pools"),

@@ -14,6 +14,7 @@ from app.engines.base import GenerateRequest, MediaInput, silence
 from app.engines.checks import check_sound
 from app.errors import RequestError, SettingsError
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
+from app.kv.groups import grids_of
 from app.messages import Job, Lease, Media, Sampling, Worker
 from app.openai.transcription.formats import Transcript, as_json, as_text
 from app.openai.transcription.request import TranscriptionRequest, TranslationRequest, read_form
@@ -197,7 +198,7 @@ def test_windows_are_spread_over_the_workers_and_weigh_what_is_heard() -> None:
         )
         for name in ("a", "b", "c")
     ]  # fmt: skip
-    round_ = PlacementRound(in_flight, pools)
+    round_ = PlacementRound(in_flight, pools, grids_of(pools))
     round_.views = {POOL: pool_view(workers)}
     places = [round_.decide(one, Random(1), 0)["decode"].placement for one in in_flight]
     assert sorted(place.worker for place in places) == ["a", "a", "b", "b", "c", "c"]

@@ -1,8 +1,10 @@
 """What a log line shows of an exception."""
 
+import logging
+
 import pytest
 
-from app.telemetry import _frames
+from app.telemetry import _frames, setup_logging
 
 
 def shown(exc: BaseException) -> str:
@@ -47,3 +49,15 @@ def test_causes_in_a_circle_and_thousands_of_parts_are_shown_in_part() -> None:
     one.__cause__, other.__cause__ = other, one
     assert shown(one).count("\nthen\n") == 1
     assert len(shown(ExceptionGroup("many", [raised() for _ in range(5000)])).splitlines()) < 500
+
+
+def test_no_level_shows_the_urls_of_calls() -> None:
+    """The user and password of a webhook are in its URL."""
+    root, before = logging.getLogger(), logging.getLogger().handlers[:]
+    try:
+        setup_logging("debug", json=False)
+        assert not logging.getLogger("httpx").isEnabledFor(logging.INFO)
+        assert not logging.getLogger("httpcore.http11").isEnabledFor(logging.INFO)
+    finally:
+        root.handlers[:] = before
+        root.setLevel(logging.WARNING)

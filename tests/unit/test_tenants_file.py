@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from app.cli.limit_options import HELP, flag
+from app.cli.limit_options import flag
 from app.errors import SettingsError
 from app.ids import KeyId, TenantId
 from app.messages import encode
 from app.tenants.api_keys import with_limits
 from app.tenants.diff import Plan, planned
+from app.tenants.limit_help import HELP
 from app.tenants.records import ApiKey, Budget, Limits, Price, Tenant, decode_api_key, decode_price, decode_tenant
 from app.tenants.registry import Registry
 from app.tenants.tenants_file import parsed
@@ -177,6 +178,8 @@ def test_another_digest_under_a_name_is_another_key() -> None:
     ("tenants: {a: {max_tokens: 'x'}}", "tenants.a.max_tokens='x'"),
     ("tenants: {a: {max_tokens: 5, default_max_tokens: 6}}", "max_tokens=5 is less than default_max_tokens=6"),
     ("tenants: {a: {expires: soon}}", "tenants.a.expires"),
+    ("tenants: {a: {expires: 2027-02-30}}", "tenants.a.expires"),
+    ("prices: {m: {input: 1:30}}", "prices.m.input='1:30'"),
     ("tenants: {a: {budget: 0tokens/day}}", "tenants.a.budget"),
     ("tenants: {a: {keys: {x: {sha256: ABC}}}}", "tenants.a.keys.x.sha256='ABC'"),
     ("prices: {m: {input: .nan}}", "prices.m.input"),
@@ -192,10 +195,19 @@ def test_a_file_that_is_wrong_is_refused_by_key_and_value(text: str, named: str)
     ("tenants: {a: {keys: {x: {}}}}", "tenants.a.keys.x: there is no such key"),
     ("tenants: {a: {keys: {x: {sha256: D}}}, b: {keys: {x: {}}}}", "tenants.b.keys.x: tenant a"),
     ("tenants: {a: {keys: {x: {sha256: D}, y: {sha256: D}}}}", "x and y have the same"),
+    ("tenants: {a: {keys: {x/: {sha256: D}}}}", "tenants.a.keys.x/: a key's name has no slash"),
+    ("tenants: {a: {keys: {'..': {sha256: D}}}}", "tenants.a.keys...: a key's name has no slash"),
+    ("tenants: {..: {}}", "tenants...: a tenant's name"),
 ])  # fmt: skip
 def test_a_file_whose_keys_cannot_be_is_refused(text: str, named: str) -> None:
     with pytest.raises(SettingsError, match=named):
         plan(Registry(), parsed(text.replace("D", "d" * 64), "f"))
+
+
+def test_a_key_of_before_keeps_its_name_with_a_slash() -> None:
+    now = Registry(keys={"x/": key("x/", "default", Limits())})
+    (changed,) = plan(now, parsed("tenants: {default: {keys: {x/: {max_tokens: 5}}}}", "f")).differences[-1:]
+    assert (changed.kind, changed.target) == ("changed", "key x/")
 
 
 def test_each_limit_is_an_option_of_its_own_and_in_all_descriptions() -> None:

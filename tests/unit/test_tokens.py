@@ -96,3 +96,18 @@ def test_a_symmetric_key_among_the_issuers_signs_nothing(issuer: Issuer) -> None
 def test_our_own_keys_never_look_like_tokens() -> None:
     assert looks_signed(b"eyJhbGciOiJSUzI1NiJ9.e30.x")
     assert not any(map(looks_signed, (b"", b"xyl-abc", b"sk-a.b.c", b"eyJ.x")))
+
+
+@pytest.mark.parametrize("claim", [{"sub": "\ud800"}, {"tenant": "\ud800"}, {"exp": 10**400}])
+def test_a_token_with_what_nobody_can_be_named_by_is_refused(issuer: Issuer, claim: dict[str, Any]) -> None:
+    """An issuer may sign it all the same."""
+    with pytest.raises(Unauthorized):
+        read(issuer, Claims(issuer.url, AUDIENCE), **claim)
+
+
+def test_a_token_of_any_length_is_not_looked_at(issuer: Issuer) -> None:
+    """One of 45 KB, of nobody, took 10 ms."""
+    claims = Claims(issuer.url, AUDIENCE)
+    assert read(issuer, claims, groups=["g" * 30] * 300).tenant == "blue", "an issuer may name many groups"
+    with pytest.raises(Unauthorized, match="longer than 16384 characters"):
+        read(issuer, claims, groups=["g" * 30] * 400)

@@ -3,20 +3,36 @@
 import csv
 import io
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
-from app.errors import RequestError
-from app.ids import KeyId, RequestId, TenantId
-from app.telemetry import TENANT_REQUESTS, TENANT_TOKENS
+from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.generation import Generation
+from app.dispatch.generation_base import GenerationBase
+from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.inflight import InFlight
+from app.dispatch.models import Model
+from app.dispatch.timeline import Timelines
+from app.dispatch.usage import record_of
+from app.errors import Cancelled, RequestError
+from app.ids import ApiId, BatchId, KeyId, PoolId, RequestId, TenantId, WorkerId, line_id
+from app.messages import Sampling, Stage
+from app.telemetry import TENANT_REQUESTS, TENANT_TOKENS, Meters
+from app.tenants.cost import Used
+from app.tenants.records import NOBODY
+from app.tokenizer import Tokenizer
 from app.usage.export import write_csv
 from app.usage.meters import OTHER, TenantMeters
 from app.usage.organization import buckets, page_of, query_of
+from app.usage.outbox import UsageOutbox
 from app.usage.query import LATEST, grouped_by, iso, moment, period
-from app.usage.record import UsageRecord, latest
+from app.usage.record import LineTry, UsageRecord, latest
 
+BATCH = BatchId("batch_1")
 times = st.integers(0, 2**33)
 
 
@@ -34,6 +50,42 @@ def test_of_each_id_the_first_record_of_the_highest_epoch_counts(written: list[t
     assert len(found) == len({r.id for r in found})
     for one in found:
         assert one == next(r for r in records if r.id == one.id and r.epoch == max(e for i, e in written if i == r.id))
+
+
+def model() -> Model:
+    return Model("m", (PoolId("p"),), (), None, MagicMock(Tokenizer), 100, Meters("m"))
+
+
+@pytest.mark.parametrize(("worker", "records"), [("", 0), ("w", 1)])
+async def test_a_lines_try_that_no_worker_had_is_no_request(worker: str, records: int) -> None:
+    """It comes again, from the same batch worker or another one: its limits have got it back."""
+    outbox, sent = MagicMock(UsageOutbox), list[InFlight]()
+    dispatcher = MagicMock(
+        Dispatcher, api=ApiId("a"), hook=None, usage=outbox, recorder=None, traffic=None, timelines=Timelines(),
+        token_redis=0,
+        send=AsyncMock(side_effect=sent.append),
+    )  # fmt: skip
+    call = Generation(GenerationPlan("cmpl-", model(), [[1]], [Sampling(3)], timeout_s=1), dispatcher=dispatcher)
+    call.batch_line = LineTry(BATCH, line_id(BATCH, 7), 1)
+    with pytest.raises(Cancelled):
+        async with call:
+            stages = [Stage("decode", PoolId("p"), WorkerId(worker), 0)] if worker else []
+            sent[0].job = structs.replace(sent[0].job, stages=stages)
+            raise Cancelled
+    assert outbox.add.call_count == records
+
+
+def test_of_a_lines_whole_answers_that_of_the_latest_ticket_counts() -> None:
+    """A batch worker that was paused, and taken for dead, ends what another one has answered by then."""
+    plan = GenerationPlan("cmpl-", model(), [[1]], [Sampling(3)], timeout_s=1)
+
+    def ended(id_: str, ticket: int, outcome: str, made: int) -> UsageRecord:
+        call, line = GenerationBase(RequestId(id_), 1000.0, plan), LineTry(BATCH, line_id(BATCH, 7), ticket)
+        return record_of(call, Used("m", 1, 0, made), NOBODY, outcome, (1.0, 2.0, 0.5), [], 0, line, id_)
+
+    records = [ended("a", 1, "cancelled", 1), ended("c", 2, "ok", 3), ended("b", 1, "ok", 2)]
+    found = [(r.id, r.x_request_id, r.completion_tokens, r.batch) for r in latest(records)]
+    assert found == [("a", "a", 1, BATCH), ("batch_req_1_7", "c", 3, BATCH)]
 
 
 @given(times, times, st.sampled_from(["1m", "1h", "1d"]), st.integers(1, 31))

@@ -11,7 +11,17 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
-from app.api.http.uvicorn_protocol import MOST_BEHIND, MOST_SMALL, MOST_WAITING, SMALL, DirectProtocol, DirectWriter
+from app.api.http.uvicorn_protocol import (
+    EXTENSION,
+    MAX_HEAD,
+    MOST_BEHIND,
+    MOST_SMALL,
+    MOST_WAITING,
+    SMALL,
+    DirectProtocol,
+    DirectWriter,
+)
+from tests.plain_connection import PlainConnection
 
 
 class Transport:
@@ -39,6 +49,7 @@ def writer() -> tuple[DirectWriter, Transport]:
         disconnected=False,
         response_started=True,
         response_complete=False,
+        chunked_encoding=True,
     )
     return DirectWriter(cycle), transport
 
@@ -229,6 +240,32 @@ async def test_a_request_that_asks_for_another_protocol_is_served_without_it(
     assert connection.bodies == [body, body, body, b""]
 
 
+@pytest.mark.parametrize("head", [
+    b"HTTP/1.1\r\nconnection: close, upgrade\r\nupgrade: x", b"HTTP/1.0\r\nconnection: upgrade\r\nupgrade: x",
+])  # fmt: skip
+async def test_the_last_request_of_a_connection_may_ask_for_another_protocol(head: bytes) -> None:
+    """As behind nginx, which speaks HTTP/1.0 unless told otherwise: what the parser was given again, it dropped."""
+    connection = Connection()
+    connection.go_on.set()
+    await connection.feed(b"POST /0 %b\r\ncontent-length: 4\r\n\r\nbody" % head)
+    assert connection.answers() == ["/0"]
+    assert connection.bodies == [b"body"]
+
+
+async def test_trailers_are_no_headers() -> None:
+    """Whatever piece of the request they come in: a proxy passes them on that has replaced the header of that name."""
+    seen: list[list[tuple[bytes, bytes]]] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        seen.append(list(scope["headers"]))
+
+    body = b"1\r\nx\r\n0\r\nhost: evil\r\nx-api-key: b\r\n\r\n"
+    await PlainConnection(app).feed(b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n" + body)
+    assert seen == [[(b"host", b"a"), (b"transfer-encoding", b"chunked")]]
+
+
 async def test_many_that_ask_for_another_protocol_are_bounded_as_others_are() -> None:
     connection = Connection()
     await connection.feed(b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n" * 5000)
@@ -273,3 +310,48 @@ async def test_a_connection_is_idle_until_a_request_begins() -> None:
     connection.go_on.clear()
     await connection.feed(post("/1"))
     assert connection.protocol.timeout_keep_alive_task is None
+
+
+async def _streams(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+    await send({"type": "http.response.body", "body": b"one ", "more_body": True})
+    direct: DirectWriter = scope["extensions"][EXTENSION]
+    direct.write(b"two ")
+    await asyncio.sleep(0)
+    direct.write_now(b"three ")
+    await send({"type": "http.response.body", "body": b"four", "more_body": False})
+
+
+async def _answers(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"Content-Length", b"3")]})
+    await send({"type": "http.response.body", "body": b"one", "more_body": False})
+
+
+@pytest.mark.parametrize(("app", "body"), [(_streams, b"one two three four"), (_answers, b"one")])
+async def test_a_client_of_http_1_0_gets_no_chunks(app: Any, body: bytes) -> None:
+    """It would take their lengths for a part of the body, which ends with its connection."""
+    connection = PlainConnection(app)
+    answer = await connection.feed(b"GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n")
+    head, _, got = answer.partition(b"\r\n\r\n")
+    assert got == body
+    assert b"transfer-encoding" not in head
+    assert b"connection: close" in head
+    assert connection.closed
+    newer = PlainConnection(app)
+    answer = await newer.feed(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    assert (b"transfer-encoding: chunked" in answer) == (app is _streams)
+    assert not newer.closed
+
+
+@pytest.mark.parametrize("piece", [MAX_HEAD // 4, 4 * MAX_HEAD])
+@pytest.mark.parametrize("more", [-100, 100])
+async def test_a_head_is_bounded_however_it_comes(piece: int, more: int) -> None:
+    """In one piece it was never counted. A body that comes along does not count."""
+    connection = Connection()
+    connection.go_on.set()
+    filler = b"x" * (MAX_HEAD + more - len(b"/0x: content-length1000") - 8)
+    sent = b"POST /0 HTTP/1.1\r\nx: %b\r\ncontent-length: 1000\r\n\r\n" % filler + b"x" * 1000
+    await connection.feed(*(sent[i : i + piece] for i in range(0, len(sent), piece)), b"", b"")
+    assert connection.answers() == (["/0"] if more < 0 else [])
+    assert connection.closed == (more > 0)
+    assert any(b"431 Request Header" in data for data in connection.written) == (more > 0)

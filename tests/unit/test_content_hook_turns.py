@@ -1,0 +1,78 @@
+"""Who waits for the content hook, and how long."""
+
+import asyncio
+from contextlib import suppress
+
+import orjson
+import pytest
+
+from app.bounded.turns import CLIENT
+from app.dispatch import content_hook
+from app.dispatch.content_hook import ContentHook
+from app.settings import Settings
+
+
+async def test_a_client_that_asks_much_has_nobody_wait_and_its_own_turns_take_no_time_of_a_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its calls stood in front of the others', whose time for a call was over before they began."""
+    monkeypatch.setattr(content_hook, "_CONNECTIONS", 1)
+    order, gone = list[str](), asyncio.Queue[None]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+                order.append(orjson.loads(await reader.readexactly(length))["who"])
+                await asyncio.sleep(0.3)
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 14\r\n\r\n" + b'{"allow":true}')
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+        await gone.put(None)
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/ask"
+        hook = ContentHook(Settings(hook_url=url, hook_timeout_s=1.5))
+
+        async def ask(who: str) -> None:
+            CLIENT.set(who)
+            await hook.check("prompt", lambda: {"who": who}, {})
+
+        asked = [asyncio.create_task(ask("red")) for _ in range(6)]
+        await asyncio.sleep(0)
+        await asyncio.gather(asyncio.create_task(ask("blue")), *asked)
+        await hook.close()
+        await gone.get()
+    assert sorted(order) == ["blue", *["red"] * 6]
+    assert order.index("blue") <= 2
+
+
+async def test_whoever_leaves_takes_no_connection_along() -> None:
+    """httpx may keep one whose call was cancelled: the next calls waited for it until their time was over."""
+    serving = list[asyncio.Event]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.append(over := asyncio.Event())
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 14\r\n\r\n" + b'{"allow":true}')
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+        over.set()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/ask"
+        hook = ContentHook(Settings(hook_url=url, hook_timeout_s=30))
+        for turns in [*range(40)] * 3:  # of the event loop
+            left = asyncio.create_task(hook.check("prompt", dict, {}))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            left.cancel()
+            await asyncio.gather(left, return_exceptions=True)
+        await asyncio.gather(*(hook.check("prompt", dict, {}) for _ in range(40)))
+        await hook.close()
+        for over in serving:
+            await over.wait()

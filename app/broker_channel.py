@@ -57,7 +57,7 @@ class AtOnce:
             for message in messages:
                 try:
                     payload = _payload(self, message)
-                except (ValueError, TypeError, LookupError, AttributeError) as exc:  # it would end the process
+                except Exception as exc:  # noqa: BLE001 (of any kind: it would end the process, and the next one)
                     log.error("message_not_understood", queue=queue, error=type(exc).__name__, size=len(message))
                     continue
                 try:
@@ -75,7 +75,7 @@ class AtOnce:
 
 
 def _payload(channel: Any, raw: bytes) -> Any:
-    """A message as kombu takes it apart. Raises: one of four errors, for another value: Redis may have anything."""
+    """A message as kombu takes it apart. Raises: any error, for another value: Redis may have anything."""
     payload = loads(bytes_to_str(raw))
     properties = payload["properties"]
     channel.decode_body(payload.get("body"), properties.get("body_encoding"))

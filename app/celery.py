@@ -88,8 +88,8 @@ app.conf.update(
         "visibility_timeout": 3600,
         # A connection that something between forgets is noticed: by a command within the first, by who waits for
         # messages within a second and twice the other.
-        "socket_timeout": 5,
-        "health_check_interval": 3,
+        "socket_timeout": 2,
+        "health_check_interval": 2,
         "socket_keepalive": True,
         "socket_connect_timeout": 5,
         **_PAUSES,  # for connections that kombu makes without ensure_connection

@@ -83,9 +83,9 @@ COSTS: dict[str, Cost] = {
     "/v1/batches/{batch}/resume": _BODILESS,
     **dict.fromkeys(
         (
-            "/admin/pools/{pool}/limits", "/admin/aliases", "/admin/keys/{key}/erase", "/admin/tenants/{tenant}/erase",
-            "/admin/tenants/{tenant}/isolation", "/admin/loras", "/admin/loras/{name}", "/v1/load_lora_adapter",
-            "/v1/unload_lora_adapter", "/admin/pools/{pool}/sleep", "/admin/pools/{pool}/wake",
+            "/admin/pools/{pool}/limits", "/admin/aliases", "/admin/keys/{key:path}/erase",
+            "/admin/tenants/{tenant}/erase", "/admin/tenants/{tenant}/isolation", "/admin/loras", "/admin/loras/{name}",
+            "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/admin/pools/{pool}/sleep", "/admin/pools/{pool}/wake",
             "/admin/pools/{pool}/pause", "/admin/pools/{pool}/resume", "/admin/pools/{pool}/weights",
             "/admin/pools/{pool}/profile", "/admin/pools/{pool}/experts", "/admin/pools/{pool}/scale_elastic_ep",
             "/admin/tenants/{tenant}", "/admin/keys", "/admin/keys/{key:path}", "/admin/prices",

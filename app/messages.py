@@ -271,6 +271,8 @@ class Job(Struct, frozen=True, array_like=True):
     traceparent: str = ""
     behind: bool = False  # its tenant had its share when it was placed: behind others of its priority, on the engine
     turn: str = ""  # `Client.turn`, where a worker's clients wait in turns: if it has a grammar
+    # Its prompt as the template wrote it, which the engine expands to `prompt`; empty: each medium is one token there.
+    written: list[int] = []
 
     @property
     def names(self) -> dict[str, str]:
@@ -403,6 +405,7 @@ class Done(Struct, frozen=True, array_like=True, tag="e", gc=False):
     # Only of kept answers, for readers without the prompt:
     prompt_tokens: int = 0
     ended: float = 0.0  # seconds since the epoch
+    expanded: list[int] = []  # the prompt as the engine has it, if it expands media to other tokens than the job says
 
 
 class Failed(Struct, frozen=True, array_like=True, tag="f"):
@@ -412,9 +415,10 @@ class Failed(Struct, frozen=True, array_like=True, tag="f"):
     attempt: int
     code: str
     message: str
-    param: str | None = None  # the request's parameter that is at fault
+    param: str | None = None  # the request's parameter that is at fault; GRAMMAR: the one that asks for its grammar
 
 
+GRAMMAR = "grammar"
 Event = Delta | FirstToken | PrefillDone | PicturesEncoded | Vectors | Progress | Painted | Done | Failed
 
 
@@ -465,6 +469,38 @@ class Prefix(Struct, frozen=True, array_like=True):
     dropped: bool = False  # its blocks are to leave the pool's store
 
 
+class CacheGroup(Struct, frozen=True, array_like=True):
+    """Layers of a model whose KV blocks an engine keeps and removes together."""
+
+    number: int  # as its KV events name it
+    # Of a token: all tokens before it, the last ones, those of its chunk; or a state that stands for all before it.
+    sees: Literal["all", "window", "chunk", "state"]
+    block_size: int  # tokens
+    width: int = 0  # tokens of a window, with the one that sees; or of a chunk
+    every: int = 0  # of windows: tokens from one point of a prompt at which they are kept to the next; 0: at its end
+
+
+class Grid(Struct, frozen=True, array_like=True):
+    """What the prompts of a worker's engine are hashed by, in tokens: see `app/kv/groups.py`."""
+
+    block_size: int  # of a block that has a hash
+    step: int  # between two points at which a prompt may resume in its cache; a multiple of the other
+    everywhere: bool = True  # it may wherever a block is cached; else only where the engine kept what all layers need
+
+
+class MediaSign(Struct, frozen=True, array_like=True):
+    """How an engine writes media of one kind in a prompt, where nobody else knows it."""
+
+    kind: MediaKind
+    digest: str  # of all that decides what a medium becomes: engines of the same one expand alike
+    marker: str  # of one medium, for chat templates that take texts
+    target: tuple[int, ...]  # tokens of it, that the engine replaces
+    # Pairs of adjacent tokens, and what the engine writes instead: one after the other, everywhere in such a prompt.
+    joins: tuple[tuple[int, int, int], ...] = ()
+    numbered: bool = False  # what stands for one depends on how many are before it, too
+    most: int = 0  # tokens that one may become
+
+
 class Worker(Struct, frozen=True, array_like=True):
     """What a worker is: this never changes."""
 
@@ -496,6 +532,12 @@ class Worker(Struct, frozen=True, array_like=True):
     prefixes: bool = False  # it keeps those of its pool in its cache
     metrics_at: str = ""  # "host:port" of its own /live, /ready and /metrics; empty: it has no port
     start_s: float = 0.0  # from its process's start until it took requests
+    grid: Grid | None = None  # None from a worker of an older version: each block
+    unindexed: str = ""  # why nobody knows what its caches hold, where that can't be helped
+    # Tokens between the points that a prompt leaves in its cache, at which others may resume; 0: it leaves the one at
+    # its end. Where `grid` says everywhere, it leaves all.
+    leaves: int = 0
+    signs: list[MediaSign] = []  # of kinds about which its engine can be asked
 
 
 class Load(Struct, frozen=True, array_like=True):
@@ -552,6 +594,7 @@ class Lease(Struct, frozen=True, array_like=True):
     broker_apart: bool = False  # its messages come through XYLEM_BROKER_URL
     hosts: list[int] = []  # as `caches`, of the tiers in host memory
     store: int = 0  # the same of the store that its ranks share with other workers; 0: none
+    left_out: bool = False  # most of what its KV events tell can't be placed in the prefix index
 
 
 class Member(Struct, frozen=True, array_like=True):
@@ -565,6 +608,9 @@ class Member(Struct, frozen=True, array_like=True):
     ended: bool = False  # it leads, and all its requests are over
     weights: str = ""  # the version that the engine has, if it leads
     caches: list[int] = []  # as in its leader's Lease: of the ranks on its host
+    block_size: int = 0  # tokens in a KV block of the engine, if it leads and is ready
+    groups: list[CacheGroup] = []  # the same of these: as in `EngineInfo`
+    unindexed: str = ""  # the same: as in `Worker`
 
 
 class Group(Struct, frozen=True, array_like=True):
@@ -599,6 +645,15 @@ class LoadAdapter(Struct, frozen=True, array_like=True, tag="a"):
     """The adapters that are wanted have changed; or requests wait for one of them."""
 
     adapter: str = ""  # `Adapter.versioned` of that one
+
+
+class ExpandMedia(Struct, frozen=True, array_like=True, tag="e"):
+    """Tell in `reply:<id>` what stands in a prompt for a medium of this shape."""
+
+    id: str
+    kind: MediaKind
+    shape: tuple[int, ...]  # as in `Media`
+    number: int = 0  # how many of the kind are before it
 
 
 class LookAtPrefixes(Struct, frozen=True, array_like=True, tag="l"):
@@ -673,7 +728,7 @@ class Scale(Struct, frozen=True, array_like=True, tag="n"):
 
 
 StateCommand = Sleep | Wake | Pause | Resume | SetWeights | Profile | RecordExperts | Scale
-WorkerCommand = Cancel | ClearCache | LoadAdapter | LookAtPrefixes | StateCommand
+WorkerCommand = Cancel | ClearCache | ExpandMedia | LoadAdapter | LookAtPrefixes | StateCommand
 
 
 class PoolState(Struct, frozen=True):
@@ -699,6 +754,8 @@ class Reply(Struct, frozen=True, array_like=True):
     worker: WorkerId
     done: bool
     reason: str = ""
+    expansion: list[int] = []  # token ids: what `ExpandMedia` asks for
+    refused: bool = False  # what was asked for can't be, by any worker
 
 
 class ResponseContext(Struct, frozen=True, array_like=True):
@@ -797,6 +854,7 @@ decode_embedding = decoder(EmbeddingHandle)
 decode_worker_metrics = decoder(list[WorkerMetric])
 decode_worker_command: Callable[[bytes], WorkerCommand] = decoder(WorkerCommand)  # type: ignore[arg-type]  # a union is no type to mypy
 decode_reply = decoder(Reply)
+decode_runs = decoder(list[int])
 decode_pool_state = decoder(PoolState)
 decode_look = decoder(Look)
 decode_adapter = decoder(Adapter)

@@ -29,7 +29,8 @@ _SHARED_EVERY_S = 1.0
 _MOST_SHOWN = 20  # exceptions in one line of the log: causes, and parts of groups
 
 # They write lines for every request; Flower and the metrics show the same.
-_PER_REQUEST = ("celery.app.trace", "celery.worker.strategy", "httpx", "uvicorn.access")
+_PER_REQUEST = ("celery.app.trace", "celery.worker.strategy", "uvicorn.access")
+_TELLING = ("httpx", "httpcore")  # whole URLs, whose users and passwords may be in them, and headers
 
 
 class Counter(_Counter):
@@ -118,6 +119,15 @@ BLOCKS_MISSED = Counter(
 BLOCKS_TIERED = Counter(
     "xylem_routing_blocks_tiered", "Prompt blocks that a tier behind the chosen cache had.", ["pool", "tier"]
 )
+AUDITED = Counter(
+    "xylem_routing_audited", "Answers whose engine has told how much of the prompt it had cached.", ["pool"]
+)
+AUDITS_WRONG = Counter(
+    "xylem_routing_audits_wrong", "Of these, those for which routing had expected another number of tokens.", ["pool"]
+)
+AUDIT_ERROR = Counter(
+    "xylem_routing_audit_error_tokens", "By how many prompt tokens, whether too many or too few.", ["pool"]
+)
 IMBALANCE = Gauge(
     "xylem_routing_imbalance", "Requests of the fullest place, divided by the mean of all places.", ["pool"]
 )
@@ -171,7 +181,16 @@ class RoutingMeters:
         self._seconds, self._imbalance = DECISION.labels(pool), IMBALANCE.labels(pool)
         self._matched, self._missed = BLOCKS_MATCHED.labels(pool), BLOCKS_MISSED.labels(pool)
         self._host, self._store = (BLOCKS_TIERED.labels(pool, tier) for tier in ("host", "store"))
+        self._audited, self._wrong = AUDITED.labels(pool), AUDITS_WRONG.labels(pool)
+        self._error = AUDIT_ERROR.labels(pool)
         self._shared_at = -math.inf  # monotonic
+
+    def audited(self, expected: int, cached: int) -> None:
+        """Records how many tokens of a prompt the engine had, of which so many were expected."""
+        self._audited.inc()
+        if expected != cached:
+            self._wrong.inc()
+            self._error.inc(abs(expected - cached))
 
     def decided(self, cached: int, blocks: int, seconds: float, host: int = 0, store: int = 0) -> None:
         """Records the decision about a prompt of `blocks`, of which the chosen place has the first `cached`.
@@ -180,7 +199,7 @@ class RoutingMeters:
         """
         self._seconds.observe(seconds)
         self._matched.inc(cached)
-        self._missed.inc(blocks - cached - host - store)
+        self._missed.inc(max(0, blocks - cached - host - store))
         if host or store:
             self._host.inc(host)
             self._store.inc(store)
@@ -251,6 +270,8 @@ def setup_logging(level: str, *, json: bool, file: str | None = None) -> None:
     if level != "debug":
         for per_request in _PER_REQUEST:
             logging.getLogger(per_request).setLevel(logging.WARNING)
+    for telling in _TELLING:
+        logging.getLogger(telling).setLevel(logging.WARNING)
 
 
 def _frames(exc_info: structlog.typing.ExcInfo) -> str:

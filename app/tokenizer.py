@@ -18,11 +18,12 @@ from app.own_template import OwnTemplate
 from app.segments import Segments, independent
 
 TokenizerMode = Literal["file", "engine"]
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
+SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _TOKEN_CHARS = 8  # tokens of ordinary text have fewer
 _PIECE = 2**15  # characters
 _MARGIN = 64  # tokens at the end of a text that may be others once it is cut there
 _UNSET = {"tools": None, "documents": None}  # as Hugging Face's renderer has them
+_TOOLS = ("tools", "xml_tools")  # names that templates have for a request's tools
 _SHOWN = 500  # characters of a template's error, which may quote a message
 
 
@@ -35,13 +36,15 @@ class Tokenizer:
         if mode == "engine":
             from app.transformers_tokenizer import converted
 
-            self.raw, self.special = converted(model_dir, _SPECIAL)
+            self.raw, special = converted(model_dir, SPECIAL)
         else:
             self.raw = _from_file(model_dir)
-            self.special = {name: _token_text(config.get(name)) for name in _SPECIAL}
+            special = {name: _token_text(config.get(name)) for name in SPECIAL}
+        # One that there is not is undefined in a template, which writes nothing for it.
+        self.special = {name: text for name, text in special.items() if text is not None}
         self.raw.no_truncation()
         self.raw.no_padding()
-        eos = self.special["eos_token"]
+        eos = special["eos_token"]
         self.eos_id: int | None = self.raw.token_to_id(eos) if eos else None
         self.vocab_size = self.raw.get_vocab_size(with_added_tokens=True)
         self.template = _template_source(model_dir, template_file, config)
@@ -55,6 +58,11 @@ class Tokenizer:
         # Characters; None where a tokenizer changes the text first. The vocabulary has bytes, which are no fewer.
         as_it_is = self._segments is not None and not self._segments.normalizes
         self._longest_token = max(map(len, self.raw.get_vocab())) if as_it_is else None
+
+    @property
+    def tools_variable(self) -> str | None:
+        """The template's name for a request's tools; None: it knows none."""
+        return next((name for name in _TOOLS if name in self.template_variables), None)
 
     def with_template(self, source: str) -> "Tokenizer":
         """A copy with a client's chat template. Blocks, as its rendering does: a process compiles and renders it.

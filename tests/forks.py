@@ -33,7 +33,7 @@ ENGINES = {
     ),
     "vllm": (
         "app.engines.vllm.engine", "app.engines.vllm.one_process", "vllm.v1.engine.core",
-        "vllm.v1.worker.cpu_worker", "vllm.model_executor.models.llama",
+        "vllm.v1.worker.cpu_worker", "vllm.model_executor.models.llama", "ops.models.noise",
     ),
 }  # fmt: skip
 # What benchmarks import, but none of their own modules: some choose ports at random when they are imported.
@@ -139,7 +139,7 @@ def _begin_own_server() -> list[str] | None:
     os.close(questions[0])
     os.close(answers[1])
     ends = open(questions[1], "wb"), open(answers[0], "rb")  # noqa: PTH123, SIM115 (as long as this process)
-    import_module("tests.forks").own_server = _Server(*ends)
+    vars(import_module("tests.forks"))["own_server"] = _Server(*ends)
     return None
 
 

@@ -27,6 +27,7 @@ class Proxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.connections = 0  # that were accepted
+        self.unheard = 0  # sends that came on a connection that was forgotten
 
     async def start(self, port: int = 0) -> str:
         """Its URL."""
@@ -100,6 +101,7 @@ class Proxy:
                 if writer.is_closing():
                     break
                 if era != self._era:
+                    self.unheard += 1
                     continue
                 if self._error and back is not None:
                     commands.feed(data)

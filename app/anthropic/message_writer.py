@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
-from app import json_bytes
 from app.anthropic.schemas import MessagesRequest
 from app.deltas import merge
 from app.dialects.output_parser import OutputParser
@@ -189,11 +188,10 @@ def _event(kind: str, fields: dict[str, Any]) -> bytes:
 def _object(arguments: str) -> Any:
     """A call's input; if it was cut off, as much as Anthropic's client would show of a stream.
 
-    Empty if the model wrote no object.
+    Empty if the model wrote no object. Numbers that JSON doesn't have become null where it is written.
     """
     try:
-        made = from_json(arguments, allow_partial="trailing-strings", allow_inf_nan=False)
-        made = json_bytes.loads(to_json(made))  # without infinite numbers
+        made = from_json(arguments, allow_partial="trailing-strings")
     except ValueError:
         return {}
     return made if isinstance(made, dict) else {}

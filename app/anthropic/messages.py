@@ -15,9 +15,11 @@ from app.dispatch.media_reader import Origin, Samples
 from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
 from app.openai.chat import chat_plan
-from app.openai.media import counted, load_media, origins_of
+from app.openai.efforts import SWITCHES
+from app.openai.media import load_media, origins_of
+from app.openai.media_prompt import counted, markers_of
 from app.openai.model_parser import check_dialect, parser_maker
-from app.openai.prompt import SWITCHES, chat_prompt
+from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
 from app.openai.validation import parse_off_loop
 
@@ -65,7 +67,7 @@ def _counted(state: Deployment, body: CountRequest, samples: Samples) -> int:
     chat = fitted(body, model)
     with openais_names():
         check_dialect(model, chat)
-        text = chat_prompt(model.tokenizer, chat.messages, chat, model.markers, samples)
+        text = chat_prompt(model.tokenizer, chat.messages, chat, markers_of(model, samples), samples)
         return len(counted(model, text, origins_of(chat.messages), samples))
 
 
@@ -75,7 +77,7 @@ def fitted(body: PromptFields, model: Model) -> ChatRequest:
     fields: dict[str, Any] = {"messages": fit_template(body.chat.messages, model.tokenizer)}
     if (thinking := body.thinking) is not None:
         fields["chat_template_kwargs"] = {name: thinking.type != "disabled" for name in SWITCHES if name in known}
-    if body.output_config is not None and "reasoning_effort" in known:
+    if body.output_config is not None:
         fields["reasoning_effort"] = body.output_config.effort
     return body.chat.model_copy(update=fields)
 

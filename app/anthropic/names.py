@@ -15,7 +15,6 @@ _NAMES = [
         (r"tool_choice\.function", "tool_choice"),
         (r"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
         (r"response_format(\.json_schema(\.schema)?)?", "output_config.format"),
-        (r"reasoning_effort", "output_config.effort"),
         (r"chat_template_kwargs.*", "thinking"),
         (r"stop\b", "stop_sequences"),
     )

@@ -48,6 +48,7 @@ from app.batch.batch_store import BatchStore
 from app.batch.file_account import FileAccounts
 from app.batch.file_store import FileStore
 from app.batch.storage import Storage
+from app.bounded.held_bytes import HeldBytes
 from app.dispatch.generation import Adopted, Generation
 from app.dispatch.media_account import MediaAccounts
 from app.dispatch.runtime import Deployment, running
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 
-_UNDERSTAND = {endpoint.kind: endpoint.understand for endpoint in (*ENDPOINTS.values(), VIDEOS)}
 _PATHS = {endpoint.kind: endpoint.path for endpoint in (*ENDPOINTS.values(), VIDEOS)}
 _TRACED = {
     *_PATHS.values(),
@@ -138,7 +138,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
 
             async def prepare(kept: KeptRequest, begun: Adopted) -> Generation:
                 client = api_keys.client_of(kept.tenant, kept.key)
-                plan = await adopted_plan(core, kept, begun_before(client.within), _UNDERSTAND[kept.kind])
+                plan = await adopted_plan(core, kept, begun_before(client.within))
                 return Generation(
                     plan,
                     dispatcher=core.dispatcher,
@@ -175,6 +175,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
                 batch_store=batch_store,
                 chats=ChatIndex(core.wire, core.keys),
                 incoming=Incoming(settings.incoming_bytes),
+                answers=HeldBytes(settings.incoming_bytes, "Answers of yours that are on their way"),
                 started=int(time.time()),
             )
             expiry = FileExpiry(storage, painted, file_store)

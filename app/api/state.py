@@ -1,5 +1,6 @@
 """The state that the handlers of one API process share."""
 
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -15,6 +16,8 @@ from app.api.resumable.store import ResumableStore
 from app.batch.batch_store import BatchStore
 from app.batch.file_store import FileStore
 from app.batch.storage import Storage
+from app.bounded.held_bytes import HeldBytes
+from app.bounded.turns import Turns
 from app.dispatch.runtime import Runtime
 from app.tenants import admission
 from app.tenants.admission import Admission
@@ -22,6 +25,7 @@ from app.tenants.charge import Charge
 from app.tenants.ledger import Ledger
 from app.tenants.quotas import Quotas
 
+_READERS, _MOST_READING, _READ = 2, 2**14, "requests for what is kept"
 _MOST_LIMITED = 1000  # states: of clients of old limits, too
 
 
@@ -40,7 +44,14 @@ class ApiState(Runtime):
     chats: ChatIndex
     incoming: Incoming
     started: int  # seconds since the epoch
+    answers: HeldBytes  # of long ones that are made from what is kept, until their clients have taken them
+    # What is kept may be large, and is read and shown a few at a time.
+    readers: Turns = field(default_factory=lambda: Turns(_READERS, _MOST_READING, _READ), kw_only=True)
     limited: "dict[int, ApiState]" = field(default_factory=dict, kw_only=True)  # by the identity of `within`
+
+    def reading(self) -> AbstractAsyncContextManager[None]:
+        """A turn to read what is kept. Raises: Saturated, if it does not come while a client waits for Redis."""
+        return self.readers.turn(self.settings.patience_s)
 
     def charge(self, scope: Scope, *, outlives: bool = False) -> Charge | None:
         """For a request whose key was checked; None if nothing limits its client. `outlives`: as `Charge` has it."""

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from app.dispatch.content_hook import ContentHook
 from app.dispatch.deaths import Deaths
+from app.dispatch.expansions import Expansions
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight
 from app.dispatch.media_store import MediaStore
@@ -78,6 +79,7 @@ class Dispatcher:
         `broker`: as `Placer` has it. `media`: for requests with pictures; None: there are none.
         """
         self.media = media
+        self.expansions: Expansions | None = None  # None: models' files alone say what media become
         self.api, self.token_redis = api, token_redis
         self.in_flight: dict[RequestId, InFlight] = {}
         self.timelines = Timelines()
@@ -205,6 +207,7 @@ class Dispatcher:
             inflight.before_first.append(event)
             return
         prefilled = inflight.job.prefilled
+        self.placers[inflight.cell].audit(inflight, event)
         # If both workers began at once, the decode worker doesn't know the prefill's timing.
         inflight.timings = [prefilled, *event.timings] if inflight.job.at_once and prefilled else event.timings
         self._end(inflight, event)

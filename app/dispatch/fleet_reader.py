@@ -6,7 +6,7 @@ which caches have its prompts. What a lease says of load and speeds is as old as
 
 import asyncio
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -20,10 +20,11 @@ from app.dispatch.pool_fleet import PoolFleet, PoolView
 from app.ids import PlaceId, PoolId, WorkerId, place_id
 from app.intervals import Intervals
 from app.keys import Keys
-from app.messages import WIRE_VERSION, Lease, MediaKind, decode_lease
+from app.kv.groups import grids_of
+from app.messages import WIRE_VERSION, Grid, Lease, MediaKind, decode_lease
 from app.pools import Pool
-from app.routing.candidates import Limits
-from app.store import COMING, MATCH, MATCH_TIERS, Command, Wire, clock
+from app.routing.candidates import Limits, Matches
+from app.store import COMING, MATCH, MATCH_POINTS, MATCH_TIERS, Command, Wire, clock
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -72,18 +73,23 @@ class FleetReader:
         self._misfits: dict[WorkerId, str] = {}  # as last told
         # The version that most workers of a pool had in the last read, if not its own.
         self.weights: dict[PoolId, str] = {}
+        # What their prompts are hashed by: as most workers had it in the last read, and the pool's own before.
+        self.grids = grids_of(pools)
         self._fleets = {name: PoolFleet() for name in pools}
         self._refreshed = dict.fromkeys(pools, -math.inf)  # by `look`, monotonic
 
-    async def read(self, wanted: Mapping[PoolId, Sequence[bytes]]) -> dict[PoolId, PoolView]:
+    async def read(
+        self, wanted: Mapping[PoolId, Sequence[bytes]], grids: Mapping[PoolId, Grid] | None = None
+    ) -> dict[PoolId, PoolView]:
         """Each pool's live places, and how many blocks of each packed prompt (block hashes) they have cached.
 
-        Raises: StoreDown.
+        `grids`: by which the prompts are hashed, as of then; None: as known now. Raises: StoreDown.
         """
+        grids = dict(self.grids) if grids is None else grids
         await self.refresh([pool for pool in wanted if self._fleets[pool].known < 0])
-        questions = {pool: self._question(pool, prompts) for pool, prompts in wanted.items()}
+        questions = {pool: self._question(pool, prompts, grids[pool]) for pool, prompts in wanted.items()}
         commands = [c for q in questions.values() for c in q.commands]
-        asked = {pool: self._match(pool, prompts) for pool, prompts in wanted.items() if prompts}
+        asked = {pool: self._match(pool, prompts, grids[pool]) for pool, prompts in wanted.items() if prompts}
         read, matched = await self._both(commands, list(asked.values()))
         replies, cached = iter(read), dict(zip(asked, matched, strict=True))
         found = {pool: [next(replies) for _ in q.commands] for pool, q in questions.items()}
@@ -118,7 +124,7 @@ class FleetReader:
             fleet.known = float(last[1]) if last else 0.0
             fleet.members = set(members[pool])
             fleet.lapsed = {worker for worker in members[pool] if worker not in leases}
-            fleet.set({worker: leases.get(worker) for worker in members[pool]})
+            self._set(pool, {worker: leases.get(worker) for worker in members[pool]})
 
     def questions(self) -> list[Command]:
         """Of one look: which leases have changed, and whether this process is the one that looks at all."""
@@ -162,6 +168,10 @@ class FleetReader:
         await self.refresh(pools)
         return [lease for pool in pools for lease in self._fleets[pool].leases.values()]
 
+    def leases(self, pools: Iterable[PoolId]) -> dict[WorkerId, Lease]:
+        """Returns those of the pools' workers, as of the last look."""
+        return {worker: lease for pool in pools for worker, lease in self._fleets[pool].leases.items()}
+
     def has_worker(self, pools: Collection[PoolId]) -> bool:
         """Whether any of the pools has one, as of the last look; also if nobody has looked yet."""
         fleets = [self._fleets[pool] for pool in pools]
@@ -203,7 +213,7 @@ class FleetReader:
         known = f"({self._fleets[pool].known:.0f}"
         return "ZRANGE", self._keys.changed(pool), known, "+inf", "BYSCORE", "WITHSCORES"
 
-    def _question(self, pool: PoolId, prompts: Sequence[bytes]) -> "_Question":
+    def _question(self, pool: PoolId, prompts: Sequence[bytes], grid: Grid) -> "_Question":
         keys, fleet = self._keys, self._fleets[pool]
         guessed, older = fleet.guessed, fleet.older
         commands: list[Command] = [
@@ -214,15 +224,16 @@ class FleetReader:
             *(("HMGET", keys.load(worker), *(f.format(rank) for f in _FIELDS)) for worker, rank in older),
         ]
         if prompts:
-            commands.append(("EVAL", COMING, 1, keys.starting(pool), *prompts))
-        return _Question(commands, guessed, older, bool(prompts), self._has_tiers(pool))
+            commands.append(("EVAL", COMING, 1, keys.starting(pool), fleet.left, *prompts))
+        return _Question(commands, guessed, older, bool(prompts), self._has_tiers(pool), grid)
 
-    def _match(self, pool: PoolId, prompts: Sequence[bytes]) -> Command:
+    def _match(self, pool: PoolId, prompts: Sequence[bytes], grid: Grid) -> Command:
         index, _ = self._keys.cached(pool)
         if self._has_tiers(pool):
             return "EVAL", MATCH_TIERS, 2, index, self._keys.tiered(pool)[0], *prompts
         guesses = [self._keys.predicted(pool, place) for place in self._fleets[pool].guessed]
-        return "EVAL", MATCH, 1 + len(guesses), index, *guesses, round(clock.now() * 1000), *prompts
+        script = MATCH if grid.everywhere else MATCH_POINTS
+        return "EVAL", script, 1 + len(guesses), index, *guesses, round(clock.now() * 1000), *prompts
 
     def _has_tiers(self, pool: PoolId) -> bool:
         """Whether tiers are looked up: an engine that reports no events tells nothing of them either."""
@@ -242,7 +253,12 @@ class FleetReader:
             if fleet.known >= 0:  # else all are read next
                 fleet.known = max(fleet.known, *map(float, changes[pool][1::2]))
             fleet.members = fleet.members.difference(workers).union(w for w in workers if w in leases)
-            fleet.set(fleet.leases | {worker: leases.get(worker) for worker in workers})
+            self._set(pool, fleet.leases | {worker: leases.get(worker) for worker in workers})
+
+    def _set(self, pool: PoolId, leases: Mapping[WorkerId, Lease | None]) -> None:
+        fleet = self._fleets[pool]
+        fleet.set(leases)
+        self.grids[pool] = fleet.grid or self.grids[pool]
 
     async def _read_leases(self, workers: Sequence[WorkerId]) -> dict[WorkerId, Lease | None]:
         """Those that live; None: the lease isn't understood. Raises: StoreDown."""
@@ -261,14 +277,18 @@ class FleetReader:
             older[place_id(worker, rank).encode()] = ENTRY.pack(*(max(0, int(field or 0)) for field in fields))
         candidates = fleet.candidates(dict(zip(loads[::2], loads[1::2], strict=True)), self.limits(pool, limits), older)
         self.weights[pool] = fleet.weights
+        same = fleet.grid in (None, question.grid)
         if not question.has_prompts:
             matches = []
+        elif not same:  # its workers have changed meanwhile: the hashes say nothing of them
+            matches = [Matches()] * len(more[-1])
         elif question.has_tiers:
             matches = fleet.tiered_matches(more[-1], cached)
         else:
             matches = fleet.matches(more[-1], cached, question.guessed)
         return PoolView(
-            candidates, matches, fleet.indices, fleet.homes, fleet.lines, fleet.speeds, bool(candidates)
+            candidates, matches, fleet.indices, fleet.homes, fleet.lines, fleet.speeds, bool(candidates),
+            looked_up=same and cached is not None,
         )  # fmt: skip
 
     def _decoded(self, raw: bytes) -> Lease | None:
@@ -307,3 +327,4 @@ class _Question(Struct, frozen=True):
     older: list[tuple[WorkerId, int]]
     has_prompts: bool
     has_tiers: bool
+    grid: Grid

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from app.dispatch.answer_trace import add_answer
 from app.dispatch.attempt_log import AttemptLog
+from app.dispatch.corrections import corrections
 from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.event_queue import EventQueue
 from app.dispatch.generation_base import GenerationBase
@@ -23,7 +24,7 @@ from app.dispatch.usage import record_of, used_by
 from app.errors import OK, Cancelled, XylemError, from_wire, outcome_of
 from app.ids import RequestId, new_request_id
 from app.kv_store.salts import salted
-from app.messages import Delta, Done, Event, Failed, Job, Painted, Progress, Vectors, log_names
+from app.messages import GRAMMAR, Delta, Done, Event, Failed, Job, Painted, Progress, Vectors, log_names
 from app.routing.cost import EXPECTED_ANSWER
 from app.store import clock
 from app.tenants.charge import Charge
@@ -31,7 +32,7 @@ from app.tenants.cost import Used
 from app.tenants.records import NOBODY, Client
 from app.tracing.request_trace import RequestTrace
 from app.usage.meters import TENANTS
-from app.usage.record import UsageRecord
+from app.usage.record import LineTry, UsageRecord
 
 _WATCH_AFTER_S = 0.2  # most requests have ended by then, and need no task that watches for a disconnect
 _EXPLAINED = 8  # the first prompts of a request, in the header x-xylem-route
@@ -75,7 +76,7 @@ class Generation(GenerationBase):
         self._came, self._deadline = came, came + plan.timeout_s
         self._dispatcher, self._client_left, self._charge = dispatcher, client_left, charge
         self._begun, self._failure = begun, ""
-        self.batch = ""  # the batch that it is a line of
+        self.batch_line: LineTry | None = None  # that it answers
         self.outlives = False  # whether another process continues it if this one is cut off
         self._usage: UsageRecord | None = None
         self._charge_due = True
@@ -214,8 +215,18 @@ class Generation(GenerationBase):
         elif type(event) is Done:
             self.done[number] = event
             self.cached_tokens += event.cached_tokens
+            if event.expanded:
+                self._correct(number, event.expanded)
         elif type(event) is Failed:
-            raise from_wire(event.code, event.message, event.param)
+            asks = self.plan.grammars[-1].where if event.param == GRAMMAR and self.plan.grammars else event.param
+            raise from_wire(event.code, event.message, asks)
+
+    def _correct(self, number: int, expanded: list[int]) -> None:
+        """The engine's prompt is another one than was charged and looked up."""
+        self.prompt_tokens += len(expanded) - len(self.prompts[number])
+        if self._dispatcher.expansions is not None:
+            job = next(inflight.job for inflight in self._in_flight if self._numbers[inflight.job.request] == number)
+            self._dispatcher.expansions.correct_soon(corrections(job, self.plan.samples, expanded))
 
     def choice(self, delta: Delta) -> int:
         return self._numbers[delta.request] * self.plan.sampling[0].n + delta.index
@@ -239,8 +250,8 @@ class Generation(GenerationBase):
         self._failure = exc.code
 
     def headers(self) -> dict[str, str]:
-        """HTTP headers: what is left of the API key's limits, and where the prompts were placed, if asked for."""
-        allowed = {} if self._charge is None else self._charge.headers()
+        """HTTP headers: the plan's, what is left of the key's limits, and where prompts were placed, if asked for."""
+        allowed = self.plan.headers | ({} if self._charge is None else self._charge.headers())
         if not self.plan.wishes.explain:
             return allowed
         return allowed | {
@@ -281,6 +292,7 @@ class Generation(GenerationBase):
             painting=self.plan.paintings[number] if self.plan.paintings else None,
             traceparent="" if trace is None else (attempts or trace.place).traceparent,
             turn="" if sampling.grammar is None else self.client.turn,
+            written=self.plan.written[number] if self.plan.written else [],
         )
         inflight = InFlight(
             job, groups, self.answer, self.plan.wishes, prefill_groups, self.model.encode_pools, self._params, attempts
@@ -350,12 +362,14 @@ class Generation(GenerationBase):
         attempt = self._begun.attempt if self._begun else 0
         times = self._came, ended, None if self._first is None else self._first - self._arrived
         return record_of(
-            self, used, self.client, outcome, times, self._in_flight, attempt, self.batch, self.x_request_id
+            self, used, self.client, outcome, times, self._in_flight, attempt, self.batch_line, self.x_request_id
         )
 
     def _record_end(self, outcome: str, used: Used | None, *, goes_on: bool) -> UsageRecord:
         """`goes_on`: another process continues the answer, and counts its tokens with these."""
         usage = self._usage = self._recorded(outcome, used, clock.now())
+        if used is None and self.batch_line is not None:  # a line's try that no worker had is no request
+            return usage
         if not goes_on:
             TENANTS.ended(usage)
         if self._dispatcher.usage is not None:

@@ -36,12 +36,14 @@ class GenerationPlan(Struct, frozen=True):
     echo: Sequence[str] | None = None  # the prompts' texts, if each choice begins with its prompt
     inputs: Sequence[Inputs] = ()  # each prompt's inputs, if the request is encoded
     media: Sequence[Sequence[Media]] = ()  # in each prompt, if any has some
+    written: Sequence[list[int]] = ()  # each prompt as in `Job.written`, if any has media
     samples: Samples = NO_SAMPLES  # of all of these, and of those that a shortened conversation left out
     paintings: Sequence[Painting] = ()  # one for each prompt, which is empty then
     revised_prompt: str | None = None  # of what is painted, if an answer shows it
     asked: NamesBody | None = None  # the body, as the schema that the plan is made of; conversations are a chat's
     generates: bool = True  # False: engines generate one token all the same, which is neither shown nor counted
     grammars: Sequence[GrammarCheck] = ()  # to be checked before it is placed
+    effort: str | None = None  # of reasoning, if it is another than the request's
     priced_as: str = ""  # the model whose price it has, if the answer names another
 
     @property
@@ -49,15 +51,22 @@ class GenerationPlan(Struct, frozen=True):
         return len(self.prompts) * self.sampling[0].n
 
     @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.effort is None else {"x-xylem-reasoning-effort": self.effort}
+
+    @property
     def answer_tokens(self) -> int:
         """The most that its answer may have."""
         return sum(one.n * one.max_tokens for one in self.sampling) if self.generates else 0
 
-    def used(self, cached: int = 0, completion: int = 0, pictures: int | None = None) -> Used:
+    def used(
+        self, cached: int = 0, completion: int = 0, pictures: int | None = None, prompt: int | None = None
+    ) -> Used:
         """What it uses; without arguments, as much as is known of it before it begins."""
         pictures = len(self.paintings) if pictures is None else pictures
         model = self.priced_as or self.model.name
-        return Used(model, sum(map(len, self.prompts)), cached, completion, pictures, self.model.parent)
+        prompt = sum(map(len, self.prompts)) if prompt is None else prompt
+        return Used(model, prompt, cached, completion, pictures, self.model.parent)
 
     @property
     def params(self) -> dict[str, str]:

@@ -15,8 +15,8 @@ from app.dispatch.event_queue import EventQueue
 from app.dispatch.media_store import Samples
 from app.errors import XylemError
 from app.ids import HOME, CellId, PoolId, WorkerId
-from app.kv.blocks import HASH_BYTES, prompt_hashes
-from app.messages import Adapter, Delta, Event, Job, KvHandle, PartialOutput, StageKind, Timing
+from app.kv.blocks import HASH_BYTES, point_hashes
+from app.messages import Adapter, Delta, Event, Grid, Job, KvHandle, PartialOutput, StageKind, Timing
 from app.pools import Routing
 from app.routing.candidates import Decision
 from app.routing.tenant_service import Charge
@@ -63,8 +63,8 @@ class PlacedPrompt(Struct, frozen=True):
     """What placing needed of a prompt."""
 
     pool: PoolId
-    block_size: int
-    blocks: bytes  # packed hashes of its first blocks
+    step: int  # tokens from one hash to the next
+    blocks: bytes  # the first of its packed `point_hashes`
 
 
 class State(StrEnum):
@@ -91,6 +91,7 @@ class InFlight:
         "early_deaths",
         "encode_pools",
         "ends_at",
+        "expected",
         "first_tokens",
         "groups",
         "handoff",
@@ -143,6 +144,7 @@ class InFlight:
         self.may_encode = True  # its pictures may be encoded by other workers
         self.before_first: list[Event] | None = None  # events that came before the awaited first token
         self.first_tokens = 0  # those of this attempt that a prefill worker has given
+        self.expected = -1  # prompt tokens that the worker is expected to have cached; -1: nobody can tell
         self.stage_index = 0  # index of the job's current stage; -1: the last
         self.handoff: KvHandle | None = None  # where its prompt's KV is already
         self.out = [ChoiceOutput([]) for _ in range(job.sampling.n)]
@@ -161,7 +163,7 @@ class InFlight:
         self.adapter: Adapter | None = None  # its adapter, if it wants one, as of the last look
         self.tenant = NOBODY.tenant  # whose request it is
         self.charge: Charge | None = None  # once it was placed: what its tenant was charged
-        self._hashes: dict[tuple[int, str], bytes] = {}
+        self._hashes: dict[tuple[Grid, str], bytes] = {}
 
     @property
     def line(self) -> Line:
@@ -308,26 +310,26 @@ class InFlight:
         """The version of the weights that made its output so far; None: it has none."""
         return next((out.weights for out in self.out if out.tokens), None)
 
-    def hashes(self, block_size: int, weights: str = "") -> bytes:
-        """The packed block hashes of `context`, 8 bytes each; empty for inputs and paintings, which leave no KV.
+    def hashes(self, grid: Grid, weights: str = "") -> bytes:
+        """The packed `point_hashes` of `context`, 8 bytes each; empty for inputs and paintings, which leave no KV.
 
         `weights`: the version that has computed the blocks.
         """
         if self.job.kind != "decode":
             return b""
-        known = self._hashes.get((block_size, weights))
+        known = self._hashes.get((grid, weights))
         if known is None:
             job = self.job
-            known = prompt_hashes(self.context, block_size, job.cache_salt, job.adapter, weights, job.media)
-            self._hashes[block_size, weights] = known
+            known = point_hashes(self.context, grid, job.cache_salt, job.adapter, weights, job.media)
+            self._hashes[grid, weights] = known
         return known
 
     def as_placed(self, most: int) -> PlacedPrompt | None:
         """With up to `most` blocks; None: it is on no worker, or leaves no KV."""
         if not self._hashes or not self.job.stages:
             return None
-        (size, _weights), blocks = next(iter(self._hashes.items()))
-        return PlacedPrompt(self.job.stages[-1].pool, size, blocks[: most * HASH_BYTES])
+        (grid, _weights), blocks = next(iter(self._hashes.items()))
+        return PlacedPrompt(self.job.stages[-1].pool, grid.step, blocks[: most * HASH_BYTES])
 
     def rules(self, routing: Routing) -> Routing:
         return routing.model_copy(update=dict(self.wishes.rules)) if self.wishes.rules else routing

@@ -68,7 +68,7 @@ class Model:
     def calls_tools(self) -> bool:
         """Whether chats with it may offer tools."""
         dialect = self.writing.dialect
-        return dialect is not None and dialect.calls and "tools" in self.tokenizer.template_variables
+        return dialect is not None and dialect.calls and self.tokenizer.tools_variable is not None
 
     @property
     def most_tokens(self) -> int:

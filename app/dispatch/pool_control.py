@@ -2,8 +2,7 @@
 
 import asyncio
 import secrets
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -14,16 +13,15 @@ from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
 from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.orders import Command, replies
 from app.errors import PoolBusy, XylemError
 from app.ids import PoolId, WorkerId
-from app.intervals import COMMANDS_TTL_S
 from app.keys import Keys
-from app.messages import Lease, PoolState, StateCommand, Wake, decode_pool_state, decode_reply, encode
+from app.messages import Lease, PoolState, Wake, decode_pool_state, encode
 from app.routing.pool_state import awake, to_wake, waves
 from app.telemetry import logger
 
 log = logger(__name__)
-Command = Callable[[str], StateCommand]  # makes one with the given id
 Outcome = dict[WorkerId, str]  # why each worker has refused; "": it has done it
 
 _LOCK_S, _RENEW_S = 10, 3
@@ -84,30 +82,9 @@ class PoolControl:
                 log.warning("pool_lock_not_renewed", error=repr(exc))
 
     async def order(self, workers: Iterable[WorkerId], command: Command, timeout_s: float) -> Outcome:
-        """Commands all of them at once, and waits for their replies. Raises: RedisError, StoreDown."""
-        waiting, outcome, id_ = set(workers), Outcome(), secrets.token_hex(8)
-        pipe = self._redis.pipeline(transaction=False)
-        for worker in waiting:
-            key = self._keys.commands(worker)
-            pipe.rpush(key, encode(command(id_)))
-            pipe.expire(key, COMMANDS_TTL_S)
-        await pipe.execute()
-        end = time.monotonic() + timeout_s
-        while waiting and (left := end - time.monotonic()) > 0:
-            # Short: the Redis client gives up on replies that take longer than its own time-out.
-            taken = await cast(Any, self._redis.blpop([self._keys.reply(id_)], timeout=min(1.0, left)))
-            if taken is not None:
-                reply = decode_reply(taken[1])
-                waiting.discard(reply.worker)
-                outcome[reply.worker] = "" if reply.done else reply.reason or "it refused"
-                continue
-            alive = await self._redis.exists(*(self._keys.worker(worker) for worker in waiting))
-            if alive < len(waiting):
-                for worker in list(waiting):
-                    if not await self._redis.exists(self._keys.worker(worker)):
-                        waiting.discard(worker)
-                        outcome[worker] = "it has gone"
-        return outcome | dict.fromkeys(waiting, f"no answer within {timeout_s:g} s")
+        """Commands all of them at once, and waits for their replies. Raises: RedisError."""
+        told = replies(self._redis, self._keys, workers, command, timeout_s)
+        return {one.worker: "" if one.done else one.reason or "it refused" async for one in told}
 
     async def roll(
         self, pool: PoolId, version: str, command: Command, timeout_s: float, *, rolling: bool, keep_awake: int | None

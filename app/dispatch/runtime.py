@@ -21,6 +21,7 @@ from app.dispatch.cell import Cell
 from app.dispatch.cells import Cells, Runs
 from app.dispatch.content_hook import ContentHook
 from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.expansions import Expansions
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.index_sweep import IndexSweep
 from app.dispatch.liveness import LivenessWatch
@@ -119,9 +120,10 @@ class Deployment:
             body = body.model_copy(update={"model": self._only_model(endpoint)})
         if self.within is not UNLIMITED:
             body = _bounded(body, self.within)
-        if body.model not in self.models and body.model not in self.aliases.table:
+        # What is chosen for an answer that may be asked for again stays chosen.
+        if body.model not in self.models and (self.turn.fixed or body.model not in self.aliases.table):
             self.check_no_pipeline(body)
-            await self.look()  # another replica may have just added it
+            await self.look()  # another replica may have just added or changed it
         name = self.aliases.model(body.model, getattr(body, "prompt_cache_key", None), self.turn)
         model = self.models.get(name)
         if endpoint and model is not None and model.endpoints is not None and endpoint not in model.endpoints:
@@ -240,6 +242,7 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
     known.aliases.usable = usable
     if known.media is not None:
         known.media.files = FileStore(wire, keys)
+        known.media.expansions = dispatcher.expansions = Expansions(redis, wire, keys, fleet)
     IN_FLIGHT.set_function(lambda: len(dispatcher.in_flight))
     HELD.set_function(lambda: dispatcher.placer.held)
     sweep = IndexSweep(wire, keys, api, fleet, list(pools))

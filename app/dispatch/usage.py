@@ -8,7 +8,7 @@ from app.dispatch.timeline import Timeline
 from app.errors import OK
 from app.tenants.cost import Used
 from app.tenants.records import Client
-from app.usage.record import UsageRecord
+from app.usage.record import LineTry, UsageRecord
 
 
 def used_by(
@@ -21,7 +21,7 @@ def used_by(
     made = sum(len(out.tokens) for out in outputs) if call.plan.generates else 0
     if outcome != OK and not made and not any(prompt.job.worker for prompt in prompts):
         return None
-    return call.plan.used(call.cached_tokens, made, painted)
+    return call.plan.used(call.cached_tokens, made, painted, call.prompt_tokens)  # as the engine has counted it
 
 
 def record_of(
@@ -32,14 +32,21 @@ def record_of(
     times: tuple[float, float, float | None],
     prompts: Sequence[InFlight],
     attempt: int,
-    batch: str,
+    line: LineTry | None,
     x_request_id: str,
 ) -> UsageRecord:
-    """`times`: when it came and ended, and its TTFT. `prompts`: that were sent. `attempt`: its first one here."""
+    """`times`: when it came and ended, and its TTFT. `prompts`: that were sent. `attempt`: its first one here.
+
+    `line`: that it answers. All whole answers of a line have one id, of which the latest ticket's counts: a batch
+    worker that was paused, and taken for dead, may end what another one answers by then.
+    """
     came, ended, ttft_s = times
     plan, model = call.plan, call.model
     stages: dict[str, float] = {}
-    engine_s, attempts, epoch = 0.0, 1, attempt // ATTEMPTS
+    engine_s, attempts = 0.0, 1
+    id_, epoch, batch = call.id, attempt // ATTEMPTS, "" if line is None else line.batch
+    if line is not None and outcome == OK:
+        id_, epoch = line.id, line.ticket
     if prompts:
         first = prompts[0]
         attempts = first.attempts
@@ -50,7 +57,7 @@ def record_of(
                 engine_s += timing.cost_s
     span = stages.get
     return UsageRecord(
-        call.id, epoch, ended, client.tenant.name, client.key, client.name, model.name, model.task, outcome,
+        id_, epoch, ended, client.tenant.name, client.key, client.name, model.name, model.task, outcome,
         *((0, 0, 0, 0) if used is None else (used.prompt, used.cached, used.completion, used.pictures)), engine_s,
         span("placement", 0.0), span("queue", 0.0), span("prefill", 0.0), span("hop", 0.0) + span("resume", 0.0),
         span("decode", 0.0), ttft_s, ended - came, attempts, batch, x_request_id, plan.priced_as or model.parent or "",

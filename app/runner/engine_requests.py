@@ -14,7 +14,7 @@ from app.errors import RequestError
 from app.grammars.checker import GrammarChecker
 from app.ids import WorkerId
 from app.keys import Keys
-from app.messages import ASIDE_PRIORITY, Grammar, Handoff, Job, KvHandle, MediaKind, Speeds, TierUse
+from app.messages import ASIDE_PRIORITY, GRAMMAR, Grammar, Handoff, Job, KvHandle, MediaKind, Speeds, TierUse
 from app.routing.tiers import worthwhile
 from app.runner.media import fetch_media
 from app.runner.pictures import Pictures
@@ -71,6 +71,7 @@ class EngineRequests:
             media,
             self._tiers(),
             job.trace_headers,
+            job.written,
         )
 
     async def prefill(self, job: Job, handoff: Handoff | None, weights: str) -> GenerateRequest:
@@ -93,7 +94,7 @@ class EngineRequests:
         """The grammar for the engine. Raises: RequestError, Saturated, NoProcess."""
         verdict = await compiler.verdict(grammar)
         if verdict.reason:
-            raise RequestError(f"The grammar of this request is refused: {verdict.reason}.")
+            raise RequestError(f"The grammar of this request is refused: {verdict.reason}.", param=GRAMMAR)
         return verdict.instead or grammar
 
     def encoding(self, job: Job) -> EncodeRequest:

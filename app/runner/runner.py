@@ -100,6 +100,7 @@ class Runner:
         self._running: dict[RunId, asyncio.Task[Any]] = {}
         self.load_s = 0.0  # how long the engine took to start
         self.loop_delay_s = 0.0  # the longest of late, of this loop
+        self.kv_blocks_left_out = 0  # of those that its engine has told of
         self._costs: dict[RunId, Cost] = {}  # of those that have been on the engine
         self._returned: set[RunId] = set()  # of these, the ones to be placed elsewhere
         self._background: set[asyncio.Task[None]] = set()

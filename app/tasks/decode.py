@@ -48,6 +48,7 @@ class _PromptReport(Struct):
     cached_tokens: int = 0
     pulled: KvTransfer | None = None
     refused: str = ""  # why the handoff was refused, and the prompt computed here
+    expanded: list[int] = []  # as in `Done`
 
 
 async def answer(runner: Runner, job: Job, handoff: Handoff | None) -> None:
@@ -59,7 +60,8 @@ async def answer(runner: Runner, job: Job, handoff: Handoff | None) -> None:
         await _run_through(runner, job, handoff, report, runner.emitters.of(job).emit)
     own = Timing(runner.worker, taken, report.first, clock.now(), report.pulled, report.refused, runner.cost_s(job))
     timings = [own] if job.prefilled is None else [job.prefilled, own]
-    runner.emitters.of(job).end(job, Done(job.request, job.attempt, report.cached_tokens, timings))
+    done = Done(job.request, job.attempt, report.cached_tokens, timings, expanded=report.expanded)
+    runner.emitters.of(job).end(job, done)
 
 
 async def _run_through(runner: Runner, job: Job, handoff: Handoff | None, report: _PromptReport, emit: Emit) -> None:
@@ -140,7 +142,7 @@ def _report_first_output(
 ) -> None:
     """Notes and reports what the first output tells of the prompt."""
     if not report.first:
-        report.first, report.pulled = clock.now(), o.pulled
+        report.first, report.pulled, report.expanded = clock.now(), o.pulled, o.expanded
         report.cached_tokens = o.cached_tokens if handoff is None else job.cached_tokens
     if handoff is None:
         runner.prefilled(job, len(job.prompt) + job.encoder_tokens - o.cached_tokens)

@@ -127,6 +127,36 @@ def test_a_repeated_request_gets_the_answer_of_the_first_one(served: Stack, clie
         assert asked(client, "fast", **options) == asked(client, "fast", **options)
 
 
+def test_an_answer_is_joined_and_resumed_after_its_alias_has_changed(served: Stack) -> None:
+    """At each endpoint; it is the answer of the model that began it."""
+    chat = {"model": "moved", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
+    asked = {"/chat/completions": chat, "/messages": chat, "/completions": {"model": "moved", "prompt": "Hello"}}
+    asked |= {"/responses": {"model": "moved", "input": "Hello", "max_output_tokens": 4}}
+
+    def answers() -> dict[str, httpx.Response]:
+        whole = {path: (body, path) for path, body in asked.items()}
+        streams = {f"{path} streamed": (body | {"stream": True}, path) for path, body in asked.items()}
+        return {
+            name: httpx.post(f"{served.url}/v1{path}", json=body, headers={"Idempotency-Key": name}, timeout=30)
+            for name, (body, path) in (whole | streams).items()
+        }
+
+    assert changed(served, moved={"primary": "small"}).status_code == 200
+    first = answers()
+    assert {name: answer.status_code for name, answer in first.items()} == dict.fromkeys(first, 200)
+    assert changed(served, moved={"primary": "new"}).status_code == 200
+    again = answers()
+    assert {name: answer.text for name, answer in again.items()} == {n: answer.text for n, answer in first.items()}
+    stream = first["/chat/completions streamed"].text
+    events = [event for event in stream.split("\n\n") if event.startswith("id: ")]
+    last = {"Last-Event-ID": events[0].partition("\n")[0].removeprefix("id: ")}
+    rest = httpx.post(f"{served.url}/v1/chat/completions", json=chat | {"stream": True}, headers=last, timeout=30)
+    assert rest.text == stream[stream.index(events[1]) :]
+    same = {"Idempotency-Key": "/chat/completions"}
+    other = httpx.post(f"{served.url}/v1/chat/completions", json=chat | {"max_tokens": 3}, headers=same, timeout=30)
+    assert other.status_code == 400
+
+
 def test_a_wrong_alias_or_no_admin_key_is_refused(served: Stack) -> None:
     refused = changed(served, x={"primary": "nope"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "aliases.x")

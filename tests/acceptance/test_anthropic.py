@@ -33,8 +33,9 @@ PLAYS = {  # the first of the alphabet that a prompt has in it
     "tool\nhello": "It said hello.",
     "with echo": '<tool_call>\n{"name": "Bash", "arguments": {"command": "echo hello"}}\n</tool_call>',
 }
-TEMPLATE = """{%- if tools %}{% for tool in tools %}{{ tool | tojson }}
-{% endfor %}write <tool_call> with name and arguments, <think> before{% endif %}
+TEMPLATE = """{%- if reasoning_effort in ("low", "high") %}{{ reasoning_effort }} {% endif %}
+{%- if tools %}{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}write <tool_call>{"name", "arguments"}, <think> before{% endif %}
 {%- for message in messages %}<|im_start|>{{ message.role }}
 {{ message.content }}{% for call in message.tool_calls or [] %}{{ call.function.name }}{% endfor %}<|im_end|>
 {% endfor %}<|im_start|>assistant
@@ -139,6 +140,24 @@ def test_an_answer_goes_on_behind_the_beginning_of_it(client: Anthropic) -> None
     counted = client.messages.count_tokens(model=MODEL, messages=turns)  # type: ignore[arg-type]
     assert answer.stop_reason == "end_turn"
     assert answer.usage.input_tokens + (answer.usage.cache_read_input_tokens or 0) == counted.input_tokens
+
+
+def test_an_effort_is_the_nearest_that_the_template_knows(served: Stack) -> None:
+    """Which it knows is listed; a header names the one that the model had, if it is another."""
+    shown = httpx.get(f"{served.url}/v1/models/{MODEL}").json()
+    assert (shown["chat_template_kwargs"], shown["reasoning_efforts"]) == (
+        ["reasoning_effort"],
+        ["low", "medium", "high"],
+    )
+    counted: dict[str, int] = {}
+    for effort, heard in (("low", None), ("medium", None), ("high", None), ("xhigh", "high"), ("max", "high")):
+        body = asked("to ten", output_config={"effort": effort})
+        for stream in (False, True):
+            said = httpx.post(f"{served.url}/v1/messages", json=body | {"stream": stream})
+            assert said.status_code == 200, said.text
+            assert said.headers.get("x-xylem-reasoning-effort") == heard
+        counted[effort] = httpx.post(f"{served.url}/v1/messages", json=body).json()["usage"]["input_tokens"]
+    assert counted["max"] == counted["xhigh"] == counted["high"] > counted["medium"]
 
 
 def test_tokens_are_counted_as_the_answer_will_count_them(client: Anthropic) -> None:
@@ -277,6 +296,9 @@ def test_message_batches_are_listed_cancelled_and_deleted(client: Anthropic) -> 
     assert batches.list(limit=2, after_id=made[1]).data[0].id == made[0]
     before = batches.list(limit=1, before_id=made[0])
     assert ([batch.id for batch in before.data], before.has_more) == ([made[1]], True)
+    for name in ("after_id", "before_id"):
+        with pytest.raises(anthropic.BadRequestError, match=f"'{name}': 'nobody'"):
+            batches.list(extra_query={name: "nobody"})
     assert [batch.id for batch in client.beta.messages.batches.list(limit=3)][:3] == made[::-1]  # all pages of it
     for batch in made:
         assert batches.cancel(batch).processing_status == "canceling"

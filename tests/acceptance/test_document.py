@@ -51,7 +51,7 @@ def http(served: Stack) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def document(http: httpx.Client) -> dict[str, Any]:
-    found: dict[str, Any] = http.get("/openapi.json").json()
+    found: dict[str, Any] = http.get("/openapi.json", timeout=60).json()
     return found
 
 
@@ -119,7 +119,7 @@ def test_each_endpoint_says_which_key_it_wants(served: Stack, document: dict[str
     served.api("locked", port=port, XYLEM_REQUIRE_KEYS="true", XYLEM_ADMIN_KEY="sesame")
     url = f"http://127.0.0.1:{port}"
     wait_until(lambda: served.ready(url), "the other API listens")
-    locked = httpx.get(f"{url}/openapi.json").json()
+    locked = httpx.get(f"{url}/openapi.json", timeout=60).json()
     for found, optional in ((document, [{}]), (locked, [])):
         schemes = found["components"]["securitySchemes"]
         assert all(schemes[name]["scheme"] == "bearer" for name in ("api_key", "admin_key"))

@@ -223,7 +223,7 @@ def test_a_classifier_tells_class_and_probabilities(served: Stack) -> None:
 )
 def test_answers_are_as_the_document_says(served: Stack, path: str, body: dict[str, Any]) -> None:
     """/openapi.json has the shape of each."""
-    document = httpx.get(f"{served.url}/openapi.json").json()
+    document = httpx.get(f"{served.url}/openapi.json", timeout=60).json()
     check(declared(document, path, "post"), post(served, path, **body).json())
 
 

@@ -50,7 +50,7 @@ def hers(alice: Holder) -> dict[str, str]:
 
 def endpoints(s: Stack) -> list[tuple[str, str]]:
     """Methods and paths of the document that have an id in the path, but for those of administrators."""
-    paths = httpx.get(f"{s.url}/openapi.json").json()["paths"]
+    paths = httpx.get(f"{s.url}/openapi.json", timeout=60).json()["paths"]
     return [
         (method, path)
         for path, methods in paths.items()

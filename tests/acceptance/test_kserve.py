@@ -199,7 +199,7 @@ def test_a_wrong_length_of_the_json_is_refused(http: httpx.Client, header: str, 
 
 
 def test_answers_are_as_the_document_says(http: httpx.Client) -> None:
-    document = http.get("/openapi.json").json()
+    document = http.get("/openapi.json", timeout=60).json()
     generated = http.post("/v2/models/mock/generate", json={"text_input": "hello"}).json()
     for path, method, answer in (
         ("/v2", "get", http.get("/v2").json()),

@@ -526,6 +526,21 @@ def test_reasoning_is_told_from_content_streamed_or_whole(thinks: Stack, served:
     assert streamed == [{k: c["message"][k] for k in ("reasoning_content", "content")} for c in whole["choices"]]
 
 
+@pytest.mark.parametrize(("path", "body"), [
+    ("chat/completions", {"messages": MESSAGES, "reasoning_effort": "high"}),
+    ("responses", {"input": "x", "reasoning": {"effort": "high"}}),
+    ("responses", {"input": "x", "reasoning": {"effort": "high"}, "store": False}),
+    ("messages", {"messages": MESSAGES, "max_tokens": 4, "output_config": {"effort": "high"}}),
+])  # fmt: skip
+def test_a_header_names_the_effort_that_a_model_has_instead_of_the_requests(
+    ask: Asker, path: str, body: dict[str, Any]
+) -> None:
+    """Agents send one to every model; this one's template knows none."""
+    said = httpx.post(f"{ask.url}/{path}", json={"model": "mock", "stream": ask.stream, **body})
+    assert said.status_code == 200, said.text
+    assert said.headers["x-xylem-reasoning-effort"] == "ignored"
+
+
 def test_a_client_may_send_every_default_of_openais(ask: Asker, plain: dict[Endpoint, str]) -> None:
     """By the names that the client itself knows, and an answer as it came as part of the next request."""
     said = ask(
@@ -605,8 +620,10 @@ def test_models_are_listed_as_openai_lists_them(served: Stack) -> None:
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none") as client:
         models = list(client.models.list())
         assert [m.id for m in models] == ["mock"]
-        one = client.models.retrieve("mock").to_dict()
-    assert [pool["engine"] for pool in one.pop("pools")] == ["mock"]  # asked for one model only
+        one: dict[str, Any] = client.models.retrieve("mock").to_dict()
+    # Of one model only.
+    assert [pool["engine"] for pool in one.pop("pools")] == ["mock"]
+    assert (one.pop("chat_template_kwargs"), one.pop("reasoning_efforts")) == ([], [])
     assert one == models[0].to_dict()
     assert models[0].object == "model"
 

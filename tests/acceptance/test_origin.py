@@ -71,7 +71,7 @@ def test_a_named_page_may_ask_and_read(http: httpx.Client) -> None:
     origin = {"origin": APP}
     allowed = http.options(CHAT, headers=origin | PREFLIGHT)
     assert allowed.status_code == 204
-    document = http.get("/openapi.json").json()
+    document = http.get("/openapi.json", timeout=60).json()
     methods = {method.upper() for operations in document["paths"].values() for method in operations}
     assert methods <= {*allowed.headers["access-control-allow-methods"].split(", ")}
     assert allowed.headers["access-control-allow-headers"] == PREFLIGHT["access-control-request-headers"]

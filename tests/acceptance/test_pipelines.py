@@ -320,7 +320,7 @@ def test_pipelines_are_listed_and_answers_are_as_declared(client: OpenAI, served
     assert [pool["pool"] for pool in one["pools"]] == [EARS, ANSWERERS]
     anthropics = httpx.get(f"{served.url}/v1/models", headers={"anthropic-version": "2023-06-01"}).json()
     assert not {model["id"] for model in anthropics["data"]} & PIPELINES.keys()
-    document = httpx.get(f"{served.url}/openapi.json").json()
+    document = httpx.get(f"{served.url}/openapi.json", timeout=60).json()
     for path, model, body in ((CHATS, "narrate", {"messages": asked(sound(GARDEN))}), (IMAGES, "illustrate", {})):
         assert not list(declared(document, path, "post").iter_errors(post(served, path, model, **body).json()))
         streamed = declared(document, path, "post", "text/event-stream")

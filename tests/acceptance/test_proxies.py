@@ -79,7 +79,7 @@ def test_pages_below_a_base_path_find_all_that_they_need(served: Stack, front: s
             for path in found:
                 assert path.startswith(f"{ROOT_PATH}/")
                 assert httpx.get(front.removesuffix(ROOT_PATH) + path).is_success, path
-        document = http.get("/openapi.json").json()
+        document = http.get("/openapi.json", timeout=60).json()
         assert document["servers"] == [{"url": ROOT_PATH}]
 
 

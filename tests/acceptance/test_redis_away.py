@@ -258,7 +258,7 @@ def test_connections_that_something_between_forgets_are_made_anew(fleet: Stack, 
     """Nothing comes and nothing is closed, as behind a firewall or NAT: noticed within seconds, and nothing is lost."""
     goes_on(fleet, 10)
     between.forgets()
-    goes_on(fleet, 12, batches_s=40)  # a timeout for each of a few connections
+    goes_on(fleet, 12, batches_s=40)  # a quiet machine takes half of it
 
 
 def test_a_hangup_ends_each_process_as_it_should(fleet: Stack) -> None:

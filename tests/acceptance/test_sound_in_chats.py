@@ -21,7 +21,7 @@ TOKENS_PER_S = 25
 
 @pytest.fixture(scope="module")
 def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two workers of a model that hears, one whose engine doesn't, and a model of text without a worker."""
+    """Two workers of a model that hears, one whose engine doesn't, and a model of text."""
     files = {"path": str(random_vlm("qwen2_audio", weights=False))}
     args: dict[str, Any] = {"max_model_len": 2048, "block_size": SIZE, "step_ms": 15.0}
     pools = {
@@ -34,8 +34,9 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         for i in range(2):
             s.worker(POOL, f"hears-{i}")
         s.worker("deaf-pool", "deaf")
+        s.worker("text-pool", "text")
         s.wait_ready(2, "hears")
-        wait_until(lambda: len(leases(s)) == 3, "all workers")
+        wait_until(lambda: len(leases(s)) == 4, "all workers")
         yield s
 
 

@@ -6,12 +6,17 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import openai
 import pytest
 
 from app.batch.records import RECORD
+from app.keys import Keys
+from app.messages import encode
+from app.tenants.api_keys import digest_of
+from app.tenants.records import ApiKey
 from tests.acceptance.test_bad_input import refusal
 from tests.issuer import AUDIENCE, Issuer, issuing
 from tests.stack import BIN, ROOT, Stack, mock_pool, stack, wait_until
@@ -169,6 +174,20 @@ def test_files_have_the_smaller_quota_of_key_and_tenant(served: Stack) -> None:
         client.files.create(file=("in.jsonl", b"{}\n"), purpose="batch")
         with pytest.raises(openai.PermissionDeniedError, match=f"{10 + RECORD} bytes"):
             client.files.create(file=("in.jsonl", b"{}" * 6), purpose="batch")
+
+
+def test_no_batch_begins_when_files_have_more_than_their_quota(served: Stack) -> None:
+    """Results are stored whatever their size: one small file could fill the storage, batch after batch."""
+    key = made_key(served, "hoarder")
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0) as client:
+        file = client.files.create(file=("in.jsonl", b"{}\n"), purpose="batch").id
+        batch: Any = {"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"}
+        admin(served, "PATCH", "/admin/keys/hoarder", {"file_quota": 3 + RECORD})
+        client.batches.create(**batch)
+        admin(served, "PATCH", "/admin/keys/hoarder", {"file_quota": 2 + RECORD})  # as results would have it
+        with pytest.raises(openai.PermissionDeniedError, match=f"{3 + RECORD} of the {2 + RECORD} bytes") as refused:
+            client.batches.create(**batch)
+        assert (refused.value.code, refused.value.param) == ("file_quota_exceeded", "input_file_id")
 
 
 def test_uploads_and_new_batches_are_requests(served: Stack) -> None:
@@ -402,6 +421,10 @@ def test_admin_endpoints_tell_what_is_wrong(served: Stack) -> None:
         ("POST", "/admin/keys", {"name": "x", "tenant": "nowhere"}, 404, "tenant"),
         ("POST", "/admin/keys", {"name": "x", "sha256": "00"}, 400, "sha256"),
         ("POST", "/admin/keys", {"name": "x", "budget": "5/day"}, 400, "budget"),
+        *(("POST", "/admin/keys", {"name": name}, 400, "name") for name in ("x/", "x/y", ".", "..", "x\n", " ")),
+        ("PUT", "/admin/tenants/%2E", {}, 400, "tenant"),
+        ("PUT", "/admin/tenants/%2E%2E", {}, 400, "tenant"),
+        ("PATCH", "/admin/tenants/blue%2F", {}, 404, None),
         ("PATCH", "/admin/keys/nobody", {}, 404, "key"),
         ("DELETE", "/admin/keys/nobody", None, 404, "key"),
         ("PATCH", "/admin/prices", {"prices": {"m": {"input": -1}}}, 400, "prices.m.input"),
@@ -409,6 +432,28 @@ def test_admin_endpoints_tell_what_is_wrong(served: Stack) -> None:
     ):
         assert admin(served, method, path, body, status=status)["error"]["param"] == param, path
     assert httpx.get(f"{served.url}/admin/tenants").status_code == 403
+
+
+def test_an_encoded_slash_in_a_path_is_part_of_a_name(served: Stack) -> None:
+    """`zz%2F` revoked `zz`. No new key has a slash in its name; those of before are reached by path and by command."""
+    for name in ("zz", "a ?#%2F;é"):
+        made_key(served, name)
+    for name in ("zz/", "zz/y", "yy/", "yy/y"):  # made by an older version
+        record = ApiKey(name, digest_of(name), 1.0)
+        served.redis.hset(Keys("teams").api_keys(), name, encode(record))
+    admin(served, "DELETE", "/admin/keys/zz%2F")
+    admin(served, "DELETE", "/admin/keys/zz%2F", status=404)
+    assert admin(served, "GET", "/admin/keys/zz%2Fy")["name"] == "zz/y"
+    assert admin(served, "GET", "/admin/keys/zz/")["name"] == "zz"
+    assert admin(served, "PATCH", f"/admin/keys/{quote('a ?#%2F;é', safe='')}", {})["name"] == "a ?#%2F;é"
+    xylem(served, "keys", "revoke", "yy/")
+    xylem(served, "keys", "set", "yy/y", "--rpm", "5")
+    xylem(served, "keys", "erase", "yy/y", "--yes", "--url", served.url, "--key", "sesame")
+    assert "no slash" in xylem(served, "keys", "create", "x/y", code=2).stderr
+    assert "'.'" in xylem(served, "tenants", "set", "..", code=2).stderr
+    left = {key["name"] for key in admin(served, "GET", "/admin/keys")["data"]}
+    assert {"zz", "zz/y"} <= left
+    assert not {"zz/", "yy/", "yy/y", "x/y"} & left
 
 
 def test_what_admins_do_is_in_the_audit_log_without_secrets(served: Stack) -> None:

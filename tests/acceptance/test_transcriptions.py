@@ -311,7 +311,7 @@ def test_a_file_that_is_too_large_or_missing_is_refused(served: Stack) -> None:
 
 def test_answers_are_as_declared(served: Stack) -> None:
     """In /openapi.json."""
-    document = httpx.get(f"{served.url}/openapi.json").json()
+    document = httpx.get(f"{served.url}/openapi.json", timeout=60).json()
     for form in ("json", "verbose_json"):
         answer = post(served, GARDEN, response_format=form)
         validator = declared(document, "/v1/audio/transcriptions", "post")

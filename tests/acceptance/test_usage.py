@@ -159,6 +159,9 @@ def test_lines_of_a_batch_leave_records_with_its_id(served: Stack) -> None:
     wait_until(lambda: of_tenant(s, "batching")["requests"] == 5, "all are written")
     content = team.files.content(str(team.batches.retrieve(batch.id).output_file_id)).text
     answers = [json.loads(line)["response"]["body"]["usage"] for line in content.splitlines()]
+    told = csv.DictReader(xylem(s, "usage", "export", "-", "--tenant", "batching").splitlines())
+    named = {(r["id"], r["x_request_id"]) for r in told}
+    assert named == {(a["id"], a["response"]["request_id"]) for a in map(json.loads, content.splitlines())}
     (row,) = asked(s, tenant="batching", group_by="batch,key")["data"]
     assert (row["batch"], row["key_name"]) == (batch.id, "batching-1")
     assert row["prompt_tokens"] == sum(a["prompt_tokens"] for a in answers)

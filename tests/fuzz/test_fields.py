@@ -38,7 +38,7 @@ def understand(path: str, raw: bytes) -> None:
     if path.startswith("/inference"):
         parse(GenerateRequest, raw).as_completion()
         return
-    body = parse(InferBody if path.endswith("infer") else GenerateBody, raw)
+    body: InferBody | GenerateBody = parse(InferBody if path.endswith("infer") else GenerateBody, raw)
     parse(CompletionRequest, body.request("mock", "").as_openai("generate")).check()
 
 

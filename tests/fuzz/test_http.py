@@ -41,7 +41,7 @@ MOST = {"n": 3, "max_tokens": 9, "max_completion_tokens": 9, "max_output_tokens"
 RESPONSE = {"model": "mock", "input": "x", "max_output_tokens": 2, "background": True}
 CHAT = {"model": "mock", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "store": True}
 TEMPLATE = """{%- if tools %}{% for tool in tools %}{{ tool | tojson }}
-{% endfor %}write <tool_call> with name and arguments{% endif %}
+{% endfor %}write <tool_call>{"name", "arguments"}{% endif %}
 {%- for message in messages %}<|im_start|>{{ message.role }}
 {{ message.content }}
 {%- for call in message.tool_calls or [] %}{{ call.function.arguments | tojson }}{% endfor %}<|im_end|>

@@ -103,6 +103,7 @@ def test_a_message_that_cannot_be_taken_takes_no_other_with_it_and_ends_no_proce
 @pytest.mark.parametrize(
     "junk",
     [
+        pytest.param(b"[" * 100_000, id="deep"), b'{"__type__": "decimal", "__value__": "x"}',
         b"{no json", b"\xff", b"[1]", b"{}", b'{"body": "e30=", "properties": {}}',
         b'{"properties": {"delivery_tag": "1", "delivery_info": null}}',
         b'{"body": "=", "properties": {"body_encoding": "base64", "delivery_tag": "1", "delivery_info": {}}}',

@@ -19,7 +19,20 @@ from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import ApiId, PoolId, RequestId, WorkerId, place_id, run_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
 from app.kv.blocks import chain, root
-from app.messages import Cancel, Delta, Done, Failed, Job, PartialOutput, Sampling, Speeds, Stage, decode_job, encode
+from app.messages import (
+    Cancel,
+    Delta,
+    Done,
+    Failed,
+    Grid,
+    Job,
+    PartialOutput,
+    Sampling,
+    Speeds,
+    Stage,
+    decode_job,
+    encode,
+)
 from app.pools import Pool
 from app.store import FORGET_LOADS, Wire
 from app.tasks.celery_message import read_task_message
@@ -463,8 +476,10 @@ async def test_a_placement_on_a_worker_that_has_just_gone_is_retried(redis: "Red
     """Its lease ended between the two round trips, and then nobody else had room; later somebody has."""
 
     class Slow(FleetReader):
-        async def read(self, wanted: Mapping[PoolId, Sequence[bytes]]) -> dict[PoolId, PoolView]:
-            views = await super().read(wanted)
+        async def read(
+            self, wanted: Mapping[PoolId, Sequence[bytes]], grids: Mapping[PoolId, Grid] | None = None
+        ) -> dict[PoolId, PoolView]:
+            views = await super().read(wanted, grids)
             await redis.delete(KEYS.worker(gone))
             return views
 

@@ -8,6 +8,7 @@ import pytest
 from app.api.oidc.signing_keys import SigningKeys
 from app.loops import failures
 from tests.background import beside
+from tests.dripping import dripping
 from tests.issuer import Issuer, issuing
 
 ABOUT, KEYS = "/.well-known/openid-configuration", "/keys"
@@ -73,3 +74,13 @@ async def test_the_keys_are_fetched_again_after_nonsense_at_the_start(monkeypatc
             while not keys.loaded:  # noqa: ASYNC110 (it has no event)
                 await asyncio.sleep(0.01)
     assert failures() > failed
+
+
+async def test_an_issuer_whose_answer_never_ends_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then is no silence; and whoever names a new key waits until it was tried."""
+    monkeypatch.setattr("app.api.oidc.signing_keys._TIMEOUT_S", 0.3)
+    async with dripping(b"HTTP/1.1 200 OK\r\n\r\n", b" ") as (url, gone):
+        keys = SigningKeys(url, lambda: None, least_s=0.02)
+        await keys.refresh()
+        assert not keys.loaded
+        await gone.get()

@@ -20,6 +20,7 @@ from app.engines import create_engine
 from app.engines.base import EngineInfo, Metered
 from app.errors import SettingsError, WireMismatch, XylemError
 from app.ids import BATCH_QUEUE, PoolId, WorkerId, new_worker_id, worker_queue
+from app.kv.groups import grid_of
 from app.model_store.pools import fetched_pool
 from app.pools import Pool
 from app.pools_file import load_pools
@@ -184,7 +185,8 @@ class EngineStep(bootsteps.StartStopStep):
             self.port.loaded(RegisteredEngine(self.lease, watchdog))
         if self.group is not None:
             self.group.weights = lambda: self.runner.weights
-            self.group.tell(ready=True)
+            told = self.lease.worker
+            self.group.tell(ready=True, block_size=info.block_size, groups=list(info.groups), unindexed=told.unindexed)
         log.info("engine_ready", pool=self.pool_id, worker=self.worker_id, total_blocks=info.total_blocks)
 
     async def _register(self, info: EngineInfo) -> None:
@@ -200,9 +202,14 @@ class EngineStep(bootsteps.StartStopStep):
         lease = LeaseKeeper(
             runner, self.pool_id, self.pool, info, kv, prefixes=keeps, metrics_at=metrics_at, group=self.group
         )
+        lines = grid_of(lease.worker)
+        if lines.step != self.pool.block_size:
+            log.info(
+                "engine_has_other_blocks", configured=self.pool.block_size, block_size=lines.block_size, step=lines.step
+            )
         keeper = StateKeeper(runner, lease, self.pool_id, self.pool, feeds)
         adapters = keeper_of(runner, lease, self.pool_id, self.pool, info, keeper.changing)
-        prefixes = PrefixKeeper(runner, lease, self.pool_id, info, kv.cleaner) if keeps else None
+        prefixes = PrefixKeeper(runner, lease, self.pool_id, kv.cleaner) if keeps else None
         following = [asyncio.create_task(feed.run()) for feed in feeds]
         await keeper.adopt()
         self.background = following + [

@@ -9,7 +9,6 @@ from celery.worker import state
 from app.engines import create_follower
 from app.engines.base import Follower
 from app.ids import PoolId
-from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex
 from app.loop_thread import LoopThread
 from app.loops import keep
@@ -21,6 +20,7 @@ from app.telemetry import logger
 from workers.engine.exit_guard import ExitGuard
 from workers.engine.group_member import GroupMember
 from workers.engine.kv_event_feed import KvEventFeed
+from workers.engine.kv_indices import ledger_of
 
 log = logger(__name__)
 _LOOK_S = 0.1
@@ -65,7 +65,7 @@ def _died() -> None:
 async def _feed(settings: Settings, name: PoolId, pool: Pool, member: GroupMember, follower: Follower) -> None:
     """Writes the KV events of this host's data-parallel ranks to the prefix index. Until cancelled."""
     sources = [source for _rank, source in sorted(follower.kv_events().items())]
-    if not sources:
+    if not sources or member.leader.unindexed:
         return
     client = async_client(settings.index_url or settings.redis_url, settings.keys.home)
     wire = Wire(client)
@@ -75,7 +75,7 @@ async def _feed(settings: Settings, name: PoolId, pool: Pool, member: GroupMembe
 
     caches = [KvIndex(wire, settings.keys, settings.keys.cached(name), renumbered) for _ in sources]
     feeds = [
-        KvEventFeed(source, Ledger(pool.block_size, source.own_keys, source.pictures), cache)
+        KvEventFeed(source, ledger_of(source, member.leader.block_size or pool.block_size, member.leader.groups), cache)
         for source, cache in zip(sources, caches, strict=True)
     ]
     tasks = [asyncio.create_task(feed.run()) for feed in feeds]

@@ -15,14 +15,15 @@ from app.engines.base import Adapters, EngineInfo
 from app.errors import StoreDown
 from app.ids import PlaceId, PoolId, place_id, worker_queue
 from app.keys import PRIORITY_STEPS
+from app.kv.groups import grid, leaves
 from app.loops import keep
-from app.messages import AdapterReport, EngineState, Lease, Load, Speeds, Worker, WorkerMetric, encode
+from app.messages import AdapterReport, CacheGroup, EngineState, Grid, Lease, Load, Speeds, Worker, WorkerMetric, encode
 from app.pools import Pool
 from app.runner.runner import Runner, end_process
 from app.store import FORGET_LOADS, TELL, clock
 from app.telemetry import logger
 from workers.engine.group_member import GroupMember
-from workers.engine.kv_indices import KvIndices
+from workers.engine.kv_indices import KvIndices, why_unindexed
 from workers.engine.metrics import metrics
 
 log = logger(__name__)
@@ -64,6 +65,7 @@ class LeaseKeeper:
         self._told: Lease | None = None  # as API replicas were last told of it, without load and speeds
         self.state = EngineState()  # told with the next lease
         self.metrics: list[WorkerMetric] = []  # as they were last told
+        lines = grid(info.groups or [CacheGroup(0, "all", info.block_size)])
         self._worker = Worker(
             id=runner.worker,
             pool=pool_id,
@@ -75,7 +77,7 @@ class LeaseKeeper:
             max_running=info.max_running,
             max_model_len=info.max_model_len,
             ranks=info.ranks,
-            kv_events=bool(kv.caches),
+            kv_events=bool(kv.caches or why_unindexed(info)),
             block_bytes=info.block_bytes,
             meets_at=info.meets_at,
             grammars=list(info.grammars),
@@ -91,6 +93,10 @@ class LeaseKeeper:
             peers=info.peers,
             prefixes=prefixes,
             metrics_at=metrics_at,
+            grid=lines or Grid(info.block_size, info.block_size),
+            unindexed=why_unindexed(info),
+            leaves=leaves(info.groups) if info.groups else 0,
+            signs=list(info.signs),
         )
 
     async def register(self) -> None:
@@ -182,6 +188,7 @@ class LeaseKeeper:
             own, load, speeds, self.stays_out, adapters=adapters, state=self.state, caches=caches,
             token_redis=len(settings.token_redis_urls), broker_apart=settings.broker_url is not None,
             hosts=hosts, store=0 if self._kv.store is None else self._kv.store.number,
+            left_out=any(feed.is_blind for feed in self._kv.feeds),
         )  # fmt: skip
         lasting = replace(lease, load=Load(), speeds=Speeds(), adapters=AdapterReport(adapters.failed))
         seen = keys.seen(own.pool)
@@ -189,6 +196,7 @@ class LeaseKeeper:
         ttl_ms, patience_ms = round(settings.lease_ttl_s * 1000), max(1, round(settings.patience_s * 1000))
         pipe.pexpire(keys.worker(own.id), ttl_ms)  # first: Redis accepts it even when it is out of memory
         pipe.pexpire(seen, patience_ms)
+        runner.kv_blocks_left_out = sum(feed.left_out for feed in self._kv.feeds)
         self.metrics = metrics(runner, stats)
         pipe.set(keys.metrics(own.id), encode(self.metrics), px=ttl_ms)
         pipe.set(keys.worker(own.id), encode(lease), px=ttl_ms)

@@ -87,6 +87,11 @@ DEFINITIONS = (
         lambda runner, _: runner.pictures.missing,
     ),
     Definition(
+        "xylem_worker_kv_blocks_left_out", "counter",
+        "KV blocks that the engine has told of, and that the prefix index can't have.",
+        lambda runner, _: runner.kv_blocks_left_out,
+    ),
+    Definition(
         "xylem_worker_adapters", "gauge", "LoRA adapters that it answers with.",
         lambda runner, _: len(runner.adapters.open),
     ),

@@ -1,6 +1,6 @@
 """What an engine is asked for nobody, to see that it computes: the least of what its pool's task and role are about.
 
-It leaves nothing. A token fills no KV block, so no cache keeps it and no event tells of it, unless blocks have one
+It leaves nothing. Its prompt fills no KV block, so no cache keeps it and no event tells of it, unless blocks have one
 token: then it is the same block each time. The runner doesn't measure it, and `Runner.probed` takes it off the worker's
 metrics.
 """
@@ -59,7 +59,15 @@ class Probe:
         """Prompt tokens, or steps of painting, that the engine counts for one probe."""
         if self._pool.role == "encode":
             return 0
-        return 1 if self._pool.task in ("image", "embed", "classify") else int(self._runner.computes)
+        if self._pool.task in ("image", "embed", "classify"):
+            return 1
+        return len(self._prompt) if self._runner.computes else 0
+
+    @property
+    def _prompt(self) -> list[int]:
+        """Of two tokens where these fill no block: Qwen3.5's convolution on a CPU ends an engine for one."""
+        listens, small = self._pool.task == "transcribe", self._runner.info.block_size <= 2
+        return [TOKEN] if listens or small else [TOKEN, TOKEN]
 
     async def _ask(self, run: RunId, rank: int) -> None:
         engine, pool = self._runner.engine, self._pool
@@ -73,7 +81,7 @@ class Probe:
                 raise EngineFailed("It made no vector.")
         else:
             media = [silence()] if pool.task == "transcribe" else []
-            asked = GenerateRequest(run, [TOKEN], _ONE_TOKEN, _FIRST, rank, media=media, trace_headers=_UNTRACED)
+            asked = GenerateRequest(run, self._prompt, _ONE_TOKEN, _FIRST, rank, media=media, trace_headers=_UNTRACED)
             await compute(engine, asked)
 
 

@@ -14,6 +14,7 @@ from app.loops import keep
 from app.messages import (
     Cancel,
     ClearCache,
+    ExpandMedia,
     LoadAdapter,
     LookAtPrefixes,
     Reply,
@@ -26,6 +27,7 @@ from app.store import async_client
 from app.telemetry import logger
 from workers.engine.adapter_keeper import AdapterKeeper
 from workers.engine.kv_event_feed import KvEventFeed
+from workers.engine.media_questions import MediaQuestions
 from workers.engine.prefix_keeper import PrefixKeeper
 from workers.engine.state_keeper import StateKeeper
 
@@ -46,6 +48,7 @@ async def run_commands(
     redis = async_client(runner.settings.redis_url, runner.keys.home, socket_timeout=_WAIT_S + _LATE_S)
     key = runner.keys.commands(runner.worker)
     working: set[asyncio.Task[None]] = set()
+    questions = MediaQuestions(runner)
 
     async def take() -> None:
         taken = cast(tuple[bytes, bytes] | None, await redis.blpop([key], timeout=_WAIT_S))
@@ -65,11 +68,13 @@ async def run_commands(
             if prefixes is not None:
                 prefixes.look()
         else:
-            if isinstance(command, ClearCache):
-                work = _clear(runner, feeds, command.id)
+            if isinstance(command, ExpandMedia):
+                work = _expand(runner, questions, command)
+            elif isinstance(command, ClearCache):
+                work = _resting(prefixes, _clear(runner, feeds, command.id))
             else:
-                work = _change(runner, keeper, command)
-            task = asyncio.create_task(_resting(prefixes, work))  # so that cancels needn't wait
+                work = _resting(prefixes, _change(runner, keeper, command))
+            task = asyncio.create_task(work)  # so that cancels needn't wait
             working.add(task)
             task.add_done_callback(working.discard)
 
@@ -114,11 +119,19 @@ async def _change(runner: Runner, keeper: StateKeeper, command: StateCommand) ->
     await _reply(runner, command.id, reason)
 
 
+async def _expand(runner: Runner, questions: MediaQuestions, asked: ExpandMedia) -> None:
+    await _send(runner, asked.id, await questions.answered(asked))
+
+
 async def _reply(runner: Runner, command: str, reason: str) -> None:
     """`reason`: of a failure; empty if it is done."""
+    await _send(runner, command, Reply(runner.worker, not reason, reason))
+
+
+async def _send(runner: Runner, command: str, reply: Reply) -> None:
     key = runner.keys.reply(command)
     pipe = runner.redis.pipeline(transaction=False)
-    pipe.rpush(key, encode(Reply(runner.worker, not reason, reason)))
+    pipe.rpush(key, encode(reply))
     pipe.expire(key, _REPLY_TTL_S)
     try:
         await pipe.execute()

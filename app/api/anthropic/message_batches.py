@@ -75,6 +75,7 @@ async def show_all(request: Request) -> dict[str, Any]:
         query.limit,
         newest_first=not query.before_id,
         only=is_message_batch,
+        param="before_id" if query.before_id else "after_id",
     )
     shown = [_object(request, batch) for batch in (found[::-1] if query.before_id else found)]
     first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)

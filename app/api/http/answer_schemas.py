@@ -371,6 +371,8 @@ class ModelCard(Shape):
     task: str  # as in the pools file: generate, embed, classify, image, transcribe
     sampling_defaults: dict[str, float]  # of the model's generation_config.json, where a request says nothing
     parent: str | None = None  # of a LoRA adapter: the model that it is made for
+    chat_template_kwargs: list[str] | None = None  # the variables that its template knows; not in the list of models
+    reasoning_efforts: list[str] | None = None  # that its template tells apart; not in the list of models
     alias: Alias | None = None  # what the name stands for, if it is no model's own
     pipeline: list[str] | None = None  # the models of its stages, if the name is a pipeline's
     pools: list[ServedBy] | None = None  # not in the list of models

@@ -1,17 +1,18 @@
 """The OpenAPI document: FastAPI's, with the key that each endpoint needs; and its pages, without the internet."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
-from fastapi_offline import FastAPIOffline
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
+from starlette.staticfiles import StaticFiles
 
 from app.api.api_keys import is_open, wants_admin_key
 from app.settings import Settings
 
-_STATIC = "/docs/static"
+_DOCUMENT, _STATIC = "/openapi.json", "/docs/static"
 _KEY, _ADMIN = "api_key", "admin_key"
 _WHOSE = {_KEY: "An API key: `xylem keys create`", _ADMIN: "XYLEM_ADMIN_KEY"}
 _WAYS = {
@@ -27,22 +28,33 @@ _SCHEMES = {
 def documented(settings: Settings, **given: Any) -> FastAPI:
     """A FastAPI app with /docs, /redoc and /openapi.json, whose assets lie under /docs."""
     root = settings.root_path
-    # Its own pages take the root from the scope, where Starlette would look for it in each path.
-    app = FastAPIOffline(docs_url=None, redoc_url=None, static_url=_STATIC, servers=[{"url": root or "/"}], **given)
+    app = FastAPI(openapi_url=None, servers=[{"url": root or "/"}], **given)
+    app.mount(_STATIC, StaticFiles(packages=[("fastapi_offline", "static")]))
+    app.add_route(_DOCUMENT, _making(app, settings), include_in_schema=False)
     _add_pages(app, root)
-    found = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            with_keys(found(), settings)  # FastAPI keeps the document in `openapi_schema`
-        return found()
-
-    app.openapi = openapi  # type: ignore[method-assign]
     return app
 
 
+def _making(app: FastAPI, settings: Settings) -> Callable[[Request], Awaitable[Response]]:
+    """The document is made once, for the first who asks, in a thread: it takes a second or two, and needs no key."""
+    making: asyncio.Task[Response] | None = None
+
+    def make() -> Response:
+        document = app.openapi()
+        with_keys(document, settings)
+        return JSONResponse(document)
+
+    async def give(_request: Request) -> Response:
+        nonlocal making
+        if making is None:
+            making = asyncio.create_task(asyncio.to_thread(make))
+        return await asyncio.shield(making)
+
+    return give
+
+
 def _add_pages(app: FastAPI, root: str) -> None:
-    document, static = f"{root}{app.openapi_url}", f"{root}{_STATIC}"
+    document, static = f"{root}{_DOCUMENT}", f"{root}{_STATIC}"
     swagger = get_swagger_ui_html(
         openapi_url=document,
         title=f"{app.title} - Swagger UI",

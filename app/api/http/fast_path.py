@@ -155,9 +155,16 @@ def _normalised(scope: Scope, send: Send, front: Front | None) -> tuple[Scope, S
         front.read(scope)
     if scope["method"] == "HEAD":
         scope, send = {**scope, "method": "GET"}, _head_of(send)
-    if scope["path"].endswith("/") and scope["path"] != "/":
+    if scope["path"].endswith("/") and scope["path"] != "/" and not _ends_a_name(scope):
         scope["path"] = scope["path"][:-1]
     return scope, _with_request_id(scope, send) if is_anthropics(scope) else send
+
+
+def _ends_a_name(scope: Scope) -> bool:
+    """Whether the slash at the path's end is encoded, and so part of a name: without it, another one is meant."""
+    # Some servers have no raw path, and some have the query in it.
+    raw: bytes = scope.get("raw_path") or b"/"
+    return not raw.partition(b"?")[0].endswith(b"/")
 
 
 def _adding(headers: list[tuple[bytes, bytes]], send: Send) -> Send:

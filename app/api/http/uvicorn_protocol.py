@@ -108,7 +108,7 @@ class DirectWriter:
         cycle = self._cycle
         within = cycle.response_started and not cycle.response_complete
         if within and self.ready() and not self._transport.is_closing():
-            self._transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+            self._transport.write(self._framed(body))
             self.wrote()
 
     @classmethod
@@ -125,7 +125,10 @@ class DirectWriter:
             return
         self._parts = []
         if not self._transport.is_closing():  # it may have closed since `ready` was asked
-            self._transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+            self._transport.write(self._framed(body))
+
+    def _framed(self, body: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(body), body) if self._cycle.chunked_encoding else body
 
 
 class DirectProtocol(HttpToolsProtocol):
@@ -220,6 +223,8 @@ class DirectProtocol(HttpToolsProtocol):
             if self._upgrades:
                 self._upgrades = False
                 data = self._head_without_upgrade() + data
+                self.parser = httptools.HttpRequestParser(self)  # the old one drops all that follows "close"
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
             elif not data:  # behind CONNECT, which is refused
                 return
 
@@ -245,9 +250,13 @@ class DirectProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_headers_complete(self) -> None:
+        """Raises, to end parsing: HeadersTooLarge."""
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
             self._upgrades = True
             return
+        if self._head > MAX_HEAD and self._length_of_head() > MAX_HEAD:
+            self._refuse()
+            raise HeadersTooLarge  # which ends parsing
         self._head = self._small = 0
         if len(self.pipeline) >= MOST_WAITING:
             self._take_no_more()
@@ -259,10 +268,15 @@ class DirectProtocol(HttpToolsProtocol):
             self.scope["extensions"] = {EXTENSION: cast(Any, DirectWriter(self.cycle))}
             scope = cast(Scope, self.scope)
             self.cycle.default_headers = x_request_id.identify(scope, self.server_state.default_headers)
+        self.headers = []  # of trailers, which are no headers: no proxy may have looked at them
+
+    def _length_of_head(self) -> int:
+        """Of the request whose head has just come, but for its method and version."""
+        return len(self.url) + sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, app if cycle.scope["http_version"] != "1.0" else _unchunked(app, cycle))
 
     def _take_no_more(self) -> None:
         """Complete requests are still answered. Then the connection is closed, and the client sends the rest again."""
@@ -320,4 +334,24 @@ class DirectProtocol(HttpToolsProtocol):
     def _headers_so_far(self) -> list[tuple[bytes, bytes]]:
         """The headers of the request that is being read; empty if the last request has been answered."""
         answered = self.cycle is not None and self.cycle.scope is self.scope and self.cycle.response_complete
-        return [] if answered else self.headers or []
+        return [] if answered else getattr(self, "scope", {}).get("headers", [])
+
+
+def _unchunked(app: ASGI3Application, cycle: RequestResponseCycle) -> ASGI3Application:
+    """`app` for a client of HTTP/1.0, which knows no chunks: a body without a length ends with the connection."""
+
+    async def running(scope: Any, receive: Any, send: Any) -> None:
+        has_length = False
+
+        async def sending(message: Any) -> None:
+            nonlocal has_length
+            if message["type"] == "http.response.start":
+                has_length = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+                cycle.chunked_encoding = None if has_length else False
+            elif not has_length:
+                cycle.expected_content_length = len(message.get("body", b""))  # what uvicorn counts as whole
+            await send(message)
+
+        await app(scope, receive, sending)
+
+    return running

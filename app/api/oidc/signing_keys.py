@@ -17,7 +17,7 @@ log = logger(__name__)
 
 _OLD_S = 300.0  # after which they are fetched again
 _LEAST_S = 5.0  # between two fetches, however many tokens name unknown keys
-_TIMEOUT_S = 5.0
+_TIMEOUT_S = 5.0  # of all of it
 _MOST_BYTES = 2**20  # of an answer
 
 
@@ -25,7 +25,7 @@ class SigningKeys:
     def __init__(self, issuer: str, changed: Callable[[], None], *, least_s: float = _LEAST_S) -> None:
         """`changed`: is called when they are others than before."""
         self._issuer, self._changed, self._least_s = issuer, changed, least_s
-        self._client = httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False)
+        self._client = httpx.AsyncClient(timeout=None, trust_env=False)  # noqa: S113 (`_update` has one)
         self._lock = asyncio.Lock()
         self._tried = -math.inf  # monotonic
         self.keys: list[dict[str, Any]] = []
@@ -53,7 +53,8 @@ class SigningKeys:
         async with self._lock:  # who waits finds that it was tried
             if time.monotonic() - self._tried >= self._least_s:
                 try:
-                    await self._fetch()
+                    async with asyncio.timeout(_TIMEOUT_S):
+                        await self._fetch()
                 except Exception as exc:  # it may be anything, of any shape
                     raise IssuerDown(f"{type(exc).__name__}: {exc}") from exc
                 finally:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from msgspec.structs import replace
 
@@ -21,7 +21,7 @@ from app.telemetry import logger
 from app.tenants.accounts import of_tenant
 from app.tenants.erasure_store import ErasureStore
 from app.tenants.erasures import Erasure, after_pass, is_due, is_over
-from app.tenants.records import Tenant
+from app.tenants.records import Tenant, Unit
 
 log = logger(__name__)
 
@@ -108,7 +108,8 @@ async def _accounts(state: ApiState, erasure: Erasure) -> Pass:
         accounts.append(of_tenant(Tenant(TenantId(erasure.name))).name)
     for account in accounts:
         rates = keys.spent(account), keys.spent(f"{account}:batch")
-        names = *rates, keys.budget(account), keys.reserved(account), keys.running(account)
+        reserved = (keys.reserved(account, unit) for unit in get_args(Unit))
+        names = *rates, keys.budget(account), *reserved, keys.running(account)
         await state.wire.execute([("UNLINK", name) for name in names])
     for owner in erasure.owners:
         await state.wire.execute([("UNLINK", name) for name in (keys.chats_of(owner), keys.videos_of(owner))])

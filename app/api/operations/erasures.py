@@ -33,7 +33,7 @@ class IsolationRequest(Body):
     isolated: bool
 
 
-@router.post("/keys/{key}/erase", openapi_extra=ErasureRequest.openapi())
+@router.post("/keys/{key:path}/erase", openapi_extra=ErasureRequest.openapi())
 async def erase_key(request: Request, state: Admin, key: str) -> dict[str, Any]:
     """Revokes a key, named by its name or id, and removes all that was made with it. Repeated, it goes on."""
     return await _erase(request, state, "key", key, await _store(state).of_key(key))

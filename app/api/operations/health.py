@@ -1,5 +1,6 @@
 """GET /v1/models, /live, /health, /ready, /metrics, /sd, /requests, /version."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -8,7 +9,7 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request
 from msgspec.structs import asdict
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import PlainTextResponse, Response
 
 from app.anthropic.model_cards import anthropics_card, anthropics_list
@@ -19,13 +20,23 @@ from app.api.state import ApiState, state_of
 from app.dispatch.models import Model
 from app.errors import Forbidden, ModelNotFound, StoreDown
 from app.ids import BATCH_QUEUE, PoolId, RequestId
-from app.messages import Lease
+from app.messages import Lease, MediaKind
+from app.openai.efforts import known_efforts
+from app.openai.template_habits import settable
 from app.tenants.limits import may_ask
 
 router = APIRouter()
 _JSON = "application/json"
 _DEPLOYMENT = DeploymentMetrics()
 _NOT_READY: dict[int | str, dict[str, Any]] = {503: {"content": {"application/json": {}}, "description": "Not ready"}}
+
+
+def _takes(state: ApiState, model: Model, kind: MediaKind, known: bool) -> bool:
+    """`known`: whether the model's files say how. Else its engines do."""
+    if known:
+        return state.fleet.takes(model.pools, kind)
+    expansions = None if state.media is None else state.media.expansions
+    return model.task == "generate" and expansions is not None and kind in expansions.known_signs(model.pools)
 
 
 def _card(state: ApiState, model: Model) -> dict[str, Any]:
@@ -49,8 +60,8 @@ def _card(state: ApiState, model: Model) -> dict[str, Any]:
             "chat": model.task == "generate" and model.tokenizer.template is not None,
             "tools": model.calls_tools,
             "reasoning": model.writing.reasons,
-            "pictures": model.pictures is not None and state.fleet.takes(model.pools, "image"),
-            "sound": hears or (model.sounds is not None and state.fleet.takes(model.pools, "audio")),
+            "pictures": _takes(state, model, "image", model.pictures is not None),
+            "sound": hears or _takes(state, model, "audio", model.sounds is not None),
         },
         "task": model.task,
         "sampling_defaults": {**model.defaults},
@@ -102,7 +113,16 @@ async def one_model(request: Request, name: str) -> dict[str, Any] | Response:
     card = _card(state, model)
     models = [state.models[stage] for stage in dict.fromkeys(card["pipeline"])] if "pipeline" in card else [model]
     pools = [pool for one in models for pool in (*one.pools, *one.prefill_pools)]
-    return card | {"pools": await _served_by(state, pools)}
+    pipeline = "pipeline" in card
+    return card | ({} if pipeline else await _template(model)) | {"pools": await _served_by(state, pools)}
+
+
+async def _template(model: Model) -> dict[str, Any]:
+    """What clients may ask of its chat template."""
+    if model.task != "generate":
+        return {"chat_template_kwargs": [], "reasoning_efforts": []}
+    efforts = await asyncio.to_thread(known_efforts, model.tokenizer)
+    return {"chat_template_kwargs": settable(model.tokenizer), "reasoning_efforts": efforts}
 
 
 @router.delete("/v1/models/{name:path}")
@@ -184,8 +204,7 @@ def _answers(lease: Lease, model: Model) -> bool:
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """For Prometheus. Without Redis, the metrics of batches and workers are missing."""
-    await _DEPLOYMENT.read(state_of(request))
-    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+    return Response(await _DEPLOYMENT.shown(state_of(request)), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/sd", response_model=list[ScrapeTarget])

@@ -28,7 +28,7 @@ from tests.forkserver import forks_of
 from tests.shallow import shallow_model
 
 _POOL = "decode-pool-a"
-BEFORE = "a4776632"  # the last commit whose index knows nothing of hybrid models
+BEFORE = "0023de94"  # the last commit whose index knows nothing of hybrid models
 # Larger than in the matrix, so that a prompt takes a while.
 _SIZES = {"hidden_size": 512, "num_attention_heads": 8, "head_dim": 64, "num_hidden_layers": 12}
 _MODELS: dict[str, dict[str, Any]] = {

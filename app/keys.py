@@ -85,6 +85,7 @@ watched:<pool>          string, "1". While it is there, an API replica has just 
 cached:<pool>           hash, 8-byte block hash (`kv.blocks`) → the KV caches that hold it: their numbers, 4 bytes each,
                         big endian, in order. Written by workers from their engines' KV events. Numbers of caches that
                         are gone or were cleared count for nothing, and are removed by the api a minute later.
+                        A cache of layers of several kinds has two numbers (`Lease`).
 cached-count:<pool>     hash, a cache's packed number → in how many entries of the above it is; that number and a "w" →
                         random bytes of its last write, as long as Redis has lost none: its worker looks. Written with
                         it.

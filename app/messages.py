@@ -595,6 +595,8 @@ class Lease(Struct, frozen=True, array_like=True):
     hosts: list[int] = []  # as `caches`, of the tiers in host memory
     store: int = 0  # the same of the store that its ranks share with other workers; 0: none
     left_out: bool = False  # most of what its KV events tell can't be placed in the prefix index
+    # As `caches`, where prompts resume at points only: of the blocks that the layers which see everything hold.
+    beginnings: list[int] = []
 
 
 class Member(Struct, frozen=True, array_like=True):

@@ -40,7 +40,7 @@ class IndexSweep:
         """
         own = [pool for pool in self._pools if await self._is_mine(pool)]
         live = await self._fleet.live(own)
-        caches = {packed(n) for lease in live for n in (*lease.caches, *lease.hosts)}
+        caches = {packed(n) for lease in live for n in (*lease.caches, *lease.beginnings, *lease.hosts)}
         places = {place_id(lease.worker.id, rank).encode() for lease in live for rank in range(lease.worker.ranks)}
         counted, loads = [], []
         if own:

@@ -57,7 +57,9 @@ class PoolFleet:
         self.speeds: PoolSpeeds | None = None
         self._rng = Random()  # noqa: S311 (spreads load, guards nothing)
         self._caches: dict[int, int] = {}  # number of a KV cache → its place's index
-        self._holders: dict[bytes, frozenset[int]] = {}  # packed numbers → places: those of hot prefixes are read once
+        self._beginnings: dict[int, int] = {}  # the same, of what its layers that see everything hold
+        # Packed numbers → places of either: those of hot prefixes are read once.
+        self._holders: dict[bytes, tuple[frozenset[int], frozenset[int]]] = {}
         self._places: list[tuple[Lease, int]] = []
         self._others: set[int] = set()  # places whose prompts are hashed by something else: no one looks them up
         self.left = 1  # points from one to the next of those that a prompt leaves behind; 0: the one at its end
@@ -80,8 +82,8 @@ class PoolFleet:
         self._holders.clear()
         self._names, self._limits = encoded, None
         self.indices = {name: i for i, name in enumerate(names)}
-        self._caches = {lease.caches[rank]: i for i, (lease, rank) in enumerate(places) if rank < len(lease.caches)}
-        self._caches.pop(0, None)  # caches that never held a block
+        self._caches = _by_number([(lease.caches, rank) for lease, rank in places])
+        self._beginnings = _by_number([(lease.beginnings, rank) for lease, rank in places])
         self._set_grid([lease for lease, _rank in places])
         self.guessed = [name for name, (lease, _) in zip(names, places, strict=True) if not lease.worker.kv_events]
         self.older = [(lease.worker.id, rank) for lease, rank in places if lease.wire < WIRE_VERSION]
@@ -96,7 +98,10 @@ class PoolFleet:
         counts = Counter(grids)  # of equally many the shorter step, so that all replicas say the same
         self.grid = max(counts, key=lambda grid: (counts[grid], -grid.step, -grid.block_size), default=None)
         self._others = {i for i, grid in enumerate(grids) if grid != self.grid}
-        self._caches = {number: i for number, i in self._caches.items() if i not in self._others}
+        self._caches, self._beginnings = (
+            {number: i for number, i in numbers.items() if i not in self._others}
+            for numbers in (self._caches, self._beginnings)
+        )
         alike = next((lease.worker for lease in leases if grid_of(lease.worker) == self.grid), None)
         self._blocks, self.left = (1, 1) if alike is None else (blocks_of_step(alike), points_left(alike))
 
@@ -175,18 +180,25 @@ class PoolFleet:
 
     def _matches(self, starting: Sequence[Any], reply: Sequence[Any], guessed: Sequence[PlaceId]) -> Matches:
         depths, guesses = reply
-        found = []
+        found, begun = [], []
         for depth, caches in zip(depths[::2], depths[1::2], strict=True):
             if caches not in self._holders:
-                numbers = unpack(f">{len(caches) // 4}I", caches)
-                self._holders[caches] = frozenset([self._caches[n] for n in numbers if n in self._caches])
-            found.append((depth * self._blocks, self._holders[caches]))
+                self._holders[caches] = self._places_of(caches)
+            whole, beginning = self._holders[caches]
+            found.append((depth * self._blocks, whole))
+            if beginning:
+                begun.append((depth * self._blocks, beginning))
         if any(guesses):
             named = [(name, blocks * self._blocks) for name, blocks in zip(guessed, guesses, strict=True) if blocks]
             places = [(blocks, self.indices.get(name)) for name, blocks in named]
             found += [(n, frozenset([i])) for n, i in places if i is not None and i not in self._others]
             found.sort(key=itemgetter(0), reverse=True)
-        return Matches(found, self._starting(starting))
+        return Matches(found, self._starting(starting), beginnings=begun)
+
+    def _places_of(self, packed: bytes) -> tuple[frozenset[int], frozenset[int]]:
+        numbers = _numbers(packed)
+        whole = frozenset([self._caches[n] for n in numbers if n in self._caches])
+        return whole, frozenset([self._beginnings[n] for n in numbers if n in self._beginnings])
 
     def _starting(self, starting: Sequence[Any]) -> dict[int, int]:
         coming: dict[int, int] = {}
@@ -199,6 +211,11 @@ class PoolFleet:
 
 def _numbers(packed: bytes) -> frozenset[int]:
     return frozenset(unpack(f">{len(packed) // 4}I", packed))
+
+
+def _by_number(places: Sequence[tuple[Sequence[int], int]]) -> dict[int, int]:
+    """The index of each place, of which there are these numbers and its rank, by its own number. 0 is none."""
+    return {numbers[rank]: i for i, (numbers, rank) in enumerate(places) if rank < len(numbers) and numbers[rank]}
 
 
 def _timed(leases: Collection[Lease]) -> list[Lease]:

@@ -52,6 +52,7 @@ def explained(job: Job, decisions: Mapping[StageKind, Decision], *, candidates: 
                 "wait": round(cost.wait, 6),
                 "prefill": round(cost.prefill, 6),
                 "others": round(cost.others, 6),
+                **({"saves": round(cost.saves, 6)} if cost.saves else {}),
             }
             for option, cost in scored[:_MOST]
         ],

@@ -25,6 +25,40 @@ class _Block(Struct, frozen=True, gc=False):
     end: int  # tokens
 
 
+class Beginnings:
+    """The points up to which the layers that see everything hold a prompt, whether or not it can be resumed there.
+
+    An engine that has a prompt's beginning in these layers alone computes it once more, and then keeps what the others
+    need where prompts part.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[EngineHash, bytes] = {}
+        self._pending = Pending()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def blocks(self) -> list[bytes]:
+        return [*self._held.values()]
+
+    def take(self) -> Changes | None:
+        """The changes since the last call; None when there are none."""
+        return self._pending.take()
+
+    def add(self, theirs: EngineHash, ours: bytes) -> None:
+        self._held[theirs] = ours
+        self._pending.add(ours)
+
+    def remove(self, theirs: EngineHash) -> None:
+        if (ours := self._held.pop(theirs, None)) is not None:
+            self._pending.remove(ours)
+
+    def clear(self) -> None:
+        self._held.clear()
+        self._pending.clear()
+
+
 class HybridLedger:
     """Its blocks are those at whose end a prompt can resume. Tiers behind the device are left out."""
 
@@ -33,12 +67,18 @@ class HybridLedger:
         groups: Sequence[CacheGroup],
         own_keys: Mapping[bytes, tuple[str, int] | None] = {},
         pictures: Mapping[int, tuple[int, str]] = {},
+        *,
+        tells_beginnings: bool = False,
     ) -> None:
-        """`groups`: for which `grid` is known. `own_keys`, `pictures`: as in `KvEventSource`."""
+        """`groups`: for which `grid` is known. `own_keys`, `pictures`: as in `KvEventSource`.
+
+        `tells_beginnings`: somebody takes the changes of `beginnings`, too.
+        """
         lines, named = grid(groups), naming(groups)
         assert lines is not None
         self._step, self._size, self._naming = lines.step, named.block_size, named.number
         self._names = Ledger(named.block_size, own_keys, pictures, group=named.number)
+        self.beginnings = Beginnings() if tells_beginnings and named.sees == "all" else None
         self._others = [group for group in groups if group is not named or group.sees != "all"]
         self._reach = lines.step + max((group.width for group in self._others), default=0)  # tokens
         # By group, and the engine's hash: how many of its blocks have it.
@@ -95,6 +135,8 @@ class HybridLedger:
         self._points.clear()
         self._changed.clear()
         self._pending.clear()
+        if self.beginnings is not None:
+            self.beginnings.clear()
 
     def take(self) -> Changes | None:
         """The changes of the points since the last call; None when there are none."""
@@ -132,11 +174,13 @@ class HybridLedger:
     def _link(self, event: BlockStored) -> None:
         before = event.parent_block_hash
         for theirs in event.block_hashes:
-            if self._names.find(theirs) is None:
+            if (ours := self._names.find(theirs)) is None:
                 return
             if theirs not in self._blocks:
                 end = self._size + (0 if before is None else self._blocks[before].end)
                 self._blocks[theirs] = _Block(before, end)
+                if self.beginnings is not None and end % self._step == 0:
+                    self.beginnings.add(theirs, ours)
                 if before is not None:
                     self._next[before] = (*self._next.get(before, ()), theirs)
             before = theirs
@@ -144,6 +188,8 @@ class HybridLedger:
     def _unlink(self, gone: Iterable[EngineHash]) -> None:
         for theirs in gone:
             block = self._blocks.pop(theirs, None)
+            if self.beginnings is not None:
+                self.beginnings.remove(theirs)
             if block is None or block.before is None:
                 continue
             left = tuple(other for other in self._next[block.before] if other != theirs)

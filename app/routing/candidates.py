@@ -66,6 +66,7 @@ class Option(Struct, frozen=True):
     candidate: Candidate
     cached: int = 0  # leading blocks of the prompt in its KV cache
     coming: int = 0  # the same, with blocks that requests waiting there will leave in it
+    beginning: int = 0  # the same, in the layers that see everything: more than `cached` where that can't be resumed
     loading_s: float = 0.0  # until its adapter is loaded there
     tiered: Tiered = NOT_TIERED
 
@@ -82,11 +83,16 @@ class Matches(Struct, frozen=True):
     depths: Sequence[tuple[int, frozenset[int]]] = ()
     coming: Mapping[int, int] = {}  # by place: leading blocks that requests waiting there will leave in the cache
     tiered: Mapping[int, Tiered] = {}  # by place
+    beginnings: Sequence[tuple[int, frozenset[int]]] = ()  # as `depths`, of the layers that see everything
 
     def option(self, place: int, candidate: Candidate) -> Option:
-        cached = next((depth for depth, places in self.depths if place in places), 0)
+        cached, beginning = _deepest(self.depths, place), _deepest(self.beginnings, place)
         coming = max(cached, self.coming.get(place, 0))
-        return Option(candidate, cached, coming, tiered=self.tiered.get(place, NOT_TIERED))
+        return Option(candidate, cached, coming, beginning, tiered=self.tiered.get(place, NOT_TIERED))
+
+
+def _deepest(depths: Sequence[tuple[int, frozenset[int]]], place: int) -> int:
+    return next((depth for depth, places in depths if place in places), 0)
 
 
 class Ask(Struct, frozen=True):
@@ -120,10 +126,11 @@ class Cost(Struct, frozen=True):
     wait: float  # until its prefill begins
     prefill: float = 0.0  # of its own prompt
     others: float = 0.0  # its delay of other requests
+    saves: float = 0.0  # what later prompts may be spared by it
 
     @property
     def total(self) -> float:
-        return self.wait + self.prefill + self.others
+        return self.wait + self.prefill + self.others - self.saves
 
 
 class Decision(Struct, frozen=True):

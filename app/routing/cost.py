@@ -13,6 +13,8 @@ TOKENS_PER_S = 10_000.0  # assumed for a pool that has computed no prompt yet
 _BUSY_MOST = 0.9  # beyond it, the estimate of an engine's idle share is noise
 # The share of later requests that a longer queue delays: the others are placed elsewhere.
 _DELAYED_SHARE = 0.25
+# The chance that a prompt's beginning which another one had, too, comes again before it is evicted.
+_COMES_AGAIN = 0.25
 _STEP_S = 0.02  # by which a full engine's step is longer than an empty one's
 _PULLED_BYTES_PER_S = 3e9  # assumed for a pool that has pulled no KV yet: a copy within one host
 _HOST_BYTES_PER_S, _STORE_BYTES_PER_S = 5e9, 5e8  # assumed for one that has loaded none from there yet
@@ -78,7 +80,18 @@ def kv_cost(ask: Ask, option: Option, fleet: Fleet, weight: float) -> Cost:
     speed = fleet.tokens_per_s[option.candidate.lease.worker.pool]
     wait = line(option.candidate, fleet, ask.now) + _wait_for_blocks(ask, option) + option.loading_s + load_s(option)
     prefill = uncached_tokens(ask, option) / speed
-    return Cost(wait, prefill, others_cost(fleet, weight, wait, prefill))
+    return Cost(wait, prefill, others_cost(fleet, weight, wait, prefill), _saved_s(ask, option, speed))
+
+
+def _saved_s(ask: Ask, option: Option, tokens_per_s: float) -> float:
+    """Seconds that later prompts with the same beginning are spared, if this one is computed here.
+
+    Where layers differ, an engine keeps the point at which two prompts part when it computes the second of them.
+    """
+    there = max(option.cached, option.coming)
+    if option.beginning <= there:
+        return 0.0
+    return _COMES_AGAIN * (_without(ask, option, there) - _without(ask, option, option.beginning)) / tokens_per_s
 
 
 def others_cost(fleet: Fleet, weight: float, wait: float, prefill: float) -> float:

@@ -48,7 +48,8 @@ def shortlist(
 
     for place in (*also, *matches.coming):
         best = look(place)
-    for depth, holders in [*matches.depths, (0, None)]:
+    # A beginning saves less than to have it cached: so its places cost at least what they would if it were.
+    for depth, holders in [*matches.depths, *matches.beginnings, (0, None)]:
         if holders is not None and len(holders) <= _FEW:
             for place in holders:
                 best = look(place)

@@ -383,30 +383,41 @@ async def test_a_match_is_as_long_as_the_shared_prefix(
 async def test_a_match_ends_at_the_last_point_where_the_engine_can_resume_the_prompt(
     redis: "Redis", wire: Wire, given_: tuple[list[list[int]], list[list[int]]], data: st.DataObject
 ) -> None:
-    """Of engines that keep what all layers need at some points only; counted in blocks, of which a step has two."""
+    """Of engines that keep what all layers need at some points only; counted in blocks, of which a step has two.
+
+    And their layers that see everything have it up to the last point that they share.
+    """
     cached, asked = given_
     await redis.flushall()
-    lines, kept, names = Grid(SIZE, 2 * SIZE, everywhere=False), [], []
+    lines, kept, begun, names = Grid(SIZE, 2 * SIZE, everywhere=False), [], [], []
     for i, tokens in enumerate(cached):
-        index = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told)
+        index, beginning = (KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told) for _ in range(2))
         hashes = chain(root(), tokens, SIZE)[1::2]
         points = [h for h in dict.fromkeys(hashes) if data.draw(st.booleans())]
         kept.append(set(points))
+        begun.append(set(hashes))
         if i % 2 == 0:
             await index.write(Changes(False, points, []))
+            await beginning.write(Changes(False, hashes, []))
         elif points:
             await redis.zadd(KEYS.predicted(POOL, PlaceId(f"w{i}")), dict.fromkeys(points, 9e15))
         more = {"grid": lines, "block_size": SIZE}
-        names.append(await register(redis, KEYS, f"w{i}", kv_events=i % 2 == 0, caches=[index.number], **more))
+        numbers = {"caches": [index.number], "beginnings": [beginning.number]}
+        names.append(await register(redis, KEYS, f"w{i}", kv_events=i % 2 == 0, **numbers, **more))
     fleet = reader(wire)
     await fleet.refresh([POOL])
     view = (await fleet.read({POOL: [point_hashes(p, fleet.grids[POOL]) for p in asked]}))[POOL]
     for prompt, matches in zip(asked, view.matches, strict=True):
         for place, candidate in enumerate(view.candidates):
-            there = kept[names.index(candidate.lease.worker.id)]
+            number = names.index(candidate.lease.worker.id)
             mine = chain(root(), prompt[: (len(prompt) - 1) // SIZE * SIZE] if prompt else [], SIZE)
-            expected = max((i for i in range(2, len(mine) + 1, 2) if mine[i - 1] in there), default=0)
-            assert matches.option(place, candidate) == Option(candidate, expected, expected)
+            resumed, shared = (
+                max((i for i in range(2, len(mine) + 1, 2) if mine[i - 1] in there[number]), default=0)
+                for there in (kept, begun)
+            )
+            assert matches.option(place, candidate) == Option(
+                candidate, resumed, resumed, shared if candidate.lease.worker.kv_events else 0
+            )
 
 
 async def test_a_worker_whose_blocks_differ_from_most_is_placed_by_load_alone(redis: "Redis", wire: Wire) -> None:

@@ -95,12 +95,21 @@ def points(groups: list[CacheGroup], engine: Engine) -> set[bytes]:
     return found
 
 
+def beginnings(groups: list[CacheGroup], engine: Engine) -> set[bytes]:
+    """Points up to which the group that names blocks has a prompt."""
+    lines = grid(groups)
+    assert lines is not None
+    there = [prefix for prefix, count in engine.held[ALL.number].items() if count > 0]
+    return {point_hashes([*prefix, 0], lines)[-8:] for prefix in there if len(prefix) % lines.step == 0}
+
+
 @pytest.mark.parametrize("mix", MIXES)
 @given(data=st.data())
 def test_its_blocks_are_where_every_group_has_what_the_next_token_needs(mix: str, data: st.DataObject) -> None:
     groups = MIXES[mix]
-    engine, ledger = Engine(groups), HybridLedger(groups)
+    engine, ledger = Engine(groups), HybridLedger(groups, tells_beginnings=True)
     index: set[bytes] = set()
+    begun: set[bytes] = set()
     prompts = st.lists(st.integers(0, 1), min_size=A, max_size=16).map(tuple)
     for _ in range(data.draw(st.integers(1, 8))):
         for _ in range(data.draw(st.integers(1, 3))):
@@ -119,19 +128,29 @@ def test_its_blocks_are_where_every_group_has_what_the_next_token_needs(mix: str
             index = (index - set(changes.removed)) | set(changes.added)
         assert index == set(ledger.blocks()) == points(groups, engine)
         assert len(ledger) == len(index)
+        if ledger.beginnings is not None:
+            if (changes := ledger.beginnings.take()) is not None:
+                begun = (begun - set(changes.removed)) | set(changes.added)
+            assert begun == set(ledger.beginnings.blocks()) == beginnings(groups, engine)
+            assert len(ledger.beginnings) == len(begun) >= len(index)
     assert ledger.unknown == 0
+    assert (ledger.beginnings is None) == (mix == "a window alone")
 
 
 def test_what_it_knew_is_gone_when_the_engine_has_cleared_its_cache() -> None:
     groups = MIXES["windows before"]
-    engine, ledger = Engine(groups), HybridLedger(groups)
+    engine, ledger = Engine(groups), HybridLedger(groups, tells_beginnings=True)
     for group in groups:
         engine.store(tuple(range(8)), group, set(range(0, 8, A)))
     ledger.apply(engine.events)
+    assert ledger.beginnings is not None
     assert ledger.take()
+    assert ledger.beginnings.take()
     ledger.apply([AllBlocksCleared()])
-    changes = ledger.take()
+    changes, begun = ledger.take(), ledger.beginnings.take()
     assert changes is not None
+    assert begun is not None
+    assert (begun.cleared, ledger.beginnings.blocks()) == (True, [])
     assert (changes.cleared, ledger.blocks(), ledger.clears) == (True, [], 1)
     ledger.apply(engine.events)
     assert ledger.take() is not None
@@ -197,7 +216,7 @@ def test_points_are_counted_in_blocks_of_the_engine() -> None:
 
 def test_nothing_is_kept_of_blocks_that_have_left() -> None:
     groups = MIXES["windows before"]
-    engine, ledger = Engine(groups), HybridLedger(groups)
+    engine, ledger = Engine(groups), HybridLedger(groups, tells_beginnings=True)
     for group in groups:
         engine.store(tuple(range(8)), group, set(range(0, 8, A)))
     for _ in range(4):
@@ -205,6 +224,8 @@ def test_nothing_is_kept_of_blocks_that_have_left() -> None:
             engine.remove(group, 0)
     ledger.apply(engine.events)
     assert ledger.take() is None
+    assert ledger.beginnings is not None
+    assert (len(ledger.beginnings), ledger.beginnings._held) == (0, {})
     assert not any((ledger._blocks, ledger._next, ledger._points, ledger._changed, *ledger._held.values()))
     assert ledger._names.take() is None
     assert not len(ledger._names)

@@ -52,7 +52,8 @@ def entries(random: Random) -> dict[bytes, bytes]:
 def matches(random: Random) -> Matches:
     everybody = frozenset(i for i in range(COUNT) if random.random() < 0.7)
     some = frozenset(random.sample(sorted(everybody), 3))
-    return Matches([(random.randint(20, 30), some), (10, everybody)], {random.randrange(COUNT): 15})
+    begun = [(25, frozenset(random.sample(range(COUNT), 3))), (5, everybody)] if random.random() < 0.5 else []
+    return Matches([(random.randint(20, 30), some), (10, everybody)], {random.randrange(COUNT): 15}, beginnings=begun)
 
 
 def asked(random: Random) -> InFlight:

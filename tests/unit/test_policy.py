@@ -34,8 +34,11 @@ def candidate(name: str = "w", *, limits: Limits = LIMITS, requests: int = 0, **
     return Candidate(lease, limits, requests=requests, **on_candidate)  # type: ignore[arg-type]
 
 
-def option(name: str = "w", *, cached: int = 0, coming: int | None = None, **changes: object) -> Option:
-    return Option(candidate(name, **changes), cached, cached if coming is None else coming)  # type: ignore[arg-type]
+def option(
+    name: str = "w", *, cached: int = 0, coming: int | None = None, beginning: int = 0, **changes: object
+) -> Option:
+    here = candidate(name, **changes)  # type: ignore[arg-type]
+    return Option(here, cached, cached if coming is None else coming, beginning)
 
 
 limits = st.builds(
@@ -79,7 +82,8 @@ def fleets(draw: st.DrawFn) -> list[Option]:
             waiting=waiting,
             since=draw(st.floats(-10, 0)),
         )
-        options.append(Option(candidate_, cached, cached + draw(st.integers(0, 10))))
+        coming = cached + draw(st.integers(0, 10))
+        options.append(Option(candidate_, cached, coming, draw(st.sampled_from([0, coming + 20]))))
     return options
 
 
@@ -202,6 +206,20 @@ def test_a_placement_counts_at_once() -> None:
     assert to.worker == "a"
     a = loaded(fleet[0], to)
     assert (a.requests, a.blocks, a.tokens, a.waiting) == (3, 3 + to.blocks, 7 + 100 - 2 * 16, 2)
+
+
+def test_a_beginning_that_cannot_be_resumed_yet_decides_between_equal_places_and_little_more() -> None:
+    """That engine keeps the point where two prompts part. A cached one is better, and so is an idle engine."""
+    begun, queued = option("begun", beginning=20), option("queued", beginning=20, tokens=1000, waiting=1, requests=1)
+    ask = Ask(prompt_tokens=400, max_tokens=5)
+
+    def taken(*fleet: Option) -> set[str]:
+        return {place(ask, fleet, KV, Random(i)).placement.worker for i in range(20)}
+
+    assert taken(begun, option("other")) == {"begun"}
+    assert taken(begun, option("cached", cached=20)) == {"cached"}
+    assert taken(queued, option("idle")) == {"idle"}
+    assert taken(option("both", cached=20, beginning=20), option("cached", cached=20)) == {"both", "cached"}
 
 
 def test_a_cached_prefix_attracts() -> None:

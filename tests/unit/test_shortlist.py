@@ -59,7 +59,11 @@ def matches_of(draw: st.DrawFn, places: int) -> Matches:
     for depth in depths:
         held |= draw(st.sets(index))
         found.append((depth, frozenset(held)))
-    return Matches(found, draw(st.dictionaries(index, st.integers(1, PROMPT), max_size=3)))
+    begun = [
+        (depth, frozenset(draw(st.sets(index)))) for depth in sorted(draw(st.sets(st.integers(1, PROMPT), max_size=3)))
+    ]
+    coming = draw(st.dictionaries(index, st.integers(1, PROMPT), max_size=3))
+    return Matches(found, coming, beginnings=begun[::-1])
 
 
 @given(st.data(), fleets(), st.sampled_from([0.0, 1.0, 3.0]), st.sampled_from([None, "session"]), st.integers(0, 9))

@@ -34,12 +34,15 @@ class KvEventFeed:
         index: KvIndex,
         check_s: float = _CHECK_S,
         *,
+        beginnings: KvIndex | None = None,
         host: KvIndex | None = None,
         store: StoreIndex | None = None,
     ) -> None:
-        """`host`, `store`: of the tiers that the engine has."""
+        """`beginnings`: of a ledger that tells them. `host`, `store`: of the tiers that the engine has."""
         self._source, self._ledger, self._check_s = source, ledger, check_s
         self._indices: list[tuple[Blocks, KvIndex]] = [(ledger, index)]
+        if beginnings is not None and isinstance(ledger, HybridLedger) and ledger.beginnings is not None:
+            self._indices.append((ledger.beginnings, beginnings))
         if host is not None:
             self._indices.append((ledger.host, host))
         self._store = store

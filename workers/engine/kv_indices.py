@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from app.engines.base import EngineInfo, KvEventSource
 from app.ids import PoolId
-from app.kv.groups import grid, names_all
+from app.kv.groups import grid, names_all, naming
 from app.kv.hybrid_ledger import HybridLedger
 from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex
@@ -30,9 +30,10 @@ _MOST_UNBOUNDED = 200_000
 
 
 class KvIndices(Struct, frozen=True):
-    """`caches` and `hosts`: of each rank, in order; none without KV events, or tiers."""
+    """`caches`, `beginnings` and `hosts`: of each rank, in order; none without KV events, kinds of layers, or tiers."""
 
     caches: list[KvIndex] = []
+    beginnings: list[KvIndex] = []
     hosts: list[KvIndex] = []
     store: StoreIndex | None = None  # of the first rank; those of the others have the same number
     feeds: list[KvEventFeed] = []
@@ -49,6 +50,8 @@ def kv_indices(
     events = {} if why else runner.engine.kv_events()
     sources = [source for _rank, source in sorted(events.items())]
     caches = [KvIndex(wire, keys, keys.cached(name), renumbered) for _ in sources]
+    hybrid = sources if info.groups and naming(info.groups).sees == "all" else []
+    beginnings = [KvIndex(wire, keys, keys.cached(name), renumbered) for _ in hybrid]
     hosts, stores, cleaner = list[KvIndex](), list[StoreIndex](), None
     if info.tier_block_bytes and sources:
         hosts = [KvIndex(wire, keys, keys.tiered(name), renumbered) for _ in sources]
@@ -63,14 +66,18 @@ def kv_indices(
     feeds = [
         KvEventFeed(
             source,
-            ledger_of(source, info.block_size, info.groups, has_store=store is not None, most_in_host=most),
+            ledger_of(
+                source, info.block_size, info.groups, tells_beginnings=begun is not None,
+                has_store=store is not None, most_in_host=most,
+            ),
             cache,
+            beginnings=begun,
             host=host,
             store=store,
         )
-        for source, cache, host, store in zip_longest(sources, caches, hosts, stores)
-    ]
-    return KvIndices(caches, hosts, stores[0] if stores else None, feeds, cleaner)
+        for source, cache, begun, host, store in zip_longest(sources, caches, beginnings, hosts, stores)
+    ]  # fmt: skip
+    return KvIndices(caches, beginnings, hosts, stores[0] if stores else None, feeds, cleaner)
 
 
 def why_unindexed(info: EngineInfo) -> str:
@@ -87,12 +94,13 @@ def ledger_of(
     block_size: int,
     groups: Sequence[CacheGroup],
     *,
+    tells_beginnings: bool = False,
     has_store: bool = False,
     most_in_host: float = math.inf,
 ) -> Ledger | HybridLedger:
-    """As `Ledger` and `EngineInfo` have these. For groups that `grid` knows."""
+    """As `Ledger`, `HybridLedger` and `EngineInfo` have these. For groups that `grid` knows."""
     if groups:
-        return HybridLedger(groups, source.own_keys, source.pictures)
+        return HybridLedger(groups, source.own_keys, source.pictures, tells_beginnings=tells_beginnings)
     return Ledger(block_size, source.own_keys, source.pictures, has_store=has_store, most_in_host=most_in_host)
 
 

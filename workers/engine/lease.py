@@ -189,6 +189,7 @@ class LeaseKeeper:
             token_redis=len(settings.token_redis_urls), broker_apart=settings.broker_url is not None,
             hosts=hosts, store=0 if self._kv.store is None else self._kv.store.number,
             left_out=any(feed.is_blind for feed in self._kv.feeds),
+            beginnings=[index.number for index in self._kv.beginnings[: own.ranks]],
         )  # fmt: skip
         lasting = replace(lease, load=Load(), speeds=Speeds(), adapters=AdapterReport(adapters.failed))
         seen = keys.seen(own.pool)

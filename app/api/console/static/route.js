@@ -18,7 +18,7 @@ export function routeView(route) {
     h("ol", { class: "candidates" }, rows));
 }
 
-const total = ({ wait, prefill, others }) => wait + prefill + others;
+const total = ({ wait, prefill, others, saves = 0 }) => wait + prefill + others - saves;
 
 function summary(route) {
   const attempt = route.attempt ? ` Attempt ${route.attempt + 1}.` : "";

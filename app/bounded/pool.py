@@ -90,14 +90,20 @@ class ProcessPool:
 
 class _Process:
     def __init__(self, command: Sequence[str]) -> None:
-        self._connection, theirs = socket.socketpair()
+        """Raises: OSError if none can be started."""
+        ours, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(
-                command,
-                stdin=theirs.fileno(),
-                env=_ENVIRONMENT,
-                process_group=0,  # Ctrl-C is for us; it ends when we do
-            )
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=theirs.fileno(),
+                    env=_ENVIRONMENT,
+                    process_group=0,  # Ctrl-C is for us; it ends when we do
+                )
+            except OSError:
+                ours.close()
+                raise
+        self._connection = ours
 
     def run(self, job: bytes, data: Sequence[bytes], cpu_s: int) -> Answer:
         """Raises: EOFError or OSError if the process has ended, or stands still."""

@@ -16,7 +16,7 @@ _POOL = {"model": "bench", "engine": "mock", "block_size": 64, "max_running": 25
 _LOAD = [
     "--concurrency", "64", "--max-tokens", "1", "--prompt", "unique", "--prompt-words", "200", "--max-seconds", "30",
 ]  # fmt: skip
-_PAIRS = 14
+_PAIRS, _FEW = 14, 4
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def tree(path: Path, commit: str) -> Iterator[Path]:
 def cpu_ratios(out_dir: Path, commit: str, size: Size, say: Say) -> list[float]:
     """CPU time of a plain request in the API process over that with the commit's tree, by pair. Raises: Unavailable."""
     out_dir.mkdir(parents=True, exist_ok=True)
-    requests, pairs = size.of(3000, 300, 16), size.of(_PAIRS, _PAIRS, 1)
+    requests, pairs = size.of(3000, 300, 16), size.of(_PAIRS, _FEW, 1)
     ratios = []
     with tree(out_dir / "before", commit) as before:
         say("loading both systems")

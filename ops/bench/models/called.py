@@ -13,7 +13,7 @@ def templates(_directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
     size.leaves("public templates, which `make templates` has")
     say("templates: rendered as transformers does")
-    return {"templates_wrong": templates_wrong()}
+    return {"templates_wrong": templates_wrong(size.of(1, 6, 6))}
 
 
 def readback(_directory: Path, size: Size, say: Say) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ops.bench.scale.index import index
 from ops.bench.size import Size
 from tests.stack import ROOT
 
-_PAIRS = 14
+_PAIRS, _FEW = 14, 4
 
 
 def blocks(directory: Path, size: Size, say: Say) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def cpu(directory: Path, size: Size, say: Say) -> dict[str, Any]:
 
 def _pairs(directory: Path, script: str, arguments: Sequence[int], size: Size, say: Say) -> Sequence[float]:
     """The script's figure with this tree over that with the older one, by pair; neither is always the first."""
-    count, ratios = size.of(_PAIRS, _PAIRS, 1), list[float]()
+    count, ratios = size.of(_PAIRS, _FEW, 1), list[float]()
     with ExitStack() as up:
         older = up.enter_context(tree(directory / "tree", BEFORE))
         turns = {}

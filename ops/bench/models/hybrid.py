@@ -55,11 +55,11 @@ def hybrid(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Of the model with the worse figure. Raises: Unavailable."""
     size.needs("real vLLM")
     directory.mkdir(parents=True)
-    systems, requests = size.of((20, 200), (12, 120), (2, 4))
+    systems, requests = size.of((20, 200), (8, 64), (2, 4))
     with tree(directory / "tree", BEFORE) as older:
         rows = [
             _measured(model, directory / model, older, _prompts(systems, requests), systems, say)
-            for model in size.of([*_MODELS], [*_MODELS], ["gemma3"])
+            for model in size.of([*_MODELS], ["gemma3"], ["gemma3"])
         ]
     fast = [f"an uncached prompt of {row['model']} takes {row['uncached_s']:.2f} s here, which is too little"
             for row in rows if row["uncached_s"] < _SLOW_S and not size.smallest]  # fmt: skip

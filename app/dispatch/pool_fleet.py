@@ -180,20 +180,20 @@ class PoolFleet:
 
     def _matches(self, starting: Sequence[Any], reply: Sequence[Any], guessed: Sequence[PlaceId]) -> Matches:
         depths, guesses = reply
-        found, begun = [], []
+        found, beginnings = [], []
         for depth, caches in zip(depths[::2], depths[1::2], strict=True):
             if caches not in self._holders:
                 self._holders[caches] = self._places_of(caches)
-            whole, beginning = self._holders[caches]
+            whole, begins = self._holders[caches]
             found.append((depth * self._blocks, whole))
-            if beginning:
-                begun.append((depth * self._blocks, beginning))
+            if begins:
+                beginnings.append((depth * self._blocks, begins))
         if any(guesses):
             named = [(name, blocks * self._blocks) for name, blocks in zip(guessed, guesses, strict=True) if blocks]
             places = [(blocks, self.indices.get(name)) for name, blocks in named]
             found += [(n, frozenset([i])) for n, i in places if i is not None and i not in self._others]
             found.sort(key=itemgetter(0), reverse=True)
-        return Matches(found, self._starting(starting), beginnings=begun)
+        return Matches(found, self._starting(starting), beginnings=beginnings)
 
     def _places_of(self, packed: bytes) -> tuple[frozenset[int], frozenset[int]]:
         numbers = _numbers(packed)

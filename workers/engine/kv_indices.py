@@ -67,15 +67,15 @@ def kv_indices(
         KvEventFeed(
             source,
             ledger_of(
-                source, info.block_size, info.groups, tells_beginnings=begun is not None,
+                source, info.block_size, info.groups, tells_beginnings=beginning is not None,
                 has_store=store is not None, most_in_host=most,
             ),
             cache,
-            beginnings=begun,
+            beginnings=beginning,
             host=host,
             store=store,
         )
-        for source, cache, begun, host, store in zip_longest(sources, caches, beginnings, hosts, stores)
+        for source, cache, beginning, host, store in zip_longest(sources, caches, beginnings, hosts, stores)
     ]  # fmt: skip
     return KvIndices(caches, beginnings, hosts, stores[0] if stores else None, feeds, cleaner)
 

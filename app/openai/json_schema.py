@@ -1,4 +1,4 @@
-"""Whether a value is a JSON schema, as far as its shape tells: no reference is followed and no pattern compiled.
+"""Whether a value is a JSON schema, as far as its shape tells: no pattern is compiled.
 
 It may be written into a prompt, so its size and depth have bounds.
 """
@@ -6,6 +6,8 @@ It may be written into a prompt, so its size and depth have bounds.
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from app.dialects.references import looked_up
 
 _DEEPEST = 32  # nested lists and objects
 _LONGEST = 2**16  # bytes, written as JSON
@@ -20,13 +22,13 @@ def check_parameters(schema: dict[str, Any]) -> None:
     check_bounds(schema)
     if schema.get("type") not in (None, "object"):
         raise ValueError("the type of parameters has to be 'object'")
-    _check(schema, "")
+    _check_all(schema)
 
 
 def check_schema(schema: Any) -> None:
     """As `check_parameters`, of an answer's schema. Raises: ValueError, also for what can't be enforced."""
     check_bounds(schema)
-    _check(schema, "", enforced=True)
+    _check_all(schema, enforced=True)
 
 
 def check_bounds(value: Any) -> None:
@@ -42,9 +44,21 @@ def _deeper(value: Any, levels: int) -> bool:
     return inner is not None and (levels == 0 or any(_deeper(part, levels - 1) for part in inner))
 
 
-def _check(schema: Any, path: str, *, enforced: bool = False) -> None:
-    if isinstance(schema, bool):
+def _check_all(root: Any, *, enforced: bool = False) -> None:
+    """Also what it refers to, wherever that stands: under any keyword. Raises: ValueError."""
+    seen: set[int] = set()
+    references: list[str] = []
+    _check(root, "", seen, references, enforced=enforced)
+    for reference in references:  # which become more
+        if reference.startswith("#") and (part := looked_up(reference, root)) is not None:
+            _check(part, reference, seen, references, enforced=enforced)
+
+
+def _check(schema: Any, path: str, seen: set[int], references: list[str], *, enforced: bool) -> None:
+    """`seen`: the identities of those that were checked. `references`: all that were found."""
+    if isinstance(schema, bool) or id(schema) in seen:
         return
+    seen.add(id(schema))
     if not isinstance(schema, dict):
         raise _wrong(path, "a schema")
     for key in [key for key, value in schema.items() if value is None and key in _KEYWORDS]:
@@ -52,9 +66,11 @@ def _check(schema: Any, path: str, *, enforced: bool = False) -> None:
     for key, value in schema.items():
         here = f"{path}.{key}" if path else key
         for where, inner in _within(key, value, here):
-            _check(inner, where, enforced=enforced)
+            _check(inner, where, seen, references, enforced=enforced)
         if key in _PLAIN and not _PLAIN[key][0](value):
             raise _wrong(here, _PLAIN[key][1])
+        if key == "$ref":
+            references.append(value)
     if enforced and (key := _unenforceable(schema)):
         raise ValueError(f"{path}.{key}".lstrip(".") + " can't be enforced" + _BESIDE.get(key, ""))
 

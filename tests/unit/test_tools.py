@@ -194,6 +194,7 @@ def test_a_client_that_allows_some_tools_gives_the_model_these_alone() -> None:
     {"properties": {"a": {"anyOf": [{"type": "null"}, False]}}}, {"items": [{}], "prefixItems": [{}]},
     {"properties": {"a": {"exclusiveMinimum": True}, "b": {"exclusiveMinimum": 0.5, "minLength": 0}}},
     {"properties": {"a": {"default": None, "const": None, "enum": [None], "examples": [{"type": 5}]}}},
+    {"x": {"$ref": "#/y"}, "y": {"properties": {"b": {"$ref": "#/x"}}}, "$ref": "#/x"}, {"$ref": "#"}, {"$ref": "#/no"},
     {"x-order": ["a"], "title": "", "not": {}, "if": {}, "then": {}, "patternProperties": {"^a": {}}}, deep(32),
 ])  # fmt: skip
 def test_schemas_of_every_draft_are_taken_as_they_are(schema: dict[str, Any]) -> None:
@@ -221,6 +222,9 @@ def test_schemas_of_every_draft_are_taken_as_they_are(schema: dict[str, Any]) ->
     ({"properties": {"a": {"maxItems": True}}}, "properties.a.maxItems is not a count"),
     ({"properties": {"a": {"minimum": "0"}}}, "properties.a.minimum is not a number"),
     ({"description": 5}, "description is not a text"),
+    ({"x": {"enum": 5}, "properties": {"a": {"$ref": "#/x"}}}, "#/x.enum is not a list"),
+    ({"x": {"items": {"$ref": "#/y"}}, "y": {"required": 5}, "$ref": "#/x"}, "#/y.required is not a list"),
+    ({"x": [], "anyOf": [{"$ref": "#/x"}]}, "#/x is not a schema"),
     (deep(33), "at most 32 levels"),
 ])  # fmt: skip
 def test_what_is_no_json_schema_is_refused_and_says_why(schema: dict[str, Any], said: str) -> None:

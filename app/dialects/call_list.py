@@ -82,10 +82,12 @@ class CallList(Form):
         named = _HEAD(head)
         if mark != "(" or named is None or named[1] not in tools:
             raise Mismatch
-        found = ["[", head]
+        found, size, known = ["[", head], len(head), 2
         while mark == "(":
             reader.unread(mark)
-            if not (yield from read_span(reader, found.append, python=True)) or sum(map(len, found)) > _MOST:
+            whole = yield from read_span(reader, found.append, python=True)
+            size, known = size + sum(map(len, found[known:])), len(found)
+            if not whole or size > _MOST:
                 raise Mismatch
             text, mark = yield from reader.until(marker_set("(", over))
             if not _BETWEEN(text):

@@ -110,8 +110,9 @@ class Notation(Form):
             call.add(before + quote((yield from reader.json_string(_LONGEST))))
             return
         found: list[str] = []
+        room = _LONGEST
         while True:
-            text, mark = yield from reader.until(marker_set(self.string, ",", "}", "]"), _LONGEST)
+            text, mark = yield from reader.until(marker_set(self.string, ",", "}", "]"), room)
             found.append(text)
             if mark != self.string:
                 reader.unread(mark)
@@ -120,7 +121,8 @@ class Notation(Form):
             if mark != self.string:
                 reader.at += len(mark)
             found.append(mark)
-            if sum(map(len, found)) > _LONGEST:
+            room -= len(text) + len(mark)
+            if room < 0:
                 raise Mismatch
         text = "".join(found).strip()
         call.add(before + (text if _LITERAL(text) else quote(text)))

@@ -6,7 +6,8 @@ is searched again then, so that reading takes time in proportion to the text.
 
 import json
 import re
-from collections.abc import Callable, Generator, Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Generator
 from functools import lru_cache
 from typing import TypeVar
 
@@ -28,38 +29,42 @@ class Mismatch(Exception):
 
 
 class MarkerSet:
-    """A set of markers to search for. Raises: ValueError when one is in another, except at its end."""
+    """A set of markers to search for, of which clients choose some. Raises: ValueError when one is in another, except
+    at its end.
+    """
 
     def __init__(self, markers: tuple[str, ...]) -> None:
-        self.search = re.compile(_pattern(markers) if markers else "(?!)").search
-        if any(self.search(marker[:-1]) for marker in markers):
-            raise ValueError(f"one is in another: {markers}")
+        self._sorted = sorted(markers)
+        self._longest = max(map(len, markers), default=1)
         self.firsts = "".join(sorted({m[0] for m in markers}))
         self._first = re.compile(f"[{re.escape(self.firsts)}]" if markers else "(?!)").search
-        self._reach = max(map(len, markers), default=1) - 1
-        self._beginnings = frozenset(m[:n] for m in markers for n in range(1, len(m)))
+        if any(self.find(marker[:-1], 0) for marker in markers):
+            raise ValueError(f"one is in another: {markers}")
+
+    def find(self, text: str, at: int) -> tuple[int, str] | None:
+        """The first marker from `at` on, and its index. Takes no longer for many markers than for a few."""
+        while found := self._first(text, at):
+            at = found.start()
+            # Of those that are not behind it in the alphabet, the last: no other one can be its beginning.
+            place = bisect_right(self._sorted, text[at : at + self._longest]) - 1
+            if place >= 0 and text.startswith(self._sorted[place], at):
+                return at, self._sorted[place]
+            at += 1
+        return None
 
     def open_from(self, text: str, at: int) -> int:
         """The index from which the rest of `text` may be the beginning of a marker; its length if none is."""
-        start = max(at, len(text) - self._reach)
+        start = max(at, len(text) - self._longest + 1)
         while found := self._first(text, start):
             start = found.start()
-            if text[start:] in self._beginnings:
+            place = bisect_left(self._sorted, text[start:])
+            if place < len(self._sorted) and self._sorted[place].startswith(text[start:]):
                 return start
             start += 1
         return len(text)
 
 
-def _pattern(texts: Iterable[str]) -> str:
-    """A regular expression of these texts, which looks at each character once, however many there are."""
-    behind: dict[str, list[str]] = {}
-    for text in texts:
-        behind.setdefault(text[:1], []).append(text[1:])
-    forms = [re.escape(first) + _pattern(rests) if first else "" for first, rests in sorted(behind.items())]
-    return forms[0] if len(forms) == 1 else f"(?:{'|'.join(forms)})"
-
-
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=128)
 def marker_set(*markers: str) -> MarkerSet:
     return MarkerSet(tuple(dict.fromkeys(m for m in markers if m)))
 
@@ -118,9 +123,10 @@ class Reader:
     def take(self, marks: MarkerSet) -> tuple[str, str | None]:
         """The text up to a marker, and the marker. None: there is none in the text, nor the beginning of one."""
         text, at = self.text, self.at
-        if found := marks.search(text, at):
-            self.at = found.end()
-            return text[at : found.start()], found.group()
+        if found := marks.find(text, at):
+            end, mark = found
+            self.at = end + len(mark)
+            return text[at:end], mark
         self.at = len(text) if self.ended else marks.open_from(text, at)
         return text[at : self.at], None
 
@@ -136,15 +142,16 @@ class Reader:
             yield from self.more()
 
     def until(self, marks: MarkerSet, limit: int = HEAD) -> Reading[tuple[str, str]]:
-        """The text up to a marker, and the marker. Raises: EndOfText; Mismatch above `limit` characters."""
+        """The text up to a marker, and the marker. Raises: EndOfText; Mismatch above `limit` characters, which it reads."""
         found: list[str] = []
-
         while True:
+            begin = self.at
             text, mark = self.take(marks)
+            if len(text) > limit:
+                self.at = begin + limit  # however much of it has come
+                raise Mismatch
             found.append(text)
             limit -= len(text)
-            if limit < 0:
-                raise Mismatch
             if mark is not None:
                 return "".join(found), mark
             yield from self.more()
@@ -184,7 +191,10 @@ class Reader:
             yield
 
     def json_string(self, limit: int = HEAD) -> Reading[str]:
-        """Reads a JSON string, whose quotation mark comes next. Raises: EndOfText; Mismatch: too long or invalid."""
+        """Reads a JSON string, whose quotation mark comes next.
+
+        Raises: EndOfText; Mismatch if it is invalid, or above `limit` characters, which it reads.
+        """
         found = ['"']
         self.at += 1
         closed = False
@@ -192,12 +202,13 @@ class Reader:
             end = _STRING_ENDS(self.text, self.at)
             behind = end.end() + (end.group() == "\\") if end else len(self.text)
             if behind <= len(self.text):
+                if behind - self.at > limit:
+                    self.at += limit
+                    raise Mismatch
                 found.append(self.text[self.at : behind])
                 self.at = behind
                 closed = end is not None and end.group() == '"'
                 limit -= len(found[-1])
-            if limit < 0:
-                raise Mismatch
             if not closed and (end is None or behind > len(self.text)):
                 yield from self.more()
         try:

@@ -6,7 +6,7 @@ import random
 import re
 import time
 import timeit
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -228,6 +228,48 @@ def test_however_a_text_is_cut_its_parts_are_the_same(name: str, data: st.DataOb
     assert all(arguments for _, arguments in calls(whole))
 
 
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_too_long_for_a_name_is_read_in_the_same_way_however_it_is_cut(name: str) -> None:
+    dialect, text = DIALECTS[name], WRITTEN[name]
+    for at in range(0, len(text), 5):
+        for much in ("9", "\\n"):
+            long = text[:at] + much * reader.HEAD + text[at:] + text
+            whole = parsed(dialect, long)
+            assert parsed(dialect, *(long[i : i + 7] for i in range(0, len(long), 7))) == whole
+
+
+@pytest.mark.parametrize(("name", "begin", "text"), [
+    ("gemma4", "<|tool_call>call:f{l:", '<|"|>x'), ("functiongemma", "<start_function_call>call:f{l:", "<escape>x"),
+])  # fmt: skip
+def test_a_call_may_be_nested_deep(name: str, begin: str, text: str) -> None:
+    ((called, arguments),) = calls(parsed(DIALECTS[name], begin + "[" * 5000 + text))
+    assert (called, arguments[:10]) == ("f", '{"l": [[[[')
+
+
+def cpu_s(work: Callable[[], object]) -> float:
+    """The least of three times."""
+    return min(timeit.repeat(work, timer=time.thread_time, number=1, repeat=3))
+
+
+@pytest.mark.parametrize("name", ["llama4", "muse_glimmer"])
+def test_thousands_of_tools_take_little_time(name: str) -> None:
+    """Their names are a part of markers there. The parser is made on the event loop."""
+    tools = {f"{i}_".ljust(64, "x"): {} for i in range(4096)}
+    assert cpu_s(lambda: (reader.marker_set.cache_clear(), parsed(DIALECTS[name], "a", tools=tools))) < 0.3
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("gemma4", "<|tool_call>call:f{l:%s}"), ("lfm2", "<|tool_call_start|>[%s g()]<|tool_call_end|>"),
+])  # fmt: skip
+def test_many_small_parts_take_time_in_proportion(name: str, text: str) -> None:
+    part = "," if name == "gemma4" else "g(), "
+
+    def took(parts: int) -> float:
+        return cpu_s(lambda: parsed(DIALECTS[name], text % (part * parts)))
+
+    assert took(8000) < 10 * took(2000)
+
+
 def test_hidden_markers_are_neither_content_nor_reasoning_however_the_text_is_cut() -> None:
     """And what merely begins like one is text."""
     dialect = dataclasses.replace(DIALECTS["qwen3"], hidden=("<|im_end|>",))
@@ -311,10 +353,10 @@ def test_the_first_of_many_markers_is_found(markers: list[str], text: str) -> No
         with pytest.raises(ValueError, match="one is in another"):
             reader.MarkerSet(tuple(markers))
         return
-    found = reader.MarkerSet(tuple(markers)).search(text)
+    found = reader.MarkerSet(tuple(markers)).find(text, 0)
     places = [(text.find(marker), marker) for marker in markers if marker in text]
     first = min(places, key=lambda place: (place[0], -len(place[1])), default=None)
-    assert (found and (found.start(), found[0])) == first
+    assert found == first
 
 
 def test_a_text_takes_no_longer_for_a_thousand_markers() -> None:
@@ -324,11 +366,7 @@ def test_a_text_takes_no_longer_for_a_thousand_markers() -> None:
     )
     text = "<|reserved_token_" * 3000
 
-    def took(markers: reader.MarkerSet) -> float:
-        """CPU seconds, the least of three times."""
-        return min(timeit.repeat(lambda: markers.search(text), timer=time.thread_time, number=1, repeat=3))
-
-    assert took(many) < 20 * took(few)
+    assert cpu_s(lambda: many.find(text, 0)) < 20 * cpu_s(lambda: few.find(text, 0))
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -349,7 +387,7 @@ def test_a_long_call_takes_time_in_proportion(name: str, monkeypatch: pytest.Mon
 
     def counting(self: reader.MarkerSet, markers: tuple[str, ...]) -> None:
         init(self, markers)
-        self.search, self._first = counted(self.search), counted(self._first)
+        self._first = counted(self._first)
 
     monkeypatch.setattr(reader.MarkerSet, "__init__", counting)
     for where, names in ((reader, ("_FILLED", "_STRING_ENDS")), (json_value, ("_JSON", "_PYTHON"))):

@@ -142,7 +142,10 @@ class Reader:
             yield from self.more()
 
     def until(self, marks: MarkerSet, limit: int = HEAD) -> Reading[tuple[str, str]]:
-        """The text up to a marker, and the marker. Raises: EndOfText; Mismatch above `limit` characters, which it reads."""
+        """The text up to a marker, and the marker.
+
+        Raises: EndOfText; Mismatch above `limit` characters, which it reads.
+        """
         found: list[str] = []
         while True:
             begin = self.at

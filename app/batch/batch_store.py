@@ -29,7 +29,7 @@ from app.store import (
     Wire,
     clock,
 )
-from app.store.page import page
+from app.store.page import FEW, page
 from app.telemetry import logger
 
 log = logger(__name__)
@@ -113,10 +113,10 @@ class BatchStore:
         `param`: of the request, which has `after`. Raises: RequestError.
         """
         ids: list[BatchId] = []
-        names, more = [after] if after else [], True
+        names, more, size = [after] if after else [], True, max(limit, FEW)
         while more and len(ids) <= limit:
             names, more = await page(
-                self._wire, self._keys.batches_of(key), names, limit, newest_first=newest_first, param=param
+                self._wire, self._keys.batches_of(key), names, size, newest_first=newest_first, param=param
             )
             ids += [id_ for id_ in map(BatchId, names) if only is None or only(id_)]
         ids, more = ids[:limit], more or len(ids) > limit

@@ -10,7 +10,7 @@ from app.ids import FileId, KeyId
 from app.keys import Keys
 from app.messages import encode
 from app.store import ADD_FILE, REMOVE_FILE, Wire, clock
-from app.store.page import page
+from app.store.page import FEW, page
 from app.telemetry import logger
 from app.tenants.quotas import Quota
 
@@ -82,9 +82,9 @@ class FileStore:
     ) -> tuple[list[StoredFile], bool]:
         """Up to `limit` of the key's files after the id `after`, and whether there are more. Raises: RequestError."""
         found: list[StoredFile] = []
-        ids, more = [after] if after else [], True
+        ids, more, size = [after] if after else [], True, max(limit, FEW)
         while more and len(found) <= limit:
-            ids, more = await page(self._wire, self._keys.files_of(key), ids, limit, newest_first=newest_first)
+            ids, more = await page(self._wire, self._keys.files_of(key), ids, size, newest_first=newest_first)
             files = await self._understood([FileId(id_) for id_ in ids])
             found += [f for f in files if not _is_over(f) and purpose in (None, f.purpose)]
         return found[:limit], len(found) > limit

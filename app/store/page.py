@@ -6,6 +6,7 @@ from app.errors import RequestError
 from app.store.scripts import PAGE
 from app.store.wire import Wire
 
+FEW = 256  # members at least, for who leaves some out: a page of each one would take as many turns
 _ENOUGH = 8  # of the page before: one of them is still there
 
 

@@ -171,6 +171,24 @@ async def test_each_file_is_in_one_page_also_if_others_come_and_go_meanwhile(red
     assert read == made[::-1]
 
 
+async def test_a_short_page_of_a_rare_purpose_takes_few_turns(redis: "Redis", wire: Wire) -> None:
+    """A client's other such requests, and those of others, wait for it."""
+    turns = 0
+
+    class Counted(Wire):
+        async def execute(self, commands: Sequence[Command]) -> list[Any]:
+            nonlocal turns
+            turns += 1
+            return await super().execute(commands)
+
+    for _ in range(600):
+        await FileStore(wire, KEYS).add(file(0), Quota(10**9))
+    counted = Counted(redis)
+    assert await FileStore(counted, KEYS).owned(ALICE, "", 1, newest_first=True, purpose="vision") == ([], False)
+    assert turns < 10
+    counted.close()
+
+
 async def test_a_page_behind_a_file_that_was_deleted_is_refused(wire: Wire) -> None:
     """It would look like the last one: a client that deletes each page's files would leave the rest."""
     file_store = FileStore(wire, KEYS)

@@ -123,6 +123,9 @@ async def _learned(
         sample = samples[origin]
         if (sign := signs.get(sample.media.kind)) is not None:
             number = counts[sign.kind] if sign.numbered else 0
+            if number >= state.settings.media_count:  # an engine makes as many pictures to tell of the last one
+                said = f"'{sample.param}': this model numbers them, and takes {number} of them (XYLEM_MEDIA_COUNT)."
+                raise RequestError(said, param=sample.param)
             wanted.setdefault(Shown(sign, sample.media.shape, number), sample)
             numbers.setdefault(origin, []).append(number)
             counts[sign.kind] += 1

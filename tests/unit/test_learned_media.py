@@ -1,5 +1,9 @@
 """Prompts with media whose expansion an engine has told: where these are, and what a real answer corrects."""
 
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from app.dispatch.corrections import Correction, corrections
@@ -10,6 +14,7 @@ from app.errors import RequestError
 from app.ids import ApiId, RequestId
 from app.media.placeholders.places import Place, joined, places
 from app.messages import Job, Media, MediaSign, Sampling
+from app.openai.media import load_media
 from app.openai.media_prompt import expanded, markers_of
 from app.telemetry import Meters
 from app.tokenizer import Tokenizer, load_tokenizer
@@ -77,6 +82,36 @@ def test_pictures_that_the_engine_numbers_are_told_by_their_place(model: Model) 
     assert prompt == [80, 5, 81]
     with pytest.raises(RequestError, match="can't be shortened"):
         expanded(model, [PICTURE, 5, PICTURE], [A, A], {A: sample("a", {1: [81]}, sign)}, "messages")
+
+
+async def test_a_picture_that_is_numbered_is_asked_about_a_few_times_however_often_it_is_named(model: Model) -> None:
+    """To tell of the n'th, an engine makes n of them."""
+    sign = MediaSign("image", "d", "<picture>", (PICTURE,), numbered=True)
+    asked: list[Shown] = []
+
+    class Known:
+        async def signs(self, _pools: object) -> dict[str, MediaSign]:
+            return {"image": sign}
+
+        async def look(self, wanted: Iterable[Shown]) -> None:
+            asked.extend(wanted)
+
+        async def tokens(self, shown: Shown, _pools: object) -> list[int]:
+            return [shown.number]
+
+    class Read:
+        expansions = Known()
+
+        async def read(self, _params: object, _asker: object) -> dict[Origin, Sample]:
+            return {A: Sample(Media("image", "a", (9, 9)), b"", param="messages.0")}
+
+    state: Any = SimpleNamespace(media=Read(), asker=None, settings=SimpleNamespace(media_count=8))
+    samples = await load_media(state, model, [A] * 8, ["messages.0"] * 8)
+    assert expanded(model, [PICTURE] * 8, [A] * 8, samples, "messages").prompt == [*range(8)]
+    asked.clear()
+    with pytest.raises(RequestError, match="takes 8 of them") as refused:
+        await load_media(state, model, [A] * 9, ["messages.0"] * 9)
+    assert (refused.value.param, asked) == ("messages.0", [])
 
 
 def test_a_sign_in_a_text_is_no_picture(model: Model) -> None:

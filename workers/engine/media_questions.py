@@ -10,7 +10,7 @@ from app.telemetry import logger
 
 log = logger(__name__)
 
-_MOST_WAITING = 8
+_MOST_WAITING = 64  # of 16 replicas: one that is refused fails a request
 _MOST_NUMBER = 256  # media before the one that is asked about
 
 

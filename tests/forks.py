@@ -33,15 +33,19 @@ ENGINES = {
     ),
     "vllm": (
         "app.engines.vllm.engine", "app.engines.vllm.one_process", "vllm.v1.engine.core",
-        "vllm.v1.worker.cpu_worker", "vllm.model_executor.models.llama", "ops.models.noise",
+        "vllm.v1.worker.cpu_worker", "vllm.model_executor.models.llama",
+        "vllm.model_executor.layers.quantization.online.base", "ops.models.noise",
     ),
 }  # fmt: skip
 # What benchmarks import, but none of their own modules: some choose ports at random when they are imported.
 BENCH = (
     "httpx", "matplotlib.backends.backend_agg", "matplotlib.figure", "numpy", "redis", "rich.progress", "rich.table",
 )  # fmt: skip
-# By SGLang, and torch for it.
-READ_AT_IMPORT = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "1", "TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "1"}
+# What the engines' adapters set of it, for torch, and what SGLang itself reads.
+READ_AT_IMPORT = {
+    "sglang": {"SGLANG_RETURN_ORIGINAL_LOGPROB": "1", "TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "1"},
+    "vllm": {"TORCH_COMPILE_DISABLE": "1"},
+}
 
 
 class Forked(subprocess.Popen[bytes]):
@@ -85,7 +89,7 @@ class _Server:
             stdout=subprocess.PIPE,
             start_new_session=True,
             # numpy starts no threads when it is imported
-            env=os.environ | {"OPENBLAS_NUM_THREADS": "1"} | (READ_AT_IMPORT if engine == "sglang" else {}),
+            env=os.environ | {"OPENBLAS_NUM_THREADS": "1"} | READ_AT_IMPORT.get(engine, {}),
         )
         assert process.stdin is not None
         assert process.stdout is not None
@@ -159,6 +163,12 @@ def _become(args: list[str], cwd: str, env: dict[str, str], log: str, serves: bo
     return args
 
 
+def keep_imports() -> None:
+    """Has no collection look through what is there now: vLLM's take a second as it starts, and one as it ends."""
+    gc.freeze()
+    gc.unfreeze = lambda: None  # type: ignore[assignment]
+
+
 def _main() -> None:
     engine = sys.argv[1]
     for name in (*_IMPORTED, *ENGINES.get(engine, ()), *(BENCH if engine == "bench" else ())):
@@ -170,7 +180,9 @@ def _main() -> None:
         # A core is a fork of what has imported it, and loads in 5 s instead of 20.
         engine_start = vars(sys.modules["vllm.v1.engine.utils"])
         engine_start["get_mp_context"] = partial(multiprocessing.get_context, "fork")
-    gc.freeze()
+        # What it wants to know of a model's class it asks, for CUDA's sake, in a process that imports all of vLLM.
+        vars(sys.modules["vllm.model_executor.models.registry"])["_run_in_subprocess"] = lambda inspect: inspect()
+    keep_imports()
     sys.argv = _serve()
     runpy.run_path(sys.argv[0], run_name="__main__")
 

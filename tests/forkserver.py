@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver, spawn
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.forks import ENGINES, READ_AT_IMPORT
+from tests.forks import ENGINES, READ_AT_IMPORT, keep_imports
 
 # An engine's idle threads spin, on cores that other tests need.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
@@ -19,6 +20,7 @@ _servers: dict[str, forkserver.ForkServer] = {}
 
 
 def _take(environment: dict[str, str]) -> None:
+    keep_imports()
     os.environ.clear()
     os.environ.update(environment)
     if "torch" in sys.modules:
@@ -40,6 +42,12 @@ def _prepared(name: str) -> dict[str, Any]:
     return _prepare(name) | {"environment": _Environment(), "start_method": "fork"}
 
 
+def _here(inspect: Callable[[], Any]) -> Any:
+    """Asks what vLLM wants to know of a model's class, for CUDA's sake in a process that imports all of vLLM."""
+    with warnings.catch_warnings(action="ignore"):
+        return inspect()
+
+
 @contextmanager
 def forks_of(engine: str) -> Iterator[None]:
     """SGLang and vLLM want them spawned. Whatever starts an engine meanwhile starts this one."""
@@ -55,6 +63,7 @@ def forks_of(engine: str) -> Iterator[None]:
         patch.setattr(multiprocessing, "set_start_method", lambda *_, **__: None)
         if engine == "vllm":
             patch.setattr("vllm.v1.engine.utils.get_mp_context", lambda: multiprocessing.get_context("forkserver"))
+            patch.setattr("vllm.model_executor.models.registry._run_in_subprocess", _here)
         yield
     choose(chosen, force=True)
 
@@ -65,8 +74,7 @@ def _server(engine: str) -> forkserver.ForkServer:
         server = _servers[engine] = forkserver.ForkServer()
         server.set_forkserver_preload([__name__, *ENGINES[engine]])
         with pytest.MonkeyPatch.context() as patch:
-            if engine == "sglang":
-                for name, value in READ_AT_IMPORT.items():
-                    patch.setenv(name, value)
+            for name, value in READ_AT_IMPORT[engine].items():
+                patch.setenv(name, value)
             server.ensure_running()
     return _servers[engine]

@@ -1,33 +1,81 @@
 """What the prefix index would say of prompts, held against what the engine had of them."""
 
 import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from itertools import cycle
 from random import Random
+from typing import NamedTuple
 
 import zmq
 import zmq.asyncio
 
 from app.engines.base import KvEventSource
 from app.kv.blocks import HASH_BYTES, point_hashes
-from app.kv.events import BlockRemoved, decode_batch
+from app.kv.events import BlockRemoved, KvBatch, decode_batch
+from app.kv.groups import grid
 from app.kv.hybrid_ledger import HybridLedger
-from app.messages import Grid
+from app.messages import CacheGroup, Grid
+from ops.models.loaded import Loaded, answer, request
+
+
+class Audit(NamedTuple):
+    wrong: int  # prompts of which too much or too little was foretold
+    off: int  # by how many tokens, in all
+    cached: int  # tokens
+    evicted: int  # times that blocks were
+    unknown: int  # blocks that the index can't place
+
+
+async def audit(it: Loaded, groups: list[CacheGroup], asked: list[list[int]], lengths: Sequence[int] = (4,)) -> Audit:
+    """Of the prompts `asked`. `lengths`: of answers, in turn. Raises: XylemError."""
+    lines = grid(groups)
+    assert lines is not None
+    had = list[tuple[float, int]]()
+    follower = Follower(it.engine.kv_events()[0], HybridLedger(groups))
+    try:
+        for prompt, length in zip(asked, cycle(lengths), strict=False):
+            began = time.time()
+            had.append((began, (await answer(it.engine, request(prompt, length)))[0].cached_tokens))
+            if it.tells_late:
+                await follower.read()
+        await follower.read()
+    finally:
+        follower.close()
+    wrong = off = 0
+    for prompt, (began, cached) in zip(asked, had, strict=True):
+        follower.go_to(began)
+        expected = follower.foretold(prompt, lines)
+        wrong, off = wrong + (cached != expected), off + abs(cached - expected)
+    follower.go_to(math.inf)
+    return Audit(wrong, off, sum(cached for _, cached in had), follower.evicted, follower.ledger.unknown)
 
 
 class Follower:
-    """Reads an engine's KV events up to its last answer."""
+    """Reads an engine's KV events, and goes through them."""
 
     def __init__(self, source: KvEventSource, ledger: HybridLedger) -> None:
         self.ledger, self.evicted = ledger, 0
+        self._batches = deque[KvBatch]()
         self._index: set[bytes] = set()
         self._expected = 0  # the number of the next batch
         self._socket = zmq.asyncio.Context.instance().socket(zmq.DEALER)
         self._socket.connect(source.replay_endpoint)
 
-    async def catch_up(self) -> None:
-        """Until an answer brings nothing new twice: between these vLLM's publisher has looked for more."""
-        quiet = 0
-        while quiet < 2:
-            quiet = 0 if await self._replay() else quiet + 1
+    async def read(self) -> None:
+        """Until another reply brings nothing new: between two, a publisher waits for more, a tenth of a second."""
+        await self._replay()
+        while await self._replay():
+            pass
+
+    def go_to(self, moment: float) -> None:
+        """The state of what was told before it."""
+        while self._batches and self._batches[0].ts < moment:
+            events = self._batches.popleft().events
+            self.evicted += sum(isinstance(event, BlockRemoved) for event in events)
+            self.ledger.apply(events)
         if (changes := self.ledger.take()) is not None:
             self._index = (self._index - set(changes.removed)) | set(changes.added)
 
@@ -40,9 +88,7 @@ class Follower:
                 _empty, _topic, raw, payload = await self._socket.recv_multipart()
                 if int.from_bytes(raw, "big", signed=True) < 0:
                     return self._expected - before
-                events = decode_batch(payload).events
-                self.evicted += sum(isinstance(event, BlockRemoved) for event in events)
-                self.ledger.apply(events)
+                self._batches.append(decode_batch(payload))
                 self._expected += 1
 
     def foretold(self, prompt: list[int], lines: Grid) -> int:

@@ -39,6 +39,7 @@ class Loaded(NamedTuple):
     engine: Engine
     info: EngineInfo
     dtype: str  # of the model's weights, as torch names it
+    tells_late: bool  # of an answer's blocks behind its last token
 
 
 @asynccontextmanager
@@ -75,7 +76,7 @@ async def started(model: Model, **settings: Any) -> AsyncIterator[Loaded]:
             raise EngineFailed(model.log.reason(exc.message)) from exc
         except TimeoutError:
             raise EngineFailed(f"did not start within {_START_S:.0f} s") from None
-        yield Loaded(engine, info, str(fields.get("dtype", "")))
+        yield Loaded(engine, info, str(fields.get("dtype", "")), tells_late=pool.engine == "sglang")
     finally:
         await engine.close()
 

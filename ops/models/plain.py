@@ -2,15 +2,13 @@
 
 import re
 from collections.abc import Sequence
-from itertools import cycle
 from random import Random
 
 from msgspec.structs import replace
 
 from app.kv.groups import grid
-from app.kv.hybrid_ledger import HybridLedger
 from app.messages import CacheGroup, Grammar, PartialOutput
-from ops.models.audit import Follower, prompts
+from ops.models.audit import audit, prompts
 from ops.models.cell import Cell, right, untried, wrong
 from ops.models.loaded import Loaded, answer, difference, request, tokens_of
 from workers.engine.kv_indices import why_unindexed
@@ -35,28 +33,17 @@ async def from_cache(it: Loaded) -> Cell:
 async def foretold(it: Loaded, audited: int, lengths: Sequence[int] = (4,)) -> Cell:
     """Of `audited` prompts, held against what the index says before each. `lengths`: of answers, in turn."""
     groups = groups_of(it)
-    lines = grid(groups)
     why = why_unindexed(it.info)
-    if why or lines is None or not it.engine.kv_events():
+    if why or grid(groups) is None or not it.engine.kv_events():
         return untried(why or "it tells nothing of its cache")
-    follower = Follower(it.engine.kv_events()[0], HybridLedger(groups))
-    missed = off = cached = 0
-    try:
-        await follower.catch_up()
-        for prompt, length in zip(prompts(Random(7), audited), cycle(lengths), strict=False):
-            expected = follower.foretold(prompt, lines)
-            had = (await answer(it.engine, request(prompt, length)))[0].cached_tokens
-            await follower.catch_up()
-            missed, off, cached = missed + (had != expected), off + abs(had - expected), cached + had
-    finally:
-        follower.close()
-    if follower.ledger.unknown:
-        return wrong(f"{follower.ledger.unknown} blocks that the index can't place")
-    if missed:
-        return wrong(f"{missed} of {audited} prompts wrong, by {off} tokens")
-    if not cached:
+    found = await audit(it, groups, prompts(Random(7), audited), lengths)
+    if found.unknown:
+        return wrong(f"{found.unknown} blocks that the index can't place")
+    if found.wrong:
+        return wrong(f"{found.wrong} of {audited} prompts wrong, by {found.off} tokens")
+    if not found.cached:
         return untried("nothing is cached")
-    return right(f"{audited}" + ("" if follower.evicted else ", none evicted"))
+    return right(f"{audited}" + ("" if found.evicted else ", none evicted"))
 
 
 async def goes_on(it: Loaded) -> Cell:

@@ -7,12 +7,10 @@ from random import Random
 import pytest
 
 from app.engines import create_engine
-from app.engines.base import Engine, GenerateRequest
-from app.ids import RequestId
 from app.kv.groups import grid
-from app.kv.hybrid_ledger import HybridLedger
-from app.messages import CacheGroup, Grid, Sampling
-from ops.models.audit import Follower, prompts
+from app.messages import CacheGroup, Grid
+from ops.models.audit import audit, prompts
+from ops.models.loaded import Loaded
 from tests.contract.conftest import make_pool
 from tests.forkserver import forks_of
 from tests.shallow import shallow_model
@@ -54,28 +52,10 @@ async def test_the_index_knows_what_sglang_has_cached_of_windows(tmp_path: Path)
             assert info.unindexed == ""
             assert info.groups == (CacheGroup(0, "all", 32), CacheGroup(1, "window", 32, 128))
             assert grid(info.groups) == _LINES
-            await _check_index(engine, info.groups, _LINES, 24)
+            it = Loaded(engine, info, "", tells_late=True)
+            found = await audit(it, [*info.groups], prompts(Random(7), 24), (1, 4, 40))
         finally:
             await engine.close()
-
-
-async def _check_index(engine: Engine, groups: tuple[CacheGroup, ...], lines: Grid, count: int) -> None:
-    """`lines`: what its prompts are hashed by. Its cache must be so small that `count` prompts don't fit."""
-    follower = Follower(engine.kv_events()[0], HybridLedger(groups))
-    try:
-        differences, cached = list[tuple[int, int, int]](), 0
-        for number, prompt in enumerate(prompts(Random(7), count)):
-            await follower.catch_up()
-            predicted = follower.foretold(prompt, lines)
-            settings = Sampling(max_tokens=(1, 4, 40)[number % 3], temperature=0.0, ignore_eos=True)
-            request = GenerateRequest(RequestId(f"r{number}"), prompt, settings, 0)
-            had, *_ = [step.cached_tokens async for step in engine.generate(request)]
-            cached += had
-            if had != predicted:
-                differences.append((len(prompt), had, predicted))
-        assert not differences
-        assert cached > 1000, "else there was nothing to predict"
-        assert follower.evicted, "else nothing was evicted"
-        assert follower.ledger.unknown == 0
-    finally:
-        follower.close()
+    assert (found.wrong, found.off, found.unknown) == (0, 0, 0)
+    assert found.cached > 1000, "else there was nothing to predict"
+    assert found.evicted, "else nothing was evicted"

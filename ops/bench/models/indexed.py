@@ -9,13 +9,12 @@ from msgspec import Struct
 
 from app.errors import XylemError
 from app.kv.groups import grid
-from app.kv.hybrid_ledger import HybridLedger
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
 from ops.bench.size import Size
 from ops.models.architectures import ARCHITECTURES, written
-from ops.models.audit import Follower, prompts
-from ops.models.loaded import Loaded, Model, answer, loaded, request
+from ops.models.audit import audit, prompts
+from ops.models.loaded import Model, loaded
 from ops.models.log import Log
 from ops.models.plain import groups_of
 from tests.forkserver import forks_of
@@ -61,23 +60,9 @@ def index(directory: Path, size: Size, say: Say) -> dict[str, Any]:
 async def _audited(model: Model, count: int) -> Audited:
     """Raises: XylemError, of the engine's own reason; Unavailable where its events can't be placed."""
     async with loaded(model) as it:
-        groups, lines = groups_of(it), grid(groups_of(it))
-        if (why := why_unindexed(it.info)) or lines is None or not it.engine.kv_events():
+        groups = groups_of(it)
+        if (why := why_unindexed(it.info)) or grid(groups) is None or not it.engine.kv_events():
             raise Unavailable(why or "it tells nothing of its cache")
-        follower = Follower(it.engine.kv_events()[0], HybridLedger(groups))
-        try:
-            await follower.catch_up()
-            wrong = [await _is_wrong(it, follower, prompt) for prompt in prompts(Random(7), count)]
-        finally:
-            follower.close()
+        found = await audit(it, groups, prompts(Random(7), count))
     kinds = ", ".join(f"{group.sees} ({group.block_size})" for group in groups)
-    return Audited(model.name, kinds, count, follower.evicted, sum(wrong))
-
-
-async def _is_wrong(it: Loaded, follower: Follower, prompt: list[int]) -> bool:
-    lines = grid(groups_of(it))
-    assert lines is not None
-    expected = follower.foretold(prompt, lines)
-    had = (await answer(it.engine, request(prompt, 4)))[0].cached_tokens
-    await follower.catch_up()
-    return had != expected
+    return Audited(model.name, kinds, count, found.evicted, found.wrong)

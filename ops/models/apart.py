@@ -43,7 +43,6 @@ def _core(number: int) -> Iterator[None]:
     """Of its own for each engine: on the same one they slow each other ten-fold."""
     cores, before = sorted(psutil.Process().cpu_affinity()), os.environ.get(_BIND)
     os.environ[_BIND] = str(cores[number % len(cores)])
-    os.environ.pop("VLLM_NIXL_SIDE_CHANNEL_PORT", None)  # which the engine before has set
     try:
         yield
     finally:

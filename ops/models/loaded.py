@@ -2,8 +2,9 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import count
@@ -70,8 +71,9 @@ async def started(model: Model, **settings: Any) -> AsyncIterator[Loaded]:
     fields = told.get("AsyncEngineArgs") or told.get("ServerArgs") or {}
     try:
         try:
-            async with asyncio.timeout(_START_S):
-                info = await engine.start()
+            with _environment():
+                async with asyncio.timeout(_START_S):
+                    info = await engine.start()
         except XylemError as exc:
             raise EngineFailed(model.log.reason(exc.message)) from exc
         except TimeoutError:
@@ -79,6 +81,17 @@ async def started(model: Model, **settings: Any) -> AsyncIterator[Loaded]:
         yield Loaded(engine, info, str(fields.get("dtype", "")), tells_late=pool.engine == "sglang")
     finally:
         await engine.close()
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """Leaves the next engine none of what this one sets, and vLLM for it."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def request(prompt: list[int], tokens: int = 8, **sampling: Any) -> GenerateRequest:

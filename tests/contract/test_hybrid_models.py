@@ -14,13 +14,13 @@ from ops.models.loaded import Model, loaded
 from ops.models.log import Log
 from ops.models.plain import answers, foretold, from_cache, groups_of
 from tests.forkserver import forks_of
-from tests.shallow import shallow_model
 from workers.engine.kv_indices import why_unindexed
 
 pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
 ]
+_TOKENIZER = Path("app/engines/mock/model")  # a small one: to load that of a model takes vLLM two seconds
 _PROMPTS, _LENGTHS = 20, (1, 4, 40)
 # Where the CPU computes in bfloat16, vLLM keeps these states in float32: a block has as many bytes as one of them.
 _STATES = Grid(*[544 if torch.cpu._is_avx512_bf16_supported() else 288] * 2, everywhere=False)
@@ -46,7 +46,7 @@ MORE = {"mistral": {"prefix_cache_retention_interval": None}}  # args: it has wi
 async def test_a_model_answers_alike_from_its_cache_whose_content_is_foretold(name: str, tmp_path: Path) -> None:
     """In a bfloat16 model, about alike."""
     blocks, lines, between = MODELS[name]
-    model = Model(name, written(name, tmp_path, shallow_model()), Log(tmp_path / "log"), (blocks,))
+    model = Model(name, written(name, tmp_path, _TOKENIZER), Log(tmp_path / "log"), (blocks,))
     with forks_of("vllm"):
         async with loaded(model, args=MORE.get(name, {})) as it:
             groups = groups_of(it)
@@ -57,14 +57,14 @@ async def test_a_model_answers_alike_from_its_cache_whose_content_is_foretold(na
 
 async def test_a_model_with_states_answers_behind_another_engines_prefill_as_alone(tmp_path: Path) -> None:
     """Its prefill engine computes the prompt without its last token, so the first token is the decode engine's."""
-    model = Model("falcon_h1", written("falcon_h1", tmp_path, shallow_model()), Log(tmp_path / "log"))
+    model = Model("falcon_h1", written("falcon_h1", tmp_path, _TOKENIZER), Log(tmp_path / "log"))
     with forks_of("vllm"):
         assert await apart(model) == right()
 
 
 async def test_a_model_that_sees_and_hears_starts_where_the_pool_lets_no_media_in(tmp_path: Path) -> None:
     """vLLM has no processor then, whose limits the worker would ask for."""
-    model = Model("qwen3_omni", written("qwen3_omni", tmp_path, shallow_model()), Log(tmp_path / "log"))
+    model = Model("qwen3_omni", written("qwen3_omni", tmp_path, _TOKENIZER), Log(tmp_path / "log"))
     with forks_of("vllm"):
         async with loaded(model) as it:
             assert (it.info.media, await answers(it)) == ((), right())

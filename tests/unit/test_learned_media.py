@@ -46,6 +46,9 @@ def test_a_sign_of_several_tokens_is_found_whole() -> None:
     prompt = [7, 8, 7, 8, 9, 8, 9, 7, 8, 9]
     assert list(places(prompt, {"image": (7, 8, 9)})) == [Place(2, "image"), Place(7, "image")]
     assert next(places(prompt, {"image": (9,), "audio": (7,)})) == Place(0, "audio")
+    both = [Place(0, "image"), Place(2, "audio"), Place(7, "audio")]
+    assert list(places(prompt, {"image": (7, 8, 7), "audio": (7, 8, 9)})) == [Place(0, "image"), Place(7, "audio")]
+    assert list(places(prompt, {"image": (7, 8), "audio": (7, 8, 9)})) == both, "the longer one"
 
 
 def test_adjacent_tokens_are_joined_one_rule_after_the_other_and_places_move_with_them() -> None:

@@ -15,14 +15,18 @@ class Place(NamedTuple):
 
 
 def places(prompt: Sequence[int], targets: Mapping[MediaKind, Target]) -> Iterator[Place]:
-    firsts = {target[0]: kind for kind, target in targets.items()}
+    """In their order. Of kinds whose targets begin with the same token, the one whose target is there."""
+    firsts: dict[int, list[MediaKind]] = {}
+    for kind, target in sorted(targets.items(), key=lambda one: -len(one[1])):
+        firsts.setdefault(target[0], []).append(kind)
     behind = 0
     for begin, token in enumerate(prompt):
         if token in firsts and begin >= behind:
-            target = targets[kind := firsts[token]]
-            if len(target) == 1 or tuple(prompt[begin : begin + len(target)]) == target:
-                behind = begin + len(target)
-                yield Place(begin, kind)
+            for kind in firsts[token]:
+                if tuple(prompt[begin : begin + len(targets[kind])]) == targets[kind]:
+                    behind = begin + len(targets[kind])
+                    yield Place(begin, kind)
+                    break
 
 
 def joined(tokens: Sequence[int], joins: Iterable[Join]) -> tuple[list[int], list[int]]:

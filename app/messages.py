@@ -488,6 +488,11 @@ class Grid(Struct, frozen=True, array_like=True):
     everywhere: bool = True  # it may wherever a block is cached; else only where the engine kept what all layers need
 
 
+# Of a picture's sides, where an engine tells what it becomes: many a processor first scales the shorter side to some
+# hundred pixels, at the picture's proportions.
+MOST_RATIO = 100
+
+
 class MediaSign(Struct, frozen=True, array_like=True):
     """How an engine writes media of one kind in a prompt, where nobody else knows it."""
 

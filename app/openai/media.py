@@ -11,7 +11,7 @@ from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
 from app.ending import side_by_side
 from app.errors import RequestError
-from app.messages import MediaKind, MediaSign
+from app.messages import MOST_RATIO, MediaKind, MediaSign
 from app.openai.content_parts import MediaPart
 from app.openai.conversation import Message
 from app.openai.media_prompt import tokens_of, unfit
@@ -76,6 +76,8 @@ async def load_media(state: Deployment, model: Model, origins: Sequence[Origin],
             raise _not_taken(model, "video", param)
         if media.kind == "audio" and "audio" not in signs:
             tokens_of(model, samples[origin], 0, param)
+        if media.kind in signs and max(media.shape) > MOST_RATIO * min(media.shape):
+            raise unfit(media, f"one side is more than {MOST_RATIO} times the other", param)
     return await _learned(state, model, origins, samples, signs) if signs else samples
 
 

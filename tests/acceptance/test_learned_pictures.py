@@ -67,6 +67,15 @@ def test_a_shape_that_the_model_cannot_take_is_named(client: OpenAI) -> None:
     assert refused.value.param == "messages.0.content.1"
 
 
+def test_a_narrow_picture_never_reaches_a_processor(client: OpenAI) -> None:
+    """One that makes the shorter side 336 pixels took 6 GB for a picture of 3000 x 1."""
+    assert tokens(client, png(7, 100, 1)) == tokens(client) + 4
+    for width, height in ((101, 1), (2, 400)):
+        with pytest.raises(BadRequestError, match="more than 100 times the other") as refused:
+            tokens(client, png(8, width, height))
+        assert refused.value.param == "messages.0.content.1"
+
+
 def test_the_models_own_sign_in_a_text_is_refused_beside_a_picture(client: OpenAI) -> None:
     messages = asked(png(5), text=f"this {MARKER} is none")
     with pytest.raises(BadRequestError, match="own sign of a picture"):

@@ -23,15 +23,27 @@ class _Engine:
         return [7] * shape[0]
 
 
-async def test_what_many_replicas_ask_at_once_is_answered_one_after_the_other() -> None:
-    engine = _Engine()
+def _asked_of(engine: _Engine) -> MediaQuestions:
     runner: Any = SimpleNamespace(
         worker="w",
         engine=engine,
-        settings=SimpleNamespace(media_pixels=100),
+        settings=SimpleNamespace(media_pixels=1000),
         info=SimpleNamespace(signs=[MediaSign("image", "d", "<picture>", (7,))]),
     )
-    questions = MediaQuestions(runner)
+    return MediaQuestions(runner)
+
+
+async def test_shapes_that_take_much_memory_are_not_tried() -> None:
+    engine = _Engine()
+    for shape in ((101, 1), (1, 101), (40, 40), (0, 1), (1, 1, 1)):
+        assert not (await _asked_of(engine).answered(ExpandMedia("1", "image", shape))).done
+    assert engine.most == 0
+    assert (await _asked_of(engine).answered(ExpandMedia("1", "image", (100, 1)))).done
+
+
+async def test_what_many_replicas_ask_at_once_is_answered_one_after_the_other() -> None:
+    engine = _Engine()
+    questions = _asked_of(engine)
     asked = [ExpandMedia(str(n), "image", (n, 1)) for n in range(1, 1 + REPLICAS * EACH)]
     replies = await asyncio.gather(*map(questions.answered, asked))
     assert [reply.expansion for reply in replies] == [[7] * one.shape[0] for one in asked]

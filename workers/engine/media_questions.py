@@ -4,7 +4,7 @@ import asyncio
 
 from app.engines.base import MediaExpander
 from app.errors import RequestError, XylemError
-from app.messages import ExpandMedia, Reply
+from app.messages import MOST_RATIO, ExpandMedia, Reply
 from app.runner.runner import Runner
 from app.telemetry import logger
 
@@ -40,6 +40,7 @@ class MediaQuestions:
             return "there is no such medium"
         if asked.kind == "image":
             fits = len(shape) == 2 and shape[0] * shape[1] <= settings.media_pixels
+            fits = fits and max(shape) <= MOST_RATIO * min(shape)
         else:
             fits = len(shape) == 1 and shape[0] <= settings.media_sound_s * 16_000
         return "" if fits else "it is too large"

@@ -499,11 +499,14 @@ class MediaSign(Struct, frozen=True, array_like=True):
     kind: MediaKind
     digest: str  # of all that decides what a medium becomes: engines of the same one expand alike
     marker: str  # of one medium, for chat templates that take texts
-    target: tuple[int, ...]  # tokens of it, that the engine replaces
+    target: tuple[int, ...]  # tokens of it, that the engine replaces; none: it puts all behind `first`
     # Pairs of adjacent tokens, and what the engine writes instead: one after the other, everywhere in such a prompt.
     joins: tuple[tuple[int, int, int], ...] = ()
     numbered: bool = False  # what stands for one depends on how many are before it, too
     most: int = 0  # tokens that one may become
+    counted: bool = False  # what stands for one depends on how many the prompt has, too
+    first: tuple[int, ...] = ()  # tokens with which prompts begin, if it has no target
+    alone: bool = False  # a prompt may have only one
 
 
 class Worker(Struct, frozen=True, array_like=True):
@@ -661,6 +664,7 @@ class ExpandMedia(Struct, frozen=True, array_like=True, tag="e"):
     kind: MediaKind
     shape: tuple[int, ...]  # as in `Media`
     number: int = 0  # how many of the kind are before it
+    of: int = 1  # how many of the kind the prompt has, if that matters
 
 
 class LookAtPrefixes(Struct, frozen=True, array_like=True, tag="l"):

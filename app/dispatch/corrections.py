@@ -21,7 +21,9 @@ def corrections(job: Job, samples: Samples, expanded: Sequence[int]) -> Iterator
         if (becomes := learned.get(one.sha256)) is not None:
             end = len(expanded) - (len(job.prompt) - one.offset - one.length)
             is_there = expanded[: one.offset] == job.prompt[: one.offset]
-            yield Correction(Shown(becomes.sign, one.shape), expanded[one.offset : end] if is_there else None)
+            yield Correction(
+                Shown(becomes.sign, one.shape, of=becomes.of), expanded[one.offset : end] if is_there else None
+            )
         return
     for becomes, shape in ((learned[one.sha256], one.shape) for one in job.media if one.sha256 in learned):
-        yield from (Correction(Shown(becomes.sign, shape, number), None) for number in becomes.tokens)
+        yield from (Correction(Shown(becomes.sign, shape, number, becomes.of), None) for number in becomes.tokens)

@@ -40,10 +40,13 @@ class Shown(NamedTuple):
     sign: MediaSign
     shape: tuple[int, ...]  # as in `Media`
     number: int = 0  # how many of the kind are before it, if that matters
+    of: int = 1  # how many of the kind the prompt has, if that matters
 
     @property
     def field(self) -> str:
-        return f"{self.sign.kind}:{'x'.join(map(str, self.shape))}:{self.number}"
+        return f"{self.sign.kind}:{'x'.join(map(str, self.shape))}:{self.number}" + (
+            f":{self.of}" if self.of > 1 else ""
+        )
 
     @property
     def key(self) -> tuple[str, str]:
@@ -131,7 +134,7 @@ class Expansions:
 
     async def _asked(self, shown: Shown, pools: Sequence[PoolId]) -> Sequence[int]:
         def question(id_: str) -> ExpandMedia:
-            return ExpandMedia(id_, shown.sign.kind, shown.shape, shown.number)
+            return ExpandMedia(id_, shown.sign.kind, shown.shape, shown.number, shown.of)
 
         reason = "no worker has this model's files any more"
         for worker in self._able(shown.sign, pools)[:_TRIES]:

@@ -49,11 +49,13 @@ class Learned(Struct, frozen=True):
     sign: MediaSign
     # Token ids, by how many of its kind are before it, as far as it comes there; 0: wherever it is, unless `numbered`.
     tokens: Mapping[int, Sequence[int]]
+    of: int = 1  # how many of its kind the prompt has; 1: however many, unless `counted`
 
-    def at(self, number: int, param: str) -> Sequence[int]:
+    def at(self, number: int, of: int, param: str) -> Sequence[int]:
         """Raises: RequestError."""
-        if (found := self.tokens.get(number if self.sign.numbered else 0)) is None:
-            said = f"'{param}' can't be shortened before this model's pictures: it numbers them."
+        found = self.tokens.get(number if self.sign.numbered else 0)
+        if found is None or (self.sign.counted and of != self.of):
+            said = f"'{param}' can't be shortened before this model's pictures: it counts them."
             raise RequestError(said, param=param)
         return found
 

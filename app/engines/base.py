@@ -279,8 +279,8 @@ class PictureEncoder(Protocol):
 class MediaExpander(Protocol):
     """The capability to tell what a medium becomes in a prompt, without having it. `EngineInfo.signs` says which."""
 
-    async def expansion(self, kind: MediaKind, shape: Sequence[int], number: int) -> list[int]:
-        """Token ids. `shape`: as in `Media`. `number`: how many of the kind are before it.
+    async def expansion(self, kind: MediaKind, shape: Sequence[int], number: int, of: int) -> list[int]:
+        """Token ids. `shape`: as in `Media`. `number`: how many of the kind are before it. `of`: how many there are.
 
         Raises: RequestError for a shape that the model can't take.
         """

@@ -12,7 +12,7 @@ from app.errors import RequestError
 from app.openai.answer_grammar import answer_grammar
 from app.openai.chat_writer import ChatWriter
 from app.openai.media import has_media, load_media, named_media, origins_of
-from app.openai.media_prompt import Expanded, expanded, markers_of
+from app.openai.media_prompt import Expanded, encoded, expanded, markers_of
 from app.openai.model_parser import check_dialect, content_rules, parser_maker, read_dialect, situation
 from app.openai.parts_writer import PartsWriter
 from app.openai.plan import plan_of
@@ -67,7 +67,8 @@ def chat_plan(
     body = body.filled(model.defaults)
     tokenizer = tokenizer_of(model.tokenizer, body, trusted=state.settings.request_chat_templates)
     text = chat_prompt(tokenizer, body.messages, body, markers_of(model, samples), samples)
-    prompt, shown = model.encode(text, param, add_special_tokens=False), _NO_MEDIA
+    encode = partial(model.encode, param=param, add_special_tokens=False)
+    prompt, shown = encoded(model, text, samples, encode) if samples else encode(text), _NO_MEDIA
     if not prompt:
         refused = param if body.chat_template is None else "chat_template"
         raise RequestError(f"'{refused}': the chat template shows none of the messages.", param=refused)

@@ -67,6 +67,7 @@ async def load_media(state: Deployment, model: Model, origins: Sequence[Origin],
         if origin.kind not in takes:
             raise _not_taken(model, origin.kind, param)
         named.setdefault(origin, param)
+    _check_alone(model, origins, params, signs)
     if signs:  # what they may become is charged before their sizes are known
         await admitted(Used(model.name, sum(_most(signs, origin) for origin in origins), parent=model.parent))
     samples = await state.media.read(named, state.asker)
@@ -75,7 +76,7 @@ async def load_media(state: Deployment, model: Model, origins: Sequence[Origin],
         if origin.kind == "file" and media.frame is not None and "video" not in takes:
             raise _not_taken(model, "video", param)
         if media.kind == "audio" and "audio" not in signs:
-            tokens_of(model, samples[origin], 0, param)
+            tokens_of(model, samples[origin], 0, 1, param)
         if media.kind in signs and max(media.shape) > MOST_RATIO * min(media.shape):
             raise unfit(media, f"one side is more than {MOST_RATIO} times the other", param)
     return await _learned(state, model, origins, samples, signs) if signs else samples
@@ -103,6 +104,19 @@ def _taken(model: Model, signs: Container[MediaKind]) -> set[OriginKind]:
     return takes
 
 
+def _check_alone(
+    model: Model, origins: Sequence[Origin], params: Sequence[str], signs: Mapping[MediaKind, MediaSign]
+) -> None:
+    """Raises: RequestError about the second of a kind of which the engine takes one."""
+    found = Counter[MediaKind]()
+    for origin, param in zip(origins, params, strict=True):
+        kind: MediaKind = "audio" if origin.kind == "audio" else "image"
+        found[kind] += 1
+        if found[kind] > 1 and kind in signs and signs[kind].alone:
+            second = "sound" if kind == "audio" else "picture"
+            raise RequestError(f"'{param}': the model '{model.name}' takes no second {second}.", param=param)
+
+
 def _most(signs: Mapping[MediaKind, MediaSign], origin: Origin) -> int:
     sign = signs.get("audio" if origin.kind == "audio" else "image")
     return 0 if sign is None else sign.most
@@ -119,17 +133,19 @@ async def _learned(
     assert state.media is not None
     assert state.media.expansions is not None
     expansions, counts = state.media.expansions, Counter[MediaKind]()
+    whole = Counter(samples[origin].media.kind for origin in origins)
     wanted: dict[Shown, Sample] = {}
-    numbers: dict[Origin, list[int]] = {}
+    places: dict[Origin, list[Shown]] = {}
     for origin in origins:
         sample = samples[origin]
         if (sign := signs.get(sample.media.kind)) is not None:
-            number = counts[sign.kind] if sign.numbered else 0
-            if number >= state.settings.media_count:  # an engine makes as many pictures to tell of the last one
-                said = f"'{sample.param}': this model numbers them, and takes {number} of them (XYLEM_MEDIA_COUNT)."
+            number, of = counts[sign.kind] if sign.numbered else 0, whole[sign.kind] if sign.counted else 1
+            if max(number + 1, of) > (most := state.settings.media_count):  # an engine makes as many to tell of one
+                said = f"'{sample.param}': this model counts them, and takes {most} of them (XYLEM_MEDIA_COUNT)."
                 raise RequestError(said, param=sample.param)
-            wanted.setdefault(Shown(sign, sample.media.shape, number), sample)
-            numbers.setdefault(origin, []).append(number)
+            shown = Shown(sign, sample.media.shape, number, of)
+            wanted.setdefault(shown, sample)
+            places.setdefault(origin, []).append(shown)
             counts[sign.kind] += 1
 
     async def learned(shown: Shown, sample: Sample) -> list[int]:
@@ -141,11 +157,10 @@ async def _learned(
     await expansions.look(wanted)
     known = dict(zip(wanted, await side_by_side(learned(*one) for one in wanted.items()), strict=True))
 
-    def becomes(origin: Origin) -> Learned:
-        sign, shape = signs[samples[origin].media.kind], samples[origin].media.shape
-        return Learned(sign, {number: known[Shown(sign, shape, number)] for number in numbers[origin]})
+    def becomes(all_: list[Shown]) -> Learned:
+        return Learned(all_[0].sign, {one.number: known[one] for one in all_}, all_[0].of)
 
-    return samples | {origin: replace(samples[origin], becomes=becomes(origin)) for origin in numbers}
+    return samples | {origin: replace(samples[origin], becomes=becomes(all_)) for origin, all_ in places.items()}
 
 
 def _not_taken(model: Model, kind: OriginKind, param: str) -> RequestError:

@@ -1,7 +1,9 @@
 """Pictures, frames of videos and sound in a conversation's prompt. No I/O."""
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -10,7 +12,7 @@ from app.dispatch.media_reader import Origin, Sample, Samples, samples_of
 from app.dispatch.models import Model
 from app.errors import PromptTooLong, RequestError
 from app.media.placeholders import Pictures, Sounds
-from app.media.placeholders.places import joined, places
+from app.media.placeholders.places import Place, joined, places
 from app.messages import Media, MediaKind
 from app.openai.template_parts import Marker
 
@@ -26,8 +28,9 @@ class _Family(NamedTuple):
 
     name: str  # for people
     marker: str
-    target: tuple[int, ...]
+    target: tuple[int, ...]  # none: all of the kind are behind `first`
     joins: tuple[tuple[int, int, int], ...] = ()
+    first: tuple[int, ...] = ()
 
 
 def markers_of(model: Model, samples: Samples) -> dict[MediaKind, Marker]:
@@ -43,17 +46,32 @@ def _families(model: Model, samples: Samples) -> dict[MediaKind, _Family]:
     known: dict[MediaKind, Pictures | Sounds | None] = {"image": model.pictures, "audio": model.sounds}
     found = {kind: _Family(names[kind], one.marker, (one.token_id,)) for kind, one in known.items() if one is not None}
     for sign in (sample.becomes.sign for sample in samples.values() if sample.becomes is not None):
-        found[sign.kind] = _Family(names[sign.kind], sign.marker, sign.target, sign.joins)
+        found[sign.kind] = _Family(names[sign.kind], sign.marker, sign.target, sign.joins, sign.first)
     return found
 
 
-def tokens_of(model: Model, sample: Sample, number: int, param: str) -> Sequence[int]:
-    """What stands for it. `number`: how many of its kind are before it.
+def encoded(model: Model, text: str, samples: Samples, encode: Callable[[str], list[int]]) -> list[int]:
+    """The tokens of a prompt as its template wrote it. A sign that is no token of its own stays apart from the text.
+
+    Some models' signs are plain texts, whose tokens would be others beside what they touch.
+    """
+    learned = (sample.becomes.sign.target for sample in samples.values() if sample.becomes is not None)
+    signs = {
+        model.tokenizer.decode([*target], skip_special_tokens=False): target for target in learned if len(target) > 1
+    }
+    if not signs:
+        return encode(text)
+    parts = re.split(f"({'|'.join(map(re.escape, signs))})", text)
+    return [token for part in parts if part for token in (signs.get(part) or encode(part))]
+
+
+def tokens_of(model: Model, sample: Sample, number: int, of: int, param: str) -> Sequence[int]:
+    """What stands for it. `number`: how many of its kind are before it. `of`: how many there are.
 
     Raises: RequestError for a shape that the model can't take.
     """
     if sample.becomes is not None:
-        return sample.becomes.at(number, param)
+        return sample.becomes.at(number, of, param)
     media = sample.media
     try:
         if media.kind == "audio":
@@ -80,13 +98,15 @@ def expanded(model: Model, prompt: list[int], origins: Sequence[Origin], samples
     """
     families = _families(model, samples)
     found = [sample for origin in origins for sample in samples_of(origin, samples)]
-    shown = list(places(prompt, {kind: family.target for kind, family in families.items()}))
-    _check_shown([place.kind for place in shown], [sample.media.kind for sample in found], families, param)
+    given = [sample.media.kind for sample in found]
+    shown = list(places(prompt, {kind: family.target for kind, family in families.items() if family.target}))
+    shown = [*_put_first(prompt, given, families, param), *shown]
+    _check_shown([place.kind for place in shown], given, families, param)
     out: list[int] = []
     placed: list[Media] = []
-    last, counts = 0, Counter[MediaKind]()
+    last, counts, whole = 0, Counter[MediaKind](), Counter(given)
     for place, sample in zip(shown, found, strict=True):
-        tokens = tokens_of(model, sample, counts[place.kind], param)
+        tokens = tokens_of(model, sample, counts[place.kind], whole[place.kind], param)
         counts[place.kind] += 1
         out += prompt[last : place.begin]
         placed.append(replace(sample.media, offset=len(out), length=len(tokens)))
@@ -100,6 +120,18 @@ def expanded(model: Model, prompt: list[int], origins: Sequence[Origin], samples
         out, where = joined(out, joins)
         placed = [replace(one, offset=where[one.offset]) for one in placed]
     return Expanded(out, placed, prompt if any(sample.becomes is not None for sample in found) else [])
+
+
+def _put_first(
+    prompt: Sequence[int], given: Sequence[MediaKind], families: Mapping[MediaKind, _Family], param: str
+) -> Iterator[Place]:
+    """Where those are that no template shows. Raises: RequestError."""
+    for kind, family in families.items():
+        if not family.target and kind in given:
+            if tuple(prompt[: len(family.first)]) != family.first:
+                said = f"'{param}': the chat template does not begin as the engine needs it for a {family.name}."
+                raise RequestError(said, param=param)
+            yield from [Place(len(family.first), kind)] * given.count(kind)
 
 
 def _check_shown(
@@ -119,5 +151,5 @@ def _check_shown(
 
 def counted(model: Model, text: str, origins: Sequence[Origin], samples: Samples) -> list[int]:
     """The tokens of a conversation that need not fit the context. Raises: RequestError."""
-    prompt = model.count(text, add_special_tokens=False)
+    prompt = encoded(model, text, samples, partial(model.count, add_special_tokens=False))
     return expanded(model, prompt, origins, samples, "messages").prompt if origins else prompt

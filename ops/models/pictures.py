@@ -1,30 +1,33 @@
 """Pictures on the real vLLM, for tiny models of each type: whether its prompts are those that the API makes.
 
 The API's own code makes the prompt, of what the engine says of blank pictures; the engine gets a picture of noise, and
-says whether its prompt is another one.
+says whether its prompt is another one. Of a type that can't run here vLLM's processor is asked, without an engine.
 """
 
+import hashlib
 import os
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from app.dispatch.media_reader import Learned, Origin, Sample
+from app.dispatch.media_reader import Learned, Sample
 from app.dispatch.models import Model
 from app.engines import create_engine
 from app.engines.base import Engine, GenerateRequest, MediaExpander, MediaInput, StepOutput
-from app.errors import XylemError
+from app.errors import EngineDead, XylemError
 from app.ids import RunId
-from app.media.picture import picture_of
-from app.messages import Media, MediaSign, Sampling
-from app.openai.media_prompt import Expanded, expanded, markers_of
+from app.messages import Media, MediaKind, MediaSign, Sampling
+from app.openai.media import origins_of
+from app.openai.media_prompt import Expanded, encoded, expanded, markers_of
 from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
 from app.openai.validation import validated
@@ -32,8 +35,22 @@ from app.pools import Pool
 from app.telemetry import Meters
 from app.tokenizer import load_tokenizer
 from ops.models.seeing import SEEING, written
+from ops.models.sight import Seeing
 
-SIZES = ((336, 336), (480, 640), (1080, 1920), (900, 300), (64, 2000), (1500, 1000), (20, 20), (897, 895))
+Shape = tuple[int, ...]  # as in `Media`
+
+SIZES: tuple[Shape, ...] = (
+    (336, 336),
+    (480, 640),
+    (1080, 1920),
+    (900, 300),
+    (64, 2000),
+    (1500, 1000),
+    (20, 20),
+    (897, 895),
+)
+# Of sounds: samples, of which there are 16,000 a second.
+LENGTHS: tuple[Shape, ...] = tuple((n,) for n in (16_000, 3_200, 7_777, 48_000, 80_001, 161_234, 320_000, 479_999))
 _CONTEXT = 16_384
 _numbers = count()
 
@@ -44,46 +61,97 @@ class Seen(Struct, frozen=True, kw_only=True):
     name: str
     starts: str = ""  # why it doesn't
     refused: str = ""  # why it takes no pictures, or one of them
-    wrong: int = 0  # sizes for which the engine's prompt was another one
+    counted: int = 0  # sizes for which the engine's prompt was compared, or its processor's
+    wrong: int = 0  # of these, for which it was another one
     answered: int = 0  # pictures
     learn_ms: list[float] = []  # of each size but the first
 
 
-async def seen(name: str, base: Path, sizes: Sequence[tuple[int, int]] = SIZES) -> Seen:
+async def seen(name: str, base: Path, shapes: Sequence[Shape] = SIZES, kind: MediaKind = "image") -> Seen:
     """`base`: a model with the tokenizer that this one gets. Raises nothing that is the model's fault."""
     with tempfile.TemporaryDirectory() as made:
-        path = written(name, Path(made), base)
+        path, model = written(name, Path(made), base), SEEING[name]
         args = {
-            "load_format": "dummy", "dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 2**28,
-            "max_num_batched_tokens": _CONTEXT, "limit_mm_per_prompt": dict(SEEING[name].limits),
+            "load_format": "dummy", "dtype": model.dtype, "enforce_eager": True, "kv_cache_memory_bytes": 2**28,
+            "max_num_batched_tokens": _CONTEXT, "limit_mm_per_prompt": dict(model.limits),
         }  # fmt: skip
         pool = Pool(model="m", engine="vllm", path=path, max_running=2, max_model_len=_CONTEXT, args=args)
+        if model.large:
+            return _without_engine(Seen(name=name, starts=model.large), pool, kind, _prompts(model, kind, shapes))
         engine = create_engine(pool)
         try:
             info = await engine.start()
             signs = {sign.kind: sign for sign in info.signs}
-            if "image" not in signs or not isinstance(engine, MediaExpander):
+            if kind not in signs or not isinstance(engine, MediaExpander):
                 return Seen(name=name, refused="its processor can't be asked")
-            return await _asked(name, engine, _model(pool), signs["image"], sizes)
+            return await _asked(Seen(name=name), engine, _model(pool), signs[kind], _prompts(model, kind, shapes))
         except XylemError as exc:
-            return Seen(name=name, starts=exc.message[:200])
+            reason = exc.message[:200]
         finally:
             await engine.close()
+        return _without_engine(Seen(name=name, starts=reason), pool, kind, _prompts(model, kind, shapes))
 
 
-async def _asked(name: str, engine: Any, model: Model, sign: MediaSign, sizes: Sequence[tuple[int, int]]) -> Seen:
-    row, times = Seen(name=name), list[float]()
-    for shape in sizes:
+def _prompts(model: Seeing, kind: MediaKind, shapes: Sequence[Shape]) -> list[tuple[Shape, ...]]:
+    """Of one medium each; and one of several, if the model takes so many."""
+    several = min(3, model.limits.get(kind, 1))
+    return [*((shape,) for shape in shapes), *([tuple(shapes[:several])] if several > 1 else [])]
+
+
+async def _asked(row: Seen, engine: Any, model: Model, sign: MediaSign, prompts: Sequence[tuple[Shape, ...]]) -> Seen:
+    times = list[float]()
+    for shapes in prompts:
         begun = time.perf_counter()
         try:
-            tokens = await engine.expansion("image", shape, 0)
-            times.append((time.perf_counter() - begun) * 1e3)
-            picture, prompt = _prompt(model, sign, shape, tokens)
-            steps = [step async for step in _answer(engine, prompt, picture)]
+            tokens = [
+                await engine.expansion(sign.kind, shape, *_place(sign, i, shapes)) for i, shape in enumerate(shapes)
+            ]
+            if len(shapes) == 1:
+                times.append((time.perf_counter() - begun) * 1e3)
+            prompt = _prompt(model, sign, shapes, tokens)
+            steps = [step async for step in _answer(engine, prompt)]
+        except EngineDead:  # it can't run here
+            raise
         except XylemError as exc:
-            return replace(row, refused=f"{shape[1]} x {shape[0]}: {exc.message[:200]}", learn_ms=times[1:])
-        wrong = any(step.expanded for step in steps)
-        row = replace(row, wrong=row.wrong + wrong, answered=row.answered + any(step.tokens for step in steps))
+            return replace(row, refused=f"{shapes}: {exc.message[:200]}", learn_ms=times[1:])
+        row = replace(
+            row,
+            counted=row.counted + 1,
+            wrong=row.wrong + any(step.expanded for step in steps),
+            answered=row.answered + any(step.tokens for step in steps),
+        )
+    return replace(row, learn_ms=times[1:])
+
+
+def _place(sign: MediaSign, number: int, shapes: Sequence[Shape]) -> tuple[int, int]:
+    return number if sign.numbered else 0, len(shapes) if sign.counted else 1
+
+
+def _without_engine(row: Seen, pool: Pool, kind: MediaKind, prompts: Sequence[tuple[Shape, ...]]) -> Seen:
+    """As `_asked`, of the processor that the engine would have."""
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.multimodal import MULTIMODAL_REGISTRY
+
+    from app.engines.vllm.expansion import expanded_ids, sign_of, tokens_of
+
+    own = SEEING[row.name]
+    times = list[float]()
+    try:
+        config = EngineArgs(
+            model=str(pool.path), limit_mm_per_prompt=dict(own.limits), dtype=own.dtype, max_model_len=_CONTEXT
+        ).create_model_config()
+        processor = MULTIMODAL_REGISTRY.create_processor(config)
+        sign = sign_of(config, processor, kind)
+        for shapes in prompts:
+            begun = time.perf_counter()
+            tokens = [tokens_of(processor, sign, shape, *_place(sign, i, shapes)) for i, shape in enumerate(shapes)]
+            if len(shapes) == 1:
+                times.append((time.perf_counter() - begun) * 1e3)
+            prompt = _prompt(_model(pool), sign, shapes, tokens).shown
+            made = expanded_ids(processor, kind, prompt.written, shapes)
+            row = replace(row, counted=row.counted + 1, wrong=row.wrong + (made != prompt.prompt))
+    except (ValueError, ImportError, AttributeError, XylemError) as exc:
+        return replace(row, refused="" if isinstance(exc, ImportError) else f"{exc!r}"[:200], learn_ms=times[1:])
     return replace(row, learn_ms=times[1:])
 
 
@@ -91,33 +159,55 @@ def _model(pool: Pool) -> Model:
     return Model("m", (), (), None, load_tokenizer(pool.model_dir, None, "file"), _CONTEXT, Meters("pictures"))
 
 
-def _prompt(model: Model, sign: MediaSign, shape: tuple[int, int], tokens: list[int]) -> tuple[bytes, Expanded]:
-    """The picture comes first, so that it meets the template's own line feed."""
-    height, width = shape
-    made = picture_of(height, width, os.urandom(3 * height * width))
-    origin = Origin("image", "data:1")
-    media = Media("image", made.sha256, shape)
-    samples = {origin: Sample(media, made.rgb, becomes=Learned(sign, {0: tokens}))}
-    parts = [{"type": "image_url", "image_url": {"url": origin.url}}, {"type": "text", "text": "What is it?"}]
-    body = validated(ChatRequest, {"model": "m", "messages": [{"role": "user", "content": parts}]})
+class _Prompt(NamedTuple):
+    shown: Expanded
+    data: Sequence[bytes]  # of its media
+
+
+def _prompt(model: Model, sign: MediaSign, shapes: Sequence[Shape], tokens: Sequence[Sequence[int]]) -> _Prompt:
+    """The media come first, so that they meet the template's own line feed."""
+    made = [_noise(sign.kind, shape) for shape in shapes]
+    parts = [_part(sign.kind, number) for number in range(len(shapes))]
+    body = validated(
+        ChatRequest,
+        {"model": "m", "messages": [{"role": "user", "content": [*parts, {"type": "text", "text": "What is it?"}]}]},
+    )
+    origins = origins_of(body.messages)
+    samples = {}
+    for i, (origin, shape, data) in enumerate(zip(origins, shapes, made, strict=True)):
+        number, of = _place(sign, i, shapes)
+        media = Media(sign.kind, hashlib.sha256(data).hexdigest(), shape)
+        samples[origin] = Sample(media, data, becomes=Learned(sign, {number: tokens[i]}, of))
     text = chat_prompt(model.tokenizer, body.messages, body, markers_of(model, samples), samples)
-    ids = model.tokenizer.encode(text, add_special_tokens=False)
-    return made.rgb, expanded(model, ids, [origin], samples, "messages")
+    ids = encoded(model, text, samples, partial(model.count, add_special_tokens=False))
+    return _Prompt(expanded(model, ids, origins, samples, "messages"), made)
 
 
-async def _answer(engine: Engine, prompt: Expanded, picture: bytes) -> AsyncIterator[StepOutput]:
-    media = [MediaInput(one, picture) for one in prompt.media]
+def _noise(kind: MediaKind, shape: Shape) -> bytes:
+    if kind == "audio":
+        return np.random.default_rng().uniform(-1, 1, shape).astype("<f4").tobytes()
+    height, width = shape
+    return os.urandom(3 * height * width)
+
+
+def _part(kind: MediaKind, number: int) -> dict[str, Any]:
+    if kind == "audio":
+        return {"type": "input_audio", "input_audio": {"format": "wav", "data": f"AAA{number}"}}
+    return {"type": "image_url", "image_url": {"url": f"data:{number}"}}
+
+
+async def _answer(engine: Engine, prompt: _Prompt) -> AsyncIterator[StepOutput]:
+    shown = prompt.shown
+    media = [MediaInput(one, data) for one, data in zip(shown.media, prompt.data, strict=True)]
     sampling = Sampling(max_tokens=2, temperature=0.0, ignore_eos=True)
     run = RunId(f"seen-{next(_numbers)}")
-    async for step in engine.generate(
-        GenerateRequest(run, prompt.prompt, sampling, media=media, written=prompt.written)
-    ):
+    async for step in engine.generate(GenerateRequest(run, shown.prompt, sampling, media=media, written=shown.written)):
         yield step
 
 
 def figures(rows: Sequence[Seen]) -> dict[str, float]:
-    """Of `make bench NAME=models`; of the types that load."""
-    loaded = [row for row in rows if not row.starts]
+    """Of `make bench NAME=models`; of the types whose processors can be had here."""
+    loaded = [row for row in rows if row.counted or row.refused]
     times = [one for row in loaded for one in row.learn_ms]
     return {
         "pictures_refused": sum(bool(row.refused) for row in loaded),

@@ -49,7 +49,7 @@ def test_the_families_that_are_known_expand_as_vllms_processor_does(
     assert (sign.target, sign.numbered, sign.joins) == ((family.token_id,), False, ())
     for height, width in SIZES:
         tokens = family.tokens(height, width)
-        assert tokens_of(processor, sign, (height, width), 0) == tokens
+        assert tokens_of(processor, sign, (height, width), 0, 1) == tokens
         assert len(tokens) <= sign.most
 
 
@@ -62,7 +62,7 @@ def test_a_sign_is_replaced_by_what_stands_for_a_picture(asked: Asked, tmp_path:
     config, processor = asked(path, dict(SEEING[name].limits))
     sign = sign_of(config, processor, "image")
     assert tokenizer.decode([*sign.target], skip_special_tokens=False) == SEEING[name].sign.strip()
-    assert sign.most == len(tokens_of(processor, sign, (300, 117), 1)) == tokens
+    assert sign.most == len(tokens_of(processor, sign, (300, 117), 1, 2)) == tokens
     lines = [
         tuple(tokenizer.decode([*each], skip_special_tokens=False) for each in (join[:2], join[2:]))
         for join in sign.joins
@@ -79,3 +79,62 @@ def test_a_digest_is_of_all_that_decides_what_a_picture_becomes(asked: Asked, tm
     changed = path / "processor_config.json"
     changed.write_text(changed.read_text() + "\n")
     assert sign_of(*asked(path, {"image": 4}), "image").digest != first.digest
+
+
+@pytest.mark.media
+def test_what_is_cut_into_tiles_only_where_pictures_are_few_is_asked_with_their_number(
+    asked: Asked, tmp_path: Path
+) -> None:
+    from app.engines.vllm.expansion import expanded_ids, sign_of, tokens_of
+
+    path = written("deepseek_vl2", tmp_path, shallow_model())
+    config, processor = asked(path, {"image": 4})
+    sign = sign_of(config, processor, "image")
+    assert (sign.counted, sign.numbered) == (True, False)
+    shapes = [(448, 900), (300, 300), (900, 448)]
+    for of in (1, 2, 3):
+        alone = [tokens_of(processor, sign, shape, 0, of) for shape in shapes[:of]]
+        together = expanded_ids(processor, "image", [*sign.target] * of, shapes[:of])
+        assert [token for one in alone for token in one] == together
+    assert len(tokens_of(processor, sign, shapes[0], 0, 3)) < len(tokens_of(processor, sign, shapes[0], 0, 2))
+
+
+@pytest.mark.media
+def test_a_processor_that_takes_no_two_is_told_of(asked: Asked, tmp_path: Path) -> None:
+    """GLM-ASR's fails with two sounds, whatever the limit is; and a limit of one is one."""
+    from app.engines.vllm.expansion import sign_of
+
+    assert sign_of(*asked(written("glmasr", tmp_path, shallow_model()), {"audio": 2}), "audio").alone
+    path = written("llava", tmp_path, shallow_model())
+    assert [sign_of(*asked(path, {"image": most}), "image").alone for most in (1, 2)] == [True, False]
+
+
+@pytest.mark.media
+def test_a_picture_that_no_sign_shows_is_put_at_the_prompts_beginning(asked: Asked, tmp_path: Path) -> None:
+    from app.engines.vllm.expansion import sign_of, tokens_of
+
+    path = written("blip2", tmp_path, shallow_model())
+    config, processor = asked(path, {"image": 1})
+    sign = sign_of(config, processor, "image")
+    assert (sign.marker, sign.target, sign.first, sign.counted) == ("", (), (), False)
+    assert len(tokens_of(processor, sign, (300, 117), 0, 1)) == sign.most == 32
+
+
+@pytest.mark.media
+@pytest.mark.parametrize("name", ["llava", "blip2"])
+def test_a_processor_that_changes_more_than_the_pictures_place_is_not_used(
+    asked: Asked, tmp_path: Path, name: str
+) -> None:
+    """Such as PaliGemma's, which ends each prompt with a line feed: an answer that is continued would have it, too."""
+    from app.engines.vllm.expansion import sign_of
+
+    config, processor = asked(written(name, tmp_path, shallow_model()), {"image": 1})
+    apply = processor.apply
+
+    def ended(*args: Any) -> Any:
+        made = apply(*args)
+        return {**made, "prompt_token_ids": [*made["prompt_token_ids"], 5]}
+
+    processor.apply = ended
+    with pytest.raises(ValueError, match=r"no token of|changes more"):
+        sign_of(config, processor, "image")

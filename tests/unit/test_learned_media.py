@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from app.dispatch.corrections import Correction, corrections
 from app.dispatch.expansions import Shown
@@ -15,7 +16,7 @@ from app.ids import ApiId, RequestId
 from app.media.placeholders.places import Place, joined, places
 from app.messages import Job, Media, MediaSign, Sampling
 from app.openai.media import load_media
-from app.openai.media_prompt import expanded, markers_of
+from app.openai.media_prompt import encoded, expanded, markers_of
 from app.telemetry import Meters
 from app.tokenizer import Tokenizer, load_tokenizer
 from tests.vlm import random_vlm
@@ -117,6 +118,40 @@ async def test_a_picture_that_is_numbered_is_asked_about_a_few_times_however_oft
     assert (refused.value.param, asked) == ("messages.0", [])
 
 
+def test_what_pictures_become_may_depend_on_how_many_there_are(model: Model) -> None:
+    sign = MediaSign("image", "d", "<picture>", (PICTURE,), counted=True)
+    two = Sample(Media("image", "a", (9, 9)), b"", becomes=Learned(sign, {0: [80]}, 2))
+    assert expanded(model, [PICTURE, 5, PICTURE], [A, A], {A: two}, "messages").prompt == [80, 5, 80]
+    with pytest.raises(RequestError, match="can't be shortened"):
+        expanded(model, [PICTURE, 5], [A], {A: two}, "messages")
+
+
+def test_pictures_that_no_template_shows_are_where_their_engine_puts_them(model: Model) -> None:
+    """As vLLM does it for BLIP-2, and for models whose prompts have to begin with a certain token."""
+    sign = MediaSign("image", "d", "", (), first=(4,))
+    samples = {A: sample("a", {0: [BODY] * 2}, sign), B: sample("b", {0: [92]}, sign)}
+    prompt, media, written = expanded(model, [4, 5, 6], [A, B], samples, "messages")
+    assert (prompt, written) == ([4, BODY, BODY, 92, 5, 6], [4, 5, 6])
+    assert [(one.sha256, one.offset, one.length) for one in media] == [("a", 1, 2), ("b", 3, 1)]
+    with pytest.raises(RequestError, match="does not begin"):
+        expanded(model, [5, 6], [A], samples, "messages")
+
+
+def test_a_sign_that_is_a_plain_text_stays_apart_from_what_it_touches(model: Model, tokenizer: Tokenizer) -> None:
+    """As InternVL's is: beside a space its tokens would be others."""
+
+    def ids(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    target, text = ids("<picture>"), "Look: <picture>, and <picture>"
+    assert [place.begin for place in places(ids(text), {"image": tuple(target)})] == []
+    samples = {A: sample("a", {0: [BODY]}, MediaSign("image", "d", "<picture>", tuple(target)))}
+    apart = encoded(model, text, samples, ids)
+    assert apart == [*ids("Look: "), *target, *ids(", and "), *target]
+    assert expanded(model, apart, [A, A], samples, "messages").prompt == [*ids("Look: "), BODY, *ids(", and "), BODY]
+    assert encoded(model, text, {}, ids) == ids(text)
+
+
 def test_a_sign_in_a_text_is_no_picture(model: Model) -> None:
     with pytest.raises(RequestError, match="own sign of a picture, '<picture>'"):
         expanded(model, [PICTURE, PICTURE], [A], {A: sample("a", {0: [BODY]})}, "messages")
@@ -128,6 +163,19 @@ def test_templates_are_shown_the_engines_marker(model: Model, tokenizer: Tokeniz
     marker = markers_of(model, {A: sample("a", {0: [BODY]}, sign)})["image"]
     assert (marker.text, marker.sign) == ("<begin><image>", "<image>")
     assert not markers_of(model, {})
+
+
+async def test_a_second_picture_is_refused_by_its_place_where_the_engine_takes_one(model: Model) -> None:
+    """Before any is fetched: there is nobody here who could."""
+
+    class Told:
+        async def signs(self, _: object) -> dict[str, MediaSign]:
+            return {"image": replace(SIGN, alone=True)}
+
+    state: Any = SimpleNamespace(media=SimpleNamespace(expansions=Told()))
+    with pytest.raises(RequestError, match="'b': the model 'm' takes no second picture") as refused:
+        await load_media(state, model, [A, B], ["a", "b"])
+    assert refused.value.param == "b"
 
 
 def job(prompt: list[int], media: list[Media]) -> Job:

@@ -15,7 +15,7 @@ class _Engine:
     def __init__(self) -> None:
         self.at_once = self.most = 0
 
-    async def expansion(self, _kind: MediaKind, shape: Sequence[int], _number: int) -> list[int]:
+    async def expansion(self, _kind: MediaKind, shape: Sequence[int], _number: int, _of: int) -> list[int]:
         self.at_once += 1
         self.most = max(self.most, self.at_once)
         await asyncio.sleep(0)

@@ -11,7 +11,7 @@ from app.telemetry import logger
 log = logger(__name__)
 
 _MOST_WAITING = 64  # of 16 replicas: one that is refused fails a request
-_MOST_NUMBER = 256  # media before the one that is asked about
+_MOST_NUMBER = 256  # media of a prompt with the one that is asked about
 
 
 class MediaQuestions:
@@ -36,7 +36,7 @@ class MediaQuestions:
             return "this engine can't be asked about it"
         if self._waiting >= _MOST_WAITING:
             return "too many ask at once"
-        if min(shape, default=0) < 1 or not 0 <= asked.number <= _MOST_NUMBER:
+        if min(shape, default=0) < 1 or not 0 <= asked.number < _MOST_NUMBER or not 0 <= asked.of <= _MOST_NUMBER:
             return "there is no such medium"
         if asked.kind == "image":
             fits = len(shape) == 2 and shape[0] * shape[1] <= settings.media_pixels
@@ -50,7 +50,8 @@ class MediaQuestions:
         if not isinstance(engine, MediaExpander):
             return Reply(worker, done=False, reason="this engine can't be asked")
         try:
-            return Reply(worker, done=True, expansion=await engine.expansion(asked.kind, asked.shape, asked.number))
+            made = await engine.expansion(asked.kind, asked.shape, asked.number, asked.of)
+            return Reply(worker, done=True, expansion=made)
         except RequestError as exc:
             return Reply(worker, done=False, reason=exc.message, refused=True)
         except XylemError as exc:

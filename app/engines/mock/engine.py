@@ -257,7 +257,7 @@ class MockEngine:
         states = await loop.run_in_executor(self._compiling, grammar_states, self._tokenizer(), grammar, begun)
         return dict(zip(open_, states, strict=True))
 
-    async def expansion(self, kind: MediaKind, shape: Sequence[int], number: int) -> list[int]:  # noqa: ARG002 (none is numbered)
+    async def expansion(self, kind: MediaKind, shape: Sequence[int], number: int, of: int) -> list[int]:  # noqa: ARG002 (they don't matter)
         signs = {sign.kind: sign for sign in signs_of(self._args, self._tokenizer())}
         return expansion(signs[kind], shape)
 

@@ -61,7 +61,7 @@ from app.engines.vllm.tiers.shared_memory import remove_dead_regions
 from app.engines.vllm_plugin import is_loaded
 from app.errors import EngineFailed, PromptTooLong, RequestError, SettingsError
 from app.ids import RunId
-from app.messages import GRAMMAR_KINDS, GrammarKind, KvHandle, MediaKind
+from app.messages import GRAMMAR_KINDS, GrammarKind, KvHandle, MediaKind, MediaSign
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 
@@ -137,6 +137,7 @@ class VllmEngine:
         self._adapters = Loaded(most, self._model_dir)
         log.info("vllm loaded", action="engine_loaded", seconds=round(time.monotonic() - began, 1))
         groups, unindexed = await cache_groups(engine)
+        signs = await signs_of(engine, kinds(engine)) if self._task == "generate" else ()
         self._info = EngineInfo(
             block_size=config.cache_config.block_size,
             total_blocks=self._blocks,
@@ -150,13 +151,13 @@ class VllmEngine:
             max_adapter_rank=lora.max_lora_rank if lora else 0,
             version=vllm.__version__,
             media=("audio",) if self._task == "transcribe" else kinds(engine),
-            embeddings=shape(config) if self._pool.embeddings else None,
+            embeddings=await shape(engine, _sign(signs)) if self._pool.embeddings else None,
             computes=self._pool.role != "encode",
             tier_block_bytes=block_bytes(config) if tells_of_tiers(config) and not groups else 0,
             peers=self._pool.peers and self._lender is not None,
             groups=groups,
             unindexed=unindexed,
-            signs=await signs_of(engine, kinds(engine)) if self._task == "generate" else (),
+            signs=signs,
         )
         return self._info
 
@@ -175,11 +176,11 @@ class VllmEngine:
         if self._folder is None:
             raise EngineFailed("This pool's vLLM encodes no pictures for others.")
         with self._runs(request, 1) as engine:
-            return await encoded(engine, self._folder, request)
+            return await encoded(engine, self._folder, request, _sign(self._info.signs))
 
-    async def expansion(self, kind: MediaKind, shape: Sequence[int], number: int) -> list[int]:
+    async def expansion(self, kind: MediaKind, shape: Sequence[int], number: int, of: int) -> list[int]:
         engine, signs = self._loaded(), {sign.kind: sign for sign in self._info.signs}
-        return await expansion(engine, signs[kind], shape, number)
+        return await expansion(engine, signs[kind], shape, number, of)
 
     async def encode(self, request: EncodeRequest) -> bytes:
         with self._runs(request, len(request.inputs)) as engine:
@@ -318,6 +319,11 @@ class VllmEngine:
                 f"The prompt has {len(request.prompt)} tokens; "
                 f"with an answer of at least one token the model takes {context_len}."
             )
+
+
+def _sign(signs: Sequence[MediaSign]) -> MediaSign | None:
+    """Of a picture."""
+    return next((sign for sign in signs if sign.kind == "image"), None)
 
 
 def _hands_over(config: VllmConfig) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import structlog
 import vllm
+from msgspec.structs import replace
 from PIL import Image
 from vllm.multimodal.processing.context import TimingContext
 from vllm.multimodal.processing.inputs import ProcessorInputs
@@ -48,26 +49,73 @@ async def signs_of(engine: AsyncLLM, kinds: Sequence[MediaKind]) -> tuple[MediaS
     return tuple(found)
 
 
-async def expansion(engine: AsyncLLM, sign: MediaSign, shape: Sequence[int], number: int) -> list[int]:
-    """What stands for the prompt's medium of that `number`, from 0. Raises: RequestError; EngineFailed."""
+async def expansion(engine: AsyncLLM, sign: MediaSign, shape: Sequence[int], number: int, of: int) -> list[int]:
+    """As `MediaExpander.expansion`. Raises: RequestError; EngineFailed."""
     try:
-        return await _apart(engine, partial(tokens_of, _processor(engine), sign, shape, number))
+        return await _apart(engine, partial(tokens_of, _processor(engine), sign, shape, number, of))
     except ValueError as exc:  # so processors refuse a shape
         raise RequestError(f"the model can't take it: {exc}") from exc
     except Exception as exc:  # whatever else a model's own processor raises
         raise EngineFailed(f"its processor failed: {exc!r}") from exc
 
 
+async def row_token(engine: AsyncLLM, sign: MediaSign) -> int | None:
+    """The token that stands for each row of an encoded medium; None if there are several, or none can be told."""
+
+    def found() -> int | None:
+        made = _made(_processor(engine), sign.kind, _shown(_processor(engine), sign, 1), [_USUAL[sign.kind]])
+        (place,) = made["mm_placeholders"][sign.kind]
+        tokens = made["prompt_token_ids"][place.offset : place.offset + place.length]
+        are_rows = [True] * len(tokens) if place.is_embed is None else place.is_embed.tolist()
+        rows = {token for token, is_row in zip(tokens, are_rows, strict=True) if is_row}
+        return rows.pop() if len(rows) == 1 else None
+
+    return await _apart(engine, found)
+
+
 def sign_of(config: Any, processor: BaseMultiModalProcessor, kind: MediaKind) -> MediaSign:
     """Raises: ValueError if this processor does it in another way; and what it raises."""
     marker, target = _found(config, processor, kind)
-    numbered = processor.info.allowed_mm_limits.get(kind, 0) > 1 and _are_numbered(processor, kind, target)
-    most = _most(config, processor, kind)
-    return MediaSign(kind, _digest(config), marker, tuple(target), _joins(processor), numbered=numbered, most=most)
+    sign = MediaSign(kind, _digest(config), marker, tuple(target), _joins(processor))
+    if not target:
+        sign = replace(sign, first=_first(processor, kind))
+    numbered = _are_numbered(processor, sign) if processor.info.allowed_mm_limits.get(kind, 0) > 1 else None
+    return replace(
+        sign,
+        numbered=bool(numbered),
+        most=_most(config, processor, kind),
+        counted=numbered is not None and _counts(processor),
+        alone=numbered is None,
+    )
+
+
+def _counts(processor: BaseMultiModalProcessor) -> bool:
+    """Whether what stands for one depends on how many there are.
+
+    vLLM's cache of processed media needs that it doesn't, so processors for which it does go around the cache.
+    """
+    own = type(processor)._cached_apply_hf_processor  # noqa: SLF001 (nothing else says it)
+    return own is not BaseMultiModalProcessor._cached_apply_hf_processor  # noqa: SLF001
+
+
+def _first(processor: BaseMultiModalProcessor, kind: MediaKind) -> tuple[int, ...]:
+    """The tokens behind which the media of a prompt are put that has no sign of them. Raises: as `sign_of`."""
+    begin = processor.info.get_tokenizer().bos_token_id
+    letter = _encoded(processor, "a")
+    for first in ([], [begin]):
+        prompt = [*first, *letter]
+        try:
+            one = _applied(processor, kind, prompt, [_USUAL[kind]])
+        except (AssertionError, RuntimeError, ValueError):  # so vLLM says that it found no place
+            continue
+        (place, end), *_ = one.ranges
+        if (one.ids[:place], one.ids[end:]) == (first, letter):
+            return tuple(first)
+    raise ValueError("it changes more of a prompt than where the medium is")
 
 
 def _found(config: Any, processor: BaseMultiModalProcessor, kind: MediaKind) -> tuple[str, list[int]]:
-    """The marker that is replaced, and its tokens that are.
+    """The marker that is replaced, and its tokens that are; none where the medium is put into the prompt.
 
     It is as vLLM writes it for templates that take texts; or, where the model's class has that of another tokenizer, as
     in the prompts that vLLM warms up with. Raises: as `sign_of`.
@@ -79,7 +127,7 @@ def _found(config: Any, processor: BaseMultiModalProcessor, kind: MediaKind) -> 
         except (AssertionError, RuntimeError, ValueError):  # so vLLM says that it found none
             if warm == usual:
                 raise
-    return warm, _target(processor, kind, warm)
+    return (warm, _target(processor, kind, warm)) if warm else ("", [])
 
 
 def _target(processor: BaseMultiModalProcessor, kind: MediaKind, marker: str) -> list[int]:
@@ -94,30 +142,55 @@ def _target(processor: BaseMultiModalProcessor, kind: MediaKind, marker: str) ->
     return target
 
 
-def _are_numbered(processor: BaseMultiModalProcessor, kind: MediaKind, target: list[int]) -> bool:
-    """Whether of two alike the second one becomes something else."""
-    two = _applied(processor, kind, [*target, *_encoded(processor, "a"), *target], [_USUAL[kind]] * 2)
+def _are_numbered(processor: BaseMultiModalProcessor, sign: MediaSign) -> bool | None:
+    """Whether of two alike the second one becomes something else; None if it takes no two, or not by one sign."""
+    try:
+        two = _applied(processor, sign.kind, _shown(processor, sign, 2), [_USUAL[sign.kind]] * 2)
+    except (AssertionError, RuntimeError, ValueError):  # so vLLM says that it found no place, or could not
+        return None
     first, second = (two.ids[begin:end] for begin, end in two.ranges)
     return first != second
 
 
-def tokens_of(processor: BaseMultiModalProcessor, sign: MediaSign, shape: Sequence[int], number: int) -> list[int]:
+def tokens_of(
+    processor: BaseMultiModalProcessor, sign: MediaSign, shape: Sequence[int], number: int, of: int
+) -> list[int]:
     """Raises: what the processor raises for a shape that the model can't take."""
-    letter = _encoded(processor, "a")
     before = number if sign.numbered else 0
-    prompt = [*letter, *[token for _ in range(before + 1) for token in (*sign.target, *letter)]]
-    made = _applied(processor, sign.kind, prompt, [*[_USUAL[sign.kind]] * before, tuple(shape)])
-    begin, end = made.ranges[-1]
+    behind = max(0, of - before - 1) if sign.counted else 0
+    usual = [_USUAL[sign.kind]]
+    prompt = _shown(processor, sign, before + 1 + behind)
+    made = _applied(processor, sign.kind, prompt, [*usual * before, tuple(shape), *usual * behind])
+    begin, end = made.ranges[before]
     return made.ids[begin:end]
+
+
+def _shown(processor: BaseMultiModalProcessor, sign: MediaSign, count: int) -> list[int]:
+    """A prompt with so many, between letters."""
+    letter = _encoded(processor, "a")
+    return [*sign.first, *letter, *[token for _ in range(count) for token in (*sign.target, *letter)]]
+
+
+def expanded_ids(
+    processor: BaseMultiModalProcessor, kind: MediaKind, prompt: list[int], shapes: Sequence[tuple[int, ...]]
+) -> list[int]:
+    """The prompt with what stands for blank media of these shapes. Raises: what the processor raises."""
+    return _applied(processor, kind, prompt, shapes).ids
 
 
 def _applied(
     processor: BaseMultiModalProcessor, kind: MediaKind, prompt: list[int], shapes: Sequence[tuple[int, ...]]
 ) -> _Written:
-    items = processor.info.parse_mm_data({kind: [_blank(kind, shape) for shape in shapes]})
-    made = processor.apply(ProcessorInputs(prompt=prompt, mm_data_items=items), TimingContext(enabled=False))
+    made = _made(processor, kind, prompt, shapes)
     ranges = [(one.offset, one.offset + one.length) for one in made["mm_placeholders"][kind]]
     return _Written(list(made["prompt_token_ids"]), ranges)
+
+
+def _made(
+    processor: BaseMultiModalProcessor, kind: MediaKind, prompt: list[int], shapes: Sequence[tuple[int, ...]]
+) -> Any:
+    items = processor.info.parse_mm_data({kind: [_blank(kind, shape) for shape in shapes]})
+    return processor.apply(ProcessorInputs(prompt=prompt, mm_data_items=items), TimingContext(enabled=False))
 
 
 def _blank(kind: MediaKind, shape: tuple[int, ...]) -> Any:

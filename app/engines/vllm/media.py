@@ -9,14 +9,14 @@ import numpy as np
 import structlog
 from PIL import Image
 from vllm import SamplingParams
-from vllm.config import VllmConfig
 from vllm.outputs import RequestOutput
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from app.engines.base import Embedding, EmbeddingShape, GenerateRequest, MediaInput, PictureRequest
 from app.engines.vllm.embeddings import EmbeddingFolder
-from app.errors import SettingsError
-from app.messages import MediaKind
+from app.engines.vllm.expansion import row_token
+from app.errors import EngineFailed, SettingsError
+from app.messages import MediaKind, MediaSign
 
 log = structlog.get_logger(__name__)
 
@@ -57,29 +57,38 @@ def _written(config: Any, request: GenerateRequest) -> list[int]:
     return ids + request.prompt[last:]
 
 
-def shape(config: VllmConfig) -> EmbeddingShape:
-    """Of encoded pictures that the loaded model takes. Raises: SettingsError for one that names no token for them."""
-    model = config.model_config
-    dtype = str(model.dtype).removeprefix("torch.")
-    token = getattr(model.hf_config, "image_token_id", None)
+async def shape(engine: AsyncLLM, sign: MediaSign | None) -> EmbeddingShape:
+    """Of encoded pictures that the loaded model takes. `sign`: of a picture.
+
+    Raises: SettingsError for a model of which no token can be told that stands for a row.
+    """
+    model = engine.model_config
+    token = None if sign is None or sign.counted else await row_token(engine, sign)
     if token is None:
         raise SettingsError(f"Pictures of {model.hf_config.model_type} can't be encoded apart: leave out `embeddings`.")
-    return EmbeddingShape(model.get_inputs_embeds_size(), dtype, token)
+    levels = getattr(getattr(model.hf_config, "vision_config", None), "deepstack_visual_indexes", None) or ()
+    return EmbeddingShape(model.get_inputs_embeds_size() * (1 + len(levels)), str(model.dtype)[len("torch.") :], token)
 
 
-async def encoded(engine: AsyncLLM, folder: EmbeddingFolder, request: PictureRequest) -> Embedding:
-    """Raises: vLLM's errors, EngineFailed."""
+async def encoded(
+    engine: AsyncLLM, folder: EmbeddingFolder, request: PictureRequest, sign: MediaSign | None
+) -> Embedding:
+    """`sign`: of a picture. Raises: vLLM's errors, EngineFailed."""
+    if sign is None:
+        raise EngineFailed("This model's processor can't be asked about pictures.")
     name = secrets.token_hex(16)  # vLLM writes nothing for a picture that it remembers
     prompt: Any = {
-        "prompt_token_ids": [engine.model_config.hf_config.image_token_id],
+        "prompt_token_ids": [*sign.first, *sign.target],
         "multi_modal_data": {"image": [_picture(request.picture)]},
         "multi_modal_uuids": {"image": [name]},
     }
     outputs = engine.generate(prompt, SamplingParams(max_tokens=1), request.id, trace_headers=request.trace_headers)
     async with aclosing(outputs):
         async for out in outputs:
-            if request.placeholders and list(out.prompt_token_ids or ()) != request.placeholders:
-                log.error("media_expanded_otherwise", ours=len(request.placeholders), vllm=len(out.prompt_token_ids))
+            own = list(out.prompt_token_ids or ())
+            alone = not sign.joins and not sign.numbered  # what it becomes depends on nothing beside it
+            if alone and request.placeholders and own[len(sign.first) :] != request.placeholders:
+                log.error("media_expanded_otherwise", ours=len(request.placeholders), vllm=len(own))
     return await folder.take(name)
 
 

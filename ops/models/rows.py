@@ -1,29 +1,34 @@
-"""What a run has found so far, a file for each architecture, so that one that was broken off can go on."""
+"""What a run has found so far, a file for each model, so that one that was broken off can go on."""
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
+from ops.models.pictures import Seen
 from ops.models.trial import Row
 
 FOLDER = Path(".xylem/matrix")
+T = TypeVar("T", Row, Seen)
 
 
-def kept(row: Row) -> None:
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    _path(row.name).write_bytes(msgspec.json.encode(row))
+def kept(row: Row | Seen) -> None:
+    path = _path(type(row), row.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.encode(row))
 
 
-def rows(names: Iterable[str]) -> list[Row]:
+def rows(names: Iterable[str], of: type[T]) -> list[T]:
     """Those that are there."""
-    return [msgspec.json.decode(_path(name).read_bytes(), type=Row) for name in names if _path(name).exists()]
+    paths = [_path(of, name) for name in names]
+    return [msgspec.json.decode(path.read_bytes(), type=of) for path in paths if path.exists()]
 
 
-def forgotten(names: Iterable[str]) -> None:
+def forgotten(names: Iterable[str], of: type[Row | Seen]) -> None:
     for name in names:
-        _path(name).unlink(missing_ok=True)
+        _path(of, name).unlink(missing_ok=True)
 
 
-def _path(name: str) -> Path:
-    return FOLDER / f"{name}.json"
+def _path(of: type[Row | Seen], name: str) -> Path:
+    return FOLDER / of.__name__.lower() / f"{name}.json"

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from ops.models.cell import right, untried, wrong
 from ops.models.log import Log
+from ops.models.page import page
+from ops.models.pictures import Seen
 
 BEFORE = "ValueError: of the model before\n"
 DIED = """(EngineCore pid=7) ERROR 11-28 21:06:00 [core.py:1510] Traceback (most recent call last):
@@ -50,3 +52,16 @@ def test_a_cell_that_needs_a_gpu_says_so() -> None:
     assert str(wrong("NotImplementedError: Sparse Attention is not supported on CPU")).startswith("✗ needs a GPU: ")
     assert str(wrong("a\nValueError: too wide")) == "✗ ValueError: too wide"
     assert (str(right()), str(right("60")), str(untried("nothing is cached"))) == ("✓", "✓ 60", "– nothing is cached")
+
+
+def test_the_page_says_of_each_type_whether_prompts_with_its_pictures_are_the_engines() -> None:
+    rows = [
+        Seen(name="llava", counted=9, answered=9),
+        Seen(name="idefics3", starts="NotImplementedError: CUDA only", counted=8),
+        Seen(name="mistral3", refused="(20, 20): too small", counted=3, wrong=1),
+    ]
+    assert page([], rows).splitlines()[-3:] == [
+        "| llava | image | ✓ 9 | ✓ |",
+        "| idefics3 | image | ✗ needs a GPU: NotImplementedError: CUDA only | ✓ |",
+        "| mistral3 | image | ✗ (20, 20): too small | ✗ 1 of 3 not |",
+    ]

@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 
 from ops.bench.parts import Say
 from ops.bench.size import Size
-from ops.models.pictures import SIZES, figures, seen
+from ops.models.pictures import SIZES, figures, kind_of, seen
 from ops.models.seeing import SEEING
 from tests.forkserver import forks_of
 from tests.shallow import shallow_model
@@ -19,7 +19,7 @@ def pictures(_directory: Path, size: Size, say: Say) -> dict[str, Any]:
     size.needs("real vLLM")
     rows = []
     with forks_of("vllm"):
-        every = tuple(name for name, model in SEEING.items() if "image" in model.limits)
+        every = tuple(name for name in SEEING if kind_of(name) == "image")
         for name in size.of(every, every[:4], ("llava",)):
             say(f"pictures: {name}")
             rows.append(asyncio.run(seen(name, shallow_model(), size.of(SIZES, SIZES[:4], SIZES[:2]))))

@@ -499,10 +499,10 @@ def out(choice: Answer, steps: int, *, finished: bool = False) -> PartialOutput:
     return PartialOutput([t for o in outputs for t in o.tokens], sum(len(o.text) for o in outputs), finished)
 
 
-async def stepwise(subject: Subject, **settings: object) -> Answer:
-    """An answer in steps of one token: vLLM gives two as one to a consumer that is behind."""
+async def stepwise(subject: Subject, *begun: PartialOutput, **settings: object) -> Answer:
+    """An answer, or its rest, in steps of one token: vLLM gives two as one to a consumer that is behind."""
     while True:
-        whole = await subject.answer(subject.chat(TALE), **settings)
+        whole = (await go_on(subject, [*begun], **settings))[0]
         if all(len(output.tokens) <= 1 for output in whole.outputs):
             return whole
 
@@ -539,7 +539,7 @@ async def test_a_stop_string_across_the_border_is_found(subject: Subject, before
     whole = await stepwise(subject, **settings)
     assert whole.finish == "stop"
     begun = out(whole, 12)
-    rest = (await go_on(subject, [begun], **settings))[0]
+    rest = await stepwise(subject, begun, **settings)
     assert begun.tokens + rest.tokens == whole.tokens
     assert whole.text[: begun.text_len] + rest.text == whole.text
     assert (rest.finish, rest.stop) == ("stop", whole.stop)

@@ -209,7 +209,7 @@ def _qwen(kind: str, vision: Fields, rope: Fields) -> Callable[[Any, IdOf, Field
     return parts
 
 
-_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
 _QWEN3_EYES = {
     "depth": 2,
     "hidden_size": 64,
@@ -257,7 +257,15 @@ def _lfm2(tokenizer: Any, id_of: IdOf, text: Fields) -> Parts:
 
     config = t.Lfm2VlConfig(
         text_config=text
-        | {"model_type": "lfm2", "layer_types": ["conv", "full_attention"], "conv_L_cache": 3, "conv_bias": False},
+        | {
+            "model_type": "lfm2",
+            "layer_types": ["conv", "full_attention"],
+            "conv_L_cache": 3,
+            "conv_bias": False,
+            "block_multiple_of": 32,
+            "conv_dim": 128,
+            "block_dim": 128,
+        },
         vision_config=EYES
         | {"model_type": "siglip2_vision_model", "num_patches": 256, "patch_size": 16, "vision_use_head": False},
         image_token_id=id_of("<image>"),

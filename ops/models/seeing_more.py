@@ -8,7 +8,7 @@ from ops.models.sight import EYES, HALF, Fields, IdOf, Parts, Seeing
 _SIGLIP = EYES | {"model_type": "siglip_vision_model", "vision_use_head": False}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _DELTA = {
-    "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+    "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_num_key_heads": 1, "linear_num_value_heads": 2,
     "linear_conv_kernel_dim": 4,
 }  # fmt: skip
 _ROWS = {"image_token": "[IMG]", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]"}
@@ -113,7 +113,7 @@ def _glm(kind: str) -> Callable[[Any, IdOf, Fields], Parts]:
         }  # fmt: skip
         experts = {
             "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 1,
-            "n_shared_experts": 1,
+            "n_shared_experts": 1, "use_qk_norm": False,
         }  # fmt: skip
         rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [8, 4, 4], "partial_rotary_factor": 1.0}
         ids = {
@@ -266,8 +266,9 @@ def _qwen35(kind: str) -> Callable[[Any, IdOf, Fields], Parts]:
 def _minicpm(tokenizer: Any, id_of: IdOf, text: Fields) -> Parts:
     import transformers as t
 
+    rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}
     config = t.MiniCPMV4_6Config(
-        text_config=text | {"model_type": "qwen3"},
+        text_config=text | _DELTA | _HYBRID | {"model_type": "qwen3_5_text", "rope_parameters": rope},
         vision_config=EYES | {"image_size": 980, "patch_size": 14, "insert_layer_id": 0},
         insert_layer_id=0,
         image_token_id=id_of("<|image_pad|>"),
@@ -437,6 +438,7 @@ MORE = {
         "<|image_pad|>",
         _minicpm,
         _ONE_VIDEO,
+        "bfloat16",
     ),
     "blip2": Seeing("Blip2ForConditionalGeneration", {"image_token": "<image>"}, "", _blip2, {"image": 1}),
     "qianfan_ocr": Seeing(

@@ -1,5 +1,6 @@
 """Starts and stops the real processes of a deployment, on free ports, for tests."""
 
+import fcntl
 import os
 import random
 import shutil
@@ -7,12 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import count
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +34,23 @@ PYTHON = sys.executable
 BIN = Path(PYTHON).parent
 
 
-# Below those that the system gives to a process that asks for any, and vLLM takes. Test processes beside each other
-# take theirs from ranges of their own: a port may be taken between our look and the start of its server.
-_beside = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_ports = count(10_000 + 5_000 * (_beside % 4) + random.randrange(2_500))
+# Below those that the system gives to a process that asks for any, and vLLM takes.
+_PORTS = range(10_000, 30_000)
+_first = random.randrange(len(_PORTS))
+_next = cycle([*_PORTS[_first:], *_PORTS[:_first]])
+# Each test process locks a byte for each of its ports.
+_claims = Path(tempfile.gettempdir(), "xylem-test-ports").open("wb")  # noqa: SIM115 (the process's end gives them back)
 
 
 def free_port() -> int:
-    for port in _ports:
+    """A port that no other test process gets before this one ends: until a server listens there, it looks free."""
+    for port in islice(_next, len(_PORTS)):
         with socket.socket() as s, suppress(OSError):
+            fcntl.lockf(_claims, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             s.bind(("127.0.0.1", port))
             return port
-    raise AssertionError("unreachable")
+    raise AssertionError("all ports are taken")
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = 30.0, every_s: float = 0.05) -> Any:

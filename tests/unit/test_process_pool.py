@@ -1,5 +1,4 @@
-import gc
-import warnings
+import socket
 
 import pytest
 
@@ -8,12 +7,18 @@ from app.errors import NoProcess
 
 
 async def test_a_process_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    sockets: list[socket.socket] = []
+    make_pair = socket.socketpair
+
+    def recorded_pair() -> tuple[socket.socket, socket.socket]:
+        pair = make_pair()
+        sockets.extend(pair)
+        return pair
+
     pool = ProcessPool("app.own_template_process", memory=2**30, processes=1)
     monkeypatch.setattr(pool, "_command", ["/nowhere/python"])
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        with pytest.raises(NoProcess):
-            await pool.run(b"", cpu_s=1)
-        pool.close()
-        gc.collect()
-    assert told == []
+    monkeypatch.setattr(socket, "socketpair", recorded_pair)
+    with pytest.raises(NoProcess):
+        await pool.run(b"", cpu_s=1)
+    pool.close()
+    assert [one.fileno() for one in sockets] == [-1, -1]

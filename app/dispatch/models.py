@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from app.dispatch.generation_defaults import generation_defaults
 from app.dispatch.inflight import RoutingHints
@@ -58,7 +59,7 @@ class Model:
     vector_length: int | None = None  # of its own embeddings; None: it makes none, or it is not known
     instructions: Mapping[str, str] = field(default_factory=dict)  # as `Pool` says
 
-    @property
+    @cached_property
     def markers(self) -> Mapping[MediaKind, str]:
         """Of the kinds that it takes in chats."""
         families: Mapping[MediaKind, Pictures | Sounds | None] = {"image": self.pictures, "audio": self.sounds}

@@ -11,7 +11,7 @@ from app.dispatch.inflight import Groups, InFlight, Line
 from app.dispatch.pool_fleet import PoolView
 from app.errors import AdapterFailed, NoWorker, RequestError, Saturated, WeightsChanged, XylemError
 from app.ids import PoolId, WorkerId, place_id
-from app.kv.blocks import common_points
+from app.kv.blocks import HASH_BYTES, common_points
 from app.kv.groups import blocks_of_step, grid_of, points_left
 from app.messages import Adapter, Grid, Lease, Stage, StageKind
 from app.pools import Pool, Routing
@@ -341,8 +341,9 @@ class PlacementRound:
         found: dict[int, int] = {}
         if not mine:  # a prompt of less than a block
             return found
+        first = mine[:HASH_BYTES]  # most prompts differ in it
         for to, hashes in self._placed[-_RECENT:]:
-            if to.pool != pool or to.pulls:
+            if not hashes.startswith(first) or to.pool != pool or to.pulls:
                 continue
             index = view.indices[place_id(to.worker, to.rank)]
             worker = view.candidates[index].lease.worker

@@ -24,11 +24,8 @@ def fitted(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[dict[str, 
     for made, message in zip(shown, messages, strict=True):
         if (texts := listed_texts(message)) and takes_parts(tokenizer, made["role"]):
             made["content"] = texts
-    only_lists = {role for role in {made["role"] for made in shown} if wants_parts(tokenizer, role)}
-    for made in shown if only_lists else ():
-        if made["role"] in only_lists:
+        if wants_parts(tokenizer, made["role"]):
             made["content"] = as_parts(made["content"])
-    for made in shown if thought == IN_CONTENT else ():
-        if (said := made.pop(THOUGHTS[0], None)) is not None:
+        if thought == IN_CONTENT and (said := made.pop(THOUGHTS[0], None)) is not None:
             made["content"] = [thought_part(said), *(as_parts(made["content"]) if made["content"] else [])]
     return shown

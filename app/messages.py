@@ -34,9 +34,11 @@ T = TypeVar("T")
 FinishReason = Literal["stop", "length", "abort"]
 Role = Literal["both", "prefill", "decode", "encode"]
 Task = Literal["generate", "embed", "classify", "image", "transcribe"]
-MediaKind = Literal["image", "audio", "embeds"]  # embeds: rows that a client computed, instead of tokens
+MediaKind = Literal["image", "audio", "video", "embeds"]  # embeds: rows that a client computed, instead of tokens
 # For people.
-MEDIA_NAMES: Mapping[MediaKind, str] = {"image": "pictures", "audio": "sound", "embeds": "prompt embeddings"}
+MEDIA_NAMES: Mapping[MediaKind, str] = {
+    "image": "pictures", "audio": "sound", "video": "videos", "embeds": "prompt embeddings",
+}  # fmt: skip
 StageKind = Literal["prefill", "decode", "encode", "paint", "encode_pictures"]  # encode: makes vectors of texts
 PictureFormat = Literal["png", "jpeg", "webp", "mp4"]
 
@@ -186,11 +188,12 @@ class Frame(Struct, frozen=True, array_like=True):
 
 
 class Media(Struct, frozen=True, array_like=True):
-    """A picture, a sound or an embedding in a prompt. Its samples are in `media:<sha256>`."""
+    """A picture, a sound, a video or an embedding in a prompt. Its samples are in `media:<sha256>`."""
 
     kind: MediaKind
     sha256: str  # hexadecimal, of kind, shape and samples: the same picture by URL, data or file is one
     # Of a picture: height and width, RGB uint8; of sound: samples, float32 mono, 16 kHz; of an embedding: rows, width.
+    # Of a video that is written as one: frames, height, width, and tenths of a second that they are of.
     shape: tuple[int, ...]
     offset: int = 0  # of its placeholders in the prompt, tokens
     length: int = 0  # tokens of placeholders; in a job to transcribe, of the encoder's own prompt
@@ -491,6 +494,13 @@ class Grid(Struct, frozen=True, array_like=True):
 # Of a picture's sides, where an engine tells what it becomes: many a processor first scales the shorter side to some
 # hundred pixels, at the picture's proportions.
 MOST_RATIO = 100
+TENTHS = 10  # of a second, in which a video's length is told: as exactly as engines write times
+
+
+def is_drawable(kind: MediaKind, shape: tuple[int, ...]) -> bool:
+    """Whether a medium of this shape, as in `Media`, may be asked about as far as its proportions say it."""
+    sides = {"image": shape, "video": shape[1:3]}.get(kind, (1,))
+    return max(sides) <= MOST_RATIO * min(sides)
 
 
 class MediaSign(Struct, frozen=True, array_like=True):
@@ -533,7 +543,7 @@ class Worker(Struct, frozen=True, array_like=True):
     engine: str = ""  # as the pools file names it; empty from a worker of an older version, here and below
     engine_version: str = ""
     model: str = ""  # as its pools file names it
-    media: list[MediaKind] = []  # kinds that its engine takes in prompts
+    media: list[MediaKind] = []  # kinds that its engine takes in prompts, with those of `signs`
     embeddings: bool = False  # its engine takes encoded pictures
     tier_block_bytes: int = 0  # of KV in a block that a tier behind the engine's cache has; 0: it has none
     peers: bool = False  # it computes prompts for other workers of its pool, and takes KV from them
@@ -546,6 +556,11 @@ class Worker(Struct, frozen=True, array_like=True):
     # its end. Where `grid` says everywhere, it leaves all.
     leaves: int = 0
     signs: list[MediaSign] = []  # of kinds about which its engine can be asked
+
+    @property
+    def takes(self) -> set[MediaKind]:
+        """Kinds that its engine takes in prompts. Older versions know no videos: so these are in `signs` only."""
+        return {*self.media, *(sign.kind for sign in self.signs)}
 
 
 class Load(Struct, frozen=True, array_like=True):

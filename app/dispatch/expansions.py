@@ -149,7 +149,7 @@ class Expansions:
                 raise RequestError(reply.reason)
             reason = reply.reason
             log.warning("media_size_not_told", worker=worker, shape=shown.shape, reason=reason)
-        raise NoWorker(f"No worker could tell what a picture of this size becomes: {reason}.")
+        raise NoWorker(f"No worker could tell what this becomes in a prompt: {reason}.")
 
     def _able(self, sign: MediaSign, pools: Sequence[PoolId]) -> list[WorkerId]:
         """Lists those that compute first: others leave soon, or sleep."""

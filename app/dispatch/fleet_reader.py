@@ -180,7 +180,7 @@ class FleetReader:
     def takes(self, pools: Collection[PoolId], kind: MediaKind) -> bool:
         """Whether any of their workers takes it in prompts, as of the last look; also if none is known."""
         workers = [lease.worker for pool in pools for lease in self._fleets[pool].leases.values()]
-        return not workers or any(kind in worker.media for worker in workers)
+        return not workers or any(kind in worker.takes for worker in workers)
 
     def missing(self, awaited: Mapping[WorkerId, PoolId]) -> dict[WorkerId, PoolId]:
         """Workers without a lease that is understood, as of the last look: those that requests are on, and members."""

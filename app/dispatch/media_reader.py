@@ -16,6 +16,7 @@ from app.errors import FileGone, RequestError
 from app.ids import FileId, KeyId
 from app.media.loader import MediaLoader, all_of
 from app.media.picture import Picture
+from app.media.refused import Refused
 from app.media.sound import Sound
 from app.media.source import MediaSource, SourceKind
 from app.media.video import Video, container_of
@@ -78,8 +79,10 @@ class MediaReader:
         self.files: FileStore | None = None  # None: there is no Redis, here and below
         self.expansions: Expansions | None = None
 
-    async def read(self, params: Mapping[Origin, str], asker: Asker) -> dict[Origin, Sample]:
-        """`params`: the name of the first part with each origin. Side by side.
+    async def read(
+        self, params: Mapping[Origin, str], asker: Asker, *, whole_videos: bool = False
+    ) -> dict[Origin, Sample]:
+        """`params`: the name of the first part with each origin. Side by side. `whole_videos`: not in their frames.
 
         Raises: RequestError about a part, RateLimited, BudgetUsed, Saturated, StorageDown, StoreDown.
         """
@@ -89,10 +92,14 @@ class MediaReader:
         self._loader.check_count([MediaSource(_kind(origin), param) for origin, param in params.items()])
         fetched = all_of(params)
         found = await side_by_side(self._loaded(origin, param, asker, fetched) for origin, param in params.items())
+        samples = [
+            [await _whole(one, param)] if whole_videos and isinstance(one, Video) else _samples(one)
+            for param, one in zip(params.values(), found, strict=True)
+        ]
         return {
             origin._replace(number=number): replace(sample, param=params[origin])
-            for origin, one in zip(params, found, strict=True)
-            for number, sample in enumerate(_samples(one))
+            for origin, of_one in zip(params, samples, strict=True)
+            for number, sample in enumerate(of_one)
         }
 
     async def uploaded(self, sources: Sequence[MediaSource]) -> list[Sample]:
@@ -175,6 +182,15 @@ def _samples(one: Picture | Video | Sound) -> list[Sample]:
     return [
         _sample(shown.picture, Frame(number, of, shown.at_s, one.long_s)) for number, shown in enumerate(one.frames)
     ]
+
+
+async def _whole(video: Video, param: str) -> Sample:
+    """Raises: RequestError about the part."""
+    try:
+        shape = video.shape
+    except Refused as exc:
+        raise RequestError(f"'{param}': {exc}.", param=param) from exc
+    return Sample(Media("video", video.sha256, shape), await asyncio.to_thread(lambda: video.rgb))
 
 
 def _sample(picture: Picture, frame: Frame | None = None) -> Sample:

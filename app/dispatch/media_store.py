@@ -26,12 +26,12 @@ _ROOM_S = 1.0  # between two looks whether there is room
 _TENANT, _KEY = 2, 4  # the share of all bytes that one of them may have: one in so many
 
 
-_BYTES = {"image": 3, "audio": 4}  # of a pixel or a sample
+_BYTES = {"image": 3, "audio": 4, "video": 3}  # of a pixel or a sample
 
 
 def _least(media: Media) -> int:
     """Bytes that its samples have at least."""
-    return max(1, prod(media.shape) * _BYTES.get(media.kind, 0))
+    return max(1, prod(media.shape[:3]) * _BYTES.get(media.kind, 0))
 
 
 class Samples(NamedTuple):

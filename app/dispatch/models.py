@@ -66,6 +66,11 @@ class Model:
         return {kind: family.marker for kind, family in families.items() if family is not None}
 
     @property
+    def takes_frames(self) -> bool:
+        """Whether a video is shown to it as pictures, one for each frame."""
+        return self.pictures is not None and self.pictures.takes_videos
+
+    @property
     def calls_tools(self) -> bool:
         """Whether chats with it may offer tools."""
         dialect = self.writing.dialect

@@ -319,7 +319,7 @@ class PlacementRound:
             worker = c.lease.worker
             if weights is not None and c.lease.state.weights != weights:  # an answer goes on with its weights
                 return False
-            if kinds is not None and not kinds.issubset(worker.media):
+            if kinds is not None and not kinds.issubset(worker.takes):
                 return False
             has_adapter = wanted is None or wanted in worker.adapters
             return has_adapter and (kind is None or kind in worker.grammars) and (worker.seeds or not seeded)

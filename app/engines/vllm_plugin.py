@@ -1,4 +1,4 @@
-"""A vLLM plugin, loaded in its engine core: for an answer begun elsewhere, advances the grammar by its tokens so far.
+"""A vLLM plugin: for an answer begun elsewhere, advances the grammar by its tokens so far; and completes torchvision.
 
 vLLM begins a grammar at the end of the prompt, and a continued answer has its tokens so far there. Not a part of the
 adapter: each vLLM process imports the plugin, and would import the adapter with it.
@@ -7,6 +7,7 @@ adapter: each vLLM process imports the plugin, and would import the adapter with
 import os
 from functools import wraps
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any
 
 GRAMMAR = "xylem_grammar"  # in SamplingParams.extra_args: how many of the prompt's last tokens belong to the answer
@@ -19,12 +20,27 @@ def register() -> None:
 
     if getattr(StructuredOutputManager._create_grammar, "__wrapped__", None) is None:  # noqa: SLF001 (there is no hook)
         StructuredOutputManager._create_grammar = _behind(StructuredOutputManager._create_grammar)  # noqa: SLF001
+    if find_spec("torchvision") is not None:
+        _complete_torchvision()
 
 
 def is_loaded() -> bool:
     """Whether vLLM's processes call `register`."""
     chosen = os.environ.get("VLLM_PLUGINS")
     return bool(entry_points(group=_GROUP, name=_NAME)) and (chosen is None or _NAME in chosen.split(","))
+
+
+def _complete_torchvision() -> None:
+    """Adds what transformers' processors of videos call, and the torchvision for CPUs (decision 0082) doesn't have."""
+    from torchvision.transforms.v2 import functional  # type: ignore[import-untyped]  # vLLM has imported it
+
+    if not hasattr(functional, "grayscale_to_rgb"):
+        functional.grayscale_to_rgb = _coloured
+
+
+def _coloured(frames: Any) -> Any:
+    """`frames`: of one colour or three, in the third dimension from the last."""
+    return frames if frames.shape[-3] > 1 else frames.repeat_interleave(3, -3)
 
 
 def _behind(create: Any) -> Any:

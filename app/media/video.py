@@ -1,5 +1,6 @@
 """Frames of a video. Runs in a decoder process. Needs the package `av` (FFmpeg), of the extra `video`."""
 
+import hashlib
 from collections.abc import Iterator
 from io import BytesIO
 from math import sqrt
@@ -9,6 +10,7 @@ from msgspec import Struct
 
 from app.media.picture import Picture, picture_of
 from app.media.refused import Refused
+from app.messages import TENTHS
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -26,6 +28,27 @@ class Frame(Struct, frozen=True):
 class Video(Struct, frozen=True):
     long_s: float
     frames: list[Frame]  # at least one
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """As in `Media`. Raises: Refused."""
+        first = self.frames[0].picture
+        if any((one.picture.height, one.picture.width) != (first.height, first.width) for one in self.frames):
+            raise Refused("its pictures change their size")
+        return len(self.frames), first.height, first.width, max(1, round(self.long_s * TENTHS))
+
+    @property
+    def rgb(self) -> bytes:
+        """Of all frames. Copies them."""
+        return b"".join([one.picture.rgb for one in self.frames])
+
+    @property
+    def sha256(self) -> str:
+        """Of the kind, the shape and the frames. Raises: Refused."""
+        digest = hashlib.sha256(f"video {' '.join(map(str, self.shape))}\n".encode())
+        for one in self.frames:
+            digest.update(one.picture.sha256.encode())
+        return digest.hexdigest()
 
 
 def container_of(data: bytes) -> str | None:

@@ -11,7 +11,7 @@ from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
 from app.ending import side_by_side
 from app.errors import RequestError
-from app.messages import MOST_RATIO, MediaKind, MediaSign
+from app.messages import MOST_RATIO, MediaKind, MediaSign, is_drawable
 from app.openai.content_parts import MediaPart
 from app.openai.conversation import Message
 from app.openai.media_prompt import tokens_of, unfit
@@ -69,22 +69,22 @@ async def load_media(state: Deployment, model: Model, origins: Sequence[Origin],
         named.setdefault(origin, param)
     _check_alone(model, origins, params, signs)
     if signs:  # what they may become is charged before their sizes are known
-        await admitted(Used(model.name, sum(_most(signs, origin) for origin in origins), parent=model.parent))
-    samples = await state.media.read(named, state.asker)
+        await admitted(Used(model.name, sum(_most(model, signs, origin) for origin in origins), parent=model.parent))
+    samples = await state.media.read(named, state.asker, whole_videos="video" in signs)
     for origin, param in named.items():
         media = samples[origin].media
-        if origin.kind == "file" and media.frame is not None and "video" not in takes:
+        if origin.kind == "file" and (media.kind == "video" or media.frame is not None) and "video" not in takes:
             raise _not_taken(model, "video", param)
         if media.kind == "audio" and "audio" not in signs:
             tokens_of(model, samples[origin], 0, 1, param)
-        if media.kind in signs and max(media.shape) > MOST_RATIO * min(media.shape):
+        if media.kind in signs and not is_drawable(media.kind, media.shape):
             raise unfit(media, f"one side is more than {MOST_RATIO} times the other", param)
     return await _learned(state, model, origins, samples, signs) if signs else samples
 
 
 async def _signs(state: Deployment, model: Model, origins: Sequence[Origin]) -> dict[MediaKind, MediaSign]:
     """Of the kinds among these that the model's files don't explain. Raises: NoWorker, StoreDown."""
-    kinds: set[MediaKind] = {"audio" if origin.kind == "audio" else "image" for origin in origins}
+    kinds = {kind for origin in origins for kind in _kinds(model, origin)}
     unknown = kinds - model.markers.keys()
     expansions = None if state.media is None else state.media.expansions
     if not unknown or expansions is None or model.task != "generate":
@@ -99,9 +99,21 @@ def _taken(model: Model, signs: Container[MediaKind]) -> set[OriginKind]:
         takes.add("audio")
     if model.pictures is not None or "image" in signs:
         takes |= {"image", "file"}
-    if model.pictures is not None and model.pictures.takes_videos:
-        takes.add("video")
+    if model.takes_frames or "video" in signs:
+        takes |= {"video", "file"}
     return takes
+
+
+def _kinds(model: Model, origin: Origin) -> Sequence[MediaKind]:
+    """Those of which it may be in the prompt."""
+    match origin.kind:
+        case "audio":
+            return ("audio",)
+        case "video" if not model.takes_frames:
+            return ("video",)
+        case "file" if not model.takes_frames:
+            return ("image", "video")
+    return ("image",)
 
 
 def _check_alone(
@@ -110,16 +122,16 @@ def _check_alone(
     """Raises: RequestError about the second of a kind of which the engine takes one."""
     found = Counter[MediaKind]()
     for origin, param in zip(origins, params, strict=True):
-        kind: MediaKind = "audio" if origin.kind == "audio" else "image"
+        kind, *_ = _kinds(model, origin)
         found[kind] += 1
         if found[kind] > 1 and kind in signs and signs[kind].alone:
-            second = "sound" if kind == "audio" else "picture"
+            second = {"audio": "sound", "video": "video"}.get(kind, "picture")
             raise RequestError(f"'{param}': the model '{model.name}' takes no second {second}.", param=param)
 
 
-def _most(signs: Mapping[MediaKind, MediaSign], origin: Origin) -> int:
-    sign = signs.get("audio" if origin.kind == "audio" else "image")
-    return 0 if sign is None else sign.most
+def _most(model: Model, signs: Mapping[MediaKind, MediaSign], origin: Origin) -> int:
+    """Tokens that it may become."""
+    return max((signs[kind].most for kind in _kinds(model, origin) if kind in signs), default=0)
 
 
 async def _learned(

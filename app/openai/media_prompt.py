@@ -42,7 +42,7 @@ def markers_of(model: Model, samples: Samples) -> dict[MediaKind, Marker]:
 
 
 def _families(model: Model, samples: Samples) -> dict[MediaKind, _Family]:
-    names: dict[MediaKind, str] = {"image": "picture", "audio": "sound"}
+    names: dict[MediaKind, str] = {"image": "picture", "audio": "sound", "video": "video"}
     known: dict[MediaKind, Pictures | Sounds | None] = {"image": model.pictures, "audio": model.sounds}
     found = {kind: _Family(names[kind], one.marker, (one.token_id,)) for kind, one in known.items() if one is not None}
     for sign in (sample.becomes.sign for sample in samples.values() if sample.becomes is not None):
@@ -86,7 +86,13 @@ def tokens_of(model: Model, sample: Sample, number: int, of: int, param: str) ->
 
 
 def unfit(media: Media, why: str, param: str) -> RequestError:
-    shown = "a sound" if media.kind == "audio" else f"a picture of {media.shape[1]} x {media.shape[0]} pixels"
+    match media.kind, media.shape:
+        case "image", (height, width):
+            shown = f"a picture of {width} x {height} pixels"
+        case "video", (frames, height, width, _):
+            shown = f"a video of {width} x {height} pixels, {frames} frames"
+        case _:
+            shown = "a sound"
     return RequestError(f"'{param}': {shown}: {why}.", param=param)
 
 

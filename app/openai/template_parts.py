@@ -34,7 +34,7 @@ def show_parts(
 ) -> None:
     """Changes what `conversation.for_template` has made of the messages, for a model that takes media.
 
-    `markers`: of the kinds that it takes. `samples`: a video is shown as its frames; if it is not there, as a picture.
+    `markers`: of the kinds that it takes. `samples`: of a video, they say whether it is shown as one or as its frames.
     """
     takes = _takes(tokenizer, tuple(markers.items()))
     for made, message in zip(shown, messages, strict=True):
@@ -52,10 +52,12 @@ def _parts(message: Message, samples: Samples) -> list[dict[str, Any]]:
 
 
 def _media(part: MediaPart, samples: Samples) -> list[dict[str, Any]]:
-    """A picture or a sound; or the frames of a video, with their texts."""
+    """A picture, a sound or a video; or the frames of one, with their texts."""
     if part.origin.kind == "audio":
         return [{"type": "audio"}]
     found = samples_of(part.origin, samples) if samples else []
+    if found and found[0].media.kind == "video":
+        return [{"type": "video"}]
     frames = [sample.media.frame for sample in found if sample.media.frame is not None]
     if not frames:
         return [{"type": "image"}]

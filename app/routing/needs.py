@@ -20,7 +20,7 @@ def unmet_need(job: Job, workers: Collection[Worker], params: Mapping[str, str])
         if not any(grammar.kind in w.grammars for w in workers):
             return RequestError(f"This model's engines hold no answer to a format of the kind '{grammar.kind}'.")
     for media in job.media:
-        if not any(media.kind in w.media for w in workers):
+        if not any(media.kind in w.takes for w in workers):
             param = params.get(media.sha256)
             what = "This" if param is None else f"'{param}': this"
             return RequestError(f"{what} model's engines take no {MEDIA_NAMES[media.kind]}.", param=param)

@@ -39,7 +39,7 @@ class EngineRequests:
         self._info, self._speeds, self._asked = info, speeds, 0
         self._worker, self._keys, self._redis, self._pictures = worker, keys, redis, pictures
         self._turns = Turns(_READ_AT_ONCE, most_waiting=sys.maxsize)  # of clients, to read their jobs' media
-        self._takes: tuple[MediaKind, ...] = info.media
+        self._takes: set[MediaKind] = {*info.media, *(sign.kind for sign in info.signs)}
         self._embeddings: EmbeddingShape | None = info.embeddings  # as the engine takes encoded pictures
 
     async def generation(self, job: Job, handoff: Handoff | None, weights: str) -> GenerateRequest:

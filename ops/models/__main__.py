@@ -13,9 +13,8 @@ from rich.console import Console
 from ops.models.architectures import ARCHITECTURES
 from ops.models.log import logged
 from ops.models.page import PAGE, page
-from ops.models.pictures import LENGTHS, SIZES, Seen, kind_of, seen
+from ops.models.pictures import LOOKS, Seen, seen
 from ops.models.rows import FOLDER, forgotten, kept, rows
-from ops.models.seeing import SEEING
 from ops.models.trial import Row, tried
 from tests.forkserver import forks_of
 from tests.shallow import shallow_model
@@ -31,7 +30,7 @@ def main(
     names = only or list(ARCHITECTURES)
     if not missing:
         forgotten(names, Row)
-        forgotten(() if only else SEEING, Seen)
+        forgotten(() if only else LOOKS, Seen)
     left = [name for name in names if not rows([name], Row)]
     if jobs > 1:
         shares = [left[number::jobs] for number in range(jobs)]
@@ -42,9 +41,9 @@ def main(
         _try(left, prompts)
     found = rows(names, Row)
     if not only:
-        _look([name for name in SEEING if not rows([name], Seen)])
+        _look([name for name in LOOKS if not rows([name], Seen)])
         if len(found) == len(names):
-            PAGE.write_text(page(found, rows(SEEING, Seen)))
+            PAGE.write_text(page(found, rows(LOOKS, Seen)))
     answering = sum(row.cells["answers"].kind == "right" for row in found)
     wrong = sum(cell.kind == "wrong" for row in found for name, cell in row.cells.items() if "foretold" in name)
     told = {"rows": len(found), "rows_that_answer": answering, "rows_foretold_wrong": wrong}
@@ -64,15 +63,13 @@ def _try(names: list[str], prompts: int) -> None:
 
 
 def _look(names: list[str]) -> None:
-    """Has models of these types look at pictures, or listen."""
+    """Has models of these types look at pictures or videos, or listen."""
     if not names:
         return
     with logged(FOLDER / "pictures.log") as (_log, shown), forks_of("vllm"):
         err = Console(file=shown, width=160)
         for name in names:
-            row = asyncio.run(
-                seen(name, shallow_model(), SIZES if kind_of(name) == "image" else LENGTHS, kind_of(name))
-            )
+            row = asyncio.run(seen(name, shallow_model()))
             kept(row)
             err.print(name, row.starts or row.refused or f"{row.answered} answered", sep=" · ", markup=False)
 

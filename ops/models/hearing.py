@@ -113,6 +113,7 @@ HEARING = {
         _omni,
         {"image": 4, "audio": 2, "video": 0},
         sound="<|audio_bos|><|AUDIO|><|audio_eos|>",
+        film="<|vision_bos|><|VIDEO|><|vision_eos|>",
     ),
     "qwen3_omni_moe": Seeing(
         "Qwen3OmniMoeForConditionalGeneration",
@@ -121,5 +122,6 @@ HEARING = {
         _omni3,
         {"image": 4, "audio": 2, "video": 0},
         sound="<|audio_bos|><|AUDIO|><|audio_eos|>",
+        film="<|vision_bos|><|VIDEO|><|vision_eos|>",
     ),
 }  # fmt: skip

@@ -29,10 +29,10 @@ or in bfloat16 if the first token's logprob is within 0.05.
 |{lines}|
 """
 _PICTURES = """
-## Pictures and sound
+## Pictures, sound and videos
 
-Tiny models of types that see or hear, on vLLM, asked with a picture or sound of {sizes} sizes each and with several at
-once: how many prompts were answered, and whether each prompt that Xylem made is the engine's own.
+Tiny models of types that see or hear, on vLLM, asked with a picture, sound or video of {sizes} sizes each and with
+several at once: how many prompts were answered, and whether each prompt that Xylem made is the engine's own.
 
 | type | of | answered | the same prompts |
 |---|---|---|---|

@@ -8,9 +8,10 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from itertools import count
+from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -35,7 +36,6 @@ from app.pools import Pool
 from app.telemetry import Meters
 from app.tokenizer import load_tokenizer
 from ops.models.seeing import SEEING, written
-from ops.models.sight import Seeing
 
 Shape = tuple[int, ...]  # as in `Media`
 
@@ -51,6 +51,20 @@ SIZES: tuple[Shape, ...] = (
 )
 # Of sounds: samples, of which there are 16,000 a second.
 LENGTHS: tuple[Shape, ...] = tuple((n,) for n in (16_000, 3_200, 7_777, 48_000, 80_001, 161_234, 320_000, 479_999))
+# Of videos: frames, height, width, tenths of a second.
+VIDEOS: tuple[Shape, ...] = (
+    (4, 224, 224, 20),
+    (8, 336, 448, 95),
+    (2, 64, 64, 3),
+    (7, 100, 300, 1200),
+    (3, 640, 360, 31),
+    (8, 720, 1280, 600),
+    (5, 30, 900, 77),
+    (6, 500, 500, 59),
+)
+_SHAPES: Mapping[MediaKind, tuple[Shape, ...]] = {"image": SIZES, "audio": LENGTHS, "video": VIDEOS}
+_WITH_VIDEOS = " with videos"
+LOOKS = (*SEEING, *(f"{name}{_WITH_VIDEOS}" for name, one in SEEING.items() if "video" in one.limits))
 _CONTEXT = 16_384
 _numbers = count()
 
@@ -67,45 +81,54 @@ class Seen(Struct, frozen=True, kw_only=True):
     learn_ms: list[float] = []  # of each size but the first
 
 
-async def seen(name: str, base: Path, shapes: Sequence[Shape] = SIZES, kind: MediaKind = "image") -> Seen:
-    """`base`: a model with the tokenizer that this one gets. Raises nothing that is the model's fault."""
+async def seen(name: str, base: Path, most: int | None = None) -> Seen:
+    """`name`: one of `LOOKS`. `base`: a model with the tokenizer that this one gets. `most`: shapes; None: all.
+
+    Raises nothing that is the model's fault.
+    """
+    of, kind = name.removesuffix(_WITH_VIDEOS), kind_of(name)
+    model = SEEING[of]
+    limits = {"image": 1, "video": 2} if kind == "video" else model.limits
+    prompts = _prompts(limits, kind, most)
     with tempfile.TemporaryDirectory() as made:
-        path, model = written(name, Path(made), base), SEEING[name]
+        path = written(of, Path(made), base)
         args = {
             "load_format": "dummy", "dtype": model.dtype, "enforce_eager": True, "kv_cache_memory_bytes": 2**28,
-            "max_num_batched_tokens": _CONTEXT, "limit_mm_per_prompt": dict(model.limits),
+            "max_num_batched_tokens": _CONTEXT, "limit_mm_per_prompt": dict(limits),
         }  # fmt: skip
         pool = Pool(model="m", engine="vllm", path=path, max_running=2, max_model_len=_CONTEXT, args=args)
         if model.large:
-            return _without_engine(Seen(name=name, starts=model.large), pool, kind, _prompts(model, kind, shapes))
+            return _without_engine(Seen(name=name, starts=model.large), pool, kind, prompts)
         engine = create_engine(pool)
         try:
             info = await engine.start()
             signs = {sign.kind: sign for sign in info.signs}
             if kind not in signs or not isinstance(engine, MediaExpander):
                 return Seen(name=name, refused="its processor can't be asked")
-            return await _asked(Seen(name=name), engine, _model(pool), signs[kind], _prompts(model, kind, shapes))
+            return await _asked(Seen(name=name), engine, _model(pool), signs[kind], prompts)
         except XylemError as exc:
             reason = exc.message[:200]
         finally:
             await engine.close()
-        return _without_engine(Seen(name=name, starts=reason), pool, kind, _prompts(model, kind, shapes))
+        return _without_engine(Seen(name=name, starts=reason), pool, kind, prompts)
 
 
 def kind_of(name: str) -> MediaKind:
-    """The kind that a type of model is asked about: pictures, if it takes both."""
+    """The kind about which a model is asked in this look."""
+    if name.endswith(_WITH_VIDEOS):
+        return "video"
     return "image" if "image" in SEEING[name].limits else "audio"
 
 
-def _prompts(model: Seeing, kind: MediaKind, shapes: Sequence[Shape]) -> list[tuple[Shape, ...]]:
+def _prompts(limits: Mapping[str, int], kind: MediaKind, most: int | None) -> list[tuple[Shape, ...]]:
     """Of one medium each; and one of several, if the model takes so many."""
-    several = min(3, model.limits.get(kind, 1))
+    shapes, several = _SHAPES[kind][:most], min(3, limits.get(kind, 1))
     return [*((shape,) for shape in shapes), *([tuple(shapes[:several])] if several > 1 else [])]
 
 
 async def _asked(row: Seen, engine: Any, model: Model, sign: MediaSign, prompts: Sequence[tuple[Shape, ...]]) -> Seen:
     times = list[float]()
-    for shapes in prompts:
+    for shapes in _allowed(sign, prompts):
         begun = time.perf_counter()
         try:
             tokens = [
@@ -128,6 +151,10 @@ async def _asked(row: Seen, engine: Any, model: Model, sign: MediaSign, prompts:
     return replace(row, learn_ms=times[1:])
 
 
+def _allowed(sign: MediaSign, prompts: Sequence[tuple[Shape, ...]]) -> list[tuple[Shape, ...]]:
+    return [shapes for shapes in prompts if len(shapes) == 1 or not sign.alone]
+
+
 def _place(sign: MediaSign, number: int, shapes: Sequence[Shape]) -> tuple[int, int]:
     return number if sign.numbered else 0, len(shapes) if sign.counted else 1
 
@@ -139,15 +166,13 @@ def _without_engine(row: Seen, pool: Pool, kind: MediaKind, prompts: Sequence[tu
 
     from app.engines.vllm.expansion import expanded_ids, sign_of, tokens_of
 
-    own = SEEING[row.name]
     times = list[float]()
+    given = {name: pool.args[name] for name in ("limit_mm_per_prompt", "dtype")}
     try:
-        config = EngineArgs(
-            model=str(pool.path), limit_mm_per_prompt=dict(own.limits), dtype=own.dtype, max_model_len=_CONTEXT
-        ).create_model_config()
+        config = EngineArgs(model=str(pool.path), max_model_len=_CONTEXT, **given).create_model_config()
         processor = MULTIMODAL_REGISTRY.create_processor(config)
         sign = sign_of(config, processor, kind)
-        for shapes in prompts:
+        for shapes in _allowed(sign, prompts):
             begun = time.perf_counter()
             tokens = [tokens_of(processor, sign, shape, *_place(sign, i, shapes)) for i, shape in enumerate(shapes)]
             if len(shapes) == 1:
@@ -191,14 +216,14 @@ def _prompt(model: Model, sign: MediaSign, shapes: Sequence[Shape], tokens: Sequ
 def _noise(kind: MediaKind, shape: Shape) -> bytes:
     if kind == "audio":
         return np.random.default_rng().uniform(-1, 1, shape).astype("<f4").tobytes()
-    height, width = shape
-    return os.urandom(3 * height * width)
+    return os.urandom(3 * prod(shape[:3]))
 
 
 def _part(kind: MediaKind, number: int) -> dict[str, Any]:
     if kind == "audio":
         return {"type": "input_audio", "input_audio": {"format": "wav", "data": f"AAA{number}"}}
-    return {"type": "image_url", "image_url": {"url": f"data:{number}"}}
+    name = "video_url" if kind == "video" else "image_url"
+    return {"type": name, name: {"url": f"data:{number}"}}
 
 
 async def _answer(engine: Engine, prompt: _Prompt) -> AsyncIterator[StepOutput]:

@@ -26,6 +26,7 @@ _OF_CLIP: dict[str, Any] = _IMAGE | {
 }  # fmt: skip
 _ROWS = {"image_token": "[IMG]", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]"}
 _QWEN_SIGN = "<|vision_start|><|image_pad|><|vision_end|>"
+_QWEN_FILM = "<|vision_start|><|video_pad|><|vision_end|>"
 _PATCHES = {"merge_size": 2, "temporal_patch_size": 2, "size": {"shortest_edge": 65_536, "longest_edge": 1_048_576}}
 
 
@@ -46,7 +47,9 @@ def written(name: str, folder: Path, base: Path, *, weights: bool = False) -> Pa
     tokenizer.init_kwargs |= {**model.tokens, "extra_special_tokens": {**model.tokens}}
     own = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     parts = model.parts(tokenizer, id_of, TEXT | own | {"vocab_size": -(-len(tokenizer) // 64) * 64})
-    tokenizer.chat_template = TEMPLATE.replace("SIGN", model.sign).replace("SOUND", model.sound)
+    tokenizer.chat_template = (
+        TEMPLATE.replace("SIGN", model.sign).replace("SOUND", model.sound).replace("FILM", model.film)
+    )
     parts.config.architectures, parts.config.dtype = [model.name], model.dtype
     path.mkdir()
     parts.config.save_pretrained(path)
@@ -357,7 +360,12 @@ SEEING = (
             _NO_VIDEO,
         ),
         "qwen2_vl": Seeing(
-            "Qwen2VLForConditionalGeneration", _QWEN, _QWEN_SIGN, _qwen("qwen2_vl", _QWEN2_EYES, _MROPE), _NO_VIDEO
+            "Qwen2VLForConditionalGeneration",
+            _QWEN,
+            _QWEN_SIGN,
+            _qwen("qwen2_vl", _QWEN2_EYES, _MROPE),
+            _NO_VIDEO,
+            film=_QWEN_FILM,
         ),
         "qwen2_5_vl": Seeing(
             "Qwen2_5_VLForConditionalGeneration",
@@ -372,6 +380,7 @@ SEEING = (
             _QWEN_SIGN,
             _qwen("qwen3_vl", _QWEN3_EYES, _MROPE | {"mrope_interleaved": True}),
             _NO_VIDEO,
+            film=_QWEN_FILM,
         ),
         "qwen3_vl_moe": Seeing(
             "Qwen3VLMoeForConditionalGeneration",

@@ -17,7 +17,8 @@ EYES = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num
 HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 TEMPLATE = """{% for message in messages %}<|im_start|>{{ message['role'] }}
 {% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}\
-{% if part['type'] == 'image' %}SIGN{% elif part['type'] == 'audio' %}SOUND{% else %}{{ part['text'] }}{% endif %}\
+{% if part['type'] == 'image' %}SIGN{% elif part['type'] == 'audio' %}SOUND{% elif part['type'] == 'video' %}FILM\
+{% else %}{{ part['text'] }}{% endif %}\
 {% endfor %}{% endif %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
@@ -40,4 +41,5 @@ class Seeing(NamedTuple):
     limits: Mapping[str, int] = {"image": 4}
     dtype: str = "float32"
     sound: str = ""  # its sign, in its template
+    film: str = ""  # of a video, in its template; "": this shows none, and the prompt has what vLLM calls it
     large: str = ""  # why it can't be made tiny, so that only its processor is asked

@@ -1,23 +1,26 @@
-"""Pictures for a model whose files don't say what they become: its engine is asked, over HTTP, Redis and Celery."""
+"""Pictures and videos for a model whose files don't say what they become: its engine is asked, over HTTP and Redis."""
 
-from collections.abc import Iterator
+import base64
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import httpx
 import pytest
 from openai import BadRequestError, OpenAI
 
+from tests.media.samples import video
 from tests.pictures import asked, png
 from tests.stack import Stack, indexed_blocks, mock_pool, stack, wait_until
 
 POOL, ODD, SIZE = "decode-pool-a", "odd-pool", 16
-MARKER = "<|endoftext|>"
+MARKER, FILM = "<|endoftext|>", "<|film|>"
 SQUARE = 32  # pixels
 
 
 @pytest.fixture(scope="module")
 def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     args = {"max_model_len": 2048, "block_size": SIZE, "picture_marker": MARKER}
-    pools = {POOL: mock_pool(model="sees", **args), ODD: mock_pool(model="odd", dodges=True, **args)}
+    pools = {POOL: mock_pool(model="sees", video_marker=FILM, **args), ODD: mock_pool(model="odd", dodges=True, **args)}
     with stack(valkey_url, tmp_path_factory.mktemp("learned"), pools, XYLEM_DEPLOYMENT="learned") as s:
         s.api()
         s.worker(POOL, "one")
@@ -33,15 +36,22 @@ def client(served: Stack) -> Iterator[OpenAI]:
         yield c
 
 
-def tokens(client: OpenAI, *pictures: bytes, model: str = "sees") -> int:
-    made = client.chat.completions.create(model=model, messages=asked(*pictures), max_tokens=4)
+def film(data: bytes) -> dict[str, Any]:
+    return {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{base64.b64encode(data).decode()}"}}
+
+
+def tokens(client: OpenAI, *pictures: bytes, model: str = "sees", text: str = "What is this?") -> int:
+    made = client.chat.completions.create(model=model, messages=asked(*pictures, text=text), max_tokens=4)
     assert made.usage is not None
     return made.usage.prompt_tokens
 
 
 def test_a_pictures_tokens_are_counted_as_the_engine_has_them(served: Stack, client: OpenAI) -> None:
-    capabilities = httpx.get(f"{served.url}/v1/models").json()["data"][0]["capabilities"]
-    assert capabilities["pictures"]
+    capable = {one["id"]: one["capabilities"] for one in httpx.get(f"{served.url}/v1/models").json()["data"]}
+    assert [(one["pictures"], one["videos"]) for one in (capable["sees"], capable["odd"])] == [
+        (True, True),
+        (True, False),
+    ]
     none = tokens(client)
     assert tokens(client, png(1, 4 * SQUARE, 3 * SQUARE)) == none + 12
     assert tokens(client, png(2, 4 * SQUARE + 1, 3 * SQUARE), png(3, SQUARE, SQUARE)) == none + 15 + 1
@@ -59,6 +69,59 @@ def test_a_second_question_meets_the_pictures_kv(served: Stack, client: OpenAI) 
         model="sees", messages=[*messages, {"role": "user", "content": "And?"}], max_tokens=4
     )
     assert again.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens // SIZE * SIZE - SIZE
+
+
+def test_a_video_is_one_medium_of_its_frames_and_its_length(served: Stack, client: OpenAI) -> None:
+    """In its frames' order, with a picture beside it; and the same as data and as a file."""
+    sign = httpx.post(f"{served.url}/tokenize", json={"model": "sees", "prompt": FILM}).json()["count"]
+    none, squares = tokens(client), 4 * 2 * 2 * sign  # a sign of several tokens, for each
+    data, picture = video(frames=4, fps=2), asked(png(1, SQUARE, SQUARE))[0]["content"][1]
+
+    def answered(*parts: Any, before: Sequence[Any] = ()) -> Any:
+        content = [{"type": "text", "text": "What is this?"}, *parts]
+        return client.chat.completions.create(
+            model="sees", messages=[*before, {"role": "user", "content": content}], max_tokens=8, seed=1
+        )
+
+    before = indexed_blocks(served, POOL)
+    first = answered(film(data))
+    assert first.usage.prompt_tokens == none + squares
+    assert answered(film(data), picture, film(data)).usage.prompt_tokens == none + 2 * squares + 1
+    known = served.redis.hkeys(f"{served.deployment}:expansions:mock-{FILM}")
+    assert [field.decode() for field in known] == ["video:4x48x64x20:0"]
+    assert (
+        httpx.post(
+            f"{served.url}/tokenize", json={"model": "sees", "messages": [{"role": "user", "content": [film(data)]}]}
+        ).json()["count"]
+        == tokens(client, text="") + squares
+    )
+    wait_until(lambda: indexed_blocks(served, POOL) > before, "the index has its blocks")
+    stored = client.files.create(file=("a.mp4", data), purpose="user_data")
+    again = answered({"type": "file", "file": {"file_id": stored.id}})
+    assert again.choices[0].message.content == first.choices[0].message.content
+    assert again.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens // SIZE * SIZE - SIZE
+    slower = answered(film(video(frames=4, fps=1)))
+    assert slower.choices[0].message.content != first.choices[0].message.content, "the same frames of a longer time"
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_video_is_refused_by_a_model_that_takes_pictures_only(client: OpenAI, stored: bool) -> None:
+    part = film(data := video(form="mp4", frames=3))
+    if stored:
+        file = client.files.create(file=("a.mp4", data), purpose="user_data")
+        part = {"type": "file", "file": {"file_id": file.id}}
+    with pytest.raises(BadRequestError, match="takes no videos") as refused:
+        client.chat.completions.create(model="odd", messages=[{"role": "user", "content": [part]}], max_tokens=4)
+    assert refused.value.param == "messages.0.content.0"
+
+
+def test_a_video_that_the_model_cannot_take_is_named(client: OpenAI) -> None:
+    large = [{"role": "user", "content": [film(video(frames=8, fps=8, size=(640, 640)))]}]
+    with pytest.raises(
+        BadRequestError, match="a video of 640 x 640 pixels, 8 frames: it has more than 1024"
+    ) as refused:
+        client.chat.completions.create(model="sees", messages=large, max_tokens=4)
+    assert refused.value.param == "messages.0.content.0"
 
 
 def test_a_shape_that_the_model_cannot_take_is_named(client: OpenAI) -> None:

@@ -7,11 +7,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 from PIL import Image
 
 from ops.models.seeing import SEEING, written
 from tests.encode_counts import settled, wait_for
+from tests.media.samples import video
 from tests.shallow import shallow_model
 from tests.stack import Stack, leases, stack, wait_until
 
@@ -30,7 +31,7 @@ def served(
     model = written(request.param, made, shallow_model(), weights=True)
     args = {
         "dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 2**28, "max_num_batched_tokens": 4096,
-        "limit_mm_per_prompt": dict(SEEING[request.param].limits),
+        "limit_mm_per_prompt": {kind: most or 1 for kind, most in SEEING[request.param].limits.items()},
     }  # fmt: skip
 
     def pool(name: str, role: str) -> dict[str, Any]:
@@ -92,6 +93,25 @@ def test_it_answers_alike_whole_and_in_parts(served: Stack, client: OpenAI) -> N
     for one, other in pairwise(said):
         assert one != pytest.approx(other, abs=0.05), "another picture"
     wait_for(served, before, encoded=4, found=0, fetched=4, lost=0, missing=0)
+
+
+def test_a_video_is_answered_alike_whole_and_in_parts_or_refused(served: Stack, client: OpenAI) -> None:
+    """No other worker encodes it."""
+    data = base64.b64encode(video(frames=4, fps=1, size=(256, 192))).decode()
+    film = {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{data}"}}
+    messages = [{"role": "user", "content": [film, *asked(21)[0]["content"]]}]
+    if served.deployment == "learned-gemma3":
+        with pytest.raises(BadRequestError, match="takes no videos"):
+            answer(client, "apart", messages)
+        return
+    whole, apart = (answer(client, model, messages) for model in ("whole", "apart"))
+    assert likely(apart) == pytest.approx(likely(whole), abs=0.01)
+    assert (
+        apart.usage.prompt_tokens == whole.usage.prompt_tokens > answer(client, "whole", asked(21)).usage.prompt_tokens
+    )
+    again = answer(client, "whole", messages)
+    assert again.usage.prompt_tokens_details.cached_tokens >= whole.usage.prompt_tokens // SIZE * SIZE - SIZE
+    assert not any("media_expanded_otherwise" in path.read_text() for path in served.directory.rglob("*.log"))
 
 
 def test_a_second_question_about_several_pictures_finds_their_kv(client: OpenAI) -> None:

@@ -53,6 +53,19 @@ def test_the_families_that_are_known_expand_as_vllms_processor_does(
         assert len(tokens) <= sign.most
 
 
+def test_a_video_is_one_medium_whatever_is_beside_it(asked: Asked) -> None:
+    from app.engines.vllm.expansion import expanded_ids, sign_of, tokens_of
+
+    config, processor = asked(random_vlm("qwen2_vl"), {"image": 1, "video": 2})
+    sign = sign_of(config, processor, "video")
+    assert (len(sign.target), sign.alone, sign.numbered, sign.counted, sign.joins) == (1, False, False, False, ())
+    shapes = [(4, 60, 200, 20), (3, 300, 117, 95)]  # frames, height, width, tenths of a second
+    alone = [tokens_of(processor, sign, shape, 0, 1) for shape in shapes]
+    assert expanded_ids(processor, "video", [*sign.target] * 2, shapes) == alone[0] + alone[1]
+    assert len(alone[0]) == len(tokens_of(processor, sign, (2, 60, 200, 20), 0, 1)) * 2, "two frames are one step"
+    assert max(map(len, alone)) <= sign.most
+
+
 @pytest.mark.parametrize(("name", "tokens"), [("llava", 576), pytest.param("gemma3", 260, marks=pytest.mark.media)])
 def test_a_sign_is_replaced_by_what_stands_for_a_picture(asked: Asked, tmp_path: Path, name: str, tokens: int) -> None:
     from app.engines.vllm.expansion import sign_of, tokens_of

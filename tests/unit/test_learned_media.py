@@ -1,6 +1,7 @@
 """Prompts with media whose expansion an engine has told: where these are, and what a real answer corrects."""
 
 from collections.abc import Iterable
+from dataclasses import replace as replace_model
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,16 +14,22 @@ from app.dispatch.media_reader import Learned, Origin, Sample
 from app.dispatch.models import Model
 from app.errors import RequestError
 from app.ids import ApiId, RequestId
+from app.media.picture import picture_of
 from app.media.placeholders.places import Place, joined, places
+from app.media.refused import Refused
+from app.media.video import Frame, Video
 from app.messages import Job, Media, MediaSign, Sampling
-from app.openai.media import load_media
+from app.openai.media import load_media, origins_of
 from app.openai.media_prompt import encoded, expanded, markers_of
+from app.openai.prompt import chat_prompt
+from app.openai.schemas import ChatRequest
+from app.openai.validation import validated
 from app.telemetry import Meters
 from app.tokenizer import Tokenizer, load_tokenizer
 from tests.vlm import random_vlm
 
 ONE, TWO, THREE, FOUR = 1, 2, 3, 4  # so many line feeds
-PICTURE, BODY = 90, 91
+PICTURE, BODY, FILM = 90, 91, 93
 JOINS = ((ONE, TWO, THREE), (TWO, ONE, THREE), (TWO, TWO, FOUR))  # Gemma 3's
 SIGN = MediaSign("image", "d", "<picture>", (PICTURE,), most=100)
 A, B = Origin("image", "data:1"), Origin("image", "data:2")
@@ -106,7 +113,7 @@ async def test_a_picture_that_is_numbered_is_asked_about_a_few_times_however_oft
     class Read:
         expansions = Known()
 
-        async def read(self, _params: object, _asker: object) -> dict[Origin, Sample]:
+        async def read(self, _params: object, _asker: object, **_: object) -> dict[Origin, Sample]:
             return {A: Sample(Media("image", "a", (9, 9)), b"", param="messages.0")}
 
     state: Any = SimpleNamespace(media=Read(), asker=None, settings=SimpleNamespace(media_count=8))
@@ -116,6 +123,45 @@ async def test_a_picture_that_is_numbered_is_asked_about_a_few_times_however_oft
     with pytest.raises(RequestError, match="takes 8 of them") as refused:
         await load_media(state, model, [A] * 9, ["messages.0"] * 9)
     assert (refused.value.param, asked) == ("messages.0", [])
+
+
+@pytest.mark.parametrize(("template", "written"), [
+    ("{% for part in messages[0]['content'] %}{% if part['type'] == 'video' %}<film>{% else %}{{ part['text'] }}"
+     "{% endif %}{% endfor %}", "Look.<film>"),
+    ("{{ messages[0]['content'] }}", "Look.<film>"),
+])  # fmt: skip
+def test_a_video_is_shown_as_one_part_or_by_its_sign(model: Model, template: str, written: str) -> None:
+    class Signed(Tokenizer):
+        def decode(self, ids: Any, **_: Any) -> str:
+            return "<film>" if ids == [FILM] else super().decode(ids)
+
+    sign = MediaSign("video", "d", "<film>", (FILM,))
+    part = {"type": "video_url", "video_url": {"url": "data:1"}}
+    body = validated(
+        ChatRequest,
+        {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "Look."}, part]}]},
+    )
+    (origin,) = origins_of(body.messages)
+    media = Media("video", "a", (2, 9, 9, 10))
+    samples = {origin: Sample(media, b"", becomes=Learned(sign, {0: [BODY] * 3}))}
+    made = load_tokenizer(random_vlm("idefics3", weights=False), None, "file").with_template(template)
+    made.__class__ = Signed
+    own = replace_model(model, tokenizer=made)
+    assert chat_prompt(made, body.messages, body, markers_of(own, samples), samples) == written
+    prompt, placed, _ = expanded(own, [5, FILM, 6], [origin], samples, "messages")
+    assert prompt == [5, BODY, BODY, BODY, 6]
+    assert [(one.kind, one.shape, one.offset, one.length) for one in placed] == [("video", media.shape, 1, 3)]
+
+
+def test_a_video_whose_pictures_change_their_size_is_refused() -> None:
+    frames = [Frame(at, picture_of(side, 4, bytes(12 * side))) for at, side in ((0.0, 4), (1.0, 4), (2.0, 5))]
+    assert Video(2.04, frames[:2]).shape == (2, 4, 4, 20)
+    assert Video(0.0, frames[:1]).shape == (1, 4, 4, 1)
+    assert Video(2.0, frames[:2]).rgb == bytes(96)
+    names = {Video(long_s, frames[:n]).sha256 for long_s in (2.0, 3.0) for n in (1, 2)}
+    assert len(names) == 4
+    with pytest.raises(Refused, match="change their size"):
+        _ = Video(2.0, frames).shape
 
 
 def test_what_pictures_become_may_depend_on_how_many_there_are(model: Model) -> None:

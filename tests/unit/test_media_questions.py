@@ -8,6 +8,7 @@ from typing import Any
 from app.messages import ExpandMedia, MediaKind, MediaSign
 from workers.engine.media_questions import MediaQuestions
 
+KINDS: tuple[MediaKind, ...] = ("image", "video")
 REPLICAS, EACH = 12, 4  # questions that one replica asks at once
 
 
@@ -27,18 +28,23 @@ def _asked_of(engine: _Engine) -> MediaQuestions:
     runner: Any = SimpleNamespace(
         worker="w",
         engine=engine,
-        settings=SimpleNamespace(media_pixels=1000),
-        info=SimpleNamespace(signs=[MediaSign("image", "d", "<picture>", (7,))]),
+        settings=SimpleNamespace(media_pixels=1000, media_frames=8, media_video_s=10.0),
+        info=SimpleNamespace(signs=[MediaSign(kind, "d", f"<{kind}>", (7,)) for kind in KINDS]),
     )
     return MediaQuestions(runner)
 
 
 async def test_shapes_that_take_much_memory_are_not_tried() -> None:
     engine = _Engine()
-    for shape in ((101, 1), (1, 101), (40, 40), (0, 1), (1, 1, 1)):
-        assert not (await _asked_of(engine).answered(ExpandMedia("1", "image", shape))).done
+    bad: dict[MediaKind, Sequence[tuple[int, ...]]] = {
+        "image": ((101, 1), (1, 101), (40, 40), (0, 1), (1, 1, 1)),
+        "video": ((9, 1, 1, 1), (8, 20, 20, 1), (1, 101, 1, 1), (1, 1, 1, 101), (1, 1, 1, 0), (8, 1, 1)),
+    }
+    for kind, shape in ((kind, shape) for kind, shapes in bad.items() for shape in shapes):
+        assert not (await _asked_of(engine).answered(ExpandMedia("1", kind, shape))).done
     assert engine.most == 0
-    assert (await _asked_of(engine).answered(ExpandMedia("1", "image", (100, 1)))).done
+    for kind, shape in (("image", (100, 1)), ("video", (8, 10, 10, 100))):
+        assert (await _asked_of(engine).answered(ExpandMedia("1", kind, shape))).done
 
 
 async def test_what_many_replicas_ask_at_once_is_answered_one_after_the_other() -> None:

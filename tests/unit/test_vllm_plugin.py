@@ -18,6 +18,13 @@ def test_the_package_names_the_plugin() -> None:
     assert name == vllm_plugin._NAME
 
 
+def test_frames_of_a_video_have_three_colours_as_torchvision_of_a_later_version_makes_them() -> None:
+    torch = pytest.importorskip("torch")
+    grey, coloured = torch.arange(8).reshape(2, 1, 2, 2), torch.arange(24).reshape(2, 3, 2, 2)
+    assert torch.equal(vllm_plugin._coloured(grey), grey.expand(2, 3, 2, 2))
+    assert vllm_plugin._coloured(coloured) is coloured
+
+
 def test_what_vllm_does_not_load_is_not_relied_on(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [EntryPoint("xylem", "a:b", vllm_plugin._GROUP)]
     monkeypatch.setattr(vllm_plugin, "entry_points", lambda **_: found)

@@ -4,7 +4,7 @@ import asyncio
 
 from app.engines.base import MediaExpander
 from app.errors import RequestError, XylemError
-from app.messages import MOST_RATIO, ExpandMedia, Reply
+from app.messages import TENTHS, ExpandMedia, Reply, is_drawable
 from app.runner.runner import Runner
 from app.telemetry import logger
 
@@ -38,12 +38,17 @@ class MediaQuestions:
             return "too many ask at once"
         if min(shape, default=0) < 1 or not 0 <= asked.number < _MOST_NUMBER or not 0 <= asked.of <= _MOST_NUMBER:
             return "there is no such medium"
-        if asked.kind == "image":
-            fits = len(shape) == 2 and shape[0] * shape[1] <= settings.media_pixels
-            fits = fits and max(shape) <= MOST_RATIO * min(shape)
-        else:
-            fits = len(shape) == 1 and shape[0] <= settings.media_sound_s * 16_000
-        return "" if fits else "it is too large"
+        match asked.kind, shape:
+            case "image", (height, width):
+                fits = height * width <= settings.media_pixels
+            case "video", (frames, height, width, tenths):
+                fits = frames * height * width <= settings.media_pixels
+                fits = fits and frames <= settings.media_frames and tenths <= settings.media_video_s * TENTHS
+            case "audio", (samples,):
+                fits = samples <= settings.media_sound_s * 16_000
+            case _:
+                fits = False
+        return "" if fits and is_drawable(asked.kind, shape) else "it is too large"
 
     async def _expanded(self, asked: ExpandMedia) -> Reply:
         worker, engine = self._runner.worker, self._runner.engine

@@ -337,6 +337,7 @@ class Capabilities(Shape):
     tools: bool
     reasoning: bool
     pictures: bool  # in its prompts, as its live workers say
+    videos: bool  # the same
     sound: bool  # the same
 
 

@@ -61,6 +61,7 @@ def _card(state: ApiState, model: Model) -> dict[str, Any]:
             "tools": model.calls_tools,
             "reasoning": model.writing.reasons,
             "pictures": _takes(state, model, "image", model.pictures is not None),
+            "videos": _takes(state, model, "image" if model.takes_frames else "video", model.takes_frames),
             "sound": hears or _takes(state, model, "audio", model.sounds is not None),
         },
         "task": model.task,

@@ -67,6 +67,7 @@ class MockArgs(BaseModel):
     # A token that stands for a picture in prompts of a model whose files don't say what it becomes: one for each
     # 32 x 32 pixels. "": the engine can't be asked.
     picture_marker: str = ""
+    video_marker: str = ""  # the same for a video: so many for each of its frames
     dodges: bool = False  # a picture becomes one token more in answers than it says when it is asked
     encode_tokens_per_s: Positive = 10_000.0  # placeholders of pictures, one picture after the other
     embedding_width: Count = 64  # numbers in a row of an encoded picture

@@ -10,7 +10,7 @@ from xxhash import xxh3_64_digest
 from app.engines.base import Embedding, GenerateRequest, MediaInput
 from app.engines.mock.args import MockArgs
 from app.errors import RequestError
-from app.messages import MediaSign
+from app.messages import MediaKind, MediaSign
 from app.tokenizer import Tokenizer
 
 _ITEM = 4  # bytes of a float32
@@ -47,18 +47,21 @@ class Eyes:
 
 
 def signs_of(args: MockArgs, tokenizer: Tokenizer) -> tuple[MediaSign, ...]:
-    if not args.picture_marker:
-        return ()
-    target = tokenizer.encode(args.picture_marker, add_special_tokens=False)
-    return (MediaSign("image", f"mock-{args.picture_marker}", args.picture_marker, tuple(target), most=_MOST),)
+    markers: dict[MediaKind, str] = {"image": args.picture_marker, "video": args.video_marker}
+    return tuple(
+        MediaSign(kind, f"mock-{marker}", marker, tuple(tokenizer.encode(marker, add_special_tokens=False)), most=_MOST)
+        for kind, marker in markers.items()
+        if marker
+    )
 
 
 def expansion(sign: MediaSign, shape: Sequence[int]) -> list[int]:
     """Raises: RequestError."""
-    rows, columns = (-(-side // _SIDE) for side in shape)
-    if rows * columns > _MOST:
+    frames, height, width, _ = shape if sign.kind == "video" else (1, *shape, 0)
+    squares = frames * -(-height // _SIDE) * -(-width // _SIDE)
+    if squares > _MOST:
         raise RequestError(f"it has more than {_MOST} squares")
-    return [*sign.target] * (rows * columns)
+    return [*sign.target] * squares
 
 
 def dodged(request: GenerateRequest) -> list[int]:

@@ -16,8 +16,8 @@ from app.engines.base import GenerateRequest, StepOutput
 from app.errors import EngineDead, EngineFailed, RequestError, Saturated, XylemError
 from app.messages import FinishReason, Grammar, Sampling, TokenLogprob
 
-_TOO_MANY = re.compile(r"At most (\d+) (image|audio)\(s\) may be provided in one prompt")
-_NAMES = {"image": "pictures", "audio": "sounds"}
+_TOO_MANY = re.compile(r"At most (\d+) (image|audio|video)\(s\) may be provided in one prompt")
+_NAMES = {"image": "pictures", "audio": "sounds", "video": "videos"}
 
 
 def sampling_params(sampling: Sampling, extra_args: dict[str, Any] | None = None) -> SamplingParams:

@@ -49,7 +49,7 @@ from app.engines.vllm.encoding import vectors
 from app.engines.vllm.expansion import expansion, signs_of
 from app.engines.vllm.groups import cache_groups
 from app.engines.vllm.handoff import Lender, block_bytes
-from app.engines.vllm.media import encoded, kinds, shape
+from app.engines.vllm.media import allowed, encoded, kinds, shape
 from app.engines.vllm.packages import check_processor
 from app.engines.vllm.prompt_embeds import OWN_KEYS
 from app.engines.vllm.requests import answer, can_force, discard, prefill
@@ -137,7 +137,7 @@ class VllmEngine:
         self._adapters = Loaded(most, self._model_dir)
         log.info("vllm loaded", action="engine_loaded", seconds=round(time.monotonic() - began, 1))
         groups, unindexed = await cache_groups(engine)
-        signs = await signs_of(engine, kinds(engine)) if self._task == "generate" else ()
+        signs = await signs_of(engine, allowed(engine)) if self._task == "generate" else ()
         self._info = EngineInfo(
             block_size=config.cache_config.block_size,
             total_blocks=self._blocks,

@@ -1,4 +1,4 @@
-"""How vLLM writes pictures and sound in a prompt, asked of its own processor, which gets blank ones for that.
+"""How vLLM writes pictures, sound and videos in a prompt, asked of its own processor, which gets blank ones for that.
 
 The processor runs in the thread in which vLLM itself runs it, one call after the other.
 """
@@ -23,14 +23,17 @@ from vllm.multimodal.registry import MultiModalRegistry
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from app.errors import EngineFailed, RequestError
-from app.messages import MediaKind, MediaSign
+from app.messages import TENTHS, MediaKind, MediaSign
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-_USUAL: dict[MediaKind, tuple[int, ...]] = {"image": (224, 224), "audio": (16_000,)}
+_USUAL: dict[MediaKind, tuple[int, ...]] = {"image": (224, 224), "audio": (16_000,), "video": (4, 224, 224, 2 * TENTHS)}
 _LINES = ("\n", "\n\n")  # what some tokenizers join where a picture's own lines meet those of the text
 _WEIGHTS = "index.json"
+# Of two in one prompt that differ in length vLLM's engine dies: "Expected multimodal embeddings to be a sequence of 2D
+# tensors".
+_ALONE = {("llava_onevision", "video")}
 
 
 class _Written(NamedTuple):
@@ -54,7 +57,7 @@ async def expansion(engine: AsyncLLM, sign: MediaSign, shape: Sequence[int], num
     try:
         return await _apart(engine, partial(tokens_of, _processor(engine), sign, shape, number, of))
     except ValueError as exc:  # so processors refuse a shape
-        raise RequestError(f"the model can't take it: {exc}") from exc
+        raise RequestError(f"the model can't take it: {exc.__cause__ or exc}") from exc  # vLLM's own quotes all data
     except Exception as exc:  # whatever else a model's own processor raises
         raise EngineFailed(f"its processor failed: {exc!r}") from exc
 
@@ -79,7 +82,8 @@ def sign_of(config: Any, processor: BaseMultiModalProcessor, kind: MediaKind) ->
     sign = MediaSign(kind, _digest(config), marker, tuple(target), _joins(processor))
     if not target:
         sign = replace(sign, first=_first(processor, kind))
-    numbered = _are_numbered(processor, sign) if processor.info.allowed_mm_limits.get(kind, 0) > 1 else None
+    several = processor.info.allowed_mm_limits.get(kind, 0) > 1 and (config.hf_config.model_type, kind) not in _ALONE
+    numbered = _are_numbered(processor, sign) if several else None
     return replace(
         sign,
         numbered=bool(numbered),
@@ -196,8 +200,20 @@ def _made(
 def _blank(kind: MediaKind, shape: tuple[int, ...]) -> Any:
     if kind == "audio":
         return np.zeros(shape[0], np.float32), 16_000
+    if kind == "video":
+        return np.zeros((*shape[:3], 3), np.uint8), video_metadata(shape)
     height, width = shape
     return Image.new("RGB", (width, height))
+
+
+def video_metadata(shape: Sequence[int]) -> dict[str, Any]:
+    """What vLLM's own decoder would say of a video of this shape: its frames are taken already."""
+    frames, height, width, tenths = shape
+    long_s = tenths / TENTHS
+    return {
+        "fps": frames / long_s, "duration": long_s, "total_num_frames": frames, "frames_indices": [*range(frames)],
+        "width": width, "height": height, "video_backend": "opencv", "do_sample_frames": False,
+    }  # fmt: skip
 
 
 def _model_class(config: Any) -> Any:

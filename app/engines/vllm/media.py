@@ -1,4 +1,4 @@
-"""Pictures and sound in prompts, as vLLM takes them: one token for each, which it expands itself."""
+"""Pictures, sound and videos in prompts, as vLLM takes them: one token for each, which it expands itself."""
 
 import secrets
 from collections.abc import AsyncGenerator
@@ -14,7 +14,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from app.engines.base import Embedding, EmbeddingShape, GenerateRequest, MediaInput, PictureRequest
 from app.engines.vllm.embeddings import EmbeddingFolder
-from app.engines.vllm.expansion import row_token
+from app.engines.vllm.expansion import row_token, video_metadata
 from app.errors import EngineFailed, SettingsError
 from app.messages import MediaKind, MediaSign
 
@@ -24,13 +24,18 @@ _RATE = 16_000  # samples a second
 
 
 def kinds(engine: AsyncLLM) -> tuple[MediaKind, ...]:
-    """The kinds that the loaded model takes, within the pool's `limit_mm_per_prompt`."""
+    """The kinds that the loaded model takes, but for videos: these are told by their sign alone."""
     embeds: tuple[MediaKind, ...] = ("embeds",) if engine.model_config.enable_prompt_embeds else ()
+    return (*(kind for kind in allowed(engine) if kind != "video"), *embeds)
+
+
+def allowed(engine: AsyncLLM) -> list[MediaKind]:
+    """The kinds that the loaded model takes, within the pool's `limit_mm_per_prompt`."""
     if engine.renderer.mm_processor is None:  # of a model for texts, or where the pool lets no kind in
-        return embeds
+        return []
     limits = engine.renderer.get_mm_processor().info.allowed_mm_limits
-    known: tuple[MediaKind, ...] = ("image", "audio")
-    return (*(kind for kind in known if limits.get(kind)), *embeds)
+    known: tuple[MediaKind, ...] = ("image", "audio", "video")
+    return [kind for kind in known if limits.get(kind)]
 
 
 def prompt_with_media(engine: AsyncLLM, request: GenerateRequest) -> dict[str, Any]:
@@ -39,7 +44,7 @@ def prompt_with_media(engine: AsyncLLM, request: GenerateRequest) -> dict[str, A
     uuids: dict[MediaKind, list[str]] = {}
     for one in request.media:
         kind = one.media.kind
-        data.setdefault(kind, []).append(_picture(one) if kind == "image" else (np.frombuffer(one.data, "<f4"), _RATE))
+        data.setdefault(kind, []).append(_item(one))
         uuids.setdefault(kind, []).append(one.media.sha256)
     ids = request.written or _written(engine.model_config.hf_config, request)
     prompt = {"prompt_token_ids": ids, "multi_modal_data": data, "multi_modal_uuids": uuids}
@@ -111,6 +116,16 @@ def own_prompt(out: RequestOutput, request: GenerateRequest) -> list[int]:
         return []
     own = list(out.prompt_token_ids)
     return [] if own == request.prompt else own
+
+
+def _item(one: MediaInput) -> Any:
+    match one.media.kind:
+        case "image":
+            return _picture(one)
+        case "video":
+            frames = np.frombuffer(one.data, np.uint8).reshape((*one.media.shape[:3], 3))
+            return frames, video_metadata(one.media.shape)
+    return np.frombuffer(one.data, "<f4"), _RATE
 
 
 def _picture(one: MediaInput) -> Image.Image:

@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 from vllm import ModelRegistry
 from vllm.config import ModelConfig
-from vllm.config.multimodal import AudioDummyOptions, ImageDummyOptions, MultiModalDummyOptions
+from vllm.config.multimodal import AudioDummyOptions, ImageDummyOptions, MultiModalDummyOptions, VideoDummyOptions
 from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.multimodal.processing.context import TimingContext
 
@@ -21,7 +21,9 @@ log = structlog.get_logger(__name__)
 
 # Small ones, and so milliseconds.
 _TRIED = MultiModalDummyOptions(
-    image=ImageDummyOptions(count=1, width=64, height=64), audio=AudioDummyOptions(count=1, length=16_000)
+    image=ImageDummyOptions(count=1, width=64, height=64),
+    audio=AudioDummyOptions(count=1, length=16_000),
+    video=VideoDummyOptions(count=1, num_frames=4, width=64, height=64),
 )
 
 

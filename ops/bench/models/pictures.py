@@ -8,8 +8,7 @@ from msgspec.structs import asdict
 
 from ops.bench.parts import Say
 from ops.bench.size import Size
-from ops.models.pictures import SIZES, figures, kind_of, seen
-from ops.models.seeing import SEEING
+from ops.models.pictures import LOOKS, figures, kind_of, seen
 from tests.forkserver import forks_of
 from tests.shallow import shallow_model
 
@@ -19,8 +18,8 @@ def pictures(_directory: Path, size: Size, say: Say) -> dict[str, Any]:
     size.needs("real vLLM")
     rows = []
     with forks_of("vllm"):
-        every = tuple(name for name in SEEING if kind_of(name) == "image")
+        every = tuple(name for name in LOOKS if kind_of(name) == "image")
         for name in size.of(every, every[:4], ("llava",)):
             say(f"pictures: {name}")
-            rows.append(asyncio.run(seen(name, shallow_model(), size.of(SIZES, SIZES[:4], SIZES[:2]))))
+            rows.append(asyncio.run(seen(name, shallow_model(), size.of(None, 4, 2))))
     return {**figures(rows), "pictures_seen": [asdict(row) for row in rows]}

@@ -243,7 +243,9 @@ async def test_grammars_are_compiled_one_after_the_other(monkeypatch: pytest.Mon
 
 async def test_it_tells_what_it_holds() -> None:
     """The pool decides seats, block size and context, the arguments the number of blocks."""
-    info = await MockEngine(pool(max_running=3, max_model_len=100, block_size=16, total_blocks=50)).start()
+    engine = MockEngine(pool(max_running=3, max_model_len=100, block_size=16, total_blocks=50))
+    info = await engine.start()
+    await engine.close()
     assert info == EngineInfo(
         block_size=16, total_blocks=50, max_running=3, max_model_len=100, block_bytes=4 * 2**20, grammars=GRAMMAR_KINDS,
         max_adapters=8, max_adapter_rank=64, version=version("xylem-serve"), media=("image", "audio"),

@@ -58,9 +58,10 @@ async def test_a_cached_prompt_makes_no_events(context: zmq.asyncio.Context, eng
 
 async def test_an_endpoint_in_use_fails_the_load(engine: MockEngine) -> None:
     """Two engines can't publish on one port."""
-    source = engine.kv_events()[0]
+    second = MockEngine(pool(kv_events={"endpoint": engine.kv_events()[0].endpoint}))
     with pytest.raises(EngineFailed, match=r"args\.kv_events"):
-        await MockEngine(pool(kv_events={"endpoint": source.endpoint})).start()
+        await second.start()
+    await second.close()
 
 
 async def test_events_can_be_turned_off() -> None:

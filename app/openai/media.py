@@ -67,7 +67,7 @@ async def load_media(state: Deployment, model: Model, origins: Sequence[Origin],
         if origin.kind not in takes:
             raise _not_taken(model, origin.kind, param)
         named.setdefault(origin, param)
-    _check_alone(model, origins, params, signs)
+    _check_alone(model, [_kinds(model, origin)[0] for origin in origins], params, signs)
     if signs:  # what they may become is charged before their sizes are known
         await admitted(Used(model.name, sum(_most(model, signs, origin) for origin in origins), parent=model.parent))
     samples = await state.media.read(named, state.asker, whole_videos="video" in signs)
@@ -79,6 +79,8 @@ async def load_media(state: Deployment, model: Model, origins: Sequence[Origin],
             tokens_of(model, samples[origin], 0, 1, param)
         if media.kind in signs and not is_drawable(media.kind, media.shape):
             raise unfit(media, f"one side is more than {MOST_RATIO} times the other", param)
+    # Again, as the content of files may say otherwise.
+    _check_alone(model, [samples[origin].media.kind for origin in origins], params, signs)
     return await _learned(state, model, origins, samples, signs) if signs else samples
 
 
@@ -117,12 +119,11 @@ def _kinds(model: Model, origin: Origin) -> Sequence[MediaKind]:
 
 
 def _check_alone(
-    model: Model, origins: Sequence[Origin], params: Sequence[str], signs: Mapping[MediaKind, MediaSign]
+    model: Model, kinds: Sequence[MediaKind], params: Sequence[str], signs: Mapping[MediaKind, MediaSign]
 ) -> None:
     """Raises: RequestError about the second of a kind of which the engine takes one."""
     found = Counter[MediaKind]()
-    for origin, param in zip(origins, params, strict=True):
-        kind, *_ = _kinds(model, origin)
+    for kind, param in zip(kinds, params, strict=True):
         found[kind] += 1
         if found[kind] > 1 and kind in signs and signs[kind].alone:
             second = {"audio": "sound", "video": "video"}.get(kind, "picture")

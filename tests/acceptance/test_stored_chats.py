@@ -162,7 +162,8 @@ def test_a_model_says_what_it_can_and_what_its_defaults_are(served: Stack, clien
     assert told == told | listed.to_dict()
     assert (told["max_model_len"], told["dialect"], told["sampling_defaults"]) == (8192, "qwen3", DEFAULTS)
     assert told["capabilities"] == {
-        "chat": True, "tools": True, "reasoning": True, "pictures": False, "sound": False,
+        "chat": True, "tools": True, "reasoning": True, "pictures": False, "videos": False,
+        "sound": False,
     }  # fmt: skip
     head = httpx.head(f"{served.url}/v1/models/{MODEL}")
     assert (head.status_code, head.content) == (200, b"")

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from app.dispatch.corrections import Correction, corrections
 from app.dispatch.expansions import Shown
-from app.dispatch.media_reader import Learned, Origin, Sample
+from app.dispatch.media_reader import Learned, Origin, OriginKind, Sample
 from app.dispatch.models import Model
 from app.errors import RequestError
 from app.ids import ApiId, RequestId
@@ -18,7 +18,7 @@ from app.media.picture import picture_of
 from app.media.placeholders.places import Place, joined, places
 from app.media.refused import Refused
 from app.media.video import Frame, Video
-from app.messages import Job, Media, MediaSign, Sampling
+from app.messages import Job, Media, MediaKind, MediaSign, Sampling
 from app.openai.media import load_media, origins_of
 from app.openai.media_prompt import encoded, expanded, markers_of
 from app.openai.prompt import chat_prompt
@@ -30,6 +30,7 @@ from tests.vlm import random_vlm
 
 ONE, TWO, THREE, FOUR = 1, 2, 3, 4  # so many line feeds
 PICTURE, BODY, FILM = 90, 91, 93
+KINDS: dict[MediaKind, int] = {"image": PICTURE, "video": FILM}
 JOINS = ((ONE, TWO, THREE), (TWO, ONE, THREE), (TWO, TWO, FOUR))  # Gemma 3's
 SIGN = MediaSign("image", "d", "<picture>", (PICTURE,), most=100)
 A, B = Origin("image", "data:1"), Origin("image", "data:2")
@@ -151,6 +152,31 @@ def test_a_video_is_shown_as_one_part_or_by_its_sign(model: Model, template: str
     prompt, placed, _ = expanded(own, [5, FILM, 6], [origin], samples, "messages")
     assert prompt == [5, BODY, BODY, BODY, 6]
     assert [(one.kind, one.shape, one.offset, one.length) for one in placed] == [("video", media.shape, 1, 3)]
+
+
+@pytest.mark.parametrize("kind", ["video", "file"])
+async def test_a_second_video_is_refused_where_the_engine_takes_one_also_if_both_are_files(
+    model: Model, kind: OriginKind
+) -> None:
+    """LLaVA-OneVision's engine would die of it."""
+    signs = {kind: MediaSign(kind, "d", f"<{kind}>", (at,), alone=at == FILM) for kind, at in KINDS.items()}
+    origins = [Origin(kind, f"data:{n}") for n in range(2)]
+
+    class Known:
+        async def signs(self, _pools: object) -> dict[MediaKind, MediaSign]:
+            return signs
+
+    class Read:
+        expansions = Known()
+
+        async def read(self, _params: object, _asker: object, *, whole_videos: bool) -> dict[Origin, Sample]:
+            assert whole_videos
+            return {one: Sample(Media("video", str(one.url), (2, 9, 9, 10)), b"") for one in origins}
+
+    state: Any = SimpleNamespace(media=Read(), asker=None)
+    with pytest.raises(RequestError, match="takes no second video") as refused:
+        await load_media(state, model, origins, ["messages.0", "messages.1"])
+    assert refused.value.param == "messages.1"
 
 
 def test_a_video_whose_pictures_change_their_size_is_refused() -> None:

@@ -1,6 +1,7 @@
 """Pictures on SGLang: the answers are vLLM's, its cache tells pictures apart, and the index knows what it has."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,16 +10,18 @@ from msgspec.structs import replace
 from PIL import Image
 
 from app.engines import create_engine
-from app.engines.base import GenerateRequest, MediaInput
+from app.engines.base import EngineInfo, GenerateRequest, MediaInput
 from app.errors import RequestError
 from app.kv.blocks import prompt_hashes
 from app.media.picture import picture_of
 from app.media.placeholders import pictures_of
-from app.messages import Media, PartialOutput
+from app.messages import Media, MediaSign, PartialOutput
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
+from ops.models.seeing import written
 from tests.contract.conftest import loading
 from tests.contract.subject import Answer, Subject
+from tests.shallow import shallow_model
 from tests.vlm import random_vlm
 
 pytestmark = [
@@ -109,6 +112,40 @@ async def test_the_answers_are_vllms(sight: Sight) -> None:
     again = questions(sight)[-1]
     begun = replace(again, begun=[PartialOutput(theirs[-1][:3])])
     assert (await sight.answer(begun)).tokens == theirs[-1][3:]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_pictures_of_qwen3_vl_become_it_tells_as_vllm_does(tmp_path: Path) -> None:
+    """The API knows nothing of this model's files. Both answer alike."""
+    path = written("qwen3_vl", tmp_path, shallow_model(), weights=True)
+    tokenizer = load_tokenizer(path, None, "file")
+    before, after = (
+        tokenizer.encode(text, add_special_tokens=False)
+        for text in ("<|im_start|>user\nLook <|vision_start|>", "<|vision_end|> What?")
+    )
+    told: dict[str, list[tuple[MediaSign, list[int], list[int]]]] = {}
+    for name, args in ARGS.items():
+        pool = Pool.model_validate(
+            {"model": "sees", "engine": name, "path": path, "max_running": 4, "max_model_len": 1024, "args": args}
+        )
+        with loading(name):
+            engine: Any = create_engine(pool)
+            (sign,) = (await engine.start()).signs
+            subject = Subject(name, engine, EngineInfo(32, 0, 0, 0), tokenizer, set(), 6.0)
+        told[name] = []
+        for number, (height, width) in enumerate(SIZES):
+            becomes, data = await engine.expansion("image", (height, width), 0, 1), picture(number, height, width)
+            placed = Media("image", picture_of(height, width, data).sha256, (height, width), len(before), len(becomes))
+            asked = replace(
+                subject.request([*before, *becomes, *after]), media=[MediaInput(placed, data)],
+                written=[*before, *sign.target, *after],
+            )  # fmt: skip
+            said = [token async for step in engine.generate(asked) for token in step.tokens]
+            told[name].append((replace(sign, digest="", most=0), becomes, said))
+        with pytest.raises(RequestError, match="can't take it"):
+            await engine.expansion("image", (1, 300), 0, 1)
+        await engine.close()
+    assert told["sglang"] == told["vllm"]
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -49,7 +49,7 @@ from app.engines.sglang_plugin import is_loaded
 from app.engines.speculation import Speculation
 from app.errors import EngineDead, EngineFailed, HandoffFailed, RequestError, SettingsError
 from app.ids import RunId
-from app.messages import GRAMMAR_KINDS, ExpertAction, GrammarKind, KvHandle, KvTransfer, Rendezvous
+from app.messages import GRAMMAR_KINDS, ExpertAction, GrammarKind, KvHandle, KvTransfer, MediaKind, Rendezvous
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 
@@ -149,6 +149,7 @@ class SglangEngine:
             tier_block_bytes=self._ready().block_bytes if tells_of_host_memory(fields) and not groups else 0,
             groups=groups,
             unindexed=unindexed,
+            signs=self._pictures.signs,
         )
 
     async def probe(self, request: GenerateRequest) -> None:
@@ -167,6 +168,9 @@ class SglangEngine:
                 await running.end()
         if ended in (None, "abort"):
             raise EngineFailed("SGLang gave the prompt up.")
+
+    async def expansion(self, kind: MediaKind, shape: Sequence[int], number: int, of: int) -> list[int]:  # noqa: ARG002 (of pictures only, and alike wherever they are)
+        return self._pictures.expansion(shape)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
         if isinstance(request.handoff, KvHandle):

@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import secrets
 from collections.abc import Sequence
+from importlib.metadata import version
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
@@ -17,11 +18,13 @@ from sglang.srt.managers.schedule_batch import Modality, MultimodalDataItem
 from transformers import AutoImageProcessor
 
 from app.engines.base import GenerateRequest, MediaInput
+from app.engines.media_digest import media_digest
 from app.errors import RequestError
-from app.messages import MEDIA_NAMES, MediaKind
+from app.messages import MEDIA_NAMES, MediaKind, MediaSign
 from app.pools import Pool
+from app.tokenizer import load_tokenizer
 
-_MODELS = ("qwen2_vl", "qwen2_5_vl")
+_MODELS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 _NAME_BYTES = 8  # of a picture's name in SGLang: it has room for no more
 _NAMED = 65_536  # pictures that are remembered: beyond that, the first one's blocks count as unknown
 
@@ -44,6 +47,7 @@ class Pictures:
 
     def __init__(self) -> None:
         self.kinds: tuple[MediaKind, ...] = ()  # that the loaded model takes
+        self.signs: tuple[MediaSign, ...] = ()  # of them
         # By those numbers, the placeholder's token and the picture's SHA-256. For `KvEventSource.pictures`.
         self.stand_ins: dict[int, tuple[int, str]] = {}
         self._secret = secrets.token_bytes(16)
@@ -59,6 +63,22 @@ class Pictures:
         self._processor = AutoImageProcessor.from_pretrained(pool.model_dir)
         self._token, self._merge = int(config.image_token_id), int(config.vision_config.spatial_merge_size)
         self.kinds = ("image",)
+        # Templates of texts have the marker, of which this token is replaced.
+        around = int(config.vision_start_token_id), self._token, int(config.vision_end_token_id)
+        marker = load_tokenizer(pool.model_dir, pool.chat_template, pool.tokenizer_mode).decode(
+            [*around], skip_special_tokens=False
+        )
+        digest = media_digest(f"sglang {version('sglang')}", "", pool.model_dir)
+        most = self._processor.size["longest_edge"] // (self._processor.patch_size * self._merge) ** 2
+        self.signs = (MediaSign("image", digest, marker, (self._token,), most=most),)
+
+    def expansion(self, shape: Sequence[int]) -> list[int]:
+        """What stands for a picture. Raises: RequestError for a shape that the model can't take."""
+        try:
+            patches = self._processor.get_number_of_image_patches(*shape)
+        except ValueError as exc:
+            raise RequestError(f"the model can't take it: {exc}") from exc
+        return [self._token] * (patches // self._merge**2)
 
     def check(self, request: GenerateRequest) -> None:
         """Raises: RequestError. What gets past this and `prepared` can't end SGLang's scheduler."""

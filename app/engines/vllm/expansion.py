@@ -4,7 +4,6 @@ The processor runs in the thread in which vLLM itself runs it, one call after th
 """
 
 import asyncio
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from vllm.multimodal.processing.processor import BaseMultiModalProcessor
 from vllm.multimodal.registry import MultiModalRegistry
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from app.engines.media_digest import media_digest
 from app.errors import EngineFailed, RequestError
 from app.messages import TENTHS, MediaKind, MediaSign
 
@@ -30,7 +30,6 @@ T = TypeVar("T")
 
 _USUAL: dict[MediaKind, tuple[int, ...]] = {"image": (224, 224), "audio": (16_000,), "video": (4, 224, 224, 2 * TENTHS)}
 _LINES = ("\n", "\n\n")  # what some tokenizers join where a picture's own lines meet those of the text
-_WEIGHTS = "index.json"
 # Of two in one prompt that differ in length vLLM's engine dies: "Expected multimodal embeddings to be a sequence of 2D
 # tensors".
 _ALONE = {("llava_onevision", "video")}
@@ -248,13 +247,8 @@ def _most(config: Any, processor: BaseMultiModalProcessor, kind: MediaKind) -> i
 
 
 def _digest(config: Any) -> str:
-    """Of all that decides what media become: the model's files about it, the arguments, and vLLM's version."""
     given = config.multimodal_config.mm_processor_kwargs or {}
-    found = hashlib.sha256(f"{vllm.__version__}\n{json.dumps(given, sort_keys=True, default=str)}".encode())
-    for path in sorted(Path(config.model).glob("*.json")):
-        if not path.name.endswith(_WEIGHTS):
-            found.update(f"\n{path.name}\n".encode() + path.read_bytes())
-    return found.hexdigest()[:32]
+    return media_digest(vllm.__version__, json.dumps(given, sort_keys=True, default=str), Path(config.model))
 
 
 def _processor(engine: AsyncLLM) -> BaseMultiModalProcessor:

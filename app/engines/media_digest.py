@@ -1,0 +1,15 @@
+"""A digest of all that decides what media become in a model's prompts."""
+
+import hashlib
+from pathlib import Path
+
+_WEIGHTS = "index.json"
+
+
+def media_digest(engine: str, given: str, model: Path) -> str:
+    """`engine`: its version. `given`: arguments for the processor. `model`: the folder, whose JSON files count."""
+    found = hashlib.sha256(f"{engine}\n{given}".encode())
+    for path in sorted(model.glob("*.json")):
+        if not path.name.endswith(_WEIGHTS):
+            found.update(f"\n{path.name}\n".encode() + path.read_bytes())
+    return found.hexdigest()[:32]

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
 
+from app.engines.token_text import TokenText
 from app.ids import RunId
 from app.messages import PartialOutput, Sampling
 
@@ -33,8 +33,7 @@ class ContinuedText:
 
 def text_behind(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int], *, special: bool) -> str:
     """The text of `tokens` after `prompt`, without a last incomplete character. `special`: show special tokens."""
-    stream = DecodeStream(ids=list(prompt), skip_special_tokens=not special)
-    return "".join(stream.step(tokenizer, token) or "" for token in tokens)
+    return "".join(map(TokenText(tokenizer, prompt, special=special), tokens))
 
 
 def part(request: RunId, index: int) -> RunId:

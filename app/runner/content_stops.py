@@ -17,8 +17,6 @@ from app.engines.stops import StopScanner
 from app.messages import ContentRules, Job, PartialOutput, Sampling
 from app.tokenizer import Tokenizer
 
-_TAIL = 16  # tokens of the prompt that a first character may depend on
-
 
 class ContentStops:
     """The output of one choice, up to a stop string."""
@@ -99,7 +97,7 @@ class StopFinder:
         choices = []
         for begun in job.begun or [PartialOutput([])] * s.n:
             parser = SpanParser(dialect, tools, begun=rules.begun, over=rules.over)
-            made = text_behind(tokenizer.raw, job.prompt[-_TAIL:], begun.tokens, special=s.special_tokens)
+            made = text_behind(tokenizer.raw, job.prompt, begun.tokens, special=s.special_tokens)
             choices.append(ContentStops(parser, s, made[: begun.text_len], len(begun.tokens)))
         return choices
 

@@ -528,6 +528,30 @@ async def test_a_greedy_answer_is_the_same_whoever_goes_on(subject: Subject, ste
     assert rest.cached_tokens <= len(subject.chat(TALE))
 
 
+@pytest.mark.parametrize("missing", [1, 2, 3])
+async def test_an_answer_cut_within_a_character_goes_on_there_and_does_not_repeat_its_prompt(
+    subject: Subject, missing: int
+) -> None:
+    sign = subject.encode("Signs: \N{CUNEIFORM SIGN A} \N{EGYPTIAN HIEROGLYPH A001}")
+    assert len(sign) > 8, "each of the last characters has several tokens"
+    made = sign[:-missing]
+    begun = PartialOutput(made, len(subject.tokenizer.decode(made).rstrip("\ufffd")))
+    one_of_all = {"logit_bias": {sign[0]: 0.01}}  # the mock's own answers have whole characters only
+    rest = (await go_on(subject, [begun], max_tokens=24, ignore_eos=True, **one_of_all))[0]
+    text = subject.tokenizer.decode([*made, *rest.tokens])
+    assert rest.text.rstrip("\ufffd") == text[begun.text_len :].rstrip("\ufffd")
+
+
+async def test_a_prompt_that_ends_within_a_character_is_not_repeated(subject: Subject) -> None:
+    """Clients may send tokens."""
+    prompt = subject.encode("The old signs: \N{CUNEIFORM SIGN A}")[:-1]
+    settings = {"max_tokens": 6, "ignore_eos": True, "logit_bias": {prompt[0]: 0.01}}
+    answer = await subject.answer(prompt, **settings)
+    assert "old signs" not in answer.text
+    told = subject.tokenizer.decode([*prompt, *answer.tokens])[len("The old signs: ") :]
+    assert answer.text.rstrip("\ufffd") == told.rstrip("\ufffd")
+
+
 @pytest.mark.parametrize("include", [False, True])
 @pytest.mark.parametrize("before", [1, 2, 3])
 async def test_a_stop_string_across_the_border_is_found(subject: Subject, before: int, include: bool) -> None:

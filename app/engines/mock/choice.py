@@ -4,8 +4,6 @@ import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 
-from tokenizers.decoders import DecodeStream
-
 from app.engines.base import GenerateRequest, MediaInput, StepOutput
 from app.engines.mock.blocks import BlockTable
 from app.engines.mock.eyes import seen_picture
@@ -15,6 +13,7 @@ from app.engines.mock.tiers import Load
 from app.engines.mock.vocabulary import Vocabulary
 from app.engines.resume import ContinuedText
 from app.engines.stops import StopScanner
+from app.engines.token_text import TokenText
 from app.errors import EngineFailed, XylemError
 from app.messages import FinishReason, Handoff, KvTransfer, PartialOutput, TokenLogprob
 
@@ -226,6 +225,4 @@ class Choice:
 
     def _any_text(self, prompt: list[int]) -> Callable[[int], str]:
         """A decoder for any tokens, also parts of a character: a bias or a script can bring them."""
-        raw, special = self._vocabulary.tokenizer.raw, self.request.sampling.special_tokens
-        stream = DecodeStream(ids=prompt, skip_special_tokens=not special)
-        return lambda token: stream.step(raw, token) or ""
+        return TokenText(self._vocabulary.tokenizer.raw, prompt, special=self.request.sampling.special_tokens)

@@ -8,18 +8,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
-from tokenizers.decoders import DecodeStream
 
 from app.engines.base import GenerateRequest, StepOutput
 from app.engines.resume import ContinuedText, rest
 from app.engines.sglang.convert import refusal, token_logprobs
 from app.engines.stops import StopScanner
+from app.engines.token_text import TokenText
 from app.errors import HandoffFailed
 from app.messages import FinishReason, PartialOutput, Sampling, TokenLogprob
 from app.token_names import TokenNames
 from app.tokenizer import Tokenizer
-
-_TAIL = 16  # tokens of the prompt that a first character may depend on
 
 
 class Choice:
@@ -32,7 +30,7 @@ class Choice:
         asked, room = rest(s, begun, index), context_len - len(self.prompt)
         limits = {"max_tokens": min(asked.max_tokens, room), "min_tokens": min(asked.min_tokens, room)}
         self.sampling: Sampling = replace(asked, **limits)
-        self._stream = DecodeStream(ids=request.prompt[-_TAIL:], skip_special_tokens=not s.special_tokens)
+        self._text = TokenText(tokenizer.raw, request.prompt, special=s.special_tokens)
         self._scanner = StopScanner(s.stop, include=s.include_stop) if s.stop else None
         made = "".join(map(self._text, begun.tokens))
         if self._scanner is not None:
@@ -95,6 +93,3 @@ class Choice:
         if self._scanner is None:
             return text, None
         return self._scanner.push(text, check=self._count > self._request.sampling.min_tokens)
-
-    def _text(self, token: int) -> str:
-        return self._stream.step(self._tokenizer.raw, token) or ""

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensorrt_llm.executor.result import CompletionOutput
-from tokenizers.decoders import DecodeStream
 
 from app.engines.base import GenerateRequest, StepOutput
 from app.engines.resume import ContinuedText
 from app.engines.stops import StopScanner
+from app.engines.token_text import TokenText
 from app.engines.trtllm.convert import token_logprob
 from app.errors import EngineFailed
 from app.messages import FinishReason, PartialOutput, TokenLogprob
@@ -28,7 +28,7 @@ class ChoiceReader:
     ) -> None:
         self._tokenizer, self._request, self._again, self._index = tokenizer, request, list(again), index
         s = self._sampling = request.sampling
-        self._stream = DecodeStream(ids=list(request.prompt), skip_special_tokens=not s.special_tokens)
+        self._decode = TokenText(tokenizer.raw, request.prompt, special=s.special_tokens)
         self._scanner = StopScanner(s.stop, include=s.include_stop) if s.stop else None
         made = "".join(self._decode(token) for token in begun.tokens)
         if self._scanner is not None:
@@ -97,9 +97,6 @@ class ChoiceReader:
             if found is not None:
                 return said, kept, found
         return said, len(tokens), None
-
-    def _decode(self, token: int) -> str:
-        return self._stream.step(self._tokenizer.raw, token) or ""
 
     def _logprobs(self, tokens: list[int], found: Sequence[Any], top: int) -> list[TokenLogprob]:
         given = [*found, *[None] * (len(tokens) - len(found))]

@@ -91,14 +91,15 @@ class MediaReader:
         await admitted()
         self._loader.check_count([MediaSource(_kind(origin), param) for origin, param in params.items()])
         fetched = all_of(params)
-        found = await side_by_side(self._loaded(origin, param, asker, fetched) for origin, param in params.items())
-        samples = [
-            [await _whole(one, param)] if whole_videos and isinstance(one, Video) else _samples(one)
-            for param, one in zip(params.values(), found, strict=True)
-        ]
+
+        async def samples(origin: Origin, param: str) -> list[Sample]:
+            one = await self._loader.load(await self._source(origin, param, asker), fetched)
+            return [await _whole(one, param)] if whole_videos and isinstance(one, Video) else _samples(one)
+
+        found = await side_by_side(samples(*named) for named in params.items())
         return {
             origin._replace(number=number): replace(sample, param=params[origin])
-            for origin, of_one in zip(params, samples, strict=True)
+            for origin, of_one in zip(params, found, strict=True)
             for number, sample in enumerate(of_one)
         }
 
@@ -122,11 +123,6 @@ class MediaReader:
         self._loader.check_count(sources)
         fetched = all_of(sources)
         return await side_by_side(self._loader.load_windows(source, window_s, fetched) for source in sources)
-
-    async def _loaded(
-        self, origin: Origin, param: str, asker: Asker, fetched: asyncio.Barrier
-    ) -> Picture | Video | Sound:
-        return await self._loader.load(await self._source(origin, param, asker), fetched)
 
     async def _source(self, origin: Origin, param: str, asker: Asker) -> MediaSource:
         if origin.file_id is None:

@@ -69,7 +69,8 @@ async def load_media(state: Deployment, model: Model, origins: Sequence[Origin],
         named.setdefault(origin, param)
     _check_alone(model, [_kinds(model, origin)[0] for origin in origins], params, signs)
     if signs:  # what they may become is charged before their sizes are known
-        await admitted(Used(model.name, sum(_most(model, signs, origin) for origin in origins), parent=model.parent))
+        most = min(sum(_most(model, signs, origin) for origin in origins), model.context_len)
+        await admitted(Used(model.name, most, parent=model.parent))
     samples = await state.media.read(named, state.asker, whole_videos="video" in signs)
     for origin, param in named.items():
         media = samples[origin].media

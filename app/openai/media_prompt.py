@@ -90,7 +90,7 @@ def unfit(media: Media, why: str, param: str) -> RequestError:
         case "image", (height, width):
             shown = f"a picture of {width} x {height} pixels"
         case "video", (frames, height, width, _):
-            shown = f"a video of {width} x {height} pixels, {frames} frames"
+            shown = f"a video of {frames} x {width} x {height} pixels"
         case _:
             shown = "a sound"
     return RequestError(f"'{param}': {shown}: {why}.", param=param)

@@ -41,4 +41,5 @@ def another_redis(directory: Path) -> Iterator[RedisServer]:
     try:
         yield server
     finally:
+        server.client.close()
         stop(server.process)

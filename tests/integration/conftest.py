@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
 
@@ -21,6 +22,24 @@ from app.store import TELL, Wire, async_client
 from tests.leases import changed
 
 POOL = PoolId("decode-pool-a")
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def wires(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Wire]]:
+    """All of a test. What a test leaves running may connect again behind its end: each is closed when nothing runs."""
+    made: list[Wire] = []
+    begin = Wire.__init__
+
+    def noted(self: Wire, *args: Any, **options: Any) -> None:
+        begin(self, *args, **options)
+        made.append(self)
+
+    monkeypatch.setattr(Wire, "__init__", noted)
+    yield made
+    await _end_others()
+    for one in made:
+        one.close()
+    await asyncio.sleep(0)  # in which their sockets are closed
 
 
 @pytest_asyncio.fixture
@@ -42,7 +61,8 @@ async def wire(redis: "Redis") -> AsyncIterator[Wire]:
 
 async def _end_others() -> None:
     """What a test has left running would connect again, and its socket would be found open in another test."""
-    await end_tasks(asyncio.all_tasks() - {asyncio.current_task()})
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:  # also those that begin as others end
+        await end_tasks(others)
 
 
 async def register(

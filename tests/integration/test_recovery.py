@@ -530,7 +530,7 @@ async def test_a_new_request_waits_while_the_last_worker_drains(redis: "Redis", 
     await asyncio.wait_for(new, 5)
 
 
-@pytest.mark.parametrize(("patience_s", "lately_s"), [(0.5, 60.0), (60.0, 0.5)])
+@pytest.mark.parametrize(("patience_s", "lately_s"), [(2.0, 60.0), (60.0, 2.0)])
 async def test_when_no_worker_comes_all_new_requests_hear_so_in_time(
     redis: "Redis", wire: Wire, patience_s: float, lately_s: float
 ) -> None:
@@ -544,9 +544,9 @@ async def test_when_no_worker_comes_all_new_requests_hear_so_in_time(
     d.worker_lost(one)
     await had_worker(redis, KEYS, lately_s)
     new = [asyncio.create_task(d.send(inflight(job(f"new{i}")))) for i in range(40)]
-    await asyncio.sleep(0.2)
-    assert (d.placer.held, [task for task in new if task.done()]) == (52, [])
-    outcomes = await asyncio.wait_for(asyncio.gather(*new, return_exceptions=True), 5)
+    await until(lambda: d.placer.held == 52)
+    assert not [task for task in new if task.done()]
+    outcomes = await asyncio.wait_for(asyncio.gather(*new, return_exceptions=True), 10)
     assert {type(o) for o in outcomes} == {NoWorker}
     await d.cancel([RequestId(f"new{i}") for i in range(40)])
     await redis.delete(KEYS.seen(POOL))

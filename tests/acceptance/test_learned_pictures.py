@@ -117,9 +117,7 @@ def test_a_video_is_refused_by_a_model_that_takes_pictures_only(client: OpenAI, 
 
 def test_a_video_that_the_model_cannot_take_is_named(client: OpenAI) -> None:
     large = [{"role": "user", "content": [film(video(frames=8, fps=8, size=(640, 640)))]}]
-    with pytest.raises(
-        BadRequestError, match="a video of 8 x 640 x 640 pixels: it has more than 1024"
-    ) as refused:
+    with pytest.raises(BadRequestError, match="a video of 8 x 640 x 640 pixels: it has more than 1024") as refused:
         client.chat.completions.create(model="sees", messages=large, max_tokens=4)
     assert refused.value.param == "messages.0.content.0"
 

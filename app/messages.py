@@ -543,7 +543,7 @@ class Worker(Struct, frozen=True, array_like=True):
     engine: str = ""  # as the pools file names it; empty from a worker of an older version, here and below
     engine_version: str = ""
     model: str = ""  # as its pools file names it
-    media: list[MediaKind] = []  # kinds that its engine takes in prompts, with those of `signs`
+    media: list[MediaKind] = []  # kinds that its engine takes in prompts, besides those of `signs`
     embeddings: bool = False  # its engine takes encoded pictures
     tier_block_bytes: int = 0  # of KV in a block that a tier behind the engine's cache has; 0: it has none
     peers: bool = False  # it computes prompts for other workers of its pool, and takes KV from them

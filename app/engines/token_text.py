@@ -41,5 +41,5 @@ def stream_behind(tokenizer: Tokenizer, prompt: Sequence[int], *, special: bool)
 
 
 def ends_within_character(tokenizer: Tokenizer, tokens: Sequence[int]) -> bool:
-    """Whether they do, or with the sign that stands for what is no character."""
+    """Whether they end so, or with the sign that stands for what is no character."""
     return tokenizer.decode(list(tokens[-_TAIL:]), skip_special_tokens=False).endswith("\ufffd")

@@ -31,7 +31,7 @@ class Video(Struct, frozen=True):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """As in `Media`. Raises: Refused."""
+        """The shape as `Media` has it. Raises: Refused."""
         first = self.frames[0].picture
         if any((one.picture.height, one.picture.width) != (first.height, first.width) for one in self.frames):
             raise Refused("its pictures change their size")
@@ -39,12 +39,12 @@ class Video(Struct, frozen=True):
 
     @property
     def rgb(self) -> bytes:
-        """Of all frames. Copies them."""
+        """A copy of all frames' pixels, one frame after the other."""
         return b"".join([one.picture.rgb for one in self.frames])
 
     @property
     def sha256(self) -> str:
-        """Of the kind, the shape and the frames. Raises: Refused."""
+        """The hash of kind, shape and frames. Raises: Refused."""
         digest = hashlib.sha256(f"video {' '.join(map(str, self.shape))}\n".encode())
         for one in self.frames:
             digest.update(one.picture.sha256.encode())

@@ -186,6 +186,9 @@ def test_a_video_whose_pictures_change_their_size_is_refused() -> None:
     assert Video(2.0, frames[:2]).rgb == bytes(96)
     names = {Video(long_s, frames[:n]).sha256 for long_s in (2.0, 3.0) for n in (1, 2)}
     assert len(names) == 4
+    others = [Frame(at, picture_of(4, 4, bytes([at] * 48))) for at in (1, 2)]
+    orders = [frames[:2], others, others[::-1]]
+    assert len({Video(2.0, order).sha256 for order in orders}) == 3, "another video of the same shape is another one"
     with pytest.raises(Refused, match="change their size"):
         _ = Video(2.0, frames).shape
 

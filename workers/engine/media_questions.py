@@ -43,7 +43,7 @@ class MediaQuestions:
                 fits = height * width <= settings.media_pixels
             case "video", (frames, height, width, tenths):
                 fits = frames * height * width <= settings.media_pixels
-                fits = fits and frames <= settings.media_frames and tenths <= settings.media_video_s * TENTHS
+                fits = fits and frames <= settings.media_frames and tenths <= round(settings.media_video_s * TENTHS)
             case "audio", (samples,):
                 fits = samples <= settings.media_sound_s * 16_000
             case _:

@@ -78,7 +78,7 @@ images: .venv/.dev ## [IMAGES="api worker-cpu" BASE= SOURCE=]: build docker/ wit
 	@$(BIN)/pytest -m images tests
 
 fuzz: .venv/.dev ## [FUZZ_TIMES=20]: the odd inputs of `make test`, so many times as many, other ones each time (20: half an hour)
-	@FUZZ_TIMES=$(FUZZ_TIMES) $(BIN)/pytest -q tests/fuzz --numprocesses 2
+	@FUZZ_TIMES=$(FUZZ_TIMES) $(BIN)/pytest -q tests/fuzz --numprocesses 2 --timeout $$((120 * $(FUZZ_TIMES)))
 
 clients: .venv/.dev ## unmodified clients from PyPI and npm against a mock engine: a table, and one line of JSON
 	@$(BIN)/python -m ops.clients

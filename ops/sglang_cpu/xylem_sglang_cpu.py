@@ -25,10 +25,20 @@ def register() -> None:
     HookRegistry.register(f"{_CONN}._unpack_kv_mem_kinds", _in_memory, HookType.REPLACE)
     # Else NIXL's progress thread takes a whole core, also when nothing is to be done.
     HookRegistry.register(f"{_CONN}.NixlKVManager.__init__", _let_nixl_sleep, HookType.BEFORE)
-    # Pinning is for copies to a GPU.
+    unpin()
+
+
+def unpin() -> None:
+    """Lets nothing pin memory: that is for copies to a GPU."""
+    import torch
+
     torch.Tensor.pin_memory = lambda tensor, *_args, **_kwargs: tensor
     for name in _MAKERS:
-        setattr(torch, name, _unpinned(getattr(torch, name)))
+        make = _unpinned(getattr(torch, name))
+        setattr(torch, name, make)
+        # Else TorchScript compiles ours, and can't: modules of Transformers that have it, such as DeBERTa's, don't
+        # import then, and with them what SGLang has for LLaVA and Mistral 3.
+        torch.jit._builtins._register_builtin(make, f"aten::{name}")
 
 
 def _in_memory(_kinds: object, expected_len: int) -> list[str]:

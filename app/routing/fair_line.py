@@ -80,7 +80,8 @@ class FairLine(Generic[T]):
         waiting = {flow: len(line) for flow, line in self._lines.items() if not without(flow)}
         order = turns(waiting, {f: tag(f) for f in waiting}, {f: step(f) for f in waiting}, most, owed)
         if len({flow.tenant for flow in waiting}) > 1:
-            order += [flow for flow in waiting if flow not in order][:most]
+            turned = {*order}
+            order += [flow for flow in waiting if flow not in turned][:most]
         taken = {flow: iter(self._lines[flow].take(count)) for flow, count in Counter(order).items()}
         self._forget_empty()
         return [next(taken[flow]) for flow in order]

@@ -5,6 +5,7 @@ class the lowest start tag is next (`tenant_service.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
 from app.ids import TenantId
@@ -72,9 +73,8 @@ def turns(
     `steps`: what one of its requests costs, probably, and how far its tag advances then.
     """
     left, now, chosen = {f: n for f, n in waiting.items() if n}, dict(tags), list[Flow]()
-    if len(left) == 1:
-        ((flow, count),) = left.items()
-        return [flow] * min(count, most)
+    if len({flow.priority_class for flow in left}) == 1:
+        return _turns_of_class(left, now, steps, most)
     while left and len(chosen) < most:
         flow = next_flow(left, now.__getitem__, owed)
         chosen.append(flow)
@@ -84,4 +84,21 @@ def turns(
         left[flow] -= 1
         if not left[flow]:
             del left[flow]
+    return chosen
+
+
+def _turns_of_class(
+    left: Mapping[Flow, int], tags: Mapping[Flow, float], steps: Mapping[Flow, tuple[float, float]], most: int
+) -> list[Flow]:
+    """As `turns`, of flows of one class, however many there are: nothing is owed to another one."""
+    heap, counts, chosen = [(tags[flow], number, flow) for number, flow in enumerate(left)], dict(left), list[Flow]()
+    heapify(heap)
+    while heap and len(chosen) < most:
+        tag, number, flow = heap[0]
+        chosen.append(flow)
+        counts[flow] -= 1
+        if counts[flow]:
+            heapreplace(heap, (tag + steps[flow][1], number, flow))
+        else:
+            heappop(heap)
     return chosen

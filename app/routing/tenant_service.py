@@ -8,6 +8,7 @@ ops/decisions/0070-fair-shares.md has the reasons.
 
 from collections import Counter
 from collections.abc import Collection
+from heapq import nsmallest
 from math import ceil, exp, inf, log, sqrt
 
 from msgspec import Struct
@@ -108,6 +109,7 @@ class TenantService:
         self._others: list[Presence] = []
         self._waiting: set[Flow] = set()  # anywhere
         self._elsewhere: set[Flow] = set()  # waiting in other replicas, and not here
+        self._next_elsewhere: list[list[tuple[float, TenantId]]] | None = None  # what `_lowest` returned, while it holds
         self._wanting: set[TenantId] = set()  # whose requests wait for long
         self._answers: dict[TenantId, float] = {}  # mean tokens
         self._costs: dict[Flow, float] = {}  # the last cost
@@ -238,13 +240,21 @@ class TenantService:
         """Whether a flow waits in another replica that goes before this one by more than one of its requests."""
         if not self._elsewhere:
             return False
+        if self._next_elsewhere is None:
+            self._next_elsewhere = self._lowest()
         start = self.start(flow) - self.step(flow)[1]
         return any(
-            other.priority_class < flow.priority_class
-            or (other.priority_class == flow.priority_class and self.finish(other) < start)
-            for other in self._elsewhere
-            if other.tenant != flow.tenant
+            (c < flow.priority_class or finish < start) and tenant != flow.tenant
+            for c in range(flow.priority_class + 1)
+            for finish, tenant in self._next_elsewhere[c]
         )
+
+    def _lowest(self) -> list[list[tuple[float, TenantId]]]:
+        """The two lowest finish tags of each class elsewhere, with their tenants: one of them is another tenant's."""
+        tags: list[list[tuple[float, TenantId]]] = [[] for _ in range(CLASSES)]
+        for flow in self._elsewhere:
+            tags[flow.priority_class].append((self.finish(flow), flow.tenant))
+        return [nsmallest(2, of_class) for of_class in tags]
 
     def _is_ahead(self, flow: Flow, share: float) -> bool:
         """Whether it got more than those that wait: by more requests than it may have seats, if it never waits long."""
@@ -256,6 +266,8 @@ class TenantService:
         change, known = Change(floor, delta / weight, weight), self.changes.get(flow)
         self.changes[flow] = change if known is None else known.then(floor, change.delta, weight)
         self.accounts[flow] = change.applied(self.accounts.get(flow), now)
+        if flow in self._elsewhere:
+            self._next_elsewhere = None
 
     def _advance(self, c: int, start: float) -> None:
         tags = [self.finish(flow) for flow in self._waiting if flow.priority_class == c]
@@ -266,7 +278,7 @@ class TenantService:
         self.active = lately | {p.tenant: p.weight for p in (*self._others, *self.own.values())}
         here = {Flow(c, p.tenant) for p in self.own.values() for c in p.waiting}
         there = {Flow(c, p.tenant) for p in self._others for c in p.waiting}
-        self._waiting, self._elsewhere = here | there, there - here
+        self._waiting, self._elsewhere, self._next_elsewhere = here | there, there - here, None
         self._wanting = {p.tenant for p in (*self._others, *self.own.values()) if p.wants}
         self._running = Counter()
         for p in (*self._others, *self.own.values()):

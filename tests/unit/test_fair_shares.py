@@ -14,7 +14,7 @@ from app.ids import PoolId, TenantId, WorkerId
 from app.messages import Lease, Speeds, Worker
 from app.routing.candidates import ALL, Candidate, Limits, Room
 from app.routing.fair_line import FairLine
-from app.routing.fair_order import LEAST, Flow, turns
+from app.routing.fair_order import LEAST, Flow, next_flow, turns
 from app.routing.policy import is_full
 from app.routing.tenant_service import Change, Cost, Presence, TenantService
 
@@ -308,6 +308,75 @@ def test_who_is_ahead_yields_to_those_who_wait_elsewhere() -> None:
     assert service.yields(Flow(2, A))
     assert not service.yields(Flow(0, A))
     assert not service.yields(Flow(1, B))
+
+
+@given(
+    waits=st.lists(st.tuples(st.integers(0, 2), st.sampled_from("abcd"), st.integers(0, 4)), max_size=8),
+    asks=st.tuples(st.integers(0, 2), st.sampled_from("abcd"), st.integers(0, 4)),
+)
+def test_a_flow_yields_to_any_of_another_tenant_that_goes_before_it(
+    waits: list[tuple[int, str, int]], asks: tuple[int, str, int]
+) -> None:
+    """Also when a tenant that waits elsewhere is charged after the last look."""
+    elsewhere = {Flow(c, TenantId(tenant)): float(seconds) for c, tenant, seconds in waits}
+    service = shared(others=[Presence(flow.tenant, 1.0, 0, [flow.priority_class]) for flow in elsewhere])
+    flow = Flow(asks[0], TenantId(asks[1]))
+    service.yields(flow)
+    for one, seconds in {**elsewhere, flow: float(asks[2])}.items():
+        service.charge(one, 1.0, seconds, 100.0)
+    start = service.start(flow) - service.step(flow)[1]
+    assert service.yields(flow) == any(
+        one.tenant != flow.tenant
+        and (
+            one.priority_class < flow.priority_class
+            or (one.priority_class == flow.priority_class and service.finish(one) < start)
+        )
+        for one in elsewhere
+    )
+
+
+def test_what_a_look_costs_grows_with_the_tenants_and_not_with_their_square() -> None:
+    """Five hundred of them stopped the event loop for 200 ms, each time."""
+
+    class Counted(TenantService):
+        finishes = 0
+
+        def finish(self, flow: Flow) -> float:
+            self.finishes += 1
+            return super().finish(flow)
+
+    asked = {}
+    for number in (20, 200):
+        service = Counted()
+        service.present([Presence(TenantId(f"here {i}"), 1.0, 0, [1]) for i in range(number)], 100.0)
+        service.hear([0.0] * 3, {}, [Presence(TenantId(f"there {i}"), 1.0, 0, [1]) for i in range(number)], 100.0)
+        line = FairLine[int]()
+        for i in range(number):
+            line.push(i, Flow(1, TenantId(f"here {i}")), 0, 0.0, number)
+        service.finishes = 0
+        assert len(line.take(8, service.start, service.step, service.owed, service.yields)) == 16
+        asked[number] = service.finishes
+    assert asked[200] <= 10 * asked[20]
+
+
+@given(
+    counts=st.lists(st.integers(1, 3), min_size=1, max_size=6),
+    tags=st.lists(st.integers(0, 3), min_size=6, max_size=6),
+    most=st.integers(1, 12),
+)
+def test_turns_of_one_class_are_those_that_the_rule_of_all_gives(counts: list[int], tags: list[int], most: int) -> None:
+    flows = [Flow(1, TenantId(f"t{i}")) for i in range(len(counts))]
+    waiting, now = dict(zip(flows, counts, strict=True)), {f: float(t) for f, t in zip(flows, tags, strict=False)}
+    steps = {flow: (1.0, 0.5 + i) for i, flow in enumerate(flows)}
+    found = turns(waiting, now, steps, most)
+    left, expected = dict(waiting), list[Flow]()
+    while left and len(expected) < most:
+        flow = next_flow(left, now.__getitem__)
+        expected.append(flow)
+        now[flow] += steps[flow][1]
+        left[flow] -= 1
+        left = {one: number for one, number in left.items() if number}
+    assert found == expected
 
 
 def place(seats: int, requests: int, request_s: float) -> Candidate:

@@ -2,15 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
 
 from app.dispatch.deaths import Deaths
-from app.dispatch.inflight import InFlight
+from app.dispatch.inflight import InFlight, Line
 from app.dispatch.media_store import MediaStore
 from app.dispatch.placer import Placer
 from app.errors import Returned, WorkerLost, XylemError
 from app.ids import HOME, CellId, RequestId
 from app.messages import Done, Failed, Job, KvHandle
+from app.store.handling import Turn
 from app.telemetry import MIGRATIONS
 
 _SUSPICIOUS = 2  # deaths of workers after which a request may be their cause
@@ -38,7 +41,7 @@ class Retry:
         self._deaths, self._media = deaths, media
         self._max_migrations = max_migrations
         self._tasks: set[asyncio.Task[None]] = set()
-        self._suspects = asyncio.Lock()
+        self._suspects: defaultdict[Line, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def lost(self, inflight: InFlight, handoff: KvHandle | None = None, *, died: bool = False) -> None:
         """Its worker won't finish the request: another one continues its output, as a new attempt.
@@ -82,11 +85,21 @@ class Retry:
             if inflight.deaths < _SUSPICIOUS:
                 await placer.place(inflight)
                 return
-            async with self._suspects:
+            async with self._turn(inflight.line) as turn:
                 await placer.place(inflight)
-                await self._proves_harmless(inflight)
+                await self._proves_harmless(inflight, turn)
         except XylemError as exc:
             self._fail(inflight, exc)
+
+    @asynccontextmanager
+    async def _turn(self, line: Line) -> AsyncIterator[Turn]:
+        suspects = self._suspects[line]
+        await suspects.acquire()
+        turn = Turn(suspects)
+        try:
+            yield turn
+        finally:
+            turn.over()
 
     async def _store_again(self, inflight: InFlight) -> None:
         """Its media, which Redis has lost: waits for room, as the request has been accepted. Raises: XylemError."""
@@ -97,12 +110,17 @@ class Retry:
         if self._in_flight.get(inflight.job.request) is not inflight:  # it has ended meanwhile, and they were released
             media.release(samples.request)
 
-    async def _proves_harmless(self, inflight: InFlight) -> None:
-        """Returns when the request has output, has ended, or was lost again.
+    async def _proves_harmless(self, inflight: InFlight, turn: Turn) -> None:
+        """Returns when the request has output, has ended, or was lost again; or when its turn is over.
 
-        Requests that were on several dead workers are tried one after the other: that shows which of them kills
-        workers, and keeps the others from dying with it once more.
+        Requests that were on several dead workers, and compete for the same places, are tried one after the other: that
+        shows which of them kills workers, and keeps the others from dying with it once more. A turn ends after some
+        seconds, as one of them may wait for room for hours.
         """
         awaited, this = self._in_flight, asyncio.current_task()
-        while awaited.get(inflight.job.request) is inflight and inflight.retry is this and not inflight.has_own_output:  # noqa: ASYNC110
+        while (  # noqa: ASYNC110
+            awaited.get(inflight.job.request) is inflight
+            and inflight.retry is this
+            and not (inflight.has_own_output or turn.is_over)
+        ):
             await asyncio.sleep(0.05)  # an asyncio.Event would add work to each token

@@ -38,15 +38,17 @@ class Handled:
             await prove()
 
 
-class _Turn:
+class Turn:
     """The right of a suspect to begin, for some seconds at most."""
 
     def __init__(self, suspects: asyncio.Lock) -> None:
-        self._suspects = suspects
+        """`suspects`: acquired for it."""
+        self._suspects, self.is_over = suspects, False
         self._timer = asyncio.get_running_loop().call_later(_BEGINNING_S, self.over)
 
     def over(self) -> None:
-        if not self._timer.cancelled():
+        if not self.is_over:
+            self.is_over = True
             self._timer.cancel()
             self._suspects.release()
 
@@ -68,7 +70,7 @@ class Handling:
         if before >= _EARLY and not alone:
             await self._set(what, before)  # it hasn't begun yet
             await self._suspects.acquire()
-            turn = _Turn(self._suspects)
+            turn = Turn(self._suspects)
 
         async def proved() -> None:
             if turn is not None:

@@ -16,11 +16,11 @@ from app.dispatch.event_queue import EventQueue
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.generation import Adopted, Generation
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.inflight import ChoiceOutput, InFlight
+from app.dispatch.inflight import ChoiceOutput, InFlight, RoutingHints
 from app.dispatch.media_store import MediaStore, Samples
 from app.dispatch.token_inbox import TokenInbox
 from app.errors import HookDown, ModelNotFound, NoWorker, Saturated, StoreDown
-from app.ids import RequestId, WorkerId, run_id, worker_queue
+from app.ids import PoolId, RequestId, WorkerId, run_id, worker_queue
 from app.messages import Cancel, Delta, Done, Event, EventBatch, Failed, Sampling, decode_job, encode
 from app.pools import Pool
 from app.settings import Settings
@@ -313,6 +313,37 @@ async def test_a_suspect_lost_right_after_its_placement_blocks_no_other(redis: "
     await until(lambda: found[1].job.worker)
     d.deliver(Delta(RequestId("b"), 2, "x", [1]))
     await until(lambda: found[0].job.attempt == 3 and found[0].job.worker)
+
+
+async def test_a_suspect_without_output_holds_up_no_other_models(redis: "Redis", wire: Wire) -> None:
+    other = PoolId("other")
+    pools = {POOL: Pool(model="m", engine="mock"), other: Pool(model="n", engine="mock")}
+    d = Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, pools, 0), pools, patience_s=5.0)
+    await register(redis, KEYS, "w1")
+    await register(redis, KEYS, "w2", pool=other)
+    await d.send(inflight(job("waits")))
+    waits = d.in_flight[RequestId("waits")]
+    waits.deaths = 1
+    d.lost(waits, died=True)
+    await until(lambda: waits.job.worker)  # it goes on, and has no output: its turn is not over
+    await d.send(InFlight(job("goes on"), ((other,),), EventQueue(), RoutingHints()))
+    goes_on = d.in_flight[RequestId("goes on")]
+    goes_on.deaths = 1
+    d.lost(goes_on, died=True)
+    await until(lambda: goes_on.job.attempt == 1 and goes_on.job.worker)
+    assert not waits.has_own_output
+
+
+async def test_a_suspects_turn_ends_though_it_has_no_room(
+    redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one of the same places, of another tenant perhaps, tries its luck."""
+    monkeypatch.setattr("app.store.handling._BEGINNING_S", 0.2)
+    await register(redis, KEYS, "w1")
+    d = dispatcher(wire)
+    found = await suspects(d, ("a", "b"))
+    await until(lambda: all(f.job.worker for f in found))
+    assert not any(f.has_own_output for f in found)
 
 
 async def test_an_answer_that_is_all_out_ends_without_another_worker(redis: "Redis", wire: Wire) -> None:

@@ -21,6 +21,8 @@ from app.planner.plan import PoolPlan, Reason
 _ENOUGH = 1000  # requests tell the distribution of lengths
 _LATELY = 6  # windows
 _HARDLY_ANY = 1e-9  # requests/s
+_MOSTLY = 0.5  # of the requests
+_LONGER = 1.25  # times
 _MOST = 1000  # workers of a pool without a limit of its own
 # Five points of equal share of the standard normal distribution: the forecast's uncertainty.
 _NORMAL = (-1.4, -0.532, 0.0, 0.532, 1.4)
@@ -81,24 +83,43 @@ def _wish(
     share = least_share(traffic, objective)
     if pool.role != "both":  # another pool misses as many
         share = (1 + share) / 2
+    aim = attainable(objective, demand, pool)
     # What no number of workers serves in time, such as a prompt that is too long for its TTFT, asks for none.
-    share *= attained(_HARDLY_ANY, 1, demand, pool.speed, objective, pool.role)
+    share *= _alone(aim, demand, pool)
 
     def expected(foretold: Forecast, workers: int) -> float:
         """Attainment over the forecast's uncertainty, a log-normal distribution."""
         spread = math.sqrt(math.log(1 + foretold.error**2))
         rates = [foretold.rate * part * math.exp(spread * z - spread**2 / 2) for z in _NORMAL]
-        return sum(attained(rate, workers, demand, pool.speed, objective, pool.role) for rate in rates) / len(rates)
+        return sum(attained(rate, workers, demand, pool.speed, aim, pool.role) for rate in rates) / len(rates)
 
     up = smallest(lambda workers: expected(soon, workers) >= share, most)
     wanted, reason = up, soon.kind
     if up < pool.wanted:
         down = smallest(lambda workers: expected(later, workers) >= share, most)
         wanted, reason = min(pool.wanted, max(up, down)), later.kind
+    if aim != objective:
+        reason = "unattainable"
     rate = soon.rate * part
     if wanted < pool.wanted and pool.aside:
         return _limited(pool, pool.wanted, "batch", least, most, rate, lambda n: rate * expected(soon, n))
     return _limited(pool, wanted, reason, least, most, rate, lambda n: rate * expected(soon, n))
+
+
+def attainable(objective: Objective, demand: Demand, pool: SeenPool) -> Objective:
+    """The objective; or, if even a worker without other work misses it mostly, the least longer one that it meets.
+
+    Else a pool that just misses its objective would be planned for nobody, as nobody can be served in time.
+    """
+    aim = objective
+    while _alone(aim, demand, pool) < _MOSTLY:
+        aim = Objective(aim.ttft_s * _LONGER, aim.itl_s * _LONGER, aim.share)
+    return aim
+
+
+def _alone(objective: Objective, demand: Demand, pool: SeenPool) -> float:
+    """The share of requests that a worker serves in time which has no others."""
+    return attained(_HARDLY_ANY, 1, demand, pool.speed, objective, pool.role)
 
 
 def _measured(pool: SeenPool) -> bool:

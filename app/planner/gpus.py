@@ -16,14 +16,19 @@ class Asked(Struct, frozen=True):
 
 
 def shared(asked: Sequence[Asked], gpus: int) -> list[int]:
-    """Workers of each, with at most so many GPUs in sum. First each gets its `least`, in order, as far as they go."""
+    """Workers of each, with at most so many GPUs in sum. First each gets its `least`, in order, as far as they go.
+
+    A pool whose workers have none gets all that it wants.
+    """
     given = []
     for one in asked:
-        given.append(min(one.wanted, one.least, gpus // one.gpus))
+        given.append(min(one.wanted, one.least, gpus // one.gpus) if one.gpus else one.wanted)
         gpus -= given[-1] * one.gpus
     while True:
         best, index, workers = 0.0, -1, 0
         for i, (one, has) in enumerate(zip(asked, given, strict=True)):
+            if not one.gpus:
+                continue
             for more in range(1, min(one.wanted - has, gpus // one.gpus) + 1):
                 value = _value(one, has + more) - _value(one, has)
                 if value / (more * one.gpus) > best:

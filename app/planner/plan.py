@@ -8,7 +8,7 @@ from msgspec import Struct
 from app.ids import PoolId, WorkerId
 
 # Why a pool gets so many workers: a label of metrics, explained in the guide.
-Reason = Literal["traffic", "trend", "yesterday", "batch", "least", "most", "gpus", "unmeasured"]
+Reason = Literal["traffic", "trend", "yesterday", "batch", "least", "most", "gpus", "unmeasured", "unattainable"]
 
 
 class PoolPlan(Struct, frozen=True):

@@ -129,11 +129,32 @@ def test_a_rise_is_answered_at_once_with_all_workers_it_needs():
     assert after.drain == () or after.drain == []
 
 
-def test_what_no_number_of_workers_serves_in_time_asks_for_none():
+def test_what_no_number_of_workers_serves_in_time_asks_for_few():
     length = EDGES[60] - 1  # over a second of prefilling
     long = histogram([length])
     traffic = [replace(one, prompts=long, met=0) for one in steady(0.1)]
-    assert plan(traffic, pool(1), 1).workers <= 2
+    assert plan(traffic, pool(1), 1).workers <= 3
+
+
+@pytest.mark.parametrize("least", [0, 1])
+def test_an_objective_that_nobody_can_meet_ends_no_workers_that_serve(least: int) -> None:
+    """A step that is 3 % too slow, or prompts that are a little too long, asked for none at all."""
+    traffic = steady(50)
+    slow = replace(SPEED, step_s=OBJECTIVE.itl_s * 1.03)
+    made = plan(traffic, pool(16, speed=slow), least)
+    assert made.reason == "unattainable"
+    assert made.workers >= plan(traffic, pool(16, speed=replace(SPEED, step_s=OBJECTIVE.itl_s / 2)), least).workers / 2
+    shortest = next(n for n in range(1, 100) if attained(50, n, DEMAND, slow, Objective(1.0, 0.05), "both") > 0.9)
+    assert made.workers >= shortest
+    long = [replace(one, prompts=histogram([16_000] * one.arrivals)) for one in steady(2)]
+    made = plan(long, pool(16), least)
+    assert (made.reason, made.workers >= 2) == ("unattainable", True)
+    assert plan(steady(0, 60), pool(16, speed=slow), least).workers <= 16
+
+
+def test_pools_without_gpus_cost_none() -> None:
+    cpu = Asked(1, 3, 0, 1.0, lambda n: 1.0 * n)
+    assert shared([cpu, Asked(1, 9, 1, 5.0, lambda n: 1.0 * n)], 4) == [3, 4]
 
 
 def test_lines_of_batches_keep_workers_that_traffic_no_longer_needs():

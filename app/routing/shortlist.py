@@ -54,7 +54,8 @@ def shortlist(
             for place in holders:
                 best = look(place)
             continue
-        prefill = _prefill_s(ask, places[0], depth, fleet)
+        # Of a holder: while a pool's workers are replaced, others may have blocks of another size, and none in the index.
+        prefill = _prefill_s(ask, places[next(iter(holders or (0,)))], depth, fleet)
         for line, place in lines.ordered(ask.now):
             if line + prefill + others_cost(fleet, weight, line, prefill) >= best:
                 break
@@ -83,6 +84,6 @@ def home(
     return next((i for i in homes if can_serve(c := places[i]) and not is_full(c, room) and fits(c)), None)
 
 
-def _prefill_s(ask: Ask, any_place: Candidate, depth: int, fleet: Fleet) -> float:
-    """At a place that holds so many blocks."""
-    return uncached_tokens(ask, Option(any_place, depth)) / fleet.tokens_per_s[any_place.lease.worker.pool]
+def _prefill_s(ask: Ask, place: Candidate, depth: int, fleet: Fleet) -> float:
+    """At a place that holds so many blocks, or another one whose blocks have its size."""
+    return uncached_tokens(ask, Option(place, depth)) / fleet.tokens_per_s[place.lease.worker.pool]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.errors import NoWorker, Saturated
+from app.messages import Speeds
 from app.pools import Routing
 from app.routing.candidates import Ask, Candidate, Limits, Matches, Option
 from app.routing.cost import Fleet, PoolSpeeds, kv_cost
@@ -116,6 +117,23 @@ def test_few_of_many_places_are_looked_at() -> None:
     places = [candidate(f"w{i}", block_size=BLOCK, total_blocks=10_000, requests=i % 7) for i in range(1000)]
     matches = Matches([(PROMPT, frozenset([500])), (20, frozenset(range(1000)))])
     assert len(chosen(places, matches, PROMPT * BLOCK + 1, 1)) < 10
+
+
+def test_a_worker_of_another_block_size_hides_no_cheap_place() -> None:
+    """While a pool's workers are replaced: the first place has smaller blocks, and none in the index."""
+    fast = {"total_blocks": 100_000, "max_running": 8, "speeds": Speeds(prefill_tokens_per_s=2500.0)}
+    busy = fast | {"waiting": 1, "requests": 1}
+    places = [
+        candidate("odd", block_size=BLOCK // 4, tokens=12_500, **busy),
+        *[candidate(f"deep{i}", block_size=BLOCK, tokens=7_500, **busy) for i in range(10)],
+        *[candidate(f"near{i}", block_size=BLOCK, **fast) for i in range(20)],
+    ]
+    deep = frozenset(range(1, 11))
+    matches = Matches([(1000, deep), (900, deep | frozenset(range(11, 21)))])
+    ask, fleet = Ask(1000 * BLOCK, 64), Fleet.of(places)
+    found = chosen(places, matches, 1000 * BLOCK, 1)
+    least = min(kv_cost(ask, matches.option(i, c), fleet, 1.0).total for i, c in enumerate(places))
+    assert min(kv_cost(ask, option, fleet, 1.0).total for option in found) == least
 
 
 def test_equal_places_take_turns() -> None:

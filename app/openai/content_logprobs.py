@@ -41,8 +41,7 @@ class ContentLogprobs:
         done = 0
         for lp in self._unplaced:
             at = self._end - self._base
-            # Alone, a token may be spelled without its leading space.
-            begin = at + (not self._text.startswith(lp.token, at) and self._text[at : at + 1].isspace())
+            begin = at + self._has_own_space(lp.token, at)
             found = self._text[begin : begin + len(lp.token)]
             if len(found) < len(lp.token) and lp.token.startswith(found) and not last:
                 break
@@ -51,6 +50,14 @@ class ContentLogprobs:
                 self._placed.append(_Placed(lp, self._end, begin + len(found) + self._base))
                 self._end = self._placed[-1].end
         del self._unplaced[:done]
+
+    def _has_own_space(self, token: str, at: int) -> bool:
+        """Whether the text has a space before the token, which may be spelled without it when it is alone.
+
+        Of a token that begins with one, the text may have come in part.
+        """
+        begins = self._text.startswith(token, at) or token.startswith(self._text[at : at + len(token)])
+        return not begins and self._text[at : at + 1].isspace()
 
     def of(self, spans: Iterable[Span]) -> list[TokenLogprob]:
         """The tokens that end within the next spans of content."""

@@ -41,7 +41,7 @@ ANSWERS = [
 
 
 def deltas(text: str, cuts: list[int], *, shown: bool = True, lag: int = 0) -> list[Delta]:
-    """`lag`: text comes so many tokens later, as with stop strings. `shown`: special tokens are part of the text."""
+    """`lag`: so many characters are held back, as with stop strings. `shown`: special tokens are part of the text."""
     tokenizer = THINKS.tokenizer
     tokens = tokenizer.encode(text, add_special_tokens=False)
     names = TokenNames(tokenizer)
@@ -49,10 +49,10 @@ def deltas(text: str, cuts: list[int], *, shown: bool = True, lag: int = 0) -> l
     edges = [0, *sorted(min(cut, len(tokens)) for cut in cuts), len(tokens)]
     made, out = [], 0
     for a, b in pairwise(edges):
-        seen = len("".join(spelled[: max(0, b - lag)]))
+        seen = max(out, len("".join(spelled[:b])) - lag)
         logprobs = [TokenLogprob(spelled[i], tokens[i], -float(i)) for i in range(a, b)]
         made.append(Delta(RequestId("r"), 0, text[out:seen], tokens[a:b], logprobs=logprobs))
-        out = max(out, seen)
+        out = seen
     end = [TokenLogprob("<|im_end|>", 2, 0.0)]
     return [*made, Delta(RequestId("r"), 0, text[out:], [2], finish="stop", logprobs=end)]
 

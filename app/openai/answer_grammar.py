@@ -140,5 +140,6 @@ def _behind_thought(body: Part, where: Situation, *, free: bool = False, content
         return body
     markers = dialect.thoughts[0]
     thought = tag("" if where.begun else markers.begin, TEXT, markers.ends[0])
-    space = [_SPACE] if Content in dialect.trimmed else []
-    return sequence(thought if where.begun else optional(thought), *space, body)
+    space = [_SPACE] if Content in dialect.trimmed else []  # which the dialect takes away behind a thought only
+    thought = sequence(thought, *space)
+    return sequence(thought if where.begun else optional(thought), body)

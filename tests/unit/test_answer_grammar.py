@@ -175,6 +175,18 @@ def test_a_format_reaches_channels() -> None:
     assert read(DIALECTS["gpt_oss"], text) == ([], '{"a": 1}', "Hm.")
 
 
+@pytest.mark.parametrize("fields", [{"guided_choice": ["yes", "no"]}, {"guided_regex": "(yes|no)"}])
+def test_without_a_thought_an_answer_of_a_model_that_reasons_is_the_format_and_no_space_before_it(
+    fields: dict[str, Any],
+) -> None:
+    """The dialect takes space away behind a thought, and nowhere else."""
+    made = grammar(Situation(DIALECTS["qwen3"], reasons=True), tools=None, **fields)
+    assert allows(made, "yes")
+    assert allows(made, "<think>Hm.</think>\n\nyes")
+    assert not allows(made, " yes")
+    assert not allows(made, "\n\nno")
+
+
 def test_without_reasoning_or_tools_a_format_is_what_the_client_sent() -> None:
     for where in (Situation(None), Situation(DIALECTS["qwen3"])):
         made = answer_grammar(Format("regex", "a", "guided_regex"), None, where)

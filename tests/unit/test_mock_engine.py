@@ -221,6 +221,14 @@ async def test_a_grammar_that_becomes_too_large_is_the_requests_fault() -> None:
     assert made
 
 
+async def test_a_grammar_without_an_end_is_refused_with_its_field() -> None:
+    """llguidance notices it with the first token, or never."""
+    async with started(pool(speedup=math.inf)) as engine:
+        with pytest.raises(RequestError, match="allows nothing here") as refused:
+            await run(engine, request("x", max_tokens=50, grammar=Grammar("grammar", 'root ::= "a" root')))
+    assert refused.value.param == GRAMMAR
+
+
 async def test_grammars_are_compiled_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes tens of MB for a moment; at once they would leave as much in the allocator, for each thread."""
     now, most = 0, 0

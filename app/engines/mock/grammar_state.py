@@ -43,20 +43,24 @@ class GrammarState:
         return 8 * first + (here & -here).bit_length() - 1
 
     def accept(self, tokens: Sequence[int]) -> bool:
-        """Advances by `tokens`; False: one of them was not allowed."""
+        """Advances by `tokens`; False: one of them was not allowed. Raises: RequestError, if it can't be followed."""
         self._mask = None
         for token in tokens:
             self.over = self.over or token == self._eos_id
             if not self.over and not self._matcher.consume_token(token):
+                self._check()
                 return False
         return True
 
     def _allowed(self) -> bytes:
         if self._mask is None:
             self._mask = self._matcher.compute_bitmask()
-            if self._matcher.is_error():
-                raise RequestError(_UNFOLLOWED, param=GRAMMAR)
+            self._check()
         return self._mask
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise RequestError(_UNFOLLOWED, param=GRAMMAR)
 
 
 def grammar_states(tokenizer: Tokenizer, grammar: Grammar, begun: Sequence[Sequence[int]]) -> list[GrammarState]:

@@ -15,7 +15,8 @@ from app.errors import RequestError
 from app.kv.blocks import prompt_hashes
 from app.media.picture import picture_of
 from app.media.placeholders import pictures_of
-from app.messages import Media, MediaSign, PartialOutput
+from app.media.placeholders.places import joined
+from app.messages import Media, MediaSign, PartialOutput, TokenLogprob
 from app.pools import Pool
 from app.tokenizer import load_tokenizer
 from ops.models.seeing import written
@@ -115,16 +116,19 @@ async def test_the_answers_are_vllms(sight: Sight) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_pictures_of_qwen3_vl_become_it_tells_as_vllm_does(tmp_path: Path) -> None:
-    """The API knows nothing of this model's files. Both answer alike."""
-    path = written("qwen3_vl", tmp_path, shallow_model(), weights=True)
+@pytest.mark.parametrize(
+    ("model", "around"),
+    [("qwen3_vl", ("Look <|vision_start|>", "<|vision_end|> What?")), ("gemma3", ("Look\n", "\n\nWhat?"))],
+)
+async def test_what_a_models_pictures_become_it_tells_as_vllm_does(
+    model: str, around: tuple[str, str], tmp_path: Path
+) -> None:
+    """The API knows nothing of such a model's files. Both answer alike, also with a picture that is cached."""
+    path = written(model, tmp_path, shallow_model(), weights=True)
     tokenizer = load_tokenizer(path, None, "file")
-    before, after = (
-        tokenizer.encode(text, add_special_tokens=False)
-        for text in ("<|im_start|>user\nLook <|vision_start|>", "<|vision_end|> What?")
-    )
-    told: dict[str, list[tuple[MediaSign, list[int], list[int]]]] = {}
-    for name, args in ARGS.items():
+    before, after = (tokenizer.encode(text, add_special_tokens=False) for text in around)
+    told: dict[str, list[tuple[MediaSign, list[int], list[TokenLogprob]]]] = {}
+    for name, args in (ARGS | {"sglang": ARGS["sglang"] | {"enable_multimodal": True}}).items():
         pool = Pool.model_validate(
             {"model": "sees", "engine": name, "path": path, "max_running": 4, "max_model_len": 1024, "args": args}
         )
@@ -133,19 +137,27 @@ async def test_what_pictures_of_qwen3_vl_become_it_tells_as_vllm_does(tmp_path: 
             (sign,) = (await engine.start()).signs
             subject = Subject(name, engine, EngineInfo(32, 0, 0, 0), tokenizer, set(), 6.0)
         told[name] = []
-        for number, (height, width) in enumerate(SIZES):
-            becomes, data = await engine.expansion("image", (height, width), 0, 1), picture(number, height, width)
+        for number, (height, width) in enumerate([*SIZES, SIZES[0]]):
+            becomes, data = await engine.expansion("image", (height, width), 0, 1), picture(number % 5, height, width)
+            prompt, where = joined([*before, *becomes, *after], sign.joins)
             placed = Media("image", picture_of(height, width, data).sha256, (height, width), len(before), len(becomes))
             asked = replace(
-                subject.request([*before, *becomes, *after]), media=[MediaInput(placed, data)],
+                subject.request(prompt, logprobs=1), media=[MediaInput(replace(placed, offset=where[len(before)]), data)],
                 written=[*before, *sign.target, *after],
             )  # fmt: skip
-            said = [token async for step in engine.generate(asked) for token in step.tokens]
+            said = [lp async for step in engine.generate(asked) for lp in step.logprobs or ()]
             told[name].append((replace(sign, digest="", most=0), becomes, said))
-        with pytest.raises(RequestError, match="can't take it"):
-            await engine.expansion("image", (1, 300), 0, 1)
+        if model == "qwen3_vl":
+            with pytest.raises(RequestError, match="can't take it"):
+                await engine.expansion("image", (1, 300), 0, 1)
         await engine.close()
-    assert told["sglang"] == told["vllm"]
+    for ours, theirs in zip(told["sglang"], told["vllm"], strict=True):
+        assert ours[:2] == theirs[:2]
+        assert [lp.token_id for lp in ours[2]] == [lp.token_id for lp in theirs[2]]
+        assert [lp.logprob for lp in ours[2]] == pytest.approx([lp.logprob for lp in theirs[2]], abs=1e-3)
+    firsts = [said[0].logprob for _, _, said in told["vllm"]]
+    assert firsts[0] == pytest.approx(firsts[-1], abs=1e-6)
+    assert len({round(logprob, 5) for logprob in firsts}) == len(SIZES)
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -317,7 +317,9 @@ class SglangEngine:
         self._control.check()
         self._check(request)
         running = self._requests[request.id] = Running()
-        pictures = asyncio.ensure_future(self._pictures.prepared(request.media)) if request.media else None
+        pictures = (
+            asyncio.ensure_future(self._pictures.prepared(request.media, request.prompt)) if request.media else None
+        )
         try:
             for index in range(request.sampling.n):
                 if not (request.begun and request.begun[index].finished):

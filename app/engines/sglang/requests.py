@@ -11,7 +11,7 @@ from sglang.srt.entrypoints.engine import Engine
 from app.engines.base import GenerateRequest, StepOutput
 from app.engines.sglang.choice import Choice
 from app.engines.sglang.convert import drafted, logprob_arguments, sampling_params, translate
-from app.engines.sglang.media import Patches, seen
+from app.engines.sglang.media import Prepared, seen
 from app.engines.speculation import Speculation
 from app.errors import XylemError
 from app.messages import Rendezvous
@@ -91,7 +91,7 @@ async def run(
     choice: Choice,
     index: int,
     speculation: Speculation,
-    pictures: asyncio.Future[Patches] | None = None,
+    pictures: asyncio.Future[Prepared] | None = None,
 ) -> AsyncGenerator[StepOutput, None]:
     """One choice's steps. Closing it aborts. `pictures`: of all choices. Raises: SGLang's errors and ours."""
     media = {} if pictures is None else seen(await asyncio.shield(pictures), choice.prompt)

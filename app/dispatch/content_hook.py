@@ -22,6 +22,7 @@ Part = Literal["prompt", "answer"]
 _CONNECTIONS = 100  # at once
 _LONGEST = 2**20  # bytes of a reply
 _REASON = 500  # characters of a reason that the client is shown
+_LONGEST_PAUSE_S = 60.0
 
 
 class _BadReply(Exception):
@@ -67,13 +68,14 @@ class ContentHook:
     async def _asked(self, body: bytes) -> str | None:
         """Why it is refused; None: it is allowed. Raises: _BadReply, httpx.HTTPError."""
         headers = signed(self._secret, f"hook_{secrets.token_hex(12)}", int(time.time()), body)
+        headers["accept-encoding"] = "identity"  # a short reply may decompress to one that fills the memory
         client = self._idle.pop() if self._idle else _client()
         try:
             async with client.stream("POST", self._url, content=body, headers=headers) as reply:
-                if reply.status_code != 200:
+                if reply.status_code != 200 or reply.headers.get("content-encoding", "identity") != "identity":
                     raise _BadReply
                 raw = bytearray()
-                async for piece in reply.aiter_bytes():
+                async for piece in reply.aiter_raw():
                     raw += piece
                     if len(raw) > _LONGEST:
                         raise _BadReply
@@ -86,6 +88,11 @@ class ContentHook:
     async def close(self) -> None:
         for client in self._idle:
             await client.aclose()
+
+
+def pause_s(failures: int) -> float:
+    """How long to wait before the hook is asked again after so many failures, one after the other."""
+    return min(2.0 ** min(failures - 1, 32), _LONGEST_PAUSE_S)
 
 
 def _client() -> httpx.AsyncClient:

@@ -95,7 +95,8 @@ class Generation(GenerationBase):
         self._inspection: Inspection | None = None
         if dispatcher.hook is not None or client.tenant.content_logged:
             names = log_names(self.x_request_id, "" if trace is None else trace.place.trace)
-            self._inspection = Inspection(self.id, plan, client, dispatcher.hook, names, self.count)
+            hook, deadline = dispatcher.hook, self._deadline
+            self._inspection = Inspection(self.id, plan, client, hook, names, self.count, deadline)
         self._numbers = {self.id if alone else RequestId(f"{self.id}-{i}"): i for i in range(len(self.prompts))}
 
     async def __aenter__(self) -> Self:
@@ -173,7 +174,13 @@ class Generation(GenerationBase):
             await store.adopt(self.id)
 
     async def deltas(self) -> list[tuple[int, Delta]]:
-        return await self._next() if self._inspection is None else await self._inspection.deltas(self._next)
+        if self._inspection is None:
+            out = await self._next()
+        else:
+            out = await self._inspection.deltas(self._next, patient=self.batch_line is not None)
+        if not out:
+            await self._record_answer()
+        return out
 
     async def _next(self) -> list[tuple[int, Delta]]:
         """As `deltas`, before anybody has inspected them."""
@@ -187,8 +194,6 @@ class Generation(GenerationBase):
             self._last = time.perf_counter()
             if self._first is None:
                 self._first = self._last
-        if not out:
-            await self._record_answer()
         return out
 
     async def progress(self) -> list[tuple[int, Progress]]:
@@ -235,6 +240,11 @@ class Generation(GenerationBase):
     def is_inspected(self) -> bool:
         """Whether each delta has to pass through `deltas`."""
         return self._inspection is not None
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether all of its answer is there, and recorded."""
+        return self._usage is not None
 
     @property
     def waits(self) -> bool:
@@ -310,9 +320,15 @@ class Generation(GenerationBase):
         try:
             await left()
         except XylemError as exc:
-            self.answer.end(exc)
+            self._end(exc)
         else:
-            self.answer.end(Cancelled())
+            self._end(Cancelled())
+
+    def _end(self, exc: XylemError) -> None:
+        """Nobody waits for the answer any more."""
+        self.answer.end(exc)
+        if self._inspection is not None:
+            self._inspection.end(exc)
         self._dispatcher.abandon(list(self._numbers))
 
     async def _finish(self, exc: BaseException | None) -> None:

@@ -16,7 +16,7 @@ from app.tenants.cost import Used
 class NamesBody(Protocol):
     """A request's body, which pydantic can write."""
 
-    def model_dump_json(self, *, exclude_none: bool, by_alias: bool) -> str: ...
+    def model_dump_json(self, *, exclude_none: bool, by_alias: bool, serialize_as_any: bool) -> str: ...
 
 
 class GenerationPlan(Struct, frozen=True):

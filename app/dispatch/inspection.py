@@ -1,15 +1,18 @@
 """What becomes of one request's contents besides its answer: the hook inspects them, and a tenant's log has them."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import Any
 
 import orjson
 
-from app.dispatch.content_hook import ContentHook
+from app.dispatch.content_hook import ContentHook, Part, pause_s
 from app.dispatch.generation_plan import GenerationPlan
-from app.errors import XylemError
+from app.errors import DeadlineOver, HookDown, Saturated, XylemError
 from app.ids import RequestId
 from app.messages import Delta
+from app.store import clock
 from app.telemetry import logger
 from app.tenants.records import Client
 
@@ -35,21 +38,33 @@ class Inspection:
         hook: ContentHook | None,
         names: dict[str, str],
         count: Callable[[Delta], None],
+        deadline: float,
     ) -> None:
-        """`names`: of the request, for the log. `count`: counts the tokens of a delta that nobody gets."""
-        self._count = count
+        """`names`: of the request, for the log. `count`: counts the tokens of a delta that nobody gets.
+
+        `deadline`: seconds since the epoch.
+        """
+        self._count, self._deadline = count, deadline
+        self._ended: XylemError | None = None  # why nobody waits for the hook any more
+        self._limit: asyncio.Timeout | None = None  # of what the hook is asked now
         self._request, self._plan, self._client, self._hook, self._names = request, plan, client, hook, names
         self._texts: dict[int, list[str]] = {}  # by choice
 
     async def prompt(self) -> None:
-        """Before it is placed. Raises: ContentRefused, HookDown."""
+        """Before it is placed. Raises: what `_check` raises."""
         if self._hook is not None and "prompt" in self._hook.parts:
-            await self._hook.check("prompt", self._asked, self._names)
+            await self._check("prompt", self._asked, patient=False)
 
-    async def deltas(self, read: Callable[[], Awaitable[Deltas]]) -> Deltas:
+    def end(self, exc: XylemError) -> None:
+        """Nobody waits for the hook any more: what it is asked, now or later, raises this."""
+        self._ended = exc
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(0)
+
+    async def deltas(self, read: Callable[[], Awaitable[Deltas]], *, patient: bool) -> Deltas:
         """What may be sent of what `read` returns: all of the answer at once, if the hook has to see it first.
 
-        Raises: ContentRefused, HookDown.
+        `patient`: while the hook is down, the answer is kept, and the hook asked again. Raises: what `_check` raises.
         """
         out = await read()
         if self._hook is None or "answer" not in self._hook.parts:
@@ -60,12 +75,37 @@ class Inspection:
         self._add(out)
         if out:
             try:
-                await self._hook.check("answer", self._answered, self._names)
+                await self._check("answer", self._answered, patient=patient)
             except XylemError:
                 for _, delta in out:  # computed it was, and that is charged
                     self._count(delta)
                 raise
         return out
+
+    async def _check(self, part: Part, said: Callable[[], dict[str, Any]], *, patient: bool) -> None:
+        """Raises: ContentRefused, HookDown, Saturated; DeadlineOver; what `end` was called with."""
+        if self._ended is not None:
+            raise self._ended
+        try:
+            async with asyncio.timeout(self._deadline - clock.now()) as self._limit:
+                await self._ask(part, said, patient=patient)
+        except TimeoutError:
+            raise self._ended or DeadlineOver from None
+        finally:
+            self._limit = None
+
+    async def _ask(self, part: Part, said: Callable[[], dict[str, Any]], *, patient: bool) -> None:
+        """Raises: ContentRefused; HookDown and Saturated, unless it is patient."""
+        assert self._hook is not None
+        for failures in count(1):
+            try:
+                await self._hook.check(part, said, self._names)
+            except (HookDown, Saturated):
+                if not patient:
+                    raise
+            else:
+                return
+            await asyncio.sleep(pause_s(failures))
 
     def _asked(self) -> dict[str, Any]:
         return self._who() | {"part": "prompt", "body": orjson.Fragment(self._body())}
@@ -98,4 +138,7 @@ class Inspection:
 
     def _body(self) -> str:
         asked = self._plan.asked
-        return "{}" if asked is None else str(asked.model_dump_json(exclude_none=True, by_alias=True))
+        if asked is None:
+            return "{}"
+        # As any: a field of a base class has all that its value has, such as an assistant's message its calls of tools.
+        return str(asked.model_dump_json(exclude_none=True, by_alias=True, serialize_as_any=True))

@@ -129,6 +129,11 @@ def test_a_prompt_is_shown_to_the_hook_with_its_request_and_an_answer_with_its_t
         assert headers["webhook-signature"] == signature(SECRET, headers["webhook-id"], stamp, raw)
 
 
+CALL = {"type": "function_call", "call_id": "c", "name": "tell", "arguments": json.dumps({"what": SAID})}
+RESULT = {"type": "function_call_output", "call_id": "c", "output": "done"}
+THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": SAID}]}
+
+
 def heron(asked: dict[str, Any]) -> dict[str, Any]:
     said = json.dumps(asked.get("body", asked.get("answers")))
     return {"allow": "herons" not in said, "reason": "no herons"}
@@ -141,6 +146,8 @@ def heron(asked: dict[str, Any]) -> dict[str, Any]:
     ("/v1/responses", {"model": "mock", "input": SAID}),
     ("/v1/responses", {"model": "mock", "input": SAID, "store": False}),
     ("/v1/responses", {"model": "mock", "input": "fish", "instructions": SAID}),
+    ("/v1/responses", {"model": "mock", "input": [CALL, RESULT, {"role": "user", "content": "fish"}]}),
+    ("/v1/responses", {"model": "mock", "input": [THOUGHT, {"role": "user", "content": "fish"}], "store": False}),
     ("/v1/embeddings", {"model": "vectors", "input": [SAID]}),
     ("/v2/embed", {"model": "vectors", "texts": [SAID]}),
     ("/v1/score", {"model": "vectors", "text_1": SAID, "text_2": "fish"}),
@@ -235,6 +242,23 @@ def test_lines_of_batches_are_inspected_and_wait_for_a_hook_that_fails(client: H
     (failed,) = api.files.content(ended.error_file_id).text.splitlines()
     assert json.loads(failed)["response"]["body"]["error"]["code"] == "content_policy_violation"
     assert {one["tenant"] for one in inspector.asked} == {"silent"}
+
+
+def test_a_line_is_computed_once_however_long_the_hook_is_down(client: Holder, inspector: Inspector) -> None:
+    """Its answer is kept meanwhile, for the same request."""
+    failures = iter([(500, b"")] * 2)
+
+    def reply(asked: dict[str, Any]) -> Any:
+        return {"allow": True} if asked["part"] == "prompt" else next(failures, {"allow": True})
+
+    inspector.reply = reply
+    api = client.openai
+    file = api.files.create(file=("in.jsonl", LINE), purpose="batch").id
+    batch = api.batches.create(input_file_id=file, endpoint="/v1/completions", completion_window="24h").id
+    ended = wait_until(lambda: b if (b := api.batches.retrieve(batch)).completed_at else None, "the batch's end", 60)
+    assert (ended.request_counts.completed, ended.request_counts.failed) == (1, 0)
+    assert (len(inspector.about("prompt")), len(inspector.about("answer"))) == (1, 3)
+    assert len({(one["request"], *one["answers"]) for one in inspector.about("answer")}) == 1
 
 
 def test_contents_are_logged_of_tenants_that_agreed_and_of_no_others(

@@ -3,19 +3,20 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
+from app.dispatch.content_hook import ContentHook
 from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.fleet_reader import FleetReader
 from app.dispatch.generation import Adopted, Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import ATTEMPTS, ChoiceOutput, InFlight
 from app.dispatch.models import Model
-from app.errors import Cancelled, EngineFailed, XylemError
+from app.errors import Cancelled, ContentRefused, EngineFailed, HookDown, XylemError
 from app.ids import ApiId, KeyId, RequestId, TenantId, new_request_id
 from app.keys import Keys
 from app.messages import Delta, Done, Failed, Sampling
@@ -37,11 +38,25 @@ METERS = Meters("counts")
 TOKENIZER = load_tokenizer(MODEL.model_dir)
 PROMPT = [1, 2, 3]
 
-End = Literal["answered", "left", "cancelled", "engine failed", "reader broke"]
+End = Literal["answered", "left", "cancelled", "engine failed", "reader broke", "refused", "hook down"]
+ERRORS: dict[str, XylemError] = {"refused": ContentRefused(), "hook down": HookDown(), "engine failed": EngineFailed()}
 TOKENS = st.tuples(st.just("tokens"), st.integers(0, 1), st.integers(0, 1), st.integers(1, 3))
 FAULT = st.tuples(st.sampled_from(["worker died", "returned", "read", "replica killed", "replica stopped"]))
 STEPS = st.lists(TOKENS | FAULT, max_size=8)
-ENDS = st.sampled_from(["answered", "left", "cancelled", "engine failed", "reader broke"])
+ENDS = st.sampled_from(get_args(End))
+
+
+class Hook:
+    """A content hook that lets no answer through."""
+
+    parts = frozenset({"answer"})
+
+    def __init__(self, error: XylemError) -> None:
+        self._error, self.is_asked = error, False
+
+    async def check(self, *_: object) -> None:
+        self.is_asked = True
+        raise self._error
 
 
 @dataclass
@@ -52,11 +67,13 @@ class Replica:
     wire: Wire
     plan: GenerationPlan
     client: Client
+    hook: Hook | None = None
     call: Generation = field(init=False)
 
     def __post_init__(self) -> None:
         pools = {POOL: MODEL}
         self.dispatcher = Dispatcher(self.wire, KEYS, self.api, FleetReader(self.wire, KEYS, pools, 100), pools)
+        self.dispatcher.hook = cast(ContentHook | None, self.hook)
         self.outbox = self.dispatcher.usage = UsageOutbox(self.wire, KEYS)
         self.ledger = Ledger(self.wire, KEYS, self.api, Directory(self.wire, KEYS))
 
@@ -78,11 +95,11 @@ class Replica:
     async def end(self, how: End | Literal["stopped"]) -> None:
         """As the reader of the answer meets it."""
         error: BaseException | None = None
-        if how in ("answered", "engine failed"):
+        if how in ("answered", *ERRORS):
             for inflight in (await self.prompts()).values():
                 job = inflight.job
                 broken = Failed(job.request, job.attempt, EngineFailed.code, "")
-                self.dispatcher.deliver(Done(job.request, job.attempt) if how == "answered" else broken)
+                self.dispatcher.deliver(broken if how == "engine failed" else Done(job.request, job.attempt))
             try:
                 while await self.call.deltas():
                     pass
@@ -117,6 +134,8 @@ async def recorded(redis: "Redis") -> list[UsageRecord]:
 @example(prompts=1, n=1, steps=[("tokens", 0, 0, 3), ("worker died",), ("tokens", 0, 0, 1)], how="cancelled")
 @example(prompts=1, n=1, steps=[("tokens", 0, 0, 3), ("replica stopped",), ("tokens", 0, 0, 1)], how="answered")
 @example(prompts=1, n=1, steps=[("tokens", 0, 0, 3), ("replica killed",)], how="engine failed")
+@example(prompts=1, n=2, steps=[("tokens", 0, 0, 3), ("tokens", 0, 1, 1)], how="refused")
+@example(prompts=2, n=1, steps=[("tokens", 0, 0, 3), ("worker died",), ("tokens", 1, 0, 1)], how="hook down")
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_the_ledger_the_usage_record_and_the_metrics_have_one_number_of_tokens(
     redis: "Redis", wire: Wire, prompts: int, n: int, steps: Sequence[tuple[Any, ...]], how: End
@@ -130,7 +149,8 @@ async def test_the_ledger_the_usage_record_and_the_metrics_have_one_number_of_to
     before, made, epoch = metered(tenant), 0, 0
     out: dict[int, ChoiceOutput] = {}  # the kept log
     id_, came = new_request_id("chatcmpl-", ApiId("aaaaaaaa")), clock.now()
-    replica = Replica(ApiId("aaaaaaaa"), wire, plan(prompts, n), client)
+    hook = Hook(ERRORS[how]) if how in ("refused", "hook down") else None
+    replica = Replica(ApiId("aaaaaaaa"), wire, plan(prompts, n), client, hook)
     await replica.begin(Adopted(id_, came))
     died = False
     for what, *which in steps:
@@ -142,7 +162,7 @@ async def test_the_ledger_the_usage_record_and_the_metrics_have_one_number_of_to
                 out.setdefault(prompt % prompts * n + choice % n, ChoiceOutput([])).add(delta)
                 made += count
         elif what == "read":
-            if replica.call.answer.pending():
+            if replica.call.answer.pending() and hook is None:  # which has all of the answer held
                 for _, delta in await replica.call.deltas():
                     replica.call.count(delta)
         elif what in ("worker died", "returned"):
@@ -154,7 +174,7 @@ async def test_the_ledger_the_usage_record_and_the_metrics_have_one_number_of_to
             if what == "replica stopped":
                 await replica.end("stopped")
             epoch += 1
-            replica = Replica(ApiId(f"b{epoch:07}"), wire, replica.plan, client)
+            replica = Replica(ApiId(f"b{epoch:07}"), wire, replica.plan, client, hook)
             await replica.begin(Adopted(id_, came, epoch * ATTEMPTS, dict(out)))
             out = {i: ChoiceOutput(list(one.tokens), one.text_len) for i, one in out.items()}
     await replica.prompts()
@@ -163,6 +183,8 @@ async def test_the_ledger_the_usage_record_and_the_metrics_have_one_number_of_to
     spent = float(await redis.hget(KEYS.budget("k"), "spent") or 0)
     prompt_tokens = prompts * len(PROMPT)
     assert (record.prompt_tokens, record.completion_tokens) == (prompt_tokens, made)
+    if how == "engine failed" or (hook is not None and hook.is_asked):  # of an empty answer it isn't
+        assert record.outcome == ERRORS[how].code
     assert spent == prompt_tokens + made
     after = metered(tenant)
     assert (after[0] - before[0], after[1] - before[1]) == (prompt_tokens, made)

@@ -1,6 +1,7 @@
-"""Who waits for the content hook, and how long."""
+"""Who waits for the content hook, and how long; and what it may answer."""
 
 import asyncio
+import gzip
 from contextlib import suppress
 
 import orjson
@@ -9,6 +10,7 @@ import pytest
 from app.bounded.turns import CLIENT
 from app.dispatch import content_hook
 from app.dispatch.content_hook import ContentHook
+from app.errors import HookDown
 from app.settings import Settings
 
 
@@ -76,3 +78,31 @@ async def test_whoever_leaves_takes_no_connection_along() -> None:
         await hook.close()
         for over in serving:
             await over.wait()
+
+
+@pytest.mark.parametrize("encoding", [b"", b"content-encoding: identity\r\n", b"content-encoding: gzip\r\n"])
+async def test_a_reply_is_asked_for_as_it_is_and_no_other_is_decompressed(encoding: bytes) -> None:
+    """200 KB became 200 MB before they were found to be too many."""
+    heads, gone = list[bytes](), asyncio.Event()
+    allowed = b'{"allow":true}'
+    body = gzip.compress(allowed) if b"gzip" in encoding else allowed
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\n%scontent-length: %d\r\n\r\n%s" % (encoding, len(body), body))
+        await reader.read()  # until the caller has gone
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+        gone.set()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        hook = ContentHook(Settings(hook_url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/ask"))
+        if b"gzip" in encoding:
+            with pytest.raises(HookDown):
+                await hook.check("prompt", dict, {})
+        else:
+            await hook.check("prompt", dict, {})
+        await hook.close()
+        await gone.wait()
+    assert b"accept-encoding: identity\r\n" in heads[0].lower()

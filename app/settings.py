@@ -317,7 +317,7 @@ class Settings(BaseSettings):
     keep_s: Annotated[float, Field(gt=0)] = 3600.0  # how long an answer can be resumed or fetched after its end
     # Bytes in Redis that kept answers may take with their requests, about 100 a token. When they are used up, a new
     # one is refused with 429 `kept_answers_full`, and one that is being made is kept no more: it goes on for who reads
-    # it at the replica that makes it; a background answer ends.
+    # it at the replica that makes it; a background answer ends. Metadata that become longer are refused, too.
     keep_bytes: Annotated[int, Field(gt=0)] = 2**30
     # The same for one API key. Where no keys are required, all clients count as one.
     keep_bytes_per_key: Annotated[int, Field(gt=0)] = 256 * 2**20

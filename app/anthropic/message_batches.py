@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from json import JSONDecodeError
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -10,29 +11,34 @@ import orjson
 from msgspec import Meta, Raw, Struct
 from pydantic import Field
 
+from app import json_bytes
 from app.anthropic.error_body import body_of
 from app.batch.input_line import MAX_LINES
 from app.batch.records import LIVE, Batch
 from app.errors import RequestError
 from app.ids import BatchId
 from app.openai.body import Body, Query
+from app.openai.validation import check_values
 
 MESSAGES = "/v1/messages"
 PREFIX = "msgbatch_"  # of ids
 WINDOW = "24h"
+_MOST_VALUES = 2**18  # of one request's params
 _ID = r"^[a-zA-Z0-9_-]{1,64}$"  # in pydantic; in Python, `$` also matches before a line break at the end
 _PLACE = re.compile(r"^(.*?)(?: - at `\$\.?(.*)`)?$", re.DOTALL)  # of msgspec's errors
 _NAME = re.compile(r"field `(.*)`$")
+_INPUT_LINE = b'{"custom_id":"%b","method":"POST","url":"%b","body":%b}\n'
+_LINE_ID = re.compile(rb'\{"custom_id":"([^"]*)"')  # of such a line, whatever is in its body
 _NOT_EXECUTED = {"batch_cancelled": "canceled", "batch_expired": "expired"}  # by the code of a line's error
 
 
 class BatchEntry(Body):
     custom_id: Annotated[str, Field(pattern=_ID)]
-    params: dict[str, Any]  # of POST /v1/messages; checked when the batch has begun
+    params: dict[str, Any]  # of POST /v1/messages; JSON is checked at once, fields when the batch has begun
 
 
 class MessageBatchRequest(Body):
-    """For the document only: `input_file` reads the body without building what is in `params`."""
+    """For the document only: `input_file` builds what is in `params` of one request at a time, and not all."""
 
     requests: Annotated[list[BatchEntry], Field(min_length=1, max_length=MAX_LINES)]
 
@@ -53,11 +59,33 @@ class _Request(Struct, forbid_unknown_fields=True):
     requests: Annotated[list[_Entry], Meta(min_length=1, max_length=MAX_LINES)]
 
 
+class _Response(Struct):
+    status_code: int
+    body: Raw  # as it is: orjson would make fractions of integers over 64 bits
+
+
+class _Error(Struct):
+    code: str
+    message: str
+
+
+class _Result(Struct):
+    """A line of an output or error file."""
+
+    custom_id: str | None
+    response: _Response | None
+    error: _Error | None
+
+
 _decoder = msgspec.json.Decoder(_Request)
+_result_decoder = msgspec.json.Decoder(_Result)
 
 
 def input_file(raw: bytes) -> tuple[bytes, int]:
-    """The input file of a batch for a body, and the number of its lines. Raises: RequestError that names the field."""
+    """The input file of a batch for a body, and the number of its lines.
+
+    Raises: RequestError that names the field; BodyTooLarge for `params` with too many values.
+    """
     if raw.count(b'"custom_id"') > 2 * MAX_LINES:  # of which each request has one, and few have more
         raise RequestError(f"'requests': a batch has at most {MAX_LINES} requests.", param="requests")
     try:
@@ -80,11 +108,24 @@ def input_file(raw: bytes) -> tuple[bytes, int]:
         params = bytes(entry.params)
         if not params.startswith(b"{"):
             raise _refused(f"Expected `object` - at `$.requests[{number}].params`")
-        params = params.replace(b"\n", b" ").replace(b"\r", b" ")  # only ever between values
-        lines.append(b'{"custom_id":"%b","method":"POST","url":"%b","body":%b}\n' % (
-            entry.custom_id.encode(), MESSAGES.encode(), params
-        ))  # fmt: skip
+        lines.append(_input_line(number, entry.custom_id, params))
     return b"".join(lines), len(lines)
+
+
+def _input_line(number: int, custom_id: str, params: bytes) -> bytes:
+    """Raises: RequestError for `params` that no batch worker could read, and the line would lose its custom_id.
+
+    And BodyTooLarge for too many values.
+    """
+    params = params.replace(b"\n", b" ").replace(b"\r", b" ")  # only ever between values
+    check_values(params, _MOST_VALUES, f"requests.{number}.params")
+    line = _INPUT_LINE % (custom_id.encode(), MESSAGES.encode(), params)
+    try:
+        json_bytes.loads(line)
+    except ValueError as exc:
+        what = exc.msg if isinstance(exc, JSONDecodeError) else str(exc)
+        raise _refused(f"This is not valid JSON: {what} - at `$.requests[{number}].params`") from None
+    return line
 
 
 def _refused(words: str) -> RequestError:
@@ -137,15 +178,17 @@ def _time(at: float) -> str:
 def results(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Anthropic's results for lines of output and error files."""
     for line in lines:
-        found = orjson.loads(line)
-        error, response = found["error"], found["response"]
-        if error is None:
-            result = {"type": "succeeded", "message": response["body"]}
-        elif (kind := _NOT_EXECUTED.get(error["code"])) is not None:
-            result = {"type": kind}
-        else:
-            result = _errored(500 if response is None else response["status_code"], error["message"])
-        yield _line(found["custom_id"] or "", result)
+        found = _result_decoder.decode(line)
+        yield _line(found.custom_id or "", _result(found.response, found.error))
+
+
+def _result(response: _Response | None, error: _Error | None) -> dict[str, Any]:
+    if error is None:
+        assert response is not None
+        return {"type": "succeeded", "message": orjson.Fragment(bytes(response.body))}
+    if (kind := _NOT_EXECUTED.get(error.code)) is not None:
+        return {"type": kind}
+    return _errored(500 if response is None else response.status_code, error.message)
 
 
 def failures(lines: Iterable[bytes], batch: Batch) -> Iterator[bytes]:
@@ -153,7 +196,8 @@ def failures(lines: Iterable[bytes], batch: Batch) -> Iterator[bytes]:
     (message, *_) = [*(problem.message for problem in batch.problems), "The batch could not be processed."]
     result = _errored(400 if batch.in_progress_at is None else 500, message)
     for line in lines:
-        yield _line(orjson.loads(line)["custom_id"], result)
+        named = _LINE_ID.match(line)
+        yield _line(named[1].decode() if named else "", result)
 
 
 def _errored(status: int, message: str) -> dict[str, Any]:

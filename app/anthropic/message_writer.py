@@ -4,6 +4,7 @@ Blocks never interleave: one ends before the next begins. `delta` is called once
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from app.messages import Delta
 from app.openai.call_ids import CallIds, earlier_calls
 
 _CALL_PREFIX = "toolu_"
+# JSON's, of a character of one or of two; or of half of one, a lone surrogate.
+_ESCAPE = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(?P<half>u[dD][89a-fA-F]..)|.)", re.DOTALL)
 # Type and field of the pieces of a block, by its kind.
 _PIECES = {
     Content: (b"text_delta", b"text"),
@@ -188,10 +191,23 @@ def _event(kind: str, fields: dict[str, Any]) -> bytes:
 def _object(arguments: str) -> Any:
     """A call's input; if it was cut off, as much as Anthropic's client would show of a stream.
 
-    Empty if the model wrote no object. Numbers that JSON doesn't have become null where it is written.
+    Empty if the model wrote no object. Numbers that JSON doesn't have become null where it is written, and escapes of
+    half a character U+FFFD.
     """
     try:
-        made = from_json(arguments, allow_partial="trailing-strings")
+        made = _begun(arguments)
     except ValueError:
-        return {}
+        try:
+            made = _begun(_ESCAPE.sub(_of_whole_character, arguments))
+        except ValueError:
+            return {}
     return made if isinstance(made, dict) else {}
+
+
+def _begun(text: str) -> Any:
+    """What was written so far of a JSON value. Raises: ValueError."""
+    return from_json(text, allow_partial="trailing-strings")
+
+
+def _of_whole_character(escape: re.Match[str]) -> str:
+    return r"\ufffd" if escape["half"] else escape[0]

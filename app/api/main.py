@@ -173,7 +173,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
                 painted=painted,
                 files=file_store,
                 batch_store=batch_store,
-                chats=ChatIndex(core.wire, core.keys),
+                chats=ChatIndex(core.wire, core.keys, *most),
                 incoming=Incoming(settings.incoming_bytes),
                 answers=HeldBytes(settings.incoming_bytes, "Answers of yours that are on their way"),
                 started=int(time.time()),

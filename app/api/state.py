@@ -9,6 +9,7 @@ from starlette.types import Scope
 
 from app.api.api_keys import ApiKeys
 from app.api.http.incoming import Incoming
+from app.api.http.live_stream import LiveLooks
 from app.api.resumable.chat_index import ChatIndex
 from app.api.resumable.conversations import ConversationStore
 from app.api.resumable.owner import AnswerOwner
@@ -47,6 +48,7 @@ class ApiState(Runtime):
     answers: HeldBytes  # of long ones that are made from what is kept, until their clients have taken them
     # What is kept may be large, and is read and shown a few at a time.
     readers: Turns = field(default_factory=lambda: Turns(_READERS, _MOST_READING, _READ), kw_only=True)
+    live: LiveLooks = field(default_factory=LiveLooks, kw_only=True)
     limited: "dict[int, ApiState]" = field(default_factory=dict, kw_only=True)  # by the identity of `within`
 
     def reading(self) -> AbstractAsyncContextManager[None]:

@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -319,6 +320,22 @@ def test_a_live_list_of_batches_ends_with_its_key(served: Stack, locked: str) ->
         assert xylem(served, "keys", "revoke", "bob").returncode == 0
         told = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
     assert told[-1]["error"]["code"] == "invalid_api_key"
+
+
+def test_a_key_has_so_many_live_lists_at_most(served: Stack, locked: str) -> None:
+    """300 of them held up every other tenant."""
+    mine, other = ({"authorization": f"Bearer {create(served, [locked], name)}"} for name in ("carol", "dave"))
+    url, events = f"{locked}/v1/batches", {"accept": "text/event-stream"}
+    with ExitStack() as opened:
+        for _ in range(32):
+            live = opened.enter_context(httpx.stream("GET", url, headers=mine | events, timeout=60))
+            assert live.status_code == 200
+        refused = httpx.get(url, headers=mine | events, timeout=60)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+        assert refused.headers["retry-after"]
+        assert httpx.get(url, headers=mine, timeout=60).status_code == 200
+        with httpx.stream("GET", url, headers=other | events, timeout=60) as live:
+            assert live.status_code == 200
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

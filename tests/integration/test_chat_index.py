@@ -8,11 +8,12 @@ from redis.asyncio import Redis
 
 from app.api.resumable.chat_index import ChatIndex
 from app.api.resumable.store import ResumableStore
-from app.errors import RequestNotFound
+from app.errors import KeptFull, RequestNotFound
 from app.ids import ApiId, KeyId, RequestId
 from app.keys import Keys
 from app.messages import Delta, Done, Failed, KeptRequest, StoredChat, encode
 from app.store import Wire
+from app.tenants.quotas import Quota
 
 pytestmark = pytest.mark.both_servers
 
@@ -109,6 +110,24 @@ async def test_changed_metadata_are_counted_for_the_api_key(redis: "Redis", wire
     with pytest.raises(RequestNotFound):
         await index.change(one.id, StoredChat("m"))
     assert not await redis.exists(KEYS.kept(one.id))
+
+
+async def test_metadata_grow_within_the_room_there_is_and_always_shrink(redis: "Redis", wire: Wire) -> None:
+    """One key filled the space of all clients by changes of metadata, which asked for no room."""
+    one = await stored(wire, "one", a="b" * 100)
+    taken = int(await redis.hget(KEYS.kept_account()[0], f"key:{MINE}"))
+    of_key, of_all = ChatIndex(wire, KEYS, taken, 2**20), ChatIndex(wire, KEYS, 2**20, taken)
+    for index, metadata in ((of_key, {"a": "b" * 101}), (of_all, {"a": "b" * 101})):
+        with pytest.raises(KeptFull):
+            await index.change(one.id, StoredChat("m", metadata))
+        assert (await index.find(one.id, MINE))[1].metadata == {"a": "b" * 100}
+    smaller = ChatIndex(wire, KEYS, 10, 10)  # as when the quota was made smaller
+    await smaller.change(one.id, StoredChat("m", {"a": "c" * 100}))
+    await smaller.change(one.id, StoredChat("m"))
+    with pytest.raises(KeptFull):
+        await smaller.change(one.id, StoredChat("m", {"a": "b"}))
+    await of_key.change(one.id, StoredChat("m", {"a": "b" * 500}), Quota(2**20))
+    assert int(await redis.hget(KEYS.kept_account()[0], f"key:{MINE}")) > taken
 
 
 async def test_a_chat_that_another_replica_ends_is_stored_as_well(wire: Wire) -> None:

@@ -20,6 +20,7 @@ from app.keys import Keys
 from app.messages import Delta, Done, KeptRequest, ResponseContext, TokenLogprob, encode
 from app.openai.body import MOST
 from app.store import Wire
+from app.tenants.quotas import Quota
 from tests.integration.test_resumable import FakeCall
 
 pytestmark = pytest.mark.both_servers
@@ -83,6 +84,28 @@ async def test_a_change_of_metadata_counts_and_lets_it_live_on(wire: Wire, redis
     with pytest.raises(ConversationGone):
         await s.update(made.id, MINE, {})
     assert not await redis.keys("test:conversation*")
+
+
+@pytest.mark.parametrize("most", [(2000, 2**20), (2**20, 2000)], ids=["of_key", "of_all"])
+async def test_metadata_grow_within_the_room_there_is_and_always_shrink(
+    wire: Wire, redis: "Redis", most: tuple[int, int]
+) -> None:
+    """One key filled the space of all clients by changes of metadata, which asked for no room."""
+    s, short, long = store(wire, *most), {"a": "b"}, {"a": "b" * 1000}
+    made = [await s.create(MINE, short, []) for _ in range(3)]
+    full = await s.update(made[0].id, MINE, {"a": "b" * 300})
+    with pytest.raises(KeptFull, match="Delete some"):
+        await s.update(made[1].id, MINE, long)
+    assert await s.find(made[1].id, MINE) == made[1]
+    assert int(await redis.hget("test:kept-bytes", "key:mine")) <= 2000  # type: ignore[misc]
+    smaller = store(wire, 10, 10)  # as when the quota was made smaller
+    for metadata in (full.metadata, {"a": "c" * 300}, short):
+        assert (await smaller.update(full.id, MINE, metadata)).metadata == metadata
+    with pytest.raises(KeptFull):
+        await smaller.update(full.id, MINE, {"a": "bc"})
+    of_tenant = Quota(2**20, of_tenant=True)
+    if most[0] == 2000:
+        assert (await s.update(made[1].id, MINE, long, of_tenant)).metadata == long
 
 
 def asked(conversation: ConversationId) -> KeptRequest:

@@ -17,6 +17,12 @@ def test_an_integer_of_any_length_is_written_and_read(value: Any) -> None:
     assert (json_bytes.loads(raw), json.loads(raw), json_bytes.loads(raw.decode())) == (value, value, value)
 
 
+@pytest.mark.parametrize("place", [*range(2**16 - 40, 2**16 + 5), 2**17 - 30, 2**20])
+def test_a_long_integer_is_found_wherever_it_stands(place: int) -> None:
+    """What is read is looked at in pieces."""
+    assert json_bytes.loads(f'["{"x" * (place - 4)}",{BIG}]')[1] == BIG
+
+
 @pytest.mark.parametrize("raw", ["1e400", f"[1e400, {BIG}]", "NaN", "9" * 310, "9" * 5000])
 def test_a_number_beyond_a_double_is_not_read(raw: str) -> None:
     """Most readers would refuse the answer that repeats it."""

@@ -11,7 +11,7 @@ from app.anthropic.message_batches import as_object, failures, input_file, resul
 from app.api.anthropic import answer_schemas
 from app.batch.input_line import read_line
 from app.batch.records import Batch, BatchOrder, Problem, Result
-from app.errors import RequestError
+from app.errors import BodyTooLarge, RequestError, XylemError
 from app.ids import BatchId, FileId
 from workers.batch.result_files import line_of
 
@@ -88,6 +88,41 @@ def test_a_batch_that_failed_as_a_whole_tells_each_request_why() -> None:
     assert [line["custom_id"] for line in found] == ["a", "b"]
     assert count == 2
     assert {line["result"]["error"]["error"]["message"] for line in found} == {"Too many."}
+
+
+def test_a_result_has_the_numbers_that_the_model_wrote() -> None:
+    """An integer over 64 bits became a fraction: it may be the argument of a call."""
+    body = b'{"type":"message","content":[{"type":"tool_use","input":{"n":%b,"x":1.50}}]}' % (b"1234567890" * 3)
+    (raw,) = results([line_of(ORDER.id, Result(1, "a", 200, "r", body))])
+    assert raw == b'{"custom_id":"a","result":{"type":"succeeded","message":%b}}\n' % body
+
+
+def test_a_batch_that_failed_names_requests_whose_params_cannot_be_read() -> None:
+    """Those of files of an older version, which took them. Their results were a 500 for as long as they were kept."""
+    lines = [
+        b'{"custom_id":"%b","method":"POST","url":"/v1/messages","body":%b}\n' % (name, params)
+        for name, params in ((b"a", b'{"temperature": 1e999}'), (b"b", b"[" * 5000 + b"]" * 5000))
+    ]
+    found = [orjson.loads(raw) for raw in failures(lines, replace(BATCH, status="failed"))]
+    assert [line["custom_id"] for line in found] == ["a", "b"]
+    assert {line["result"]["type"] for line in found} == {"errored"}
+
+
+@pytest.mark.parametrize(("params", "error", "words"), [
+    (b'{"temperature": 1e999}', RequestError, "infinit"),
+    (b'{"n": %b}' % (b"9" * 400), RequestError, "infinit"),
+    (b'{"n": %b, "x": %b}' % (b"9" * 30, b"[" * 300 + b"]" * 300), RequestError, "recursion"),
+    (b'{"x": [%b]}' % b",".join([b"{}"] * 50_000), BodyTooLarge, "lists and objects"),
+])  # fmt: skip
+def test_params_that_no_worker_can_read_are_refused_by_their_place(
+    params: bytes, error: type[XylemError], words: str
+) -> None:
+    """In the batch, the whole line was lost, and with it the custom_id of its result."""
+    good = b'{"custom_id": "a", "params": {}}'
+    with pytest.raises(error, match=words) as refused:
+        input_file(b'{"requests": [%b, {"custom_id": "b", "params": %b}]}' % (good, params))
+    assert refused.value.message.startswith("requests.1.params")
+    assert refused.value.param in ("requests.1.params", None)
 
 
 def test_params_go_into_one_line_as_they_are() -> None:

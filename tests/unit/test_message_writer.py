@@ -187,6 +187,23 @@ def test_a_number_that_json_does_not_have_is_null_and_the_rest_of_a_calls_input_
     assert "".join(delta["partial_json"] for delta in deltas) == arguments
 
 
+@pytest.mark.parametrize(("city", "read"), [
+    (r'"\ud83d"', "\ufffd"), (r'"a \ude00 b"', "a \ufffd b"), (r'"\ud83d\ud83d\ude00"', "\ufffd\U0001f600"),
+    (r'"\\ud83d \ud83d\n"', "\\ud83d \ufffd\n"),
+])  # fmt: skip
+def test_half_a_character_is_replaced_and_the_rest_of_a_calls_input_stays(city: str, read: str) -> None:
+    """Of a lone surrogate, the whole input was empty. A stream has what the model wrote."""
+    tool = {"name": "get_weather", "input_schema": {"type": "object"}}
+    body = parse(MessagesRequest, orjson.dumps(BODY | {"tools": [tool]}))
+    of = call()
+    of.model = dataclasses.replace(of.model, writing=Writing(find_dialect("qwen3")))
+    text = f'<tool_call>{{"name": "get_weather", "arguments": {{"city": {city}, "n": {"1" * 30}}}}}</tool_call>'
+    (block,) = whole(writer(of, body), text)["content"]
+    assert block["input"] == {"city": read, "n": int("1" * 30)}
+    deltas = [event["delta"] for event in streamed(writer(of, body), text) if event["type"] == "content_block_delta"]
+    assert city in "".join(delta["partial_json"] for delta in deltas)
+
+
 def test_thinking_that_is_not_to_be_shown_is_only_signed() -> None:
     fields = {"thinking": {"type": "adaptive", "display": "omitted"}}
     of = call()

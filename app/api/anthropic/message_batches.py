@@ -69,15 +69,16 @@ async def show_all(request: Request) -> dict[str, Any]:
     query = parse(MessageBatchesQuery, orjson.dumps(dict(request.query_params)))
     if query.after_id and query.before_id:
         raise RequestError("'after_id' and 'before_id' exclude each other.", param="before_id")
-    found, more = await state.batch_store.owned(
-        state.api_keys.owner(request.scope),
-        query.before_id or query.after_id or "",
-        query.limit,
-        newest_first=not query.before_id,
-        only=is_message_batch,
-        param="before_id" if query.before_id else "after_id",
-    )
-    shown = [_object(request, batch) for batch in (found[::-1] if query.before_id else found)]
+    async with state.reading():
+        found, more = await state.batch_store.owned(
+            state.api_keys.owner(request.scope),
+            query.before_id or query.after_id or "",
+            query.limit,
+            newest_first=not query.before_id,
+            only=is_message_batch,
+            param="before_id" if query.before_id else "after_id",
+        )
+        shown = [_object(request, batch) for batch in (found[::-1] if query.before_id else found)]
     first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
     return {"data": shown, "first_id": first, "last_id": last, "has_more": more}
 

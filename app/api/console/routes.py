@@ -11,6 +11,7 @@ from app.api.console.prefix_view import prefixes_now
 from app.api.http.headers import events_wanted
 from app.api.http.live_stream import AS_EVENTS, LiveStream
 from app.api.operations.admin import Admin
+from app.tenants.audit import WHO
 
 router = APIRouter(prefix="/admin/fleet", tags=["admin"])
 _FEED = FleetFeed()
@@ -23,7 +24,7 @@ async def fleet(request: Request, state: Admin) -> dict[str, Any] | Response:
     With `Accept: text/event-stream` it comes again about once a second; of hundreds of workers less often.
     """
     if events_wanted(request.scope):
-        return LiveStream(partial(_FEED.now, state))
+        return LiveStream(state.live, request.scope[WHO], "fleet", partial(_FEED.now, state))
     return await _FEED.now(state)
 
 

@@ -1,7 +1,12 @@
-"""A stream of events without an end: what something looks like now, and again whenever it has changed."""
+"""A stream of events without an end: what something looks like now, and again whenever it has changed.
+
+Streams of one client that show the same share a look at it, so that many cost hardly more than one.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -13,39 +18,116 @@ from app.api.http.sse import Sse
 from app.api.http.uvicorn_protocol import DirectProtocol
 from app.api.resumable.disconnect import client_left
 from app.ending import end_tasks
+from app.errors import RateLimited
 
 _EVERY_S = 1.0
+_EVERY_S_PER_BYTE = 1e-7  # of all that a client is shown: a megabyte takes 10 ms, which is a tenth of the time then
+_EARLY_S = 0.1  # by which streams that share a look may come before it is due
+_MOST = 32  # streams of one client
+_FULL_S = 10  # when to try again: nobody knows when a stream ends
 # For the document: what an endpoint answers to a client that `events_wanted`.
 AS_EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+
+Look = Callable[[], Awaitable[object]]
+
+
+class _Shared:
+    """What some streams show."""
+
+    def __init__(self) -> None:
+        self.streams = 0
+        self.event = b""
+        self.due = 0.0  # monotonic
+        self.looking = asyncio.Lock()
+
+
+class LiveLooks:
+    """What the streams of this process show, by client."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._clients: dict[Hashable, dict[Hashable, _Shared]] = {}
+
+    @contextmanager
+    def opened(self, client: Hashable, what: Hashable, look: Look) -> Iterator[Callable[[], Awaitable[bytes]]]:
+        """One more stream that shows `what` to `client`, while it is entered; returns what gives its present event.
+
+        Raises: RateLimited if the client has too many.
+        """
+        shown = self._clients.setdefault(client, {})
+        if sum(shared.streams for shared in shown.values()) >= _MOST:
+            raise RateLimited(
+                f"{_MOST} event streams of yours are open already. Close one, or try again later.",
+                retry_after_s=_FULL_S,
+            )
+        mine = shown.setdefault(what, _Shared())
+        mine.streams += 1
+
+        async def event() -> bytes:
+            async with mine.looking:
+                if self._now() >= mine.due:
+                    mine.event = b"data: %b\n\n" % orjson.dumps(await look())
+                    mine.due = self._now() + _pause_s(shown.values()) - _EARLY_S
+            return mine.event
+
+        try:
+            yield event
+        finally:
+            mine.streams -= 1
+            if not mine.streams:
+                del shown[what]
+            if not shown:
+                del self._clients[client]
+
+
+def _pause_s(shown: Iterable[_Shared]) -> float:
+    """Until the next look at one of all that a client is shown."""
+    return max(_EVERY_S, _EVERY_S_PER_BYTE * sum(len(shared.event) for shared in shown))
+
+
+async def _anybody() -> None:
+    """Every client may go on."""
 
 
 class LiveStream(Response):
     """Ends when the client leaves or the server stops. An error before the first event has its status code."""
 
-    def __init__(self, look: Callable[[], Awaitable[object]]) -> None:
-        """`look`: what goes into an event, as orjson takes it. Raises: XylemError, which ends the stream."""
+    def __init__(
+        self,
+        looks: LiveLooks,
+        client: Hashable,
+        what: Hashable,
+        look: Look,
+        check: Callable[[], Awaitable[None]] = _anybody,
+    ) -> None:
+        """`look`: what goes into an event, as orjson takes it; the same for all streams of `what` that `client` has.
+
+        `check`: whether this stream may go on. Both raise XylemError, which ends the stream.
+        """
         self.status_code, self.background = 200, None
-        self._look = look
+        self._looks, self._of, self._check = looks, (client, what, look), check
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with Sse(scope, send, ids=False) as sse:
             try:
-                await self._run(sse, receive)
+                with self._looks.opened(*self._of) as event:
+                    await self._run(sse, receive, event)
                 await sse.end()
             except Exception as exc:
                 if not sse.started:
                     raise
                 await sse.end(error_event(sse.error(exc), scope))
 
-    async def _run(self, sse: Sse, receive: Receive) -> None:
+    async def _run(self, sse: Sse, receive: Receive, event: Callable[[], Awaitable[bytes]]) -> None:
         told = b""
         ends = [asyncio.create_task(client_left(receive)), asyncio.create_task(DirectProtocol.stopping.wait())]
         try:
             while not any(end.done() for end in ends):
-                now = orjson.dumps(await self._look())
+                await self._check()
+                now = await event()
                 await sse.start()
                 if now != told:
-                    await sse.write(b"data: %b\n\n" % now)
+                    await sse.write(now)
                 told = now
                 await asyncio.wait(ends, timeout=_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
         finally:

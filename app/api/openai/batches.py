@@ -76,12 +76,18 @@ async def show_all(request: Request) -> dict[str, Any] | Response:
     owner = state.api_keys.owner(request.scope)
 
     async def look() -> dict[str, Any]:
+        async with state.reading():
+            found, more = await state.batch_store.owned(owner, query.after or "", query.limit)
+            return listed([as_object(batch) for batch in found], more=more)
+
+    async def check() -> None:
         if state.settings.require_keys:
             await state.api_keys.admit(request.scope)  # it may have been revoked since the stream began
-        found, more = await state.batch_store.owned(owner, query.after or "", query.limit)
-        return listed([as_object(batch) for batch in found], more=more)
 
-    return LiveStream(look) if events_wanted(request.scope) else await look()
+    if not events_wanted(request.scope):
+        return await look()
+    client, what = state.api_keys.client(request.scope).turn, (PATH, owner, query.after, query.limit)
+    return LiveStream(state.live, client, what, look, check)
 
 
 @router.get(f"{PATH}/{{batch}}")

@@ -79,10 +79,11 @@ async def change(request: Request, chat: str) -> Response:
     """Replaces its metadata."""
     state = state_of(request)
     body = await read_short(request, MetadataChange)
+    quota = await state.quotas.kept(state.api_keys.client(request.scope))
     async with state.reading():
         found, stored = await _find(request, chat)
         changed = StoredChat(stored.model, body.metadata or {})
-        await state.chats.change(found.kept.id, changed)
+        await state.chats.change(found.kept.id, changed, quota)
         return LongResponse(await _shown(state, found, changed), state.answers)
 
 

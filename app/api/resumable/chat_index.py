@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from itertools import islice
 
-from app.api.resumable.store import Found
+from app.api.resumable.store import MOST_BYTES, Found, check_room
 from app.errors import RequestNotFound
 from app.ids import KeyId, RequestId
 from app.keys import Keys
 from app.messages import KeptRequest, StoredChat, decode_kept, decode_stored_chat, encode
 from app.store import SET_CHAT, Wire
 from app.store.page import page
+from app.tenants.quotas import Quota
 
 _PAGE = 256  # ids read at once
 
@@ -17,8 +18,9 @@ _PAGE = 256  # ids read at once
 class ChatIndex:
     """All methods raise StoreDown."""
 
-    def __init__(self, wire: Wire, keys: Keys) -> None:
+    def __init__(self, wire: Wire, keys: Keys, bytes_per_key: int = MOST_BYTES, bytes_in_all: int = MOST_BYTES) -> None:
         self._wire, self._keys = wire, keys
+        self._most = bytes_per_key, bytes_in_all
 
     async def find(self, request: RequestId, key: KeyId) -> tuple[Found, StoredChat]:
         """Raises: RequestNotFound, also for a chat that isn't complete yet, or failed."""
@@ -55,12 +57,15 @@ class ChatIndex:
             await self._wire.execute([("ZREM", name, *gone)])
         return found[:limit], len(found) > limit
 
-    async def change(self, request: RequestId, chat: StoredChat) -> None:
-        """Raises: RequestNotFound."""
+    async def change(self, request: RequestId, chat: StoredChat, quota: Quota | None = None) -> None:
+        """`quota`: None: the usual one of an API key. Raises: RequestNotFound; KeptFull, if it takes more bytes."""
         names = self._keys.kept(request), *self._keys.kept_account()
-        (done,) = await self._wire.execute([("EVAL", SET_CHAT, len(names), *names, request, encode(chat))])
-        if not done:
+        per_key, in_all = self._most
+        values = request, encode(chat), per_key if quota is None else quota.most, in_all
+        (reply,) = await self._wire.execute([("EVAL", SET_CHAT, len(names), *names, *values)])
+        if not reply:
             raise _unknown(request)
+        check_room(*reply)
 
     async def remove(self, kept: KeptRequest) -> None:
         await self._wire.execute([("ZREM", self._keys.chats_of(kept.key), kept.id)])

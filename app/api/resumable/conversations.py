@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import orjson
 from msgspec import Struct
 
-from app.api.resumable.store import Lost
-from app.errors import ConversationGone, ConversationLocked, KeptFull, RequestError, Saturated
+from app.api.resumable.store import Lost, check_room
+from app.errors import ConversationGone, ConversationLocked, RequestError, Saturated
 from app.ids import ConversationId, KeyId, RequestId, new_conversation_id
 from app.keys import Keys
 from app.openai.body import MOST
@@ -61,13 +61,15 @@ class ConversationStore:
         found = orjson.loads(record)
         return Conversation(conversation, found["created"], found["metadata"])
 
-    async def update(self, conversation: ConversationId, key: KeyId, metadata: dict[str, str]) -> Conversation:
+    async def update(
+        self, conversation: ConversationId, key: KeyId, metadata: dict[str, str], quota: Quota | None = None
+    ) -> Conversation:
+        """`quota`: as in `create`. Raises: KeptFull, if it takes more bytes than before."""
         found = await self.find(conversation, key)
         names = *self._keys.conversation(conversation), *self._keys.kept_account()
-        values = conversation, key, self._keep_ms, _record(found.created, metadata)
-        (done,) = await self._wire.execute([("EVAL", SET_CONVERSATION, 4, *names, *values)])
-        if not done:
-            raise _gone(conversation)
+        values = conversation, key, self._keep_ms, _record(found.created, metadata), *self._bounds(quota)
+        (reply,) = await self._wire.execute([("EVAL", SET_CONVERSATION, 4, *names, *values)])
+        self._check(reply, conversation)
         return Conversation(conversation, found.created, metadata)
 
     async def delete(self, conversation: ConversationId, key: KeyId) -> None:
@@ -158,12 +160,14 @@ class ConversationStore:
     ) -> Any:
         own, said = self._keys.conversation(conversation)
         names = own, said, self._keys.kept(response) if response else own, *self._keys.kept_account()
-        bounds: tuple[Any, ...] = (
-            ("", "", "") if response else (MOST, self._most[0] if quota is None else quota.most, self._most[1])
-        )
+        bounds: tuple[Any, ...] = ("", "", "") if response else (MOST, *self._bounds(quota))
         values = conversation, key, self._keep_ms, record, response or "", epoch, *bounds
         (reply,) = await self._wire.execute([("EVAL", CONVERSE, 5, *names, *values, *map(orjson.dumps, items))])
         return reply
+
+    def _bounds(self, quota: Quota | None) -> tuple[int, int]:
+        """The most bytes of an API key, and of all."""
+        return (self._most[0] if quota is None else quota.most), self._most[1]
 
     def _check(self, reply: Any, conversation: ConversationId | None = None) -> None:
         if reply == 0 and conversation is not None:
@@ -173,11 +177,7 @@ class ConversationStore:
             raise ConversationLocked(param="conversation")
         if full == b"items":
             raise RequestError(f"A conversation has at most {MOST} items.", param="items")
-        if full:
-            raise KeptFull(
-                "Kept answers and conversations have used up their space. Delete some, or try again later.",
-                retry_after_s=max(1, math.ceil(wait_ms / 1000)),
-            )
+        check_room(full, wait_ms)
 
 
 def _record(created: int, metadata: dict[str, str]) -> bytes:

@@ -32,7 +32,7 @@ _LARGE = 2**16  # bytes that are decoded in a thread
 _LAST_READ_MS = 5000  # how long a deleted answer's log stays for its readers
 _REFUSED_MS = 60_000  # how long a refused answer is kept
 REFUSALS = {error.code for error in (BudgetUsed, KeptFull, ModelNotFound, NoWorker, RateLimited, Saturated, StoreDown)}
-_MOST = 2**53  # bytes, which no Redis has
+MOST_BYTES = 2**53  # which no Redis has
 _MOST_READERS = 2**20  # of one client
 _FULL = "The space for kept answers was used up while this one was made, so that it could not be kept."
 
@@ -72,8 +72,8 @@ class ResumableStore:
         keys: Keys,
         api: ApiId,
         keep_s: float,
-        bytes_per_key: int = _MOST,
-        bytes_in_all: int = _MOST,
+        bytes_per_key: int = MOST_BYTES,
+        bytes_in_all: int = MOST_BYTES,
         *,
         tells: bool = False,
     ) -> None:
@@ -257,6 +257,15 @@ class ResumableStore:
         """All its answers are adopted; unless it lives, and has some anew."""
         names = self._keys.answer_owners(), self._keys.kept_of(api)
         await self._wire.execute([("EVAL", FORGET_OWNER, 2, *names, api)])
+
+
+def check_room(full: bytes, wait_ms: int) -> None:
+    """`full`: the limit reached, as scripts tell it. Raises: KeptFull."""
+    if full:
+        raise KeptFull(
+            "Kept answers and conversations have used up their space. Delete some, or try again later.",
+            retry_after_s=max(1, math.ceil(wait_ms / 1000)),
+        )
 
 
 async def decoded(batches: Sequence[bytes]) -> list[list[Event]]:

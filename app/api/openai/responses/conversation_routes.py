@@ -70,7 +70,8 @@ async def retrieve(request: Request, conversation: str) -> dict[str, Any]:
 async def update(request: Request, conversation: str) -> dict[str, Any]:
     """Replaces its metadata."""
     state, key, body = await _asked(request, ConversationUpdate)
-    return (await state.conversations.update(ConversationId(conversation), key, body.metadata)).shown()
+    quota = await state.quotas.kept(state.api_keys.client(request.scope))
+    return (await state.conversations.update(ConversationId(conversation), key, body.metadata, quota)).shown()
 
 
 @router.delete(ONE, responses=shapes.whole(shapes.Deleted))

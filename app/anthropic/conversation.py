@@ -18,7 +18,7 @@ from app.anthropic.content import (
     Turn,
 )
 from app.errors import RequestError
-from app.openai.content_parts import AnyText, MediaPart, joined
+from app.openai.content_parts import AnyText, MediaPart, PlainText, joined
 from app.openai.conversation import AssistantMessage, Message, PromptMessage, ToolCall, ToolMessage
 from app.tokenizer import Tokenizer
 
@@ -57,7 +57,7 @@ def _parts(blocks: Sequence[TextBlock | ImageBlock | ToolReference]) -> list[Any
 
 def _text(block: TextBlock | ToolReference) -> AnyText:
     text = block.tool_name if isinstance(block, ToolReference) else block.text
-    return AnyText.model_construct(type="text", text=text)
+    return PlainText.model_construct(type="text", text=text)
 
 
 def _user(blocks: Sequence[TextBlock | ImageBlock | ToolResult]) -> list[Message]:
@@ -115,7 +115,7 @@ def _within_users(messages: Sequence[Message]) -> list[Message]:
 
 def _listed(message: Message) -> list[Any]:
     content = message.content
-    return [*content] if isinstance(content, list) else [AnyText.model_construct(type="text", text=message.text)]
+    return [*content] if isinstance(content, list) else [PlainText.model_construct(type="text", text=message.text)]
 
 
 @lru_cache

@@ -14,8 +14,18 @@ FileId = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class AnyText(Hints):
-    type: Literal["text"]
     text: str
+
+
+class PlainText(AnyText):
+    type: Literal["text"]
+
+
+class RefusalPart(AnyText):
+    """What an earlier answer said instead of one, by OpenAI's models: a text for others."""
+
+    type: Literal["refusal"]
+    text: Annotated[str, Field(alias="refusal")]
 
 
 class TextPart(AnyText):
@@ -85,10 +95,13 @@ class AudioPart(MediaPart):
         return Origin("audio", f"data:audio/{self.input_audio.format};base64,{self.input_audio.data}")
 
 
-Part = Annotated[AnyText | ImagePart | VideoPart | FilePart | AudioPart, Field(discriminator="type")]
+Part = Annotated[PlainText | ImagePart | VideoPart | FilePart | AudioPart, Field(discriminator="type")]
 # In this order, errors are reported for the list.
 Texts = Annotated[Some[TextPart], Field(max_length=MOST)] | str
 Parts = Annotated[Some[Part], Field(max_length=MOST)] | str
+Answered = Annotated[
+    Some[Annotated[PlainText | RefusalPart, Field(discriminator="type")]], Field(max_length=MOST)
+] | str  # fmt: skip
 
 
 class PictureFile(FilePart):

@@ -8,7 +8,7 @@ from pydantic import Field
 from app import json_bytes
 from app.errors import RequestError
 from app.openai.body import Body, Some
-from app.openai.content_parts import AnyText, MediaPart, Parts, Texts, joined
+from app.openai.content_parts import Answered, AnyText, MediaPart, Parts, Texts, joined
 from app.openai.neutral import NEUTRAL_OF_MESSAGES, Refused, neutral
 
 _MOST_CALLS = 128  # of a message
@@ -84,7 +84,7 @@ class AssistantMessage(Message):
     """An earlier answer. Without content, as when it only called tools, templates get an empty text."""
 
     role: Literal["assistant"]
-    content: Texts | None = None
+    content: Answered | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None  # vLLM's name of the same
     tool_calls: Annotated[Some[ToolCall], Field(max_length=_MOST_CALLS)] | None = None

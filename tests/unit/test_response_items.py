@@ -296,6 +296,15 @@ def test_what_an_assistant_thought_said_and_called_is_one_message() -> None:
     assert (shown[4]["reasoning_content"], shown[5]["content"]) == ("So.", "Brr.")
 
 
+def test_an_earlier_refusal_is_a_text_for_the_model_and_comes_back_as_it_was() -> None:
+    refusal = {"type": "refusal", "refusal": "I can't."}
+    body = asked(input=[{"role": "user", "content": "?"}, {"role": "assistant", "content": [refusal]}])
+    assert for_template(as_messages(body.items))[1]["content"] == "I can't."
+    assert items_of(ID, body.items)[1]["content"] == [refusal]
+    again = parse(ResponseRequest, body.understood())
+    assert again.understood() == body.understood()
+
+
 def test_items_are_kept_as_they_were_understood() -> None:
     """And listed with ids of ours."""
     body = asked(input=TURN, tools=[CRM], text={"format": {"type": "text"}}, client_metadata={"a": "b"})

@@ -42,6 +42,15 @@ def refusal(schema: type[Any], fields: dict[str, Any]) -> RequestError:
     return refused.value
 
 
+def test_an_earlier_refusal_is_a_text_for_the_model() -> None:
+    """OpenAI's clients send an answer back as it came."""
+    parts = [{"type": "text", "text": "Hm."}, {"type": "refusal", "refusal": "I can't."}]
+    body = chat(messages=[{"role": "assistant", "content": parts}, {"role": "user", "content": "?"}])
+    assert body.messages[0].for_template()["content"] == "Hm.\nI can't."
+    wrong = refusal(ChatRequest, {"messages": [{"role": "user", "content": [parts[1]]}]})
+    assert wrong.param == "messages.0.content.0.type"
+
+
 # field: (values at and inside its bounds, values outside and of other types)
 FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "max_tokens": ([0, 1, 10**6], [-1, 1.5, "1", True, [1]]),
@@ -482,7 +491,7 @@ def test_an_answer_without_content_or_calls_was_empty() -> None:
 ] + [
     (ResponseRequest, {"input": [{"role": "user", "content": [{"type": kind, "detail": "auto"}]}]},
      "input.0.content.0.type", f"content parts of type '{kind}' are not supported by this server.")
-    for kind in ("input_video", "input_file", "refusal")
+    for kind in ("input_video", "input_file", "computer_screenshot")
 ] + [
     (ResponseRequest, {"input": [{"role": "user", "content": "x"}, {"type": kind, "call_id": "c", "output": "x"}]},
      "input.1.type", f"items of type '{kind}' are not supported by this server.")

@@ -31,10 +31,20 @@ Opaque = Annotated[str | None, AfterValidator(_ours)]
 
 
 class InputText(Hints):
+    text: str
+
+
+class InputRefusal(InputText):
+    """What an earlier response said instead of an answer, by OpenAI's models: a text for others."""
+
+    type: Literal["refusal"]
+    text: Annotated[str, Field(alias="refusal")]
+
+
+class PlainInputText(InputText):
     """A text of a message; texts of an earlier response have more fields."""
 
     type: Literal["input_text", "output_text", "text"]
-    text: str
     annotations: Unread = None
     logprobs: Unread = None
     parsed: Parsed = None
@@ -53,7 +63,7 @@ class InputImage(Hints):
         return self
 
 
-InputPart = Annotated[InputText | InputImage | AudioPart, Field(discriminator="type")]
+InputPart = Annotated[PlainInputText | InputRefusal | InputImage | AudioPart, Field(discriminator="type")]
 # In this order, errors are reported for the list.
 Content = Annotated[Some[InputPart], Field(max_length=MOST)] | str
 

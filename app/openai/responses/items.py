@@ -12,6 +12,7 @@ from app.openai.responses.input_items import (
     InputItem,
     InputMessage,
     InputPart,
+    InputRefusal,
     InputText,
     ReasoningItem,
 )
@@ -74,6 +75,8 @@ def _message(name: str, message: InputMessage) -> dict[str, Any]:
 
 def _part(part: InputPart, kind: dict[str, Any]) -> dict[str, Any]:
     """`kind`: of a text."""
+    if isinstance(part, InputRefusal):
+        return {"type": "refusal", "refusal": part.text}
     if isinstance(part, InputText):
         return kind | {"text": part.text}
     if isinstance(part, AudioPart):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.errors import RequestError
-from app.openai.content_parts import AnyText, MediaPart, picture
+from app.openai.content_parts import AnyText, MediaPart, PlainText, picture
 from app.openai.conversation import AssistantMessage, Message, ToolCall, ToolMessage
 from app.openai.responses.input_items import (
     CallOutput,
@@ -74,7 +74,7 @@ def _content(given: Content) -> list[Any] | str:
 def _part(part: InputPart) -> AnyText | MediaPart:
     """As chats have it."""
     if isinstance(part, InputText):
-        return AnyText.model_construct(type="text", text=part.text)
+        return PlainText.model_construct(type="text", text=part.text)
     return picture(part.image_url, part.file_id) if isinstance(part, InputImage) else part
 
 

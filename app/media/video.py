@@ -1,12 +1,16 @@
 """Frames of a video. Runs in a decoder process. Needs the package `av` (FFmpeg), of the extra `video`."""
 
 import hashlib
+import struct
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from io import BytesIO
-from math import sqrt
+from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from PIL import Image
 
 from app.media.picture import Picture, picture_of
 from app.media.refused import Refused
@@ -18,15 +22,24 @@ if TYPE_CHECKING:
 # By their first bytes. FFmpeg would guess among formats, some of which open other files and addresses.
 _MP4, _MATROSKA = "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"
 _CODECS = ("h264", "hevc", "vp8", "vp9", "av1", "mpeg4", "libdav1d")
+_TURNS = {  # by a, b, c, d of the matrix, in Pillow's words, which turns against the clock
+    (0, 1, -1, 0): Image.Transpose.ROTATE_270,
+    (-1, 0, 0, -1): Image.Transpose.ROTATE_180,
+    (0, -1, 1, 0): Image.Transpose.ROTATE_90,
+}
+_ONE = 16  # bits behind the point of such a number
+_BOX = 8  # bytes of the smallest part of an MP4
+_BROKEN, _EMPTY = "it is a broken or incomplete video", "it has no frame that can be decoded"
+_SEGMENT = b"\x18\x53\x80\x67"  # what holds all the rest of a Matroska file
 
 
 class Frame(Struct, frozen=True):
-    at_s: float  # from the video's beginning
+    at_s: float  # from the first picture
     picture: Picture
 
 
 class Video(Struct, frozen=True):
-    long_s: float
+    long_s: float  # the pictures; sound may be longer
     frames: list[Frame]  # at least one
 
     @property
@@ -56,9 +69,23 @@ def container_of(data: bytes) -> str | None:
     return _MP4 if data[4:8] == b"ftyp" else _MATROSKA if data[:4] == b"\x1a\x45\xdf\xa3" else None
 
 
+class _Timeline(Struct, frozen=True):
+    """When the pictures are shown, in ticks of their stream."""
+
+    shown: list[int]  # the beginning of each one, in order
+    end: int
+    keys: list[int]  # of those from which decoding may begin, in order
+
+    def wanted(self, frames: int) -> list[int]:
+        """The first beginning at or after each of the times, which have equal distances; after the last one that."""
+        first, length = self.shown[0], self.end - self.shown[0]
+        times = [first + ceil(number * length / frames) for number in range(frames)]
+        return [self.shown[min(bisect_left(self.shown, time), len(self.shown) - 1)] for time in times]
+
+
 def decode_video(data: bytes, *, pixels: int, frames: int, most_s: float) -> Video:
-    """At most `frames`, at equal distances from the beginning on, scaled down so that they have at most `pixels`
-    together. Raises: Refused."""
+    """At most `frames`, at equal distances from the first picture on, as they are shown: turned; scaled down so that
+    they have at most `pixels` together. Raises: Refused."""
     try:
         import av
     except ImportError as exc:
@@ -68,67 +95,168 @@ def decode_video(data: bytes, *, pixels: int, frames: int, most_s: float) -> Vid
         raise Refused("it is no MP4 or WebM video")
     av.logging.set_level(None)
     try:
-        with av.open(BytesIO(data), format=name.split(",")[0], options={"protocol_whitelist": ""}) as container:
-            return _frames(container, pixels, frames, most_s)
+        if _is_cut_off(data):
+            raise Refused(_BROKEN)
+        with _opened(data, name) as container:
+            timeline = _timeline(container, _stream(container, pixels))
+        # Opened anew instead of rewound: what needs no seeking is decoded also where the file's index is bad.
+        with _opened(data, name) as container:
+            return _video(container, timeline, pixels, frames, most_s)
     except MemoryError as exc:
         raise Refused("decoding it needs more memory than XYLEM_MEDIA_DECODE_BYTES") from exc
     except Refused:
         raise
     except Exception as exc:  # av raises its own errors, and ValueError, OverflowError and others on broken data
-        raise Refused("it is a broken or incomplete video") from exc
+        raise Refused(_BROKEN) from exc
 
 
-def _frames(container: "InputContainer", pixels: int, frames: int, most_s: float) -> Video:
+def _is_cut_off(data: bytes) -> bool:
+    """Whether it says that it is longer: FFmpeg takes what is left."""
+    if container_of(data) == _MATROSKA:
+        at = data.find(_SEGMENT) + len(_SEGMENT)
+        digits = 9 - data[at].bit_length()  # of base 128
+        unknown = (1 << 7 * digits) - 1
+        size = int.from_bytes(data[at : at + digits]) & unknown
+        return size != unknown and at + digits + size > len(data)
+    at, kind = 0, b""
+    while at + 16 <= len(data):
+        size, kind, large = struct.unpack_from(">I4sQ", data, at)
+        size = large if size == 1 else size
+        if size < _BOX:  # 0: it goes on to the end
+            return False
+        at += size
+    return at > len(data) and kind in (b"moov", b"moof", b"mdat")  # something else may hang on to a whole video
+
+
+def _opened(data: bytes, name: str) -> "InputContainer":
     import av
 
+    form = name.split(",", maxsplit=1)[0]
+    container: InputContainer = av.open(BytesIO(data), format=form, options={"protocol_whitelist": ""})
+    return container
+
+
+def _stream(container: "InputContainer", pixels: int) -> Any:
+    """The first stream of pictures. Raises: Refused."""
     if not container.streams.video:
         raise Refused("it has no pictures")
     stream = container.streams.video[0]
     codec = stream.codec_context
     if codec.codec.canonical_name not in _CODECS:
         raise Refused(f"its codec is none of {', '.join(_CODECS[:-1])}")
-    if container.duration is None or container.duration <= 0:
-        raise Refused("it doesn't say how long it is")
-    long_s = container.duration / av.time_base
-    if long_s > most_s:
-        raise Refused(f"it is longer than {most_s:g} s (XYLEM_MEDIA_VIDEO_S)")
     _check(codec.width, codec.height, pixels)
     codec.thread_count = 1
     codec.options = {"max_pixels": str(pixels)}
+    return stream
+
+
+def _timeline(container: "InputContainer", stream: Any) -> _Timeline:
+    """Read from the packets, none of which is decoded: not every file says it elsewhere. Raises: Refused."""
+    shown, keys, ends = list[int](), list[int](), list[int]()
+    for packet in container.demux(stream):
+        at = _ticks(packet)
+        if at is None:  # the last packet, which is empty
+            continue
+        if packet.is_keyframe:
+            keys.append(at)
+        if not packet.is_discard:  # which an edit list says
+            shown.append(at)
+            ends.append(at + (packet.duration or 0))
+    if not shown:
+        raise Refused(_EMPTY)
+    return _Timeline(sorted(shown), max(ends), sorted(keys))
+
+
+def _video(container: "InputContainer", timeline: _Timeline, pixels: int, frames: int, most_s: float) -> Video:
+    """Raises: Refused."""
+    stream = _stream(container, pixels)
+    first, tick = timeline.shown[0], float(stream.time_base)
+    long_s = (timeline.end - first) * tick
+    if long_s > most_s:
+        raise Refused(f"it is longer than {most_s:g} s (XYLEM_MEDIA_VIDEO_S)")
+    sampler = _Sampler(container, stream, timeline, pixels)
     taken = [
-        Frame(max(frame.time or 0.0, 0.0), _picture(frame, pixels, frames))
-        for frame in _sampled(container, stream, long_s, frames, pixels)
+        Frame(max(at - first, 0) * tick, _picture(frame, pixels, frames))
+        for at, frame in sampler.frames(timeline.wanted(frames))
     ]
     if not taken:
-        raise Refused("it has no frame that can be decoded")
+        raise Refused(_EMPTY)
     return Video(long_s, taken)
 
 
-def _sampled(container: "InputContainer", stream: Any, long_s: float, frames: int, pixels: int) -> Iterator[Any]:
-    """The first frame at or after each of the times. Raises: Refused when frames are missing at the end."""
-    wanted, last, gap = 0, 0.0, 0.0
-    for frame in container.decode(stream):
-        _check(frame.width, frame.height, pixels)
-        if frame.time is not None:
-            last, gap = frame.time, max(gap, frame.time - last)
-        if frame.time is None or frame.time >= wanted * long_s / frames:
-            yield frame
-            wanted += 1
-            while frame.time is not None and wanted < frames and wanted * long_s / frames <= frame.time:
-                wanted += 1
-        if wanted >= frames:
-            return
-    end = long_s if stream.duration is None else float(stream.duration * stream.time_base)
-    # FFmpeg takes a WebM that is cut off as it is.
-    if gap and last + 2 * gap < min(end, (frames - 1) * long_s / frames):
-        raise Refused("it is a broken or incomplete video")
+class _Sampler:
+    """Decodes no more than the wanted frames need: from the key frame before each one on, and up to it only what other
+    frames refer to."""
+
+    def __init__(self, container: "InputContainer", stream: Any, timeline: _Timeline, pixels: int) -> None:
+        self._container, self._stream, self._pixels = container, stream, pixels
+        self._keys = timeline.keys
+        self._wanted = self._at = timeline.shown[0]
+        self._frame: Any = None  # the last one decoded, which is shown at `_at`
+        self._key, self._whole = -1, False  # the frame that was sought, and whether it came and is a key frame
+        self._decoding = self._decoded()
+
+    def frames(self, wanted: list[int]) -> Iterator[tuple[int, Any]]:
+        """The frames that are shown at these times, each once, with the time. Raises: Refused."""
+        for time in wanted:
+            before = self._frame
+            if before is None or self._at < time:
+                self._reach(time)
+                if self._frame is not before:
+                    yield self._at, self._frame
+
+    def _reach(self, time: int) -> None:
+        """Raises: Refused."""
+        index = bisect_right(self._keys, time) - 1
+        if index > 0 and self._keys[index] > self._at:
+            self._seek(self._keys[index])
+            with suppress(ValueError):  # of which av's InvalidDataError is one
+                self._decode(time)
+            if self._whole and self._at == time:
+                return
+            # Some files call frames key frames that aren't, or behind which pictures come bit by bit.
+            self._seek(self._keys[0])
+            self._keys = []
+        self._decode(time)
+
+    def _seek(self, key: int) -> None:
+        self._container.seek(key, stream=self._stream)
+        self._decoding, self._key, self._whole = self._decoded(), key, False
+
+    def _decode(self, time: int) -> None:
+        """Raises: Refused."""
+        self._wanted = time
+        for frame in self._decoding:
+            _check(frame.width, frame.height, self._pixels)
+            at = _ticks(frame)
+            self._frame, self._at = frame, self._at if at is None else at
+            self._whole = self._whole or (frame.key_frame and self._at == self._key)
+            if self._at >= time:
+                return
+
+    def _decoded(self) -> Iterator[Any]:
+        for packet in self._container.demux(self._stream):
+            at = _ticks(packet)
+            self._stream.codec_context.skip_frame = "DEFAULT" if at is None or at >= self._wanted else "NONREF"
+            yield from packet.decode()
+
+
+def _ticks(shown: Any) -> int | None:
+    """When a packet or a frame is shown. Some files have only times of decoding."""
+    at: int | None = shown.dts if shown.pts is None else shown.pts
+    return at
 
 
 def _picture(frame: Any, pixels: int, frames: int) -> Picture:
     scale = min(1.0, sqrt(pixels / (frames * frame.width * frame.height)))
     width, height = (max(1, int(side * scale)) for side in (frame.width, frame.height))
     image = frame.to_image(width=width, height=height)
-    return picture_of(height, width, image.tobytes())
+    matrix = frame.side_data.get("DISPLAYMATRIX")
+    if matrix is not None:
+        a, b, _, c, d = (number >> _ONE for number in struct.unpack_from("=5i", matrix))
+        if (a, b, c, d) in _TURNS:
+            image = image.transpose(_TURNS[a, b, c, d])
+    return picture_of(image.height, image.width, image.tobytes())
 
 
 def _check(width: int, height: int, pixels: int) -> None:

@@ -120,9 +120,10 @@ load:<worker>           hash, the same sums by field, as wire version 1 reads th
 prefilling:<worker>     hash, run → its prompt's first block hash (8 bytes) and its rank, of requests without a first
                         token. Written with reservations.
 starting:<pool>         hash, the prompts of such requests, for others that begin alike. Run → its place, a line feed
-                        and its packed block hashes; and 8-byte hash → the newest runs whose 1st, 4th, 16th … block has
-                        that hash, each with a line feed. Written with the above; those of a dead worker are removed by
-                        the api; lives as long as the last of these requests may.
+                        and its packed block hashes, or of a long prompt their outline
+                        (`dispatch/placement_commands.py`); and 8-byte hash → the newest runs whose 1st, 4th, 16th …
+                        block has that hash, each with a line feed. Written with the above; those of a dead worker are
+                        removed by the api; lives as long as the last of these requests may.
 request:<run>           string, msgpack `messages.Job`. Gone means done or cancelled.
                         Written by the api; lives until the deadline and 30 s more.
 media:<sha256>          string, the samples of a picture (RGB, 8 bits each, row by row) or a sound (float32,

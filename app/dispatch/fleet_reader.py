@@ -89,9 +89,12 @@ class FleetReader:
         await self.refresh([pool for pool in wanted if self._fleets[pool].known < 0])
         questions = {pool: self._question(pool, prompts, grids[pool]) for pool, prompts in wanted.items()}
         commands = [c for q in questions.values() for c in q.commands]
-        asked = {pool: self._match(pool, prompts, grids[pool]) for pool, prompts in wanted.items() if prompts}
+        asked = {pool: self._match(pool, questions[pool], prompts) for pool, prompts in wanted.items() if prompts}
         read, matched = await self._both(commands, list(asked.values()))
         replies, cached = iter(read), dict(zip(asked, matched, strict=True))
+        for pool, reply in cached.items():
+            if reply is not None and questions[pool].guessed:
+                cached[pool] = await self._all_guessed(pool, questions[pool], wanted[pool], reply)
         found = {pool: [next(replies) for _ in q.commands] for pool, q in questions.items()}
         await self._take({pool: reply[0] for pool, reply in found.items()})
         for pool, question in questions.items():
@@ -109,6 +112,20 @@ class FleetReader:
             return replies[: len(commands)], replies[len(commands) :]
         replies, matched = await asyncio.gather(self._wire.execute(commands), self.index.ask(asked))
         return replies, matched or [None] * len(asked)
+
+    async def _all_guessed(
+        self, pool: PoolId, question: "_Question", prompts: Sequence[bytes], reply: Sequence[Any]
+    ) -> list[Any]:
+        """The reply of `match.lua` with the guesses that it left out, of one call after the other. Raises: StoreDown.
+
+        Redis does other work between the calls.
+        """
+        caches, guesses = [one[0] for one in reply], [list(one[1]) for one in reply]
+        while left := len(question.guessed) - len(guesses[0]):
+            _, more = await self._both([], [self._match(pool, question, prompts, len(guesses[0]))])
+            for n, known in enumerate(guesses):
+                known.extend([0] * left if more[0] is None else more[0][n][1])
+        return list(zip(caches, guesses, strict=True))
 
     async def refresh(self, pools: Sequence[PoolId]) -> None:
         """Reads all leases of these pools. Raises: StoreDown."""
@@ -227,13 +244,15 @@ class FleetReader:
             commands.append(("EVAL", COMING, 1, keys.starting(pool), fleet.left, *prompts))
         return _Question(commands, guessed, older, bool(prompts), self._has_tiers(pool), grid)
 
-    def _match(self, pool: PoolId, prompts: Sequence[bytes], grid: Grid) -> Command:
+    def _match(self, pool: PoolId, question: "_Question", prompts: Sequence[bytes], known: int = 0) -> Command:
+        """`known`: how many of the first guessed places are; if any is, the caches that tell of themselves are, too."""
         index, _ = self._keys.cached(pool)
-        if self._has_tiers(pool):
+        if question.has_tiers:
             return "EVAL", MATCH_TIERS, 2, index, self._keys.tiered(pool)[0], *prompts
-        guesses = [self._keys.predicted(pool, place) for place in self._fleets[pool].guessed]
-        script = MATCH if grid.everywhere else MATCH_POINTS
-        return "EVAL", script, 1 + len(guesses), index, *guesses, round(clock.now() * 1000), *prompts
+        guesses = [self._keys.predicted(pool, place) for place in question.guessed[known:]]
+        script = MATCH if question.grid.everywhere else MATCH_POINTS
+        now = round(clock.now() * 1000)
+        return "EVAL", script, 1 + len(guesses), index, *guesses, now, int(not known), *prompts
 
     def _has_tiers(self, pool: PoolId) -> bool:
         """Whether tiers are looked up: an engine that reports no events tells nothing of them either."""

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +15,8 @@ from redis.asyncio import Redis
 from app.dispatch.fleet_reader import FleetReader
 from app.engines.kv_publisher import KvEvent, KvEventArgs, KvPublisher
 from app.engines.mock.blocks import BlockManager, BlockTable
-from app.ids import PlaceId, place_id
+from app.errors import StoreDown
+from app.ids import PlaceId, WorkerId, place_id
 from app.keys import Keys
 from app.kv.blocks import chain, point_hashes, prompt_hashes, root
 from app.kv.changes import Changes
@@ -22,7 +25,7 @@ from app.kv.prefix_index import KvIndex, packed
 from app.messages import Grid
 from app.pools import Pool
 from app.routing.candidates import Option
-from app.store import WRITE_INDEX, Wire
+from app.store import MATCH, MATCH_POINTS, WRITE_INDEX, Command, Wire
 from tests.background import beside
 from tests.integration.conftest import POOL, nobody_told, register
 from tests.loads import set_load
@@ -337,8 +340,8 @@ async def test_redis_away_loses_nothing(redis: "Redis", wire: Wire) -> None:
         await becomes(redis, cache, lambda found: found == cache.held(), "all five")
 
 
-def reader(wire: Wire) -> FleetReader:
-    return FleetReader(wire, KEYS, {POOL: Pool(model="m", engine="mock", block_size=SIZE)}, 10)
+def reader(wire: Wire, index: Wire | None = None) -> FleetReader:
+    return FleetReader(wire, KEYS, {POOL: Pool(model="m", engine="mock", block_size=SIZE)}, 10, index=index)
 
 
 @st.composite
@@ -474,6 +477,89 @@ async def test_guesses_expire(redis: "Redis", wire: Wire) -> None:
     await redis.zadd(key, {hashes[0]: 9e15, hashes[1]: 9e15, hashes[2]: 1})
     view = (await reader(wire).read({POOL: [b"".join(hashes)]}))[POOL]
     assert view.matches[0].option(0, view.candidates[0]).cached == 2
+
+
+@pytest.mark.parametrize(("script", "points", "most"), [(MATCH, 500, 2), (MATCH_POINTS, 5000, 70)])
+async def test_what_prompts_of_a_round_share_is_looked_up_once_at_each_place(
+    redis: "Redis", script: str, points: int, most: int
+) -> None:
+    """Of engines without events: else a round of 64 prompts stops Redis as long as 64 rounds of one."""
+    rng, places = Random(0), [KEYS.predicted(POOL, PlaceId(f"w{i}")) for i in range(10)]
+    begin = [rng.randbytes(8) for _ in range(points)]
+    for place in places:
+        more = 0 if script == MATCH else 10_000  # of so many the points are asked for
+        await redis.zadd(place, dict.fromkeys([*begin[: points // 2], *(rng.randbytes(8) for _ in range(more))], 9e15))
+    asked = [b"".join(begin) + rng.randbytes(8) for _ in range(64)]
+    await redis.config_resetstat()
+    known = 0
+    while known < len(places):
+        found = await redis.eval(script, 1 + len(places) - known, INDEX, *places[known:], 0, 1, *asked)
+        assert found == [[[], [points // 2] * len(found[0][1])]] * 64
+        known += len(found[0][1])
+    stats = await redis.info("commandstats")
+    searched = 10 if script == MATCH else 0  # steps of the search for the first prompt
+    calls = sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("zscore", "zmscore"))
+    assert calls <= len(places) * (most + searched)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("everywhere", [True, False])
+async def test_many_look_ups_are_several_calls_that_tell_the_same(
+    redis: "Redis", wire: Wire, everywhere: bool, apart: bool
+) -> None:
+    """Redis does other work between them."""
+    rng, names = Random(0), [await register_guessed(redis, f"w{i}", everywhere) for i in range(12)]
+    prompts_ = [b"".join(rng.randbytes(8) for _ in range(200)) for _ in range(64)]
+    prompts_ += [prompt[: 8 * rng.randrange(1, 200)] + rng.randbytes(8 * 9) for prompt in prompts_[:9]] + [b""]
+    depths = {name: [rng.randrange(200) for _ in prompts_] for name in names}
+    there: dict[str, set[bytes]] = {}
+    for name in names:
+        held = [
+            [prompt[8 * i : 8 * i + 8] for i in range(min(depth, len(prompt) // 8))]
+            for prompt, depth in zip(prompts_, depths[name], strict=True)
+        ]
+        there[name] = {block for blocks_ in held for block in blocks_}
+        await redis.zadd(KEYS.predicted(POOL, place_id(name, 0)), dict.fromkeys(there[name], 9e15))
+    fleet = reader(wire, Wire(redis) if apart else None)
+    await fleet.refresh([POOL])
+    await redis.config_resetstat()
+    view = (await fleet.read({POOL: prompts_}))[POOL]
+    assert (await redis.info("commandstats"))["cmdstat_eval"]["calls"] > 2, "of which one asks for prompts that wait"
+    for prompt, matches in zip(prompts_, view.matches, strict=True):
+        for place, candidate in enumerate(view.candidates):
+            held = there[candidate.lease.worker.id]
+            expected = max((i for i in range(1, len(prompt) // 8 + 1) if prompt[8 * i - 8 : 8 * i] in held), default=0)
+            assert matches.option(place, candidate).cached == expected
+
+
+class LostWire(Wire):
+    """To an index that goes away after one answer."""
+
+    asked = 0
+
+    async def execute(self, commands: Sequence[Command]) -> list[Any]:
+        self.asked += 1
+        if self.asked > 1:
+            raise StoreDown
+        return await super().execute(commands)
+
+
+async def test_of_an_index_that_goes_away_between_the_calls_the_first_guesses_count(redis: "Redis", wire: Wire) -> None:
+    rng = Random(0)
+    asked = [rng.randbytes(8 * 200) for _ in range(64)]
+    for i in range(12):
+        await register_guessed(redis, f"w{i:02}", everywhere=True)
+        key = KEYS.predicted(POOL, place_id(WorkerId(f"w{i:02}"), 0))
+        await redis.zadd(key, {prompt[j : j + 8]: 9e15 for prompt in asked for j in range(0, 800, 8)})
+    view = (await reader(wire, LostWire(redis)).read({POOL: asked}))[POOL]
+    found = [[m.option(i, c).cached for i, c in enumerate(view.candidates)] for m in view.matches]
+    assert found == [found[0]] * 64
+    assert set(found[0]) == {0, 100}
+
+
+async def register_guessed(redis: "Redis", name: str, everywhere: bool) -> WorkerId:
+    grid = Grid(SIZE, SIZE, everywhere=everywhere)
+    return await register(redis, KEYS, name, kv_events=False, block_size=SIZE, grid=grid)
 
 
 async def test_ranks_are_places_of_their_own(redis: "Redis", wire: Wire) -> None:

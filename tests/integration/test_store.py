@@ -1,6 +1,7 @@
 """The scripts inside Redis."""
 
 import asyncio
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
 
 from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.placement_commands import outline
 from app.ids import ApiId, RequestId, RunId, WorkerId, place_id, run_id, worker_queue
 from app.keys import Keys
 from app.kv.changes import Changes
@@ -334,6 +336,48 @@ async def test_prompts_that_begin_alike_are_found_as_long_as_they_wait(redis: "R
     await place(redis, worker, RequestId("r20"), hashes[:16])
     assert await coming(redis, hashes) == [("w1", 2)]
     assert await coming(redis, b"") == await coming(redis, b"another!") == []
+
+
+@pytest.mark.parametrize("blocks", [1000, 2048, 2049, 3000, 62_500])
+async def test_what_is_shared_with_a_long_prompt_is_known_to_a_thousandth_of_it(redis: "Redis", blocks: int) -> None:
+    """Of one that is no longer than twice what an outline has whole, exactly; and never too much."""
+    rng = Random(blocks)
+    waiting = rng.randbytes(8 * blocks)
+    await place(redis, await register(redis, KEYS, "w1"), hashes=outline(waiting))
+    for shared in (1, 3, 700, 1023, 1024, 1025, 1500, 2047, 2048, 2049, 2999, 40_000, 62_499):
+        if shared < blocks:
+            for more in (0, 1, 5000):
+                ((place_, found),) = await coming(redis, waiting[: 8 * shared] + rng.randbytes(8 * more))
+                assert place_ == "w1"
+                assert found == shared if shared <= 1024 or blocks <= 2048 else shared - blocks / 1000 < found <= shared
+            assert await coming(redis, waiting[: 8 * shared], every=0) == []
+    for every in (0, 1, 7):
+        assert await coming(redis, waiting + rng.randbytes(80), every) == [("w1", blocks)]
+    assert await release(redis, WorkerId("w1"), "prefilled") == 1
+    assert not await redis.exists(KEYS.starting(POOL)), "nothing of its outline is left"
+
+
+async def test_a_waiting_prompt_of_an_older_version_is_read_whole(redis: "Redis") -> None:
+    waiting = Random(0).randbytes(8 * 5000)
+    await place(redis, await register(redis, KEYS, "w1"), hashes=waiting)
+    for shared in (1, 1024, 4099, 5000):
+        assert await coming(redis, waiting[: 8 * shared] + b"another!" * 9) == [("w1", shared)]
+
+
+async def test_a_round_reads_a_waiting_prompt_once_and_little_of_a_long_one(redis: "Redis") -> None:
+    """However many prompts begin like it: Redis does nothing else meanwhile."""
+    rng, worker = Random(0), await register(redis, KEYS, "w1")
+    for number in range(8):
+        long = b"a block." + rng.randbytes(8 * 62_499)
+        await place(redis, worker, RequestId(f"r{number}"), outline(long))
+    sizes = [len(value) for value in await redis.hvals(KEYS.starting(POOL))]
+    assert max(sizes) < 20_000
+    await redis.config_resetstat()
+    asked = [b"a block." + rng.randbytes(16) for _ in range(64)]
+    found = await redis.eval(COMING, 1, KEYS.starting(POOL), 1, *asked)
+    assert found == [[b"w1", 1] * 8] * 64
+    stats = await redis.info("commandstats")
+    assert stats["cmdstat_hmget"]["calls"] == 2, "of the beginnings, and of the prompts that wait"
 
 
 async def test_prompts_of_a_worker_that_is_gone_are_forgotten(redis: "Redis") -> None:

@@ -1,7 +1,7 @@
 -- The last point of some prompts at which each of a pool's caches can resume them. Reads only.
 --
 -- KEYS     1 cached:<pool>, and predicted:<pool>:<place> of places whose engines report no KV events
--- ARGV     1 now, ms since the epoch  2… prompts as packed hashes of their points
+-- ARGV     1 now, ms since the epoch  2 0: the first list isn't wanted  3… prompts as packed hashes of their points
 -- returns  as match.lua, in points instead of blocks
 --
 -- For engines that keep what all layers of a model need at some points only: a cache that has a later one need not have
@@ -10,22 +10,24 @@ local call, sub = redis.call, string.sub
 local now = tonumber(ARGV[1])
 local AT_ONCE = 1000 -- points (`unpack`)
 
--- Calls `see(index, value)` for each point of the prompt `h`, the last one first, until it returns true.
-local function each(h, command, key, see)
-  for last = #h / 8, 1, -AT_ONCE do
-    local hashes, first = {}, math.max(1, last - AT_ONCE + 1)
-    for i = first, last do hashes[#hashes + 1] = sub(h, i * 8 - 7, i * 8) end
+-- Calls `see(index, value)` for each point of the prompt `h` behind `from`, up to `to`, the last one first, until it
+-- returns true.
+local function each(h, from, to, command, key, see)
+  for last = to, from + 1, -AT_ONCE do
+    local hashes, first = {}, math.max(from + 1, last - AT_ONCE + 1)
+    for i = first, last do hashes[i - first + 1] = sub(h, i * 8 - 7, i * 8) end
     local values = call(command, key, unpack(hashes))
     for i = last, first, -1 do
-      if see(i, values[i - first + 1]) then return end
+      local value = values[i - first + 1]
+      if value and see(i, value) then return end
     end
   end
 end
 
 local function caches_of(h)
   local out, before, seen = {}, nil, {}
-  each(h, 'HMGET', KEYS[1], function(index, caches)
-    if not caches or caches == before then return end
+  each(h, 0, #h / 8, 'HMGET', KEYS[1], function(index, caches)
+    if caches == before then return end
     before = caches
     local new = false
     for at = 1, #caches, 4 do
@@ -37,19 +39,79 @@ local function caches_of(h)
   return out
 end
 
-local function guessed(h, key)
-  local found = 0
-  each(h, 'ZMSCORE', key, function(index, expires)
-    if expires and tonumber(expires) > now then found = index end
-    return found > 0
-  end)
-  return found
+-- Each point that is to be looked up, with its prompt and its index there.
+local function owners(shared)
+  local prompt, index = {}, {}
+  for p = 3, #ARGV do
+    local h = ARGV[p]
+    for i = (shared[p] or 0) + 1, #h / 8 do
+      local hash = sub(h, i * 8 - 7, i * 8)
+      prompt[hash], index[hash] = p, i
+    end
+  end
+  return prompt, index
+end
+
+-- Both return a function of a prompt, `from` and `to`: the last of its points behind `from`, up to `to`, that a place is
+-- expected to have. The first reads what the place has, the second asks for the points.
+local function by_place(key, prompt, index)
+  local there = {}
+  for _, hash in ipairs(call('ZRANGE', key, '(' .. ARGV[1], '+inf', 'BYSCORE')) do
+    local p = prompt[hash]
+    if p then
+      there[p] = there[p] or {}
+      table.insert(there[p], index[hash])
+    end
+  end
+  return function(p, from, to)
+    local found = 0
+    for _, i in ipairs(there[p] or {}) do
+      if i > from and i <= to then found = math.max(found, i) end
+    end
+    return found
+  end
+end
+
+local function by_point(key)
+  return function(p, from, to)
+    local found = 0
+    each(ARGV[p], from, to, 'ZMSCORE', key, function(i, expires)
+      if tonumber(expires) > now then found = i end
+      return found > 0
+    end)
+    return found
+  end
+end
+
+local function guess(replies)
+  local _, _, kin, shared = kinship(3)
+  local points, look_ups, prompt, index = 0, 0, nil, nil
+  for p = 3, #ARGV do points = points + #ARGV[p] / 8 - (shared[p] or 0) end
+  for k = 2, #KEYS do
+    if look_ups >= LOOK_UPS then return end
+    local size, last = call('ZCARD', KEYS[k]), nil
+    look_ups = look_ups + math.min(2 * size, points)
+    if 2 * size < points then
+      if not prompt then prompt, index = owners(shared) end
+      last = by_place(KEYS[k], prompt, index)
+    else
+      last = by_point(KEYS[k])
+    end
+    local known = {} -- of the points that prompts share: by the first of these prompts and how many there are
+    for p = 3, #ARGV do
+      local both = shared[p] or 0
+      local found = last(p, both, #ARGV[p] / 8)
+      if found == 0 and both > 0 then
+        local name = kin[p] .. ' ' .. both
+        known[name] = known[name] or last(kin[p], 0, both)
+        found = known[name]
+      end
+      replies[p - 2][2][k - 1] = found
+    end
+  end
 end
 
 local replies = {}
-for p = 2, #ARGV do
-  local guesses = {}
-  for i = 2, #KEYS do guesses[#guesses + 1] = guessed(ARGV[p], KEYS[i]) end
-  replies[#replies + 1] = {caches_of(ARGV[p]), guesses}
-end
+for p = 3, #ARGV do replies[p - 2] = {ARGV[2] ~= '0' and caches_of(ARGV[p]) or {}, {}} end
+guess(replies)
 return replies

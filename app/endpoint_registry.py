@@ -1,7 +1,7 @@
 """The endpoints that generate, encode or paint, each defined once, for HTTP routes, kept answers and batches alike."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from app.anthropic import error_body as anthropic_errors
@@ -25,6 +25,7 @@ from app.openai import (
 from app.openai.responses import generation as responses
 from app.openai.responses.schemas import ResponseRequest
 from app.openai.schemas import ChatRequest, CompletionRequest, ModelRequest
+from app.pools import EndpointName
 
 
 class AnswerWriter(Protocol):
@@ -58,6 +59,7 @@ class Endpoint:
     writer: Callable[[Any, Any], AnswerWriter]  # (generation, body as `schema`) → its writer
     task: Task = "generate"  # only models of this task may be named
     error_body: Callable[[XylemError], dict[str, Any]] = error_body.as_body
+    name: EndpointName = field(kw_only=True)  # as in `endpoints` of a pool
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,23 @@ class CompletionEndpoint(Endpoint):
     writer: Callable[[GenerationBase, Any], StreamWriter]
 
 
-CHAT = CompletionEndpoint("/v1/chat/completions", "chat", ChatRequest, chat.understand, chat.writer)
-TEXT = CompletionEndpoint("/v1/completions", "text", CompletionRequest, completions.understand, completions.TextWriter)
-RESPONSE = Endpoint("/v1/responses", "response", ResponseRequest, responses.understand, responses.ResponseWriter)
+CHAT = CompletionEndpoint("/v1/chat/completions", "chat", ChatRequest, chat.understand, chat.writer, name="chat")
+TEXT = CompletionEndpoint(
+    "/v1/completions",
+    "text",
+    CompletionRequest,
+    completions.understand,
+    completions.TextWriter,
+    name="completions",
+)
+RESPONSE = Endpoint(
+    "/v1/responses",
+    "response",
+    ResponseRequest,
+    responses.understand,
+    responses.ResponseWriter,
+    name="responses",
+)
 MESSAGE = CompletionEndpoint(
     "/v1/messages",
     "message",
@@ -77,6 +93,7 @@ MESSAGE = CompletionEndpoint(
     messages.understand,
     messages.writer,
     error_body=anthropic_errors.as_body,
+    name="messages",
 )
 EMBEDDINGS = Endpoint(
     "/v1/embeddings",
@@ -85,6 +102,7 @@ EMBEDDINGS = Endpoint(
     embeddings.understand,
     embeddings.EmbeddingWriter,
     task="embed",
+    name="embeddings",
 )
 COHERE_EMBEDDINGS = Endpoint(
     "/v2/embed",
@@ -93,20 +111,39 @@ COHERE_EMBEDDINGS = Endpoint(
     cohere_embeddings.understand,
     cohere_embeddings.CohereEmbeddingWriter,
     task="embed",
+    name="embeddings",
 )
-SCORE = Endpoint("/v1/score", "score", score.ScoreRequest, score.understand, score.ScoreWriter, task="embed")
-RERANK = Endpoint("/v1/rerank", "rerank", rerank.RerankRequest, rerank.understand, rerank.RerankWriter, task="embed")
+SCORE = Endpoint(
+    "/v1/score", "score", score.ScoreRequest, score.understand, score.ScoreWriter, task="embed", name="score"
+)
+RERANK = Endpoint(
+    "/v1/rerank", "rerank", rerank.RerankRequest, rerank.understand, rerank.RerankWriter, task="embed", name="rerank"
+)
 CLASSIFY = Endpoint(
-    "/v1/classify", "class", classify.ClassifyRequest, classify.understand, classify.ClassifyWriter, task="classify"
+    "/v1/classify",
+    "class",
+    classify.ClassifyRequest,
+    classify.understand,
+    classify.ClassifyWriter,
+    task="classify",
+    name="classify",
 )
 IMAGES = Endpoint(
-    "/v1/images/generations", "image", images.ImageRequest, images.understand, images.ImageWriter, task="image"
+    "/v1/images/generations",
+    "image",
+    images.ImageRequest,
+    images.understand,
+    images.ImageWriter,
+    task="image",
+    name="images",
 )
 
 SAME_AS = {"/score": SCORE, "/rerank": RERANK, "/v2/rerank": RERANK}  # vLLM's other paths
 
 # A job, which is always kept; no line of a batch.
-VIDEOS = Endpoint("/v1/videos", "video", videos.VideoRequest, videos.understand, images.ImageWriter, task="image")
+VIDEOS = Endpoint(
+    "/v1/videos", "video", videos.VideoRequest, videos.understand, images.ImageWriter, task="image", name="videos"
+)
 
 ENDPOINTS: dict[str, Endpoint] = {
     endpoint.path: endpoint

@@ -225,6 +225,9 @@ usage                   stream, field `b`: a msgpack list of `usage.record.Usage
                         what it has written to SQL.
 usage-aside             stream, as usage: entries with which too many usage writers died. Written by these; about 500.
 usage-leader            string, the usage writer that is the leader. Lives 5 s after its last renewal.
+batch-counts            string, how many times the lines of a batch were counted because its client or tenant may have
+                        so many only: who checks that sees whether another batch was counted meanwhile. Written by
+                        batch workers; never expires.
 batch-totals            hash, over all batches: `completed` and `failed` lines, and tokens. Never expires.
 out:<api>               stream, field `s`: msgpack `messages.EventBatch`. The channel of the same name carries the same
                         bytes live; the stream has them for replicas that missed some: its last `stream_bytes` bytes, at
@@ -530,6 +533,9 @@ class Keys:
 
     def batch_ports(self) -> str:
         return f"{self._fleet}batch-ports"
+
+    def batch_counts(self) -> str:
+        return f"{self._fleet}batch-counts"
 
     def batch_totals(self) -> str:
         return f"{self._fleet}batch-totals"

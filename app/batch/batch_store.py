@@ -17,6 +17,7 @@ from app.store import (
     ADD_RESULT,
     CLAIM_PART,
     COMPLETE,
+    COUNT_LINES,
     CREATE,
     HAND_OUT_PARTS,
     LEAD,
@@ -218,6 +219,21 @@ class BatchStore:
     async def leave(self, batch: BatchId) -> None:
         """Takes a batch that has ended, and needs nothing more, off the list of live ones."""
         await self._wire.execute([("ZREM", self._keys.batches(), batch)])
+
+    async def counts(self) -> str:
+        """How often `count_lines` has counted a batch."""
+        (count,) = await self._wire.execute([("GET", self._keys.batch_counts())])
+        return (count or b"0").decode(errors="replace")
+
+    async def count_lines(self, batch: BatchId, lines: int, counts: str, holder: str) -> bool:
+        """Counts its lines among those of unfinished batches, before it has parts.
+
+        False: `counts` has changed, so another batch may have taken what was left. If `holder` has lost the lock,
+        nothing is counted, and `set_parts` says so.
+        """
+        names = self._keys.batch(batch), self._keys.batch_counts()
+        (done,) = await self._wire.execute([("EVAL", COUNT_LINES, 2, *names, holder, lines, counts)])
+        return bool(done)
 
     async def set_parts(self, batch: BatchId, parts: int, holder: str = "") -> bool:
         """Sets the parts to do. The batch is still validating: none is taken yet.

@@ -6,12 +6,13 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from app.batch.records import BatchOrder
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import Model
-from app.errors import StoreDown
+from app.errors import BudgetUsed, StoreDown
 from app.ids import ApiId, BatchId, FileId, KeyId, RequestId, TenantId, new_request_id
 from app.keys import Keys
 from app.messages import Sampling, encode
@@ -160,16 +161,31 @@ async def test_lines_of_many_tokens_are_not_all_admitted_before_the_first_answer
     await end(tasks)
 
 
-async def test_lines_of_a_tenant_without_budget_wait_for_the_next_period(
+async def test_lines_of_a_tenant_without_budget_are_tried_again_in_the_next_period(
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or for more budget; they don't fail."""
-    one, now = client(team=Limits(budget=Budget(100, "tokens", "day"))), clock.now()
-    await Line(wire, one, asyncio.Lock()).admit(100)
-    task = asyncio.create_task(Line(wire, one, asyncio.Lock()).admit(100))
-    assert await passed([task]) == 0
+    """Or with more budget. They don't wait here for as long: their part would keep others from the batch worker."""
+    one, turn, now = client(team=Limits(budget=Budget(100, "tokens", "day"))), asyncio.Lock(), clock.now()
+    await Line(wire, one, turn).admit(100)
+    line = Line(wire, one, turn)
+    for _ in range(2):
+        with pytest.raises(BudgetUsed, match="The tenant 'red' has spent 100 of its budget"):
+            await asyncio.wait_for(line.admit(100), 10)
     monkeypatch.setattr("app.tenants.ledger.clock.now", lambda: now + 86_400)
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(line.admit(100), 10)
+
+
+async def test_lines_do_not_wait_for_a_budget_that_an_online_request_reserves(redis: "Redis", wire: Wire) -> None:
+    """It may run for hours."""
+    one = client(Limits(budget=Budget(100)))
+    online = Charge.of(ledger(wire), one)
+    assert online is not None
+    await online.admit(RequestId("r"), Used("m", 1), clock.now() + 60, 99)
+    line = Line(wire, one, asyncio.Lock())
+    with pytest.raises(BudgetUsed, match="the answers that are being made"):
+        await asyncio.wait_for(line.admit(), 10)
+    await online.settle(Used("m", 1, completion=5))
+    await asyncio.wait_for(line.admit(), 10)
 
 
 async def test_a_line_cancelled_while_redis_is_asked_holds_nothing(redis: "Redis", wire: Wire) -> None:
@@ -222,6 +238,22 @@ async def test_lines_have_the_limits_of_today_and_a_revoked_keys_those_it_had(re
     await redis.delete(KEYS.tenants())
     await book.directory.refresh()
     assert limits.charge(order(), plan, 1) is None
+
+
+async def test_lines_may_ask_for_what_their_client_may_today_and_a_revoked_keys_for_no_more(
+    redis: "Redis", wire: Wire
+) -> None:
+    record = ApiKey("alice", b"12345678", 0.0, id=KeyId("key_1"), tenant=TenantId("red"), more=Limits(max_tokens=9))
+    await redis.hset(KEYS.api_keys(), "alice", encode(record))
+    await redis.hset(KEYS.tenants(), "red", encode(Tenant(TenantId("red"), limits=Limits(models=["small"]))))
+    book = ledger(wire)
+    limits, old = LineLimits(book), replace(order(), within=Limits(models=["large", "small"], max_tokens=5))
+    await book.directory.refresh()
+    assert limits.within(old) == Limits(models=["small"], max_tokens=9)
+    await redis.hdel(KEYS.api_keys(), "alice")
+    await book.directory.refresh()
+    assert limits.within(old) == Limits(models=["small"], max_tokens=5)
+    assert limits.within(replace(old, key=KeyId(""))) == old.within, "no keys are required"
 
 
 @pytest.mark.parametrize("wakes", [False, True])

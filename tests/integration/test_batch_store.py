@@ -318,6 +318,26 @@ async def test_a_worker_that_lost_the_lock_sets_no_parts(redis: "Redis", batch_s
     assert await batch_store.loads([batch]) == [BatchLoad(0, 0, None)]
 
 
+async def test_lines_of_a_batch_are_not_counted_if_others_were_counted_since_they_were_looked_at(
+    redis: "Redis", batch_store: BatchStore
+) -> None:
+    """Nor for a worker that has lost the lock; what is no number, of a hand, begins anew."""
+    first, second = [(await batch_store.create(order())).order.id for _ in range(2)]
+    for worker, batch in ((A, first), (B, second)):
+        await redis.set(KEYS.api(worker), "1")
+        assert await batch_store.lock(batch, "validating", worker)
+    seen = await batch_store.counts()
+    assert await batch_store.count_lines(second, 7, seen, A)
+    assert (await batch_store.find(second, None)).left == 0
+    assert await batch_store.count_lines(first, 5, seen, A)
+    assert not await batch_store.count_lines(second, 7, seen, B)
+    assert [(await batch_store.find(batch, None)).left for batch in (first, second)] == [5, 0]
+    await redis.set(KEYS.batch_counts(), "many")
+    assert await batch_store.count_lines(second, 7, await batch_store.counts(), B)
+    assert (await batch_store.find(second, None)).left == 7
+    assert await batch_store.counts() == "1"
+
+
 async def test_a_batch_is_complete_when_no_part_is_left(batch_store: BatchStore, running: BatchId) -> None:
     """Whatever was read a moment ago."""
     tickets = await batch_store.hand_out({running: 3})

@@ -1,6 +1,7 @@
 """What batch workers do, in a real Redis and on a real folder: twice, late, or without having heard that they may."""
 
 import asyncio
+import dataclasses
 import socket
 import threading
 import time
@@ -20,19 +21,19 @@ from app.batch.batch_store import MOST_BREAKS, BatchLoad, PartClaim
 from app.batch.file_store import FileStore
 from app.batch.handling_names import of_part
 from app.batch.next_step import due
-from app.batch.records import BatchLine, BatchOrder, Part, Result, StoredFile
+from app.batch.records import BatchLine, BatchOrder, Part, Result, StoredFile, decode_results
 from app.batch.storage import Storage
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models import Model
 from app.dispatch.runtime import Deployment
-from app.errors import RequestError, StorageDown, StoreDown
+from app.errors import BudgetUsed, NoWorker, RequestError, StorageDown, StoreDown, XylemError
 from app.ids import BatchId, FileId, KeyId, RequestId, new_batch_id
 from app.keys import Keys
 from app.messages import Sampling, encode
 from app.openai.batch_schemas import as_object
 from app.settings import load_settings
 from app.tenants.cost import Used
-from app.tenants.records import ApiKey, Budget, Limits
+from app.tenants.records import UNLIMITED, ApiKey, Budget, Limits
 from tests.stack import mock_pool, wait_until
 from workers.batch.batch_worker import BatchWorker
 from workers.batch.part_runner import PartRunner
@@ -68,9 +69,11 @@ def batch_workers(redis: Redis, store_url: str, tmp_path: Path) -> Iterator[list
         batch_worker.close()
 
 
-def created(batch_worker: BatchWorker, key: str = "") -> BatchId:
-    now = int(time.time())
-    order = BatchOrder(new_batch_id(), KeyId(key), "/v1/completions", FileId("file-1"), "24h", now, now + 86_400)
+def created(batch_worker: BatchWorker, key: str = "", within: Limits = UNLIMITED) -> BatchId:
+    now, id_ = int(time.time()), new_batch_id()
+    order = BatchOrder(
+        id_, KeyId(key), "/v1/completions", FileId("file-1"), "24h", now, now + 86_400, within=within
+    )  # fmt: skip
     batch_worker.call(batch_worker._batch_store.create(order))
     return order.id
 
@@ -104,9 +107,9 @@ def finalizing(batch_worker: BatchWorker, storage: Storage) -> BatchId:
     return batch
 
 
-def validating(batch_worker: BatchWorker, storage: Storage, raw: bytes) -> BatchId:
+def validating(batch_worker: BatchWorker, storage: Storage, raw: bytes, within: Limits = UNLIMITED) -> BatchId:
     """Of that input file; nobody has looked at it."""
-    batch = created(batch_worker)
+    batch = created(batch_worker, within=within)
     storage.put("files/file-1", raw)
     file_store = FileStore(batch_worker._batch_store._wire, KEYS)
     batch_worker.call(file_store.add(StoredFile(FileId("file-1"), "", "in", "batch", len(raw), 1)))
@@ -261,6 +264,80 @@ def test_a_worker_that_has_all_that_it_takes_gives_a_part_back_at_once(
         thread.join(10)
         assert not thread.is_alive()
     assert batch_worker.call(batch_worker._batch_store.loads([batch])) == [BatchLoad(3, 0, None)]
+
+
+@pytest.mark.parametrize("lasting", [BudgetUsed(), NoWorker()])
+def test_a_part_whose_lines_wait_for_what_may_last_is_given_back(
+    batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch, lasting: XylemError
+) -> None:
+    """Such parts kept all places of a batch worker, for the rest of a month. The lines beside it are answered."""
+    batch_worker, batch = batch_workers[0], in_progress(batch_workers[0], storage, parts=1)
+    asked: list[int] = []
+
+    async def answer(_: PartRunner, line: BatchLine) -> Result:
+        asked.append(line.number)
+        if asked.count(2) == 1 and line.number == 2:
+            raise lasting
+        return answered(line.number)
+
+    monkeypatch.setattr(PartRunner, "_request", answer)
+    monkeypatch.setattr("workers.batch.part_runner._RETRY_S", 0.01)
+    for left in (BatchLoad(1, 0, None), BatchLoad(0, 0, None)):
+        (ticket,) = batch_worker.call(batch_worker._batch_store.hand_out({batch: 1}))
+        batch_worker.answer(batch, ticket.part, ticket.number)
+        assert batch_worker.call(batch_worker._batch_store.loads([batch])) == [left]
+    assert sorted(asked) == [1, 2, 2, 3]
+    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
+    assert (found.completed, found.failed) == (3, 0)
+
+
+def test_a_line_that_names_no_model_is_for_the_only_one(
+    redis: Redis, batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As online. Where there are more, its error says what is missing."""
+    batch_worker = batch_workers[0]
+    raw = request(1).replace(b'"model":"mock",', b"")
+    assert b"model" not in raw
+    batch = validating(batch_worker, storage, request(0) + b"\n" + raw)
+    batch_worker.batch_jobs.begin(batch)
+    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
+    assert (found.status, found.model, found.total, found.failed) == ("in_progress", "mock", 2, 0)
+    models = batch_worker.serving.models
+    monkeypatch.setitem(models, "second", dataclasses.replace(models["mock"], name="second"))
+    batch = validating(batch_worker, storage, raw)
+    batch_worker.batch_jobs.begin(batch)
+    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
+    assert (found.total, found.failed) == (1, 1)
+    (error,) = decode_results(storage.get(places.broken(batch)) or b"")
+    assert error.problem is not None
+    assert (error.problem.message, error.problem.param) == ("'model' is missing.", "model")
+
+
+def test_batches_that_are_validated_at_once_do_not_pass_their_limit_together(
+    batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While they are, nobody knows how many lines they have."""
+    slow, other = batch_workers
+    raw, most = b"\n".join(map(request, range(3))), Limits(batch_lines=5)
+    first, second, third = (validating(slow, storage, raw, most) for _ in range(3))
+    count = slow._batch_store.count_lines
+
+    async def overtaken(*args: Any) -> bool:
+        monkeypatch.undo()
+        await asyncio.to_thread(other.batch_jobs.begin, second)
+        return await count(*args)
+
+    monkeypatch.setattr(slow._batch_store, "count_lines", overtaken)
+    slow.batch_jobs.begin(first)
+    found = [slow.call(slow._batch_store.find(batch, None)) for batch in (first, second)]
+    assert [batch.status for batch in found] == ["failed", "in_progress"]
+    (problem,) = found[0].problems
+    assert (problem.code, problem.message) == (
+        "too_many_lines", "Your unfinished batches have at most 5 lines together.",
+    )  # fmt: skip
+    slow.call(slow._batch_store.set_status(second, ["in_progress"], {"completed": 1}))
+    slow.batch_jobs.begin(third)
+    assert slow.call(slow._batch_store.find(third, None)).status == "in_progress"
 
 
 def test_a_lock_whose_reply_is_lost_is_released(

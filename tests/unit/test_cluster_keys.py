@@ -56,7 +56,8 @@ def groups(k: Keys, a: str, b: str) -> Iterator[list[str]]:
     batch, key, part = BatchId(a), KeyId(b), 3
     batches = [
         k.batch(batch), k.batches_of(key), k.batches(), k.todo(batch), k.taken(batch), k.done(batch, part),
-        k.batch_leader(), k.batch_workers(), k.batch_ports(), k.batch_totals(), k.api(ApiId(b)), k.handling(a),
+        k.batch_leader(), k.batch_workers(), k.batch_ports(), k.batch_counts(), k.batch_totals(), k.api(ApiId(b)),
+        k.handling(a),
     ]  # fmt: skip
     yield fleet + others + batches
     yield [

@@ -106,6 +106,24 @@ def test_an_empty_file_and_one_of_too_many_lines_are_unusable(
         split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
 
 
+def test_blank_lines_are_bounded_too(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file has room for hundreds of millions, which kept a batch worker busy for as long as it took."""
+    monkeypatch.setattr("workers.batch.input_splitter._MOST_BLANK", 3)
+    put(storage, ["", request(1), "", " ", request(2)])
+    assert split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False).lines == 2
+    put(storage, ["", request(1), "", " ", "", request(2)])
+    with pytest.raises(Unusable, match="at most 3 blank lines") as caught:
+        split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    assert (caught.value.problem.code, caught.value.problem.line) == ("too_many_blank_lines", 5)
+
+
+def test_a_split_is_stopped_among_blank_lines_too(storage: Storage) -> None:
+    put(storage, [""] * 1000)
+    left = iter(range(10))
+    with pytest.raises(InterruptedError):
+        split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: next(left, None) is None)
+
+
 def test_a_line_that_is_too_long_costs_itself_only(storage: Storage) -> None:
     put(storage, [request(1), request(2, "x" * 5000), request(3)])
     done = split_input(storage, ORDER, "files/file-1", check, 1000, lambda: False)

@@ -18,8 +18,10 @@ from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.runtime import Runtime
+from app.errors import DeadlineOver, HookDown, Saturated
 from app.ids import ApiId, BatchId, FileId
 from app.store.handling import Handling
+from app.tenants.records import UNLIMITED, Limits
 from workers.batch.line_limits import LineLimits
 from workers.batch.part_runner import PartRunner
 
@@ -117,7 +119,7 @@ async def test_an_answer_that_is_there_is_written_if_its_batch_is_cancelled_mean
     settled, never = asyncio.Event(), asyncio.Event()
 
     class Call:
-        id, waits = "cmpl-1", False
+        id, waits, is_recorded = "cmpl-1", False, False
         prompt_tokens = cached_tokens = completion_tokens = 1
 
         def __init__(self, plan: Any, **_: Any) -> None: ...
@@ -153,6 +155,37 @@ async def test_an_answer_that_is_there_is_written_if_its_batch_is_cancelled_mean
     assert list(part._results) == [1]
 
 
+async def test_a_line_whose_answer_is_recorded_is_not_given_up() -> None:
+    """It would be computed again, and charged again, with one record of both."""
+    part = Asked()
+    part._ask([BatchLine(n, f"id-{n}", b"{}") for n in (1, 2)])
+    await asyncio.sleep(0)
+    for number, call in part._generations.items():
+        call.is_recorded = number == 1  # type: ignore[misc]
+    part.stop()
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert [line.number for line in part._asking.values()] == [1]
+    part._cancel([*part._asking.values()])
+
+
+async def test_a_line_asks_for_a_hook_that_is_down_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And for what else is away as often as ever."""
+    part, pauses = Asked(), list[float]()
+    tries = iter([HookDown(), HookDown(), HookDown(), Saturated(), HookDown(), DeadlineOver()])
+
+    async def sleep(pause_s: float) -> None:
+        pauses.append(pause_s)
+
+    async def request(_: BatchLine) -> Any:
+        raise next(tries)
+
+    monkeypatch.setattr("workers.batch.part_runner.asyncio.sleep", sleep)
+    monkeypatch.setattr(part, "_request", request)
+    await PartRunner._answer(part, BatchLine(1, "id-1", b"{}"))
+    assert pauses == [1, 2, 4, 1, 1]
+
+
 class Planned(Struct, frozen=True):
     priority: int
     timeout_s: float = 0
@@ -179,3 +212,42 @@ async def test_no_line_is_put_before_what_is_online(monkeypatch: pytest.MonkeyPa
         with pytest.raises(InterruptedError):
             await part._request(BatchLine(1, "id", b"{}"))
     assert [(plan.aside, plan.priority) for plan in plans] == [(False, got), (True, got + 90)]
+
+
+def within(part: PartRunner, limits: Limits) -> None:
+    """What its client may ask for from now on."""
+    part._limits.within.return_value = limits  # type: ignore[attr-defined]
+
+
+async def test_a_line_is_understood_within_the_limits_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be months since it was ordered."""
+
+    async def understand(asked: Any, _: bytes) -> Any:
+        raise InterruptedError
+
+    part = Asked()
+    part._endpoint = dataclasses.replace(part._endpoint, understand=understand)
+    within(part, today := Limits(max_tokens=2))
+    with pytest.raises(InterruptedError):
+        await part._request(BatchLine(1, "id", b"{}"))
+    part._serving.asked_by.assert_called_once_with("", within=today)  # type: ignore[attr-defined]
+
+
+async def test_lines_that_wait_are_understood_again_when_their_client_has_other_limits() -> None:
+    """They wait for hours where a minute's limit is low. Those on an engine are finished, as online requests are."""
+    part, lost = Asked(), Limits(models=["other"])
+    within(part, UNLIMITED)
+    part._ask([BatchLine(n, f"id-{n}", b"{}") for n in (1, 2, 3)])
+    await asyncio.sleep(0)
+    part._within = {1: UNLIMITED, 2: UNLIMITED, 3: UNLIMITED}
+    part._generations[3].waits = False  # type: ignore[misc]
+    part.look(BATCH)
+    await asyncio.sleep(0)
+    assert [number for number, _ in part.asked] == [1, 2, 3]
+    within(part, lost)
+    part.look(BATCH)
+    part._within |= {1: lost, 2: lost}  # as `_request` has it
+    for _ in range(4):
+        await asyncio.sleep(0)
+        part.look(BATCH)
+    assert [number for number, _ in part.asked] == [1, 2, 3, 1, 2]

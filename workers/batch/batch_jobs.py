@@ -206,6 +206,7 @@ class BatchJobs:
         id_, me, began = batch.order.id, self._serving.dispatcher.api, time.monotonic()
         try:
             done = self._split(batch, deaths)
+            self._count_lines(batch.order, done.lines)
         except (Unusable, FileGone) as exc:
             problem = exc.problem if isinstance(exc, Unusable) else Problem(exc.code, exc.message)
             failed: Fields = {"status": "failed", "failed_at": int(clock.now()), "problems": packed([problem])}
@@ -233,23 +234,26 @@ class BatchJobs:
         Raises: Unusable, FileGone, StorageDown, StoreDown; InterruptedError when the batch's status changes.
         """
         order = batch.order
-        endpoint = ENDPOINTS[order.endpoint]
-
-        def check(body: bytes) -> str:
-            asked = parse(endpoint.schema, body)
-            asked.check()
-            check_model(order.within, asked.model)
-            check_tokens(order.within, asked)
-            self._serving.check_no_pipeline(asked)
-            return find_model(self._serving.models, self._serving.aliases.primary(asked.model), endpoint.task).name
-
         file = self._call(self._file_store.find(order.input, order.key))
         self._call(self._serving.look())  # a replica may have just added a model
+        self._call(self._limits.known(order))
         return split_input(
-            self._storage, order, file.path, check, self._settings.max_body,
+            self._storage, order, file.path, partial(self._check, order), self._settings.max_body,
             lambda: self.handling.get(order.id) != batch.status, self._lines_left(order),
             partial(self._counted_line, order.id) if deaths >= CUT else nullcontext,
         )  # fmt: skip
+
+    def _check(self, order: BatchOrder, body: bytes) -> str:
+        """As `input_splitter.Check`: the limits are those of today, as for lines that are sent later."""
+        endpoint, within = ENDPOINTS[order.endpoint], self._limits.within(order)
+        asked = parse(endpoint.schema, body)
+        asked.check()
+        if not asked.model:
+            asked = self._call(self._serving.asked_by(order.key, within=within).served(asked, endpoint.name))
+        check_model(within, asked.model)
+        check_tokens(within, asked)
+        self._serving.check_no_pipeline(asked)
+        return find_model(self._serving.models, self._serving.aliases.primary(asked.model), endpoint.task).name
 
     @contextmanager
     def _counted_line(self, batch: BatchId, number: int) -> Iterator[None]:
@@ -260,6 +264,17 @@ class BatchJobs:
                 raise Broken(Problem(WorkerLost.code, GIVEN_UP, number))
             handled.done = True
             yield
+
+    def _count_lines(self, order: BatchOrder, lines: int) -> None:
+        """Counts them among those of unfinished batches: others may have been validated meanwhile. Raises: Unusable."""
+        counted = False
+        while not counted:
+            counts = self._call(self._batch_store.counts())
+            if (left := self._lines_left(order)) is None:
+                return
+            if lines > left.lines:
+                raise left.exceeded()
+            counted = self._call(self._batch_store.count_lines(order.id, lines, counts, self._serving.dispatcher.api))
 
     def _lines_left(self, order: BatchOrder) -> LinesLeft | None:
         """Beside other batches that aren't finished, of its client and of its tenant; None: any number."""

@@ -18,6 +18,7 @@ from app.errors import RequestError, XylemError
 from app.messages import encode
 
 _PART_BYTES = 16 * 2**20
+_MOST_BLANK = MAX_LINES  # as many as if one stood behind each line
 _MOST = 1000  # characters of an error: it may quote a name of megabytes
 
 Check = Callable[[bytes], str]  # checks a body, and returns its model. Raises: XylemError
@@ -40,6 +41,11 @@ class LinesLeft(NamedTuple):
     lines: int
     most: int  # together with them
     whose: str  # limit it is: "Your"
+
+    def exceeded(self, line: int | None = None) -> Unusable:
+        """The error of a batch that has more. `line`: the first one too many."""
+        words = f"{self.whose} unfinished batches have at most {self.most} lines together."
+        return Unusable(Problem("too_many_lines", words, line))
 
 
 class SplitInput(NamedTuple):
@@ -75,16 +81,18 @@ def split_input(
     seen: set[str] = set()
     wrong: list[Result] = []
     good: list[_Spooled] = []
-    model = ""
+    model, blank = "", 0
     with storage.read(source) as file, tempfile.TemporaryFile() as spool:
         for number, raw in numbered(file, max_line):
             if stopped():
                 raise InterruptedError
+            if not raw.strip():
+                blank = _blank(blank, number)
+                continue
             if len(good) + len(wrong) >= MAX_LINES:
                 raise Unusable(Problem("too_many_lines", f"A batch has at most {MAX_LINES} lines.", number))
             if allowed is not None and len(good) + len(wrong) >= allowed.lines:
-                words = f"{allowed.whose} unfinished batches have at most {allowed.most} lines together."
-                raise Unusable(Problem("too_many_lines", words, number))
+                raise allowed.exceeded(number)
             try:
                 with guard(number):
                     line, body = _read(raw, number, order, seen, max_line)
@@ -129,7 +137,7 @@ def _parts(good: list[_Spooled]) -> Iterator[list[_Spooled]]:
 
 
 def numbered(file: IO[bytes], max_line: int) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, with their number from 1; too long ones are cut after `max_line` + 1 bytes.
+    """Lines, blank ones too, with their number from 1; too long ones are cut after `max_line` + 1 bytes.
 
     Skips a byte order mark at the file's beginning.
     """
@@ -141,8 +149,18 @@ def numbered(file: IO[bytes], max_line: int) -> Iterator[tuple[int, bytes]]:
         rest = raw
         while len(rest) > max_line and not rest.endswith(b"\n"):
             rest = file.readline(max_line + 1)
-        if raw.strip():
-            yield number, raw
+        yield number, raw
+
+
+def _blank(before: int, number: int) -> int:
+    """How many blank lines there are with this one. Raises: Unusable.
+
+    They are no lines of the batch, but a file may have a million of them for each megabyte.
+    """
+    if before >= _MOST_BLANK:
+        words = f"The input file of a batch has at most {_MOST_BLANK} blank lines."
+        raise Unusable(Problem("too_many_blank_lines", words, number))
+    return before + 1
 
 
 def _read(

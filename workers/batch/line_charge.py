@@ -1,4 +1,8 @@
-"""What one line of a batch is charged: a line beyond the limits of its key and tenant waits, and doesn't fail."""
+"""What one line of a batch is charged: a line beyond the limits of its key and tenant waits, and doesn't fail.
+
+For rates it waits here: they let pass a part within a minute or so. A budget may do so in a month: meanwhile the line's
+part has its place among those of a batch worker, which other batches need, so it is given back.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -6,10 +10,11 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from app.dispatch.generation_plan import GenerationPlan
+from app.errors import BudgetUsed
 from app.ids import RequestId
 from app.routing.cost import EXPECTED_ANSWER
 from app.store import clock
-from app.tenants.accounts import Account
+from app.tenants.accounts import Account, words
 from app.tenants.charge import Charge
 from app.tenants.cost import Used
 from app.tenants.ledger import Ledger
@@ -49,7 +54,8 @@ class LineCharge(Charge):
 
     async def admit(self, request: RequestId, used: Used, ends: float, answer: int = 0) -> None:  # noqa: ARG002
         """Waits until the limits admit the line. What is expected is charged, and no more is reserved: else lines that
-        don't say how long their answers may be would wait for each other. Raises: StoreDown.
+        don't say how long their answers may be would wait for each other. Raises: BudgetUsed, also where what is left
+        of a budget is reserved; StoreDown.
         """
         used = replace(used, completion=self._expected)
         if self._name in self._ledger.unsettled:  # of a former try here, while Redis was away
@@ -59,4 +65,6 @@ class LineCharge(Charge):
                 self._accounts = self._limits()
                 if (refused := await self._ask(self._name, used, ends)) is None:
                     return
+                if refused.kind in ("budget", "reserved"):
+                    raise BudgetUsed(words(refused))
                 await asyncio.sleep(min(max(_LEAST_S, refused.ends - clock.now()), _MOST_S))

@@ -10,7 +10,8 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.ids import BatchId, RequestId
 from app.tenants.accounts import Account, Left, of_line
 from app.tenants.ledger import Ledger, spent
-from app.tenants.records import Client
+from app.tenants.limits import together
+from app.tenants.records import Client, Limits
 from workers.batch.line_charge import LineCharge, expected
 
 Accounts = tuple[Account, ...]
@@ -33,6 +34,13 @@ class LineLimits:
     def client(self, order: BatchOrder) -> Client:
         """Whose batch it is."""
         return self._directory.client_of(order.tenant, order.key)
+
+    def within(self, order: BatchOrder) -> Limits:
+        """What its lines may ask for. A revoked key's: what they might when it was ordered, if its tenant still may."""
+        if not order.key:
+            return order.within
+        client = self.client(order)
+        return client.within if self._directory.knows(order.key) else together(client.tenant.limits, order.within)
 
     def charge(self, order: BatchOrder, plan: GenerationPlan, line: int) -> LineCharge | None:
         """For one try of a line, which begins after the last one's end; None if nothing limits it."""

@@ -20,10 +20,12 @@ from app.batch.handling_names import of_part
 from app.batch.records import Batch, BatchLine, Problem, Result, decode_part, decode_results
 from app.batch.storage import Storage
 from app.bounded.turns import CLIENT
+from app.dispatch.content_hook import pause_s
 from app.dispatch.generation import Generation
 from app.dispatch.runtime import Runtime
 from app.endpoint_registry import ENDPOINTS
 from app.errors import (
+    BudgetUsed,
     Cancelled,
     DeadlineOver,
     EngineFailed,
@@ -41,6 +43,7 @@ from app.messages import encode
 from app.store import clock
 from app.store.handling import Handled, Handling
 from app.telemetry import logger
+from app.tenants.records import Limits
 from app.tracing.request_trace import RequestTrace
 from app.usage.record import LineTry
 from workers.batch.line_limits import LineLimits
@@ -50,7 +53,8 @@ from workers.batch.until_done import until_done
 log = logger(__name__)
 
 _RETRY_S = 1.0
-_PASSING = (NoWorker, Saturated, StoreDown, HookDown)  # temporary: a line has time to try again
+_PASSING = (Saturated, StoreDown, HookDown)  # temporary: a line has time to try again
+_LASTING = (BudgetUsed, NoWorker)  # nobody knows for how long: the part is given back, as others need its place
 _MOST_FAILURES = 3  # of engines, with one line
 _LONG = 64 * 2**10  # bytes; longer answers are stored in the storage instead of Redis
 _PRIORITY = 100  # in engines' schedulers: behind all online requests
@@ -78,6 +82,7 @@ class PartRunner:
         self._results: dict[int, Result] = {}
         self._asking: dict[asyncio.Task[None], BatchLine] = {}
         self._generations: dict[int, Generation] = {}  # by line
+        self._within: dict[int, Limits] = {}  # what each line might ask for when it was understood
         self._again: set[int] = set()  # lines that are dispatched again when their try has ended
         self._writing: set[int] = (
             set()
@@ -87,12 +92,15 @@ class PartRunner:
         self._urgent = is_urgent(batch, clock.now())
         self._stopping = False
         self._broke = False  # by an internal error
+        self._lasts = False  # whether what a line waits for may last
 
     async def run(self) -> None:
         """Runs until the results of all lines are in the storage, or the part is stopped."""
         whole = False
         try:
             whole = await self._counted()
+            if self._lasts and not self._stopping:  # the leader may not know yet that it should not send it again
+                await asyncio.sleep(_RETRY_S)
         except (FileGone, StorageDown, StoreDown) as exc:  # an unmounted shared folder looks empty
             log.error("part_not_answered", batch=self.ticket.batch, part=self.ticket.part, reason=exc.message)
             await asyncio.sleep(_RETRY_S)
@@ -177,19 +185,27 @@ class PartRunner:
         await self._write(line, self._failed(line, WorkerLost(GIVEN_UP)))
 
     def look(self, batch: Batch) -> None:
-        """Takes the batch's new state: stops if it isn't in progress; if it is urgent, its lines give way no more."""
+        """Takes the batch's new state: stops if it isn't in progress; if it is urgent, its lines give way no more.
+
+        What waiting lines may ask for is that of today, too.
+        """
         self.batch = batch
         if batch.status != "in_progress" or batch.paused:
             self.stop()
             return
         self._urgent = self._urgent or is_urgent(batch, clock.now())
-        if self._urgent and not self._stopping:
+        if self._stopping:
+            return
+        if self._urgent:
             self._hurry()
+        self._understand_again()
 
     def stop(self) -> None:
         """Gives up the lines that have no answer yet."""
         self._begin_no_more()
-        self._cancel([line for line in self._asking.values() if line.number not in self._writing])
+        recorded = {number for number, generation in self._generations.items() if generation.is_recorded}
+        answered = self._writing | recorded  # and charged
+        self._cancel([line for line in self._asking.values() if line.number not in answered])
 
     def drain(self) -> None:
         """Gives up the lines that wait for an engine; those on one are finished."""
@@ -208,9 +224,18 @@ class PartRunner:
         """
         waiting = {line.number: line for line in self._waiting()}
         aside = {number for number, generation in self._generations.items() if generation.plan.aside}
-        patient = [line for number, line in waiting.items() if number in aside - self._again]
-        self._again |= {line.number for line in patient}
-        self._cancel(patient)
+        self._dispatch_again([line for number, line in waiting.items() if number in aside])
+
+    def _understand_again(self) -> None:
+        """Dispatches waiting lines again whose client has other limits now: it may have lost their model."""
+        within = self._limits.within(self.batch.order)
+        known = [line for line in self._waiting() if line.number in self._generations]
+        self._dispatch_again([line for line in known if self._within.get(line.number, within) != within])
+
+    def _dispatch_again(self, lines: list[BatchLine]) -> None:
+        lines = [line for line in lines if line.number not in self._again]
+        self._again |= {line.number for line in lines}
+        self._cancel(lines)
 
     def _waiting(self) -> list[BatchLine]:
         """Lines that no engine has or has answered."""
@@ -245,16 +270,19 @@ class PartRunner:
                 task.cancel()
 
     async def _answer(self, line: BatchLine) -> None:
-        """Answers a line, and writes its result; none when the batch's time is over."""
-        failures = 0
+        """Answers a line, and writes its result; none when the batch's time is over, or what it waits for may last."""
+        failures = unseen = 0
         while True:
             try:
                 result = await self._request(line)
                 break
             except DeadlineOver:
                 return
-            except (*_PASSING, Cancelled):
-                pass
+            except _LASTING:
+                self._lasts = True
+                return
+            except (*_PASSING, Cancelled) as exc:
+                unseen = unseen + 1 if isinstance(exc, HookDown) else 0
             except EngineFailed as exc:
                 failures += 1
                 if failures >= _MOST_FAILURES:
@@ -267,7 +295,7 @@ class PartRunner:
                 log.error("line_broke", batch=self.ticket.batch, exc_info=exc)
                 result = self._failed(line, XylemError())
                 break
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(max(_RETRY_S, pause_s(unseen)))
         await self._write(line, result)
 
     async def _write(self, line: BatchLine, result: Result) -> None:
@@ -294,7 +322,8 @@ class PartRunner:
             if trace.sampled:
                 trace.attributes["xylem.batch"] = self.ticket.batch
         CLIENT.set(self._limits.client(self.batch.order).turn)
-        asked = self._serving.asked_by(self.batch.order.key, within=self.batch.order.within)
+        within = self._within[line.number] = self._limits.within(self.batch.order)
+        asked = self._serving.asked_by(self.batch.order.key, within=within)
         body, plan = await self._endpoint.understand(asked, line.body)
         await self._suspects.read(line.number)
         plan = replace(

@@ -54,7 +54,7 @@ def shortlist(
             for place in holders:
                 best = look(place)
             continue
-        # Of a holder: while a pool's workers are replaced, others may have blocks of another size, and none in the index.
+        # Of a holder: while a pool's workers are replaced, others may have blocks of another size.
         prefill = _prefill_s(ask, places[next(iter(holders or (0,)))], depth, fleet)
         for line, place in lines.ordered(ask.now):
             if line + prefill + others_cost(fleet, weight, line, prefill) >= best:

@@ -109,7 +109,7 @@ class TenantService:
         self._others: list[Presence] = []
         self._waiting: set[Flow] = set()  # anywhere
         self._elsewhere: set[Flow] = set()  # waiting in other replicas, and not here
-        self._next_elsewhere: list[list[tuple[float, TenantId]]] | None = None  # what `_lowest` returned, while it holds
+        self._next_elsewhere: list[list[tuple[float, TenantId]]] | None = None  # `_lowest()`, while it holds
         self._wanting: set[TenantId] = set()  # whose requests wait for long
         self._answers: dict[TenantId, float] = {}  # mean tokens
         self._costs: dict[Flow, float] = {}  # the last cost

@@ -38,7 +38,7 @@ def unpin() -> None:
         setattr(torch, name, make)
         # Else TorchScript compiles ours, and can't: modules of Transformers that have it, such as DeBERTa's, don't
         # import then, and with them what SGLang has for LLaVA and Mistral 3.
-        torch.jit._builtins._register_builtin(make, f"aten::{name}")
+        torch.jit._builtins._register_builtin(make, f"aten::{name}")  # noqa: SLF001 (nothing else takes one)
 
 
 def _in_memory(_kinds: object, expected_len: int) -> list[str]:

@@ -140,9 +140,10 @@ async def test_what_a_models_pictures_become_it_tells_as_vllm_does(
         for number, (height, width) in enumerate([*SIZES, SIZES[0]]):
             becomes, data = await engine.expansion("image", (height, width), 0, 1), picture(number % 5, height, width)
             prompt, where = joined([*before, *becomes, *after], sign.joins)
-            placed = Media("image", picture_of(height, width, data).sha256, (height, width), len(before), len(becomes))
+            sha256, offset = picture_of(height, width, data).sha256, where[len(before)]
+            placed = Media("image", sha256, (height, width), offset, len(becomes))
             asked = replace(
-                subject.request(prompt, logprobs=1), media=[MediaInput(replace(placed, offset=where[len(before)]), data)],
+                subject.request(prompt, logprobs=1), media=[MediaInput(placed, data)],
                 written=[*before, *sign.target, *after],
             )  # fmt: skip
             said = [lp async for step in engine.generate(asked) for lp in step.logprobs or ()]

@@ -94,12 +94,11 @@ def _wish(
         return sum(attained(rate, workers, demand, pool.speed, aim, pool.role) for rate in rates) / len(rates)
 
     up = smallest(lambda workers: expected(soon, workers) >= share, most)
-    wanted, reason = up, soon.kind
+    wanted, kind = up, soon.kind
     if up < pool.wanted:
         down = smallest(lambda workers: expected(later, workers) >= share, most)
-        wanted, reason = min(pool.wanted, max(up, down)), later.kind
-    if aim != objective:
-        reason = "unattainable"
+        wanted, kind = min(pool.wanted, max(up, down)), later.kind
+    reason: Reason = kind if aim == objective else "unattainable"
     rate = soon.rate * part
     if wanted < pool.wanted and pool.aside:
         return _limited(pool, pool.wanted, "batch", least, most, rate, lambda n: rate * expected(soon, n))

@@ -14,6 +14,7 @@ FileId = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 class AnyText(Hints):
+    type: str
     text: str
 
 

@@ -31,6 +31,7 @@ Opaque = Annotated[str | None, AfterValidator(_ours)]
 
 
 class InputText(Hints):
+    type: str
     text: str
 
 

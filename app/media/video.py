@@ -147,6 +147,7 @@ def _stream(container: "InputContainer", pixels: int) -> Any:
     _check(codec.width, codec.height, pixels)
     codec.thread_count = 1
     codec.options = {"max_pixels": str(pixels)}
+    codec.open(strict=False)  # before any frame is to be skipped: AV1's decoder would never take another one
     return stream
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from app.dispatch.media_reader import Origin
 from app.openai.body import MOST, Body, Hints, Some
@@ -25,6 +25,7 @@ class PlainText(AnyText):
 class RefusalPart(AnyText):
     """What an earlier answer said instead of one, by OpenAI's models: a text for others."""
 
+    model_config = ConfigDict(serialize_by_alias=True)  # so that a kept request parses again
     type: Literal["refusal"]
     text: Annotated[str, Field(alias="refusal")]
 

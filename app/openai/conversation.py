@@ -85,10 +85,15 @@ class AssistantMessage(Message):
 
     role: Literal["assistant"]
     content: Answered | None = None
+    refusal: str | None = None  # what one of OpenAI's models said instead
     reasoning_content: str | None = None
     reasoning: str | None = None  # vLLM's name of the same
     tool_calls: Annotated[Some[ToolCall], Field(max_length=_MOST_CALLS)] | None = None
     parsed: Parsed = None
+
+    @property
+    def text(self) -> str:
+        return super().text or self.refusal or ""
 
     def for_template(self) -> dict[str, Any]:
         made = super().for_template()

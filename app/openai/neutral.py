@@ -121,7 +121,6 @@ NEUTRAL_OF_MESSAGES: Mapping[str, tuple[Any, ...]] = {
     "annotations": ([],),
     "audio": (),
     "function_call": (),
-    "refusal": (),
 }
 
 NEUTRAL_OF_TOKENIZE: Mapping[str, tuple[Any, ...]] = {

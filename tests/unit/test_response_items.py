@@ -303,6 +303,9 @@ def test_an_earlier_refusal_is_a_text_for_the_model_and_comes_back_as_it_was() -
     assert items_of(ID, body.items)[1]["content"] == [refusal]
     again = parse(ResponseRequest, body.understood())
     assert again.understood() == body.understood()
+    history = parse(History, History(items=body.items).understood())
+    assert history.items == body.items
+    assert parse(History, json.dumps(history.model_dump(mode="json", exclude_none=True)).encode()) == history
 
 
 def test_items_are_kept_as_they_were_understood() -> None:

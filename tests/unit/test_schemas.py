@@ -47,6 +47,10 @@ def test_an_earlier_refusal_is_a_text_for_the_model() -> None:
     parts = [{"type": "text", "text": "Hm."}, {"type": "refusal", "refusal": "I can't."}]
     body = chat(messages=[{"role": "assistant", "content": parts}, {"role": "user", "content": "?"}])
     assert body.messages[0].for_template()["content"] == "Hm.\nI can't."
+    again = parse(ChatRequest, body.model_dump_json(exclude_none=True).encode())
+    assert again.messages[0].for_template() == body.messages[0].for_template()
+    whole = chat(messages=[{"role": "assistant", "content": None, "refusal": "I can't."}])
+    assert whole.messages[0].for_template()["content"] == "I can't."
     wrong = refusal(ChatRequest, {"messages": [{"role": "user", "content": [parts[1]]}]})
     assert wrong.param == "messages.0.content.0.type"
 
@@ -111,6 +115,7 @@ CHAT_FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
             [{"role": "user", "content": "x", "name": "m" * 256}],
             [{"role": "assistant", "content": None}],
             [{"role": "assistant", "content": "x", "tool_calls": [], "annotations": [], "refusal": None}],
+            [{"role": "assistant", "content": None, "refusal": "no"}],
         ],
         [[{"role": "user", "content": "x", "name": "m" * 257}],
          [], "hi", None, [1], [{}], [{"role": "user"}], [{"content": "x"}], [{"role": "tool", "content": "x"}],
@@ -120,8 +125,7 @@ CHAT_FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
          [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "x", "format": "x"}}]}],
          [{"role": "assistant", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}],
          [{"role": "user", "content": "x", "tool_calls": []}],
-         [{"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": "function"}]}],
-         [{"role": "assistant", "content": None, "refusal": "no"}]],
+         [{"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": "function"}]}]],
     ),
 }  # fmt: skip
 TEXT_FIELDS: dict[str, tuple[list[Any], list[Any]]] = {

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.openai.body import MOST, Body, Hints, Some
@@ -38,6 +38,7 @@ class InputText(Hints):
 class InputRefusal(InputText):
     """What an earlier response said instead of an answer, by OpenAI's models: a text for others."""
 
+    model_config = ConfigDict(serialize_by_alias=True)  # so that kept items parse again
     type: Literal["refusal"]
     text: Annotated[str, Field(alias="refusal")]
 

@@ -72,7 +72,8 @@ class ContentHook:
         client = self._idle.pop() if self._idle else _client()
         try:
             async with client.stream("POST", self._url, content=body, headers=headers) as reply:
-                if reply.status_code != 200 or reply.headers.get("content-encoding", "identity") != "identity":
+                encoding = reply.headers.get("content-encoding", "").strip().lower()
+                if reply.status_code != 200 or encoding not in ("", "identity"):
                     raise _BadReply
                 raw = bytearray()
                 async for piece in reply.aiter_raw():

@@ -22,7 +22,9 @@ _ENOUGH = 1000  # requests tell the distribution of lengths
 _LATELY = 6  # windows
 _HARDLY_ANY = 1e-9  # requests/s
 _MOSTLY = 0.5  # of the requests
-_LONGER = 1.25  # times
+_TIGHT = 0.9  # of an objective: who needs so much of it alone has no time for others
+_SLACK = 1.25  # times what a worker alone needs
+_EXACT = 1e-3
 _MOST = 1000  # workers of a pool without a limit of its own
 # Five points of equal share of the standard normal distribution: the forecast's uncertainty.
 _NORMAL = (-1.4, -0.532, 0.0, 0.532, 1.4)
@@ -87,33 +89,48 @@ def _wish(
     # What no number of workers serves in time, such as a prompt that is too long for its TTFT, asks for none.
     share *= _alone(aim, demand, pool)
 
-    def expected(foretold: Forecast, workers: int) -> float:
+    def expected(foretold: Forecast, workers: int, within: Objective) -> float:
         """Attainment over the forecast's uncertainty, a log-normal distribution."""
         spread = math.sqrt(math.log(1 + foretold.error**2))
         rates = [foretold.rate * part * math.exp(spread * z - spread**2 / 2) for z in _NORMAL]
-        return sum(attained(rate, workers, demand, pool.speed, aim, pool.role) for rate in rates) / len(rates)
+        return sum(attained(rate, workers, demand, pool.speed, within, pool.role) for rate in rates) / len(rates)
 
-    up = smallest(lambda workers: expected(soon, workers) >= share, most)
-    wanted, kind = up, soon.kind
-    if up < pool.wanted:
-        down = smallest(lambda workers: expected(later, workers) >= share, most)
-        wanted, kind = min(pool.wanted, max(up, down)), later.kind
+    def served(workers: int) -> float:
+        """Requests/s within the objective itself: others make more of GPUs than a pool that serves nobody in time."""
+        return soon.rate * part * expected(soon, workers, objective)
+
+    wanted, kind = smallest(lambda workers: expected(soon, workers, aim) >= share, most), soon.kind
+    if wanted < pool.wanted:
+        down = smallest(lambda workers: expected(later, workers, aim) >= share, most)
+        wanted, kind = min(pool.wanted, max(wanted, down)), later.kind
     reason: Reason = kind if aim == objective else "unattainable"
-    rate = soon.rate * part
     if wanted < pool.wanted and pool.aside:
-        return _limited(pool, pool.wanted, "batch", least, most, rate, lambda n: rate * expected(soon, n))
-    return _limited(pool, wanted, reason, least, most, rate, lambda n: rate * expected(soon, n))
+        wanted, reason = pool.wanted, "batch"
+    return _limited(pool, wanted, reason, least, most, soon.rate * part, served)
 
 
 def attainable(objective: Objective, demand: Demand, pool: SeenPool) -> Objective:
-    """The objective; or, if even a worker without other work misses it mostly, the least longer one that it meets.
+    """The objective; or, where a worker without other work misses it mostly, or just so, a longer one that has slack.
 
-    Else a pool that just misses its objective would be planned for nobody, as nobody can be served in time.
+    Else a pool that just misses its objective would be planned for nobody, as nobody can be served in time; and one
+    that just meets it for any number of workers, as each request needs one to itself. The longer one is that of which
+    such a worker needs 0.8; for what it needs up to 0.9 of the objective nothing changes, and in between the factor
+    grows evenly, so that a speed that varies a little changes little.
     """
-    aim = objective
-    while _alone(aim, demand, pool) < _MOSTLY:
-        aim = Objective(aim.ttft_s * _LONGER, aim.itl_s * _LONGER, aim.share)
-    return aim
+    low, high = _TIGHT, _TIGHT
+    if _alone(_longer(objective, low), demand, pool) >= _MOSTLY:
+        return objective
+    while _alone(_longer(objective, high), demand, pool) < _MOSTLY:
+        low, high = high, high * 2
+    while high - low > _EXACT * low:
+        middle = (low + high) / 2
+        low, high = (low, middle) if _alone(_longer(objective, middle), demand, pool) >= _MOSTLY else (middle, high)
+    between = 1 + (_SLACK - 1) * (high - _TIGHT) / (1 - _TIGHT)
+    return _longer(objective, between if high < 1 else _SLACK * high)
+
+
+def _longer(objective: Objective, times: float) -> Objective:
+    return Objective(objective.ttft_s * times, objective.itl_s * times, objective.share)
 
 
 def _alone(objective: Objective, demand: Demand, pool: SeenPool) -> float:

@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -150,6 +151,33 @@ def test_an_objective_that_nobody_can_meet_ends_no_workers_that_serve(least: int
     made = plan(long, pool(16), least)
     assert (made.reason, made.workers >= 2) == ("unattainable", True)
     assert plan(steady(0, 60), pool(16, speed=slow), least).workers <= 16
+
+
+@pytest.mark.parametrize("role", ["both", "prefill", "decode"])
+def test_a_speed_that_varies_a_little_changes_the_plan_a_little(role: str) -> None:
+    """Also where it crosses what the objective asks for: pools went from a thousand workers to ten and back."""
+
+    def workers(ratio: float) -> int:
+        step, prefill = OBJECTIVE.itl_s * ratio, 1200 / OBJECTIVE.ttft_s / ratio
+        speed = replace(SPEED, step_s=SPEED.step_s if role == "prefill" else step)
+        speed = replace(speed, prefill_tokens_per_s=speed.prefill_tokens_per_s if role == "decode" else prefill)
+        return plan(steady(50), pool(1, speed=speed, role=role), 0, 1000).workers
+
+    found = [workers(0.9 * 1.02**number) for number in range(40)]
+    assert all(max(one, other) <= 1.5 * min(one, other) + 2 for one, other in pairwise(found))
+    assert min(found) > 0
+
+
+def test_gpus_go_to_a_pool_that_serves_in_time_before_one_that_can_not() -> None:
+    slow = replace(SPEED, step_s=OBJECTIVE.itl_s * 1.03)
+    pools = [pool(20, pool=PoolId("slow"), model="s", speed=slow), pool(20, pool=PoolId("fast"), model="f")]
+    traffic = {"s": steady(100), "f": steady(200)}
+    limits = Limits({p.pool: 1 for p in pools}, {p.pool: 90 for p in pools})
+    objectives = dict.fromkeys("sf", OBJECTIVE)
+    _, alone = decide(600.0, traffic, pools, objectives, limits)
+    gpus = alone.workers + 5
+    left, fast = decide(600.0, traffic, pools, objectives, Limits(limits.least, limits.most, gpus))
+    assert (left.workers, fast.workers) == (5, alone.workers)
 
 
 def test_pools_without_gpus_cost_none() -> None:

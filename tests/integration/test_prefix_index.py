@@ -532,6 +532,27 @@ async def test_many_look_ups_are_several_calls_that_tell_the_same(
             assert matches.option(place, candidate).cached == expected
 
 
+@pytest.mark.parametrize(("script", "nested"), [(MATCH, True), (MATCH_POINTS, False)])
+async def test_prompts_that_share_more_with_each_other_than_with_the_first_are_told_all_that_is_there(
+    redis: "Redis", script: str, nested: bool
+) -> None:
+    """Prompts are a tree: a system prompt, then a document, then a question. A place may have any of them."""
+    rng, place = Random(0), KEYS.predicted(POOL, PlaceId("w"))
+    for _ in range(60):
+        asked: list[list[bytes]] = [[]]
+        for _ in range(rng.randrange(2, 9)):
+            base = rng.choice(asked)
+            grown = [rng.randbytes(8) for _ in range(rng.choice([1, 2, 5, 60]))]
+            asked.append(base[: rng.randrange(len(base) + 1)] + grown)
+        one = rng.choice(asked[1:])
+        held = set(one[: rng.randrange(1, len(one) + 1)] if nested else rng.sample(one, min(len(one), 3)))
+        await redis.delete(place)
+        await redis.zadd(place, dict.fromkeys(held, 9e15))
+        found = await redis.eval(script, 2, INDEX, place, 0, 1, *[b"".join(prompt) for prompt in asked])
+        expected = [max((i for i, h in enumerate(prompt, 1) if h in held), default=0) for prompt in asked]
+        assert [guesses for _, guesses in found] == [[depth] for depth in expected]
+
+
 class LostWire(Wire):
     """To an index that goes away after one answer."""
 

@@ -9,6 +9,7 @@
 local call, sub = redis.call, string.sub
 local now = tonumber(ARGV[1])
 local AT_ONCE = 1000 -- points (`unpack`)
+local IN_LUA = 20 -- points that are found here in the time of a look-up
 
 -- Calls `see(index, value)` for each point of the prompt `h` behind `from`, up to `to`, the last one first, until it
 -- returns true.
@@ -39,36 +40,27 @@ local function caches_of(h)
   return out
 end
 
--- Each point that is to be looked up, with its prompt and its index there.
-local function owners(shared)
-  local prompt, index = {}, {}
-  for p = 3, #ARGV do
-    local h = ARGV[p]
-    for i = (shared[p] or 0) + 1, #h / 8 do
-      local hash = sub(h, i * 8 - 7, i * 8)
-      prompt[hash], index[hash] = p, i
-    end
+local split = {} -- the hashes of prompts: many places are asked about them
+
+local function hashes_of(p)
+  if not split[p] then
+    split[p] = {}
+    for i = 1, #ARGV[p] / 8 do split[p][i] = sub(ARGV[p], i * 8 - 7, i * 8) end
   end
-  return prompt, index
+  return split[p]
 end
 
 -- Both return a function of a prompt, `from` and `to`: the last of its points behind `from`, up to `to`, that a place is
 -- expected to have. The first reads what the place has, the second asks for the points.
-local function by_place(key, prompt, index)
-  local there = {}
-  for _, hash in ipairs(call('ZRANGE', key, '(' .. ARGV[1], '+inf', 'BYSCORE')) do
-    local p = prompt[hash]
-    if p then
-      there[p] = there[p] or {}
-      table.insert(there[p], index[hash])
-    end
-  end
+local function by_place(key)
+  local held = {}
+  for _, hash in ipairs(call('ZRANGE', key, '(' .. ARGV[1], '+inf', 'BYSCORE')) do held[hash] = true end
   return function(p, from, to)
-    local found = 0
-    for _, i in ipairs(there[p] or {}) do
-      if i > from and i <= to then found = math.max(found, i) end
+    local hashes = hashes_of(p)
+    for i = to, from + 1, -1 do
+      if held[hashes[i]] then return i end
     end
-    return found
+    return 0
   end
 end
 
@@ -85,18 +77,14 @@ end
 
 local function guess(replies)
   local _, _, kin, shared = kinship(3)
-  local points, look_ups, prompt, index = 0, 0, nil, nil
+  local points, look_ups = 0, 0
   for p = 3, #ARGV do points = points + #ARGV[p] / 8 - (shared[p] or 0) end
   for k = 2, #KEYS do
     if look_ups >= LOOK_UPS then return end
-    local size, last = call('ZCARD', KEYS[k]), nil
-    look_ups = look_ups + math.min(2 * size, points)
-    if 2 * size < points then
-      if not prompt then prompt, index = owners(shared) end
-      last = by_place(KEYS[k], prompt, index)
-    else
-      last = by_point(KEYS[k])
-    end
+    local size = call('ZCARD', KEYS[k])
+    local reads = 2 * size < points
+    look_ups = look_ups + (reads and 2 * size + points / IN_LUA or points)
+    local last = reads and by_place(KEYS[k]) or by_point(KEYS[k])
     local known = {} -- of the points that prompts share: by the first of these prompts and how many there are
     for p = 3, #ARGV do
       local both = shared[p] or 0

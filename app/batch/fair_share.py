@@ -40,14 +40,16 @@ class Running(Struct, frozen=True):
 def lines_a_minute(batch: Batch, accounts: Iterable[tuple[Account, Left]]) -> float:
     """Lines that the limits of key and tenant allow a minute; limits of tokens, by the mean tokens of its lines so far.
 
-    None while a budget is used up.
+    None while a budget is used up; a part at a time while running requests have reserved what is left of it, as nothing
+    else tells when they have ended.
     """
     tokens, most = batch.prompt + batch.completion, inf
     of_line = tokens / batch.completed if batch.completed and tokens else EXPECTED_ANSWER
     for account, left in accounts:
-        used_up = account.budget is not None and left.spent >= account.budget.amount
         of_tokens = account.tokens / of_line if account.tokens else inf
-        most = min(most, account.requests or inf, of_tokens, 0 if used_up else inf)
+        most = min(most, account.requests or inf, of_tokens)
+        if account.budget is not None and left.spent + left.reserved >= account.budget.amount:
+            most = min(most, 0 if left.spent >= account.budget.amount else 1)
     return most
 
 

@@ -42,6 +42,7 @@ class Left(Struct, frozen=True):
     tokens: float = 0.0
     running: int = 0
     spent: float = 0.0  # of its budget
+    reserved: float = 0.0  # of it, for running requests; 0 where it was not asked for
 
 
 class Refusal(NamedTuple):

@@ -72,22 +72,27 @@ def _terms(keys: Keys, accounts: tuple[Account, ...], day: int) -> tuple[tuple[s
 
 
 async def spent(wire: Wire, keys: Keys, accounts: Sequence[Account]) -> list[Left]:
-    """What each account has left now, how many requests it runs, and what it has spent. Raises: StoreDown."""
+    """What each account has left now, how many requests it runs, and what it has spent and reserved.
+
+    Raises: StoreDown.
+    """
     now = clock.now()
     questions: list[Command] = []
     for one in accounts:
+        unit = "tokens" if one.budget is None else one.budget.unit
         questions += (
             ("HMGET", keys.spent(one.rates), "requests", "tokens", "at"),
             ("ZCOUNT", keys.running(one.name), now * 1000, "+inf"),
             ("HMGET", keys.budget(one.name), "kind", "from", "spent"),
+            ("HVALS", keys.reserved(one.name, unit)),
         )
     replies = await wire.execute(questions)
-    return [_read(one, replies[3 * i : 3 * i + 3], now) for i, one in enumerate(accounts)]
+    return [_read(one, replies[4 * i : 4 * i + 4], now) for i, one in enumerate(accounts)]
 
 
 def _read(account: Account, replies: Sequence[Any], now: float) -> Left:
     """As the scripts do."""
-    (*rates, at), running, (kind, begins, has_spent) = replies
+    (*rates, at), running, (kind, begins, has_spent), reserved = replies
     passed_min = max(0.0, now * 1000 - float(at or math.inf)) / 60_000
     requests, tokens = (
         min(limit, (limit if had is None else float(had)) + passed_min * limit)
@@ -95,7 +100,8 @@ def _read(account: Account, replies: Sequence[Any], now: float) -> Left:
     )
     _, wanted, period_began, _ = _budget(account, now)
     is_current = kind is not None and kind.decode() == wanted and float(begins) >= period_began
-    return Left(requests, tokens, running if account.parallel else 0, float(has_spent) if is_current else 0.0)
+    spent = float(has_spent) if is_current else 0.0
+    return Left(requests, tokens, running if account.parallel else 0, spent, sum(map(float, reserved)))
 
 
 def _budget(account: Account, now: float) -> tuple[float, str, int, int]:

@@ -137,8 +137,8 @@ def test_in_the_last_tenth_every_batch_is_urgent_that_has_something_left() -> No
     assert not is_urgent(batch(began_ago=95, left_s=5, done=100, left=0), NOW)
 
 
-def limits(spent: float = 0.0, **limits: Any) -> tuple[Account, Left]:
-    return Account("This API key", "key_1", "key_1", **limits), Left(spent=spent)
+def limits(spent: float = 0.0, reserved: float = 0.0, **limits: Any) -> tuple[Account, Left]:
+    return Account("This API key", "key_1", "key_1", **limits), Left(spent=spent, reserved=reserved)
 
 
 def test_lines_a_minute_are_those_of_requests_or_of_tokens() -> None:
@@ -157,6 +157,17 @@ def test_without_a_budget_left_no_lines_are_sent() -> None:
     new = batch(began_ago=10, left_s=1000, done=0, left=300)
     assert lines_a_minute(new, [limits(), limits(99.0, budget=Budget(100))]) == inf
     assert lines_a_minute(new, [limits(), limits(100.0, budget=Budget(100))]) == 0
+
+
+def test_one_part_at_a_time_asks_whether_what_is_left_of_a_budget_is_reserved_no_more() -> None:
+    """All others would be sent, understood and given back again and again."""
+    new = batch(began_ago=10, left_s=1000, done=0, left=300)
+    assert lines_a_minute(new, [limits(40.0, 59.0, budget=Budget(100))]) == inf
+    reserved = lines_a_minute(new, [limits(40.0, 60.0, budget=Budget(100))])
+    batches = [Running(BatchId(name), KeyId("k"), "m", 5, 0, most=reserved) for name in ("a", "b")]
+    assert sum(share_parts(batches, {"m": 100}, 64).values()) == 1
+    sent = [replace(batches[0], todo=4, out=1), batches[1]]
+    assert share_parts(sent, {"m": 100}, 64) == {}
 
 
 def test_lines_that_wait_for_their_keys_limits_take_no_room_from_others() -> None:

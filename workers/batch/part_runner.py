@@ -55,6 +55,7 @@ log = logger(__name__)
 _RETRY_S = 1.0
 _PASSING = (Saturated, StoreDown, HookDown)  # temporary: a line has time to try again
 _LASTING = (BudgetUsed, NoWorker)  # nobody knows for how long: the part is given back, as others need its place
+_LASTING_S = 5.0  # before that: if the leader doesn't know of it, it sends the part again at once
 _MOST_FAILURES = 3  # of engines, with one line
 _LONG = 64 * 2**10  # bytes; longer answers are stored in the storage instead of Redis
 _PRIORITY = 100  # in engines' schedulers: behind all online requests
@@ -99,8 +100,8 @@ class PartRunner:
         whole = False
         try:
             whole = await self._counted()
-            if self._lasts and not self._stopping:  # the leader may not know yet that it should not send it again
-                await asyncio.sleep(_RETRY_S)
+            if self._lasts and not self._stopping:
+                await asyncio.sleep(_LASTING_S)
         except (FileGone, StorageDown, StoreDown) as exc:  # an unmounted shared folder looks empty
             log.error("part_not_answered", batch=self.ticket.batch, part=self.ticket.part, reason=exc.message)
             await asyncio.sleep(_RETRY_S)

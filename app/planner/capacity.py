@@ -87,6 +87,8 @@ def _at_once(rate: float, workers: int, tokens: float, busy: float, speed: Speed
     """Requests at once at all workers, of those that found a seat: its shares add up to 1 or less."""
     seats = workers * speed.seats
     work = rate * tokens / (1 - busy)
+    if not work:  # all answers were empty
+        return [(0.0, 1.0)]
     if work * (speed.step_s + speed.seats * speed.request_step_s) >= seats:
         return []
     logarithm = top = 0.0
@@ -121,6 +123,9 @@ def _steady(answers: Points, prefills: Points, step: float, rate: float, itl_s: 
         return 1.0
     met = 0.0
     for tokens, share in answers:
+        if not tokens:  # there is nothing to wait for
+            met += share
+            continue
         allowed = tokens * itl_s
         none = math.exp(-rate * allowed)
         some = max(1 - none, 1e-12)

@@ -24,7 +24,7 @@ _HARDLY_ANY = 1e-9  # requests/s
 _MOSTLY = 0.5  # of the requests
 _TIGHT = 0.9  # of an objective: who needs so much of it alone has no time for others
 _SLACK = 1.25  # times what a worker alone needs
-_EXACT = 1e-3
+_EXACT, _ENDLESS = 1e-3, 1e6
 _MOST = 1000  # workers of a pool without a limit of its own
 # Five points of equal share of the standard normal distribution: the forecast's uncertainty.
 _NORMAL = (-1.4, -0.532, 0.0, 0.532, 1.4)
@@ -79,7 +79,7 @@ def _wish(
     if objective is None or demand is None or not _measured(pool):
         some = any(window.arrivals for window in traffic[-_LATELY:])
         there = sum(not worker.draining for worker in pool.workers)
-        return _limited(pool, max(pool.wanted, there, int(some)), "unmeasured", least, most, 0.0, float)
+        return _limited(pool, max(pool.wanted, there, int(some)), "unmeasured", least, most, 0.0, float, None)
     gap = max(0.0, now - traffic[-1].begin - traffic[-1].seconds)
     soon, later = forecast(traffic, gap + pool.speed.start_s, gap + 2 * pool.speed.start_s)
     share = least_share(traffic, objective)
@@ -95,9 +95,10 @@ def _wish(
         rates = [foretold.rate * part * math.exp(spread * z - spread**2 / 2) for z in _NORMAL]
         return sum(attained(rate, workers, demand, pool.speed, within, pool.role) for rate in rates) / len(rates)
 
-    def served(workers: int) -> float:
-        """Requests/s within the objective itself: others make more of GPUs than a pool that serves nobody in time."""
-        return soon.rate * part * expected(soon, workers, objective)
+    rate = soon.rate * part
+
+    def served(within: Objective) -> Callable[[int], float]:
+        return lambda workers: rate * expected(soon, workers, within)
 
     wanted, kind = smallest(lambda workers: expected(soon, workers, aim) >= share, most), soon.kind
     if wanted < pool.wanted:
@@ -106,7 +107,8 @@ def _wish(
     reason: Reason = kind if aim == objective else "unattainable"
     if wanted < pool.wanted and pool.aside:
         wanted, reason = pool.wanted, "batch"
-    return _limited(pool, wanted, reason, least, most, soon.rate * part, served)
+    nearly = None if aim == objective else served(aim)
+    return _limited(pool, wanted, reason, least, most, rate, served(objective), nearly)
 
 
 def attainable(objective: Objective, demand: Demand, pool: SeenPool) -> Objective:
@@ -120,7 +122,7 @@ def attainable(objective: Objective, demand: Demand, pool: SeenPool) -> Objectiv
     low, high = _TIGHT, _TIGHT
     if _alone(_longer(objective, low), demand, pool) >= _MOSTLY:
         return objective
-    while _alone(_longer(objective, high), demand, pool) < _MOSTLY:
+    while _alone(_longer(objective, high), demand, pool) < _MOSTLY and high < _ENDLESS:
         low, high = high, high * 2
     while high - low > _EXACT * low:
         middle = (low + high) / 2
@@ -144,13 +146,20 @@ def _measured(pool: SeenPool) -> bool:
 
 
 def _limited(
-    pool: SeenPool, wanted: int, reason: Reason, least: int, most: int, rate: float, served: Callable[[int], float]
+    pool: SeenPool,
+    wanted: int,
+    reason: Reason,
+    least: int,
+    most: int,
+    rate: float,
+    served: Callable[[int], float],
+    nearly: Callable[[int], float] | None,
 ) -> _Wish:
     if wanted < least:
         wanted, reason = least, "least"
     if wanted > most:
         wanted, reason = most, "most"
-    return _Wish(Asked(min(least, wanted), wanted, pool.gpus, rate, served), reason)
+    return _Wish(Asked(min(least, wanted), wanted, pool.gpus, rate, served, nearly), reason)
 
 
 def smallest(suffices: Callable[[int], bool], most: int) -> int:

@@ -13,6 +13,8 @@ class Asked(Struct, frozen=True):
     gpus: int  # of one worker
     rate: float  # requests/s
     served: Callable[[int], float]  # workers → requests/s within the objective
+    # The same within the longer one for which it is planned where nobody meets that; None: it is planned for that.
+    nearly: Callable[[int], float] | None = None
 
 
 def shared(asked: Sequence[Asked], gpus: int) -> list[int]:
@@ -24,20 +26,32 @@ def shared(asked: Sequence[Asked], gpus: int) -> list[int]:
     for one in asked:
         given.append(min(one.wanted, one.least, gpus // one.gpus) if one.gpus else one.wanted)
         gpus -= given[-1] * one.gpus
+    for value in (_served, _value):  # what none serves in time goes where it comes near to that
+        gpus = _handed_out(asked, given, gpus, value)
+    return given
+
+
+def _handed_out(asked: Sequence[Asked], given: list[int], gpus: int, value: Callable[[Asked, int], float]) -> int:
+    """Adds workers to `given` as long as they are worth something. Returns the GPUs that are left."""
     while True:
         best, index, workers = 0.0, -1, 0
         for i, (one, has) in enumerate(zip(asked, given, strict=True)):
             if not one.gpus:
                 continue
             for more in range(1, min(one.wanted - has, gpus // one.gpus) + 1):
-                value = _value(one, has + more) - _value(one, has)
-                if value / (more * one.gpus) > best:
-                    best, index, workers = value / (more * one.gpus), i, more
+                gain = value(one, has + more) - value(one, has)
+                if gain / (more * one.gpus) > best:
+                    best, index, workers = gain / (more * one.gpus), i, more
         if index < 0:
-            return given
+            return gpus
         given[index] += workers
         gpus -= workers * asked[index].gpus
 
 
+def _served(one: Asked, workers: int) -> float:
+    return one.served(workers)
+
+
 def _value(one: Asked, workers: int) -> float:
-    return one.served(workers) + _EVEN * (one.rate + 1e-6) * workers / max(1, one.wanted)
+    served = one.nearly or one.served
+    return served(workers) + _EVEN * (one.rate + 1e-6) * workers / max(1, one.wanted)

@@ -180,6 +180,29 @@ def test_gpus_go_to_a_pool_that_serves_in_time_before_one_that_can_not() -> None
     assert (left.workers, fast.workers) == (5, alone.workers)
 
 
+@pytest.mark.parametrize("least", [0, 1])
+def test_pools_that_can_not_serve_in_time_share_gpus_by_what_they_come_near_to(least: int) -> None:
+    """Else the one with the most traffic took what the other one is served with at all."""
+    slow = replace(SPEED, step_s=OBJECTIVE.itl_s * 1.03)
+    pools = [pool(12, pool=PoolId(name), model=name, speed=slow) for name in "ab"]
+    traffic = {"a": steady(120), "b": steady(50)}
+    limits = Limits({p.pool: least for p in pools}, {p.pool: 60 for p in pools})
+    objectives = dict.fromkeys("ab", OBJECTIVE)
+    alone = [made.workers for made in decide(600.0, traffic, pools, objectives, limits)]
+    gpus = sum(alone) - 3
+    given = [
+        made.workers for made in decide(600.0, traffic, pools, objectives, Limits(limits.least, limits.most, gpus))
+    ]
+    assert sum(given) == gpus
+    assert all(has >= 0.7 * wants for has, wants in zip(given, alone, strict=True))
+
+
+def test_answers_without_a_token_and_workers_without_a_seat_end_no_round() -> None:
+    empty = Demand(DEMAND.prompts, [(0.0, 1.0)])
+    assert 0 < attained(1.0, 1, empty, SPEED, OBJECTIVE, "both") <= 1
+    assert plan(steady(5), pool(2, speed=replace(SPEED, seats=0)), 1, 5).workers >= 1
+
+
 def test_pools_without_gpus_cost_none() -> None:
     cpu = Asked(1, 3, 0, 1.0, lambda n: 1.0 * n)
     assert shared([cpu, Asked(1, 9, 1, 5.0, lambda n: 1.0 * n)], 4) == [3, 4]

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, given, reject
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
 from schemathesis.core.transport import Response
@@ -178,7 +178,8 @@ def test_a_request_with_one_changed_value_is_answered_or_refused(served: Stack, 
         answer = httpx.post(f"{served.url}{path}", content=json.dumps(body), timeout=SOON_S)
         assert answer.status_code < 500 or answer.status_code == 504, (change, answer.text)
         if change.place != "stream":
-            assert answer.json()
+            length = int(answer.headers.get("inference-header-content-length", len(answer.content)))
+            assert json.loads(answer.content[:length]), "behind it may be KServe's raw bytes"
         if path == RESPONSES and kept and answer.status_code == 200:
             found = httpx.get(f"{served.url}{path}/{answer.json()['id']}", timeout=SOON_S)
             assert (found.status_code, found.json()) == (200, answer.json())
@@ -188,10 +189,12 @@ def test_a_request_with_one_changed_value_is_answered_or_refused(served: Stack, 
 
 def _try(served: Stack, method: str, path: str, count: int, mode: GenerationMode) -> None:
     operation = schemathesis.openapi.from_url(f"{served.url}/openapi.json")[path][method]
+    cases = operation.as_strategy(generation_mode=mode)
 
     @examples(count, suppress_health_check=list(HealthCheck))
-    @given(case=operation.as_strategy(generation_mode=mode), reachable=st.integers(0, 7))
-    def each(case: Case, reachable: int) -> None:
+    @given(data=st.data(), reachable=st.integers(0, 7))
+    def each(data: st.DataObject, reachable: int) -> None:
+        case = _drawn(data, cases)
         if reachable:
             _within_reach(case, served.url)
         response = case.call(timeout=SOON_S)
@@ -199,6 +202,15 @@ def _try(served: Stack, method: str, path: str, count: int, mode: GenerationMode
         assert _in_order(response), case.as_curl_command()
 
     each()
+
+
+def _drawn(data: st.DataObject, cases: st.SearchStrategy[Case]) -> Case:
+    try:
+        return data.draw(cases)
+    except ValueError as exc:
+        if "Unsupported type: 'Binary'" not in str(exc):  # schemathesis asks jsonschema-rs about a file it has changed
+            raise
+        reject()
 
 
 def _within_reach(case: Case, url: str) -> None:

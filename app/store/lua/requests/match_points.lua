@@ -9,7 +9,6 @@
 local call, sub = redis.call, string.sub
 local now = tonumber(ARGV[1])
 local AT_ONCE = 1000 -- points (`unpack`)
-local IN_LUA = 20 -- points that are found here in the time of a look-up
 
 -- Calls `see(index, value)` for each point of the prompt `h` behind `from`, up to `to`, the last one first, until it
 -- returns true.
@@ -40,61 +39,88 @@ local function caches_of(h)
   return out
 end
 
-local split = {} -- the hashes of prompts: many places are asked about them
-
-local function hashes_of(p)
-  if not split[p] then
-    split[p] = {}
-    for i = 1, #ARGV[p] / 8 do split[p][i] = sub(ARGV[p], i * 8 - 7, i * 8) end
-  end
-  return split[p]
-end
-
--- Both return a function of a prompt, `from` and `to`: the last of its points behind `from`, up to `to`, that a place is
--- expected to have. The first reads what the place has, the second asks for the points.
-local function by_place(key)
-  local held = {}
-  for _, hash in ipairs(call('ZRANGE', key, '(' .. ARGV[1], '+inf', 'BYSCORE')) do held[hash] = true end
-  return function(p, from, to)
-    local hashes = hashes_of(p)
-    for i = to, from + 1, -1 do
-      if held[hashes[i]] then return i end
+-- The prompts in an order in which those that begin alike are neighbours, and how many leading points each shares with
+-- the one before it. So each point of the tree that they are is one prompt's: the first one's that has it.
+local function tree()
+  local order, shared = {}, {}
+  for p = 3, #ARGV do order[#order + 1] = p end
+  table.sort(order, function(one, other) return ARGV[one] < ARGV[other] end)
+  local before = ''
+  for _, p in ipairs(order) do
+    local h = ARGV[p]
+    local low, high = 0, math.min(#h, #before) / 8
+    while low < high do
+      local middle = math.floor((low + high + 1) / 2)
+      if sub(h, middle * 8 - 7, middle * 8) == sub(before, middle * 8 - 7, middle * 8) then low = middle else high = middle - 1 end
     end
-    return 0
+    shared[p], before = low, h
   end
+  return order, shared
 end
 
-local function by_point(key)
-  return function(p, from, to)
-    local found = 0
-    each(ARGV[p], from, to, 'ZMSCORE', key, function(i, expires)
-      if tonumber(expires) > now then found = i end
-      return found > 0
-    end)
-    return found
+local look_ups = 0
+
+-- Both return the points of each prompt, behind those that it shares, that a place is expected to have; in order. The first
+-- reads what the place has, the second asks for the points.
+local function by_place(key, owner, index)
+  local there, several = {}, {}
+  local hashes = call('ZRANGE', key, '(' .. ARGV[1], '+inf', 'BYSCORE')
+  look_ups = look_ups + #hashes
+  for _, hash in ipairs(hashes) do
+    local p = owner[hash]
+    if p then
+      if there[p] then several[p] = true else there[p] = {} end
+      table.insert(there[p], index[hash])
+    end
   end
+  for p in pairs(several) do table.sort(there[p]) end
+  return there
+end
+
+local function by_point(key, shared)
+  local there = {}
+  for p = 3, #ARGV do
+    local behind, found = {}, {}
+    each(ARGV[p], shared[p], #ARGV[p] / 8, 'ZMSCORE', key, function(i, expires)
+      if tonumber(expires) > now then behind[#behind + 1] = i end
+    end)
+    for n = #behind, 1, -1 do found[#found + 1] = behind[n] end
+    there[p] = found
+  end
+  return there
 end
 
 local function guess(replies)
-  local _, _, kin, shared = kinship(3)
-  local points, look_ups = 0, 0
-  for p = 3, #ARGV do points = points + #ARGV[p] / 8 - (shared[p] or 0) end
+  local order, shared = tree()
+  local points, owner, index = 0, nil, nil
+  for p = 3, #ARGV do points = points + #ARGV[p] / 8 - shared[p] end
   for k = 2, #KEYS do
     if look_ups >= LOOK_UPS then return end
-    local size = call('ZCARD', KEYS[k])
-    local reads = 2 * size < points
-    look_ups = look_ups + (reads and 2 * size + points / IN_LUA or points)
-    local last = reads and by_place(KEYS[k]) or by_point(KEYS[k])
-    local known = {} -- of the points that prompts share: by the first of these prompts and how many there are
-    for p = 3, #ARGV do
-      local both = shared[p] or 0
-      local found = last(p, both, #ARGV[p] / 8)
-      if found == 0 and both > 0 then
-        local name = kin[p] .. ' ' .. both
-        known[name] = known[name] or last(kin[p], 0, both)
-        found = known[name]
+    local there
+    if 2 * call('ZCARD', KEYS[k]) < points then
+      if not owner then
+        owner, index = {}, {}
+        for p = 3, #ARGV do
+          for i = shared[p] + 1, #ARGV[p] / 8 do
+            local hash = sub(ARGV[p], i * 8 - 7, i * 8)
+            owner[hash], index[hash] = p, i
+          end
+        end
       end
-      replies[p - 2][2][k - 1] = found
+      there = by_place(KEYS[k], owner, index)
+    else
+      there = by_point(KEYS[k], shared)
+      look_ups = look_ups + points
+    end
+    look_ups = look_ups + #ARGV
+    local path, length = {}, 0 -- the points of one prompt after the other that the place has
+    for _, p in ipairs(order) do
+      while length > 0 and path[length] > shared[p] do length = length - 1 end
+      for _, i in ipairs(there[p] or {}) do
+        length = length + 1
+        path[length] = i
+      end
+      replies[p - 2][2][k - 1] = path[length] or 0
     end
   end
 end

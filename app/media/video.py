@@ -251,7 +251,7 @@ def _ticks(shown: Any) -> int | None:
 def _picture(frame: Any, pixels: int, frames: int) -> Picture:
     scale = min(1.0, sqrt(pixels / (frames * frame.width * frame.height)))
     width, height = (max(1, int(side * scale)) for side in (frame.width, frame.height))
-    image = frame.to_image(width=width, height=height)
+    image = frame.to_image(width=width, height=height, threads=1)
     matrix = frame.side_data.get("DISPLAYMATRIX")
     if matrix is not None:
         a, b, _, c, d = (number >> _ONE for number in struct.unpack_from("=5i", matrix))

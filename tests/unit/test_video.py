@@ -193,6 +193,14 @@ def test_frames_that_others_do_not_need_are_shown_behind_a_beginning_that_is_not
     assert [slide for _, slide in seen(frames_of(slides))] == [2, 4, 6, 8, 9, 11, 13, 15]
 
 
+def test_decoding_leaves_no_threads() -> None:
+    """Each frame's scaling had its own until the garbage collector came, and a decoder process little memory for them."""
+    threads = Path("/proc/self/task")
+    before = len([*threads.iterdir()])
+    assert len(frames_of(film()).frames) == 8
+    assert len([*threads.iterdir()]) <= before
+
+
 def test_a_live_recording_is_as_long_as_its_pictures() -> None:
     """Its header doesn't say it."""
     found = frames_of(film("webm", live="1"))

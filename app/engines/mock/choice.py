@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from app.engines.base import GenerateRequest, MediaInput, StepOutput
 from app.engines.mock.blocks import BlockTable
 from app.engines.mock.eyes import seen_picture
-from app.engines.mock.grammar_state import GrammarState
+from app.engines.mock.grammar_state import UNFOLLOWED, GrammarState
 from app.engines.mock.sampler import Sampler, prompt_logprobs
 from app.engines.mock.tiers import Load
 from app.engines.mock.vocabulary import Vocabulary
 from app.engines.resume import ContinuedText
 from app.engines.stops import StopScanner
 from app.engines.token_text import TokenText
-from app.errors import EngineFailed, XylemError
-from app.messages import FinishReason, Handoff, KvTransfer, PartialOutput, TokenLogprob
+from app.errors import RequestError, XylemError
+from app.messages import GRAMMAR, FinishReason, Handoff, KvTransfer, PartialOutput, TokenLogprob
 
 _BAN = -100.0  # a logit bias at which EOS never comes
 _NONE: frozenset[int] = frozenset()
@@ -156,7 +156,7 @@ class Choice:
         grammar = None if self.grammar is None or self.grammar.over else self.grammar
         token = sampler.choose(self._banned if early else _NONE, due, grammar, ends=made >= self._answer_tokens)
         if grammar is not None and not grammar.accept([token]):
-            raise EngineFailed("The grammar refused what it had allowed.")
+            raise RequestError(UNFOLLOWED, param=GRAMMAR)  # which llguidance notices with a token that it has allowed
         logprobs = None if sampling.logprobs is None else [sampler.logprob(token, sampling.logprobs)]
         sampler.append(token)
         self.tokens.append(token)

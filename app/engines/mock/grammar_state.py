@@ -10,7 +10,7 @@ from app.grammars.compile import compiled
 from app.messages import GRAMMAR, Grammar
 from app.tokenizer import Tokenizer
 
-_UNFOLLOWED = "The grammar of this request allows nothing here, or became too large to follow."
+UNFOLLOWED = "The grammar of this request allows nothing here, or became too large to follow."
 
 
 class GrammarState:
@@ -43,24 +43,20 @@ class GrammarState:
         return 8 * first + (here & -here).bit_length() - 1
 
     def accept(self, tokens: Sequence[int]) -> bool:
-        """Advances by `tokens`; False: one of them was not allowed. Raises: RequestError, if it can't be followed."""
+        """Advances by `tokens`; False: one of them was not allowed."""
         self._mask = None
         for token in tokens:
             self.over = self.over or token == self._eos_id
             if not self.over and not self._matcher.consume_token(token):
-                self._check()
                 return False
         return True
 
     def _allowed(self) -> bytes:
         if self._mask is None:
             self._mask = self._matcher.compute_bitmask()
-            self._check()
+            if self._matcher.is_error():
+                raise RequestError(UNFOLLOWED, param=GRAMMAR)
         return self._mask
-
-    def _check(self) -> None:
-        if self._matcher.is_error():
-            raise RequestError(_UNFOLLOWED, param=GRAMMAR)
 
 
 def grammar_states(tokenizer: Tokenizer, grammar: Grammar, begun: Sequence[Sequence[int]]) -> list[GrammarState]:

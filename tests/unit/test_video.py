@@ -194,7 +194,7 @@ def test_frames_that_others_do_not_need_are_shown_behind_a_beginning_that_is_not
 
 
 def test_decoding_leaves_no_threads() -> None:
-    """Each frame's scaling had its own until the garbage collector came, and a decoder process little memory for them."""
+    """Each frame's scaling had its own until the garbage collector came, of which a decoder process can't have many."""
     threads = Path("/proc/self/task")
     before = len([*threads.iterdir()])
     assert len(frames_of(film()).frames) == 8

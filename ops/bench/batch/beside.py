@@ -65,13 +65,20 @@ def _seats(size: Size) -> dict[str, int]:
 def beside(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """A row per run, and a summary. Raises: Unavailable."""
     rows, capacity = _play(directory, _trace(size), size, say)
-    return {"beside": rows, "batch_tokens_per_s_alone": capacity, **_verdict(rows, capacity)}
+    missing = _unmeasured("batch_share_of_capacity", capacity)
+    return {"beside": rows, "batch_tokens_per_s_alone": capacity, "missing": missing, **_verdict(rows, capacity)}
 
 
 def short(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """As above with short prompts. Raises: Unavailable."""
     rows, capacity = _play(directory, _short(size), size, say)
-    return {"short": rows} | {f"short_{name}": value for name, value in _verdict(rows, capacity).items()}
+    figures = {f"short_{name}": value for name, value in _verdict(rows, capacity).items()}
+    return {"short": rows, "missing": _unmeasured("short_batch_share_of_capacity", capacity), **figures}
+
+
+def _unmeasured(figure: str, capacity: float) -> dict[str, str]:
+    """Why there is no share of a capacity: of the smallest size, a batch may be over in no time, or not begun."""
+    return {} if capacity else {figure: "no line of the batch ended while its tokens were counted without requests"}
 
 
 def _play(directory: Path, traffic: Traffic, size: Size, say: Say) -> tuple[list[dict[str, Any]], float]:
@@ -164,7 +171,6 @@ def _verdict(rows: list[dict[str, Any]], capacity: float) -> dict[str, Any]:
         "online_itl_p99_ratio": p99(True, "gaps_ms") / p99(False, "gaps_ms"),
         "ttft_p99_ratios": pairs[0], "itl_p99_ratios": pairs[1],
         "batch_tokens_per_s_beside": mean(True, "batch_tokens_per_s"),
-        # Of the smallest size, no batch may have been long enough for a capacity.
         "batch_share_of_capacity": mean(True, "batch_tokens_per_s") / capacity if capacity else math.nan,
         "other_cores": max(row["other_cores"] for row in rows),
     }  # fmt: skip

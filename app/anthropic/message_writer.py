@@ -205,7 +205,7 @@ def _object(arguments: str) -> Any:
 
 
 def _begun(text: str) -> Any:
-    """What was written so far of a JSON value. Raises: ValueError."""
+    """Reads what was written so far of a JSON value. Raises: ValueError."""
     return from_json(text, allow_partial="trailing-strings")
 
 

@@ -118,9 +118,9 @@ class Retry:
         seconds, as one of them may wait for room for hours.
         """
         awaited, this = self._in_flight, asyncio.current_task()
-        while (  # noqa: ASYNC110
+        while (  # noqa: ASYNC110 (an asyncio.Event would add work to each token)
             awaited.get(inflight.job.request) is inflight
             and inflight.retry is this
             and not (inflight.has_own_output or turn.is_over)
         ):
-            await asyncio.sleep(0.05)  # an asyncio.Event would add work to each token
+            await asyncio.sleep(0.05)

@@ -32,7 +32,7 @@ Look = Callable[[], Awaitable[object]]
 
 
 class _Shared:
-    """What some streams show."""
+    """The event that some streams show."""
 
     def __init__(self) -> None:
         self.streams = 0
@@ -42,7 +42,7 @@ class _Shared:
 
 
 class LiveLooks:
-    """What the streams of this process show, by client."""
+    """The events that the streams of this process show, by client."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now

@@ -34,6 +34,28 @@ local function changes(h, out, low, at_low, high, at_high)
   changes(h, out, low, at_low, middle, at_middle)
 end
 
+-- Of the prompts: the first of those that begin alike; the others; and of each of these the first
+-- one, and how many leading blocks it shares with that one.
+local function kinship()
+  local found, first, others, kin, shared = {}, {}, {}, {}, {}
+  for p = 3, #ARGV do
+    local h = ARGV[p]
+    local one = found[sub(h, 1, 8)]
+    if one then
+      local low, high = 1, math.min(#h, #ARGV[one]) / 8
+      while low < high do
+        local middle = floor((low + high + 1) / 2)
+        local hash = sub(h, middle * 8 - 7, middle * 8)
+        if hash == sub(ARGV[one], middle * 8 - 7, middle * 8) then low = middle else high = middle - 1 end
+      end
+      others[#others + 1], kin[p], shared[p] = p, one, low
+    elseif h ~= '' then
+      found[sub(h, 1, 8)], first[#first + 1] = p, p
+    end
+  end
+  return first, others, kin, shared
+end
+
 local look_ups = 0
 
 local function holds(expires)
@@ -68,7 +90,7 @@ local function search(key, open, low, high)
 end
 
 local function guess(replies)
-  local first, others, kin, shared = kinship(3)
+  local first, others, kin, shared = kinship()
   for k = 2, #KEYS do
     if look_ups >= LOOK_UPS then return end
     local held, most, open = {}, {}, {}

@@ -169,15 +169,10 @@ def test_a_speed_that_varies_a_little_changes_the_plan_a_little(role: str) -> No
 
 
 def test_gpus_go_to_a_pool_that_serves_in_time_before_one_that_can_not() -> None:
-    slow = replace(SPEED, step_s=OBJECTIVE.itl_s * 1.03)
-    pools = [pool(20, pool=PoolId("slow"), model="s", speed=slow), pool(20, pool=PoolId("fast"), model="f")]
-    traffic = {"s": steady(100), "f": steady(200)}
-    limits = Limits({p.pool: 1 for p in pools}, {p.pool: 90 for p in pools})
-    objectives = dict.fromkeys("sf", OBJECTIVE)
-    _, alone = decide(600.0, traffic, pools, objectives, limits)
-    gpus = alone.workers + 5
-    left, fast = decide(600.0, traffic, pools, objectives, Limits(limits.least, limits.most, gpus))
-    assert (left.workers, fast.workers) == (5, alone.workers)
+    """Though each would serve more requests of the other one, within its longer objective."""
+    late = Asked(0, 5, 1, 15.0, lambda n: 0.0, lambda n: 3.0 * n)
+    just = Asked(0, 5, 1, 10.0, lambda n: 2.0 * n)
+    assert shared([late, just], 6) == [1, 5]
 
 
 @pytest.mark.parametrize("least", [0, 1])

@@ -1,5 +1,6 @@
 """Which frames of a video are taken, as the video is shown. The files are made here, each frame brighter by 8."""
 
+import gc
 import struct
 from collections.abc import Sequence
 from fractions import Fraction
@@ -195,10 +196,15 @@ def test_frames_that_others_do_not_need_are_shown_behind_a_beginning_that_is_not
 
 def test_decoding_leaves_no_threads() -> None:
     """Each frame's scaling had its own until the garbage collector came, of which a decoder process can't have many."""
-    threads = Path("/proc/self/task")
-    before = len([*threads.iterdir()])
-    assert len(frames_of(film()).frames) == 8
-    assert len([*threads.iterdir()]) <= before
+    threads, data = Path("/proc/self/task"), film()
+    gc.collect()
+    gc.disable()
+    try:
+        before = len([*threads.iterdir()])
+        assert len(frames_of(data).frames) == 8
+        assert len([*threads.iterdir()]) <= before
+    finally:
+        gc.enable()
 
 
 def test_a_live_recording_is_as_long_as_its_pictures() -> None:

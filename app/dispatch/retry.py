@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 
 from app.dispatch.deaths import Deaths
-from app.dispatch.inflight import InFlight, Line
+from app.dispatch.inflight import Groups, InFlight
 from app.dispatch.media_store import MediaStore
 from app.dispatch.placer import Placer
 from app.errors import Returned, WorkerLost, XylemError
@@ -41,7 +41,7 @@ class Retry:
         self._deaths, self._media = deaths, media
         self._max_migrations = max_migrations
         self._tasks: set[asyncio.Task[None]] = set()
-        self._suspects: defaultdict[Line, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._suspects: defaultdict[Groups, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def lost(self, inflight: InFlight, handoff: KvHandle | None = None, *, died: bool = False) -> None:
         """Its worker won't finish the request: another one continues its output, as a new attempt.
@@ -85,15 +85,15 @@ class Retry:
             if inflight.deaths < _SUSPICIOUS:
                 await placer.place(inflight)
                 return
-            async with self._turn(inflight.line) as turn:
+            async with self._turn(inflight.groups) as turn:
                 await placer.place(inflight)
                 await self._proves_harmless(inflight, turn)
         except XylemError as exc:
             self._fail(inflight, exc)
 
     @asynccontextmanager
-    async def _turn(self, line: Line) -> AsyncIterator[Turn]:
-        suspects = self._suspects[line]
+    async def _turn(self, groups: Groups) -> AsyncIterator[Turn]:
+        suspects = self._suspects[groups]  # of batches and of any adapter, too: they meet on the same workers
         await suspects.acquire()
         turn = Turn(suspects)
         try:
@@ -113,7 +113,7 @@ class Retry:
     async def _proves_harmless(self, inflight: InFlight, turn: Turn) -> None:
         """Returns when the request has output, has ended, or was lost again; or when its turn is over.
 
-        Requests that were on several dead workers, and compete for the same places, are tried one after the other: that
+        Requests that were on several dead workers, and may go to the same ones, are tried one after the other: that
         shows which of them kills workers, and keeps the others from dying with it once more. A turn ends after some
         seconds, as one of them may wait for room for hours.
         """

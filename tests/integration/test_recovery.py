@@ -297,6 +297,26 @@ async def test_suspects_are_tried_one_at_a_time(redis: "Redis", wire: Wire) -> N
                 d.deliver(Delta(f.job.request, f.job.attempt, "x", [1]))
 
 
+async def test_a_suspect_of_a_batch_is_tried_alone_too(redis: "Redis", wire: Wire) -> None:
+    """It may go to the worker that clients' suspects go to, and be what kills it."""
+    worker = await register(redis, KEYS, "w1", aside_most=1)
+    d = dispatcher(wire)
+    found = []
+    for sent in (job("line", aside=True), job("online")):
+        await d.send(inflight(sent))
+        found.append(d.in_flight[sent.request])
+        await until(lambda: found[-1].job.worker)
+        found[-1].deaths = 1
+        d.lost(found[-1], died=True)
+        await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)  # else it awaits the first token of the lost one
+        await until(lambda: found[0].job.attempt == 1 and found[0].job.worker)
+    line, online = found
+    await asyncio.sleep(0.1)
+    assert not online.job.worker
+    d.deliver(Delta(line.job.request, line.job.attempt, "x", [1]))
+    await until(lambda: online.job.worker)
+
+
 async def test_a_suspect_lost_right_after_its_placement_blocks_no_other(redis: "Redis", wire: Wire) -> None:
     """Nor itself, when it comes back before its placement was noted."""
     await register(redis, KEYS, "w1")

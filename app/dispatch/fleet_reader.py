@@ -250,9 +250,11 @@ class FleetReader:
         if question.has_tiers:
             return "EVAL", MATCH_TIERS, 2, index, self._keys.tiered(pool)[0], *prompts
         guesses = [self._keys.predicted(pool, place) for place in question.guessed[known:]]
-        script = MATCH if question.grid.everywhere else MATCH_POINTS
         now = round(clock.now() * 1000)
-        return "EVAL", script, 1 + len(guesses), index, *guesses, now, int(not known), *prompts
+        if question.grid.everywhere:
+            return "EVAL", MATCH, 1 + len(guesses), index, *guesses, now, int(not known), *prompts
+        order = numbers_by_beginning(prompts) if guesses else ""
+        return "EVAL", MATCH_POINTS, 1 + len(guesses), index, *guesses, now, int(not known), order, *prompts
 
     def _has_tiers(self, pool: PoolId) -> bool:
         """Whether tiers are looked up: an engine that reports no events tells nothing of them either."""
@@ -336,6 +338,11 @@ class FleetReader:
         if lease.broker_apart != self._broker_apart:
             return "worker_has_another_broker"
         return ""
+
+
+def numbers_by_beginning(prompts: Sequence[bytes]) -> str:
+    """The prompts' numbers, from 1, those that begin alike side by side; as `match_points.lua` has them."""
+    return " ".join(str(at + 1) for at in sorted(range(len(prompts)), key=prompts.__getitem__))
 
 
 class _Question(Struct, frozen=True):

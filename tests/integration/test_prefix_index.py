@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.fleet_reader import FleetReader, numbers_by_beginning
 from app.engines.kv_publisher import KvEvent, KvEventArgs, KvPublisher
 from app.engines.mock.blocks import BlockManager, BlockTable
 from app.errors import StoreDown
@@ -479,6 +479,11 @@ async def test_guesses_expire(redis: "Redis", wire: Wire) -> None:
     assert view.matches[0].option(0, view.candidates[0]).cached == 2
 
 
+def args(script: str, asked: Sequence[bytes]) -> list[bytes | str]:
+    """The prompts as the script has them."""
+    return [*asked] if script == MATCH else [numbers_by_beginning(asked), *asked]
+
+
 @pytest.mark.parametrize(("script", "points", "most"), [(MATCH, 500, 2), (MATCH_POINTS, 5000, 70)])
 async def test_what_prompts_of_a_round_share_is_looked_up_once_at_each_place(
     redis: "Redis", script: str, points: int, most: int
@@ -493,7 +498,7 @@ async def test_what_prompts_of_a_round_share_is_looked_up_once_at_each_place(
     await redis.config_resetstat()
     known = 0
     while known < len(places):
-        found = await redis.eval(script, 1 + len(places) - known, INDEX, *places[known:], 0, 1, *asked)
+        found = await redis.eval(script, 1 + len(places) - known, INDEX, *places[known:], 0, 1, *args(script, asked))
         assert found == [[[], [points // 2] * len(found[0][1])]] * 64
         known += len(found[0][1])
     stats = await redis.info("commandstats")
@@ -548,7 +553,7 @@ async def test_prompts_that_share_more_with_each_other_than_with_the_first_are_t
         held = set(one[: rng.randrange(1, len(one) + 1)] if nested else rng.sample(one, min(len(one), 3)))
         await redis.delete(place)
         await redis.zadd(place, dict.fromkeys(held, 9e15))
-        found = await redis.eval(script, 2, INDEX, place, 0, 1, *[b"".join(prompt) for prompt in asked])
+        found = await redis.eval(script, 2, INDEX, place, 0, 1, *args(script, [b"".join(prompt) for prompt in asked]))
         expected = [max((i for i, h in enumerate(prompt, 1) if h in held), default=0) for prompt in asked]
         assert [guesses for _, guesses in found] == [[depth] for depth in expected]
 

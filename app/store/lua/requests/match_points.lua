@@ -1,7 +1,9 @@
 -- The last point of some prompts at which each of a pool's caches can resume them. Reads only.
 --
 -- KEYS     1 cached:<pool>, and predicted:<pool>:<place> of places whose engines report no KV events
--- ARGV     1 now, ms since the epoch  2 0: the first list isn't wanted  3… prompts as packed hashes of their points
+-- ARGV     1 now, ms since the epoch  2 0: the first list isn't wanted
+--          3 numbers of the prompts, from 1, so that those that begin alike are neighbours; may be empty without guesses
+--          4… prompts as packed hashes of their points
 -- returns  as match.lua, in points instead of blocks
 --
 -- For engines that keep what all layers of a model need at some points only: a cache that has a later one need not have
@@ -39,12 +41,12 @@ local function caches_of(h)
   return out
 end
 
--- The prompts in an order in which those that begin alike are neighbours, and how many leading points each shares with
--- the one before it. So each point of the tree that they are is one prompt's: the first one's that has it.
+-- The order of ARGV 3, and how many leading points each prompt shares with the one before it. So each point of the tree
+-- that they are is one prompt's: the first one's that has it. (Lua would sort by the locale of the server, which can part
+-- what begins alike.)
 local function tree()
   local order, shared = {}, {}
-  for p = 3, #ARGV do order[#order + 1] = p end
-  table.sort(order, function(one, other) return ARGV[one] < ARGV[other] end)
+  for number in string.gmatch(ARGV[3], '%d+') do order[#order + 1] = number + 3 end
   local before = ''
   for _, p in ipairs(order) do
     local h = ARGV[p]
@@ -79,7 +81,7 @@ end
 
 local function by_point(key, shared)
   local there = {}
-  for p = 3, #ARGV do
+  for p = 4, #ARGV do
     local behind, found = {}, {}
     each(ARGV[p], shared[p], #ARGV[p] / 8, 'ZMSCORE', key, function(i, expires)
       if tonumber(expires) > now then behind[#behind + 1] = i end
@@ -93,14 +95,14 @@ end
 local function guess(replies)
   local order, shared = tree()
   local points, owner, index = 0, nil, nil
-  for p = 3, #ARGV do points = points + #ARGV[p] / 8 - shared[p] end
+  for p = 4, #ARGV do points = points + #ARGV[p] / 8 - shared[p] end
   for k = 2, #KEYS do
     if look_ups >= LOOK_UPS then return end
     local there
     if 2 * call('ZCARD', KEYS[k]) < points then
       if not owner then
         owner, index = {}, {}
-        for p = 3, #ARGV do
+        for p = 4, #ARGV do
           for i = shared[p] + 1, #ARGV[p] / 8 do
             local hash = sub(ARGV[p], i * 8 - 7, i * 8)
             owner[hash], index[hash] = p, i
@@ -120,12 +122,12 @@ local function guess(replies)
         length = length + 1
         path[length] = i
       end
-      replies[p - 2][2][k - 1] = path[length] or 0
+      replies[p - 3][2][k - 1] = path[length] or 0
     end
   end
 end
 
 local replies = {}
-for p = 3, #ARGV do replies[p - 2] = {ARGV[2] ~= '0' and caches_of(ARGV[p]) or {}, {}} end
-guess(replies)
+for p = 4, #ARGV do replies[p - 3] = {ARGV[2] ~= '0' and caches_of(ARGV[p]) or {}, {}} end
+if #KEYS > 1 then guess(replies) end
 return replies

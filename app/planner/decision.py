@@ -105,34 +105,44 @@ def _wish(
         down = smallest(lambda workers: expected(later, workers, aim) >= share, most)
         wanted, kind = min(pool.wanted, max(wanted, down)), later.kind
     reason: Reason = kind if aim == objective else "unattainable"
+    online = wanted
     if wanted < pool.wanted and pool.aside:
         wanted, reason = pool.wanted, "batch"
     nearly = None if aim == objective else served(aim)
-    return _limited(pool, wanted, reason, least, most, rate, served(objective), nearly)
+    return _limited(pool, wanted, reason, least, most, rate, served(objective), nearly, wanted - online)
 
 
 def attainable(objective: Objective, demand: Demand, pool: SeenPool) -> Objective:
-    """The objective; or, where a worker without other work misses it mostly, or just so, a longer one that has slack.
+    """The objective; its times that a worker without other work misses mostly, or just meets, are longer, with slack.
 
     Else a pool that just misses its objective would be planned for nobody, as nobody can be served in time; and one
-    that just meets it for any number of workers, as each request needs one to itself. The longer one is that of which
+    that just meets it for any number of workers, as each request needs one to itself. The longer time is that of which
     such a worker needs 0.8; for what it needs up to 0.9 of the objective nothing changes, and in between the factor
     grows evenly, so that a speed that varies a little changes little.
     """
+
+    def longer(ttft: float, itl: float) -> Objective:
+        return Objective(objective.ttft_s * ttft, objective.itl_s * itl, objective.share)
+
+    def misses(within: Objective) -> bool:
+        return _alone(within, demand, pool) < _MOSTLY
+
+    return longer(
+        _longer(lambda times: misses(longer(times, _ENDLESS))), _longer(lambda times: misses(longer(_ENDLESS, times)))
+    )
+
+
+def _longer(misses: Callable[[float], bool]) -> float:
+    """By how much a time gets longer; `misses`: whether a worker misses so many times the time."""
     low, high = _TIGHT, _TIGHT
-    if _alone(_longer(objective, low), demand, pool) >= _MOSTLY:
-        return objective
-    while _alone(_longer(objective, high), demand, pool) < _MOSTLY and high < _ENDLESS:
+    if not misses(low):
+        return 1.0
+    while misses(high) and high < _ENDLESS:
         low, high = high, high * 2
     while high - low > _EXACT * low:
         middle = (low + high) / 2
-        low, high = (low, middle) if _alone(_longer(objective, middle), demand, pool) >= _MOSTLY else (middle, high)
-    between = 1 + (_SLACK - 1) * (high - _TIGHT) / (1 - _TIGHT)
-    return _longer(objective, between if high < 1 else _SLACK * high)
-
-
-def _longer(objective: Objective, times: float) -> Objective:
-    return Objective(objective.ttft_s * times, objective.itl_s * times, objective.share)
+        low, high = (middle, high) if misses(middle) else (low, middle)
+    return 1 + (_SLACK - 1) * (high - _TIGHT) / (1 - _TIGHT) if high < 1 else _SLACK * high
 
 
 def _alone(objective: Objective, demand: Demand, pool: SeenPool) -> float:
@@ -154,12 +164,14 @@ def _limited(
     rate: float,
     served: Callable[[int], float],
     nearly: Callable[[int], float] | None,
+    aside: int = 0,
 ) -> _Wish:
+    online = wanted - aside
     if wanted < least:
         wanted, reason = least, "least"
     if wanted > most:
         wanted, reason = most, "most"
-    return _Wish(Asked(min(least, wanted), wanted, pool.gpus, rate, served, nearly), reason)
+    return _Wish(Asked(min(least, wanted), wanted, pool.gpus, rate, served, nearly, max(0, wanted - online)), reason)
 
 
 def smallest(suffices: Callable[[int], bool], most: int) -> int:

@@ -15,6 +15,7 @@ class Asked(Struct, frozen=True):
     served: Callable[[int], float]  # workers → requests/s within the objective
     # The same within the longer one for which it is planned where nobody meets that; None: it is planned for that.
     nearly: Callable[[int], float] | None = None
+    aside: int = 0  # of the wanted workers: kept for aside requests only
 
 
 def shared(asked: Sequence[Asked], gpus: int) -> list[int]:
@@ -26,19 +27,22 @@ def shared(asked: Sequence[Asked], gpus: int) -> list[int]:
     for one in asked:
         given.append(min(one.wanted, one.least, gpus // one.gpus) if one.gpus else one.wanted)
         gpus -= given[-1] * one.gpus
-    for value in (_served, _value):  # what none serves in time goes where it comes near to that
-        gpus = _handed_out(asked, given, gpus, value)
+    gpus = _handed_out(asked, given, gpus, _served, [one.wanted - one.aside for one in asked])
+    # What none serves in time goes where it comes near to that, or to aside requests.
+    _handed_out(asked, given, gpus, _value, [one.wanted for one in asked])
     return given
 
 
-def _handed_out(asked: Sequence[Asked], given: list[int], gpus: int, value: Callable[[Asked, int], float]) -> int:
-    """Adds workers to `given` as long as they are worth something. Returns the GPUs that are left."""
+def _handed_out(
+    asked: Sequence[Asked], given: list[int], gpus: int, value: Callable[[Asked, int], float], most: Sequence[int]
+) -> int:
+    """Adds workers to `given`, up to `most`, as long as they are worth something. Returns the GPUs that are left."""
     while True:
         best, index, workers = 0.0, -1, 0
         for i, (one, has) in enumerate(zip(asked, given, strict=True)):
             if not one.gpus:
                 continue
-            for more in range(1, min(one.wanted - has, gpus // one.gpus) + 1):
+            for more in range(1, min(most[i] - has, gpus // one.gpus) + 1):
                 gain = value(one, has + more) - value(one, has)
                 if gain / (more * one.gpus) > best:
                     best, index, workers = gain / (more * one.gpus), i, more

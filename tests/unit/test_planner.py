@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from app.ids import PoolId, WorkerId
 from app.planner.budget import least_share
 from app.planner.capacity import Demand, attained, mean, points
-from app.planner.decision import decide, drained
+from app.planner.decision import attainable, decide, drained
 from app.planner.forecast import DAY_S, forecast
 from app.planner.gpus import Asked, shared
 from app.planner.observed import EDGES, Histogram, Limits, Objective, SeenPool, SeenWorker, Speed, Traffic
@@ -173,6 +173,36 @@ def test_gpus_go_to_a_pool_that_serves_in_time_before_one_that_can_not() -> None
     late = Asked(0, 5, 1, 15.0, lambda n: 0.0, lambda n: 3.0 * n)
     just = Asked(0, 5, 1, 10.0, lambda n: 2.0 * n)
     assert shared([late, just], 6) == [1, 5]
+
+
+def test_workers_kept_for_a_batch_take_no_gpus_that_serve_clients() -> None:
+    """Each more of them serves a trifle more requests in time."""
+    held = Asked(1, 12, 1, 5.0, lambda n: 5.0 - 1e-9 / n, aside=10)
+    late = Asked(1, 9, 1, 20.0, lambda n: 0.0, lambda n: 2.0 * n)
+    assert shared([held, late], 12) == [3, 9]
+
+
+def test_a_batch_keeps_workers_in_the_second_place() -> None:
+    """In the first place GPUs go to what clients need."""
+    held, slow = pool(12, pool=PoolId("a"), model="a", aside=True), replace(SPEED, step_s=OBJECTIVE.itl_s * 1.03)
+    late = pool(1, pool=PoolId("b"), model="b", speed=slow)
+    traffic, bound = {"a": steady(5), "b": steady(50)}, {held.pool: 12, late.pool: 60}
+    made = decide(600.0, traffic, [held, late], dict.fromkeys("ab", OBJECTIVE), Limits({}, bound, None))
+    assert made[0].reason == "batch"
+    gpus = made[1].workers + 2
+    given = decide(600.0, traffic, [held, late], dict.fromkeys("ab", OBJECTIVE), Limits({}, bound, gpus))
+    assert [one.workers for one in given] == [2, made[1].workers]
+
+
+def test_a_first_token_that_is_late_makes_no_others_late() -> None:
+    """Only the time that workers miss is planned for as a longer one."""
+    demand, speed = Demand([(2000.0, 1.0)], [(1000.0, 1.0)]), Speed(2000.0, 0.015, 0.0008, 128, 60.0)
+    found = attainable(Objective(0.3, 0.04), demand, pool(1, speed=speed))
+    assert found.itl_s == 0.04
+    assert 1.2 < found.ttft_s < 1.4
+    found = attainable(Objective(2.0, 0.01), demand, pool(1, speed=speed))
+    assert found.ttft_s == 2.0
+    assert 0.015 < found.itl_s < 0.025
 
 
 @pytest.mark.parametrize("least", [0, 1])

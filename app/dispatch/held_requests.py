@@ -16,6 +16,7 @@ from app.routing.fair_line import FairLine
 # end of another replica's request may give what waits here its turn.
 LOOK_EVERY_S, SHARED_LOOK_S = 0.05, 0.02
 _AT_ONCE = 8  # the most urgent of a line that are tried: where these find no room, the others don't either
+_ROUND = 64  # of all lines: Redis does nothing else while it looks their prompts up
 _ATTEMPT_S = 1.0  # the shortest time in which Redis has to answer, however little patience is left
 _SILENT_S = 5.0  # after this `place` returns though the request is still held; a refusal is an event from then on
 
@@ -102,8 +103,11 @@ class HeldRequests:
         return max(_ATTEMPT_S, self._patience_s + (min(since) - time.monotonic() if since else 0.0))
 
     def take(self, awaited: Callable[[InFlight], bool]) -> Taken:
-        """The heads of the lines. Drops requests that are not `awaited` any more, or have waited too long."""
-        taken, now = Taken([], [], []), time.monotonic()
+        """The heads of the lines: of as many as a round has room for, those first that have waited the longest for it.
+
+        Drops requests that are not `awaited` any more, or have waited too long.
+        """
+        taken, now, tried = Taken([], [], []), time.monotonic(), list[Line]()
         for name, line in self._lines.items():
             full = self._full.get(name, 0.0)
             aside = name[1]
@@ -118,10 +122,12 @@ class HeldRequests:
                     taken.settled.append((inflight, None))
             dropped = line.drop(lambda f, over=over: f in over or not awaited(f))  # type: ignore[misc]
             taken.settled.extend((inflight, over.get(inflight)) for inflight in dropped)
-            if aside:
-                taken.aside.extend(line.take(_AT_ONCE))
-            else:
-                taken.heads.extend(self._shares.next_of(name, line, _AT_ONCE))
+            heads = taken.aside if aside else taken.heads
+            if len(heads) < _ROUND:
+                heads.extend(line.take(_AT_ONCE) if aside else self._shares.next_of(name, line, _AT_ONCE))
+                tried.append(name)
+        for name in tried:
+            self._lines[name] = self._lines.pop(name)
         self._lines = {name: line for name, line in self._lines.items() if line}
         return taken
 

@@ -1,12 +1,12 @@
 """Frames of a video. Runs in a decoder process. Needs the package `av` (FFmpeg), of the extra `video`."""
 
 import hashlib
+import math
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
 from io import BytesIO
-from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -23,11 +23,15 @@ if TYPE_CHECKING:
 _MP4, _MATROSKA = "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"
 _CODECS = ("h264", "hevc", "vp8", "vp9", "av1", "mpeg4", "libdav1d")
 _TURNS = {  # by a, b, c, d of the matrix, in Pillow's words, which turns against the clock
-    (0, 1, -1, 0): Image.Transpose.ROTATE_270,
+    (-1, 0, 0, 1): Image.Transpose.FLIP_LEFT_RIGHT,
     (-1, 0, 0, -1): Image.Transpose.ROTATE_180,
+    (1, 0, 0, -1): Image.Transpose.FLIP_TOP_BOTTOM,
+    (0, 1, 1, 0): Image.Transpose.TRANSPOSE,
+    (0, 1, -1, 0): Image.Transpose.ROTATE_270,
+    (0, -1, -1, 0): Image.Transpose.TRANSVERSE,
     (0, -1, 1, 0): Image.Transpose.ROTATE_90,
 }
-_ONE = 16  # bits behind the point of such a number
+_ONE = 2**16  # such a number is a count of these parts
 _BOX = 8  # bytes of the smallest part of an MP4
 _BROKEN, _EMPTY = "it is a broken or incomplete video", "it has no frame that can be decoded"
 _SEGMENT = b"\x18\x53\x80\x67"  # what holds all the rest of a Matroska file
@@ -79,7 +83,7 @@ class _Timeline(Struct, frozen=True):
     def wanted(self, frames: int) -> list[int]:
         """The first beginning at or after each of the times, which have equal distances; after the last one that."""
         first, length = self.shown[0], self.end - self.shown[0]
-        times = [first + ceil(number * length / frames) for number in range(frames)]
+        times = [first + math.ceil(number * length / frames) for number in range(frames)]
         return [self.shown[min(bisect_left(self.shown, time), len(self.shown) - 1)] for time in times]
 
 
@@ -98,10 +102,10 @@ def decode_video(data: bytes, *, pixels: int, frames: int, most_s: float) -> Vid
         if _is_cut_off(data):
             raise Refused(_BROKEN)
         with _opened(data, name) as container:
-            timeline = _timeline(container, _stream(container, pixels))
+            timeline = _timeline(container, _stream(container, pixels), most_s)
         # Opened anew instead of rewound: what needs no seeking is decoded also where the file's index is bad.
         with _opened(data, name) as container:
-            return _video(container, timeline, pixels, frames, most_s)
+            return _video(container, timeline, pixels, frames)
     except MemoryError as exc:
         raise Refused("decoding it needs more memory than XYLEM_MEDIA_DECODE_BYTES") from exc
     except Refused:
@@ -151,9 +155,10 @@ def _stream(container: "InputContainer", pixels: int) -> Any:
     return stream
 
 
-def _timeline(container: "InputContainer", stream: Any) -> _Timeline:
+def _timeline(container: "InputContainer", stream: Any, most_s: float) -> _Timeline:
     """Read from the packets, none of which is decoded: not every file says it elsewhere. Raises: Refused."""
-    shown, keys, ends = list[int](), list[int](), list[int]()
+    shown, keys = list[int](), list[int]()
+    first, end, most = math.inf, -math.inf, most_s / stream.time_base
     for packet in container.demux(stream):
         at = _ticks(packet)
         if at is None:  # the last packet, which is empty
@@ -162,19 +167,19 @@ def _timeline(container: "InputContainer", stream: Any) -> _Timeline:
             keys.append(at)
         if not packet.is_discard:  # which an edit list says
             shown.append(at)
-            ends.append(at + (packet.duration or 0))
+            first, end = min(first, at), max(end, at + (packet.duration or 0))
+            if end - first > most:  # of a longer one no more is read
+                raise Refused(f"it is longer than {most_s:g} s (XYLEM_MEDIA_VIDEO_S)")
     if not shown:
         raise Refused(_EMPTY)
-    return _Timeline(sorted(shown), max(ends), sorted(keys))
+    return _Timeline(sorted(shown), int(end), sorted(keys))
 
 
-def _video(container: "InputContainer", timeline: _Timeline, pixels: int, frames: int, most_s: float) -> Video:
+def _video(container: "InputContainer", timeline: _Timeline, pixels: int, frames: int) -> Video:
     """Raises: Refused."""
     stream = _stream(container, pixels)
     first, tick = timeline.shown[0], float(stream.time_base)
     long_s = (timeline.end - first) * tick
-    if long_s > most_s:
-        raise Refused(f"it is longer than {most_s:g} s (XYLEM_MEDIA_VIDEO_S)")
     sampler = _Sampler(container, stream, timeline, pixels)
     taken = [
         Frame(max(at - first, 0) * tick, _picture(frame, pixels, frames))
@@ -249,12 +254,12 @@ def _ticks(shown: Any) -> int | None:
 
 
 def _picture(frame: Any, pixels: int, frames: int) -> Picture:
-    scale = min(1.0, sqrt(pixels / (frames * frame.width * frame.height)))
+    scale = min(1.0, math.sqrt(pixels / (frames * frame.width * frame.height)))
     width, height = (max(1, int(side * scale)) for side in (frame.width, frame.height))
     image = frame.to_image(width=width, height=height, threads=1)
     matrix = frame.side_data.get("DISPLAYMATRIX")
     if matrix is not None:
-        a, b, _, c, d = (number >> _ONE for number in struct.unpack_from("=5i", matrix))
+        a, b, _, c, d = (round(number / _ONE) for number in struct.unpack_from("=5i", matrix))
         if (a, b, c, d) in _TURNS:
             image = image.transpose(_TURNS[a, b, c, d])
     return picture_of(image.height, image.width, image.tobytes())

@@ -15,7 +15,7 @@ from PIL import Image
 
 from app.media.refused import Refused
 from app.media.video import Video, decode_video
-from tests.media.samples import picture, video
+from tests.media.samples import video
 
 TIMES = [index / 10 for index in range(30)]
 AT_THESE = [0.0, 0.4, 0.8, 1.2, 1.5, 1.9, 2.3, 2.7]  # the first of these at or after each eighth of three seconds
@@ -91,22 +91,28 @@ def usual(times: Sequence[float] = AT_THESE) -> list[tuple[float, int]]:
 
 
 @pytest.mark.parametrize(("matrix", "size", "corners"), [
-    ((1, 0, 0, 1), (64, 48), "rbrb"),
-    ((0, 1, -1, 0), (48, 64), "rrbb"),  # a telephone that is held upright
-    ((-1, 0, 0, -1), (64, 48), "brbr"),
-    ((0, -1, 1, 0), (48, 64), "bbrr"),
-    ((-1, 0, 0, 1), (64, 48), "rbrb"),  # a mirror, which is no turn
+    ((1, 0, 0, 1), (64, 48), "rbbb"),
+    ((0, 1, -1, 0), (48, 64), "brbb"),  # a telephone that is held upright
+    ((-1, 0, 0, -1), (64, 48), "bbbr"),
+    ((0, -1, 1, 0), (48, 64), "bbrb"),
+    ((-1, 0, 0, 1), (64, 48), "brbb"),  # one that films itself, as some store that
+    ((1, 0, 0, -1), (64, 48), "bbrb"),
+    ((0, 1, 1, 0), (48, 64), "rbbb"),
+    ((0, -1, -1, 0), (48, 64), "bbbr"),
+    ((0, 1 - 2**-16, -1, 0), (48, 64), "brbb"),  # with what a sine leaves
 ])  # fmt: skip
-def test_a_video_is_turned_as_it_is_shown(matrix: tuple[int, ...], size: tuple[int, int], corners: str) -> None:
-    """Its left half is red, its right half blue."""
+def test_a_video_is_turned_as_it_is_shown(matrix: tuple[float, ...], size: tuple[int, int], corners: str) -> None:
+    """Its upper left quarter is red, the rest blue."""
+    image = Image.new("RGB", (64, 48), "blue")
+    image.paste("red", (0, 0, 32, 24))
     file = BytesIO()
     with av.open(file, "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=10)
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
-        container.mux(stream.encode(av.VideoFrame.from_image(Image.open(BytesIO(picture(size=(64, 48)))))))
+        container.mux(stream.encode(av.VideoFrame.from_image(image)))
         container.mux(stream.encode(None))
     data = bytearray(file.getvalue())
-    a, b, c, d = (number << 16 for number in matrix)
+    a, b, c, d = (int(number * 2**16) for number in matrix)
     struct.pack_into(">9i", data, data.index(b"tkhd") + 44, a, b, 0, c, d, 0, 0, 0, 1 << 30)
     found = frames_of(bytes(data))
     shown = found.frames[0].picture
@@ -218,3 +224,12 @@ def test_a_video_longer_than_its_bound_is_refused_by_its_pictures() -> None:
     assert decode_video(data, pixels=2**20, frames=8, most_s=5).frames
     with pytest.raises(Refused, match="longer than 2 s"):
         decode_video(video(), pixels=2**20, frames=8, most_s=2)
+
+
+def test_of_a_video_longer_than_its_bound_the_rest_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hours of a still picture are few bytes, and very many packets."""
+    data, read = film(times=[index / 10 for index in range(300)], end=30.0), list[int]()
+    monkeypatch.setattr("app.media.video._ticks", lambda shown: read.append(shown.dts) or shown.pts)
+    with pytest.raises(Refused, match="longer than 2 s"):
+        decode_video(data, pixels=2**20, frames=8, most_s=2)
+    assert len(read) < 40

@@ -46,9 +46,9 @@ class ContentLogprobs:
             if len(found) < len(lp.token) and lp.token.startswith(found) and not last:
                 break
             done += 1
-            if found == lp.token:  # else it is special, and not shown
+            if found == lp.token or (found and lp.token.startswith(found)):  # whole, or cut off by a stop string
                 self._placed.append(_Placed(lp, self._end, begin + len(found) + self._base))
-                self._end = self._placed[-1].end
+                self._end = self._placed[-1].end  # others are special, and not shown
         del self._unplaced[:done]
 
     def _has_own_space(self, token: str, at: int) -> bool:

@@ -164,3 +164,11 @@ def test_a_token_that_is_spelled_without_its_leading_space_has_it_in_the_text() 
     lp = [TokenLogprob(token, 1, -1.0) for token in ("It", "is", "so", ".")]
     made = [Delta(RequestId("r"), 0, "It is so.", [1] * 4, logprobs=lp, finish="stop")]
     assert of_chat(made) == ("It is so.", [("It", -1.0), (" is", -1.0), (" so", -1.0), (".", -1.0)])
+
+
+def test_of_a_token_that_a_stop_string_cuts_its_part_of_the_answer_has_the_logprob() -> None:
+    """Joined, the tokens are the content."""
+    lp = [TokenLogprob(token, 1, -1.0) for token in ("Plain", " hello", " world")]
+    made = [Delta(RequestId("r"), 0, "Plain hello ", [1] * 3, logprobs=lp, finish="stop", stop="world")]
+    assert of_chat(made) == ("Plain hello ", [("Plain", -1.0), (" hello", -1.0), (" ", -1.0)])
+    assert of_whole_chat(made) == of_chat(made)

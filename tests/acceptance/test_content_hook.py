@@ -131,6 +131,7 @@ def test_a_prompt_is_shown_to_the_hook_with_its_request_and_an_answer_with_its_t
 
 CALL = {"type": "function_call", "call_id": "c", "name": "tell", "arguments": json.dumps({"what": SAID})}
 RESULT = {"type": "function_call_output", "call_id": "c", "output": "done"}
+SCHEMA = {"type": "json_schema", "name": "told", "schema": {"const": SAID}}
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": SAID}]}
 
 
@@ -148,6 +149,7 @@ def heron(asked: dict[str, Any]) -> dict[str, Any]:
     ("/v1/responses", {"model": "mock", "input": "fish", "instructions": SAID}),
     ("/v1/responses", {"model": "mock", "input": [CALL, RESULT, {"role": "user", "content": "fish"}]}),
     ("/v1/responses", {"model": "mock", "input": [THOUGHT, {"role": "user", "content": "fish"}], "store": False}),
+    ("/v1/responses", {"model": "mock", "input": "fish", "text": {"format": SCHEMA}}),
     ("/v1/embeddings", {"model": "vectors", "input": [SAID]}),
     ("/v2/embed", {"model": "vectors", "texts": [SAID]}),
     ("/v1/score", {"model": "vectors", "text_1": SAID, "text_2": "fish"}),

@@ -153,12 +153,14 @@ class ResponseRequest(GenerationRequest, ResponseTools):
     def as_chat(self, items: Sequence[InputItem] | None = None) -> Conversation:
         """The request as a chat. `items`: its own, and those before; None: only its own."""
         messages = as_messages(self.items if items is None else items)
+        shown_format: Any = self.text.format if self.text else None  # to whoever inspects it; `asked_format` counts
         if self.instructions is not None:
             messages.insert(0, Message(role="developer", content=self.instructions))
         return Conversation.model_construct(
             **{name: getattr(self, name) for name in GenerationRequest.model_fields},
             **self._of_prompt(),
             messages=messages,
+            response_format=shown_format,
             max_completion_tokens=self.max_output_tokens,
             logprobs=self.with_logprobs,
             top_logprobs=self.top_logprobs,

@@ -11,6 +11,7 @@ from app.errors import RequestNotFound
 from app.ids import RequestId
 from app.messages import Delta, Done, Event, KeptRequest, StoredChat
 from app.openai.body import Body, Query
+from app.openai.content_parts import joined
 from app.openai.responses.schemas import ItemsQuery
 from app.openai.schemas import ChatRequest, Metadata
 
@@ -64,7 +65,7 @@ def messages_of(request: RequestId, body: ChatRequest) -> list[dict[str, Any]]:
             message.model_dump(exclude_none=True)
             | {
                 "id": f"{request}-{number}",
-                "content": None if message.content is None else message.text,
+                "content": message.content if parts is None else joined(parts),
                 "name": message.name,
                 "content_parts": None if parts is None else [part.model_dump() for part in parts],
             }

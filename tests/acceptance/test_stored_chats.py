@@ -127,14 +127,20 @@ def test_metadata_are_changed_and_a_chat_is_deleted(client: OpenAI, elsewhere: O
 
 def test_the_messages_of_a_stored_chat_are_those_that_it_was_asked_with(client: OpenAI, elsewhere: OpenAI) -> None:
     parts = [{"type": "text", "text": "What is"}, {"type": "text", "text": "the capital?"}]
-    messages = [{"role": "developer", "content": "Be short."}, {"role": "user", "content": parts, "name": "Eve"}]
+    messages = [
+        {"role": "developer", "content": "Be short."},
+        {"role": "user", "content": parts, "name": "Eve"},
+        {"role": "assistant", "content": "", "refusal": "No."},
+    ]
     id_ = client.chat.completions.create(**asked(messages=messages, max_tokens=3)).id
     found = elsewhere.chat.completions.messages.list(id_, limit=1)
     assert found.has_more
-    one, two = [message.to_dict() for message in found]
+    one, two, three = [message.to_dict() for message in found]
     assert one == {"id": f"{id_}-0", "role": "developer", "content": "Be short.", "name": None, "content_parts": None}
     assert (two["content"], two["content_parts"], two["name"]) == ("What is\nthe capital?", parts, "Eve")
-    assert [m.id for m in client.chat.completions.messages.list(id_, order="desc")] == [f"{id_}-1", f"{id_}-0"]
+    assert (three["content"], three["refusal"]) == ("", "No.")
+    last_first = [message.id for message in client.chat.completions.messages.list(id_, order="desc")]
+    assert last_first == [f"{id_}-{number}" for number in (2, 1, 0)]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -209,3 +209,21 @@ async def test_what_is_wrong_with_a_picture_is_refused_and_the_engine_lives(sigh
         with pytest.raises(RequestError):
             await sight.answer(replace(sight.request("What?"), prompt=good.prompt, media=[bad]))
         assert (await sight.answer(replace(good, id=sight.request("x").id))).tokens == before
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_attention_backend_that_ends_at_a_text_beside_a_picture_is_refused(sight: Sight) -> None:
+    """Of what the engine chose by itself, too."""
+    engine: Any = sight.subject.engine
+    from sglang.srt.arg_groups.model_override_base import attention_backends_of, resolved_view
+    from sglang.srt.server_args import ServerArgs
+
+    from app.engines.sglang.media import check_attention
+
+    args = engine._loaded.engine.tokenizer_manager.server_args
+    assert attention_backends_of(resolved_view(args))[0] == "torch_native"
+    check_attention("gemma3", args)
+    triton = ServerArgs(model_path=args.model_path, device="cpu", attention_backend="triton")
+    check_attention("qwen3_vl", triton)
+    with pytest.raises(ValueError, match="triton"):
+        check_attention("gemma3", triton)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from PIL import Image
+from sglang.srt.arg_groups.model_override_base import attention_backends_of, resolved_view
 from sglang.srt.entrypoints.engine import Engine
 from sglang.srt.managers.schedule_batch import Modality, MultimodalDataItem
 from transformers import AutoImageProcessor
@@ -116,6 +117,13 @@ _FAMILIES: Mapping[str, Callable[[Any, Pool, Any], Family]] = {
 }
 
 
+def check_attention(model_type: str, args: Any) -> None:
+    """Raises: ValueError where SGLang ends at a batch of texts and pictures."""
+    prefill, _decode = attention_backends_of(resolved_view(args))
+    if model_type == "gemma3" and prefill == "triton":
+        raise ValueError("its attention_backend is triton, with which SGLang ends at a text beside a picture")
+
+
 class Pictures:
     """The pictures of one SGLang, and what stands for them in its KV events.
 
@@ -132,11 +140,15 @@ class Pictures:
         self._names: dict[str, int] = {}
 
     def load(self, engine: Engine, pool: Pool) -> None:
-        """What the engine's model needs. Prefill and decode apart are not tried with pictures."""
+        """What the engine's model needs. Prefill and decode apart are not tried with pictures.
+
+        Raises: ValueError, OSError.
+        """
         manager = engine.tokenizer_manager
         config = manager.model_config.hf_config
         if manager.mm_processor is None or config.model_type not in _FAMILIES or pool.role != "both":
             return
+        check_attention(config.model_type, manager.server_args)
         self._family = _FAMILIES[config.model_type](config, pool, manager.mm_processor._processor)  # noqa: SLF001 (its own)
         self.kinds = ("image",)
         self.signs = (self._family.sign(pool, media_digest(f"sglang {version('sglang')}", "", pool.model_dir)),)

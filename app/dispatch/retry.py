@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 from app.dispatch.deaths import Deaths
 from app.dispatch.inflight import Groups, InFlight
@@ -17,6 +17,7 @@ from app.store.handling import Turn
 from app.telemetry import MIGRATIONS
 
 _SUSPICIOUS = 2  # deaths of workers after which a request may be their cause
+_ROOM_S = 1.0  # who has found no room by then is tried later, perhaps beside another one
 _INNOCENT = 3  # times `max_migrations` workers may die if the request had output each time
 
 
@@ -42,6 +43,7 @@ class Retry:
         self._max_migrations = max_migrations
         self._tasks: set[asyncio.Task[None]] = set()
         self._suspects: defaultdict[Groups, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._batches: defaultdict[Groups, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def lost(self, inflight: InFlight, handoff: KvHandle | None = None, *, died: bool = False) -> None:
         """Its worker won't finish the request: another one continues its output, as a new attempt.
@@ -85,21 +87,26 @@ class Retry:
             if inflight.deaths < _SUSPICIOUS:
                 await placer.place(inflight)
                 return
-            async with self._turn(inflight.groups) as turn:
+            async with self._turn(inflight) as turn:
                 await placer.place(inflight)
                 await self._proves_harmless(inflight, turn)
         except XylemError as exc:
             self._fail(inflight, exc)
 
     @asynccontextmanager
-    async def _turn(self, groups: Groups) -> AsyncIterator[Turn]:
-        suspects = self._suspects[groups]  # of batches and of any adapter, too: they meet on the same workers
-        await suspects.acquire()
-        turn = Turn(suspects)
-        try:
-            yield turn
-        finally:
-            turn.over()
+    async def _turn(self, inflight: InFlight) -> AsyncIterator[Turn]:
+        """Waits for it: suspects of batches and of all adapters meet on the same workers.
+
+        Those of batches wait in a line of their own, so that a client's request waits for one of them at most.
+        """
+        async with self._batches[inflight.groups] if inflight.job.aside else nullcontext():
+            await self._suspects[inflight.groups].acquire()
+            turn = Turn(self._suspects[inflight.groups])
+            asyncio.get_running_loop().call_later(_ROOM_S, _end_without_room, turn, inflight)
+            try:
+                yield turn
+            finally:
+                turn.over()
 
     async def _store_again(self, inflight: InFlight) -> None:
         """Its media, which Redis has lost: waits for room, as the request has been accepted. Raises: XylemError."""
@@ -115,7 +122,7 @@ class Retry:
 
         Requests that were on several dead workers, and may go to the same ones, are tried one after the other: that
         shows which of them kills workers, and keeps the others from dying with it once more. A turn ends after some
-        seconds, as one of them may wait for room for hours.
+        seconds: one of them may make no token for hours.
         """
         awaited, this = self._in_flight, asyncio.current_task()
         while (  # noqa: ASYNC110 (an asyncio.Event would add work to each token)
@@ -124,3 +131,9 @@ class Retry:
             and not (inflight.has_own_output or turn.is_over)
         ):
             await asyncio.sleep(0.05)
+
+
+def _end_without_room(turn: Turn, inflight: InFlight) -> None:
+    """Who is on no worker ends none."""
+    if not inflight.job.worker:
+        turn.over()

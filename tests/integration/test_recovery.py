@@ -317,6 +317,28 @@ async def test_a_suspect_of_a_batch_is_tried_alone_too(redis: "Redis", wire: Wir
     await until(lambda: online.job.worker)
 
 
+async def test_suspects_without_room_hold_up_no_other(
+    redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are on no worker that they could end. Lines of a batch have no room while clients' requests have."""
+    monkeypatch.setattr("app.dispatch.retry._ROOM_S", 0.2)
+    monkeypatch.setattr("app.store.handling._BEGINNING_S", 60.0)
+    worker = await register(redis, KEYS, "w1", aside_most=9)
+    d = dispatcher(wire)
+    lines = [job(f"line{i}", aside=True) for i in range(40)]
+    for line in lines:
+        await d.send(inflight(line))
+        await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)  # else it awaits the first token of the last one
+    await d.send(inflight(job("online")))
+    await register(redis, KEYS, "w1", aside_most=0)
+    for found in [*d.in_flight.values()]:
+        found.deaths = 1
+        d.lost(found, died=True)
+    online = d.in_flight[RequestId("online")]
+    await until(lambda: online.job.attempt == 1 and online.job.worker)
+    assert not any(d.in_flight[line.request].job.worker for line in lines)
+
+
 async def test_a_suspect_lost_right_after_its_placement_blocks_no_other(redis: "Redis", wire: Wire) -> None:
     """Nor itself, when it comes back before its placement was noted."""
     await register(redis, KEYS, "w1")

@@ -1,11 +1,12 @@
 """Held requests, in waiting lines: decides which are placed next, and which are refused. No I/O."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
-from app.dispatch.inflight import InFlight, Line
+from app.dispatch.inflight import Groups, InFlight, Line
 from app.dispatch.tenant_shares import TenantShares, flow_of
 from app.errors import NoWorker, StoreDown, XylemError
 from app.ids import PoolId
@@ -16,7 +17,7 @@ from app.routing.fair_line import FairLine
 # end of another replica's request may give what waits here its turn.
 LOOK_EVERY_S, SHARED_LOOK_S = 0.05, 0.02
 _AT_ONCE = 8  # the most urgent of a line that are tried: where these find no room, the others don't either
-_ROUND = 64  # of all lines: Redis does nothing else while it looks their prompts up
+_ROUND = 64  # of all lines of the same pools: Redis does nothing else while it looks their prompts up
 _ATTEMPT_S = 1.0  # the shortest time in which Redis has to answer, however little patience is left
 _SILENT_S = 5.0  # after this `place` returns though the request is still held; a refusal is an event from then on
 
@@ -103,11 +104,12 @@ class HeldRequests:
         return max(_ATTEMPT_S, self._patience_s + (min(since) - time.monotonic() if since else 0.0))
 
     def take(self, awaited: Callable[[InFlight], bool]) -> Taken:
-        """The heads of the lines: of as many as a round has room for, those first that have waited the longest for it.
+        """The heads of the lines: of those of the same pools as many as a round has room for, which take turns.
 
         Drops requests that are not `awaited` any more, or have waited too long.
         """
         taken, now, tried = Taken([], [], []), time.monotonic(), list[Line]()
+        heads = Counter[tuple[Groups, bool]]()
         for name, line in self._lines.items():
             full = self._full.get(name, 0.0)
             aside = name[1]
@@ -122,9 +124,10 @@ class HeldRequests:
                     taken.settled.append((inflight, None))
             dropped = line.drop(lambda f, over=over: f in over or not awaited(f))  # type: ignore[misc]
             taken.settled.extend((inflight, over.get(inflight)) for inflight in dropped)
-            heads = taken.aside if aside else taken.heads
-            if len(heads) < _ROUND:
-                heads.extend(line.take(_AT_ONCE) if aside else self._shares.next_of(name, line, _AT_ONCE))
+            if heads[name[:2]] < _ROUND:
+                most_urgent = line.take(_AT_ONCE) if aside else self._shares.next_of(name, line, _AT_ONCE)
+                (taken.aside if aside else taken.heads).extend(most_urgent)
+                heads[name[:2]] += len(most_urgent)
                 tried.append(name)
         for name in tried:
             self._lines[name] = self._lines.pop(name)

@@ -46,7 +46,8 @@ class ContentLogprobs:
             if len(found) < len(lp.token) and lp.token.startswith(found) and not last:
                 break
             done += 1
-            if found == lp.token or (found and lp.token.startswith(found)):  # whole, or cut off by a stop string
+            cut = begin + len(found) > at and lp.token.startswith(found)  # by a stop string, down to its own space
+            if found == lp.token or cut:
                 self._placed.append(_Placed(lp, self._end, begin + len(found) + self._base))
                 self._end = self._placed[-1].end  # others are special, and not shown
         del self._unplaced[:done]

@@ -11,7 +11,7 @@ from app.errors import RequestNotFound
 from app.ids import RequestId
 from app.messages import Delta, Done, Event, KeptRequest, StoredChat
 from app.openai.body import Body, Query
-from app.openai.content_parts import joined
+from app.openai.content_parts import RefusalPart, joined
 from app.openai.responses.schemas import ItemsQuery
 from app.openai.schemas import ChatRequest, Metadata
 
@@ -61,11 +61,12 @@ def messages_of(request: RequestId, body: ChatRequest) -> list[dict[str, Any]]:
     shown = []
     for number, message in enumerate(body.messages):
         parts = None if message.content is None or isinstance(message.content, str) else message.content
+        said = [part for part in parts or () if not isinstance(part, RefusalPart)]
         shown.append(
             message.model_dump(exclude_none=True)
             | {
                 "id": f"{request}-{number}",
-                "content": message.content if parts is None else joined(parts),
+                "content": message.content if parts is None else joined(said) if said else None,
                 "name": message.name,
                 "content_parts": None if parts is None else [part.model_dump() for part in parts],
             }

@@ -131,16 +131,17 @@ def test_the_messages_of_a_stored_chat_are_those_that_it_was_asked_with(client: 
         {"role": "developer", "content": "Be short."},
         {"role": "user", "content": parts, "name": "Eve"},
         {"role": "assistant", "content": "", "refusal": "No."},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "Never."}]},
     ]
     id_ = client.chat.completions.create(**asked(messages=messages, max_tokens=3)).id
     found = elsewhere.chat.completions.messages.list(id_, limit=1)
     assert found.has_more
-    one, two, three = [message.to_dict() for message in found]
+    one, two, three, four = [message.to_dict() for message in found]
     assert one == {"id": f"{id_}-0", "role": "developer", "content": "Be short.", "name": None, "content_parts": None}
     assert (two["content"], two["content_parts"], two["name"]) == ("What is\nthe capital?", parts, "Eve")
-    assert (three["content"], three["refusal"]) == ("", "No.")
+    assert (three["content"], three["refusal"], four["content"]) == ("", "No.", None)
     last_first = [message.id for message in client.chat.completions.messages.list(id_, order="desc")]
-    assert last_first == [f"{id_}-{number}" for number in (2, 1, 0)]
+    assert last_first == [f"{id_}-{number}" for number in (3, 2, 1, 0)]
 
 
 @pytest.mark.parametrize("stream", [False, True])

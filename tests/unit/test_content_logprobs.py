@@ -172,3 +172,6 @@ def test_of_a_token_that_a_stop_string_cuts_its_part_of_the_answer_has_the_logpr
     made = [Delta(RequestId("r"), 0, "Plain hello ", [1] * 3, logprobs=lp, finish="stop", stop="world")]
     assert of_chat(made) == ("Plain hello ", [("Plain", -1.0), (" hello", -1.0), (" ", -1.0)])
     assert of_whole_chat(made) == of_chat(made)
+    lp = [TokenLogprob(token, 1, -1.0) for token in ("It", "is", "world")]  # spelled without their own spaces
+    made = [Delta(RequestId("r"), 0, "It is ", [1] * 3, logprobs=lp, finish="stop", stop="world")]
+    assert of_chat(made) == ("It is ", [("It", -1.0), (" is", -1.0), (" ", -1.0)])

@@ -122,7 +122,7 @@ class SglangEngine:
             self._pictures.load(engine, self._pool)
         except (OSError, ValueError) as exc:
             await self.close()
-            raise SettingsError(f"{self._pool.model_dir}: how pictures are processed can't be read: {exc}") from exc
+            raise SettingsError(f"{self._pool.model_dir}: pictures can't be processed: {exc}") from exc
         tokens = int(engine._scheduler_init_result.scheduler_infos[0]["max_total_num_tokens"])  # noqa: SLF001
         if tokens < self._pool.context_len + CONTEXT_SPARE:
             await self.close()

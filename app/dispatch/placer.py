@@ -128,6 +128,13 @@ class Placer:
         self._waiting.append(inflight)
         self._wake()
 
+    def withdraw(self, inflight: InFlight) -> bool:
+        """Holds it no longer: its `place` returns. False: it was not held just now."""
+        if not self._held.remove(inflight):
+            return False
+        self._settle(inflight, None)
+        return True
+
     async def stop(self, jobs: Sequence[Job]) -> None:
         """Ends jobs on their workers. Raises: StoreDown."""
         if self.is_down:

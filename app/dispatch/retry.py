@@ -17,7 +17,7 @@ from app.store.handling import Turn
 from app.telemetry import MIGRATIONS
 
 _SUSPICIOUS = 2  # deaths of workers after which a request may be their cause
-_ROOM_S = 1.0  # who has found no room by then is tried later, perhaps beside another one
+_ROOM_S = 1.0  # who has found no room by then waits for another turn
 _INNOCENT = 3  # times `max_migrations` workers may die if the request had output each time
 
 
@@ -87,11 +87,37 @@ class Retry:
             if inflight.deaths < _SUSPICIOUS:
                 await placer.place(inflight)
                 return
-            async with self._turn(inflight) as turn:
-                await placer.place(inflight)
-                await self._proves_harmless(inflight, turn)
+            while not await self._tried(inflight, placer):
+                pass
         except XylemError as exc:
             self._fail(inflight, exc)
+
+    async def _tried(self, inflight: InFlight, placer: Placer) -> bool:
+        """Places a suspect. False: in a second it has found no room, and is not held any more.
+
+        Requests that were on several dead workers, and may go to the same ones, are tried one after the other: that
+        shows which of them kills workers, and keeps the others from dying with it once more. Returns when the request
+        has output, has ended, or was lost again; or after some seconds, as it may make no token for hours.
+
+        Raises: XylemError, as `Placer.place` does.
+        """
+        this = asyncio.current_task()
+        async with self._turn(inflight) as turn:
+            until = time.monotonic() + _ROOM_S
+            placing = self._started(placer.place(inflight))
+            while (
+                self._in_flight.get(inflight.job.request) is inflight
+                and inflight.retry is this
+                and not (inflight.has_own_output or turn.is_over)
+            ):
+                if placing.done():
+                    placing.result()
+                here = self._placers[inflight.cell]
+                if not inflight.job.worker and time.monotonic() > until and here.withdraw(inflight):
+                    return False
+                await asyncio.sleep(0.05)  # an asyncio.Event would add work to each token
+        await placing
+        return True
 
     @asynccontextmanager
     async def _turn(self, inflight: InFlight) -> AsyncIterator[Turn]:
@@ -102,7 +128,6 @@ class Retry:
         async with self._batches[inflight.groups] if inflight.job.aside else nullcontext():
             await self._suspects[inflight.groups].acquire()
             turn = Turn(self._suspects[inflight.groups])
-            asyncio.get_running_loop().call_later(_ROOM_S, _end_without_room, turn, inflight)
             try:
                 yield turn
             finally:
@@ -116,24 +141,3 @@ class Retry:
         await media.put(samples._replace(deadline_s=inflight.ends_at - time.monotonic(), waits=True))
         if self._in_flight.get(inflight.job.request) is not inflight:  # it has ended meanwhile, and they were released
             media.release(samples.request)
-
-    async def _proves_harmless(self, inflight: InFlight, turn: Turn) -> None:
-        """Returns when the request has output, has ended, or was lost again; or when its turn is over.
-
-        Requests that were on several dead workers, and may go to the same ones, are tried one after the other: that
-        shows which of them kills workers, and keeps the others from dying with it once more. A turn ends after some
-        seconds: one of them may make no token for hours.
-        """
-        awaited, this = self._in_flight, asyncio.current_task()
-        while (  # noqa: ASYNC110 (an asyncio.Event would add work to each token)
-            awaited.get(inflight.job.request) is inflight
-            and inflight.retry is this
-            and not (inflight.has_own_output or turn.is_over)
-        ):
-            await asyncio.sleep(0.05)
-
-
-def _end_without_room(turn: Turn, inflight: InFlight) -> None:
-    """Who is on no worker ends none."""
-    if not inflight.job.worker:
-        turn.over()

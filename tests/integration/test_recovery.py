@@ -339,6 +339,37 @@ async def test_suspects_without_room_hold_up_no_other(
     assert not any(d.in_flight[line.request].job.worker for line in lines)
 
 
+@pytest.mark.parametrize("full", [False, True])
+async def test_suspects_that_wait_for_a_worker_are_tried_one_at_a_time_when_it_comes(
+    redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    """However long an engine takes to start again, and whether others live that are full."""
+    monkeypatch.setattr("app.dispatch.retry._ROOM_S", 0.1)
+    worker = await register(redis, KEYS, "w1")
+    d = dispatcher(wire, max_queued=0)
+    found = []
+    for name in ("a", "b", "c", "d"):
+        await d.send(inflight(job(name)))
+        found.append(d.in_flight[RequestId(name)])
+    await redis.delete(KEYS.worker(worker))
+    if full:
+        await register(redis, KEYS, "full", max_running=0)
+    for one in found:
+        one.deaths = 1
+        d.lost(one, died=True)
+    await asyncio.sleep(0.5)
+    assert not any(one.job.worker for one in found)
+    await register(redis, KEYS, "w2")
+    for done in range(4):
+        await until(lambda n=done: sum(bool(one.job.worker) for one in found) == n + 1)
+        await asyncio.sleep(0.3)
+        placed = [one for one in found if one.job.worker]
+        assert len(placed) == done + 1
+        for one in placed:
+            if not one.out[0].tokens:
+                d.deliver(Delta(one.job.request, one.job.attempt, "x", [1]))
+
+
 async def test_a_suspect_lost_right_after_its_placement_blocks_no_other(redis: "Redis", wire: Wire) -> None:
     """Nor itself, when it comes back before its placement was noted."""
     await register(redis, KEYS, "w1")

@@ -39,18 +39,21 @@ class ContentLogprobs:
         self._text += text
         self._unplaced += logprobs or ()
         done = 0
-        for lp in self._unplaced:
+        for number, lp in enumerate(self._unplaced):
             at = self._end - self._base
             begin = at + self._has_own_space(lp.token, at)
             found = self._text[begin : begin + len(lp.token)]
             if len(found) < len(lp.token) and lp.token.startswith(found) and not last:
                 break
             done += 1
-            cut = begin + len(found) > at and lp.token.startswith(found)  # by a stop string, down to its own space
-            if found == lp.token or cut:
+            if found == lp.token or (lp.token.startswith(found) and self._is_cut(number, at, begin + len(found))):
                 self._placed.append(_Placed(lp, self._end, begin + len(found) + self._base))
                 self._end = self._placed[-1].end  # others are special, and not shown
         del self._unplaced[:done]
+
+    def _is_cut(self, number: int, at: int, end: int) -> bool:
+        """Whether a stop string has left that part of an unplaced token, perhaps its own space; else it is special."""
+        return end > at and not any(self._text.startswith(lp.token or "\0", at) for lp in self._unplaced[number + 1 :])
 
     def _has_own_space(self, token: str, at: int) -> bool:
         """Whether the text has a space before the token, which may be spelled without it when it is alone.

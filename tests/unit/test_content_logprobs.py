@@ -175,3 +175,10 @@ def test_of_a_token_that_a_stop_string_cuts_its_part_of_the_answer_has_the_logpr
     lp = [TokenLogprob(token, 1, -1.0) for token in ("It", "is", "world")]  # spelled without their own spaces
     made = [Delta(RequestId("r"), 0, "It is ", [1] * 3, logprobs=lp, finish="stop", stop="world")]
     assert of_chat(made) == ("It is ", [("It", -1.0), (" is", -1.0), (" ", -1.0)])
+
+
+@pytest.mark.parametrize("last", [" ", "<"])
+def test_a_special_token_takes_no_logprob_of_the_last_one(last: str) -> None:
+    lp = [TokenLogprob(token, 1, -float(i)) for i, token in enumerate(["It", "<|special|>", last])]
+    made = [Delta(RequestId("r"), 0, "It" + last, [1] * 3, logprobs=lp, finish="stop")]
+    assert of_chat(made) == ("It" + last, [("It", -0.0), (last, -2.0)])

@@ -224,6 +224,8 @@ def test_a_video_longer_than_its_bound_is_refused_by_its_pictures() -> None:
     assert decode_video(data, pixels=2**20, frames=8, most_s=5).frames
     with pytest.raises(Refused, match="longer than 2 s"):
         decode_video(video(), pixels=2**20, frames=8, most_s=2)
+    slide = film(times=[0.0, 1.0], end=120.0, video_track_timescale="600")  # of which floats make a little more
+    assert decode_video(slide, pixels=2**20, frames=8, most_s=120).long_s == pytest.approx(120)
 
 
 def test_of_a_video_longer_than_its_bound_the_rest_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,10 @@ from app.routing.fair_line import FairLine
 # How often held requests are tried again; the end of any request is a reason, too. Where tenants share the workers, the
 # end of another replica's request may give what waits here its turn.
 LOOK_EVERY_S, SHARED_LOOK_S = 0.05, 0.02
-_AT_ONCE = 8  # the most urgent of a line that are tried: where these find no room, the others don't either
-# Of all lines of the same pools, and of those whose last heads have all found no room: Redis does nothing else while it
-# looks their prompts up.
-_ROUND, _FULL_ROUND = 512, 64
+_AT_ONCE = 8  # the most urgent of a line, at most, that are tried: where these find no room, the others don't either
+# Of all lines of the same pools, and of those of which no worker could take one the last time: Redis does nothing else
+# while it looks their prompts up.
+_ROUND, _ROUND_WITHOUT = 512, 64
 _ATTEMPT_S = 1.0  # the shortest time in which Redis has to answer, however little patience is left
 _SILENT_S = 5.0  # after this `place` returns though the request is still held; a refusal is an event from then on
 
@@ -37,7 +37,9 @@ class HeldRequests:
         self._pools, self._patience_s, self._shares = pools, patience_s, shares
         self._lines: dict[Line, FairLine[InFlight]] = {}
         self._heads: dict[InFlight, Line] = {}  # that the last round tried
-        self._placed: dict[Line, int] = {}  # how many of a line's last heads have found room
+        self._taken: dict[
+            Line, int
+        ] = {}  # how many of a line's last heads some worker could take, with room or without
         self._full: dict[Line, float] = {}  # when a line's workers were last found, all of them full (monotonic)
         # Lines without a worker in their last round nor shortly before: new requests are refused.
         self._gone: dict[Line, NoWorker] = {}
@@ -60,8 +62,8 @@ class HeldRequests:
 
     def push(self, inflight: InFlight, why: XylemError | None = None) -> InFlight | None:
         """Holds a request: for lack of room, or for the reason `why`. Returns one that has to be refused instead."""
-        if (tried := self._heads.pop(inflight, None)) is not None:
-            self._placed[tried] -= 1
+        if (tried := self._heads.pop(inflight, None)) is not None and why is not None:
+            self._taken[tried] -= 1
         inflight.refused, inflight.placings = why, 0
         inflight.held_since = inflight.held_since or time.monotonic()
         line = self._lines.get(inflight.line) or FairLine()
@@ -115,12 +117,14 @@ class HeldRequests:
         return max(_ATTEMPT_S, self._patience_s + (min(since) - time.monotonic() if since else 0.0))
 
     def take(self, awaited: Callable[[InFlight], bool]) -> Taken:
-        """The heads of the lines, in turns where there are many; lines that find room do not wait for full ones.
+        """The heads of the lines: fewer of each where there are many lines, which take turns where there are very many.
 
-        Drops requests that are not `awaited` any more, or have waited too long.
+        Lines that wait for a worker, or for an adapter, take none from the others. Drops requests that are not
+        `awaited` any more, or have waited too long.
         """
         taken, now, tried = Taken([], [], []), time.monotonic(), dict[Line, list[InFlight]]()
-        counts = Counter[tuple[Groups, bool, bool]]()
+        kinds = {name: (*name[:2], self._taken.get(name) == 0) for name in self._lines}
+        lines, counts = Counter(kinds.values()), Counter[tuple[Groups, bool, bool]]()
         for name, line in self._lines.items():
             full = self._full.get(name, 0.0)
             aside = name[1]
@@ -135,17 +139,18 @@ class HeldRequests:
                     taken.settled.append((inflight, None))
             dropped = line.drop(lambda f, over=over: f in over or not awaited(f))  # type: ignore[misc]
             taken.settled.extend((inflight, over.get(inflight)) for inflight in dropped)
-            found_none = self._placed.get(name) == 0
-            kind = (*name[:2], found_none)
-            if counts[kind] < (_FULL_ROUND if found_none else _ROUND):
-                tried[name] = line.take(_AT_ONCE) if aside else self._shares.next_of(name, line, _AT_ONCE)
+            kind = kinds[name]
+            room = _ROUND_WITHOUT if kind[-1] else _ROUND
+            if counts[kind] < room:
+                most = max(1, min(_AT_ONCE, room // lines[kind]))
+                tried[name] = line.take(most) if aside else self._shares.next_of(name, line, most)
                 (taken.aside if aside else taken.heads).extend(tried[name])
                 counts[kind] += len(tried[name])
         for name in tried:
             self._lines[name] = self._lines.pop(name)
         self._heads = {inflight: name for name, heads in tried.items() for inflight in heads}
-        self._placed = {name: n for name, n in self._placed.items() if name in self._lines}
-        self._placed |= {name: len(heads) for name, heads in tried.items()}
+        self._taken = {name: n for name, n in self._taken.items() if name in self._lines}
+        self._taken |= {name: len(heads) for name, heads in tried.items() if heads}
         self._lines = {name: line for name, line in self._lines.items() if line}
         return taken
 

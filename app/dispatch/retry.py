@@ -17,7 +17,8 @@ from app.store.handling import Turn
 from app.telemetry import MIGRATIONS
 
 _SUSPICIOUS = 2  # deaths of workers after which a request may be their cause
-_ROOM_S = 1.0  # who has found no room by then waits for another turn
+# Who has found no room by then waits for another turn: some rounds of placement, or the time to load an adapter.
+_ROOM_S, _LOAD_S = 0.2, 5.0
 _INNOCENT = 3  # times `max_migrations` workers may die if the request had output each time
 
 
@@ -43,7 +44,7 @@ class Retry:
         self._max_migrations = max_migrations
         self._tasks: set[asyncio.Task[None]] = set()
         self._suspects: defaultdict[Groups, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._batches: defaultdict[Groups, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._seldom: defaultdict[Groups, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def lost(self, inflight: InFlight, handoff: KvHandle | None = None, *, died: bool = False) -> None:
         """Its worker won't finish the request: another one continues its output, as a new attempt.
@@ -93,7 +94,7 @@ class Retry:
             self._fail(inflight, exc)
 
     async def _tried(self, inflight: InFlight, placer: Placer) -> bool:
-        """Places a suspect. False: in a second it has found no room, and is not held any more.
+        """Places a suspect. False: it has found no room, and is not held any more.
 
         Requests that were on several dead workers, and may go to the same ones, are tried one after the other: that
         shows which of them kills workers, and keeps the others from dying with it once more. Returns when the request
@@ -103,7 +104,7 @@ class Retry:
         """
         this = asyncio.current_task()
         async with self._turn(inflight) as turn:
-            until = time.monotonic() + _ROOM_S
+            until = time.monotonic() + (_ROOM_S if inflight.job.adapter is None else _LOAD_S)
             placing = self._started(placer.place(inflight))
             while (
                 self._in_flight.get(inflight.job.request) is inflight
@@ -123,9 +124,10 @@ class Retry:
     async def _turn(self, inflight: InFlight) -> AsyncIterator[Turn]:
         """Waits for it: suspects of batches and of all adapters meet on the same workers.
 
-        Those of batches wait in a line of their own, so that a client's request waits for one of them at most.
+        Those wait in a line of their own, as they find room more seldom: any other waits for one of them at most.
         """
-        async with self._batches[inflight.groups] if inflight.job.aside else nullcontext():
+        seldom = inflight.job.aside or inflight.job.adapter is not None
+        async with self._seldom[inflight.groups] if seldom else nullcontext():
             await self._suspects[inflight.groups].acquire()
             turn = Turn(self._suspects[inflight.groups])
             try:

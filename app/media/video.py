@@ -3,10 +3,10 @@
 import hashlib
 import math
 import struct
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
-from fractions import Fraction
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -159,7 +159,7 @@ def _stream(container: "InputContainer", pixels: int) -> Any:
 def _timeline(container: "InputContainer", stream: Any, most_s: float) -> _Timeline:
     """Read from the packets, none of which is decoded: not every file says it elsewhere. Raises: Refused."""
     shown, keys = list[int](), list[int]()
-    first, end, most = math.inf, -math.inf, Fraction(most_s) / stream.time_base
+    first, end = sys.maxsize, -sys.maxsize
     for packet in container.demux(stream):
         at = _ticks(packet)
         if at is None:  # the last packet, which is empty
@@ -169,11 +169,11 @@ def _timeline(container: "InputContainer", stream: Any, most_s: float) -> _Timel
         if not packet.is_discard:  # which an edit list says
             shown.append(at)
             first, end = min(first, at), max(end, at + (packet.duration or 0))
-            if end - first > most:  # of a longer one no more is read
+            if float((end - first) * stream.time_base) > most_s:  # of a longer one no more is read
                 raise Refused(f"it is longer than {most_s:g} s (XYLEM_MEDIA_VIDEO_S)")
     if not shown:
         raise Refused(_EMPTY)
-    return _Timeline(sorted(shown), int(end), sorted(keys))
+    return _Timeline(sorted(shown), end, sorted(keys))
 
 
 def _video(container: "InputContainer", timeline: _Timeline, pixels: int, frames: int) -> Video:

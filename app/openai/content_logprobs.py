@@ -38,22 +38,34 @@ class ContentLogprobs:
         """What the answer goes on with; a token's text comes with the token, or later. `last`: it is over."""
         self._text += text
         self._unplaced += logprobs or ()
-        done = 0
-        for number, lp in enumerate(self._unplaced):
+        done, hidden = 0, list[TokenLogprob]()  # those behind the last one that has a place
+        for lp in self._unplaced:
             at = self._end - self._base
             begin = at + self._has_own_space(lp.token, at)
             found = self._text[begin : begin + len(lp.token)]
             if len(found) < len(lp.token) and lp.token.startswith(found) and not last:
                 break
             done += 1
-            if found == lp.token or (lp.token.startswith(found) and self._is_cut(number, at, begin + len(found))):
-                self._placed.append(_Placed(lp, self._end, begin + len(found) + self._base))
-                self._end = self._placed[-1].end  # others are special, and not shown
+            if found == lp.token:
+                self._place(lp, begin + len(found))
+                hidden.clear()
+            else:
+                hidden.append(lp)
         del self._unplaced[:done]
+        if last and self._end < self._base + len(self._text):
+            self._place_cut(hidden)
 
-    def _is_cut(self, number: int, at: int, end: int) -> bool:
-        """Whether a stop string has left that part of an unplaced token, perhaps its own space; else it is special."""
-        return end > at and not any(self._text.startswith(lp.token or "\0", at) for lp in self._unplaced[number + 1 :])
+    def _place(self, lp: TokenLogprob, end: int) -> None:
+        self._placed.append(_Placed(lp, self._end, end + self._base))
+        self._end = self._placed[-1].end
+
+    def _place_cut(self, hidden: Sequence[TokenLogprob]) -> None:
+        """A stop string cuts tokens: the rest of the text is what it has left of one. Others of them are special."""
+        at = self._end - self._base
+        for lp in hidden:
+            if lp.token.startswith(self._text[at + self._has_own_space(lp.token, at) :]):
+                self._place(lp, len(self._text))
+                return
 
     def _has_own_space(self, token: str, at: int) -> bool:
         """Whether the text has a space before the token, which may be spelled without it when it is alone.

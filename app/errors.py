@@ -305,6 +305,10 @@ class NoWorker(XylemError):
     status, code = 503, "no_worker"
 
 
+class AdapterLoading(NoWorker):
+    """A worker is loading this LoRA adapter. Try again."""
+
+
 class PoolAsleep(NoWorker):
     """The workers of this model sleep, and requests don't wake them. Try again later."""
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from app.dispatch.inflight import Groups, InFlight, Line
 from app.dispatch.pool_fleet import PoolView
-from app.errors import AdapterFailed, NoWorker, RequestError, Saturated, WeightsChanged, XylemError
+from app.errors import AdapterFailed, AdapterLoading, NoWorker, RequestError, Saturated, WeightsChanged, XylemError
 from app.ids import PoolId, WorkerId, place_id
 from app.kv.blocks import HASH_BYTES, common_points
 from app.kv.groups import blocks_of_step, grid_of, points_left
@@ -236,7 +236,7 @@ class PlacementRound:
             except (AdapterFailed, Saturated) as exc:
                 return exc
             asked = True
-        return NoWorker(f"The adapter '{adapter.name}' is being loaded. Try again.") if asked else None
+        return AdapterLoading(f"The adapter '{adapter.name}' is being loaded. Try again.") if asked else None
 
     def _split(
         self,

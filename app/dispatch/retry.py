@@ -5,13 +5,14 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, nullcontext
+from itertools import chain
 
 from app.dispatch.deaths import Deaths
-from app.dispatch.inflight import Groups, InFlight
+from app.dispatch.inflight import InFlight
 from app.dispatch.media_store import MediaStore
 from app.dispatch.placer import Placer
-from app.errors import Returned, WorkerLost, XylemError
-from app.ids import HOME, CellId, RequestId
+from app.errors import AdapterLoading, Returned, WorkerLost, XylemError
+from app.ids import HOME, CellId, PoolId, RequestId
 from app.messages import Done, Failed, Job, KvHandle
 from app.store.handling import Turn
 from app.telemetry import MIGRATIONS
@@ -43,8 +44,8 @@ class Retry:
         self._deaths, self._media = deaths, media
         self._max_migrations = max_migrations
         self._tasks: set[asyncio.Task[None]] = set()
-        self._suspects: defaultdict[Groups, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._seldom: defaultdict[Groups, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._suspects: defaultdict[frozenset[PoolId], asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._seldom: defaultdict[frozenset[PoolId], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def lost(self, inflight: InFlight, handoff: KvHandle | None = None, *, died: bool = False) -> None:
         """Its worker won't finish the request: another one continues its output, as a new attempt.
@@ -102,9 +103,11 @@ class Retry:
 
         Raises: XylemError, as `Placer.place` does.
         """
-        this = asyncio.current_task()
+        this, asked = asyncio.current_task(), time.monotonic()
         async with self._turn(inflight) as turn:
-            until = time.monotonic() + (_ROOM_S if inflight.job.adapter is None else _LOAD_S)
+            began = time.monotonic()
+            if inflight.held_since:
+                inflight.held_since += began - asked  # patience is for the time in which it might find room
             placing = self._started(placer.place(inflight))
             while (
                 self._in_flight.get(inflight.job.request) is inflight
@@ -113,8 +116,9 @@ class Retry:
             ):
                 if placing.done():
                     placing.result()
-                here = self._placers[inflight.cell]
-                if not inflight.job.worker and time.monotonic() > until and here.withdraw(inflight):
+                room_s = _LOAD_S if isinstance(inflight.refused, AdapterLoading) else _ROOM_S
+                is_late = not inflight.job.worker and time.monotonic() > began + room_s
+                if is_late and self._placers[inflight.cell].withdraw(inflight):
                     return False
                 await asyncio.sleep(0.05)  # an asyncio.Event would add work to each token
         await placing
@@ -126,10 +130,11 @@ class Retry:
 
         Those wait in a line of their own, as they find room more seldom: any other waits for one of them at most.
         """
+        pools = frozenset(chain.from_iterable(inflight.groups))
         seldom = inflight.job.aside or inflight.job.adapter is not None
-        async with self._seldom[inflight.groups] if seldom else nullcontext():
-            await self._suspects[inflight.groups].acquire()
-            turn = Turn(self._suspects[inflight.groups])
+        async with self._seldom[pools] if seldom else nullcontext():
+            await self._suspects[pools].acquire()
+            turn = Turn(self._suspects[pools])
             try:
                 yield turn
             finally:

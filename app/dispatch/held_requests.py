@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 
 from app.dispatch.inflight import Groups, InFlight, Line
@@ -146,7 +146,7 @@ class HeldRequests:
                 tried[name] = line.take(most) if aside else self._shares.next_of(name, line, most)
                 (taken.aside if aside else taken.heads).extend(tried[name])
                 counts[kind] += len(tried[name])
-        for name in tried:
+        for name in [*islice(tried, 1, None), *islice(tried, 1)]:  # the first one, too, is not always the first
             self._lines[name] = self._lines.pop(name)
         self._heads = {inflight: name for name, heads in tried.items() for inflight in heads}
         self._taken = {name: n for name, n in self._taken.items() if name in self._lines}

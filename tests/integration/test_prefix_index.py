@@ -1,6 +1,7 @@
 """The prefix index: from an engine's events to what a snapshot says, over a real Redis and real ZMQ."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from app.kv.prefix_index import KvIndex, packed
 from app.messages import Grid
 from app.pools import Pool
 from app.routing.candidates import Option
-from app.store import MATCH, MATCH_POINTS, WRITE_INDEX, Command, Wire
+from app.store import COMING, MATCH, MATCH_POINTS, WRITE_INDEX, Command, Wire
 from tests.background import beside
 from tests.integration.conftest import POOL, nobody_told, register
 from tests.loads import set_load
@@ -599,3 +600,12 @@ async def test_ranks_are_places_of_their_own(redis: "Redis", wire: Wire) -> None
     view = (await reader(wire).read({POOL: [b"".join(hashes)]}))[POOL]
     assert [(c.rank, c.requests) for c in view.candidates] == [(0, 3), (1, 2)]
     assert [view.matches[0].option(i, c).cached for i, c in enumerate(view.candidates)] == [0, 2]
+
+
+async def test_more_prompts_than_one_command_takes_are_looked_up(redis: "Redis") -> None:
+    """Of rounds with the requests of very many adapters' lines."""
+    asked = [os.urandom(8 * 256) for _ in range(2000)]
+    await redis.hset(KEYS.starting(POOL), asked[-1][:8], "run")  # type: ignore[misc]
+    await redis.hset(KEYS.starting(POOL), "run", b"w1/0\n" + asked[-1])  # type: ignore[misc]
+    found = await redis.eval(COMING, 1, KEYS.starting(POOL), 1, *asked)
+    assert found == [[]] * 1999 + [[b"w1/0", 256]]

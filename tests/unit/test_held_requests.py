@@ -63,4 +63,5 @@ def test_of_very_many_lines_a_round_tries_some_and_each_has_its_turn() -> None:
                 again(held, inflight)
     assert not free
     assert all(tried[f"full{adapter}"] == 39 for adapter in range(100))
-    assert all(9 <= tried[f"none{adapter}"] <= 10 for adapter in range(250))
+    tries = [tried[f"none{adapter}"] for adapter in range(250)]
+    assert 8 <= min(tries) <= max(tries) <= 11

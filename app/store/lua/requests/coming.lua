@@ -8,6 +8,7 @@
 --          their outlines tell (app/dispatch/placement_commands.py)
 local call, sub, byte, floor = redis.call, string.sub, string.byte, math.floor
 local every = tonumber(ARGV[1])
+local AT_ONCE = 4000 -- beginnings (`unpack`)
 local WHOLE = 1024 -- first blocks that an outline has all of, and about as many of the others
 
 -- A waiting prompt: its place, its hashes behind the first `skip` bytes (a copy of them would take longer than all
@@ -75,7 +76,11 @@ for p = 1, #ARGV - 1 do
   last[p] = #asked
 end
 if #asked == 0 then return replies end
-local found = call('HMGET', KEYS[1], unpack(asked)) -- of all prompts at once: one call instead of one for each
+local found = {} -- of all prompts at once: one call instead of one for each
+for from = 1, #asked, AT_ONCE do
+  local values = call('HMGET', KEYS[1], unpack(asked, from, math.min(#asked, from + AT_ONCE - 1)))
+  for i = 1, #values do found[from + i - 1] = values[i] end
+end
 for p = 1, #ARGV - 1 do
   local before, at = last[p - 1] or 0, last[p]
   while at > before and #replies[p] == 0 do

@@ -61,11 +61,16 @@ class ContentLogprobs:
 
     def _place_cut(self, hidden: Sequence[TokenLogprob]) -> None:
         """A stop string cuts tokens: the rest of the text is what it has left of one. Others of them are special."""
-        at = self._end - self._base
+        at, spaced = self._end - self._base, None
         for lp in hidden:
-            if lp.token.startswith(self._text[at + self._has_own_space(lp.token, at) :]):
+            begin = at + self._has_own_space(lp.token, at)
+            if begin == len(self._text):  # only its own space is left, if it isn't another one's
+                spaced = spaced or lp
+            elif len(self._text) - begin <= len(lp.token) and lp.token.startswith(self._text[begin:]):
                 self._place(lp, len(self._text))
                 return
+        if spaced is not None:
+            self._place(spaced, len(self._text))
 
     def _has_own_space(self, token: str, at: int) -> bool:
         """Whether the text has a space before the token, which may be spelled without it when it is alone.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 from itertools import pairwise
 from typing import Any
 
@@ -182,3 +183,20 @@ def test_a_special_token_takes_no_logprob_of_the_last_one(last: str) -> None:
     lp = [TokenLogprob(token, 1, -float(i)) for i, token in enumerate(["It", "<|special|>", last])]
     made = [Delta(RequestId("r"), 0, "It" + last, [1] * 3, logprobs=lp, finish="stop")]
     assert of_chat(made) == ("It" + last, [("It", -0.0), (last, -2.0)])
+
+
+def test_what_a_stop_string_leaves_of_a_token_is_found_among_very_many_special_ones() -> None:
+    """Each was compared with all behind it: seconds, in which nobody else was answered."""
+    lp = [
+        TokenLogprob("It", 1, -1.0),
+        *[TokenLogprob("<|special|>", 2, -2.0)] * 20_000,
+        TokenLogprob(" world", 3, -3.0),
+    ]
+    made = [Delta(RequestId("r"), 0, "It ", [1] * len(lp), logprobs=lp, finish="stop", stop="world")]
+    began = time.process_time()
+    assert of_chat(made) == ("It ", [("It", -1.0), (" ", -3.0)])
+    one = time.process_time() - began
+    made[0] = Delta(RequestId("r"), 0, "It ", [1] * 2002, logprobs=lp[-2002:], finish="stop", stop="world")
+    began = time.process_time()
+    of_chat(made)
+    assert one < 50 * (time.process_time() - began)

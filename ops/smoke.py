@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from ops.bench.benchmarks import NO_CROSSOVER, NOT_INSTALLED, benchmarks
+from ops.bench.benchmarks import NOT_INSTALLED, OF_LITTLE, benchmarks
 from ops.bench.parts import table
 from ops.bench.session import measuring
 from ops.bench.size import LEFT_OUT
@@ -94,7 +94,7 @@ def _unexpected(directory: Path) -> str:
     missing = {
         key: why for path in directory.glob("*/missing.json") for key, why in json.loads(path.read_text()).items()
     }
-    expected = (LEFT_OUT, NO_CROSSOVER, *NOT_INSTALLED)
+    expected = (LEFT_OUT, *OF_LITTLE, *NOT_INSTALLED)
     found = [f"{key}: {why}" for key, why in missing.items() if not any(reason in why for reason in expected)]
     return "; ".join(found)[:300]
 

@@ -7,6 +7,8 @@ _HERE = Path(__file__).parent
 _NONE = {"flames"}  # it draws pictures
 # How a reason of the smallest size may begin besides: of so little there is none, or it isn't installed.
 NO_CROSSOVER = "between no two of the loads does the aggregated fleet become the faster one"
+NO_LINE_ENDED = "no line of the batch ended while its tokens were counted without requests"
+OF_LITTLE = (NO_CROSSOVER, NO_LINE_ENDED)  # why there may be no figure of so little as the smallest size has
 NOT_INSTALLED = ("no helm", "no NVIDIA Dynamo")
 
 

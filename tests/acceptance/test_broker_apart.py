@@ -70,15 +70,37 @@ def test_prefill_decode_and_batches_go_through_the_broker(valkey_url: str, tmp_p
         assert not s.redis.keys(f"{s.deployment}:_kombu*")
 
 
+@contextmanager
+def standing_still(s: Stack, pool: str) -> Iterator[None]:
+    """The pool's worker: what is sent to it waits in its queue."""
+    worker = psutil.Process(s.names[pool].pid)
+    worker.suspend()
+    try:
+        yield
+    finally:
+        worker.resume()
+
+
+def waiting(s: Stack, broker: RedisServer, messages: int) -> list[str]:
+    """The queues of the decode pool's worker, once so many messages are there."""
+    queues = f"{s.deployment}:{DECODE}.*"
+
+    def enough() -> list[str]:
+        found = broker.client.keys(queues)
+        return found if sum(broker.client.llen(queue) for queue in found) >= messages else []
+
+    return wait_until(enough, f"{messages} messages wait in the queue")
+
+
 def test_messages_that_the_broker_loses_are_sent_again(valkey_url: str, tmp_path: Path) -> None:
     """It is killed with a queue of them, keeps nothing, and more requests come while it is away."""
     pools = {DECODE: mock_pool(max_running=2)}
     with served(valkey_url, tmp_path, pools) as (s, broker, client), ThreadPoolExecutor(40) as threads:
         whole = [ask(client, number).choices[0].text for number in range(4)]
-        before = [threads.submit(ask, client, number % 4) for number in range(24)]
-        queue = wait_until(lambda: broker.client.keys(f"{s.deployment}:{DECODE}.*"), "some wait in the queue")
-        assert broker.client.llen(queue[0]) > 0
-        broker.kill()
+        with standing_still(s, DECODE):
+            before = [threads.submit(ask, client, number % 4) for number in range(24)]
+            waiting(s, broker, 20)  # the worker's own command has taken one or two from Redis
+            broker.kill()
         during = [threads.submit(ask, client, number % 4) for number in range(8)]
         wait_until(lambda: held(s) >= 8, "they are held")
         broker.start()
@@ -111,9 +133,9 @@ def test_a_reservation_without_a_message_is_given_back_by_its_worker(valkey_url:
     """It gives the request back to its replica, which sends it again."""
     with served(valkey_url, tmp_path, {DECODE: mock_pool(max_running=1)}) as (s, broker, client):
         with ThreadPoolExecutor(8) as threads:
-            answers = [threads.submit(ask, client, 1) for _ in range(8)]
-            queue = wait_until(lambda: broker.client.keys(f"{s.deployment}:{DECODE}.*"), "some wait in the queue")
-            broker.client.delete(*queue)
+            with standing_still(s, DECODE):
+                answers = [threads.submit(ask, client, 1) for _ in range(8)]
+                broker.client.delete(*waiting(s, broker, 6))
             assert len({answer.result().choices[0].text for answer in answers}) == 1
         assert "request_was_lost_on_its_way" in s.log(DECODE)
 

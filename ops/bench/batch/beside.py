@@ -14,6 +14,7 @@ from redis import Redis
 
 from ops.bench.batch.client import Client, write_lines
 from ops.bench.batch.watch import Busy
+from ops.bench.benchmarks import NO_LINE_ENDED
 from ops.bench.disagg.fleets import TOKENS_PER_S, pool, shapes
 from ops.bench.disagg.play import Asked, Cpu, lateness, percentile, play, poisson
 from ops.bench.load import System
@@ -78,7 +79,7 @@ def short(directory: Path, size: Size, say: Say) -> dict[str, Any]:
 
 def _unmeasured(figure: str, capacity: float) -> dict[str, str]:
     """Why there is no share of a capacity: of the smallest size, a batch may be over in no time, or not begun."""
-    return {} if capacity else {figure: "no line of the batch ended while its tokens were counted without requests"}
+    return {} if capacity else {figure: NO_LINE_ENDED}
 
 
 def _play(directory: Path, traffic: Traffic, size: Size, say: Say) -> tuple[list[dict[str, Any]], float]:

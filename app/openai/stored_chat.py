@@ -60,15 +60,18 @@ def messages_of(request: RequestId, body: ChatRequest) -> list[dict[str, Any]]:
     """The request's messages. Their ids are derived from the chat's, so that all readers see the same."""
     shown = []
     for number, message in enumerate(body.messages):
+        told = message.model_dump(exclude_none=True)
         parts = None if message.content is None or isinstance(message.content, str) else message.content
         said = [part for part in parts or () if not isinstance(part, RefusalPart)]
+        if parts is not None and len(said) < len(parts):  # OpenAI shows them in a field of its own
+            told["refusal"] = joined(part for part in parts if isinstance(part, RefusalPart))
         shown.append(
-            message.model_dump(exclude_none=True)
+            told
             | {
                 "id": f"{request}-{number}",
                 "content": message.content if parts is None else joined(said) if said else None,
                 "name": message.name,
-                "content_parts": None if parts is None else [part.model_dump() for part in parts],
+                "content_parts": [part.model_dump() for part in said] or None,
             }
         )
     return shown

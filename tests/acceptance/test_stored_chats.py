@@ -139,7 +139,8 @@ def test_the_messages_of_a_stored_chat_are_those_that_it_was_asked_with(client: 
     one, two, three, four = [message.to_dict() for message in found]
     assert one == {"id": f"{id_}-0", "role": "developer", "content": "Be short.", "name": None, "content_parts": None}
     assert (two["content"], two["content_parts"], two["name"]) == ("What is\nthe capital?", parts, "Eve")
-    assert (three["content"], three["refusal"], four["content"]) == ("", "No.", None)
+    assert (three["content"], three["refusal"]) == ("", "No.")
+    assert (four["content"], four["refusal"], four["content_parts"]) == (None, "Never.", None)
     last_first = [message.id for message in client.chat.completions.messages.list(id_, order="desc")]
     assert last_first == [f"{id_}-{number}" for number in (3, 2, 1, 0)]
 

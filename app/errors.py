@@ -39,6 +39,7 @@ XylemError
 │   └── EngineDead       …and will not recover
 ├── WorkerLost     502   the worker died with the request on it
 ├── NoWorker       503   no live worker serves the model
+│   ├── AdapterLoading   …with its adapter yet: it is being loaded
 │   ├── PoolAsleep       …but some sleep; carries Retry-After
 │   └── WeightsChanged   …with the weights that began this answer
 ├── NoProcess      503   no process can be started for what must not run in this one
@@ -307,6 +308,8 @@ class NoWorker(XylemError):
 
 class AdapterLoading(NoWorker):
     """A worker is loading this LoRA adapter. Try again."""
+
+    code = "adapter_loading"
 
 
 class PoolAsleep(NoWorker):

@@ -12,7 +12,7 @@ from app.dispatch.event_queue import EventQueue
 from app.dispatch.inflight import InFlight, RoutingHints
 from app.dispatch.models import find_model, load_models
 from app.dispatch.placement_round import PlacementRound
-from app.errors import AdapterFailed, ModelNotFound, NoWorker, Saturated
+from app.errors import AdapterFailed, AdapterLoading, ModelNotFound, NoWorker, Saturated
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.kv.groups import grids_of
@@ -69,7 +69,7 @@ async def test_a_request_goes_only_where_this_version_of_its_adapter_is() -> Non
 async def test_where_nobody_has_it_the_worker_that_has_it_soonest_is_asked() -> None:
     """By its load and the time that loading takes; the request waits."""
     said, asked = decided(SQL, worker("slow", load_s=3.0), worker("fast", load_s=0.1), worker("none", slots=0))
-    assert said.startswith("no_worker: The adapter 'sql' is being loaded")
+    assert said.startswith("adapter_loading: The adapter 'sql' is being loaded")
     assert asked == {("fast", "sql@2")}
     busy = replace(worker("fast", load_s=0.1), tokens=90_000)
     assert decided(SQL, worker("slow", load_s=3.0), busy)[1] == {("slow", "sql@2")}
@@ -85,7 +85,7 @@ async def test_of_those_that_are_asked_each_can_do_the_rest_of_what_it_wants() -
     seeded.job = replace(seeded.job, sampling=Sampling(max_tokens=8, seed=1, temperature=1.0))
     round_ = PlacementRound([seeded], POOLS, grids_of(POOLS))
     round_.views = {POOL: pool_view([random, worker("other")])}
-    with pytest.raises(NoWorker, match="is being loaded"):
+    with pytest.raises(AdapterLoading, match="is being loaded"):
         round_.decide(seeded, Random(1), 0)
     assert round_.asks == {("other", "sql@2")}
 
@@ -110,7 +110,7 @@ async def test_where_decode_workers_compute_no_prompts_a_prefill_worker_has_it_t
     round_ = PlacementRound([inflight], POOLS, grids_of(POOLS))
     round_.views = {pool: pool_view([one]) for pool, one in zip((POOL, OTHER), pair, strict=True)}
     if asked:
-        with pytest.raises(NoWorker, match="is being loaded"):
+        with pytest.raises(AdapterLoading, match="is being loaded"):
             round_.decide(inflight, Random(1), 0)
     else:
         assert list(round_.decide(inflight, Random(1), 0)) == ["prefill", "decode"]

@@ -37,9 +37,7 @@ class HeldRequests:
         self._pools, self._patience_s, self._shares = pools, patience_s, shares
         self._lines: dict[Line, FairLine[InFlight]] = {}
         self._heads: dict[InFlight, Line] = {}  # that the last round tried
-        self._taken: dict[
-            Line, int
-        ] = {}  # how many of a line's last heads some worker could take, with room or without
+        self._taken: dict[Line, int] = {}  # how many of a line's last heads some worker takes, with room or without
         self._full: dict[Line, float] = {}  # when a line's workers were last found, all of them full (monotonic)
         # Lines without a worker in their last round nor shortly before: new requests are refused.
         self._gone: dict[Line, NoWorker] = {}
@@ -76,7 +74,7 @@ class HeldRequests:
         return least
 
     def remove(self, inflight: InFlight) -> bool:
-        """Whether it was held."""
+        """Removes it from its line. Returns whether it was there."""
         line = self._lines.get(inflight.line)
         return line is not None and bool(line.drop(lambda other: other is inflight))
 

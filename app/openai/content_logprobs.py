@@ -66,7 +66,7 @@ class ContentLogprobs:
             begin = at + self._has_own_space(lp.token, at)
             if begin == len(self._text):  # only its own space is left, if it isn't another one's
                 spaced = spaced or lp
-            elif len(self._text) - begin <= len(lp.token) and lp.token.startswith(self._text[begin:]):
+            elif lp.token.startswith(self._text[begin : begin + len(lp.token) + 1]):
                 self._place(lp, len(self._text))
                 return
         if spaced is not None:

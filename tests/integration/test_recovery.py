@@ -282,19 +282,39 @@ async def suspects(d: Dispatcher, names: Sequence[str]) -> list[InFlight]:
     return found
 
 
-async def test_suspects_are_tried_one_at_a_time(redis: "Redis", wire: Wire) -> None:
-    """Who of them kills workers shows; the next is tried when one has made a token."""
-    await register(redis, KEYS, "w1")
-    d = dispatcher(wire)
-    found = await suspects(d, ("a", "b", "c"))
-    for done in range(3):
+async def are_placed_one_by_one(d: Dispatcher, found: Sequence[InFlight]) -> None:
+    """The next when one has made a token."""
+    for done in range(len(found)):
         await until(lambda n=done: sum(bool(f.job.worker) for f in found) == n + 1)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.3)
         placed = [f for f in found if f.job.worker]
         assert len(placed) == done + 1
         for f in placed:
             if not f.out[0].tokens:
                 d.deliver(Delta(f.job.request, f.job.attempt, "x", [1]))
+
+
+async def test_suspects_are_tried_one_at_a_time(redis: "Redis", wire: Wire) -> None:
+    """Who of them kills workers shows."""
+    await register(redis, KEYS, "w1")
+    d = dispatcher(wire)
+    await are_placed_one_by_one(d, await suspects(d, ("a", "b", "c")))
+
+
+async def test_suspects_that_prefer_other_pools_of_the_same_are_tried_one_at_a_time(redis: "Redis", wire: Wire) -> None:
+    """As long and short prompts do where a model has a table of pools."""
+    other = PoolId("other")
+    pools = {pool: Pool(model="m", engine="mock") for pool in (POOL, other)}
+    d = Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, pools, 100), pools, patience_s=5.0)
+    await register(redis, KEYS, "w1")
+    found = []
+    for name, groups in (("short", ((POOL,), (other,))), ("long", ((other,), (POOL,)))):
+        await d.send(InFlight(job(name), groups, EventQueue(), RoutingHints()))
+        found.append(d.in_flight[RequestId(name)])
+    for one in found:
+        one.deaths = 1
+        d.lost(one, died=True)
+    await are_placed_one_by_one(d, found)
 
 
 async def test_a_suspect_of_a_batch_is_tried_alone_too(redis: "Redis", wire: Wire) -> None:
@@ -360,14 +380,7 @@ async def test_suspects_that_wait_for_a_worker_are_tried_one_at_a_time_when_it_c
     await asyncio.sleep(0.5)
     assert not any(one.job.worker for one in found)
     await register(redis, KEYS, "w2")
-    for done in range(4):
-        await until(lambda n=done: sum(bool(one.job.worker) for one in found) == n + 1)
-        await asyncio.sleep(0.3)
-        placed = [one for one in found if one.job.worker]
-        assert len(placed) == done + 1
-        for one in placed:
-            if not one.out[0].tokens:
-                d.deliver(Delta(one.job.request, one.job.attempt, "x", [1]))
+    await are_placed_one_by_one(d, found)
 
 
 async def test_a_suspect_lost_right_after_its_placement_blocks_no_other(redis: "Redis", wire: Wire) -> None:

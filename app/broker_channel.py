@@ -26,7 +26,7 @@ def _one() -> int:
 
 
 class AtOnce:
-    """For a channel of kombu's, which calls these two methods."""
+    """A mixin for a channel of kombu's, which calls these two methods."""
 
     room: ClassVar[Callable[[], int]] = staticmethod(_one)  # how many messages the process may take now
 
@@ -53,7 +53,7 @@ class AtOnce:
             key, messages = reply
             queue = bytes_to_str(key).removeprefix(self.global_keyprefix).rsplit(self.sep, 1)[0]
             self._queue_cycle.rotate(queue)
-            failed: Exception | None = None
+            first_error: Exception | None = None
             for message in messages:
                 try:
                     payload = _payload(self, message)
@@ -63,11 +63,11 @@ class AtOnce:
                 try:
                     self.connection._deliver(payload, queue)  # noqa: SLF001 (kombu's own way)
                 except self.connection_errors as exc:  # raised below: the others are in no queue any more
-                    failed = failed or exc
+                    first_error = first_error or exc
                 except Exception as exc:  # Celery would end the process, and the next one that gets it
                     log.error("message_not_taken", queue=queue, exc_info=exc)
-            if failed is not None:
-                raise failed
+            if first_error is not None:
+                raise first_error
             return True
         finally:
             self._in_poll = None
@@ -84,9 +84,10 @@ def _payload(channel: Any, raw: bytes) -> Any:
 
 
 class Unbound:
-    """For a channel of kombu's, which notes who listens to a fanout, and forgets those only that end in good order.
+    """A mixin for a channel of kombu's that records no bindings of a fanout.
 
-    Nobody reads it: what is sent to a fanout goes to all that have subscribed.
+    kombu notes who listens to a fanout, and forgets only those that end in good order. Nobody reads these notes: what
+    is sent to a fanout goes to all that have subscribed.
     """
 
     def _queue_bind(self: Any, exchange: str, routing_key: str, pattern: str, queue: str) -> None:
@@ -103,12 +104,12 @@ class Unbound:
 
 
 class RegisteredOnce:
-    """For a transport of kombu's, which leaves what it has registered at the event loop, and with it itself."""
+    """A mixin for a transport of kombu's, which otherwise leaves its callbacks, and so itself, at the event loop."""
 
     _before: ClassVar[WeakKeyDictionary[Any, set[Callable[[], None]]]] = WeakKeyDictionary()  # by loop
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """In place of the connection before it: the consumer has one.
+        """Registers a connection in place of the one before it: the consumer has only one.
 
         It asks Redis. If that fails, the connection is closed: Celery's consumer has not noted it yet, and forgets it.
         """
@@ -143,5 +144,5 @@ _OURS = {redis.Transport: _Transport, redis.SentinelTransport: _SentinelTranspor
 
 class BrokerConnection(Connection):  # type: ignore[misc]
     def get_transport_cls(self) -> Any:
-        found = super().get_transport_cls()
-        return _OURS.get(found, found)
+        transport_class = super().get_transport_cls()
+        return _OURS.get(transport_class, transport_class)

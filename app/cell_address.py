@@ -21,18 +21,18 @@ class CellAddress(NamedTuple):
 
     @property
     def name(self) -> str:
-        """In metrics and logs."""
+        """The cell's name in metrics and logs."""
         return f"{without_password(self.redis_url)}#{self.deployment}"
 
 
 def cell_addresses(text: str) -> tuple[CellAddress, ...]:
     """Raises: ValueError."""
-    found = tuple(_address(part) for part in split_urls(text))
-    names = [cell.name for cell in found]
+    cells = tuple(_address(part) for part in split_urls(text))
+    names = [cell.name for cell in cells]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"{name!r} is there twice")
-    return found
+    return cells
 
 
 def others(cells: Sequence[CellAddress], redis_url: str, deployment: str) -> list[CellAddress]:

@@ -33,7 +33,7 @@ def compile_template(source: str | None) -> tuple[jinja2.Template | None, frozen
 
 class _Sandbox(ImmutableSandboxedEnvironment):
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """As the base class, sooner for `loop.first` and the like: most templates ask for each message."""
+        """Answers as the base class, but sooner for `loop.first` and the like: most templates ask for each message."""
         if type(obj) is LoopContext:
             return not attr.startswith("_")
         return super().is_safe_attribute(obj, attr, value)

@@ -35,6 +35,6 @@ async def end_tasks(tasks: Iterable["asyncio.Task[Any]"]) -> None:
 
 
 def end_signals() -> list[signal.Signals]:
-    """Those after which a process ends in good order. Not a hang-up that is ignored, as after `nohup`."""
+    """Signals after which a process ends in good order. A hang-up that is ignored, as after `nohup`, is none."""
     hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
     return [signal.SIGTERM, signal.SIGINT, *hangup]

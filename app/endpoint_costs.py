@@ -1,8 +1,8 @@
-"""What a request may cost before it is admitted, for each endpoint that changes or makes something.
+"""The costs that a request may have before it is admitted, for each endpoint that changes or makes something.
 
-Admitted: its key is valid, and the limits of the key and its tenant have room for it (`app/tenants/admission.py`). A
-request that they refuse costs no more than this. Tests walk the table: an endpoint without a row fails one; another
-sends each row's worst, and looks at what the loop's thread did meanwhile.
+A request is admitted when its key is valid, and the limits of the key and its tenant have room for it
+(`app/tenants/admission.py`). A request that they refuse costs no more than this. Tests walk the table: an endpoint
+without a row fails one; another sends each row's worst, and looks at what the loop's thread did meanwhile.
 """
 
 from typing import Literal, NamedTuple

@@ -43,7 +43,7 @@ class StreamWriter(AnswerWriter, Protocol):
         """A delta's events."""
 
     async def settle(self) -> None:
-        """After the last delta and before `last`: work that takes time."""
+        """Does work that takes time, after the last delta and before `last`."""
 
     def last(self) -> bytes:
         """The last events. Raises: XylemError, if the answer has not ended as it should."""

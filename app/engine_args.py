@@ -18,11 +18,11 @@ _MASK = "***"
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`over` goes before `base`, key by key at every depth. Lists are replaced as a whole; null is a value."""
-    made = dict(base)
+    mapping = dict(base)
     for key, value in over.items():
-        below = made.get(key)
-        made[key] = merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
-    return made
+        below = mapping.get(key)
+        mapping[key] = merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return mapping
 
 
 def with_args(pool: Pool, overrides: Mapping[str, Any]) -> Pool:
@@ -61,21 +61,21 @@ def _read(file: Path | None) -> dict[str, Any]:
 
 
 def read_overrides(given: Sequence[str]) -> dict[str, Any]:
-    """From `a.b=value`: dots lead into mappings, and the value is YAML. Raises: SettingsError."""
-    made: dict[str, Any] = {}
+    """Parses `a.b=value`: dots lead into mappings, and the value is YAML. Raises: SettingsError."""
+    overrides: dict[str, Any] = {}
     for setting in given:
         path, equals, value = setting.partition("=")
         keys = path.split(".")
         if not equals or not all(keys):
             raise SettingsError(f"--set {setting}: has to be key=value, or key.key=value")
         try:
-            nested = read_yaml(value)
+            override = read_yaml(value)
         except yaml.YAMLError as exc:
             raise SettingsError(f"--set {setting}: the value is not YAML: {exc}") from exc
         for key in reversed(keys):
-            nested = {key: nested}
-        made = merged(made, nested)
-    return made
+            override = {key: override}
+        overrides = merged(overrides, override)
+    return overrides
 
 
 def masked(value: Any, key: str = "") -> Any:

@@ -31,7 +31,7 @@ _FOLLOWERS = {
 
 
 def spanning_engines() -> list[str]:
-    """Those that may span several hosts."""
+    """Names of the engines that may span several hosts."""
     return sorted(_FOLLOWERS)
 
 
@@ -55,10 +55,10 @@ def load_engine(name: str, *, paints: bool = False) -> Any:
     own, group = _of(paints)
     if name in own:
         return EntryPoint(name, own[name], group).load()
-    (found,) = entry_points(group=group, name=name) or (None,)
-    if found is None:
+    (entry,) = entry_points(group=group, name=name) or (None,)
+    if entry is None:
         raise LookupError(name)
-    return found.load()
+    return entry.load()
 
 
 def _of(paints: bool) -> tuple[dict[str, str], str]:

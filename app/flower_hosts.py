@@ -8,7 +8,7 @@ from app.settings import ANY, Settings
 
 
 def guard(settings: Settings) -> None:
-    """In a process of `celery -A app flower`: its server checks `Host` as the API does. Elsewhere nothing."""
+    """Makes Flower's server check `Host` as the API does. Outside of `celery -A app flower` it does nothing."""
     command: Any = sys.modules.get("flower.command")  # Celery has loaded its plugins before the app
     names = settings.allowed_hosts
     if command is None or ANY in names:
@@ -18,8 +18,8 @@ def guard(settings: Settings) -> None:
     class Guarded(command.Flower):  # type: ignore[misc]
         def find_handler(self, request: Any, **given: Any) -> Any:
             """Tornado asks a router for what handles a request."""
-            checked = names or self.options.address in ("127.0.0.1", "::1", "localhost")
-            if not checked or is_named(request.host.lower(), names):
+            checks_host = names or self.options.address in ("127.0.0.1", "::1", "localhost")
+            if not checks_host or is_named(request.host.lower(), names):
                 return super().find_handler(request, **given)
             return self.get_handler_delegate(request, ErrorHandler, {"status_code": 421})
 

@@ -1,4 +1,4 @@
-"""Which hosts a server answers for. A page's own name may resolve to this machine (DNS rebinding): `Host` shows it."""
+"""Hosts that a server answers for. A page's own name may resolve to this machine (DNS rebinding): `Host` shows it."""
 
 from collections.abc import Container
 from ipaddress import IPv4Address

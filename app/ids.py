@@ -33,8 +33,8 @@ def new_request_id(prefix: str, api: ApiId) -> RequestId:
 
 def made_by(request: RequestId) -> ApiId | None:
     """The API process that a request's id names; None if this is no such id."""
-    found = _REQUEST.fullmatch(request)
-    return ApiId(found[1]) if found else None
+    match = _REQUEST.fullmatch(request)
+    return ApiId(match[1]) if match else None
 
 
 def run_id(request: RequestId, attempt: int) -> RunId:
@@ -63,12 +63,12 @@ def new_batch_id() -> BatchId:
 
 
 def new_message_batch_id() -> BatchId:
-    """Of a batch in Anthropic's shape."""
+    """A new id of a batch in Anthropic's shape."""
     return BatchId(f"msgbatch_{secrets.token_hex(12)}")
 
 
 def line_id(batch: BatchId, line: int) -> RequestId:
-    """Of a batch's line, also in its output."""
+    """The id of a batch's line, also in its output."""
     return RequestId(f"batch_req_{batch.removeprefix('batch_')}_{line}")
 
 

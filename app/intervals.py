@@ -15,25 +15,25 @@ class Intervals(NamedTuple):
 
     @property
     def look_s(self) -> float:
-        """How often an API replica renews its lease, and looks for dead workers."""
+        """Seconds between an API replica's renewals of its lease, and between its searches for dead workers."""
         return min(0.25, self.api_ttl_s / _RENEWALS)
 
     @property
     def adopt_s(self) -> float:
-        """How long an API replica's lease has to be missing before others adopt its kept answers."""
+        """Seconds that an API replica's lease has to be missing before others adopt its kept answers."""
         return max(1.0, self.api_ttl_s / 3)
 
     @property
     def drop_s(self) -> float:
-        """How long it has to be missing before workers drop its requests: Redis may have lost a lease in use."""
+        """Seconds that a lease has to be missing before workers drop its requests: Redis may have lost one in use."""
         return max(3.0, self.api_ttl_s)
 
     @property
     def steady_s(self) -> float:
-        """How long Redis has to be up before a missing lease means a dead worker: live ones renew theirs first."""
+        """Seconds that Redis has to be up before a missing lease means a dead worker: live ones renew theirs first."""
         return max(3.0, 1 + 4 * self.heartbeat_s)
 
     @property
     def batches_steady_s(self) -> float:
-        """How long Redis has to be up before batches are checked: batch workers report their parts every 5 s."""
+        """Seconds that Redis has to be up before batches are checked: batch workers report their parts every 5 s."""
         return max(6.0, 2 * self.steady_s)

@@ -23,8 +23,8 @@ def dumps(value: Any) -> bytes:
 
 def loads(raw: bytes | str) -> Any:
     """Raises: ValueError, also for numbers beyond a double."""
-    found = orjson.loads(raw)
-    return from_json(raw) if _has_long(raw.encode() if isinstance(raw, str) else raw) else found
+    value = orjson.loads(raw)
+    return from_json(raw) if _has_long(raw.encode() if isinstance(raw, str) else raw) else value
 
 
 def _has_long(raw: bytes) -> bool:

@@ -267,7 +267,7 @@ class Keys:
         self._fleet, self._kept = self._tagged(), self._tagged("kept")
 
     def _tagged(self, part: str = "") -> str:
-        """How the names begin that have one slot in a cluster."""
+        """The beginning of names that have one slot in a cluster."""
         tag = f"{self._deployment}.{part}" if part else self._deployment
         return f"{{{tag}}}:" if self._clustered else self.prefix
 
@@ -382,7 +382,7 @@ class Keys:
         return f"{self._fleet}budget:{account}"
 
     def reserved(self, account: str, unit: str) -> str:
-        """Of its budget: a change of the unit leaves what running requests reserve in the old one."""
+        """The reserved part of a budget: a change of the unit leaves what running requests reserve in the old one."""
         return f"{self._fleet}budget:{account}:reserved{'' if unit == 'tokens' else f':{unit}'}"
 
     def running(self, account: str) -> str:
@@ -417,7 +417,7 @@ class Keys:
         return f"{self._tagged(pool)}cached:{pool}", f"{self._tagged(pool)}cached-count:{pool}"
 
     def tiered(self, pool: PoolId) -> tuple[str, str]:
-        """As `cached`, of what lies behind engines' own caches."""
+        """The same as `cached`, for what lies behind engines' own caches."""
         return f"{self._tagged(pool)}tiered:{pool}", f"{self._tagged(pool)}tiered-count:{pool}"
 
     def stored(self, pool: PoolId) -> str:

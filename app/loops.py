@@ -95,9 +95,9 @@ def failures() -> float:
 
 async def take(_failing: str, turn: Turn) -> None:
     """One turn. Tests throw here."""
-    done = turn()
-    if isawaitable(done):
-        await done
+    result = turn()
+    if isawaitable(result):
+        await result
 
 
 def take_in_thread(_failing: str, turn: Callable[[], object]) -> None:

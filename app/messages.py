@@ -61,7 +61,7 @@ class Grammar(Struct, frozen=True, array_like=True):
 
 
 class ContentRules(Struct, frozen=True, array_like=True):
-    """What tells the content from the rest of an answer's text."""
+    """Rules that tell the content from the rest of an answer's text."""
 
     dialect: str | None  # its name
     reasoning: tuple[str, str] | None = None  # the markers of reasoning, if they aren't the dialect's
@@ -107,7 +107,7 @@ class Stage(Struct, frozen=True, array_like=True, gc=False):
 
 
 class PartialOutput(Struct, frozen=True, array_like=True):
-    """What one choice has sent so far: the next worker continues after it."""
+    """The output that one choice has sent so far: the next worker continues after it."""
 
     tokens: list[int]
     text_len: int = 0  # characters
@@ -171,7 +171,7 @@ class Timing(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Inputs(Struct, frozen=True, array_like=True):
-    """For a job that generates nothing: its prompt is several inputs, concatenated, and each gets a vector."""
+    """The inputs of a job that generates nothing: concatenated, they are its prompt, and each gets a vector."""
 
     lengths: list[int]  # tokens of each
     task: Task
@@ -179,7 +179,7 @@ class Inputs(Struct, frozen=True, array_like=True):
 
 
 class Frame(Struct, frozen=True, array_like=True):
-    """Where in a video a picture is."""
+    """A picture's place in a video."""
 
     number: int  # of those that were taken, from 0
     of: int  # so many
@@ -221,7 +221,7 @@ class Painting(Struct, frozen=True, array_like=True):
 
     @property
     def work(self) -> int:
-        """What it costs, in units that stand for a text's tokens in routing: steps of 32×32 pixels of a frame."""
+        """The cost in units that stand for a text's tokens in routing: steps of 32×32 pixels of a frame."""
         return self.steps * max(1, self.frames) * max(1, self.width * self.height // 1024)
 
 
@@ -240,7 +240,7 @@ class TracePlace(Struct, frozen=True, array_like=True):
 
 
 def log_names(x_request_id: str, trace_id: str) -> dict[str, str]:
-    """What log lines about a request have; `trace_id` only where there is one."""
+    """The fields of log lines about a request; `trace_id` only where there is one."""
     return {"x_request_id": x_request_id, "trace_id": trace_id} if trace_id else {"x_request_id": x_request_id}
 
 
@@ -279,12 +279,12 @@ class Job(Struct, frozen=True, array_like=True):
 
     @property
     def names(self) -> dict[str, str]:
-        """What all its log lines have."""
+        """The fields that all its log lines have."""
         return log_names(self.x_request_id, self.traceparent[3:35])
 
     @property
     def trace_headers(self) -> dict[str, str] | None:
-        """For an engine that traces requests itself."""
+        """Headers for an engine that traces requests itself."""
         return {"traceparent": self.traceparent} if self.traceparent else None
 
     @property
@@ -305,7 +305,7 @@ class Job(Struct, frozen=True, array_like=True):
 
     @property
     def encoder_tokens(self) -> int:
-        """Of sound that an encoder computes beside the prompt: nothing in the prompt stands for it."""
+        """Tokens of sound that an encoder computes beside the prompt: nothing in the prompt stands for them."""
         return sum(one.length for one in self.media if one.offset + one.length > len(self.prompt))
 
     @property
@@ -317,7 +317,7 @@ class Job(Struct, frozen=True, array_like=True):
         return next((stage for stage in self.stages if stage.kind == kind), None)
 
     def stage_of(self, worker: WorkerId) -> Stage:
-        """That worker's; the last one if it has none."""
+        """The worker's stage; the last one if it has none."""
         return next((stage for stage in self.stages if stage.worker == worker), self.stages[-1])
 
 
@@ -330,7 +330,7 @@ class TokenLogprob(Struct, frozen=True, array_like=True):
 
 
 class Delta(Struct, frozen=True, array_like=True, tag="d", gc=False):
-    """What one step added to one choice of one request. Never the last event: Done or Failed follows."""
+    """Output that one step added to one choice of one request. Never the last event: Done or Failed follows."""
 
     request: RequestId
     attempt: int
@@ -445,7 +445,7 @@ class Adapter(Struct, frozen=True, array_like=True):
 
     @property
     def versioned(self) -> str:
-        """As workers and engines know it: other weights never have the same."""
+        """The name by which workers and engines know it: other weights never have the same."""
         return f"{self.name}@{self.version}"
 
 
@@ -484,7 +484,7 @@ class CacheGroup(Struct, frozen=True, array_like=True):
 
 
 class Grid(Struct, frozen=True, array_like=True):
-    """What the prompts of a worker's engine are hashed by, in tokens: see `app/kv/groups.py`."""
+    """Lengths in tokens by which the prompts of a worker's engine are hashed: see `app/kv/groups.py`."""
 
     block_size: int  # of a block that has a hash
     step: int  # between two points at which a prompt may resume in its cache; a multiple of the other
@@ -504,7 +504,7 @@ def is_drawable(kind: MediaKind, shape: tuple[int, ...]) -> bool:
 
 
 class MediaSign(Struct, frozen=True, array_like=True):
-    """How an engine writes media of one kind in a prompt, where nobody else knows it."""
+    """An engine's way to write media of one kind in a prompt, where nobody else knows it."""
 
     kind: MediaKind
     digest: str  # of all that decides what a medium becomes: engines of the same one expand alike
@@ -520,7 +520,7 @@ class MediaSign(Struct, frozen=True, array_like=True):
 
 
 class Worker(Struct, frozen=True, array_like=True):
-    """What a worker is: this never changes."""
+    """A worker's properties: they never change."""
 
     id: WorkerId
     pool: PoolId
@@ -575,7 +575,7 @@ class Load(Struct, frozen=True, array_like=True):
 
 
 class Speeds(Struct, frozen=True, array_like=True):
-    """How fast one data-parallel rank works, measured over the last minute. 0: nothing measured yet."""
+    """Speeds of one data-parallel rank, measured over the last minute. 0: nothing measured yet."""
 
     prefill_tokens_per_s: float = 0.0
     prefills_per_s: float = 0.0
@@ -593,7 +593,7 @@ TierUse = Literal["all", "host", "none"]  # from which tiers an engine loads KV;
 
 
 class EngineState(Struct, frozen=True, array_like=True):
-    """What operators have done to a worker's engine."""
+    """The state into which operators have brought a worker's engine."""
 
     weights: str = ""  # the version; "": the pool's own
     asleep: int = 0  # the level; 0: awake
@@ -715,7 +715,7 @@ class Resume(Struct, frozen=True, array_like=True, tag="r"):
 
 
 class WeightsSource(Struct, frozen=True):
-    """Where weights come from: a folder, or a transfer group, in which a trainer sends them."""
+    """A source of weights: a folder, or a transfer group, in which a trainer sends them."""
 
     path: str = ""
     init: dict[str, Any] | None = None  # what the engine needs to join the group; None: it has joined
@@ -785,7 +785,7 @@ class Reply(Struct, frozen=True, array_like=True):
 
 
 class ResponseContext(Struct, frozen=True, array_like=True):
-    """What is needed to read a response's answer, besides its request."""
+    """The context that is needed to read a response's answer, besides its request."""
 
     begun: bool = False  # its text begins inside reasoning
     earlier_calls: int = 0  # tool calls in the conversation before
@@ -820,12 +820,12 @@ class KeptRequest(Struct, frozen=True, array_like=True):
 
     @property
     def names(self) -> dict[str, str]:
-        """What all its log lines have."""
+        """The fields that all its log lines have."""
         return log_names(self.x_request_id, self.trace.trace if self.trace else "")
 
 
 class Recording(Struct, frozen=True, array_like=True):
-    """What `xylem record` wants of API replicas: the requests that come in a span of time."""
+    """A request of `xylem record` to API replicas, for the requests that come in a span of time."""
 
     id: str
     secret: bytes  # the key of all digests; gone with the recording

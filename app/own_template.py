@@ -34,39 +34,39 @@ class Rendered(Struct, frozen=True, array_like=True):
 
 
 class OwnTemplate:
-    """Of one request, which has so many seconds of CPU time for all that is tried with it."""
+    """The template of one request. All that is tried with it shares `_CPU_S` seconds of CPU time."""
 
     def __init__(self, source: str) -> None:
         """Blocks. Raises: ValueError that says why it does not compile, RequestError, Saturated, NoProcess."""
         self._source, self._cpu_s = source, 0.0
         self._over = ""  # why it is not asked again
-        found = self._asked(TemplateJob(source))
-        if found.error is not None:
-            raise ValueError(found.error)
-        self.variables = frozenset(found.variables)
+        result = self._asked(TemplateJob(source))
+        if result.error is not None:
+            raise ValueError(result.error)
+        self.variables = frozenset(result.variables)
 
     def render(self, values: Mapping[str, Any]) -> str:
         """Blocks. Raises: TypeError, ValueError, which are the template's own; RequestError, Saturated, NoProcess."""
-        found = self._asked(TemplateJob(self._source, json.dumps(values)))
-        if found.error is not None:
-            raise TypeError(found.error) if found.is_type_error else ValueError(found.error)
-        return found.text
+        result = self._asked(TemplateJob(self._source, json.dumps(values)))
+        if result.error is not None:
+            raise TypeError(result.error) if result.is_type_error else ValueError(result.error)
+        return result.text
 
     def _asked(self, job: TemplateJob) -> Rendered:
-        found = Rendered()
+        result = Rendered()
         if not self._over:
             thread, pool = _started()
             try:
                 answer, _ = thread.call(pool.run(msgspec.msgpack.encode(job), cpu_s=_CPU_S))
-                found = msgspec.msgpack.decode(answer, type=Rendered)
-                self._cpu_s += found.cpu_s
+                result = msgspec.msgpack.decode(answer, type=Rendered)
+                self._cpu_s += result.cpu_s
                 if self._cpu_s > _CPU_S:
                     self._over = _SLOW
             except ProcessEnded as exc:
                 self._over = _SLOW if exc.took_too_long else "has ended the process in which it ran"
         if self._over:
             raise RequestError(f"'chat_template': it {self._over}.", param="chat_template")
-        return found
+        return result
 
 
 @cache

@@ -16,8 +16,8 @@ from app.own_template import MOST, Rendered, TemplateJob
 
 def _work(job: bytes, _data: bytes) -> Answer:
     before = time.process_time()
-    found = _rendered(msgspec.msgpack.decode(job, type=TemplateJob))
-    return msgspec.msgpack.encode(structs.replace(found, cpu_s=time.process_time() - before)), []
+    result = _rendered(msgspec.msgpack.decode(job, type=TemplateJob))
+    return msgspec.msgpack.encode(structs.replace(result, cpu_s=time.process_time() - before)), []
 
 
 def _rendered(job: TemplateJob) -> Rendered:

@@ -39,7 +39,7 @@ class _Part(BaseModel):
 
 
 class Routing(_Part):
-    """How a worker is chosen; `app/routing/README.md` has the formulas."""
+    """Rules by which a worker is chosen; `app/routing/README.md` has the formulas."""
 
     policy: Policy = "kv"  # `kv`: by KV cache and load; the others are for comparison
     # Weight of the delay that a prefill causes for other requests, against the request's own time to first token.
@@ -61,7 +61,7 @@ class Busy(_Part):
 
 
 class Disagg(_Part):
-    """When a pool of role `prefill` is used. Each may be changed at run time."""
+    """Limits that decide when a pool of role `prefill` is used. Each may be changed at run time."""
 
     # Prompts with fewer uncached tokens are computed by the worker that answers: ops/bench/RESULTS.md says why so many.
     remote_tokens: NotNegative = 128
@@ -70,7 +70,7 @@ class Disagg(_Part):
 
 
 class Aside(_Part):
-    """How much aside requests may slow down the others on the same engine."""
+    """Limits on how much aside requests may slow down the others on the same engine."""
 
     # Share by which they may lengthen a step; 0: they run only where no other request runs.
     step_share: Annotated[float, Field(ge=0, le=1)] = 0.03
@@ -80,7 +80,7 @@ class Aside(_Part):
 
 
 class Tiers(_Part):
-    """Where KV goes that the engine's own cache has no room for, and from where it is loaded instead of computed."""
+    """Places for KV that the engine's own cache has no room for, and from which it is loaded instead of computed."""
 
     host_gb: Annotated[float, Field(gt=0, le=10_000)]  # of the host's memory, for each data-parallel rank of a worker
     # A folder, or a bucket such as `s3://bucket/kv`, behind the host's memory: it outlives workers.
@@ -121,7 +121,7 @@ Size = Annotated[str, AfterValidator(_size)]
 
 
 class Scale(_Part):
-    """How many workers the planner may have in a pool."""
+    """Bounds of the number of workers that the planner may have in a pool."""
 
     least: NotNegative = 1
     most: Count
@@ -141,7 +141,7 @@ class Scale(_Part):
 
 
 class PaintRules(_Part):
-    """What clients may ask a model that paints for, and what they get without asking."""
+    """Limits of what clients may ask of a model that paints, and what they get without asking."""
 
     size: Size = "1024x1024"  # of pictures and videos, if a request names none, or `auto`
     sizes: list[Size] | None = None  # the sizes that requests may name; null: any up to `max_pixels`
@@ -175,7 +175,7 @@ _INSTRUCTIONS = "config_sentence_transformers.json"  # and what they want in fro
 def _dialect(name: str) -> str:
     if name != NO_DIALECT and find_dialect(name) is None:
         names = ", ".join([NO_DIALECT, *dialect_names()])
-        near = f"; {said}" if (said := nearest(name)) else ""
+        near = f"; {hint}" if (hint := nearest(name)) else ""
         raise PydanticCustomError("unknown_dialect", "is none of {names}{near}", {"names": names, "near": near})
     return name
 
@@ -294,15 +294,15 @@ class Pool(_Part):
     @cached_property
     def is_multilingual(self) -> bool:
         """Whether a model that transcribes knows other languages than English. Raises: SettingsError, as above."""
-        if (self.model_dir / _GENERATION).exists() and "is_multilingual" in (said := self._read(_GENERATION)):
-            return bool(said["is_multilingual"])
+        if (self.model_dir / _GENERATION).exists() and "is_multilingual" in (config := self._read(_GENERATION)):
+            return bool(config["is_multilingual"])
         return int(self._read("config.json").get("vocab_size", 0)) >= _MULTILINGUAL_VOCABULARY
 
     @cached_property
     def suppressed(self) -> tuple[int, ...]:
         """Tokens that a model that transcribes must not write, such as `♪`. Raises: SettingsError, as above."""
-        said = self._read(_GENERATION) if (self.model_dir / _GENERATION).exists() else {}
-        tokens = said.get("suppress_tokens", self._read("config.json").get("suppress_tokens")) or ()
+        config = self._read(_GENERATION) if (self.model_dir / _GENERATION).exists() else {}
+        tokens = config.get("suppress_tokens", self._read("config.json").get("suppress_tokens")) or ()
         return tuple(int(token) for token in tokens if int(token) >= 0)
 
     @cached_property
@@ -311,15 +311,15 @@ class Pool(_Part):
 
         Raises: SettingsError, as above.
         """
-        given = self.args.get("hf_overrides")
-        config = self._read("config.json") | (given if isinstance(given, dict) else {})
-        if listed := config.get("matryoshka_dimensions"):
-            return [int(n) for n in listed]
+        overrides = self.args.get("hf_overrides")
+        config = self._read("config.json") | (overrides if isinstance(overrides, dict) else {})
+        if lengths := config.get("matryoshka_dimensions"):
+            return [int(n) for n in lengths]
         return range(1, int(config["hidden_size"]) + 1) if config.get("is_matryoshka") else ()
 
     @cached_property
     def vector_length(self) -> int | None:
-        """Of the model's own vectors; None: not known. Raises: SettingsError, as above."""
+        """The length of the model's own vectors; None: not known. Raises: SettingsError, as above."""
         if self.engine == "mock":
             return int(self.args.get("dimensions", MOCK_DIMENSIONS))
         modules = self.model_dir / "modules.json"
@@ -329,18 +329,21 @@ class Pool(_Part):
 
     @cached_property
     def instructions(self) -> Mapping[str, str]:
-        """What the model was trained to have before a text, by the text's kind. Raises: SettingsError, as above."""
-        found = self._read("config.json").get("task_instructions")
-        if not found and (self.model_dir / _INSTRUCTIONS).exists():
-            found = self._read(_INSTRUCTIONS).get("prompts")
-        pairs = found.items() if isinstance(found, dict) else ()
+        """Instructions that the model was trained to have before a text, by the text's kind.
+
+        Raises: SettingsError, as above.
+        """
+        prompts = self._read("config.json").get("task_instructions")
+        if not prompts and (self.model_dir / _INSTRUCTIONS).exists():
+            prompts = self._read(_INSTRUCTIONS).get("prompts")
+        pairs = prompts.items() if isinstance(prompts, dict) else ()
         return {kind: text for kind, text in pairs if isinstance(text, str)}
 
     @cached_property
     def labels(self) -> Sequence[str]:
         """The classes' names, in the order of their numbers. Raises: SettingsError, as above."""
-        named = self._read("config.json").get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}  # Hugging Face's default
-        return [named[number] for number in sorted(named, key=int)]
+        names = self._read("config.json").get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}  # Hugging Face's default
+        return [names[number] for number in sorted(names, key=int)]
 
     def _read(self, file: str) -> dict[str, Any]:
         try:
@@ -376,7 +379,7 @@ class Table(_Part):
 
 
 class Select(_Part):
-    """Which of a model's pools a request goes to; without a table, any of them."""
+    """Tables by which a request goes to one of a model's pools; without a table, to any of them."""
 
     prefill: Table | None = None  # among the pools of role prefill, by prompt tokens and TTFT
     decode: Table | None = None  # among the others, by tokens of prompt and answer and target time between tokens
@@ -399,7 +402,7 @@ class Alias(_Part):
 
 
 def alias_problem(name: str, alias: Alias, tasks: Mapping[str, Task]) -> str | None:
-    """Why this can't be an alias, or None. `tasks`: each model's."""
+    """The reason why this can't be an alias, or None. `tasks`: each model's."""
     if name in tasks:
         return "there is a model of that name"
     for field, model in [
@@ -445,7 +448,7 @@ class Pipeline(_Part):
 
 
 class Objective(_Part):
-    """What a model's clients are to get."""
+    """The latencies that a model's clients are to get."""
 
     ttft_s: Annotated[float, Field(gt=0)]  # seconds to a request's first token, at most
     itl_s: Annotated[float, Field(gt=0)]  # mean seconds between the tokens after it, at most
@@ -453,7 +456,7 @@ class Objective(_Part):
 
 
 class PlannerRules(_Part):
-    """What `xylem planner` plans for; each pool's bounds are in its `scale`."""
+    """Objectives and a number of GPUs that `xylem planner` plans for; each pool's bounds are in its `scale`."""
 
     objectives: dict[str, Objective] = {}  # by model
     gpus: Count | None = None  # of all pools with `scale` together; null: no limit

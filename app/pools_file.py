@@ -30,28 +30,28 @@ def load_pools(path: Path) -> PoolsFile:
     if not isinstance(doc, dict):
         raise SettingsError(f"{path}: has to be a mapping with the key 'pools', and is {doc!r}")
     try:
-        parsed = _with_embeddings(PoolsFile.model_validate(doc))
+        pools_file = _with_embeddings(PoolsFile.model_validate(doc))
     except ValidationError as exc:
         raise SettingsError(f"{path}: {explain(exc, '.'.join)}") from exc
-    if PoolId(BATCH_QUEUE) in parsed.pools:
+    if PoolId(BATCH_QUEUE) in pools_file.pools:
         raise SettingsError(f"{path}: pools.{BATCH_QUEUE}: the name is taken by the batch workers' queue")
-    for name, pool in parsed.pools.items():
-        _check_pool(parsed, f"{path}: pools.{name}", pool)
-    for model, select in parsed.select.items():
+    for name, pool in pools_file.pools.items():
+        _check_pool(pools_file, f"{path}: pools.{name}", pool)
+    for model, select in pools_file.select.items():
         for kind, table in (("prefill", select.prefill), ("decode", select.decode)):
-            _check_table(parsed, f"{path}: select.{model}.{kind}", model, table, prefill=kind == "prefill")
-    _check_routing(parsed, path)
-    _check_aliases(parsed, path)
-    _check_pipelines(parsed, path)
-    _check_planner(parsed, path)
-    return parsed
+            _check_table(pools_file, f"{path}: select.{model}.{kind}", model, table, prefill=kind == "prefill")
+    _check_routing(pools_file, path)
+    _check_aliases(pools_file, path)
+    _check_pipelines(pools_file, path)
+    _check_planner(pools_file, path)
+    return pools_file
 
 
 def _with_embeddings(parsed: PoolsFile) -> PoolsFile:
     """`embeddings` of each pool, where it isn't given."""
-    encoded = {pool.model for pool in parsed.pools.values() if pool.role == "encode"}
+    encoder_models = {pool.model for pool in parsed.pools.values() if pool.role == "encode"}
     pools = {
-        name: pool.model_copy(update={"embeddings": pool.role != "encode" and pool.model in encoded})
+        name: pool.model_copy(update={"embeddings": pool.role != "encode" and pool.model in encoder_models})
         if pool.embeddings is None
         else pool
         for name, pool in parsed.pools.items()
@@ -120,25 +120,27 @@ def _check_aliases(parsed: PoolsFile, path: Path) -> None:
 
 
 def _check_pipelines(parsed: PoolsFile, path: Path) -> None:
-    served = {pool.model: pool for pool in parsed.pools.values() if pool.role != "encode"}
+    by_model = {pool.model: pool for pool in parsed.pools.values() if pool.role != "encode"}
     for name, pipeline in parsed.pipelines.items():
         where = f"{path}: pipelines.{name}"
-        if name in served or name in parsed.aliases:
-            raise SettingsError(f"{where}: there is {'a model' if name in served else 'an alias'} of that name")
+        if name in by_model or name in parsed.aliases:
+            raise SettingsError(f"{where}: there is {'a model' if name in by_model else 'an alias'} of that name")
         for number, stage in enumerate(pipeline.stages):
             here = f"{where}.stages.{number}"
-            if stage.model not in served:
-                named = ((parsed.pipelines, "a pipeline"), (parsed.aliases, "an alias"), ([stage.model], "no model"))
-                what = next(what for names, what in named if stage.model in names)
-                raise SettingsError(f"{here}.model={stage.model}: is {what} (models: {', '.join(sorted(served))})")
+            if stage.model not in by_model:
+                kinds = ((parsed.pipelines, "a pipeline"), (parsed.aliases, "an alias"), ([stage.model], "no model"))
+                what = next(what for names, what in kinds if stage.model in names)
+                raise SettingsError(f"{here}.model={stage.model}: is {what} (models: {', '.join(sorted(by_model))})")
         for number, stage in enumerate(pipeline.stages):
-            _check_stage(f"{where}.stages.{number}", number, [served[stage.model] for stage in pipeline.stages], stage)
+            _check_stage(
+                f"{where}.stages.{number}", number, [by_model[stage.model] for stage in pipeline.stages], stage
+            )
 
 
 def _check_planner(parsed: PoolsFile, path: Path) -> None:
-    planned = {pool.model for pool in parsed.pools.values() if pool.scale is not None}
+    planned_models = {pool.model for pool in parsed.pools.values() if pool.scale is not None}
     for model in parsed.planner.objectives:
-        if model not in planned:
+        if model not in planned_models:
             raise SettingsError(f"{path}: planner.objectives.{model}: no pool of that model has the key scale")
     for name, pool in parsed.pools.items():
         where = f"{path}: pools.{name}.scale"
@@ -161,14 +163,14 @@ def _check_stage(where: str, number: int, pools: list[Pool], stage: Stage) -> No
     if pool.task not in fits or pool.painting.videos:
         does = "paints videos" if pool.painting.videos else f"its task is {pool.task}"
         raise SettingsError(f"{where}.model={stage.model}: {does}, and this stage's has to be {' or '.join(fits)}")
-    unused = {"show"} if last else set[str]()
+    unused_fields = {"show"} if last else set[str]()
     if pool.task == "transcribe":
-        unused |= {"template", "instructions", "max_tokens"}
+        unused_fields |= {"template", "instructions", "max_tokens"}
     elif pool.task == "image":
-        unused |= {"instructions", "max_tokens"}
+        unused_fields |= {"instructions", "max_tokens"}
     elif last:
-        unused |= {"max_tokens"}  # the request has its own
-    for field in sorted(stage.model_fields_set & unused):
+        unused_fields |= {"max_tokens"}  # the request has its own
+    for field in sorted(stage.model_fields_set & unused_fields):
         raise SettingsError(f"{where}.{field}={getattr(stage, field)}: has no effect in this stage")
     endpoint = _SERVES_STAGES[pool.task]
     if pool.endpoints is not None and endpoint not in pool.endpoints:
@@ -191,10 +193,10 @@ def _check_routing(parsed: PoolsFile, path: Path) -> None:
         if pool.role == "encode":
             continue
         kind: Literal["prefill", "decode"] = "prefill" if pool.role == "prefill" else "decode"
-        known, other = first.setdefault((pool.model, kind), (name, pool))
+        other_name, other = first.setdefault((pool.model, kind), (name, pool))
         select = parsed.select.get(pool.model)
         if pool.routing != other.routing and not (select and getattr(select, kind)):
             raise SettingsError(
-                f"{path}: pools.{name}.routing: differs from {known}'s, which serves the same model: "
+                f"{path}: pools.{name}.routing: differs from {other_name}'s, which serves the same model: "
                 f"say under select.{pool.model}.{kind} when to use which"
             )

@@ -61,36 +61,36 @@ def tls_options(url: str) -> dict[str, Any] | None:
     from redis.connection import parse_url  # the command line reads settings, and starts without redis-py
 
     options = parse_url(f"rediss://?{urlsplit(url).query}")  # type: ignore[no-untyped-call]
-    found = {"ssl_cert_reqs": "required", **{name: options[name] for name in options if name in _TLS}}
-    if found["ssl_cert_reqs"] not in _CERT_REQS:
+    tls_args = {"ssl_cert_reqs": "required", **{name: options[name] for name in options if name in _TLS}}
+    if tls_args["ssl_cert_reqs"] not in _CERT_REQS:
         raise ValueError(f"ssl_cert_reqs has to be one of {', '.join(_CERT_REQS)}")
-    return found
+    return tls_args
 
 
 def sentinels(url: str) -> Sentinels | None:
     """The parts of a URL of Sentinels; None for a URL of Redis itself. Raises: ValueError."""
     if not url.startswith(("sentinel://", "sentinels://")):
         return None
-    if not (found := _SENTINELS.fullmatch(url)):
+    if not (match := _SENTINELS.fullmatch(url)):
         raise ValueError("has to be sentinel://[user:password@]host:port,host:port/master[/db][?sentinel_password=…]")
     tls = tls_options(url)
-    query = _query(found["query"], {"sentinel_password"}, tls)
-    nodes, db = [_node(node, 26379) for node in found["nodes"].split(",")], int(found["db"] or 0)
-    secrets = found["user"], found["password"], query.get("sentinel_password")
+    query = _query(match["query"], {"sentinel_password"}, tls)
+    nodes, db = [_node(node, 26379) for node in match["nodes"].split(",")], int(match["db"] or 0)
+    secrets = match["user"], match["password"], query.get("sentinel_password")
     user, password, own = (unquote(secret) if secret else None for secret in secrets)
-    return Sentinels(nodes, unquote(found["master"]), db, user, password, own, tls)
+    return Sentinels(nodes, unquote(match["master"]), db, user, password, own, tls)
 
 
 def cluster(url: str) -> Cluster | None:
     """The parts of a URL of a cluster; None for other URLs. Raises: ValueError."""
     if not url.startswith(("cluster://", "clusters://")):
         return None
-    if not (found := _CLUSTER.fullmatch(url)):
+    if not (match := _CLUSTER.fullmatch(url)):
         raise ValueError("has to be cluster://[user:password@]host:port,host:port, without a database's number")
     tls = tls_options(url)
-    _query(found["query"], set(), tls)
-    user, password = (unquote(secret) if secret else None for secret in (found["user"], found["password"]))
-    return Cluster([_node(node, 6379) for node in found["nodes"].split(",")], user, password, tls)
+    _query(match["query"], set(), tls)
+    user, password = (unquote(secret) if secret else None for secret in (match["user"], match["password"]))
+    return Cluster([_node(node, 6379) for node in match["nodes"].split(",")], user, password, tls)
 
 
 def _query(text: str | None, known: set[str], tls: dict[str, Any] | None) -> dict[str, str]:
@@ -119,14 +119,14 @@ def broker(url: str) -> tuple[str, dict[str, Any]]:
     """kombu's URL for it, and the transport options that belong to it."""
     if url.startswith("unix://"):
         return url.replace("unix", "redis+socket", 1), {}
-    if (watched := sentinels(url)) is None:
+    if (servers := sentinels(url)) is None:
         return url, {}
-    user, password = (quote(part or "", safe="") for part in (watched.user, watched.password))
+    user, password = (quote(part or "", safe="") for part in (servers.user, servers.password))
     login = f"{user}:{password}@" if user or password else ""
-    nodes = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in watched.nodes)
+    nodes = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in servers.nodes)
     # kombu asks one after the other, and has only what each URL says.
-    each = [f"sentinel://{login}{node}/{watched.db}" for node in nodes]
-    return ";".join(each), {"master_name": watched.master, "sentinel_kwargs": sentinel_options(watched)}
+    each = [f"sentinel://{login}{node}/{servers.db}" for node in nodes]
+    return ";".join(each), {"master_name": servers.master, "sentinel_kwargs": sentinel_options(servers)}
 
 
 def sentinel_options(watched: Sentinels) -> dict[str, Any]:

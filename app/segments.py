@@ -24,19 +24,21 @@ def independent(spec: dict[str, Any]) -> bool:
     pre-tokenizers don't treat the beginning of the text as special. With others, texts have to be encoded whole.
     NFC leaves ASCII as it is.
     """
-    added = spec.get("added_tokens") or []
-    plain = all(not (t["lstrip"] or t["rstrip"] or t["single_word"] or t["normalized"]) for t in added)
+    added_tokens = spec.get("added_tokens") or []
+    plain = all(not (t["lstrip"] or t["rstrip"] or t["single_word"] or t["normalized"]) for t in added_tokens)
     pre = spec.get("pre_tokenizer") or {}
     parts = pre.get("pretokenizers", [pre])
-    known = all(p.get("type") in ("ByteLevel", "Split", "Digits") and not p.get("add_prefix_space") for p in parts)
-    return bool(added) and plain and known and spec.get("normalizer") in (None, {"type": "NFC"})
+    has_known_parts = all(
+        p.get("type") in ("ByteLevel", "Split", "Digits") and not p.get("add_prefix_space") for p in parts
+    )
+    return bool(added_tokens) and plain and has_known_parts and spec.get("normalizer") in (None, {"type": "NFC"})
 
 
 class Segments:
     """Encodes texts without the special tokens that a post-processor would add. Thread-safe."""
 
     def __init__(self, raw: tokenizers.Tokenizer, spec: dict[str, Any]) -> None:
-        """Of a tokenizer that is `independent`."""
+        """Takes a tokenizer that is `independent`."""
         self._raw = raw
         self.normalizes = spec.get("normalizer") is not None
         self._special = {t["content"]: [t["id"]] for t in spec["added_tokens"]}
@@ -52,7 +54,7 @@ class Segments:
         return not self.normalizes or text.isascii()
 
     def encode(self, text: str) -> list[int]:
-        """Of a text that it `takes`."""
+        """The token ids of a text that it `takes`."""
         ids: list[int] = []
         for segment in self._split(text):
             if segment in self._special:

@@ -57,11 +57,11 @@ def _networks(text: str) -> frozenset[str]:
 
 
 def _sources(text: str) -> tuple[str, ...]:
-    found = tuple(part.strip() for part in text.split(",") if part.strip())
-    for source in found:
+    sources = tuple(part.strip() for part in text.split(",") if part.strip())
+    for source in sources:
         if not re.fullmatch(r"/.*|(s3|https?)://[^/?#@\s]+(/[^?#\s]*)?", source) or ".." in source.split("/"):
             raise ValueError(f"{source!r} has to be an absolute path, or 's3://bucket/folder', 'https://host/folder'")
-    return found
+    return sources
 
 
 def _parts(value: Any) -> Any:
@@ -358,9 +358,9 @@ class Settings(BaseSettings):
         """Celery knows no clusters."""
         main = info.data.get("redis_url", "redis://")  # none if it is bad itself
         if value is None and cluster(main) is not None:
-            shown = without_password(main)
+            main_url = without_password(main)
             raise ValueError(
-                f"is missing: Celery's broker is a single Redis, and XYLEM_REDIS_URL={shown!r} is a cluster"
+                f"is missing: Celery's broker is a single Redis, and XYLEM_REDIS_URL={main_url!r} is a cluster"
             )
         if value is not None and cluster(value) is not None:
             raise ValueError(f"{without_password(value)!r} is a cluster, which can't be Celery's broker")
@@ -432,8 +432,8 @@ class Settings(BaseSettings):
 
     @property
     def usage_database(self) -> str:
-        given = self.usage_url
-        return f"sqlite:///{(self.home / 'usage.sqlite').resolve()}" if given is None else given.get_secret_value()
+        url = self.usage_url
+        return f"sqlite:///{(self.home / 'usage.sqlite').resolve()}" if url is None else url.get_secret_value()
 
     @property
     def files_url(self) -> str:
@@ -479,6 +479,6 @@ def explain(exc: ValidationError, name: Callable[[list[str]], str]) -> str:
     lines = []
     for err in exc.errors():
         key = name([str(part) for part in err["loc"]])
-        shown = "" if err["type"] in ("missing", "value_error") else f"={err['input']!r}"
-        lines.append(f"{key}{shown}: {err['msg'].removeprefix('Value error, ')}")
+        value = "" if err["type"] in ("missing", "value_error") else f"={err['input']!r}"
+        lines.append(f"{key}{value}: {err['msg'].removeprefix('Value error, ')}")
     return "; ".join(lines)

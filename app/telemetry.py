@@ -34,14 +34,14 @@ _TELLING = ("httpx", "httpcore")  # whole URLs, whose users and passwords may be
 
 
 class Counter(_Counter):
-    """Without a lock: one thread counts, the event loop's, and it is the one that is asked for the metrics."""
+    """A counter without a lock: only the event loop's thread counts, and it is the one asked for the metrics."""
 
     def inc(self, amount: float = 1, exemplar: dict[str, str] | None = None) -> None:  # noqa: ARG002
         self._value._value += amount  # noqa: SLF001
 
 
 class Histogram(_Histogram):
-    """Without locks, as `Counter`: 0.2 µs instead of 1.0, and a request has some fifteen observations."""
+    """A histogram without locks, as `Counter`: 0.2 µs instead of 1.0, and a request has some fifteen observations."""
 
     def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:  # noqa: ARG002
         self._sum._value += amount  # noqa: SLF001
@@ -247,7 +247,7 @@ class Meters:
 
 def setup_logging(level: str, *, json: bool, file: str | None = None) -> None:
     """Route structlog and the standard library's loggers to the file, else to stderr, one line an event."""
-    shared: list[structlog.types.Processor] = [
+    shared_processors: list[structlog.types.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso"),
@@ -259,13 +259,13 @@ def setup_logging(level: str, *, json: bool, file: str | None = None) -> None:
         else structlog.dev.ConsoleRenderer(colors=file is None and sys.stderr.isatty())
     )
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[*shared_processors, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.stdlib.BoundLogger,
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler() if file is None else WatchedFileHandler(file, encoding="utf-8")
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared_processors))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     if level != "debug":
         for per_request in _PER_REQUEST:

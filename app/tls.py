@@ -1,4 +1,4 @@
-"""By what calls of the operator's own servers check them."""
+"""The TLS context of calls to the operator's own servers, by which these are checked."""
 
 import ssl
 from functools import cache

@@ -1,4 +1,4 @@
-"""How logprobs spell tokens: a character that several tokens make is the last one's, and the others have no text."""
+"""Spells tokens for logprobs: a character that several tokens make is the last one's, and the others have no text."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ _MOST = 8  # tokens in a row that are broken; more are no character
 
 
 class TokenNames:
-    """Of the tokens of a text, in their order. Joined, they are the text."""
+    """Names of the tokens of a text, in their order. Joined, they are the text."""
 
     def __init__(self, tokenizer: Tokenizer, spell: Callable[[int], str] | None = None) -> None:
         """`spell`: the name of a token of whole characters, if not as the tokenizer decodes it alone."""

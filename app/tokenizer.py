@@ -104,24 +104,24 @@ class Tokenizer:
 
     @property
     def added_tokens(self) -> int:
-        """How many special tokens `encode` adds to a text."""
+        """Number of special tokens that `encode` adds to a text."""
         return self.raw.num_special_tokens_to_add(is_pair=False)
 
     def shortened(self, text: str, most: int, before: str = "", *, keeps_end: bool = False) -> list[int]:
-        """At most `most` token ids of a text with `before` in front of it, without what is beyond at the text's end.
+        """The first token ids, `most` at most, of a text with `before` in front of it: the text's end is cut off.
 
-        `keeps_end`: without its beginning instead. `most`: over `added_tokens`. Not much more is tokenised.
+        `keeps_end`: its beginning is cut off instead. `most`: over `added_tokens`. Not much more is tokenised.
         """
-        found = self.raw.encode_batch_fast([before + self._part(text, most, keeps_end=keeps_end)])[0]
-        ids: list[int] = found.ids
+        encoding = self.raw.encode_batch_fast([before + self._part(text, most, keeps_end=keeps_end)])[0]
+        ids: list[int] = encoding.ids
         if len(ids) <= most:
             return ids
-        added: list[int] = found.special_tokens_mask
-        first, last = added.index(0), len(added) - added[::-1].index(0)
+        special_mask: list[int] = encoding.special_tokens_mask
+        first, last = special_mask.index(0), len(special_mask) - special_mask[::-1].index(0)
         inner, room = ids[first:last], most - first - (len(ids) - last)
         if keeps_end:
-            kept = min(room, len(self.encode(before, add_special_tokens=False)) if before else 0)
-            inner = inner[:kept] + inner[len(inner) - (room - kept) :]
+            head_count = min(room, len(self.encode(before, add_special_tokens=False)) if before else 0)
+            inner = inner[:head_count] + inner[len(inner) - (room - head_count) :]
         return ids[:first] + inner[:room] + ids[last:]
 
     def _part(self, text: str, most: int, *, keeps_end: bool) -> str:
@@ -146,9 +146,9 @@ class Tokenizer:
         """Raises: RequestError when there is no template or it refuses the messages; as `with_template` for an own."""
         if self.compiled is None:
             raise RequestError("This model has no chat template; use /v1/completions or configure chat_template.")
-        named = {"messages": messages, "add_generation_prompt": add_generation_prompt}
+        arguments = {"messages": messages, "add_generation_prompt": add_generation_prompt}
         try:
-            return self.compiled.render({**_UNSET, **self.special, **extra, **named})
+            return self.compiled.render({**_UNSET, **self.special, **extra, **arguments})
         except XylemError:
             raise
         except Exception as exc:  # a template is somebody else's program: it may raise anything

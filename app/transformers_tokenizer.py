@@ -17,14 +17,14 @@ _LONGEST_S = 300
 
 
 def converted(model_dir: Path, special: Sequence[str]) -> tuple[tokenizers.Tokenizer, dict[str, str | None]]:
-    """And the texts of its `special` tokens, by their names. Takes seconds. Raises: SettingsError."""
+    """The tokenizer, and the texts of its `special` tokens, by their names. Takes seconds. Raises: SettingsError."""
     argv = [sys.executable, "-m", __name__, str(model_dir), *special]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=_LONGEST_S, check=True)
+        process = subprocess.run(argv, capture_output=True, text=True, timeout=_LONGEST_S, check=True)
     except subprocess.SubprocessError as exc:
-        said = (getattr(exc, "stderr", None) or str(exc)).strip().splitlines()[-1]
-        raise SettingsError(f"path={model_dir}: no tokenizer there that transformers can convert ({said})") from exc
-    raw, texts = json.loads(done.stdout)
+        reason = (getattr(exc, "stderr", None) or str(exc)).strip().splitlines()[-1]
+        raise SettingsError(f"path={model_dir}: no tokenizer there that transformers can convert ({reason})") from exc
+    raw, texts = json.loads(process.stdout)
     return tokenizers.Tokenizer.from_str(raw), texts
 
 
@@ -32,11 +32,11 @@ def _convert(model_dir: Path, special: Sequence[str]) -> tuple[str, dict[str, st
     sys.modules["torch"] = None  # type: ignore[assignment]  # else it is imported, for seconds
     from transformers import AutoTokenizer
 
-    found = AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
-    raw: tokenizers.Tokenizer = found.backend_tokenizer
-    if raw.get_vocab_size() <= len(found.all_special_tokens):  # without files it makes one of special tokens only
+    tokenizer = AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
+    raw: tokenizers.Tokenizer = tokenizer.backend_tokenizer
+    if raw.get_vocab_size() <= len(tokenizer.all_special_tokens):  # without files it makes one of special tokens only
         raise ValueError("there is no vocabulary")
-    return raw.to_str(), {name: getattr(found, name, None) for name in special}
+    return raw.to_str(), {name: getattr(tokenizer, name, None) for name in special}
 
 
 if __name__ == "__main__":

@@ -46,13 +46,13 @@ class Words:
     """Encodes texts without the special tokens that a post-processor would add. Thread-safe."""
 
     def __init__(self, raw: tokenizers.Tokenizer, pattern: str) -> None:
-        """Of a tokenizer with this `word_pattern` and no normalizer."""
+        """Takes a tokenizer with this `word_pattern` and no normalizer."""
         self._raw = raw
         self._words = re.compile(_for_ascii(pattern), re.ASCII).findall
         self._ids = _Memory(raw.model).__getitem__
 
     def encode(self, text: str) -> list[int]:
-        """Of text without added tokens."""
+        """The token ids of a text that has no added tokens in it."""
         if len(text) > _LOOKED_UP:
             return self._whole(text)
         if text.isascii():
@@ -89,9 +89,9 @@ class _Memory(dict[str, tuple[int, ...]]):
 
 def _pieces(text: str) -> Iterator[str]:
     start = 0
-    while found := _CUT.search(text, start + _PIECE):
-        yield text[start : found.start()]
-        start = found.start()
+    while match := _CUT.search(text, start + _PIECE):
+        yield text[start : match.start()]
+        start = match.start()
     yield text[start:]
 
 

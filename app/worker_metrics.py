@@ -1,4 +1,4 @@
-"""What workers tell of themselves, as metrics: at each API replica of all workers, and at a worker's own port."""
+"""Metrics that workers report: those of all workers at each API replica, and a worker's own at its own port."""
 
 from collections.abc import Iterable
 from typing import Literal, get_args
@@ -13,15 +13,15 @@ _FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
 
 
 def families(told: Iterable[tuple[Worker, list[WorkerMetric]]]) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
-    found: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+    by_name: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
     for worker, metrics in told:
         for metric in metrics:
-            family = found.get(metric.name)
+            family = by_name.get(metric.name)
             if family is None:
                 family = _FAMILIES[metric.kind](metric.name, metric.meaning, labels=["pool", "worker"])
-                found[metric.name] = family
+                by_name[metric.name] = family
             family.add_metric([worker.pool, worker.id], metric.value)
-    return found.values()
+    return by_name.values()
 
 
 def worker_state(state: EngineState, *, draining: bool) -> WorkerState:

@@ -36,8 +36,8 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         if isinstance(node, yaml.MappingNode):
-            named = [key for key, _ in node.value if key.tag != _MERGE]
-            keys = [self.construct_object(key, deep=True) for key in named]
+            key_nodes = [key for key, _ in node.value if key.tag != _MERGE]
+            keys = [self.construct_object(key, deep=True) for key in key_nodes]
             for key in keys:
                 if isinstance(key, str) and keys.count(key) > 1:
                     raise yaml.constructor.ConstructorError(None, None, f"'{key}' is there twice", node.start_mark)

@@ -1,1 +1,1 @@
-"""What runs beside the product: benchmarks, dashboards, decisions."""
+"""Programs beside the product: benchmarks, dashboards, decisions."""

@@ -42,8 +42,8 @@ def main() -> int:
     commands = _OTHERS | {name: ["-m", f"ops.bench.{name}"] for name in benchmarks()}
     options = argparse.ArgumentParser(prog="make smoke")
     options.add_argument("--only", action="append", choices=[*commands], help="may be repeated")
-    chosen = options.parse_args().only or [*commands]
-    names = sorted(chosen, key=lambda name: (*(name != first for first in _FIRST), name))
+    selection = options.parse_args().only or [*commands]
+    names = sorted(selection, key=lambda name: (*(name != first for first in _FIRST), name))
     began = time.monotonic()
     with measuring("smoke", Path(".xylem/smoke")) as (out_dir, progress, task), ThreadPoolExecutor(_AT_ONCE) as threads:
 
@@ -52,13 +52,13 @@ def main() -> int:
             return _run(name, commands[name], out_dir)
 
         runs = [*threads.map(run, names)]
-    made = table("The smallest of everything", "what", "s", "", left=("what", ""))
+    result_table = table("The smallest of everything", "what", "s", "", left=("what", ""))
     for ran in runs:
-        made.add_row(ran.name, f"{ran.seconds:.0f}", ran.failure or "[green]works[/]")
-    Console(width=None if sys.stdout.isatty() else 200).print(made, f"logs: {out_dir}", sep="\n")
-    failed = [ran.name for ran in runs if ran.failure]
-    print(json.dumps({"smoke_s": round(time.monotonic() - began), "failed": failed}), flush=True)
-    return int(bool(failed))
+        result_table.add_row(ran.name, f"{ran.seconds:.0f}", ran.failure or "[green]works[/]")
+    Console(width=None if sys.stdout.isatty() else 200).print(result_table, f"logs: {out_dir}", sep="\n")
+    failures = [ran.name for ran in runs if ran.failure]
+    print(json.dumps({"smoke_s": round(time.monotonic() - began), "failed": failures}), flush=True)
+    return int(bool(failures))
 
 
 def _run(name: str, command: list[str], out_dir: Path) -> Ran:
@@ -81,7 +81,7 @@ def _run(name: str, command: list[str], out_dir: Path) -> Ran:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """As by Ctrl-C, so that it ends what it has started: engines, which nobody else would end."""
+    """Ends it as Ctrl-C does, so that it ends what it has started: engines, which nobody else would end."""
     process.send_signal(signal.SIGINT)
     try:
         process.wait(_END_S)
@@ -94,9 +94,9 @@ def _unexpected(directory: Path) -> str:
     missing = {
         key: why for path in directory.glob("*/missing.json") for key, why in json.loads(path.read_text()).items()
     }
-    expected = (LEFT_OUT, *OF_LITTLE, *NOT_INSTALLED)
-    found = [f"{key}: {why}" for key, why in missing.items() if not any(reason in why for reason in expected)]
-    return "; ".join(found)[:300]
+    known_reasons = (LEFT_OUT, *OF_LITTLE, *NOT_INSTALLED)
+    surprises = [f"{key}: {why}" for key, why in missing.items() if not any(reason in why for reason in known_reasons)]
+    return "; ".join(surprises)[:300]
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def keep_tenant(s: Stack, tenant: Tenant) -> None:
 
 @dataclass
 class Holder:
-    """Of a key, which is valid at the stack's API, and at other replicas `elsewhere` (URLs)."""
+    """The holder of a key, which is valid at the stack's API, and at other replicas `elsewhere` (URLs)."""
 
     s: Stack
     name: str
@@ -75,8 +75,8 @@ class Holder:
 
     def __post_init__(self) -> None:
         digest = hashlib.sha256(self.token.encode()).digest()
-        made = ApiKey(self.name, digest, time.time(), id=self.id, tenant=TenantId(self.tenant))
-        self.s.redis.hset(Keys(self.s.deployment).api_keys(), self.name, encode(made))
+        api_key = ApiKey(self.name, digest, time.time(), id=self.id, tenant=TenantId(self.tenant))
+        self.s.redis.hset(Keys(self.s.deployment).api_keys(), self.name, encode(api_key))
         for url in (self.s.url, *self.elsewhere):  # each hears of it by itself
             wait_until(lambda url=url: self._is_valid(url), f"the key is valid at {url}")
 
@@ -93,8 +93,8 @@ class Holder:
         return httpx.request(method, self.s.url + path, headers=headers, timeout=60, **more)
 
     def chat(self, prompt: str = PROMPT, **more: Any) -> Any:
-        asked = {"model": "mock", "messages": [{"role": "user", "content": prompt}], "max_tokens": 4}
-        return self.openai.chat.completions.create(**(asked | more))
+        body = {"model": "mock", "messages": [{"role": "user", "content": prompt}], "max_tokens": 4}
+        return self.openai.chat.completions.create(**(body | more))
 
     def has_everything(self) -> dict[str, str]:
         """Makes one of everything, and waits for it. By parameters of paths: the ids."""
@@ -108,9 +108,9 @@ class Holder:
         picture = api.images.generate(model="painter", prompt="a fish", response_format="url").data[0].url  # type: ignore[index]
         video = api.videos.create(model="filmer", prompt="a fish").id
         chat = self.chat(store=True).id
-        asked = {"model": "mock", "max_tokens": 2, "messages": [{"role": "user", "content": "a"}]}
-        made = self.call("POST", "/v1/messages/batches", json={"requests": [{"custom_id": "1", "params": asked}]})
-        message_batch = str(made.json()["id"])
+        params = {"model": "mock", "max_tokens": 2, "messages": [{"role": "user", "content": "a"}]}
+        answer = self.call("POST", "/v1/messages/batches", json={"requests": [{"custom_id": "1", "params": params}]})
+        message_batch = str(answer.json()["id"])
         wait_until(lambda: api.responses.retrieve(response).status == "incomplete", "the response")
         wait_until(lambda: api.videos.retrieve(video).status == "completed", "the video")
         results = f"/v1/messages/batches/{message_batch}/results"

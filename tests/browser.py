@@ -41,21 +41,21 @@ def tab(browser: Browser, url: str, **options: Any) -> Iterator[Tab]:
     """Raises: AssertionError in the end, for an error in the console or a request to elsewhere."""
     context: BrowserContext = browser.new_context(**options)
     context.set_default_timeout(60_000)
-    opened = Tab(context.new_page(), url)
-    opened.page.on("console", lambda said: said.type in ("error", "warning") and opened.wrong.append(said.text))
-    opened.page.on("pageerror", lambda error: opened.wrong.append(str(error)))
-    opened.page.on(
+    new_tab = Tab(context.new_page(), url)
+    new_tab.page.on("console", lambda said: said.type in ("error", "warning") and new_tab.wrong.append(said.text))
+    new_tab.page.on("pageerror", lambda error: new_tab.wrong.append(str(error)))
+    new_tab.page.on(
         "request",
-        lambda asked: asked.url.startswith((url, "data:", "blob:")) or opened.wrong.append(f"asked {asked.url}"),
+        lambda asked: asked.url.startswith((url, "data:", "blob:")) or new_tab.wrong.append(f"asked {asked.url}"),
     )
     try:
-        yield opened
+        yield new_tab
     finally:
         context.close()
-    assert opened.wrong == []
+    assert new_tab.wrong == []
 
 
 def serious_faults(page: Page) -> list[str]:
-    """What axe finds that keeps people from using the page."""
-    found = Axe().run(page).response["violations"]
-    return [f"{one['id']}: {one['nodes'][0]['html']}" for one in found if one["impact"] in _IMPACTS]
+    """Faults that axe finds and that keep people from using the page."""
+    violations = Axe().run(page).response["violations"]
+    return [f"{one['id']}: {one['nodes'][0]['html']}" for one in violations if one["impact"] in _IMPACTS]

@@ -18,13 +18,13 @@ def certify(directory: Path, names: str = "DNS:localhost,IP:127.0.0.1") -> Path:
 
 
 def server_options(directory: Path, port: int) -> dict[str, str]:
-    """Of a redis-server or a Sentinel that speaks TLS only, with what `certify` has written."""
+    """Options of a redis-server or a Sentinel that speaks TLS only, with what `certify` has written."""
     files = {"tls-cert-file": "store.pem", "tls-key-file": "store.key", "tls-ca-cert-file": "ca.pem"}
     paths = {name: str(directory / file) for name, file in files.items()}
     return {"tls-port": str(port), "port": "0", "tls-auth-clients": "no", **paths}
 
 
 def _request(name: str, *args: str) -> list[str]:
-    """For the certificate of that name; with its key."""
+    """Arguments of a request for the certificate of that name, with its key."""
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", f"{name}.key"]
     return ["req", *key, "-subj", f"/CN={name}", *args]

@@ -54,8 +54,8 @@ class Cluster:
 
     def is_whole(self) -> bool:
         for node in self.nodes:
-            told: Any = node.client.execute_command("CLUSTER INFO")
-            if (told["cluster_state"], int(told["cluster_slots_ok"])) != ("ok", SLOTS):
+            info: Any = node.client.execute_command("CLUSTER INFO")
+            if (info["cluster_state"], int(info["cluster_slots_ok"])) != ("ok", SLOTS):
                 return False
         return True
 
@@ -67,12 +67,12 @@ class Cluster:
 
     def has_settled(self) -> bool:
         """Each node knows all epochs, and no two nodes have the same one."""
-        told: list[Any] = [node.client.execute_command("CLUSTER NODES").values() for node in self.nodes]
-        first, *others = ({node["node_id"]: node["epoch"] for node in nodes} for nodes in told)
+        cluster_views: list[Any] = [node.client.execute_command("CLUSTER NODES").values() for node in self.nodes]
+        first, *others = ({node["node_id"]: node["epoch"] for node in nodes} for nodes in cluster_views)
         return all(other == first for other in others) and len(set(first.values())) == len(first)
 
     def begin_move(self, slot: int, to: Node) -> None:
-        """From now on keys of the slot that aren't on its node any more are asked for on the other one."""
+        """Begins to move a slot: from now on, keys that aren't on its node any more are asked for on the other one."""
         # A node of a later epoch than `to` knows of would take the slot back, and the keys would be deleted.
         wait_until(self.has_settled, "all nodes know all epochs")
         before = self.node_of(slot)
@@ -80,7 +80,7 @@ class Cluster:
         before.client.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", to.id)
 
     def end_move(self, slot: int, to: Node) -> None:
-        """With all its keys."""
+        """Ends the move of a slot, with all its keys."""
         before = self.node_of(slot)
         while keys := before.client.execute_command("CLUSTER GETKEYSINSLOT", slot, 100):
             before.client.execute_command("MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "KEYS", *keys)
@@ -92,7 +92,7 @@ class Cluster:
             node.client.flushall()
 
     def keys_of_nodes(self) -> list[list[str]]:
-        """Of each node."""
+        """The keys of each node."""
         return [sorted(key.decode() for key in node.client.scan_iter(count=1000)) for node in self.nodes]
 
     def _slots(self) -> Any:

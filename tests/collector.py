@@ -40,7 +40,7 @@ class Collector:
     raw: list[bytes] = field(default_factory=list)
 
     def environment(self, protocol: str = "grpc") -> dict[str, str]:
-        """With which a process exports to it, at once."""
+        """The environment with which a process exports to it, at once."""
         port = self.grpc if protocol == "grpc" else self.http
         return {
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
@@ -67,12 +67,12 @@ class Collector:
 
 @contextmanager
 def collector(directory: Path) -> Iterator[Collector]:
-    made = Collector(free_port(), free_port())
+    agent = Collector(free_port(), free_port())
 
     class Sink(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            made.raw.append(gzip.decompress(body) if self.headers["content-encoding"] == "gzip" else body)
+            agent.raw.append(gzip.decompress(body) if self.headers["content-encoding"] == "gzip" else body)
             self.send_response(200)
             self.send_header("content-length", "0")
             self.end_headers()
@@ -84,14 +84,14 @@ def collector(directory: Path) -> Iterator[Collector]:
     threading.Thread(target=sink.serve_forever, daemon=True).start()
     command = [
         str(Path(rotel.__file__).parent / "rotel-agent"), "start", "--exporter", "otlp", "--disable-batching",
-        "--otlp-grpc-endpoint", f"127.0.0.1:{made.grpc}", "--otlp-http-endpoint", f"127.0.0.1:{made.http}",
+        "--otlp-grpc-endpoint", f"127.0.0.1:{agent.grpc}", "--otlp-http-endpoint", f"127.0.0.1:{agent.http}",
         "--otlp-exporter-endpoint", f"http://127.0.0.1:{sink.server_port}", "--otlp-exporter-protocol", "http",
     ]  # fmt: skip
     with (directory / "collector.log").open("wb") as log:
         proc = subprocess.Popen(command, stdout=log, stderr=log, env=dict(os.environ))
     try:
-        wait_until(lambda: connects(made.grpc) and connects(made.http), "the collector listens")
-        yield made
+        wait_until(lambda: connects(agent.grpc) and connects(agent.http), "the collector listens")
+        yield agent
     finally:
         stop(proc)
         sink.shutdown()

@@ -69,7 +69,7 @@ def valkey_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Over both servers where a test is about what a server does: scripts, streams, publishing, what Celery stores."""
+    """Runs a test over both servers where it is about what one does: scripts, streams, publishing, Celery's stores."""
     if "store_url" in metafunc.fixturenames:
         servers = ["valkey", "redis"] if metafunc.definition.get_closest_marker("both_servers") else ["valkey"]
         metafunc.parametrize("store_url", servers, indirect=True, scope="session")

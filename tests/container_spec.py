@@ -1,4 +1,4 @@
-"""What runc is told of a service of docker/compose.yaml: what it says, what its image says, else Docker's defaults."""
+"""Settings of runc for a service of docker/compose.yaml: what it says, what its image says, else Docker's defaults."""
 
 import re
 import shutil
@@ -32,14 +32,14 @@ class Image:
 
 
 def services(variables: dict[str, str]) -> dict[str, Service]:
-    """Of compose.yaml, with its `${…}` from `variables`."""
+    """The services of compose.yaml, with its `${…}` from `variables`."""
 
     def value(match: re.Match[str]) -> str:
         name, _, default = match[1].partition(":-")
         return variables.get(name.partition(":?")[0], default)
 
-    found: dict[str, Service] = yaml.safe_load(re.sub(r"\$\{([^}]*)\}", value, COMPOSE.read_text()))["services"]
-    return found
+    specs: dict[str, Service] = yaml.safe_load(re.sub(r"\$\{([^}]*)\}", value, COMPOSE.read_text()))["services"]
+    return specs
 
 
 def grace_s(service: Service) -> int:
@@ -70,31 +70,36 @@ def specified(
         "rlimits": [],
     }
     if service.get("cap_drop") == ["ALL"]:
-        added = [f"CAP_{name}" for name in service.get("cap_add", [])]
-        process["capabilities"] = dict.fromkeys(process["capabilities"], added)
+        capabilities = [f"CAP_{name}" for name in service.get("cap_add", [])]
+        process["capabilities"] = dict.fromkeys(process["capabilities"], capabilities)
     shm = {"destination": "/dev/shm", "type": "tmpfs", "source": "shm"}
     shm["options"] = ["noexec", "nosuid", "nodev", "mode=1777", f"size={service.get('shm_size', '64mb')[:-1]}"]
-    kept = [mount for mount in default["mounts"] if mount["destination"] != "/dev/shm"]
+    default_mounts = [mount for mount in default["mounts"] if mount["destination"] != "/dev/shm"]
     namespaces = [one for one in default["linux"]["namespaces"] if one["type"] != "network"]
     return default | {
         "process": process,
         "root": {"path": str(image.root), "readonly": service.get("read_only", False)},
-        "mounts": [*kept, shm, *(_memory(line) for line in service.get("tmpfs", [])), *mounts],
+        "mounts": [*default_mounts, shm, *(_memory(line) for line in service.get("tmpfs", [])), *mounts],
         "linux": default["linux"] | {"namespaces": [*namespaces, {"type": "network", "path": str(network)}]},
     }
 
 
 def _memory(line: str) -> Mount:
-    """Of `tmpfs: [PLACE:OPTION,…]`."""
+    """The mount of `tmpfs: [PLACE:OPTION,…]`."""
     place, _, options = line.partition(":")
-    chosen = options.split(",") if options else []
-    refused = [f"no{what}" for what in ("exec", "suid", "dev") if what not in chosen]
+    explicit_flags = options.split(",") if options else []
+    default_flags = [f"no{what}" for what in ("exec", "suid", "dev") if what not in explicit_flags]
     mode = [] if "mode=" in options else ["mode=1777"]
-    return {"destination": place, "type": "tmpfs", "source": "tmpfs", "options": [*refused, *chosen, *mode]}
+    return {
+        "destination": place,
+        "type": "tmpfs",
+        "source": "tmpfs",
+        "options": [*default_flags, *explicit_flags, *mode],
+    }
 
 
 def volume(line: str, image: Image, volumes: Path) -> Mount:
-    """Of `volumes: [SOURCE:PLACE:MODE]`. A new one, below `volumes`, belongs to whom the image's folder does."""
+    """The mount of `volumes: [SOURCE:PLACE:MODE]`. A new one, below `volumes`, has the owner of the image's folder."""
     source, place, *mode = line.split(":")
     if source.startswith("."):
         return bound(COMPOSE.parent / source, place, *mode)

@@ -26,9 +26,9 @@ _BUILDAH = ["buildah", "--root", str(STORE / "storage"), "--runroot", str(STORE 
 
 
 def output(*command: str, **how: Any) -> str:
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300, **how)
-    assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300, **how)
+    assert result.returncode == 0, f"{command}: {result.returncode}\n{result.stdout}\n{result.stderr}"
+    return result.stdout
 
 
 @cache
@@ -54,13 +54,13 @@ def mounted(name: str, until: ExitStack) -> Image:
     """The image, whose file system stays mounted `until`."""
     container = output(*_BUILDAH, "from", "--pull-never", f"localhost/xylem-{name}").strip()
     until.callback(output, *_BUILDAH, "rm", container)
-    inspected = json.loads(output(*_BUILDAH, "inspect", "--type", "image", f"localhost/xylem-{name}"))
-    return Image(inspected["Docker"]["config"], Path(output(*_BUILDAH, "mount", container).strip()))
+    metadata = json.loads(output(*_BUILDAH, "inspect", "--type", "image", f"localhost/xylem-{name}"))
+    return Image(metadata["Docker"]["config"], Path(output(*_BUILDAH, "mount", container).strip()))
 
 
 @dataclass
 class Containers:
-    """What of `services` runs, a process of runc each. `directory` gets logs and volumes."""
+    """The running containers of `services`, a process of runc each. `directory` gets logs and volumes."""
 
     directory: Path
     services: dict[str, Service]
@@ -84,7 +84,7 @@ class Containers:
         return self.images[name]
 
     def start(self, name: str) -> None:
-        """After those it depends on, in the states that it wants them in."""
+        """Starts a service after those it depends on, in the states that it wants them in."""
         service = self.services[name]
         for other, how in service.get("depends_on", {}).items():
             if other not in self.procs:
@@ -130,18 +130,18 @@ class Containers:
         )
 
     def healthy(self, name: str) -> bool:
-        """What Docker would say by the health check of the service or of its image."""
+        """Whether Docker would call it healthy, by the health check of the service or of its image."""
         test = self.services[name].get("healthcheck", {}).get("test")
         test = test or self.image(service_image(self.services[name])).config["Healthcheck"]["Test"]
         return self.inside(name, *test[1:]).returncode == 0
 
     def stop(self, name: str) -> int:
-        """As `docker stop`. Returns its exit status. Raises: TimeoutExpired, after its grace period."""
+        """The exit status after a stop as by `docker stop`. Raises: TimeoutExpired, after its grace period."""
         output(*self._runc, "kill", self._id(name), str(int(signal.SIGTERM)))
         return self.procs[name].wait(grace_s(self.services[name]))
 
     def asked(self, script: str) -> str:
-        """What a Python script of this environment prints that can reach the containers."""
+        """The output of a Python script of this environment that can reach the containers."""
         return output("nsenter", f"--net={self.network}", sys.executable, "-c", script, cwd=ROOT)
 
 

@@ -30,7 +30,7 @@ FIXTURES = load_fixtures()
 
 
 def dialect_of(fixture: Fixture) -> tuple[Dialect, bool]:
-    """And whether its prompt began reasoning."""
+    """The dialect of a fixture, and whether its prompt began reasoning."""
     family = family_for(fixture)
     assert family is not None
     (reference,) = [m for m in family.reference_models if m.repo == fixture.reference_model]
@@ -43,9 +43,9 @@ def dialect_of(fixture: Fixture) -> tuple[Dialect, bool]:
 
 
 def understood(fixture: Fixture, pieces: Iterable[str]) -> ParseResult:
-    dialect, begun = dialect_of(fixture)
-    offered = {tool["function"]["name"]: tool["function"].get("parameters") for tool in fixture.tools}
-    parser = OutputParser(dialect, offered, begun=begun)
+    dialect, is_reasoning = dialect_of(fixture)
+    tool_schemas = {tool["function"]["name"]: tool["function"].get("parameters") for tool in fixture.tools}
+    parser = OutputParser(dialect, tool_schemas, begun=is_reasoning)
     parts = [part for piece in pieces for part in parser.feed(piece)] + parser.close()
     calls = [[part.name, ""] for part in parts if isinstance(part, CallBegun)]
     for part in parts:

@@ -24,7 +24,7 @@ SMALL = 4096  # bytes in a block
 async def engine(*, max_running: int = 16, ranks: int = 1, **args: Any) -> AsyncIterator[MockEngine]:
     """One engine of 64 blocks; what isn't an argument of the engine is one of its handoff."""
     own = {key: args.pop(key) for key in ("speedup", "total_blocks", "step_ms", "prefill_tokens_per_s") if key in args}
-    made = MockEngine(
+    mock_engine = MockEngine(
         Pool(
             model="m", engine="mock", max_running=max_running, max_model_len=1024, data_parallel_size=ranks,
             args={"kv_events": None, "speedup": math.inf, "total_blocks": 64,
@@ -32,10 +32,10 @@ async def engine(*, max_running: int = 16, ranks: int = 1, **args: Any) -> Async
         )
     )  # fmt: skip
     try:
-        await made.start()
-        yield made
+        await mock_engine.start()
+        yield mock_engine
     finally:
-        await made.close()
+        await mock_engine.close()
 
 
 def request(tokens: int = 100, *, first: int = 300, rank: int = 0, **sampling: Any) -> GenerateRequest:
@@ -53,7 +53,7 @@ def begun(*outputs: StepOutput) -> PartialOutput:
 
 
 def behind(asked: GenerateRequest, prefilled: Prefilled) -> GenerateRequest:
-    """What the side that decodes is asked."""
+    """The request for the side that decodes."""
     out = [] if prefilled.output is None else [begun(prefilled.output)]
     return again(asked, handoff=prefilled.handoff, begun=out)
 
@@ -92,6 +92,8 @@ def room_of(made: MockEngine) -> Rendezvous:
 
 async def at_once(p: MockEngine, d: MockEngine, asked: GenerateRequest) -> list[StepOutput]:
     room: Handoff = room_of(p)
-    done, outputs = await asyncio.gather(p.prefill(again(asked, handoff=room)), run(d, again(asked, handoff=room)))
-    assert (done.output, done.handoff) == (None, None)
+    prefill_result, outputs = await asyncio.gather(
+        p.prefill(again(asked, handoff=room)), run(d, again(asked, handoff=room))
+    )
+    assert (prefill_result.output, prefill_result.handoff) == (None, None)
     return outputs

@@ -17,12 +17,12 @@ def random_dllm() -> Path:
     """Made beside the other models, if it isn't there yet."""
     path = _MODELS / "random-sdar"
     if not path.exists():
-        made = Path(tempfile.mkdtemp(dir=_MODELS))
-        _write(made)
+        folder = Path(tempfile.mkdtemp(dir=_MODELS))
+        _write(folder)
         try:
-            os.rename(made, path)  # noqa: PTH104 (fails where another process was faster)
+            os.rename(folder, path)  # noqa: PTH104 (fails where another process was faster)
         except OSError:
-            shutil.rmtree(made)
+            shutil.rmtree(folder)
     return path
 
 

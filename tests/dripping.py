@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 @asynccontextmanager
 async def dripping(begin: bytes, drop: bytes) -> AsyncIterator[tuple[str, asyncio.Queue[None]]]:
     """Its address, and who has left. It answers `begin`, then `drop` after `drop`."""
-    gone = asyncio.Queue[None]()
+    departures = asyncio.Queue[None]()
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -19,7 +19,7 @@ async def dripping(begin: bytes, drop: bytes) -> AsyncIterator[tuple[str, asynci
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
-        await gone.put(None)
+        await departures.put(None)
 
     async with await asyncio.start_server(drip, "127.0.0.1", 0) as server, asyncio.timeout(20):
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", gone
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", departures

@@ -1,4 +1,4 @@
-"""What a fleet's workers count of pictures that are encoded elsewhere."""
+"""Counts, by a fleet's workers, of pictures that are encoded elsewhere."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ ALL = ("encoded", "found", "fetched", "lost", "missing")
 
 
 def counts(s: Stack, *names: str) -> dict[str, float]:
-    """Of pictures, over all workers."""
+    """Counts of pictures, over all workers."""
     pools = {lease.worker.pool for lease in leases(s)}
     return {name: sum(metric(s, pool, f"pictures_{name}") for pool in pools) for name in names}
 
@@ -20,6 +20,6 @@ def settled(s: Stack) -> dict[str, float]:
 
 
 def wait_for(s: Stack, before: Mapping[str, float], **more: int) -> None:
-    """Until workers have told of so many more pictures."""
-    wanted = {name: before[name] + n for name, n in more.items()}
-    wait_until(lambda: counts(s, *more) == wanted, f"{more} more than {before}, now {counts(s, *before)}")
+    """Waits until workers have told of so many more pictures."""
+    goal = {name: before[name] + n for name, n in more.items()}
+    wait_until(lambda: counts(s, *more) == goal, f"{more} more than {before}, now {counts(s, *before)}")

@@ -15,7 +15,7 @@ def asked(s: Stack, model: str, about: str) -> tuple[str, dict[str, Any], int]:
         "max_tokens": 8, "temperature": 0,
     }  # fmt: skip
     answer = httpx.post(f"{s.url}/v1/completions", json=body, headers={"x-xylem-explain": "1"}, timeout=60)
-    made = answer.json()
-    assert answer.status_code == 200, made
-    cached = (made["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    return made["choices"][0]["text"], json.loads(answer.headers["x-xylem-route"])[0], cached
+    completion = answer.json()
+    assert answer.status_code == 200, completion
+    cached_tokens = (completion["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return completion["choices"][0]["text"], json.loads(answer.headers["x-xylem-route"])[0], cached_tokens

@@ -49,7 +49,7 @@ READ_AT_IMPORT = {
 
 
 class Forked(subprocess.Popen[bytes]):
-    """As if it were a child of ours: one that has ended is there until somebody asks."""
+    """A forked process that seems a child of ours: one that has ended is there until somebody asks."""
 
     def __init__(
         self, args: list[str], cwd: Path, env: dict[str, str], log: Path, *, engine: str = "mock", serves: bool = False
@@ -115,14 +115,14 @@ def _serve() -> list[str]:
     """Returns in each fork: what it is to run."""
     children: set[int] = set()
     while line := sys.stdin.buffer.readline():
-        asked, answer = orjson.loads(line), None
-        if isinstance(asked, dict):
+        message, answer = orjson.loads(line), None
+        if isinstance(message, dict):
             answer = os.fork()
             if not answer:
-                return _become(**asked)
+                return _become(**message)
             children.add(answer)
         else:
-            pid, status = os.waitpid(asked, os.WNOHANG)
+            pid, status = os.waitpid(message, os.WNOHANG)
             children.discard(pid)
             answer = os.waitstatus_to_exitcode(status) if pid else None
         os.write(1, orjson.dumps(answer) + b"\n")
@@ -157,9 +157,9 @@ def _become(args: list[str], cwd: str, env: dict[str, str], log: str, serves: bo
     if "torch" in sys.modules and "OMP_NUM_THREADS" in env:  # which OpenMP read when it was imported
         sys.modules["torch"].set_num_threads(int(env["OMP_NUM_THREADS"]))
     for fd, path in ((0, os.devnull), (1, log), (2, log)):
-        opened = os.open(path, os.O_RDWR | os.O_APPEND)
-        os.dup2(opened, fd)
-        os.close(opened)
+        new_fd = os.open(path, os.O_RDWR | os.O_APPEND)
+        os.dup2(new_fd, fd)
+        os.close(new_fd)
     return args
 
 

@@ -31,7 +31,7 @@ _prepare = spawn.get_preparation_data
 
 
 class _Environment:
-    """Of whoever pickles it, for whoever unpickles it: a fork has that of the server otherwise."""
+    """The environment of whoever pickles it, for whoever unpickles it: a fork has that of the server otherwise."""
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[dict[str, str]]]:
         return _take, (dict(os.environ),)
@@ -51,7 +51,7 @@ def _here(inspect: Callable[[], Any]) -> Any:
 @contextmanager
 def forks_of(engine: str) -> Iterator[None]:
     """SGLang and vLLM want them spawned. Whatever starts an engine meanwhile starts this one."""
-    chosen, choose = multiprocessing.get_start_method(allow_none=True), multiprocessing.set_start_method
+    previous_method, choose = multiprocessing.get_start_method(allow_none=True), multiprocessing.set_start_method
     with pytest.MonkeyPatch.context() as patch:
         server = _server(engine)
         for name, value in _ONE_THREAD.items():
@@ -65,11 +65,11 @@ def forks_of(engine: str) -> Iterator[None]:
             patch.setattr("vllm.v1.engine.utils.get_mp_context", lambda: multiprocessing.get_context("forkserver"))
             patch.setattr("vllm.model_executor.models.registry._run_in_subprocess", _here)
         yield
-    choose(chosen, force=True)
+    choose(previous_method, force=True)
 
 
 def _server(engine: str) -> forkserver.ForkServer:
-    """Of this engine: it runs until this process ends."""
+    """The fork server of this engine: it runs until this process ends."""
     if engine not in _servers:
         server = _servers[engine] = forkserver.ForkServer()
         server.set_forkserver_preload([__name__, *ENGINES[engine]])

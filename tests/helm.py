@@ -35,9 +35,9 @@ def rendered(example: str, *args: str, version: str = VERSIONS[-1]) -> list[Docu
 
 @cache
 def rendered_from(values: Path, *args: str, version: str = VERSIONS[-1]) -> list[Document]:
-    done = helm("template", "xylem", str(CHART), "-f", str(values), "--kube-version", version, *args)
-    assert done.returncode == 0, done.stderr
-    return [doc for doc in yaml.safe_load_all(done.stdout) if doc]
+    result = helm("template", "xylem", str(CHART), "-f", str(values), "--kube-version", version, *args)
+    assert result.returncode == 0, result.stderr
+    return [doc for doc in yaml.safe_load_all(result.stdout) if doc]
 
 
 def of_kind(docs: list[Document], *kinds: str) -> list[Document]:
@@ -45,8 +45,8 @@ def of_kind(docs: list[Document], *kinds: str) -> list[Document]:
 
 
 def named(docs: list[Document], kind: str, name: str) -> Document:
-    (found,) = (doc for doc in of_kind(docs, kind) if doc["metadata"]["name"] == name)
-    return found
+    (document,) = (doc for doc in of_kind(docs, kind) if doc["metadata"]["name"] == name)
+    return document
 
 
 def pods(docs: list[Document]) -> list[Document]:

@@ -23,9 +23,9 @@ class Issuer:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                shown = issuer.shown(self.path)
-                body = json.dumps(shown or {}).encode()
-                self.send_response(404 if shown is None else 200)
+                document = issuer.shown(self.path)
+                body = json.dumps(document or {}).encode()
+                self.send_response(404 if document is None else 200)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -55,8 +55,8 @@ class Issuer:
 
     def _public(self, kid: str) -> dict[str, Any]:
         algorithm, private = self.keys[kid]
-        made: dict[str, Any] = get_default_algorithms()[algorithm].to_jwk(private.public_key(), as_dict=True)  # type: ignore[call-arg]
-        return made | {"kid": kid, "use": "sig", "alg": algorithm}
+        jwk: dict[str, Any] = get_default_algorithms()[algorithm].to_jwk(private.public_key(), as_dict=True)  # type: ignore[call-arg]
+        return jwk | {"kid": kid, "use": "sig", "alg": algorithm}
 
     def add(self, kid: str, algorithm: str = "RS256") -> Any:
         """A new key, in addition to the others."""
@@ -82,7 +82,7 @@ class Issuer:
 
 @contextmanager
 def issuing(port: int = 0) -> Iterator[Issuer]:
-    """With an RSA key of the id `one`."""
+    """An issuer with an RSA key of the id `one`."""
     issuer = Issuer(port)
     issuer.add("one")
     try:

@@ -42,33 +42,33 @@ class Client:
     async def call(self, method: str, message: Any = None, **how: Any) -> Any:
         """Raises: grpc.aio.AioRpcError."""
         request = MESSAGES[f"{method}Request"]
-        made = self._channel.unary_unary(
+        rpc = self._channel.unary_unary(
             f"/{SERVICE}/{method}",
             request_serializer=request.SerializeToString,
             response_deserializer=MESSAGES[f"{method}Response"].FromString,
         )
-        return await made(request() if message is None else message, timeout=60, **how)
+        return await rpc(request() if message is None else message, timeout=60, **how)
 
     def stream(self, **how: Any) -> Any:
         """An open ModelStreamInfer."""
-        made = self._channel.stream_stream(
+        rpc = self._channel.stream_stream(
             f"/{SERVICE}/ModelStreamInfer",
             request_serializer=MESSAGES["ModelInferRequest"].SerializeToString,
             response_deserializer=MESSAGES["ModelStreamInferResponse"].FromString,
         )
-        return made(timeout=how.pop("timeout", 60), **how)
+        return rpc(timeout=how.pop("timeout", 60), **how)
 
 
 def asked(text: str, *, model: str = "mock", streams: bool = False, id: str = "", **parameters: Any) -> Any:  # noqa: A002
     """A request for a text's continuation, or its embedding."""
-    made = MESSAGES["ModelInferRequest"](model_name=model, id=id)
-    made.inputs.add(name="text_input", datatype="BYTES", shape=[1]).contents.bytes_contents.append(text.encode())
+    message = MESSAGES["ModelInferRequest"](model_name=model, id=id)
+    message.inputs.add(name="text_input", datatype="BYTES", shape=[1]).contents.bytes_contents.append(text.encode())
     if streams:
-        made.inputs.add(name="streaming", datatype="BOOL", shape=[1]).contents.bool_contents.append(True)
+        message.inputs.add(name="streaming", datatype="BOOL", shape=[1]).contents.bool_contents.append(True)
     for name, value in parameters.items():
         kind = {bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param"}[type(value)]
-        setattr(made.parameters[name], kind, value)
-    return made
+        setattr(message.parameters[name], kind, value)
+    return message
 
 
 def texts(response: Any) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What is reserved at places, written as tests need it."""
+"""Reservations at places, written as tests need them."""
 
 from pathlib import Path
 from typing import Any

@@ -16,7 +16,7 @@ _HIDDEN, _KV = 576, 192  # of SmolLM2
 
 
 def make_adapter(folder: Path, seed: int, rank: int = 8, scale: float = 0.2, layers: int = LAYERS) -> Path:
-    """For the model of `tests/shallow.py`, or one with more layers."""
+    """Makes an adapter for the model of `tests/shallow.py`, or for one with more layers."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(seed)
     weights = {}
@@ -36,7 +36,7 @@ def make_adapter(folder: Path, seed: int, rank: int = 8, scale: float = 0.2, lay
 
 
 def tiny_adapter(folder: Path, weights: str, rank: int = 8) -> Path:
-    """For the mock, to which weights are any bytes."""
+    """Makes an adapter for the mock, to which weights are any bytes."""
     folder.mkdir(parents=True)
     (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": rank}))
     (folder / "adapter_model.safetensors").write_text(weights)

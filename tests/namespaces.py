@@ -24,7 +24,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Here(Host):
-    """This machine, as if it were one of several."""
+    """The local machine, as if it were one of several."""
 
     def command(self, *argv: str) -> list[str]:
         return [*argv]
@@ -38,18 +38,18 @@ class Network:
 
 @contextmanager
 def network(hosts: int) -> Iterator[Network]:
-    """Where it can't be made: skips a test, or fails it if CI is set."""
+    """A network of hosts. Where it can't be made, a test is skipped, or fails if CI is set."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)("network namespaces need root, and `ip` of iproute2")
     tag = secrets.token_hex(3)
     subnet = f"10.{secrets.randbelow(100) + 100}.{secrets.randbelow(250)}"
     bridge = f"xy{tag}"
-    made = Network(f"{subnet}.1", [Host(f"xy{tag}-{i}", f"{subnet}.{i + 2}") for i in range(hosts)])
+    new_network = Network(f"{subnet}.1", [Host(f"xy{tag}-{i}", f"{subnet}.{i + 2}") for i in range(hosts)])
     try:
         _ip("link", "add", bridge, "type", "bridge")
-        _ip("addr", "add", f"{made.address}/24", "dev", bridge)
+        _ip("addr", "add", f"{new_network.address}/24", "dev", bridge)
         _ip("link", "set", bridge, "up")
-        for i, host in enumerate(made.hosts):
+        for i, host in enumerate(new_network.hosts):
             outer, inner = f"xy{tag}o{i}", f"xy{tag}i{i}"
             _ip("netns", "add", host.name)
             _ip("link", "add", outer, "type", "veth", "peer", "name", inner)
@@ -58,13 +58,13 @@ def network(hosts: int) -> Iterator[Network]:
             for step in (["addr", "add", f"{host.address}/24", "dev", inner], ["link", "set", inner, "up"]):
                 _ip("-n", host.name, *step)
             _ip("-n", host.name, "link", "set", "lo", "up")
-        yield made
+        yield new_network
     finally:
-        for host in made.hosts:
+        for host in new_network.hosts:
             subprocess.run(["ip", "netns", "del", host.name], check=False, capture_output=True)
         subprocess.run(["ip", "link", "del", bridge], check=False, capture_output=True)
 
 
 def _ip(*args: str) -> None:
-    done = subprocess.run(["ip", *args], check=False, capture_output=True, text=True)
-    assert not done.returncode, f"ip {' '.join(args)}: {done.stderr}"
+    result = subprocess.run(["ip", *args], check=False, capture_output=True, text=True)
+    assert not result.returncode, f"ip {' '.join(args)}: {result.stderr}"

@@ -87,7 +87,7 @@ def answer(hosts: Hosts, tokens: int, prompt: str = STORY) -> str:
 
 
 async def streamed(hosts: Hosts, tokens: int, after: int, then: Any) -> str:
-    """What a stream says in all; after so many pieces of it, `then` is done."""
+    """The whole text of a stream; after so many pieces of it, `then` is done."""
     text, pieces = "", 0
     async with AsyncOpenAI(base_url=f"{hosts.stack.url}/v1", api_key="none", timeout=900) as client:
         stream = await client.completions.create(**asked(tokens), stream=True, extra_body={"ignore_eos": True})
@@ -100,7 +100,7 @@ async def streamed(hosts: Hosts, tokens: int, after: int, then: Any) -> str:
 
 
 def epoch(hosts: Hosts) -> int:
-    """Of the last group."""
+    """The epoch of the last group."""
     return int(hosts.stack.redis.get(f"xylem:group-epoch:{POOL}"))
 
 

@@ -19,6 +19,6 @@ def url(data: bytes) -> str:
 
 
 def asked(*pictures: bytes, text: str = "What is this?") -> list[Any]:
-    """Of a chat."""
+    """The messages of a chat with these pictures."""
     parts = [{"type": "image_url", "image_url": {"url": url(data), "detail": "auto"}} for data in pictures]
     return [{"role": "user", "content": [{"type": "text", "text": text}, *parts]}]

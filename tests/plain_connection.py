@@ -11,7 +11,7 @@ from app.api.http.uvicorn_protocol import DirectProtocol
 
 
 class PlainConnection:
-    """It is its protocol's transport: what the server writes is `written`."""
+    """A connection that is its protocol's transport: what the server writes is `written`."""
 
     def __init__(self, app: ASGIApp, server: ServerState | None = None, address: str = "10.0.0.1") -> None:
         self.written, self.closed, self.reading, self._address = b"", False, True, address

@@ -13,9 +13,9 @@ from tests.stack import connects, free_port, stop, wait_until
 def _program(name: str) -> str:
     """Debian has them in a folder of the version, which isn't on the PATH."""
     debians = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
-    found = shutil.which(name) or (str(debians[-1]) if debians else None)
-    assert found, "PostgreSQL is not installed: `make test` installs it where it may, else use your package manager"
-    return found
+    path = shutil.which(name) or (str(debians[-1]) if debians else None)
+    assert path, "PostgreSQL is not installed: `make test` installs it where it may, else use your package manager"
+    return path
 
 
 @contextmanager

@@ -17,27 +17,27 @@ CONFIG = ROOT / "ops/observability/prometheus"
 
 def program(name: str) -> str:
     """Raises: AssertionError when it isn't installed."""
-    found = shutil.which(name)
-    assert found, f"{name} is not installed: `make test` installs it where it may, else install Prometheus"
-    return found
+    path = shutil.which(name)
+    assert path, f"{name} is not installed: `make test` installs it where it may, else install Prometheus"
+    return path
 
 
 def promtool(*arguments: str) -> str:
-    """What it prints. Fails with that if it finds anything wrong."""
-    done = subprocess.run([program("promtool"), *arguments], cwd=CONFIG, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    """The output of promtool. Fails with it if promtool finds anything wrong."""
+    result = subprocess.run([program("promtool"), *arguments], cwd=CONFIG, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
 
 
 @contextmanager
 def prometheus(s: Stack, directory: Path) -> Iterator[httpx.Client]:
-    """It asks each second; all else is as in the file that users have."""
+    """A client of a Prometheus that asks each second; all else is as in the file that users have."""
     config = yaml.safe_load((CONFIG / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     api, workers = config["scrape_configs"]
     api["static_configs"] = [{"targets": [s.url.removeprefix("http://")]}]
-    (found,) = workers["http_sd_configs"]
-    found |= {"url": found["url"].replace("http://127.0.0.1:8000", s.url), "refresh_interval": "1s"}
+    (discovery,) = workers["http_sd_configs"]
+    discovery |= {"url": discovery["url"].replace("http://127.0.0.1:8000", s.url), "refresh_interval": "1s"}
     shutil.copy(CONFIG / "rules.yml", directory)
     (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
     address = f"127.0.0.1:{free_port()}"

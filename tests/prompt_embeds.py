@@ -12,8 +12,8 @@ NAMES = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8, "I32": 4}  # bytes of a number
 
 def rows(seed: int, count: int, width: int) -> bytes:
     """float32 numbers of which each seed has others."""
-    drawn = random.Random(seed)
-    return array("f", (drawn.uniform(-1, 1) for _ in range(count * width))).tobytes()
+    rng = random.Random(seed)
+    return array("f", (rng.uniform(-1, 1) for _ in range(count * width))).tobytes()
 
 
 def file(*tensors: tuple[str, list[int], bytes], **others: Any) -> bytes:
@@ -32,5 +32,5 @@ def encoded(data: bytes) -> str:
 
 
 def embeds(seed: int, count: int, width: int = 64) -> str:
-    """As in a body; the mock's model has 64 numbers in a row."""
+    """Embeddings as in a body; the mock's model has 64 numbers in a row."""
     return encoded(file(("F32", [count, width], rows(seed, count, width))))

@@ -41,6 +41,6 @@ def proxy(name: str, folder: Path, api_port: int) -> Iterator[str]:
 
 
 def _of_guide(file: str) -> str:
-    found = re.search(rf"```\w+\n# {re.escape(file)}\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    assert found, file
-    return found[1]
+    match = re.search(rf"```\w+\n# {re.escape(file)}\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    assert match, file
+    return match[1]

@@ -1,4 +1,4 @@
-"""What may stand between a process and its Redis: a TCP proxy that closes, forgets, holds or refuses."""
+"""A TCP proxy that may stand between a process and its Redis, and that closes, forgets, holds or refuses."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -41,11 +41,11 @@ class Proxy:
             writer.close()
 
     def forgets(self) -> None:
-        """What is connected hears nothing more, and nothing of it arrives; whoever connects anew is served."""
+        """Forgets what is connected: it hears nothing more, and nothing of it arrives; a new connection is served."""
         self._era += 1
 
     def holds(self) -> None:
-        """As `forgets`, and new connections are accepted and hear nothing either."""
+        """Does as `forgets`, and new connections are accepted and hear nothing either."""
         self.forgets()
         self._way = "holds"
 

@@ -36,7 +36,7 @@ class Watched:
         )
 
     def client(self, port: int, password: str = PASSWORD) -> "Redis":
-        """Of a server, or with their password of a Sentinel."""
+        """A client of a server, or with their password of a Sentinel."""
         return Redis(port=port, password=password, ssl=self.ca is not None, ssl_ca_certs=self.ca and str(self.ca))
 
     def _listening(self, port: int) -> dict[str, str]:
@@ -88,12 +88,12 @@ class Watched:
     def settled(self) -> bool:
         """Whether a failover would succeed: the replica has everything, and every Sentinel knows of it."""
         replicas = self.ask("SENTINEL", "REPLICAS", MASTER)
-        known = self.ask("SENTINEL", "SENTINELS", MASTER)
+        other_sentinels = self.ask("SENTINEL", "SENTINELS", MASTER)
         assert isinstance(replicas, list)
-        assert isinstance(known, list)
+        assert isinstance(other_sentinels, list)
         with self.client(self.master) as master:
-            synced = master.info("replication").get("slave0", {})
-        return bool(replicas) and len(known) == len(self.sentinels) - 1 and synced.get("state") == "online"
+            replica = master.info("replication").get("slave0", {})
+        return bool(replicas) and len(other_sentinels) == len(self.sentinels) - 1 and replica.get("state") == "online"
 
     def answers(self, port: int) -> bool:
         try:

@@ -16,12 +16,12 @@ def shallow_model(deep: Path = _MODELS / "SmolLM2-135M-Instruct") -> Path:
     """Made beside the real one, if it isn't there yet."""
     path = deep.with_name(f"{deep.name}-{LAYERS}-layers")
     if not path.exists():
-        made = Path(tempfile.mkdtemp(dir=deep.parent))
-        _write(deep, made)
+        folder = Path(tempfile.mkdtemp(dir=deep.parent))
+        _write(deep, folder)
         try:
-            os.rename(made, path)  # noqa: PTH104 (fails where another process was faster)
+            os.rename(folder, path)  # noqa: PTH104 (fails where another process was faster)
         except OSError:
-            shutil.rmtree(made)
+            shutil.rmtree(folder)
     return path
 
 
@@ -30,9 +30,9 @@ def _write(deep: Path, made: Path) -> None:
 
     weights = load_file(deep / "model.safetensors")
     left_out = tuple(f"model.layers.{i}." for i in range(LAYERS, 100))
-    kept = {name: weight for name, weight in weights.items() if not name.startswith(left_out)}
+    remaining_weights = {name: weight for name, weight in weights.items() if not name.startswith(left_out)}
     shutil.copytree(deep, made, ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
-    save_file(kept, made / "model.safetensors", metadata={"format": "pt"})
+    save_file(remaining_weights, made / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((made / "config.json").read_text())
     (made / "config.json").write_text(json.dumps(config | {"num_hidden_layers": LAYERS}))
 

@@ -102,7 +102,7 @@ def stop(proc: "subprocess.Popen[Any]", sig: int = signal.SIGTERM, timeout_s: fl
 
 
 def stop_all(procs: Sequence["subprocess.Popen[Any]"], sig: int = signal.SIGTERM, timeout_s: float = 20) -> None:
-    """They end side by side, told in this order."""
+    """Stops processes side by side, told in this order."""
     alive = [proc for proc in procs if proc.poll() is None]
     below = [child for proc in alive for child in psutil.Process(proc.pid).children(recursive=True)]
     for proc in alive:
@@ -170,7 +170,7 @@ class Stack:
         return self._keep(name, proc)
 
     def start(self, name: str, *command: str, **env: str) -> "subprocess.Popen[bytes]":
-        """As `spawn`, but forked where it may be."""
+        """Starts a process as `spawn` does, but forks it where it may."""
         if not self.forks or self.root != ROOT:
             return self.spawn(name, *command, **env)
         log = self.directory / f"{name}.log"
@@ -202,7 +202,7 @@ class Stack:
         return url, flower
 
     def ready(self, url: str | None = None) -> dict[str, Any] | None:
-        """What /ready says, of a replica if `url` names one; None while it does not listen."""
+        """The answer of /ready, of a replica if `url` names one; None while it does not listen."""
         try:
             answer: dict[str, Any] = httpx.get(f"{url or self.url}/ready", timeout=5).json()
         except httpx.TransportError:
@@ -232,14 +232,14 @@ def stack(redis_url: str, directory: Path, pools: dict[str, dict[str, Any]], **e
 
 
 def leases(s: Stack, of: str | None = None) -> list[Lease]:
-    """What the living workers of a pool say of themselves, or those of all pools."""
+    """The leases of a pool's living workers, or of those of all pools."""
     keys = s.redis.keys(f"{s.deployment}:worker:*")
-    found = [decode_lease(raw) for raw in (s.redis.mget(keys) if keys else ()) if raw is not None]
-    return [lease for lease in found if of in (None, lease.worker.pool)]
+    all_leases = [decode_lease(raw) for raw in (s.redis.mget(keys) if keys else ()) if raw is not None]
+    return [lease for lease in all_leases if of in (None, lease.worker.pool)]
 
 
 def indexed_blocks(s: Stack, of: str) -> int:
-    """How many blocks routing finds in the caches of the pool's living workers."""
+    """Number of blocks that routing finds in the caches of the pool's living workers."""
     counts = s.redis.hgetall(f"{s.deployment}:cached-count:{of}")
     return sum(int(counts.get(packed(number), 0)) for lease in leases(s, of) for number in lease.caches)
 
@@ -250,7 +250,7 @@ def metric(s: Stack, of: str, name: str) -> float:
     for lease in leases(s, of):
         raw = s.redis.get(f"{s.deployment}:metrics:{lease.worker.id}")
         assert isinstance(raw, bytes)
-        total += sum(told.value for told in decode_worker_metrics(raw) if told.name == f"xylem_worker_{name}")
+        total += sum(sample.value for sample in decode_worker_metrics(raw) if sample.name == f"xylem_worker_{name}")
     return total
 
 
@@ -269,7 +269,7 @@ def all_have_told(s: Stack) -> None:
 
 
 def all_free(s: Stack, *pools: str) -> bool:
-    """By the engines' own counters, and by the account in Redis."""
+    """Whether all is free, by the engines' own counters and by the account in Redis."""
     engines = [lease for pool in pools for lease in leases(s, pool)]
     idle = all(e.load == Load(aside_most=e.load.aside_most) for e in engines)
     account = [f"{s.deployment}:{what}:{e.worker.id}" for e in engines for what in ("reservations", "prefilling")]
@@ -277,14 +277,14 @@ def all_free(s: Stack, *pools: str) -> bool:
 
 
 def timeline(s: Stack, request: str) -> dict[str, Any]:
-    """Of the request's only prompt."""
-    (found,) = httpx.get(f"{s.url}/requests/{request}").json()["prompts"]
-    assert isinstance(found, dict)
-    return found
+    """The timeline of the request's only prompt."""
+    (prompt,) = httpx.get(f"{s.url}/requests/{request}").json()["prompts"]
+    assert isinstance(prompt, dict)
+    return prompt
 
 
 def pid_of_worker(s: Stack, pool: str, request: str) -> int:
-    """Of the worker that computes the running request now. Its lease may not show the load yet."""
+    """The pid of the worker that computes the running request now. Its lease may not show the load yet."""
     worker = timeline(s, request)["workers"][-1]
     return next(lease.worker.pid for lease in leases(s, pool) if lease.worker.id == worker)
 

@@ -14,12 +14,12 @@ def tiny_model() -> Path:
     source = shallow_model()
     path = source.with_name("tiny-4-heads")
     if not path.exists():
-        made = Path(tempfile.mkdtemp(dir=source.parent))
-        _write(source, made)
+        folder = Path(tempfile.mkdtemp(dir=source.parent))
+        _write(source, folder)
         try:
-            os.rename(made, path)  # noqa: PTH104 (fails where another process was faster)
+            os.rename(folder, path)  # noqa: PTH104 (fails where another process was faster)
         except OSError:
-            shutil.rmtree(made)
+            shutil.rmtree(folder)
     return path
 
 

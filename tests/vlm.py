@@ -46,12 +46,12 @@ def random_vlm(kind: Kind, *, weights: bool = True, size: Size = "tiny") -> Path
     """
     path = _MODELS / f"random-{kind}{'' if size == 'tiny' else f'-{size}'}{'' if weights else '-files'}"
     if not path.exists():
-        made = Path(tempfile.mkdtemp(dir=_MODELS))
-        _write(kind, made, weights=weights, size=size)
+        folder = Path(tempfile.mkdtemp(dir=_MODELS))
+        _write(kind, folder, weights=weights, size=size)
         try:
-            os.rename(made, path)  # noqa: PTH104 (fails where another process was faster)
+            os.rename(folder, path)  # noqa: PTH104 (fails where another process was faster)
         except OSError:
-            shutil.rmtree(made)
+            shutil.rmtree(folder)
     return path
 
 
@@ -60,13 +60,13 @@ def _write(kind: Kind, made: Path, *, weights: bool, size: Size) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(_MODELS / "SmolLM2-135M-Instruct")
-    added = {"idefics3": _IDEFICS, "qwen2_vl": _QWEN, "qwen2_audio": _AUDIO}[kind]
+    special_tokens = {"idefics3": _IDEFICS, "qwen2_vl": _QWEN, "qwen2_audio": _AUDIO}[kind]
     marker = {
         "idefics3": "<image>",
         "qwen2_vl": "".join((_QWEN[0], _QWEN[2], _QWEN[1])),
         "qwen2_audio": "".join((_AUDIO[1], _AUDIO[0], _AUDIO[2])),
     }[kind]
-    tokenizer.add_special_tokens({"additional_special_tokens": [*added]})
+    tokenizer.add_special_tokens({"additional_special_tokens": [*special_tokens]})
     tokenizer.chat_template = _TEMPLATE.replace("MARKER", marker)
     text = (
         _TEXT
@@ -101,12 +101,14 @@ def _write(kind: Kind, made: Path, *, weights: bool, size: Size) -> None:
 
 
 def _rename(path: Path) -> None:
-    """To the names that published weights have: transformers 5 writes a level more."""
+    """Renames tensors to the names that published weights have: transformers 5 writes a level more."""
     from safetensors.torch import load_file, save_file
 
     tensors = load_file(path)
-    renamed = {name.replace("language_model.model.model.", "language_model.model."): t for name, t in tensors.items()}
-    save_file(renamed, path, metadata={"format": "pt"})
+    published_tensors = {
+        name.replace("language_model.model.model.", "language_model.model."): t for name, t in tensors.items()
+    }
+    save_file(published_tensors, path, metadata={"format": "pt"})
 
 
 def _qwen(text: dict[str, Any], token: Any) -> tuple[Any, Any, dict[str, Any]]:
@@ -157,7 +159,7 @@ def _idefics(text: dict[str, Any], token: Any, *, size: Size) -> tuple[Any, Any,
     from transformers import Idefics3Config, Idefics3ForConditionalGeneration
 
     # Pixels of a tile's side, tiles along the picture's longer side, and patches that are one token, each way.
-    tile, tiles, joined = {"tiny": (112, 2, 2), "large": (224, 4, 2), "eyes": (224, 1, 4)}[size]
+    tile, tiles, token_side = {"tiny": (112, 2, 2), "large": (224, 4, 2), "eyes": (224, 1, 4)}[size]
 
     vision = {
         "model_type": "idefics3_vision", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
@@ -167,7 +169,7 @@ def _idefics(text: dict[str, Any], token: Any, *, size: Size) -> tuple[Any, Any,
         text_config=text | {"model_type": "llama"},
         vision_config=vision,
         image_token_id=token("<image>"),
-        scale_factor=joined,
+        scale_factor=token_side,
         tie_word_embeddings=True,
     )
     processor = _PIXELS | {
@@ -175,6 +177,6 @@ def _idefics(text: dict[str, Any], token: Any, *, size: Size) -> tuple[Any, Any,
         "do_image_splitting": tiles > 1, "size": {"longest_edge": tiles * tile},
         "max_image_size": {"longest_edge": tile}, "do_pad": True, "resample": 1,
     }  # fmt: skip
-    own = {"processor_class": "Idefics3Processor", "image_seq_len": (tile // 14 // joined) ** 2}
+    own = {"processor_class": "Idefics3Processor", "image_seq_len": (tile // 14 // token_side) ** 2}
     files = {"preprocessor_config.json": processor, "processor_config.json": own}
     return config, Idefics3ForConditionalGeneration, files

@@ -45,7 +45,7 @@ class Request(NamedTuple):
 
 
 def pools(folder: Path) -> dict[str, dict[str, Any]]:
-    """Of the models that the requests name: entries of a pools file."""
+    """Entries of a pools file, for the models that the requests name."""
     return {
         "sees-pool": mock_pool(model="sees") | {"path": str(random_vlm("idefics3", weights=False))},
         "speech-pool": mock_pool(model="whisper")
@@ -58,8 +58,8 @@ def pools(folder: Path) -> dict[str, dict[str, Any]]:
 
 def used_up(client: httpx.Client) -> dict[str, str]:
     """The header of a new key that has had its one request a minute: a body of nothing, refused, which counts."""
-    made = client.post("/admin/keys", json={"name": f"k{time.time_ns()}", "requests_per_min": 1}, headers=ADMIN)
-    key = {"x-api-key": str(made.json()["key"])}
+    key_answer = client.post("/admin/keys", json={"name": f"k{time.time_ns()}", "requests_per_min": 1}, headers=ADMIN)
+    key = {"x-api-key": str(key_answer.json()["key"])}
     answer = client.post("/tokenize", content=b" " * 2**17, headers=key | {"content-type": "application/json"})
     assert answer.status_code == 400, answer.text
     return key
@@ -230,7 +230,7 @@ def bound_of(row: str, most: int = MAX_BODY) -> int:
 
 
 def bodies(row: str, size: int) -> Iterator[Request]:
-    """Those of `size` bytes: whatever is built of them, and of a form, is refused. Raises: KeyError: none is known."""
+    """Requests of `size` bytes: what is built of them, and of a form, is refused. Raises: KeyError: none is known."""
     cost, method, path = COSTS[row], method_of(row), path_of(row)
     for filling in (*(RIGHT[row] if cost.guard == "limits" else ()), *WRONG.values()):
         yield Request(method, path, "application/json", filled(*filling, size))
@@ -255,7 +255,7 @@ def worst(row: str, most: int = MAX_BODY) -> Iterator[Request]:
 
 @cache
 def _messages(size: int) -> tuple[bytes, bytes, bytes]:
-    """Of gRPC: a long text, very many empty ones, and as many bytes of a tensor."""
+    """Messages of gRPC: a long text, very many empty ones, and as many bytes of a tensor."""
     long, many, raw = (tensors(text, model="sees") for text in ("long " * (size // 5), "a", "a"))
     many.inputs[0].contents.bytes_contents.extend([b""] * (size // 4))
     raw.inputs[0].ClearField("contents")

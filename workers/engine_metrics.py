@@ -30,16 +30,18 @@ def _found() -> Iterator[Metric]:
 
 def merged(metrics: Iterable[Metric]) -> Iterable[Metric]:
     """One family of each name; what several processes have counted under the same labels is added up."""
-    found: dict[str, Metric] = {}
+    families: dict[str, Metric] = {}
     values: dict[str, dict[tuple[str, frozenset[tuple[str, str]]], Sample]] = {}
     for metric in metrics:
         if metric.name.startswith(_OURS):
             continue
-        family = found.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
+        family = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
         samples = values.setdefault(metric.name, {})
         for sample in metric.samples:
             key = sample.name, frozenset(sample.labels.items())
-            known = samples.get(key)
-            samples[key] = sample if known is None else known._replace(value=known.value + sample.value)
+            earlier_sample = samples.get(key)
+            samples[key] = (
+                sample if earlier_sample is None else earlier_sample._replace(value=earlier_sample.value + sample.value)
+            )
         family.samples = list(samples.values())
-    return found.values()
+    return families.values()

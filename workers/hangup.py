@@ -10,5 +10,5 @@ _IGNORED = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def end_on_hangup() -> None:
-    """To be called when Celery has its handlers, on the main thread."""
+    """Makes SIGHUP end the worker as SIGTERM does. To be called when Celery has its handlers, on the main thread."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN if _IGNORED else signal.getsignal(signal.SIGTERM))

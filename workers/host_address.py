@@ -8,7 +8,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 def address_towards(redis_url: str) -> str:
-    """This host's address on the route to Redis, which other workers reach as well; loopback if Redis is on this host.
+    """The host's address on the route to Redis, which other workers reach as well; loopback if Redis is on this host.
 
     Sends nothing: connecting a datagram socket only chooses its local address.
     """

@@ -19,16 +19,16 @@ def prepare(dest: Path, make: Make, proof: str = "config.json") -> None:
         return
     dest.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=dest.parent, prefix=f".{dest.name}-") as scratch:
-        made = Path(scratch) / "model"
-        made.mkdir()
-        make(made)
-        (made / proof).touch()
+        new_folder = Path(scratch) / "model"
+        new_folder.mkdir()
+        make(new_folder)
+        (new_folder / proof).touch()
         try:
-            made.rename(dest)
+            new_folder.rename(dest)
         except OSError:
             if not (dest / proof).exists():
                 shutil.rmtree(dest)  # incomplete, from an older version
-                made.rename(dest)
+                new_folder.rename(dest)
 
 
 def prepare_shown(dest: Path, make: Make, proof: str = "config.json") -> None:

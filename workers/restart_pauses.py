@@ -15,7 +15,7 @@ _CALM_S = 30.0  # after so long with a connection, the next restart is the first
 
 
 class RestartPauses:
-    """In place of Celery's own counter of restarts, which is asked before each."""
+    """A replacement for Celery's own counter of restarts, which is asked before each."""
 
     def __init__(self, sleep: Callable[[float], None] = time.sleep, now: Callable[[], float] = time.monotonic) -> None:
         self._sleep, self._now = sleep, now

@@ -65,17 +65,17 @@ def read_weights(data: bytes) -> dict[str, Any]:
     if version < 5 or spec != "WhisperSpec":
         raise ValueError(f"a model of kind {spec}, version {version}, and not Whisper")
     reader.number("I")  # the kind's own version
-    found = {}
+    weights = {}
     for _ in range(reader.number("I")):
         name, rank = reader.text(), reader.number("B")
         shape = [reader.number("I") for _ in range(rank)]
         kind = _TYPES[reader.number("B")]
-        found[name] = np.frombuffer(reader.bytes(reader.number("I")), kind).reshape(shape).astype("<f4")
-    return found
+        weights[name] = np.frombuffer(reader.bytes(reader.number("I")), kind).reshape(shape).astype("<f4")
+    return weights
 
 
 def renamed(weights: dict[str, Any]) -> dict[str, Any]:
-    """By Hugging Face's names, with fused projections taken apart."""
+    """The weights by Hugging Face's names, with fused projections taken apart."""
     out: dict[str, Any] = {"model.decoder.embed_tokens.weight": weights["decoder/embeddings/weight"]}
     size = weights["decoder/embeddings/weight"].shape[1]
 
@@ -128,12 +128,15 @@ def convert(dest: Path) -> None:
     from transformers import GenerationConfig, WhisperConfig, WhisperFeatureExtractor
 
     weights = read_weights((source / "model.bin").read_bytes())
-    said = json.loads((source / "config.json").read_text())
+    source_config = json.loads((source / "config.json").read_text())
     tokens = _tokenizer(source, dest)
     vocabulary, size = weights["decoder/embeddings/weight"].shape
     end, start = tokens["<|endoftext|>"], tokens["<|startoftranscript|>"]
     ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end, "decoder_start_token_id": start}
-    suppressed = {"suppress_tokens": said["suppress_ids"], "begin_suppress_tokens": said["suppress_ids_begin"]}
+    suppressions = {
+        "suppress_tokens": source_config["suppress_ids"],
+        "begin_suppress_tokens": source_config["suppress_ids_begin"],
+    }
     WhisperConfig(
         architectures=["WhisperForConditionalGeneration"],
         vocab_size=vocabulary,
@@ -146,11 +149,11 @@ def convert(dest: Path) -> None:
         decoder_ffn_dim=4 * size,
         dtype="float16",
         **ends,
-        **suppressed,
+        **suppressions,
     ).save_pretrained(dest)
     GenerationConfig(
         **ends,
-        **suppressed,
+        **suppressions,
         is_multilingual=False,
         no_timestamps_token_id=tokens[_WITHOUT_TIMES],
         max_length=_CONTEXT,
@@ -165,15 +168,15 @@ def convert(dest: Path) -> None:
 def _tokenizer(source: Path, dest: Path) -> dict[str, int]:
     """Writes the tokenizer, with the tokens of time, which the package leaves out. Returns the special tokens."""
     spec = json.loads((source / "tokenizer.json").read_text())
-    tokens = {added["content"]: added["id"] for added in spec["added_tokens"]}
+    tokens = {token["content"]: token["id"] for token in spec["added_tokens"]}
     shape = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     first = tokens[_WITHOUT_TIMES] + 1
     for tick in range(_TIMES):
         spec["added_tokens"].append({"id": first + tick, "content": f"<|{tick / 50:.2f}|>", **shape})
     (dest / "tokenizer.json").write_text(json.dumps(spec, ensure_ascii=False))
     end = "<|endoftext|>"
-    named = dict.fromkeys(("eos_token", "bos_token", "unk_token", "pad_token"), end)
-    config = {"tokenizer_class": "WhisperTokenizer", "model_max_length": _CONTEXT, **named}
+    special_tokens = dict.fromkeys(("eos_token", "bos_token", "unk_token", "pad_token"), end)
+    config = {"tokenizer_class": "WhisperTokenizer", "model_max_length": _CONTEXT, **special_tokens}
     (dest / "tokenizer_config.json").write_text(json.dumps(config))
     return tokens
 

@@ -31,10 +31,10 @@ _JSON = "application/json"
 
 
 class Registered(Protocol):
-    """What a port asks a worker that has started. From any thread."""
+    """A worker that has started, as its port asks it. From any thread."""
 
     def stands_s(self, now: float) -> float:
-        """For how long its event loop has not run. `now`: monotonic."""
+        """Seconds for which its event loop has not run. `now`: monotonic."""
         ...
 
     def ready(self) -> tuple[bool, str]:
@@ -42,7 +42,7 @@ class Registered(Protocol):
         ...
 
     def metrics(self) -> Iterable[Metric]:
-        """Those of its own, beside the process's and its libraries'."""
+        """Metrics of its own, beside the process's and its libraries'."""
         ...
 
 
@@ -83,7 +83,7 @@ class WorkerPort(Collector):
         yield from engine_metrics()
 
     def live(self) -> tuple[bool, str]:
-        """While the model is loaded it is: that may take minutes."""
+        """Whether the worker runs, and in words. While the model is loaded it does: that may take minutes."""
         worker = self._worker
         hangs = worker is not None and worker.stands_s(time.monotonic()) > _STANDS_S
         return not hangs, "hanging" if hangs else "running"
@@ -111,9 +111,9 @@ def listening(address: str, port: int | None) -> WorkerPort | None:
     if port is None:
         return None
     try:
-        opened = WorkerPort(address, port)
+        worker_port = WorkerPort(address, port)
     except OSError as exc:
         log.critical("worker_not_started", reason=f"XYLEM_WORKER_PORT: {address}:{port}: {exc}")
         raise SystemExit(1) from exc
-    log.info("worker_port_opened", at=opened.at)
-    return opened
+    log.info("worker_port_opened", at=worker_port.at)
+    return worker_port

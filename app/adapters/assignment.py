@@ -1,4 +1,4 @@
-"""Which workers of a pool have which adapters. Pure: each worker decides by itself, and all decide the same."""
+"""Assigns adapters to the workers of a pool. Pure: each worker decides by itself, and all decide the same."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,8 +23,8 @@ class Member(Struct, frozen=True):
 
     @classmethod
     def of(cls, lease: Lease) -> "Member":
-        own, told = lease.worker, lease.adapters
-        return cls(own.id, own.max_adapters, own.max_running * own.ranks, frozenset(told.failed), told.requests)
+        own, adapters = lease.worker, lease.adapters
+        return cls(own.id, own.max_adapters, own.max_running * own.ranks, frozenset(adapters.failed), adapters.requests)
 
 
 def is_for(adapter: Adapter, pool: PoolId, model: str) -> bool:
@@ -33,7 +33,7 @@ def is_for(adapter: Adapter, pool: PoolId, model: str) -> bool:
 
 
 def wanted(adapter: Adapter, members: Sequence[Member]) -> int:
-    """How many of them are to have it: as many as it says, and more where its share of their load is larger."""
+    """Number of members that are to have it: as many as it says, and more where its share of their load is larger."""
     seats = sum(member.seats for member in members)
     requests = sum(member.requests.get(adapter.versioned, 0) for member in members)
     by_load = math.ceil(len(members) * _ROOM * requests / seats) if seats else 0
@@ -41,28 +41,28 @@ def wanted(adapter: Adapter, members: Sequence[Member]) -> int:
 
 
 def assign(adapters: Iterable[Adapter], members: Sequence[Member]) -> dict[WorkerId, list[str]]:
-    """What each of them is to have, by `Adapter.versioned`, as far as there are slots.
+    """Adapters that each member is to have, by `Adapter.versioned`, as far as there are slots.
 
     By rendezvous hashing: when a worker comes or goes, only what it had moves. What one could not load, the next does.
     First all adapters get as many workers as they say, and then those with more load what is left.
     """
     free = {member.id: member.slots for member in members}
-    given: dict[WorkerId, list[str]] = {member.id: [] for member in members}
-    known = sorted(adapters, key=lambda adapter: adapter.name)
-    counts = {adapter.name: 0 for adapter in known}
+    assignment: dict[WorkerId, list[str]] = {member.id: [] for member in members}
+    sorted_adapters = sorted(adapters, key=lambda adapter: adapter.name)
+    counts = {adapter.name: 0 for adapter in sorted_adapters}
     for most in (lambda a: a.min_workers, lambda a: wanted(a, members)):
-        for adapter in known:
+        for adapter in sorted_adapters:
             name = adapter.versioned
             for member in order(adapter, members):
                 if counts[adapter.name] >= most(adapter):
                     break
-                if free[member.id] and name not in member.failed and name not in given[member.id]:
+                if free[member.id] and name not in member.failed and name not in assignment[member.id]:
                     free[member.id] -= 1
-                    given[member.id].append(name)
+                    assignment[member.id].append(name)
                     counts[adapter.name] += 1
-    return given
+    return assignment
 
 
 def order(adapter: Adapter, members: Iterable[Member]) -> list[Member]:
-    """By name and not by version: a new version is where the old one was."""
+    """Members in the adapter's order: by its name, not its version, so that a new version is where the old one was."""
     return sorted(members, key=lambda member: -xxh3_64_intdigest(f"{adapter.name}\0{member.id}".encode()))

@@ -16,12 +16,12 @@ _PIECE = 2**20
 
 
 def download(url: str, into: IO[bytes], most: int, networks: Collection[str] = ()) -> None:
-    """At most `most` bytes; from public addresses, and those of `networks`. Raises: AdapterFailed."""
+    """Downloads at most `most` bytes; from public addresses, and those of `networks`. Raises: AdapterFailed."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     address = resolve(host, port, networks)
     literal = f"[{address}]" if address.version == 6 else str(address)
-    pinned = urlunsplit((parts.scheme, f"{literal}:{port}", parts.path, "", ""))
+    pinned_url = urlunsplit((parts.scheme, f"{literal}:{port}", parts.path, "", ""))
     until, size = time.monotonic() + _WHOLE_S, 0
     times = httpx.Timeout(_SILENT_S, connect=_CONNECT_S)
     try:
@@ -32,7 +32,7 @@ def download(url: str, into: IO[bytes], most: int, networks: Collection[str] = (
             ) as client,
             client.stream(
                 "GET",
-                pinned,
+                pinned_url,
                 headers={"host": parts.netloc, "accept-encoding": "identity"},
                 extensions={"sni_hostname": host},
             ) as answer,
@@ -53,13 +53,13 @@ def download(url: str, into: IO[bytes], most: int, networks: Collection[str] = (
 def resolve(host: str, port: int, networks: Collection[str]) -> IPv4Address | IPv6Address:
     """One address, all of the name's being allowed. Raises: AdapterFailed."""
     try:
-        found = [ip_address(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        addresses = [ip_address(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     except (OSError, ValueError) as exc:
         raise AdapterFailed(f"{host} has no address: {exc}.") from exc
-    for address in found:
+    for address in addresses:
         if not _is_open(address, networks):
             raise AdapterFailed(f"{host} leads to {address}, which is not public (XYLEM_LORA_NETWORKS).")
-    return found[0]
+    return addresses[0]
 
 
 def _is_open(address: IPv4Address | IPv6Address, networks: Collection[str]) -> bool:

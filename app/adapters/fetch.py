@@ -45,7 +45,7 @@ def fetch(adapter: Adapter, folder: Path, settings: Settings) -> None:
 
 
 def check_rank(folder: Path, most: int) -> None:
-    """What its configuration says. Raises: AdapterFailed."""
+    """Checks the kind and the rank in the adapter's configuration. Raises: AdapterFailed."""
     try:
         config = json.loads((folder / CONFIG).read_bytes())
         ranks = [int(config["r"]), *(int(rank) for rank in (config.get("rank_pattern") or {}).values())]
@@ -65,11 +65,13 @@ def _matches(adapter: Adapter, digest: str) -> None:
 
 def _copied(source: Source, folder: Path, settings: Settings) -> str:
     """A folder's files; returns its digest."""
-    left, lines = settings.max_lora, b""
+    remaining_bytes, lines = settings.max_lora, b""
     for name in FILES:
-        with _opened(source, settings, name) as given, (folder / name).open("wb") as file:
-            size, digest = _copy(given, file, min(left, _MOST_CONFIG) if name == CONFIG else left)
-        left -= size
+        with _opened(source, settings, name) as stream, (folder / name).open("wb") as file:
+            size, digest = _copy(
+                stream, file, min(remaining_bytes, _MOST_CONFIG) if name == CONFIG else remaining_bytes
+            )
+        remaining_bytes -= size
         lines += f"{digest}  {name}\n".encode()
     return hashlib.sha256(lines).hexdigest()
 
@@ -78,8 +80,8 @@ def _whole(source: Source, url: str, into: IO[bytes], settings: Settings) -> Non
     if source.scheme in ("http", "https"):
         download(url, into, settings.max_lora, settings.lora_networks)
         return
-    with _opened(source, settings) as given:
-        _copy(given, into, settings.max_lora)
+    with _opened(source, settings) as stream:
+        _copy(stream, into, settings.max_lora)
 
 
 @contextmanager
@@ -111,10 +113,10 @@ def _extract(archive: IO[bytes], folder: Path, most: int) -> None:
             name = member.name.rpartition("/")[2]
             if name not in missing or not member.isreg():
                 continue
-            given = tar.extractfile(member)
-            assert given is not None
-            with given, (folder / name).open("wb") as file:
-                size, _ = _copy(given, file, min(most, _MOST_CONFIG) if name == CONFIG else most)
+            stream = tar.extractfile(member)
+            assert stream is not None
+            with stream, (folder / name).open("wb") as file:
+                size, _ = _copy(stream, file, min(most, _MOST_CONFIG) if name == CONFIG else most)
             most -= size
             missing.remove(name)
             if not missing:
@@ -136,7 +138,7 @@ def _copy(given: IO[bytes], into: IO[bytes], most: int) -> tuple[int, str]:
 
 @contextmanager
 def _foreign() -> Iterator[None]:
-    """What goes wrong with foreign files and servers is the adapter's failure."""
+    """Raises AdapterFailed for what goes wrong with foreign files and servers."""
     try:
         yield
     except RequestError as exc:

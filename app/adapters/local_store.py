@@ -121,7 +121,7 @@ def _removed(entry: Path) -> bool:
 
 
 def _size(entry: Path) -> tuple[int, float]:
-    """In bytes, and when it was last used."""
+    """Size in bytes, and when it was last used."""
     with suppress(OSError):
         return sum(file.stat().st_size for file in entry.rglob("*") if file.is_file()), entry.stat().st_mtime
     return 0, 0.0

@@ -1,4 +1,4 @@
-"""How far a change of the wanted adapters has got, by what workers say of themselves. Pure."""
+"""Says how far a change of the wanted adapters has got, by what workers say of themselves. Pure."""
 
 from collections.abc import Collection, Sequence
 
@@ -24,7 +24,7 @@ def progress(adapter: Adapter, leases: Sequence[Lease], pools: Collection[PoolId
     name = adapter.versioned
     able = [lease for lease in leases if lease.worker.max_adapters and lease.worker.pool in pools]
     have = [lease for lease in able if name in lease.worker.adapters]
-    failed = {lease.worker.id: lease.adapters.failed[name] for lease in able if name in lease.adapters.failed}
+    failures = {lease.worker.id: lease.adapters.failed[name] for lease in able if name in lease.adapters.failed}
     missing: dict[PoolId, int] = {}
     enough = not others(adapter.name, leases, name)
     for pool in pools:
@@ -35,11 +35,11 @@ def progress(adapter: Adapter, leases: Sequence[Lease], pools: Collection[PoolId
         takes_none = members and not any(lease.worker.max_adapters for lease in members)
         if having < adapter.min_workers and not takes_none:
             missing[pool] = adapter.min_workers - having
-    return Progress([lease.worker.id for lease in have], failed, missing, enough)
+    return Progress([lease.worker.id for lease in have], failures, missing, enough)
 
 
 def others(adapter: str, leases: Sequence[Lease], version: str = "") -> list[WorkerId]:
-    """Who answers with another version of it."""
+    """Workers that answer with another version of it."""
     return [
         lease.worker.id
         for lease in leases

@@ -20,16 +20,16 @@ MOST = 4096  # adapters: every process knows all of them
 
 
 def decoded(fields: dict[bytes, bytes]) -> dict[str, Adapter]:
-    """By name; without what a newer version may have written otherwise."""
-    found = {}
+    """Adapters by name; without what a newer version may have written otherwise."""
+    adapters = {}
     for raw in fields.values():
         try:
             adapter = decode_adapter(raw)
         except msgspec.DecodeError as exc:
             log.error("adapter_not_understood", error=str(exc))
         else:
-            found[adapter.name] = adapter
-    return found
+            adapters[adapter.name] = adapter
+    return adapters
 
 
 class AdapterRegistry:
@@ -40,9 +40,10 @@ class AdapterRegistry:
         self._adapters, self._version = keys.loras()
 
     async def add(self, adapter: Adapter) -> tuple[Adapter, Adapter | None]:
-        """As it is kept, and what was there: the same already, if it differs in version and time only.
+        """Adds an adapter. Returns it as it is kept, and what was there.
 
-        Raises: RequestError when there is another one of that name, or too many.
+        That is the same already, if it differs in version and time only. Raises: RequestError when there is another one
+        of that name, or too many.
         """
 
         def change(known: dict[str, Adapter]) -> Adapter | None:
@@ -55,17 +56,17 @@ class AdapterRegistry:
                 raise RequestError(f"There are {MOST} adapters already.", param="name")
             return adapter
 
-        made, before = await self._write(adapter.name, change)
-        return made or before[adapter.name], before.get(adapter.name)
+        entry, before = await self._write(adapter.name, change)
+        return entry or before[adapter.name], before.get(adapter.name)
 
     async def swap(self, name: str, change: Callable[[Adapter], Adapter]) -> tuple[Adapter, Adapter]:
         """The new version, and the old one. Raises: ModelNotFound."""
-        made, before = await self._write(name, lambda known: change(_found(known, name)))
-        assert made is not None
-        return made, before[name]
+        entry, before = await self._write(name, lambda known: change(_found(known, name)))
+        assert entry is not None
+        return entry, before[name]
 
     async def remove(self, name: str) -> Adapter:
-        """What it was. Raises: ModelNotFound."""
+        """Removes an adapter, and returns what it was. Raises: ModelNotFound."""
 
         async def attempt(pipe: "Pipeline") -> Adapter:
             old = _found(await self._known(pipe), name)
@@ -75,8 +76,8 @@ class AdapterRegistry:
             pipe.set(self._version, version)
             return old
 
-        removed: Adapter = await self._redis.transaction(attempt, *self._watched, value_from_callable=True)
-        return removed
+        adapter: Adapter = await self._redis.transaction(attempt, *self._watched, value_from_callable=True)
+        return adapter
 
     async def all(self) -> dict[str, Adapter]:
         return await self._known(self._redis)
@@ -89,21 +90,21 @@ class AdapterRegistry:
         self, name: str, change: Callable[[dict[str, Adapter]], Adapter | None]
     ) -> tuple[Adapter | None, dict[str, Adapter]]:
         async def attempt(pipe: "Pipeline") -> tuple[Adapter | None, dict[str, Adapter]]:
-            known = await self._known(pipe)
-            made = change(known)
+            adapters = await self._known(pipe)
+            entry = change(adapters)
             version = await self._next(pipe)
             pipe.multi()  # type: ignore[no-untyped-call]
-            if made is None:
-                return None, known
-            made = replace(made, version=version, created=clock.now())
-            pipe.hset(self._adapters, name, encode(made))
+            if entry is None:
+                return None, adapters
+            entry = replace(entry, version=version, created=clock.now())
+            pipe.hset(self._adapters, name, encode(entry))
             pipe.set(self._version, version)
-            return made, known
+            return entry, adapters
 
-        written: tuple[Adapter | None, dict[str, Adapter]] = await self._redis.transaction(
+        result: tuple[Adapter | None, dict[str, Adapter]] = await self._redis.transaction(
             attempt, *self._watched, value_from_callable=True
         )
-        return written
+        return result
 
     async def _known(self, redis: "Redis") -> dict[str, Adapter]:
         return decoded(cast(dict[bytes, bytes], await redis.hgetall(self._adapters)))

@@ -1,4 +1,4 @@
-"""What a worker loads next, and what has to go for it. Pure."""
+"""Chooses what a worker loads next, and what has to go for it. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -29,15 +29,15 @@ def next_step(
     `asked`: requests wait for them. What has requests is never removed. What is not current goes as soon as it can.
     """
     old = [name for name, use in loaded.items() if name not in current and not use.requests]
-    left = {name: use for name, use in loaded.items() if name not in old}
+    uses = {name: use for name, use in loaded.items() if name not in old}
     for name in (*asked, *wanted):
-        if name in left or name not in current:
+        if name in uses or name not in current:
             continue
-        if len(left) < slots:
+        if len(uses) < slots:
             return Step(name, old)
-        idle = [n for n, use in left.items() if not use.requests and _may_go(n, use, name in asked, wanted, now)]
+        idle = [n for n, use in uses.items() if not use.requests and _may_go(n, use, name in asked, wanted, now)]
         if idle:
-            return Step(name, [*old, min(idle, key=lambda n: left[n].last)])
+            return Step(name, [*old, min(idle, key=lambda n: uses[n].last)])
     return Step(None, old)
 
 

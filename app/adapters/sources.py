@@ -1,4 +1,4 @@
-"""Where adapters may come from. Pure: names only; `download.py` looks at addresses."""
+"""Sources from which adapters may come. Pure: names only; `download.py` looks at addresses."""
 
 import re
 from collections.abc import Collection
@@ -26,19 +26,19 @@ class Source(NamedTuple):
 
 def check_source(source: str, sha256: str, allowed: Collection[str]) -> Source:
     """The source of an adapter, if it lies below one of the `allowed` ones. Raises: RequestError."""
-    found = _parsed(source)
+    parsed_source = _parsed(source)
     if sha256 and not _SHA256.fullmatch(sha256):
         raise RequestError("'sha256' has to be 64 hexadecimal digits in lower case.", param="sha256")
-    if found.scheme in _WEB:
+    if parsed_source.scheme in _WEB:
         if not sha256:
             raise RequestError("A source that comes by HTTP needs 'sha256'.", param="sha256")
-        if not found.is_archive:
+        if not parsed_source.is_archive:
             raise RequestError("A source that comes by HTTP has to be a tar file.", param="source")
-    if not any(_is_below(found, _parsed(one)) for one in allowed):
+    if not any(_is_below(parsed_source, _parsed(one)) for one in allowed):
         raise RequestError(
             f"This source is not allowed. XYLEM_LORA_SOURCES has: {', '.join(allowed) or 'none'}.", param="source"
         )
-    return found
+    return parsed_source
 
 
 def _is_below(source: Source, above: Source) -> bool:

@@ -71,7 +71,7 @@ Texts = Annotated[Some[TextBlock], Field(max_length=MOST)]
 
 
 def _tag(given: Any) -> str:
-    """Not the type itself: an error's path would seem to have it as a field's name."""
+    """A tag for a block's type, not the type itself: an error's path would seem to have it as a field's name."""
     return f"a {given.get('type') if isinstance(given, dict) else getattr(given, 'type', None)}"
 
 

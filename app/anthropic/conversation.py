@@ -32,19 +32,19 @@ def messages_of(system: Sequence[TextBlock] | str | None, turns: Sequence[Turn])
 
     It may be longer than a chat's message.
     """
-    made: list[Message] = []
+    messages: list[Message] = []
     if system is not None:
         blocks = [] if isinstance(system, str) else [b for b in system if not b.text.startswith(_BILLING)]
-        made += _prompt("system", system if isinstance(system, str) else _parts(blocks))
+        messages += _prompt("system", system if isinstance(system, str) else _parts(blocks))
     for role, run in groupby(turns, lambda turn: turn.role):
         together = [block for turn in run for block in turn.blocks]
         if role == "assistant":
-            made.append(_assistant(together))
+            messages.append(_assistant(together))
         elif role == "system":
-            made += _prompt("system", _parts(together))
+            messages += _prompt("system", _parts(together))
         else:
-            made += _user(together)
-    return made
+            messages += _user(together)
+    return messages
 
 
 def _prompt(role: Any, content: Any) -> list[Message]:
@@ -61,23 +61,23 @@ def _text(block: TextBlock | ToolReference) -> AnyText:
 
 
 def _user(blocks: Sequence[TextBlock | ImageBlock | ToolResult]) -> list[Message]:
-    made: list[Message] = []
+    messages: list[Message] = []
     for is_result, run in groupby(blocks, lambda block: isinstance(block, ToolResult)):
         if is_result:
-            made += [_result(block) for block in run if isinstance(block, ToolResult)]
+            messages += [_result(block) for block in run if isinstance(block, ToolResult)]
         else:
-            made += _prompt("user", _parts([block for block in run if not isinstance(block, ToolResult)]))
-    return made
+            messages += _prompt("user", _parts([block for block in run if not isinstance(block, ToolResult)]))
+    return messages
 
 
 def _result(block: ToolResult) -> Message:
     content = block.content or ""
-    given: Any = content if isinstance(content, str) else _parts(content)
-    return ToolMessage.model_construct(role="tool", tool_call_id=block.tool_use_id, content=given)
+    result_content: Any = content if isinstance(content, str) else _parts(content)
+    return ToolMessage.model_construct(role="tool", tool_call_id=block.tool_use_id, content=result_content)
 
 
 def _assistant(blocks: Sequence[TextBlock | ThinkingBlock | RedactedThinking | ToolUse]) -> Message:
-    """Without redacted thinking, which can't be read here."""
+    """The assistant's message, without redacted thinking, which can't be read here."""
     texts = _parts([block for block in blocks if isinstance(block, TextBlock)])
     thoughts = "".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock))
     calls = [_call(block) for block in blocks if isinstance(block, ToolUse)]
@@ -87,8 +87,8 @@ def _assistant(blocks: Sequence[TextBlock | ThinkingBlock | RedactedThinking | T
 
 
 def _call(block: ToolUse) -> ToolCall:
-    called = ToolCall.Called.model_construct(name=block.name, arguments=to_json(block.input).decode())
-    return ToolCall.model_construct(id=block.id, type="function", function=called)
+    function = ToolCall.Called.model_construct(name=block.name, arguments=to_json(block.input).decode())
+    return ToolCall.model_construct(id=block.id, type="function", function=function)
 
 
 def fit_template(messages: Sequence[Message], tokenizer: Tokenizer) -> Sequence[Message]:
@@ -98,19 +98,21 @@ def fit_template(messages: Sequence[Message], tokenizer: Tokenizer) -> Sequence[
 
 
 def _within_users(messages: Sequence[Message]) -> list[Message]:
-    made: list[Message] = []
+    merged_messages: list[Message] = []
     for i, message in enumerate(messages):
         role = "user" if message.role == "system" and i > 0 else message.role
-        if role == "user" and made and made[-1].role == "user":  # templates want users and assistants in turn
-            parts = _listed(made.pop()) + _listed(message)
+        if (
+            role == "user" and merged_messages and merged_messages[-1].role == "user"
+        ):  # templates want users and assistants in turn
+            parts = _listed(merged_messages.pop()) + _listed(message)
             pictures = any(isinstance(part, MediaPart) for part in parts)
             content: Any = parts if pictures else joined(parts)
-            made.append(PromptMessage.model_construct(role="user", content=content))
+            merged_messages.append(PromptMessage.model_construct(role="user", content=content))
         elif role != message.role:
-            made.append(PromptMessage(role="user", content=message.text))
+            merged_messages.append(PromptMessage(role="user", content=message.text))
         else:
-            made.append(message)
-    return made
+            merged_messages.append(message)
+    return merged_messages
 
 
 def _listed(message: Message) -> list[Any]:

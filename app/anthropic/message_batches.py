@@ -38,7 +38,7 @@ class BatchEntry(Body):
 
 
 class MessageBatchRequest(Body):
-    """For the document only: `input_file` builds what is in `params` of one request at a time, and not all."""
+    """A batch, for the document only: `input_file` builds what is in `params` of one request at a time, and not all."""
 
     requests: Annotated[list[BatchEntry], Field(min_length=1, max_length=MAX_LINES)]
 
@@ -98,13 +98,13 @@ def input_file(raw: bytes) -> tuple[bytes, int]:
         raise RequestError(f"The body is not valid JSON: {exc}.") from None
     except RecursionError:
         raise RequestError("The body is nested too deep.") from None
-    seen: set[str] = set()
+    custom_ids: set[str] = set()
     lines: list[bytes] = []
     for number, entry in enumerate(entries):
-        if entry.custom_id in seen:
+        if entry.custom_id in custom_ids:
             words = f"Another request has the custom_id '{entry.custom_id}', too."
             raise _refused(f"{words} - at `$.requests[{number}].custom_id`")
-        seen.add(entry.custom_id)
+        custom_ids.add(entry.custom_id)
         params = bytes(entry.params)
         if not params.startswith(b"{"):
             raise _refused(f"Expected `object` - at `$.requests[{number}].params`")
@@ -130,9 +130,9 @@ def _input_line(number: int, custom_id: str, params: bytes) -> bytes:
 
 def _refused(words: str) -> RequestError:
     """Names the field as Anthropic does: `requests.0.custom_id`."""
-    found = _PLACE.match(words)
-    assert found is not None
-    what, place = found[1], re.sub(r"\[(\d+)\]", r".\1", found[2] or "").lstrip(".")
+    match = _PLACE.match(words)
+    assert match is not None
+    what, place = match[1], re.sub(r"\[(\d+)\]", r".\1", match[2] or "").lstrip(".")
     if name := _NAME.search(what):
         place = f"{place}.{name[1]}".lstrip(".")
     return RequestError(f"{place}: {what}" if place else what, param=place or None)
@@ -140,20 +140,20 @@ def _refused(words: str) -> RequestError:
 
 def as_object(batch: Batch, base: str, now: float, keep_s: float) -> dict[str, Any]:
     """`base`: the server's URL. `keep_s`: seconds for which results are kept after the batch's end."""
-    order, ended = batch.order, batch.status not in LIVE
+    order, has_ended = batch.order, batch.status not in LIVE
     archived_at = batch.ended_at + keep_s
-    archived = ended and now >= archived_at
+    is_archived = has_ended and now >= archived_at
     return {
         "id": order.id,
         "type": "message_batch",
-        "processing_status": "ended" if ended else "canceling" if batch.status == "cancelling" else "in_progress",
+        "processing_status": "ended" if has_ended else "canceling" if batch.status == "cancelling" else "in_progress",
         "request_counts": _counts(batch),
         "created_at": _time(order.created),
         "expires_at": _time(order.expires),
-        "ended_at": _time(batch.ended_at) if ended else None,
+        "ended_at": _time(batch.ended_at) if has_ended else None,
         "cancel_initiated_at": None if batch.cancelling_at is None else _time(batch.cancelling_at),
-        "archived_at": _time(archived_at) if archived else None,
-        "results_url": f"{base}{MESSAGES}/batches/{order.id}/results" if ended and not archived else None,
+        "archived_at": _time(archived_at) if is_archived else None,
+        "results_url": f"{base}{MESSAGES}/batches/{order.id}/results" if has_ended and not is_archived else None,
     }
 
 
@@ -178,8 +178,8 @@ def _time(at: float) -> str:
 def results(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Anthropic's results for lines of output and error files."""
     for line in lines:
-        found = _result_decoder.decode(line)
-        yield _line(found.custom_id or "", _result(found.response, found.error))
+        outcome = _result_decoder.decode(line)
+        yield _line(outcome.custom_id or "", _result(outcome.response, outcome.error))
 
 
 def _result(response: _Response | None, error: _Error | None) -> dict[str, Any]:
@@ -196,8 +196,8 @@ def failures(lines: Iterable[bytes], batch: Batch) -> Iterator[bytes]:
     (message, *_) = [*(problem.message for problem in batch.problems), "The batch could not be processed."]
     result = _errored(400 if batch.in_progress_at is None else 500, message)
     for line in lines:
-        named = _LINE_ID.match(line)
-        yield _line(named[1].decode() if named else "", result)
+        match = _LINE_ID.match(line)
+        yield _line(match[1].decode() if match else "", result)
 
 
 def _errored(status: int, message: str) -> dict[str, Any]:

@@ -54,8 +54,8 @@ class MessageWriter:
 
     def opening(self, _choices: int) -> bytes:
         """The event before the first delta. How much of the prompt was cached is known only at the end."""
-        begun = self._message([]) | _stopped(None) | {"usage": self._usage()}
-        return _event("message_start", {"message": begun})
+        message = self._message([]) | _stopped(None) | {"usage": self._usage()}
+        return _event("message_start", {"message": message})
 
     def delta(self, _choice: int, d: Delta) -> bytes:
         """A delta's events; none when there is nothing to send."""
@@ -81,31 +81,31 @@ class MessageWriter:
     def _part(self, part: Part) -> bytes:
         if isinstance(part, CallBegun):
             return self._open(Arguments, self._tool_use(part, {}))
-        begun = b""
+        opening = b""
         if self._kind is not type(part):
-            begun = self._open(type(part), _EMPTY[type(part)])
+            opening = self._open(type(part), _EMPTY[type(part)])
         if isinstance(part, Reasoning) and not self._body.shows_thinking:
-            return begun
-        return b"%b%b%b}}\n\n" % (begun, self._piece, orjson.dumps(part.text))
+            return opening
+        return b"%b%b%b}}\n\n" % (opening, self._piece, orjson.dumps(part.text))
 
     def _open(self, kind: type[Part], block: dict[str, Any]) -> bytes:
-        closed = self._close()
+        closing = self._close()
         self._index, self._kind = self._index + 1, kind
         self._piece = (
             b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%b","%b":'
             % (self._index, *_PIECES[kind])
         )
-        return closed + _event("content_block_start", {"index": self._index, "content_block": block})
+        return closing + _event("content_block_start", {"index": self._index, "content_block": block})
 
     def _close(self) -> bytes:
         if self._kind is None:
             return b""
-        at, signed = {"index": self._index}, b""
+        at, signature = {"index": self._index}, b""
         if self._kind is Reasoning:
             delta = {"type": "signature_delta", "signature": self._signature(self._index)}
-            signed = _event("content_block_delta", at | {"delta": delta})
+            signature = _event("content_block_delta", at | {"delta": delta})
         self._kind = None
-        return signed + _event("content_block_stop", at)
+        return signature + _event("content_block_stop", at)
 
     def _tool_use(self, part: CallBegun, given: Any) -> dict[str, Any]:
         self._called = True
@@ -129,21 +129,22 @@ class MessageWriter:
             blocks[-1][field] += part.text
         for index, block in enumerate(blocks):
             if block["type"] == "thinking":
-                shown = block["thinking"] if self._body.shows_thinking else ""
-                block |= {"thinking": shown, "signature": self._signature(index)}
+                thinking = block["thinking"] if self._body.shows_thinking else ""
+                block |= {"thinking": thinking, "signature": self._signature(index)}
             elif block["type"] == "tool_use":
                 block["input"] = _object(block["input"])
         return blocks
 
     def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
         call = self._call
-        named = {"id": call.id, "type": "message", "role": "assistant", "model": call.model.name}
-        return named | {"content": content, "container": None}
+        head = {"id": call.id, "type": "message", "role": "assistant", "model": call.model.name}
+        return head | {"content": content, "container": None}
 
     def _stop(self) -> dict[str, Any]:
-        """When the length or a stop string ended the answer, a call may be cut off, and must not be run.
+        """The fields that say why the answer stopped.
 
-        Nor must one that the model has broken: then it says `end_turn`.
+        When the length or a stop string ended it, a call may be cut off, and must not be run. Nor must one that the
+        model has broken: then it says `end_turn`.
 
         Raises: EngineFailed when the engine gave up.
         """
@@ -155,8 +156,8 @@ class MessageWriter:
             raise EngineFailed("The engine gave up this answer.")
         if isinstance(stop, str):
             return _stopped("stop_sequence", stop)
-        called = self._called and self._parser is not None and not self._parser.unfinished
-        return _stopped("tool_use" if called else "end_turn")
+        has_calls = self._called and self._parser is not None and not self._parser.unfinished
+        return _stopped("tool_use" if has_calls else "end_turn")
 
     def _usage(self) -> dict[str, Any]:
         call = self._call
@@ -195,13 +196,13 @@ def _object(arguments: str) -> Any:
     half a character U+FFFD.
     """
     try:
-        made = _begun(arguments)
+        value = _begun(arguments)
     except ValueError:
         try:
-            made = _begun(_ESCAPE.sub(_of_whole_character, arguments))
+            value = _begun(_ESCAPE.sub(_of_whole_character, arguments))
         except ValueError:
             return {}
-    return made if isinstance(made, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _begun(text: str) -> Any:

@@ -46,7 +46,10 @@ async def _samples(state: Deployment, body: PromptFields, raw: bytes) -> Samples
 
 
 def _plan(state: Deployment, body: MessagesRequest, samples: Samples, *, explain: bool) -> GenerationPlan:
-    """As at Anthropic, `max_tokens` may be over the model's context; the answer then ends with the context."""
+    """The plan of an answer.
+
+    As at Anthropic, `max_tokens` may be over the model's context; the answer then ends with the context.
+    """
     chat = fitted(body, state.find_model(body.model))
     with openais_names():
         plan = chat_plan(state, PREFIX, chat, "messages", explain=explain, wanted=chat.asked_format(), samples=samples)
@@ -73,10 +76,10 @@ def _counted(state: Deployment, body: CountRequest, samples: Samples) -> int:
 
 def fitted(body: PromptFields, model: Model) -> ChatRequest:
     """The chat of a request. Options that the model's template doesn't have are left out: clients send them anyway."""
-    known = model.tokenizer.template_variables
+    variables = model.tokenizer.template_variables
     fields: dict[str, Any] = {"messages": fit_template(body.chat.messages, model.tokenizer)}
     if (thinking := body.thinking) is not None:
-        fields["chat_template_kwargs"] = {name: thinking.type != "disabled" for name in SWITCHES if name in known}
+        fields["chat_template_kwargs"] = {name: thinking.type != "disabled" for name in SWITCHES if name in variables}
     if body.output_config is not None:
         fields["reasoning_effort"] = body.output_config.effort
     return body.chat.model_copy(update=fields)

@@ -34,8 +34,8 @@ def _renamed(exc: RequestError) -> RequestError:
     message, param = exc.message, exc.param
     for chats, anthropics in _NAMES:
         if param and chats.match(param):
-            renamed = chats.sub(anthropics, param, count=1)
-            message, param = message.replace(f"'{param}'", f"'{renamed}'"), renamed
+            new_param = chats.sub(anthropics, param, count=1)
+            message, param = message.replace(f"'{param}'", f"'{new_param}'"), new_param
             break
     if isinstance(exc, PromptTooLong):  # by these words, Anthropic's clients shorten the conversation
         message = f"prompt is too long: {message}"

@@ -95,8 +95,8 @@ class PromptFields(NamesModel):
             "parallel_tool_calls": False if choice is not None and choice.disable_parallel_tool_use else None,
             "continue_final_message": self.messages[-1].role == "assistant" or None,
         }
-        if self.output_config is not None and (wanted := self.output_config.format) is not None:
-            schema = {"name": "answer", "schema": wanted.schema_, "strict": True}
+        if self.output_config is not None and (output_format := self.output_config.format) is not None:
+            schema = {"name": "answer", "schema": output_format.schema_, "strict": True}
             fields["response_format"] = {"type": "json_schema", "json_schema": schema}
         with openais_names():
             chat = validated(ChatRequest, fields | self._sampling())
@@ -138,6 +138,6 @@ class MessagesRequest(GenerationRequest, PromptFields):
         return self.thinking is None or self.thinking.display != "omitted"
 
     def _sampling(self) -> dict[str, Any]:
-        """Without `max_tokens`: there may be less room in the context, which is no error here."""
-        shared = {name: getattr(self, name) for name in GenerationRequest.model_fields}
-        return shared | {"stop": self.stop_sequences, "top_k": self.top_k}
+        """The sampling fields without `max_tokens`: there may be less room in the context, which is no error here."""
+        fields = {name: getattr(self, name) for name in GenerationRequest.model_fields}
+        return fields | {"stop": self.stop_sequences, "top_k": self.top_k}

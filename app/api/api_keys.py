@@ -41,12 +41,12 @@ _HEADERS = (b"authorization", b"x-api-key", b"api-key")  # the first one with a 
 
 def given_key(scope: Scope) -> bytes:
     """The key in `Authorization: Bearer`, `x-api-key` or, from Azure's clients, `api-key`; empty: there is none."""
-    for wanted in _HEADERS:
-        given = next((value for name, value in scope["headers"] if name == wanted), b"")
-        if wanted == b"authorization":
-            scheme, _, token = given.partition(b" ")
-            given = token if scheme.lower() == b"bearer" else b""
-        if key := given.strip():
+    for header in _HEADERS:
+        credential = next((value for name, value in scope["headers"] if name == header), b"")
+        if header == b"authorization":
+            scheme, _, token = credential.partition(b" ")
+            credential = token if scheme.lower() == b"bearer" else b""
+        if key := credential.strip():
             return key
     return b""
 
@@ -87,11 +87,11 @@ class ApiKeys(Directory):
         """
         if is_open(scope["path"]):
             return
-        given = given_key(scope)
-        if not given:
+        credential = given_key(scope)
+        if not credential:
             raise Unauthorized(headers=_CHALLENGE)
         # A key is 256 random bits. Nobody can try them all, so a salt or a slow hash would protect nothing more.
-        self._take(scope, given, hashlib.sha256(given).digest())
+        self._take(scope, credential, hashlib.sha256(credential).digest())
 
     def _take(self, scope: Scope, given: bytes, digest: bytes) -> None:
         """Raises: Unauthorized, Forbidden, StoreDown."""
@@ -113,19 +113,22 @@ class ApiKeys(Directory):
         CLIENT.set(client.turn)
 
     async def admit(self, scope: Scope) -> None:
-        """As `check`, also for tokens that are new. Raises: Unauthorized, Forbidden, IssuerDown, StoreDown."""
+        """Checks as `check` does, and also new tokens. Raises: Unauthorized, Forbidden, IssuerDown, StoreDown."""
         login = self._login
-        if login is not None and not is_open(scope["path"]) and login.takes(given := given_key(scope)):
-            digest = hashlib.sha256(given).digest()
-            if login.known(digest) is None and digest[:PREFIX] not in self._known and not self._is_admin(given):
-                await login.verify(digest, given)
-            self._take(scope, given, digest)
+        if login is not None and not is_open(scope["path"]) and login.takes(credential := given_key(scope)):
+            digest = hashlib.sha256(credential).digest()
+            if login.known(digest) is None and digest[:PREFIX] not in self._known and not self._is_admin(credential):
+                await login.verify(digest, credential)
+            self._take(scope, credential, digest)
             await self._note_owner(self.client(scope))
         else:
             self.check(scope)
 
     async def _note_owner(self, client: Client) -> None:
-        """What somebody makes with tokens is erased with the tenant, which has no list of them. Raises: StoreDown."""
+        """Notes the tenant of somebody who comes with tokens. Raises: StoreDown.
+
+        A tenant has no list of them. By this note, what they make is erased with the tenant.
+        """
         if client.key and client.key not in self._noted and not self.knows(client.key):
             if len(self._noted) >= _MOST_TOKENS:
                 self._noted.clear()
@@ -133,26 +136,26 @@ class ApiKeys(Directory):
             self._noted.add(client.key)
 
     def forget_owners(self, owners: Iterable[KeyId]) -> None:
-        """These are being erased, and so is the note of them: what they make from now on is noted anew."""
+        """Forgets owners that are being erased with their notes. What they make from now on is noted anew."""
         self._noted.difference_update(owners)
 
     async def admin(self, scope: Scope) -> str | None:
-        """Which admin sent a request; None: no admin did. Raises: Unauthorized, IssuerDown, for a token."""
-        given = given_key(scope)
-        if self._is_admin(given):
+        """The admin who sent a request; None: no admin did. Raises: Unauthorized, IssuerDown, for a token."""
+        credential = given_key(scope)
+        if self._is_admin(credential):
             return "admin key"
-        if self._login is None or not self.issues_admins or not self._login.takes(given):
+        if self._login is None or not self.issues_admins or not self._login.takes(credential):
             return None
-        digest = hashlib.sha256(given).digest()
-        found = self._login.known(digest) or await self._login.verify(digest, given)
-        return f"oidc: {found.subject}" if found.is_admin else None
+        digest = hashlib.sha256(credential).digest()
+        identity = self._login.known(digest) or await self._login.verify(digest, credential)
+        return f"oidc: {identity.subject}" if identity.is_admin else None
 
     def _client_with(self, digest: bytes, token: "Verified") -> Client:
         """Raises: Forbidden."""
         if self._tokens_of is not self.registry:
             self._by_token, self._tokens_of = {}, self.registry
-        if (known := self._by_token.get(digest)) is not None:
-            return known
+        if (earlier_client := self._by_token.get(digest)) is not None:
+            return earlier_client
         assert self._login is not None
         if not self.loaded.is_set():
             raise StoreDown("The tenants could not be read from Redis yet. Try again.")
@@ -172,7 +175,7 @@ class ApiKeys(Directory):
         return key
 
     def client(self, scope: Scope) -> Client:
-        """Who sent the request with the key that `check` found, or nobody in particular."""
+        """The client that sent the request with the key that `check` found, or nobody in particular."""
         client: Client = scope.get(_IN_SCOPE, (None, NOBODY))[1]
         return client
 
@@ -181,5 +184,5 @@ class ApiKeys(Directory):
         return self.client(scope).key
 
     def sees(self, scope: Scope) -> KeyId | None:
-        """Whose requests the client may see; None: everybody's."""
+        """The owner whose requests the client may see; None: it may see everybody's."""
         return None if scope.get(_ADMIN) else self.owner(scope)

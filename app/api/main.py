@@ -120,14 +120,14 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
     """The ASGI app of one API process. `leaving`: set when HTTP begins to drain. Raises: SettingsError."""
     settings, leaving = settings or load_settings(), leaving or asyncio.Event()
     setup_logging(settings.log_level, json=settings.log_json)
-    known = Deployment.read(settings)
-    storage, painted = Storage(settings.files_url), Storage(settings.media_store_url, "XYLEM_MEDIA_STORE")
+    deployment = Deployment.read(settings)
+    storage, media_storage = Storage(settings.files_url), Storage(settings.media_store_url, "XYLEM_MEDIA_STORE")
     serving_grpc = grpc_server(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         login = login_of(settings)
-        async with running(known, elsewhere=True) as core:
+        async with running(deployment, elsewhere=True) as core:
             api_keys = ApiKeys(core.wire, core.keys, settings.admin_key, login)
             ledger = Ledger(core.wire, core.keys, core.dispatcher.api, api_keys)
             most = settings.keep_bytes_per_key, settings.keep_bytes
@@ -170,7 +170,7 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
                 conversations=conversations,
                 answer_owner=answer_owner,
                 storage=storage,
-                painted=painted,
+                painted=media_storage,
                 files=file_store,
                 batch_store=batch_store,
                 chats=ChatIndex(core.wire, core.keys, *most),
@@ -178,13 +178,13 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
                 answers=HeldBytes(settings.incoming_bytes, "Answers of yours that are on their way"),
                 started=int(time.time()),
             )
-            expiry = FileExpiry(storage, painted, file_store)
-            audited = (
+            expiry = FileExpiry(storage, media_storage, file_store)
+            accounts = (
                 KeptAccounts(core.wire, core.keys),
                 FileAccounts(core.wire, core.keys, api_keys),
                 MediaAccounts(core.wire, core.keys),
             )
-            parts = answer_owner, expiry, ledger, Erasing(app.state.xylem), StoredAudit(audited)
+            parts = answer_owner, expiry, ledger, Erasing(app.state.xylem), StoredAudit(accounts)
             background = [asyncio.create_task(part.run()) for part in parts]
             background.append(asyncio.create_task(Sse.run(settings.sse_ping_s)))
             if tells:

@@ -56,32 +56,32 @@ class ApiState(Runtime):
         return self.readers.turn(self.settings.patience_s)
 
     def charge(self, scope: Scope, *, outlives: bool = False) -> Charge | None:
-        """For a request whose key was checked; None if nothing limits its client. `outlives`: as `Charge` has it."""
+        """The charge of a request whose key was checked; None: nothing limits its client. `outlives`: see `Charge`."""
         charge = Charge.of(self.ledger, self.api_keys.client(scope), outlives=outlives)
         if charge is not None and (early := admission.current.get()) is not None:
             charge.early = early.given_back
         return charge
 
     def begin_admission(self, scope: Scope) -> Admission:
-        """For a request whose key was checked, in its own context."""
-        made = Admission(self.ledger, self.api_keys.client(scope), self.settings.request_timeout_s)
-        admission.current.set(made)
-        return made
+        """Begins the admission of a request whose key was checked, in its own context."""
+        request_admission = Admission(self.ledger, self.api_keys.client(scope), self.settings.request_timeout_s)
+        admission.current.set(request_admission)
+        return request_admission
 
 
 def state_of(request: Request) -> ApiState:
-    """For the client that sent the request."""
+    """The state for the client that sent the request."""
     return for_client(cast(ApiState, request.app.state.xylem), request.scope)
 
 
 def for_client(state: ApiState, scope: Scope) -> ApiState:
-    """With the limits of the client that sent a request; most have none that concern a single request."""
+    """The state with the limits of the client that sent a request. Most have none that concern a single request."""
     within = state.api_keys.client(scope).within
     if within is state.within:
         return state
-    made = state.limited.get(id(within))
-    if made is None or made.within is not within:  # a copy takes 20 µs
+    limited_state = state.limited.get(id(within))
+    if limited_state is None or limited_state.within is not within:  # a copy takes 20 µs
         if len(state.limited) >= _MOST_LIMITED:
             state.limited.clear()
-        made = state.limited[id(within)] = replace(state, within=within)
-    return made
+        limited_state = state.limited[id(within)] = replace(state, within=within)
+    return limited_state

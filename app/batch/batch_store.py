@@ -94,10 +94,10 @@ class BatchStore:
 
     async def find(self, batch: BatchId, key: KeyId | None) -> Batch:
         """`key`: its API key; None: any. Raises: BatchNotFound."""
-        (found,) = await self._read([batch])
-        if found is None or (key is not None and found.order.key != key):
+        (record,) = await self._read([batch])
+        if record is None or (key is not None and record.order.key != key):
             raise BatchNotFound(f"No batch found with id '{batch}'.")
-        return found
+        return record
 
     async def owned(
         self,
@@ -127,13 +127,13 @@ class BatchStore:
         """All of the key's batches; None: of another version, or expired."""
         (raw,) = await self._wire.execute([("ZRANGE", self._keys.batches_of(key), 0, -1)])
         ids = [BatchId(id_.decode()) for id_ in raw]
-        found: list[tuple[BatchId, Batch | None]] = []
+        pairs: list[tuple[BatchId, Batch | None]] = []
         for id_, fields in zip(ids, await self._hashes(ids), strict=True):
             try:
-                found.append((id_, _batch(fields)))
+                pairs.append((id_, _batch(fields)))
             except msgspec.MsgspecError:
-                found.append((id_, None))
-        return found
+                pairs.append((id_, None))
+        return pairs
 
     async def has_leader(self) -> bool:
         """Whether some batch worker is there to carry on with batches."""
@@ -153,48 +153,48 @@ class BatchStore:
         return [BatchId(id_.decode()) for id_ in raw]
 
     async def live(self, ids: Sequence[BatchId] | None = None) -> list[Batch]:
-        """Those of `ids` that are not cleaned up, in order. None: all, the most urgent first."""
+        """Batches of `ids` that are not cleaned up, in order. None: all, the most urgent first."""
         return await self._understood(await self.live_ids() if ids is None else ids, self._keys.batches())
 
     async def _understood(self, ids: Sequence[BatchId], listed: str) -> list[Batch]:
         """Reads those of `ids` that this version understands. What is gone leaves `listed`."""
-        found: list[Batch] = []
-        gone: list[BatchId] = []
+        batches: list[Batch] = []
+        lost_ids: list[BatchId] = []
         for id_, fields in zip(ids, await self._hashes(ids), strict=True):
             try:
                 if (batch := _batch(fields)) is None:
-                    gone.append(id_)
+                    lost_ids.append(id_)
                 else:
-                    found.append(batch)
+                    batches.append(batch)
             except msgspec.MsgspecError as exc:  # of another version; the other batches go on
                 log.error("batch_not_understood", batch=id_, error=str(exc))
-        if gone:
-            await self._wire.execute([("ZREM", listed, *gone)])
-        return found
+        if lost_ids:
+            await self._wire.execute([("ZREM", listed, *lost_ids)])
+        return batches
 
     async def _read(self, ids: Sequence[BatchId]) -> list[Batch | None]:
         return [_batch(fields) for fields in await self._hashes(ids)]
 
     async def _hashes(self, ids: Sequence[BatchId]) -> list[dict[bytes, bytes]]:
-        found: list[dict[bytes, bytes]] = []
+        hashes: list[dict[bytes, bytes]] = []
         for i in range(0, len(ids), _READ):
             replies = await self._wire.execute([("HGETALL", self._keys.batch(id_)) for id_ in ids[i : i + _READ]])
-            found += [dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies]
-        return found
+            hashes += [dict(zip(flat[::2], flat[1::2], strict=True)) for flat in replies]
+        return hashes
 
     async def set_status(self, batch: BatchId, expected: Iterable[Status], fields: Fields, holder: str = "") -> bool:
         """Sets fields, `status` first if it changes, if the batch has an expected status and `holder` its lock.
 
         False: nothing was set.
         """
-        ended = fields.get("status") not in (None, *LIVE)
+        has_ended = fields.get("status") not in (None, *LIVE)
         flat = [x for pair in fields.items() for x in pair]
         may = f",{','.join(expected)},"
-        life_ms = self._keep_ms if ended else ""
-        (done,) = await self._wire.execute(
+        life_ms = self._keep_ms if has_ended else ""
+        (was_set,) = await self._wire.execute(
             [("EVAL", SET_STATUS, 1, self._keys.batch(batch), may, holder, life_ms, *flat)]
         )
-        return bool(done)
+        return bool(was_set)
 
     async def cancel(self, batch: BatchId) -> None:
         """Begins no more of its lines. Changes nothing if it is being finished, or has ended."""
@@ -221,7 +221,7 @@ class BatchStore:
         await self._wire.execute([("ZREM", self._keys.batches(), batch)])
 
     async def counts(self) -> str:
-        """How often `count_lines` has counted a batch."""
+        """Number of times that `count_lines` has counted a batch."""
         (count,) = await self._wire.execute([("GET", self._keys.batch_counts())])
         return (count or b"0").decode(errors="replace")
 
@@ -232,8 +232,8 @@ class BatchStore:
         nothing is counted, and `set_parts` says so.
         """
         names = self._keys.batch(batch), self._keys.batch_counts()
-        (done,) = await self._wire.execute([("EVAL", COUNT_LINES, 2, *names, holder, lines, counts)])
-        return bool(done)
+        (was_counted,) = await self._wire.execute([("EVAL", COUNT_LINES, 2, *names, holder, lines, counts)])
+        return bool(was_counted)
 
     async def set_parts(self, batch: BatchId, parts: int, holder: str = "") -> bool:
         """Sets the parts to do. The batch is still validating: none is taken yet.
@@ -241,15 +241,15 @@ class BatchStore:
         False: it is validated already, or `holder` has lost the lock.
         """
         names = self._keys.batch(batch), self._keys.todo(batch)
-        (done,) = await self._wire.execute([("EVAL", SET_PARTS, 2, *names, holder, parts)])
-        return bool(done)
+        (was_set,) = await self._wire.execute([("EVAL", SET_PARTS, 2, *names, holder, parts)])
+        return bool(was_set)
 
     async def complete(self, batch: BatchId, fields: Fields) -> bool:
         """Sets fields if the batch is in progress and has no part left: the result of `loads` may be out of date."""
         keys, flat = self._keys, [x for pair in fields.items() for x in pair]
         names = keys.batch(batch), keys.todo(batch), keys.taken(batch)
-        (done,) = await self._wire.execute([("EVAL", COMPLETE, 3, *names, *flat)])
-        return bool(done)
+        (was_completed,) = await self._wire.execute([("EVAL", COMPLETE, 3, *names, *flat)])
+        return bool(was_completed)
 
     async def lead(self, worker: ApiId, parts: int, metrics_at: str = "") -> bool:
         """Notes how many parts this worker takes; returns whether it is the leader for the next seconds.
@@ -263,21 +263,23 @@ class BatchStore:
         return bool((await self._wire.execute([lead, *notes]))[0])
 
     async def ports(self) -> dict[ApiId, str]:
-        """Where the /metrics of the live batch workers are that have a port."""
+        """Addresses of the /metrics of live batch workers that have a port."""
         (flat,) = await self._wire.execute([("HGETALL", self._keys.batch_ports())])
-        known = dict(zip(flat[::2], flat[1::2], strict=True))
-        gone = set(await self._gone(list(known)))
-        return {_id(worker): at.decode(errors="replace") for worker, at in known.items() if worker not in gone}
+        addresses = dict(zip(flat[::2], flat[1::2], strict=True))
+        dead_workers = set(await self._gone(list(addresses)))
+        return {
+            _id(worker): at.decode(errors="replace") for worker, at in addresses.items() if worker not in dead_workers
+        }
 
     async def capacity(self) -> int:
-        """How many parts all live batch workers can have. Forgets dead ones."""
+        """Number of parts that all live batch workers can have. Forgets dead ones."""
         (flat,) = await self._wire.execute([("HGETALL", self._keys.batch_workers())])
         takes = dict(zip(flat[::2], flat[1::2], strict=True))
-        gone = await self._gone(list(takes))
-        if gone:
-            known = self._keys.batch_workers(), self._keys.batch_ports()
-            await self._wire.execute([("HDEL", key, *gone) for key in known])
-        return sum(self._number(worker, parts) or 0 for worker, parts in takes.items() if worker not in gone)
+        dead_workers = await self._gone(list(takes))
+        if dead_workers:
+            names = self._keys.batch_workers(), self._keys.batch_ports()
+            await self._wire.execute([("HDEL", key, *dead_workers) for key in names])
+        return sum(self._number(worker, parts) or 0 for worker, parts in takes.items() if worker not in dead_workers)
 
     async def _gone(self, workers: list[bytes]) -> list[bytes]:
         alive = await self._wire.execute([("EXISTS", self._keys.api(_id(worker))) for worker in workers])
@@ -302,17 +304,17 @@ class BatchStore:
         alive = await self._wire.execute([("EXISTS", keys.api(holder or ApiId(""))) for holder in holders])
         parts = [
             (batch, int(part))
-            for batch, taken in zip(batches, replies[1::3], strict=True)
-            for part in taken
+            for batch, taken_parts in zip(batches, replies[1::3], strict=True)
+            for part in taken_parts
             if part.isdigit()  # `hand_out` forgets others
         ]
-        done = await self._wire.execute([("HLEN", keys.done(batch, part)) for batch, part in parts])
-        answered = Counter[BatchId]()
-        for (batch, _), lines in zip(parts, done, strict=True):
-            answered[batch] += lines
+        line_counts = await self._wire.execute([("HLEN", keys.done(batch, part)) for batch, part in parts])
+        answer_counts = Counter[BatchId]()
+        for (batch, _), lines in zip(parts, line_counts, strict=True):
+            answer_counts[batch] += lines
         return [
-            BatchLoad(todo, len(taken), holder if lives else None, answered[batch])
-            for batch, todo, taken, holder, lives in zip(
+            BatchLoad(todo, len(taken_parts), holder if lives else None, answer_counts[batch])
+            for batch, todo, taken_parts, holder, lives in zip(
                 batches, replies[::3], replies[1::3], holders, alive, strict=True
             )
         ]
@@ -355,8 +357,8 @@ class BatchStore:
 
     async def done(self, batch: BatchId, part: int) -> list[Result]:
         """A part's results that are not in the storage yet."""
-        (found,) = await self._wire.execute([("HVALS", self._keys.done(batch, part))])
-        return [decode_result(raw) for raw in found]
+        (raws,) = await self._wire.execute([("HVALS", self._keys.done(batch, part))])
+        return [decode_result(raw) for raw in raws]
 
     async def return_part(self, ticket: PartClaim, worker: ApiId, *, done: bool, broke: bool = False) -> None:
         """Gives a part back: `done` (its results are in the storage), to be tried again, or `broke` (counted)."""
@@ -370,15 +372,18 @@ class BatchStore:
         """Deletes a batch's parts and their results, once they are in its output and error file."""
         keys = self._keys
         names = [keys.todo(batch), keys.taken(batch), *(keys.done(batch, part) for part in range(parts))]
-        handled = [*(of_part(batch, part) for part in range(parts)), *(of_batch(batch, status) for status in LIVE)]
-        names += map(keys.handling, handled)  # of workers that died with them
+        handling_names = [
+            *(of_part(batch, part) for part in range(parts)),
+            *(of_batch(batch, status) for status in LIVE),
+        ]
+        names += map(keys.handling, handling_names)  # of workers that died with them
         await self._wire.execute([("UNLINK", *names[i : i + _CHUNK]) for i in range(0, len(names), _CHUNK)])
 
     async def totals(self) -> dict[str, int]:
         """Sums since the deployment began: lines `completed` and `failed`; tokens `prompt`, `cached`, `completion`."""
         (raws,) = await self._wire.execute([("HMGET", self._keys.batch_totals(), *_TOTALS)])
-        found = {name: self._number(name.encode(), raw) for name, raw in zip(_TOTALS, raws, strict=True) if raw}
-        return {name: number for name, number in found.items() if number is not None}
+        numbers = {name: self._number(name.encode(), raw) for name, raw in zip(_TOTALS, raws, strict=True) if raw}
+        return {name: number for name, number in numbers.items() if number is not None}
 
     def _number(self, field: bytes, raw: bytes) -> int | None:
         """None, and logged once, for what is none: a hand or another version wrote it."""

@@ -1,4 +1,4 @@
-"""Which batch is next, and which one is urgent. Pure."""
+"""Chooses which batch is next, and which one is urgent. Pure."""
 
 from collections.abc import Iterable, Mapping
 from math import ceil, inf
@@ -45,27 +45,27 @@ def lines_a_minute(batch: Batch, accounts: Iterable[tuple[Account, Left]]) -> fl
     """
     tokens, most = batch.prompt + batch.completion, inf
     of_line = tokens / batch.completed if batch.completed and tokens else EXPECTED_ANSWER
-    for account, left in accounts:
+    for account, balance in accounts:
         of_tokens = account.tokens / of_line if account.tokens else inf
         most = min(most, account.requests or inf, of_tokens)
-        if account.budget is not None and left.spent + left.reserved >= account.budget.amount:
-            most = min(most, 0 if left.spent >= account.budget.amount else 1)
+        if account.budget is not None and balance.spent + balance.reserved >= account.budget.amount:
+            most = min(most, 0 if balance.spent >= account.budget.amount else 1)
     return most
 
 
 def weight(batch: Batch, now: float) -> float:
     """1 for a batch that is fast enough to be done in time; else the factor by which it is too slow, up to 16."""
     began = batch.in_progress_at or batch.order.created
-    done, left_s = batch.completed + batch.failed, batch.order.expires - now
+    ended_lines, left_s = batch.completed + batch.failed, batch.order.expires - now
     if left_s <= 0:
         return _MOST_WEIGHT
     if not batch.left:
         return 1.0
-    if not done:  # it has no pace yet
-        waited = (now - batch.order.created) / max(1, batch.order.expires - batch.order.created)
-        return 1.0 + (_MOST_WEIGHT - 1) * min(1.0, max(0.0, waited))
-    needed, pace = batch.left / left_s, done / max(1.0, now - began)
-    return min(_MOST_WEIGHT, max(1.0, needed / pace))
+    if not ended_lines:  # it has no pace yet
+        wait_share = (now - batch.order.created) / max(1, batch.order.expires - batch.order.created)
+        return 1.0 + (_MOST_WEIGHT - 1) * min(1.0, max(0.0, wait_share))
+    target_pace, pace = batch.left / left_s, ended_lines / max(1.0, now - began)
+    return min(_MOST_WEIGHT, max(1.0, target_pace / pace))
 
 
 def is_urgent(batch: Batch, now: float) -> bool:
@@ -76,44 +76,44 @@ def is_urgent(batch: Batch, now: float) -> bool:
     if not batch.left and batch.total:
         return False
     order = batch.order
-    elapsed = (now - order.created) / max(1, order.expires - order.created)
-    return elapsed >= _LATE or (elapsed >= 0.5 and weight(batch, now) > 1.0)
+    elapsed_share = (now - order.created) / max(1, order.expires - order.created)
+    return elapsed_share >= _LATE or (elapsed_share >= 0.5 and weight(batch, now) > 1.0)
 
 
 def room(seats: int, running: Iterable[Running]) -> int:
-    """How many more parts of a model may be sent, if its engines have so many seats.
+    """Number of further parts of a model that may be sent, if its engines have so many seats.
 
-    Counted by lines: a part may wait long for its last line, which takes one seat only. Lines that wait for their
-    key's limits take none.
+    Counted by lines: a part may wait long for its last line, which takes one seat only. Lines that wait for their key's
+    limits take none.
     """
     out = sum(min(key.lines, key.most) for key in _keys(running).values())
     return max(0, ceil((_AHEAD * seats + LINES - out) / LINES)) if seats else 0
 
 
 def share_parts(running: Iterable[Running], room: Mapping[str, int], capacity: int) -> dict[BatchId, int]:
-    """How many parts of each batch to send.
+    """Number of parts of each batch to send.
 
     `room`: how many more parts of each model may be sent. `capacity`: how many parts all batch workers can have.
 
-    Each part goes to the one with the fewest for its weight: first among API keys, then among that key's batches. A
-    key has the weight of its heaviest batch, so that having many batches is no advantage.
+    Each part goes to the one with the fewest for its weight: first among API keys, then among that key's batches. A key
+    has the weight of its heaviest batch, so that having many batches is no advantage.
     """
     state = {r.batch: r for r in running}
     keys = _keys(state.values())
-    given: dict[BatchId, int] = {}
-    left = dict(room)
+    shares: dict[BatchId, int] = {}
+    free_parts = dict(room)
     for _ in range(capacity - sum(r.out for r in state.values())):
-        waiting = [r for r in state.values() if r.todo > 0 and left[r.model] > 0 and keys[r.key].may_have_more]
+        waiting = [r for r in state.values() if r.todo > 0 and free_parts[r.model] > 0 and keys[r.key].may_have_more]
         if not waiting:
             break
         key = min({r.key for r in waiting}, key=lambda k: keys[k].least)
-        chosen = min((r for r in waiting if r.key == key), key=_of_batch)
-        given[chosen.batch] = given.get(chosen.batch, 0) + 1
-        state[chosen.batch] = replace(chosen, todo=chosen.todo - 1, out=chosen.out + 1)
+        choice = min((r for r in waiting if r.key == key), key=_of_batch)
+        shares[choice.batch] = shares.get(choice.batch, 0) + 1
+        state[choice.batch] = replace(choice, todo=choice.todo - 1, out=choice.out + 1)
         keys[key].out += 1
         keys[key].lines += LINES
-        left[chosen.model] -= 1
-    return given
+        free_parts[choice.model] -= 1
+    return shares
 
 
 def _of_batch(r: Running) -> tuple[float, float, BatchId]:

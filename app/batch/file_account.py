@@ -26,14 +26,14 @@ class FileAccounts:
         (flat,) = await self._wire.execute([("HGETALL", self._keys.key_owners())])
         owners = {KeyId(id_.decode()) for id_ in flat[::2]} | {KeyId("")}
         owners |= {key.owner for key in self._directory.registry.keys.values()}
-        found: dict[str, Bytes] = {owner: await self._of(owner) for owner in owners}
-        (counted,) = await self._wire.execute([("GET", self._keys.file_bytes_in_all())])
-        there = sum(one.there for one in found.values())
-        return found | {_ALL: Bytes(None if counted is None else int(counted), there)}
+        sizes: dict[str, Bytes] = {owner: await self._of(owner) for owner in owners}
+        (count,) = await self._wire.execute([("GET", self._keys.file_bytes_in_all())])
+        there = sum(one.there for one in sizes.values())
+        return sizes | {_ALL: Bytes(None if count is None else int(count), there)}
 
     async def _of(self, owner: KeyId) -> Bytes:
         keys = self._keys
-        counted, ids = await self._wire.execute(
+        count, ids = await self._wire.execute(
             [("GET", keys.file_bytes(owner)), ("ZRANGE", keys.files_of(owner), 0, -1)]
         )
         there = 0
@@ -43,7 +43,7 @@ class FileAccounts:
             )
             there += sum(decode_file(raw).counted for raw in records if raw is not None)
             await asyncio.sleep(0)
-        return Bytes(None if counted is None else int(counted), there)
+        return Bytes(None if count is None else int(count), there)
 
     async def correct(self, account: str, found: Bytes) -> bool:
         return await recounted(self._wire, self._keys.file_bytes(KeyId(account)), "", found)

@@ -28,11 +28,13 @@ class Used(NamedTuple):
     in_all: int
 
     def refusal(self, more: int, quota: Quota, param: str = "file") -> FileQuotaUsed | None:
-        """Why there is no room for `more` bytes."""
+        """The error that there is no room for `more` bytes; None: there is."""
         if self.own + more > quota.most:
             whose = "The files of your tenant" if quota.of_tenant else "Your files"
-            used, most = self.own + quota.others, quota.most + quota.others
-            return FileQuotaUsed(f"{whose} have {used} of the {most} bytes that they may have. {_DELETE}", param=param)
+            used_bytes, most = self.own + quota.others, quota.most + quota.others
+            return FileQuotaUsed(
+                f"{whose} have {used_bytes} of the {most} bytes that they may have. {_DELETE}", param=param
+            )
         if self.in_all + more > quota.in_all:
             return FileQuotaUsed("The files of all clients have the bytes that they may have here.", param=param)
         return None
@@ -47,14 +49,14 @@ class FileStore:
 
         Raises: FileQuotaUsed.
         """
-        made = clock.now()  # with fractions, to keep the order within a second
+        created_at = clock.now()  # with fractions, to keep the order within a second
         most, in_all = ("", "") if quota is None else (quota.most, quota.in_all)
-        values = file.id, encode(file), file.size, made, file.expires or "", most, _MOST
+        values = file.id, encode(file), file.size, created_at, file.expires or "", most, _MOST
         prefix = self._keys.file(FileId(""))
         command = ("EVAL", ADD_FILE, 5, *self._names(file), *values, prefix, RECORD, in_all)
-        (refused,) = await self._wire.execute([command])
-        if refused is not None and quota is not None:
-            own, files, in_all = refused
+        (usage,) = await self._wire.execute([command])
+        if usage is not None and quota is not None:
+            own, files, in_all = usage
             full = FileQuotaUsed(f"There are {files} files. {_DELETE}")
             raise Used(own, in_all).refusal(file.counted, quota) or full
 
@@ -72,22 +74,22 @@ class FileStore:
 
     async def find(self, file: FileId, key: KeyId | None) -> StoredFile:
         """`key`: its API key; None: any. Raises: FileGone, also when it has expired."""
-        found = await self._understood([file])
-        if not found or (key is not None and found[0].key != key) or _is_over(found[0]):
+        files = await self._understood([file])
+        if not files or (key is not None and files[0].key != key) or _is_over(files[0]):
             raise FileGone(f"No such File object: {file[:100]}")
-        return found[0]
+        return files[0]
 
     async def owned(
         self, key: KeyId, after: str, limit: int, *, newest_first: bool, purpose: str | None = None
     ) -> tuple[list[StoredFile], bool]:
         """Up to `limit` of the key's files after the id `after`, and whether there are more. Raises: RequestError."""
-        found: list[StoredFile] = []
+        matches: list[StoredFile] = []
         ids, more, size = [after] if after else [], True, max(limit, FEW)
-        while more and len(found) <= limit:
+        while more and len(matches) <= limit:
             ids, more = await page(self._wire, self._keys.files_of(key), ids, size, newest_first=newest_first)
             files = await self._understood([FileId(id_) for id_ in ids])
-            found += [f for f in files if not _is_over(f) and purpose in (None, f.purpose)]
-        return found[:limit], len(found) > limit
+            matches += [f for f in files if not _is_over(f) and purpose in (None, f.purpose)]
+        return matches[:limit], len(matches) > limit
 
     async def all_of(self, key: KeyId) -> list[StoredFile]:
         """All of the key's files, also expired ones that are not deleted yet."""
@@ -96,22 +98,22 @@ class FileStore:
 
     async def _understood(self, ids: list[FileId], listed: str = "") -> list[StoredFile]:
         """Reads those of `ids` that this version understands. What is gone leaves `listed`."""
-        found: list[StoredFile] = []
-        gone: list[FileId] = []
+        files: list[StoredFile] = []
+        lost_ids: list[FileId] = []
         for at in range(0, len(ids), _AT_ONCE):
             part = ids[at : at + _AT_ONCE]
             raws = await self._wire.execute([("GET", self._keys.file(id_)) for id_ in part])
             for id_, raw in zip(part, raws, strict=True):
                 try:
                     if raw is None:
-                        gone.append(id_)
+                        lost_ids.append(id_)
                     else:
-                        found.append(decode_file(raw))
+                        files.append(decode_file(raw))
                 except msgspec.MsgspecError as exc:  # the others can be listed, and expire
                     log.error("file_not_understood", file=id_, error=str(exc))
-        if gone and listed:
-            await self._wire.execute([("ZREM", listed, *gone)])
-        return found
+        if lost_ids and listed:
+            await self._wire.execute([("ZREM", listed, *lost_ids)])
+        return files
 
     async def remove(self, file: StoredFile) -> None:
         """Removes the record; its bytes in the storage may be deleted then."""

@@ -47,9 +47,9 @@ def read_line(raw: bytes, number: int, endpoint: str, seen: Container[str]) -> t
     """The line, and its decoded body. `seen`: the custom_ids of earlier lines. Raises: Broken."""
 
     def broken(code: str, message: str, param: str | None = None) -> Broken:
-        return Broken(Problem(code, message, number, param), known)
+        return Broken(Problem(code, message, number, param), known_id)
 
-    known: str | None = None
+    known_id: str | None = None
     try:
         line = json_bytes.loads(raw)
     except ValueError as exc:
@@ -63,7 +63,7 @@ def read_line(raw: bytes, number: int, endpoint: str, seen: Container[str]) -> t
             f"'custom_id' has to be a string of 1 to {_MAX_ID} characters.",
             "custom_id",
         )
-    known = custom_id
+    known_id = custom_id
     if custom_id in seen:
         raise broken("duplicate_custom_id", f"An earlier line has the custom_id '{custom_id}', too.", "custom_id")
     if line.get("method") != "POST":
@@ -75,8 +75,8 @@ def read_line(raw: bytes, number: int, endpoint: str, seen: Container[str]) -> t
         raise broken("missing_required_parameter", "'body' has to be a JSON object.", "body")
     if unknown := line.keys() - {"custom_id", "method", "url", "body"}:
         raise broken("unknown_parameter", f"'{min(unknown)}' is not a parameter of a line.", min(unknown))
-    if refused := _refused(endpoint, body):
-        raise broken("invalid_value", refused[1], f"body.{refused[0]}")
+    if refusal := _refused(endpoint, body):
+        raise broken("invalid_value", refusal[1], f"body.{refusal[0]}")
     try:
         return BatchLine(number, custom_id, json_bytes.dumps(body)), body
     except TypeError:  # orjson reads 1,024 levels, and writes 254

@@ -1,4 +1,4 @@
-"""What a batch needs next. Pure."""
+"""Decides what a batch needs next. Pure."""
 
 from typing import Literal
 

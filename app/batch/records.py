@@ -44,7 +44,7 @@ class StoredFile(Struct, frozen=True, array_like=True):
 
 
 class Problem(Struct, frozen=True, array_like=True):
-    """Why a batch or a line of it failed."""
+    """The reason why a batch or a line of it failed."""
 
     code: str
     message: str
@@ -130,10 +130,10 @@ _PACKED = {"order": decoder(BatchOrder), "problems": decoder(list[Problem])}
 
 def read_batch(fields: dict[bytes, bytes]) -> Batch:
     """Raises: msgspec.DecodeError, msgspec.ValidationError."""
-    known = {name.decode(): value for name, value in fields.items()}
+    raw_values = {name.decode(): value for name, value in fields.items()}
     values = {
         name: _PACKED[name](value) if name in _PACKED else value.decode()
-        for name, value in known.items()
+        for name, value in raw_values.items()
         if name in Batch.__struct_fields__
     }
     return msgspec.convert(values, Batch, strict=False)

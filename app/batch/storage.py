@@ -94,7 +94,7 @@ class Storage:
             shutil.copyfileobj(source, file, 2**20)
 
     def size(self, path: str) -> int:
-        """In bytes. Raises: FileGone, StorageDown."""
+        """Bytes of a file. Raises: FileGone, StorageDown."""
         with _mapped(path):
             return int(self._fs.size(self._path(path)))
 
@@ -109,14 +109,14 @@ class Storage:
 
         `begun_before`: seconds since the epoch; what was written later may be finished still.
         """
-        found = 0
+        count = 0
         with suppress(FileGone), _mapped(_UNFINISHED):
             for part in self._fs.ls(f"{self._root}/{_UNFINISHED}", detail=False):
                 with suppress(FileNotFoundError):  # it is finished, or another process was first
                     if self._fs.modified(part).timestamp() < begun_before:
                         self._fs.rm_file(part)
-                        found += 1
-        return found
+                        count += 1
+        return count
 
     def _path(self, path: str) -> str:
         parts = path.split("/")

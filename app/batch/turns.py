@@ -1,4 +1,4 @@
-"""Which batches the leader reads at a look: a crowd of one client's must not delay those of others. Pure."""
+"""Chooses the batches that the leader reads at a look: one client's crowd must not delay those of others. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -11,7 +11,7 @@ _NEW = 500  # batches that have not been read before
 def to_read(
     ids: Sequence[BatchId], owners: Mapping[BatchId, KeyId], busy: Collection[BatchId], turn: int
 ) -> list[BatchId]:
-    """Of all batches that have not ended, in order: the `busy` ones, new ones, and some of each key in turn.
+    """Batches to read, of all that have not ended, in order: the `busy` ones, new ones, and some of each key in turn.
 
     `owners`: of those that were read before. `busy`: those of which workers have parts, which have to be counted.
     `turn`: +1 for each look.

@@ -1,4 +1,4 @@
-"""How long a batch may take: OpenAI's "24h", or as an extension any other time up to 30 days."""
+"""The time that a batch may take: OpenAI's "24h", or as an extension any other time up to 30 days."""
 
 import re
 

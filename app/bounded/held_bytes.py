@@ -18,35 +18,37 @@ class HeldBytes:
     @contextmanager
     def room(self, size: int) -> Iterator[None]:
         """Holds what the current client has sent, or asked for. Raises: Saturated, if the client holds others."""
-        with self.growing() as held:
-            held.grow(size)
+        with self.growing() as share:
+            share.grow(size)
             yield
 
     @contextmanager
     def growing(self) -> Iterator["Held"]:
         """Holds what becomes more and more, for the current client."""
-        held = Held(self, CLIENT.get())
+        share = Held(self, CLIENT.get())
         try:
-            yield held
+            yield share
         finally:
-            self._add(held.client, -held.size)
+            self._add(share.client, -share.size)
 
     def take(self, client: str, more: int) -> None:
         """Raises: Saturated, if the client holds others."""
-        held = self._sizes.get(client, 0)
-        if held and 2 * (held + more) + sum(self._sizes.values()) - held > self._most:
-            raise Saturated(f"{self._what} have {held} bytes (XYLEM_INCOMING_BYTES). Try again when others are done.")
+        client_bytes = self._sizes.get(client, 0)
+        if client_bytes and 2 * (client_bytes + more) + sum(self._sizes.values()) - client_bytes > self._most:
+            raise Saturated(
+                f"{self._what} have {client_bytes} bytes (XYLEM_INCOMING_BYTES). Try again when others are done."
+            )
         self._add(client, more)
 
     def _add(self, client: str, more: int) -> None:
-        if left := self._sizes.get(client, 0) + more:
-            self._sizes[client] = left
+        if total := self._sizes.get(client, 0) + more:
+            self._sizes[client] = total
         else:
             self._sizes.pop(client, None)
 
 
 class Held:
-    """What one request holds."""
+    """Bytes that one request holds."""
 
     def __init__(self, of: HeldBytes, client: str) -> None:
         self._of, self.client, self.size = of, client, 0

@@ -43,7 +43,7 @@ class ProcessEnded(Exception):
 
 
 class ProcessPool:
-    """At most `processes` jobs at a time; the others wait for their client's turn.
+    """A pool that runs at most `processes` jobs at a time; the others wait for their client's turn.
 
     A job starts a process if there is none that is free, which takes 0.1 s and more.
     """
@@ -72,7 +72,7 @@ class ProcessPool:
             process.close()
 
     def _run(self, job: bytes, data: Sequence[bytes], cpu_s: int) -> Answer:
-        """In a thread, each of which has its own process."""
+        """Runs a job in a thread, each of which has its own process."""
         process: _Process | None = getattr(self._own, "process", None)
         if process is None:
             try:
@@ -114,11 +114,11 @@ class _Process:
         return receive_answer(self._connection)
 
     def end(self) -> int:
-        """Also while a thread waits for its answer. Returns the process's exit status."""
+        """Ends the process, also while a thread waits for its answer. Returns its exit status."""
         self._process.kill()
         return self._process.wait()
 
     def close(self) -> int:
-        """When no thread uses it."""
+        """Ends the process when no thread uses it, and closes its connection. Returns its exit status."""
         self._connection.close()
         return self.end()

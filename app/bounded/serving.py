@@ -36,7 +36,7 @@ def serve(work: Callable[[bytes, bytes], Answer], *, besides: bool = False) -> N
 
 
 def _limit_cpu(seconds: int) -> None:
-    """From now on; the kernel ends the process then. Whole seconds are counted from its beginning."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
+    """Limits CPU time from now on; the kernel ends the process then. Whole seconds are counted from its beginning."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + 1 + seconds, hard))
+    resource.setrlimit(resource.RLIMIT_CPU, (int(usage.ru_utime + usage.ru_stime) + 1 + seconds, hard))

@@ -1,4 +1,4 @@
-"""Whose turn it is, where more wait than may go on at once: each client's in turn, however many it has."""
+"""Gives turns where more wait than may go on at once: to each client in turn, however many it has."""
 
 import asyncio
 from collections import OrderedDict, deque

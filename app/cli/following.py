@@ -1,4 +1,4 @@
-"""What `xylem up --planner` does with the planner's decisions: starts workers of this machine, and lets some end."""
+"""Carries out the planner's decisions for `xylem up --planner`: starts workers of this machine, and lets some end."""
 
 import os
 import time
@@ -23,16 +23,16 @@ Read = Callable[[], Mapping[PoolId, tuple[Desired, Mapping[WorkerId, int]]]]
 def to_end(
     surplus: int, drain: Iterable[WorkerId], pids: Mapping[WorkerId, int], running: Sequence[Component]
 ) -> list[Component]:
-    """Which of the running workers are to end: those that take no requests yet, the newest first, and those in `drain`.
+    """The running workers that are to end: those that take no requests yet, the newest first, and those in `drain`.
 
     No others: what a plan doesn't name may hold the most valuable cache. `pids`: of the workers with a lease.
     """
-    leased = set(pids.values())
-    starting = [one for one in running if one.process is not None and one.process.pid not in leased]
+    leased_pids = set(pids.values())
+    starting = [one for one in running if one.process is not None and one.process.pid not in leased_pids]
     starting.sort(key=lambda one: -one.began)
     by_pid = {one.process.pid: one for one in running if one.process is not None}
-    named = [by_pid[pids[worker]] for worker in drain if pids.get(worker) in by_pid]
-    return [*starting, *named][: max(0, surplus)]
+    draining = [by_pid[pids[worker]] for worker in drain if pids.get(worker) in by_pid]
+    return [*starting, *draining][: max(0, surplus)]
 
 
 class Following:
@@ -44,12 +44,12 @@ class Following:
         self._looked = 0.0  # monotonic
 
     def look(self) -> None:
-        """At most once a second: it is called more often."""
+        """Follows the plan at most once a second: it is called more often."""
         if time.monotonic() - self._looked < _EVERY_S:
             return
-        for pool, (desired, pids) in self._read().items():
-            if desired.act:
-                self._follow(self._workers[pool], desired, pids)
+        for pool, (plan, pids) in self._read().items():
+            if plan.act:
+                self._follow(self._workers[pool], plan, pids)
         self._looked = time.monotonic()
 
     def _follow(self, workers: Sequence[Component], desired: Desired, pids: Mapping[WorkerId, int]) -> None:
@@ -66,7 +66,7 @@ def reader(settings: Settings, pools: Sequence[PoolId]) -> Read:
     keys, host = settings.keys, os.uname().nodename
 
     def read() -> Mapping[PoolId, tuple[Desired, Mapping[WorkerId, int]]]:
-        found = {}
+        plans = {}
         try:
             with sync_client(settings.redis_url, _TIMEOUT_S, keys.home) as client:
                 for pool in pools:
@@ -77,9 +77,9 @@ def reader(settings: Settings, pools: Sequence[PoolId]) -> Read:
                     leases = client.mget([keys.worker(name) for name in names]) if names else []
                     workers = [decode_lease(lease).worker for lease in leases if lease]
                     pids = {worker.id: worker.pid for worker in workers if worker.host == host}
-                    found[pool] = decode_desired(raw), pids
+                    plans[pool] = decode_desired(raw), pids
         except (redis.RedisError, OSError, msgspec.DecodeError):
             return {}  # it looks again in a second
-        return found
+        return plans
 
     return read

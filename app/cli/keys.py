@@ -89,10 +89,10 @@ def set_(
     with stored() as (redis, names):
         now = registry(redis, names)
         old = now.keys.get(name) or _unknown(name)
-        wanted = read(WantedLimits, limits, shown(old.limits)).limits()
-        moved = structs.replace(old, tenant=old.tenant if tenant is None else check_tenant(now, tenant))
+        new_limits = read(WantedLimits, limits, shown(old.limits)).limits()
+        record = structs.replace(old, tenant=old.tenant if tenant is None else check_tenant(now, tenant))
         detail = limits if tenant is None else {"tenant": tenant, **limits}
-        change(redis, names, now, [put_key(with_limits(moved, wanted))], "keys set", name, detail)
+        change(redis, names, now, [put_key(with_limits(record, new_limits))], "keys set", name, detail)
 
 
 @keys.command("list")
@@ -108,8 +108,8 @@ def show() -> None:
     id_ = Column("id", no_wrap=True)  # to be copied
     table = listing("name", id_, "tenant", "created", "limits")
     for record in sorted(records, key=lambda r: r.created):
-        created = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M")
-        cells = record.name, record.owner, record.tenant, created, listed(shown(record.limits))
+        created_at = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M")
+        cells = record.name, record.owner, record.tenant, created_at, listed(shown(record.limits))
         table.add_row(*map(escape, cells))
     out.print(table)
 

@@ -65,11 +65,11 @@ def launch(
         env = stack.environment(settings)
         scales = scales_of(declared) if planned else {}
         counts = {pool: scales[pool].most if pool in scales else workers for pool in pools}
-        made = stack.workers(pools, counts, settings, env)
+        components = stack.workers(pools, counts, settings, env)
         first = {pool: max(scale.least, min(workers, scale.most)) for pool, scale in scales.items()}
         parts = [
             stack.api(settings, env),
-            *chain.from_iterable(each[: first.get(pool, len(each))] for pool, each in made.items()),
+            *chain.from_iterable(each[: first.get(pool, len(each))] for pool, each in components.items()),
             stack.batch(settings, env),
             stack.flower(flower_port, env),
             *([stack.planner(env)] if planned else []),
@@ -82,7 +82,10 @@ def launch(
         _welcome(settings, flower_port, names_to_try(declared), logs, redis_url)
         # An engine that computes prompts for others may have to wait twice as long: for its requests, and for these.
         following = Following(
-            supervisor, {pool: made[pool] for pool in scales}, reader(settings, [*scales]), 2 * settings.drain_timeout_s
+            supervisor,
+            {pool: components[pool] for pool in scales},
+            reader(settings, [*scales]),
+            2 * settings.drain_timeout_s,
         )
         supervisor.watch(following.look if planned else lambda: None)
 
@@ -108,7 +111,7 @@ def _welcome(settings: Settings, flower_port: int, names: Mapping[str, Task], lo
 
 
 def names_to_try(declared: PoolsFile) -> dict[str, Task]:
-    """With what each does: the first model of each task, but none that makes videos, and then all pipelines."""
+    """Names with their tasks: the first model of each task, but none that makes videos, and then all pipelines."""
     pools = [*declared.pools.values()]
     first = {pool.task: pool.model for pool in reversed(pools) if not pool.painting.videos}
     models = {first[task]: task for task in sorted(first, key=lambda task: task != "generate")}

@@ -57,29 +57,29 @@ def _metavar(name: str) -> str:
 
 
 def read(schema: "type[W]", given: Mapping[str, str], before: Mapping[str, Any] | None = None) -> "W":
-    """What these options say, with the fields of `before` for those that were not given. Refuses what is wrong."""
+    """Reads these options, with the fields of `before` for those that were not given. Refuses what is wrong."""
     from pydantic import ValidationError
 
     from app.settings import explain
 
     texts = {name: _date(value) if name == "expires" else value for name, value in given.items() if value != NONE}
     try:
-        parsed = schema.model_validate_strings(texts).model_dump(exclude_unset=True)
-        kept = {name: value for name, value in (before or {}).items() if given.get(name) != NONE}
-        return schema.model_validate({**kept, **parsed})
+        new_fields = schema.model_validate_strings(texts).model_dump(exclude_unset=True)
+        old_fields = {name: value for name, value in (before or {}).items() if given.get(name) != NONE}
+        return schema.model_validate({**old_fields, **new_fields})
     except ValidationError as exc:
         refuse(explain(exc, lambda path: flag(path[0]) if path else "limits"))
 
 
 def _date(text: str) -> str:
     """`30d` is in thirty days."""
-    found = _DAYS.fullmatch(text)
-    if found is None:
+    match = _DAYS.fullmatch(text)
+    if match is None:
         return text
-    return (datetime.now(UTC) + timedelta(days=int(found[1]))).replace(microsecond=0).isoformat()
+    return (datetime.now(UTC) + timedelta(days=int(match[1]))).replace(microsecond=0).isoformat()
 
 
 def listed(limits: Mapping[str, Any]) -> str:
     """Limits as a table shows them."""
-    shown = (f"{flag(name)[2:]} {','.join(v) if isinstance(v, list) else v}" for name, v in limits.items())
-    return ", ".join(shown) or NONE
+    texts = (f"{flag(name)[2:]} {','.join(v) if isinstance(v, list) else v}" for name, v in limits.items())
+    return ", ".join(texts) or NONE

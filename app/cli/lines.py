@@ -15,12 +15,12 @@ def endpoint_of(file: Path) -> str:
     """The url of the first line that has one."""
     try:
         with file.open("rb") as lines:
-            found = next(filter(None, map(_url, islice(lines, _FIRST_LINES))), None)
+            url = next(filter(None, map(_url, islice(lines, _FIRST_LINES))), None)
     except OSError as exc:
         refuse(f"{file}: {exc.strerror}")
-    if found is None:
+    if url is None:
         refuse(f"{file}: none of the first {_FIRST_LINES} lines is a JSON object with a 'url'; or give --endpoint")
-    return found
+    return url
 
 
 def _url(raw: bytes) -> str | None:

@@ -40,12 +40,12 @@ def add(
     key: AdminKey = None,
 ) -> None:
     """Add one, and wait until workers have it."""
-    asked = {
+    body = {
         "name": name, "source": _source(source), "model": model, "min_workers": min_workers, "sha256": sha256,
         "pools": [pool.strip() for pool in pools.split(",") if pool.strip()],
     }  # fmt: skip
     with connected(url, key) as client:
-        _report(checked(client.post(PATH, json=asked)))
+        _report(checked(client.post(PATH, json=body)))
 
 
 @lora.command()
@@ -70,12 +70,12 @@ def show(url: Url = HERE, key: AdminKey = None) -> None:
     from rich.table import Column
 
     with connected(url, key) as client:
-        known = checked(client.get(PATH))["data"]
-    fixed = (Column(name, no_wrap=True) for name in ("name", "model", "version", "workers"))
-    table = listing(*fixed, "source", "failed")
-    for one in known:
-        failed = "; ".join(f"{worker}: {reason}" for worker, reason in one["failed"].items())
-        cells = (one["name"], one["model"], str(one["version"]), str(len(one["workers"])), one["source"], failed)
+        adapters = checked(client.get(PATH))["data"]
+    columns = (Column(name, no_wrap=True) for name in ("name", "model", "version", "workers"))
+    table = listing(*columns, "source", "failed")
+    for one in adapters:
+        failures = "; ".join(f"{worker}: {reason}" for worker, reason in one["failed"].items())
+        cells = (one["name"], one["model"], str(one["version"]), str(len(one["workers"])), one["source"], failures)
         table.add_row(*map(escape, cells))
     out.print(table)
 

@@ -57,7 +57,7 @@ def fetch(settings: "Settings", source: "RemoteModel", *, refresh: bool = False)
 
 
 def fetch_all(settings: "Settings", pools: "Iterable[Pool]") -> None:
-    """Those of the pools that are not on this machine. Exits if one can't be fetched."""
+    """Fetches the pools' models that are not on this machine. Exits if one can't be fetched."""
     from app.errors import ModelNotFetched
     from app.model_store.source import RemoteModel
 
@@ -80,11 +80,11 @@ def _sources(settings: "Settings", what: str | None) -> "list[RemoteModel]":
             return [read_source(what)]
         except ValueError as exc:
             raise SettingsError(str(exc)) from exc
-    declared = load_pools(settings.pools_file).pools.values()
-    if what is not None and what not in {pool.model for pool in declared}:
-        known = ", ".join(sorted({pool.model for pool in declared}))
-        raise SettingsError(f"{settings.pools_file} has no model '{what}' (it has: {known})")
-    mine = (pool.path for pool in declared if what in (None, pool.model))
+    pools = load_pools(settings.pools_file).pools.values()
+    if what is not None and what not in {pool.model for pool in pools}:
+        names = ", ".join(sorted({pool.model for pool in pools}))
+        raise SettingsError(f"{settings.pools_file} has no model '{what}' (it has: {names})")
+    mine = (pool.path for pool in pools if what in (None, pool.model))
     return list(dict.fromkeys(path for path in mine if isinstance(path, RemoteModel)))
 
 
@@ -134,8 +134,8 @@ def _row(row: "Stored") -> tuple[str, ...]:
     complete = f"no, {row.there / max(1, record.size):.0%}"
     if record.complete:
         complete = "yes" if record.part == "all" else "without weights"
-    used = datetime.fromtimestamp(row.used_at).astimezone().strftime("%Y-%m-%d %H:%M")
+    used_at = datetime.fromtimestamp(row.used_at).astimezone().strftime("%Y-%m-%d %H:%M")
     return (
         f"{record.source} ({record.version[:12]})", str(row.folder), decimal(record.size), complete,
-        "yes" if row.in_use else "no", used,
+        "yes" if row.in_use else "no", used_at,
     )  # fmt: skip

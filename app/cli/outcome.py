@@ -27,10 +27,10 @@ _TIMES = (
 
 def report(batch: Any, to: Console) -> None:
     counts, usage = batch["request_counts"], batch["usage"]
-    done = f"{counts['completed']} of {counts['total']} lines done, {counts['failed']} failed"
+    progress = f"{counts['completed']} of {counts['total']} lines done, {counts['failed']} failed"
     tokens = f"{usage['input_tokens']} + {usage['output_tokens']} tokens"
-    paused = " (paused)" if batch["paused"] else ""
-    to.print(f"{batch['id']}  {batch['status']}{paused}: {done}; {tokens}", markup=False, soft_wrap=True)
+    note = " (paused)" if batch["paused"] else ""
+    to.print(f"{batch['id']}  {batch['status']}{note}: {progress}; {tokens}", markup=False, soft_wrap=True)
     for name in _TIMES:
         if at := batch.get(f"{name}_at"):
             to.print(f"  {name.replace('_', ' '):12} {datetime.fromtimestamp(at).astimezone():%Y-%m-%d %H:%M:%S}")

@@ -68,12 +68,12 @@ def status() -> None:
                 table.add_row(pool, there, "-", "no planner runs" if leader is None else "no worker and no traffic yet")
                 continue
             try:
-                wanted = decode_desired(raw)
+                decision = decode_desired(raw)
             except msgspec.DecodeError as exc:
                 refuse(f"{keys.desired(pool)}: {exc}", code=1)
-            ago, mode = f"{max(0.0, now - wanted.at):.0f} s ago", "act" if wanted.act else "advise"
-            reason = f"{wanted.reason} ({wanted.problem})" if wanted.problem else wanted.reason
-            table.add_row(pool, there, str(wanted.workers), reason, f"{wanted.arrivals_per_s:.2f}", ago, mode)
+            ago, mode = f"{max(0.0, now - decision.at):.0f} s ago", "act" if decision.act else "advise"
+            reason = f"{decision.reason} ({decision.problem})" if decision.problem else decision.reason
+            table.add_row(pool, there, str(decision.workers), reason, f"{decision.arrivals_per_s:.2f}", ago, mode)
     out.print(table)
     if leader is None:
         out.print("no planner leads")

@@ -42,7 +42,7 @@ def http_ok(url: str) -> bool:
 
 
 def redis_problem(url: str) -> str | None:
-    """Why Redis does not answer there, or None."""
+    """The reason why Redis does not answer there, or None."""
     try:
         with sync_client(url, _QUICK_S) as client:
             client.ping()

@@ -39,24 +39,24 @@ def record(
 
     if not out.parent.is_dir():
         refuse(f"there is no folder {out.parent}")
-    received = Received()
-    with stored() as (redis, keys), _interrupts() as asked:
+    records = Received()
+    with stored() as (redis, keys), _interrupts() as interrupts:
         recording = _begin(redis, keys, minutes * 60, model)
-        follower = _Follower(redis, keys, recording, received)
+        follower = _Follower(redis, keys, recording, records)
         try:
             with _shown(minutes * 60) as show:
-                until = follower.follow(show, asked, requests)
-                running = follower.drain(show, asked, until, drain)
+                until = follower.follow(show, interrupts, requests)
+                running = follower.drain(show, interrupts, until, drain)
         finally:
             follower.end()
-    if not received.replicas:
+    if not records.replicas:
         refuse("no API replica has reported: are they of this version, and may they write recorded:*?", code=1)
-    lines = list(received.requests(recording.since, until))
+    lines = list(records.requests(recording.since, until))
     try:
         write_trace(out, lines)
     except OSError as exc:
         refuse(f"{out}: {exc.strerror}", code=1)
-    _report(out, len(lines), received, running)
+    _report(out, len(lines), records, running)
     if model and not lines:
         err.print(f"  None was for the model '{model}': it counts by its own name, not by an alias", markup=False)
     if follower.failure:
@@ -105,7 +105,10 @@ class _Follower:
         return time.monotonic() - self._began
 
     def follow(self, show: Any, asked: list[int], most: int) -> float:
-        """Until the time is over, it is interrupted or there are `most`. Returns the end, seconds since the epoch."""
+        """Records until the time is over, it is interrupted or there are `most` requests.
+
+        Returns the end, seconds since the epoch.
+        """
         seconds = self._recording.until - self._recording.since
         while self._elapsed < seconds and not asked and len(self._received) < most and not self.failure:
             self._step()
@@ -116,7 +119,10 @@ class _Follower:
         return min(self._recording.since + self._elapsed, self._recording.until)
 
     def drain(self, show: Any, asked: list[int], until: float, patience_s: float) -> int:
-        """Until all that came in time has ended, `patience_s` or another interrupt. Returns how many have not."""
+        """Waits until all that came in time has ended; ends sooner after `patience_s` or at another interrupt.
+
+        Returns how many have not ended.
+        """
         from msgspec.structs import replace
         from redis import RedisError
 
@@ -177,8 +183,8 @@ class _Follower:
         from app.messages import decode_recorded
 
         stream = self._keys.recorded(self._recording.id)
-        found: Any = self._redis.xread({stream: self._last}, count=200, block=_BLOCK_MS)
-        for _stream, entries in found or ():
+        streams: Any = self._redis.xread({stream: self._last}, count=200, block=_BLOCK_MS)
+        for _stream, entries in streams or ():
             for id_, fields in entries:
                 self._received.take(decode_recorded(fields[b"b"]), time.monotonic())
                 self._last = id_
@@ -188,10 +194,10 @@ class _Follower:
 @contextmanager
 def _interrupts() -> Iterator[list[int]]:
     """Grows with each Ctrl-C: an exception could come amid a reply of Redis."""
-    asked: list[int] = []
-    old = {number: signal.signal(number, lambda n, _: asked.append(n)) for number in (signal.SIGINT, signal.SIGTERM)}
+    signals: list[int] = []
+    old = {number: signal.signal(number, lambda n, _: signals.append(n)) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield signals
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""What `xylem record` has got from the API replicas so far, and the trace that it makes of it."""
+"""Collects what `xylem record` gets from the API replicas, and makes a trace of it."""
 
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -25,9 +25,9 @@ class Received:
         self._last[batch.api], self._heard[batch.api] = batch, now
         self._got += len(batch.records)
         for record in batch.records:
-            known = self._records.get(record.request)
+            earlier_record = self._records.get(record.request)
             # Two records: another replica has continued the answer.
-            if known is None or sum(record.answers) >= sum(known.answers):
+            if earlier_record is None or sum(record.answers) >= sum(earlier_record.answers):
                 self._records[record.request] = record
 
     def __len__(self) -> int:
@@ -47,16 +47,19 @@ class Received:
         return sum(batch.unanswered for batch in self._last.values())
 
     def silent(self, now: float) -> int:
-        """How many replicas have ended, or can't be heard."""
-        return sum(now - heard > _SILENT_S for heard in self._heard.values())
+        """Number of replicas that have ended, or whose reports don't come."""
+        return sum(now - heard_at > _SILENT_S for heard_at in self._heard.values())
 
     def running(self, until: float, now: float) -> int | None:
-        """How many requests of the time up to `until` still run; None: a replica has not told yet."""
+        """Number of requests of the time up to `until` that still run; None: a replica has not reported yet."""
         live = [batch for api, batch in self._last.items() if now - self._heard[api] <= _SILENT_S]
         return None if any(batch.at <= until for batch in live) else sum(batch.running for batch in live)
 
     def requests(self, since: float, until: float) -> Iterator[Request]:
-        """By arrival; a line for each choice. Block and session digests become numbers in the order of their coming."""
+        """The trace's lines by arrival, one for each choice.
+
+        Block and session digests become numbers, in the order in which they first come.
+        """
         block, session = _numbers(), _numbers()
         for record in sorted(self._records.values(), key=lambda r: (r.came, r.request)):
             if record.came > until:
@@ -69,12 +72,12 @@ class Received:
 
 
 def _numbers() -> Callable[[bytes], int]:
-    known: dict[bytes, int] = {}
+    numbers: dict[bytes, int] = {}
     new = count()
 
     def number(digest: bytes) -> int:
-        if digest not in known:
-            known[digest] = next(new)
-        return known[digest]
+        if digest not in numbers:
+            numbers[digest] = next(new)
+        return numbers[digest]
 
     return number

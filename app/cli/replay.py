@@ -53,10 +53,10 @@ def replay(
     with connected(address, key) as client:
         name = model or first_model(client)
         options = {"speed": speed, "seconds": minutes * 60, "most": max_in_flight}
-        used = seed or secrets.token_hex(8)
-        player, measure = asyncio.run(_replayed(address, key, name, used, timeout, chains(requests), options))
+        actual_seed = seed or secrets.token_hex(8)
+        player, measure = asyncio.run(_replayed(address, key, name, actual_seed, timeout, chains(requests), options))
     about = {
-        "trace": trace.name, "model": name, "speed": speed, "seed": used,
+        "trace": trace.name, "model": name, "speed": speed, "seed": actual_seed,
         "tokens_per_word": round(measure.per_word, 4), "template_tokens": round(measure.beside, 1),
     }  # fmt: skip
     _report(player, about | summary(player, len(requests)), plot, as_json)
@@ -86,18 +86,18 @@ async def _replayed(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, player.stop, "interrupted")
-        with Live(console=err, transient=True, auto_refresh=False) as shown:
+        with Live(console=err, transient=True, auto_refresh=False) as display:
             playing = asyncio.create_task(player.run(planned))
             while not playing.done():
                 await asyncio.wait([playing], timeout=_EVERY_S)
                 if err.is_terminal:
-                    shown.update(live(player, count), refresh=True)
+                    display.update(live(player, count), refresh=True)
         await playing
     return player, measure
 
 
 def _check_plot(path: Path) -> None:
-    """Before the replay, not after it."""
+    """Checks before the replay, not after it, whether a plot can be written there."""
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:

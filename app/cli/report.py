@@ -26,10 +26,10 @@ def listing(*columns: "Column | str") -> "Table":
     """A table in which a narrow terminal folds what is long, and cuts nothing."""
     from rich.table import Column, Table
 
-    made = [column if isinstance(column, Column) else Column(column) for column in columns]
-    for column in made:
+    all_columns = [column if isinstance(column, Column) else Column(column) for column in columns]
+    for column in all_columns:
         column.overflow = "fold"
-    return Table(*made, box=None, padding=(0, 2, 0, 0), header_style="dim")
+    return Table(*all_columns, box=None, padding=(0, 2, 0, 0), header_style="dim")
 
 
 def refuse(reason: str, *, code: int = 2) -> NoReturn:

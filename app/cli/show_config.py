@@ -1,4 +1,4 @@
-"""What a worker would run with: its pool, and its engine's arguments after all merging, without secrets."""
+"""Shows what a worker would run with: its pool, and its engine's arguments after all merging, without secrets."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ from app.settings import Settings
 
 
 def shown_config(settings: Settings, name: str) -> str:
-    """As YAML. Of a remote model only the configuration is fetched. Raises: SettingsError."""
+    """The configuration as YAML. Of a remote model, only its configuration is fetched. Raises: SettingsError."""
     pools = load_pools(settings.pools_file).pools
     if name not in pools:
         raise SettingsError(f"{settings.pools_file} has no pool '{name}' (it has: {', '.join(sorted(pools))})")
     pool = with_args(pools[PoolId(name)], settings.engine_args)
     engine = create_engine(fetched_pool(pool, settings, "text"), settings.address or "127.0.0.1")
     own: dict[str, Any] = {"engine": dict(engine.configuration())} if isinstance(engine, Configured) else {}
-    given = {"name": name} | pool.model_dump(mode="json", exclude={"path"})
-    shown = {"pool": given | {"path": pool.path}, **own}
-    return yaml.safe_dump(masked(shown), sort_keys=False, allow_unicode=True)
+    pool_fields = {"name": name} | pool.model_dump(mode="json", exclude={"path"})
+    config = {"pool": pool_fields | {"path": pool.path}, **own}
+    return yaml.safe_dump(masked(config), sort_keys=False, allow_unicode=True)

@@ -68,7 +68,7 @@ def api(settings: Settings, env: Mapping[str, str]) -> Component:
 
 
 def flower(port: int, env: Mapping[str, str]) -> Component:
-    """On this machine only: a user of Flower may stop workers."""
+    """Flower on this machine only: a user of Flower may stop workers."""
     argv = [*_CELERY, "flower", "--address=127.0.0.1", f"--port={port}"]
     url = f"http://127.0.0.1:{port}/healthcheck"
     return Component("flower", argv, env, lambda _: probes.http_ok(url), _API_AND_FLOWER)
@@ -98,7 +98,7 @@ def workers(
 ) -> dict[PoolId, list[Component]]:
     """`counts`: engines of each pool: as many processes, or one for each of an engine's nodes."""
     slots = [(pool, number) for pool, count in counts.items() for number in range(1, count * pools[pool].nodes + 1)]
-    made: dict[PoolId, list[Component]] = {pool: [] for pool in counts}
+    by_pool: dict[PoolId, list[Component]] = {pool: [] for pool in counts}
     for (pool, number), share in zip(slots, cpu_shares(usable_cores(), len(slots)), strict=True):
         one = Component(
             f"{pool}-{number}",
@@ -107,17 +107,17 @@ def workers(
             partial(_is_ready, settings, pool, pools[pool].nodes),
             _WORKERS,
         )
-        made[pool].append(one)
-    return made
+        by_pool[pool].append(one)
+    return by_pool
 
 
 def _is_ready(settings: Settings, pool: PoolId, nodes: int, pid: int) -> bool:
-    leased = probes.leased_pids(settings.redis_url, settings.deployment, pool)
-    return pid in leased or (nodes > 1 and bool(leased))  # only the leader of an engine has a lease
+    leased_pids = probes.leased_pids(settings.redis_url, settings.deployment, pool)
+    return pid in leased_pids or (nodes > 1 and bool(leased_pids))  # only the leader of an engine has a lease
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """This process's environment, with the settings that all processes share."""
+    """The environment of this process, with the settings that all processes share."""
     return {
         **os.environ,
         "XYLEM_REDIS_URL": settings.redis_url,
@@ -167,13 +167,13 @@ def cpu_shares(cores: list[int], count: int) -> list[str]:
 def default_pools(name: str, home: Path, target: Path) -> None:
     """Write a shipped pools file, an engine's or `shapes`, with this installation's model folder, to `target`."""
     name = vllm_build() if name == "vllm" else name
-    shipped = Path(__file__).parent / "pools" / f"{name}.yaml"
+    source = Path(__file__).parent / "pools" / f"{name}.yaml"
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(shipped.read_text().replace("path: $MODELS", f"path: {(home / 'models').resolve()}"))
+    target.write_text(source.read_text().replace("path: $MODELS", f"path: {(home / 'models').resolve()}"))
 
 
 def vllm_build() -> Literal["cpu", "gpu"]:
-    """Which of vLLM's two builds is installed; if none is, the one for CPUs."""
+    """The one of vLLM's two builds that is installed; if none is, the one for CPUs."""
     try:
         version("vllm")
     except PackageNotFoundError:
@@ -188,7 +188,5 @@ def shipped_model(home: Path, name: str = "SmolLM2-135M-Instruct") -> Path:
 
 def needs_preparation(path: Path, home: Path) -> bool:
     """Whether the pool's model is a shipped one, and not prepared yet."""
-    shipped = _SHIPPED.get(path.name)
-    return (
-        shipped is not None and path.resolve() == shipped_model(home, path.name) and not (path / shipped.proof).exists()
-    )
+    entry = _SHIPPED.get(path.name)
+    return entry is not None and path.resolve() == shipped_model(home, path.name) and not (path / entry.proof).exists()

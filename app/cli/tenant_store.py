@@ -44,8 +44,8 @@ def change(
 
     if not execute(redis, change_command(names, before, changes)):
         refuse("somebody else has just changed tenants, keys or prices: look at them, and try again", code=1)
-    noted = entry(_who(), f"xylem {action}", target, detail, when=time.time())
-    execute(redis, note_command(names, noted))
+    note = entry(_who(), f"xylem {action}", target, detail, when=time.time())
+    execute(redis, note_command(names, note))
 
 
 def _who() -> str:

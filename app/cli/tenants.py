@@ -38,10 +38,10 @@ def show_all() -> None:
 
     with stored() as (redis, names):
         now = registry(redis, names)
-    fixed = (Column(name, no_wrap=True) for name in ("name", "weight", "keys"))
-    table = listing(*fixed, "limits")
-    known = {DEFAULT: Tenant(DEFAULT), **now.tenants}
-    for name, tenant in sorted(known.items()):
+    columns = (Column(name, no_wrap=True) for name in ("name", "weight", "keys"))
+    table = listing(*columns, "limits")
+    all_tenants = {DEFAULT: Tenant(DEFAULT), **now.tenants}
+    for name, tenant in sorted(all_tenants.items()):
         table.add_row(name, f"{tenant.weight:g}", str(len(now.keys_of(name))), listed(shown(tenant.limits)))
     out.print(table)
 
@@ -84,8 +84,8 @@ def set_(
     from app.tenants.registry import put_tenant
     from app.tenants.wanted import WantedTenant, shown_tenant
 
-    given = limits if weight is None else {**limits, "weight": weight}
-    given = given if content_logged is None else {**given, "content_logged": str(content_logged).lower()}
+    options = limits if weight is None else {**limits, "weight": weight}
+    options = options if content_logged is None else {**options, "content_logged": str(content_logged).lower()}
     with stored() as (redis, names):
         now = registry(redis, names)
         old = now.tenants.get(TenantId(name))
@@ -94,9 +94,9 @@ def set_(
                 check_tenant_name(name)
             except RequestError as exc:
                 refuse(exc.message)
-        wanted = read(WantedTenant, given, None if old is None else shown_tenant(old))
-        made = wanted.record(name, time.time(), old)
-        change(redis, names, now, [put_tenant(made)], "tenants set", name, given)
+        fields = read(WantedTenant, options, None if old is None else shown_tenant(old))
+        tenant = fields.record(name, time.time(), old)
+        change(redis, names, now, [put_tenant(tenant)], "tenants set", name, options)
 
 
 @tenants.command()
@@ -136,10 +136,10 @@ def apply(
     from app.tenants.tenants_file import load_tenants
 
     try:
-        wanted = load_tenants(file)
+        tenants_file = load_tenants(file)
         with stored() as (redis, names):
             now = registry(redis, names)
-            plan = planned(now, wanted, prune=prune, at=time.time(), new_id=(new_key_id() for _ in repeat(None)))
+            plan = planned(now, tenants_file, prune=prune, at=time.time(), new_id=(new_key_id() for _ in repeat(None)))
             _show(plan)
             if not plan.changes or dry_run:
                 return
@@ -184,12 +184,12 @@ def prices(
     from app.tenants.wanted import WantedPrice
 
     options = {"input": input_, "cached_input": cached_input, "output": output, "image": image}
-    given = {name: value for name, value in options.items() if value is not None}
+    amounts = {name: value for name, value in options.items() if value is not None}
     with stored() as (redis, names):
         now = registry(redis, names)
-        if model is not None and (given or remove):
-            made = drop_price(model) if remove else put_price(model, read(WantedPrice, given).record())
-            change(redis, names, now, [made], "tenants prices", model, {"remove": True} if remove else given)
+        if model is not None and (amounts or remove):
+            update = drop_price(model) if remove else put_price(model, read(WantedPrice, amounts).record())
+            change(redis, names, now, [update], "tenants prices", model, {"remove": True} if remove else amounts)
             now = registry(redis, names)
     table = listing("model", *(name.replace("_", " ") for name in options))
     for name, price in sorted(now.prices.items()):
@@ -211,8 +211,8 @@ def audit(
         replies = execute(redis, read_command(names, "", limit, newest_first=True))
     for entry in reversed(entries(replies)):
         at = datetime.fromtimestamp(entry["when"], UTC).strftime("%Y-%m-%d %H:%M:%S")
-        failed = "" if entry["outcome"] == "ok" else f" ({entry['outcome']})"
-        line = f"{at}  {entry['who']}  {entry['action']}  {entry['target']}{failed}  {entry['detail']}"
+        outcome = "" if entry["outcome"] == "ok" else f" ({entry['outcome']})"
+        line = f"{at}  {entry['who']}  {entry['action']}  {entry['target']}{outcome}  {entry['detail']}"
         out.print(line, markup=False, soft_wrap=True)
 
 

@@ -36,8 +36,8 @@ def top(
             return
         with Live(console=out, auto_refresh=False, screen=out.is_terminal) as live:
             try:
-                for seen in fleets:
-                    live.update(shown(seen), refresh=True)
+                for snapshot in fleets:
+                    live.update(shown(snapshot), refresh=True)
             except KeyboardInterrupt:
                 return
 
@@ -50,10 +50,10 @@ def fleet(client: Any) -> Iterator[Seen]:
             raise ApiError(reason(response))
         for line in event_lines(response):
             if line.startswith("data: "):
-                seen = json.loads(line.removeprefix("data: "))
-                if "error" in seen:
-                    raise ApiError(seen["error"]["message"])
-                yield seen
+                snapshot = json.loads(line.removeprefix("data: "))
+                if "error" in snapshot:
+                    raise ApiError(snapshot["error"]["message"])
+                yield snapshot
     raise ApiError("the server has stopped")
 
 
@@ -82,16 +82,16 @@ def _workers(workers: list[Seen]) -> "RenderableType":
 
 
 def _worker(worker: Seen) -> list[str]:
-    blocks, reserved, speed = worker["blocks"], worker["reserved"], worker["speeds"]["prefill_tokens_per_s"]
+    blocks, reservations, speed = worker["blocks"], worker["reserved"], worker["speeds"]["prefill_tokens_per_s"]
     waiting = f" +{worker['waiting']}" if worker["waiting"] else ""
-    lent = f" ({blocks['lent']} lent)" if blocks["lent"] else ""
+    lent_note = f" ({blocks['lent']} lent)" if blocks["lent"] else ""
     return [
         worker["id"],
         worker["state"],
         f"{_bar(worker['running'], worker['seats'])} {worker['running']}/{worker['seats']}{waiting}",
-        f"{_bar(blocks['held'], blocks['total'])} {blocks['held']}/{blocks['total']}{lent}",
+        f"{_bar(blocks['held'], blocks['total'])} {blocks['held']}/{blocks['total']}{lent_note}",
         "–" if blocks["cached"] is None else str(blocks["cached"]),
-        f"{reserved['without_first_token']}, {reserved['tokens_to_compute']} tokens",
+        f"{reservations['without_first_token']}, {reservations['tokens_to_compute']} tokens",
         f"{speed:,.0f}/s" if speed else "–",
     ]
 

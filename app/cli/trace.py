@@ -33,21 +33,21 @@ class Request(Struct, frozen=True, omit_defaults=True):
 def read_trace(path: Path) -> list[Request]:
     """The requests in the file's order. Raises: BadTrace."""
     decode = msgspec.json.Decoder(Request).decode
-    found, number = [], 0
-    begun: set[int | str | None] = set()
+    requests, number = [], 0
+    sessions: set[int | str | None] = set()
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
             for line in lines:
                 number += 1
                 if line.strip():
-                    found.append(_checked(decode(line), begun))
+                    requests.append(_checked(decode(line), sessions))
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as exc:
         raise BadTrace(f"{path}, line {number}: {exc}") from exc
     except (OSError, EOFError, zlib.error) as exc:
         raise BadTrace(f"{path}, after line {number}: {exc}" if number else f"{path}: {exc}") from exc
-    if not found:
+    if not requests:
         raise BadTrace(f"{path} has no requests")
-    return found
+    return requests
 
 
 def write_trace(path: Path, requests: Iterable[Request]) -> None:

@@ -77,22 +77,29 @@ def up(
         if pools is None:
             pools = run_dir / "pools.yaml"
             stack.default_pools("shapes" if shapes else engine or EngineName.vllm, settings.home, pools)
-        declared = load_pools(pools)
+        pools_file = load_pools(pools)
     except SettingsError as exc:
         refuse(exc.message)
     for name, (package, message) in _NOT_INSTALLED.items():
-        if any(pool.engine == name for pool in declared.pools.values()) and find_spec(package) is None:
+        if any(pool.engine == name for pool in pools_file.pools.values()) and find_spec(package) is None:
             refuse(message)
     if redis and (problem := probes.redis_problem(redis)):
         refuse(f"Redis does not answer at {without_password(redis)}: {problem}", code=1)
 
     if planner:
-        _check_planned(declared, pools)
+        _check_planned(pools_file, pools)
     settings = settings.model_copy(update={"pools_file": pools})
-    fetch_all(settings, declared.pools.values())
+    fetch_all(settings, pools_file.pools.values())
     try:
         launch(
-            settings, declared, workers, flower_port, run_dir, embedded=redis is None, verbose=verbose, planned=planner
+            settings,
+            pools_file,
+            workers,
+            flower_port,
+            run_dir,
+            embedded=redis is None,
+            verbose=verbose,
+            planned=planner,
         )
     except Died as exc:
         refuse(str(exc), code=1)

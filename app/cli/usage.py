@@ -107,7 +107,7 @@ def _query(by: str, since: str, until: str, tenants: list[str]) -> "UsageQuery":
 
 @contextmanager
 def _database() -> "Iterator[UsageDatabase]":
-    """If it can't be read, the command ends with one line that says so."""
+    """Opens the database. If it can't be read, the command ends with one line that says so."""
     from app.errors import UsageDown, XylemError
     from app.settings import load_settings
     from app.usage.database import UsageDatabase

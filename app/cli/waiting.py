@@ -18,32 +18,32 @@ def await_end(client: Any, path: str) -> Any:
 
     texts = TextColumn("{task.fields[failed]} failed"), TextColumn("{task.fields[rate]:.0f} tokens/s")
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *texts, TimeRemainingColumn()
-    found: Any = None
+    batch: Any = None
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("waiting", total=None, failed=0, rate=0.0)
         began, before = time.monotonic(), None
-        for found in _each(client, path):
-            tokens = found["usage"]["output_tokens"]
+        for batch in _each(client, path):
+            tokens = batch["usage"]["output_tokens"]
             before = tokens if before is None else before
-            counts = found["request_counts"]
+            counts = batch["request_counts"]
             progress.update(
                 task,
-                description="paused" if found["paused"] else found["status"],
+                description="paused" if batch["paused"] else batch["status"],
                 total=counts["total"] or None,
                 completed=counts["completed"] + counts["failed"],
                 failed=counts["failed"],
                 rate=(tokens - before) / max(_POLL_S, time.monotonic() - began),
             )
-    return found
+    return batch
 
 
 def _each(client: Any, path: str) -> Iterator[Any]:
     """The batch, polled until it has ended."""
     import httpx
 
-    answered = time.monotonic()
+    answered_at = time.monotonic()
     while True:
-        patient = time.monotonic() - answered < _PATIENCE_S
+        patient = time.monotonic() - answered_at < _PATIENCE_S
         try:
             response = client.get(path, timeout=10)
         except httpx.TransportError:
@@ -51,9 +51,9 @@ def _each(client: Any, path: str) -> Iterator[Any]:
                 raise
         else:
             if not (response.is_server_error and patient):
-                found = checked(response)
-                answered = time.monotonic()
-                yield found
-                if found["status"] in _ENDED:
+                batch = checked(response)
+                answered_at = time.monotonic()
+                yield batch
+                if batch["status"] in _ENDED:
                     return
         time.sleep(_POLL_S)

@@ -26,7 +26,7 @@ class CallGrammar:
     unheld: Mapping[str, str] = field(default_factory=dict)  # what of a tool's schema the tags don't see to
 
     def calls(self, *, one: bool) -> Format:
-        """At least one call and nothing else; `one`: exactly one."""
+        """A format of at least one call and nothing else; `one`: of exactly one."""
         calls = {
             "type": "tags_with_separator",
             "tags": self.tags,

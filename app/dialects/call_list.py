@@ -50,7 +50,7 @@ class CallList(Form):
         return () if begin[:1] == "[" else (self.end,)
 
     def call_grammar(self, schemas: Schemas) -> CallGrammar:
-        """Without a marker where one may be left out, since not all models of such a dialect know it.
+        """A grammar without a marker where one may be left out, since not all models of such a dialect know it.
 
         A property whose name isn't one of Python's is left out, or, where it is required, refused. Raises: ValueError.
         """
@@ -58,9 +58,11 @@ class CallList(Form):
         unheld: dict[str, str] = {}
         for name, of in schemas.items():
             values = Values(_PYTHON, of)
-            for needed in (name, *(of.get("required") or ())):
-                if not _is_name(needed):
-                    raise ValueError(f"this model calls in Python's syntax, in which '{needed[:_SHOWN]}' is no name")
+            for identifier in (name, *(of.get("required") or ())):
+                if not _is_name(identifier):
+                    raise ValueError(
+                        f"this model calls in Python's syntax, in which '{identifier[:_SHOWN]}' is no name"
+                    )
             arguments = values.arguments(lambda key: f"{key}=" if _is_name(key) else "")
             tags.append(tag(f"{name}(", arguments, ")"))
             if values.unheld:
@@ -79,22 +81,22 @@ class CallList(Form):
         if not self.lines:
             reader.at += 1
         head, mark = yield from reader.until(marker_set("(", over))
-        named = _HEAD(head)
-        if mark != "(" or named is None or named[1] not in tools:
+        match = _HEAD(head)
+        if mark != "(" or match is None or match[1] not in tools:
             raise Mismatch
-        found, size, known = ["[", head], len(head), 2
+        pieces, size, count = ["[", head], len(head), 2
         while mark == "(":
             reader.unread(mark)
-            whole = yield from read_span(reader, found.append, python=True)
-            size, known = size + sum(map(len, found[known:])), len(found)
+            whole = yield from read_span(reader, pieces.append, python=True)
+            size, count = size + sum(map(len, pieces[count:])), len(pieces)
             if not whole or size > _MOST:
                 raise Mismatch
             text, mark = yield from reader.until(marker_set("(", over))
             if not _BETWEEN(text):
                 raise Mismatch
-            found.append(f",{text}" if self.lines else text)
-        found.append("]")
-        for name, arguments in _calls("".join(found), tools):
+            pieces.append(f",{text}" if self.lines else text)
+        pieces.append("]")
+        for name, arguments in _calls("".join(pieces), tools):
             call = out.call(name)
             call.add(arguments)
             call.finish()
@@ -111,8 +113,8 @@ def _calls(text: str, tools: Tools) -> list[tuple[str, str]]:
     """Name and arguments of each. Raises: Mismatch."""
     try:
         with warnings.catch_warnings(action="ignore"):
-            parsed = ast.parse(_STRINGS.sub(_on_one_line, text), mode="eval").body
-        return [_call(element, tools) for element in getattr(parsed, "elts", ())]
+            node = ast.parse(_STRINGS.sub(_on_one_line, text), mode="eval").body
+        return [_call(element, tools) for element in getattr(node, "elts", ())]
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise Mismatch from None
 

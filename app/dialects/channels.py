@@ -76,7 +76,7 @@ def _leave(reader: Reader, out: Collector, text: str) -> None:
 
 
 def _read_call(reader: Reader, out: Collector, call: Call) -> Reading[Callable[[str], object]]:
-    """What is to be done with the rest of its body."""
+    """Reads a call's arguments, and returns what is to be done with the rest of its body."""
     if (yield from reader.skip_space()) in '{"':
         try:
             if (yield from read_arguments(reader, call.add)):

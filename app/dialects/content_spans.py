@@ -1,4 +1,4 @@
-"""Where in a text its content stands: a parser for those who need that, too, and which takes longer."""
+"""A parser that also tells where in a text its content stands, and takes longer."""
 
 from app.dialects.dialect import Dialect, Tools
 from app.dialects.output_parser import OutputParser
@@ -16,15 +16,15 @@ class SpanParser(OutputParser):
 
     @property
     def settled(self) -> int:
-        """So many characters of the text are known to be content, or not to be: all spans up to there were told."""
-        held = self._spans.held
-        return min(held[0][0], self._placed.settled) if held else self._placed.settled
+        """Number of characters that are known to be content, or not to be: all spans up to there were told."""
+        spans = self._spans.held
+        return min(spans[0][0], self._placed.settled) if spans else self._placed.settled
 
     @property
     def final(self) -> int:
         """The place before which no text is content but what is in the spans so far, whatever follows."""
-        left = self._spans.left_spans
-        return min(left[0][0], self.settled) if left and self._spans.is_left() else self.settled
+        spans = self._spans.left_spans
+        return min(spans[0][0], self.settled) if spans and self._spans.is_left() else self.settled
 
     def spans(self) -> list[Span]:
         """Spans of the content that has come since the last call, in order."""
@@ -56,7 +56,7 @@ class _PlacedReader(Reader):
         super().push(text)
 
     def pass_on(self, special_chars: str, each: object) -> None:
-        """There is no short cut."""
+        """Does nothing: there is no short cut."""
 
     def keep(self, already: str = "") -> None:
         super().keep(already)
@@ -118,10 +118,10 @@ class _SpanCollector(Collector):
 
     def close(self, kind: Kind) -> None:
         parts = len(self._parts)
-        left = self.left_spans if self.is_left() else self.held
+        spans = self.left_spans if self.is_left() else self.held
         super().close(kind)
         if len(self._parts) > parts and isinstance(self._parts[-1], Content):
-            self.spans += left
+            self.spans += spans
         self.held.clear()
 
     def _span(self, text: str) -> Span:

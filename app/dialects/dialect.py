@@ -1,4 +1,4 @@
-"""How a family of models writes reasoning and calls: all that the scanner knows about it."""
+"""The way in which a family of models writes reasoning and calls: all that the scanner knows about it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -19,7 +19,7 @@ _UNSEEN = {"allOf", "anyOf", "maxProperties", "minProperties", "oneOf", "pattern
 
 
 class ElementValues:
-    """Of the schema `root`; `mark` stands before each tag."""
+    """Values of the schema `root`, between tags; `mark` stands before each tag."""
 
     def __init__(self, mark: str, root: Any) -> None:
         self._mark, self._root = mark, root
@@ -28,10 +28,14 @@ class ElementValues:
 
     def members(self, part: Mapping[str, Any], path: str = "", within: Sequence[str] = ()) -> list[Format]:
         """The declared properties, in their order. Raises: ValueError."""
-        declared, required = part.get("properties") or {}, part.get("required") or ()
-        self._note(path, (part.keys() & _UNSEEN) | {f"required.{key}" for key in required if key not in declared})
-        made = [(self._element(key, of, f"{path}.{key}", within), key in required) for key, of in declared.items()]
-        return [element if needed else optional(element) for element, needed in made]
+        properties, required_keys = part.get("properties") or {}, part.get("required") or ()
+        self._note(
+            path, (part.keys() & _UNSEEN) | {f"required.{key}" for key in required_keys if key not in properties}
+        )
+        elements = [
+            (self._element(key, of, f"{path}.{key}", within), key in required_keys) for key, of in properties.items()
+        ]
+        return [element if is_required else optional(element) for element, is_required in elements]
 
     def _element(self, key: str, part: Any, path: str, within: Sequence[str]) -> Format:
         """`within`: the references and names that led here."""

@@ -41,21 +41,21 @@ class Elements(Form):
         unheld: dict[str, str] = {}
         tags = []
         for name, of in schemas.items():
-            written = ElementValues(self.mark, of)
-            arguments = TEXT if is_free(of) else sequence(const(""), *written.members(of))
+            values = ElementValues(self.mark, of)
+            arguments = TEXT if is_free(of) else sequence(const(""), *values.members(of))
             tags.append(tag(f'{self.mark}<invoke name="{name}">', arguments, f"{self.mark}</invoke>\n"))
-            if written.unheld:
-                unheld[name] = written.unheld[0]
+            if values.unheld:
+                unheld[name] = values.unheld[0]
         (begin,), (end,) = self.begins, self.ends("")
         return CallGrammar(tags, (begin,), f"{begin}\n", "", end, unheld=unheld)
 
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:  # noqa: ARG002
         while (head := (yield from self._tag(reader))) != f"/{self.section}":
-            named = _INVOKE(head)
-            if named is None:
+            match = _INVOKE(head)
+            if match is None:
                 raise Mismatch
-            call = out.call(named[1])
-            yield from self._read_arguments(reader, call, tools.get(named[1]))
+            call = out.call(match[1])
+            yield from self._read_arguments(reader, call, tools.get(match[1]))
             call.finish()
 
     def _read_arguments(self, reader: Reader, call: Call, root: Any) -> Reading[None]:
@@ -67,8 +67,8 @@ class Elements(Form):
             if types_in(part, root) == _TEXT:
                 yield from self._read_text(reader, ParameterValue(call, before, key, _TEXT), f"</{key}>")
             else:
-                written = yield from self._read_value(reader, key, part, root, _DEEPEST)
-                call.add(f"{before}{quote(key)}: {written}")
+                value = yield from self._read_value(reader, key, part, root, _DEEPEST)
+                call.add(f"{before}{quote(key)}: {value}")
             before = ", "
         if before != "{":
             call.add("}")
@@ -98,18 +98,18 @@ class Elements(Form):
         while inner != f"/{key}":
             if not _NAME(inner):
                 raise Mismatch
-            listed = inner == ITEM and "object" not in types
-            of = resolved(part, root).get("items") if listed else _property(part, inner, root)
+            is_item = inner == ITEM and "object" not in types
+            of = resolved(part, root).get("items") if is_item else _property(part, inner, root)
             value = yield from self._read_value(reader, inner, of, root, deepest - 1)
             members.setdefault(inner, []).append(value)
             inner = yield from self._tag(reader)
         if "object" not in types and members.keys() == {ITEM}:
             return _listed(members[ITEM])
-        written = ((name, values[0] if len(values) == 1 else _listed(values)) for name, values in members.items())
-        return "{" + ", ".join(f"{quote(name)}: {value}" for name, value in written) + "}"
+        pairs = ((name, values[0] if len(values) == 1 else _listed(values)) for name, values in members.items())
+        return "{" + ", ".join(f"{quote(name)}: {value}" for name, value in pairs) + "}"
 
     def _tag(self, reader: Reader) -> Reading[str]:
-        """What is within the next tag, before which there is only whitespace."""
+        """Reads what is within the next tag, before which there is only whitespace."""
         yield from reader.skip_space()
         if not (yield from reader.literal(f"{self.mark}<")):
             raise Mismatch

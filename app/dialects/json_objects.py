@@ -49,11 +49,11 @@ class JsonObjects(Form):
     def _tag(self, begin: str, name: str, of: Any, end: str) -> Format:
         if self.keyed:
             return tag(f'{begin}{{"{name}": ', schema(of), end)
-        named = f'"{self.name}": "{name}", "{self.arguments}": '
+        head = f'"{self.name}": "{name}", "{self.arguments}": '
         if not self.number:
-            return tag(f"{begin}{{{named}", schema(of), end)
+            return tag(f"{begin}{{{head}", schema(of), end)
         number = {"type": "regex", "pattern": "[0-9]{1,3}"}
-        return tag(f'{begin}{{"{self.number}": "', sequence(number, const(f'", {named}'), schema(of)), end)
+        return tag(f'{begin}{{"{self.number}": "', sequence(number, const(f'", {head}'), schema(of)), end)
 
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:
         if begin[:1] == "{":

@@ -35,10 +35,10 @@ class Span:
         if self._escaped and at < len(text):
             at, self._escaped = at + 1, False
         while True:
-            found = (_IN_STRING[self._quote] if self._quote else self._outside)(text, at)
-            if found is None:
+            match = (_IN_STRING[self._quote] if self._quote else self._outside)(text, at)
+            if match is None:
                 return -1
-            char, at = found.group(), found.end()
+            char, at = match.group(), match.end()
             if self._quote:
                 if char == "\\":
                     at += 1
@@ -104,16 +104,16 @@ def read_arguments(reader: Reader, each: Callable[[str], object]) -> Reading[boo
 
 
 def _object_in(text: str) -> str:
-    """What a text has as arguments: an object, or none; else the text itself, as JSON."""
+    """The arguments that a text has: an object, or none; else the text itself, as JSON."""
     if not text.strip():
         return ""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
-        found = text
-    if found is None:
+        value = text
+    if value is None:
         return ""
-    return text.strip() if isinstance(found, dict) else json.dumps(text, ensure_ascii=False)
+    return text.strip() if isinstance(value, dict) else json.dumps(text, ensure_ascii=False)
 
 
 def _ignore(_: str) -> None:
@@ -121,18 +121,18 @@ def _ignore(_: str) -> None:
 
 
 def _read_string(reader: Reader, each: Callable[[str], object]) -> Reading[bool]:
-    escaped = False
+    is_escaped = False
     while True:
         text, at = reader.text, reader.at
-        if escaped and at < len(text):
-            at, escaped = at + 1, False
-        while (found := _IN_STRING['"'](text, at)) and found.group() == "\\":
-            at = found.end() + 1
-        if not found:
-            escaped = escaped or at > len(text)
-        begun, reader.at = reader.at, found.end() if found else len(text)
-        if reader.at > begun:
-            each(text[begun : reader.at])
-        if found:
+        if is_escaped and at < len(text):
+            at, is_escaped = at + 1, False
+        while (match := _IN_STRING['"'](text, at)) and match.group() == "\\":
+            at = match.end() + 1
+        if not match:
+            is_escaped = is_escaped or at > len(text)
+        start, reader.at = reader.at, match.end() if match else len(text)
+        if reader.at > start:
+            each(text[start : reader.at])
+        if match:
             return True
         yield from reader.more()

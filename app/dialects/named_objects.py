@@ -45,8 +45,8 @@ class NamedObjects(Form):
         begin, number, rest = self.head.format(name=name, number="\0").partition("\0")
         if not number:
             return tag(mark + begin, schema(of), self.tail + self.end)
-        numbered = sequence({"type": "regex", "pattern": self.number}, const(rest), schema(of))
-        return tag(mark + begin, numbered, self.tail + self.end)
+        content = sequence({"type": "regex", "pattern": self.number}, const(rest), schema(of))
+        return tag(mark + begin, content, self.tail + self.end)
 
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:  # noqa: ARG002
         if not self.call:
@@ -63,10 +63,10 @@ class NamedObjects(Form):
         head, mark = yield from reader.until(marker_set(*self.separators))
         if mark == "{":
             reader.unread(mark)
-        named = self.name.fullmatch(head)
-        if named is None:
+        match = self.name.fullmatch(head)
+        if match is None:
             raise Mismatch
-        call = out.call(named[1])
+        call = out.call(match[1])
         if (yield from reader.skip_space()) in '{"':
             if not (yield from read_arguments(reader, call.add)):
                 raise Mismatch

@@ -119,12 +119,12 @@ def own_name(name: str) -> str | None:
 
 
 def find_dialect(name: str) -> Dialect | None:
-    known = own_name(name)
-    return None if known is None else DIALECTS[known]
+    dialect_name = own_name(name)
+    return None if dialect_name is None else DIALECTS[dialect_name]
 
 
 def nearest(name: str) -> str:
-    """What is nearest to a name that `find_dialect` doesn't know, as a sentence; "": nothing is near."""
+    """A sentence on what is nearest to a name that `find_dialect` doesn't know; "": nothing is near."""
     name = name.lower().replace("-", "_")
     near = get_close_matches(name, _BY_NAME, 1)
     return _REFUSED.get(name) or (f"the nearest is {near[0]}" if near else "")

@@ -109,22 +109,22 @@ class Notation(Form):
         if reader.text.startswith('"', reader.at):
             call.add(before + quote((yield from reader.json_string(_LONGEST))))
             return
-        found: list[str] = []
+        pieces: list[str] = []
         room = _LONGEST
         while True:
             text, mark = yield from reader.until(marker_set(self.string, ",", "}", "]"), room)
-            found.append(text)
+            pieces.append(text)
             if mark != self.string:
                 reader.unread(mark)
             if (yield from self._ends_value(reader, open_)):
                 break
             if mark != self.string:
                 reader.at += len(mark)
-            found.append(mark)
+            pieces.append(mark)
             room -= len(text) + len(mark)
             if room < 0:
                 raise Mismatch
-        text = "".join(found).strip()
+        text = "".join(pieces).strip()
         call.add(before + (text if _LITERAL(text) else quote(text)))
 
     def _read_text(self, reader: Reader, string: "_String", text_mark: str, open_: list[str]) -> Reading[None]:

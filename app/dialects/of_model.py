@@ -20,15 +20,15 @@ def dialect_of(name: str | None, reasoning: tuple[str, str] | None, tokenizer: T
 
 def _hiding(dialect: Dialect, tokenizer: Tokenizer) -> Dialect:
     """Adds the special tokens that mark nothing to `hidden`: an engine shows all special tokens or none."""
-    markers = {marker for thought in dialect.thoughts for marker in (thought.begin, *thought.ends)}
+    markers = {marker for pair in dialect.thoughts for marker in (pair.begin, *pair.ends)}
     markers |= {begin for form in dialect.forms for begin in form.begins if begin} | {
         *dialect.hidden,
         *dialect.wrappers,
     }
     markers |= {dialect.addressed} - {""}
-    hidden: list[str] = []
+    other_tokens: list[str] = []
     for token in tokenizer.raw.get_added_tokens_decoder().values():
         # The scanner can't look for two markers if one contains the other.
-        if token.special and not any(token.content in m or m in token.content for m in (*markers, *hidden)):
-            hidden.append(token.content)
-    return replace(dialect, hidden=(*dialect.hidden, *hidden))
+        if token.special and not any(token.content in m or m in token.content for m in (*markers, *other_tokens)):
+            other_tokens.append(token.content)
+    return replace(dialect, hidden=(*dialect.hidden, *other_tokens))

@@ -30,13 +30,13 @@ def types_of(schema: object, key: str, written: str | None, undeclared: Types = 
     if written in ("true", "false"):
         return _TEXT if written == "true" else ANY
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    declared = undeclared
+    types = undeclared
     if isinstance(properties, Mapping) and key in properties:
-        declared = types_in(properties[key], schema)
+        types = types_in(properties[key], schema)
     if written == "string":
-        return declared if declared == _NULLABLE else _TEXT
-    if written is None or (written in declared and written in _CONTAINERS):
-        return declared
+        return types if types == _NULLABLE else _TEXT
+    if written is None or (written in types and written in _CONTAINERS):
+        return types
     return ANY  # JSON: null, and values of any type, are written beside the name of another type
 
 
@@ -51,11 +51,11 @@ def _types(schema: object, root: object, left: Iterator[int]) -> Types:
         return ANY
     if isinstance(schema.get("$ref"), str):
         return _types(looked_up(schema["$ref"], root), root, left)
-    named = schema.get("type")
-    if isinstance(named, str):
-        return frozenset({named})
-    if isinstance(named, list):
-        return frozenset(str(n) for n in named)
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        return frozenset({kind})
+    if isinstance(kind, list):
+        return frozenset(str(n) for n in kind)
     choices = [c for key in ("anyOf", "oneOf", "allOf") if isinstance(c := schema.get(key), list)]
     several = [_types(choice, root, left) for some in choices for choice in some[:_MOST]]
     if several:  # if one is unknown, so is the whole
@@ -78,8 +78,8 @@ def as_json(text: str, types: Types) -> str:
             value = json.loads(bare, parse_constant=_refuse)
         except (ValueError, RecursionError):
             value = text
-            if types & _CONTAINERS.keys() and (found := _of_python(bare)):
-                return found
+            if types & _CONTAINERS.keys() and (json_text := _of_python(bare)):
+                return json_text
         if (types == ANY and not isinstance(value, str)) or any(
             isinstance(value, kind) for name, kind in _CONTAINERS.items() if name in types
         ):

@@ -74,23 +74,23 @@ class Parameters(Form):
 
     def _arguments(self, name: str, of: Any, unheld: dict[str, str]) -> Format:
         """The parameters that are declared, in their order."""
-        properties, required = of.get("properties") or {}, of.get("required") or ()
+        properties, required_keys = of.get("properties") or {}, of.get("required") or ()
         whole = json.dumps(of)  # repeated for each parameter with a reference
         if '"$ref"' in whole and len(whole) * len(properties) > _LONGEST:
             raise ValueError("too many parameters in so long a schema whose parts refer to each other")
-        undeclared = [f"required.{key}" for key in required if key not in properties]
-        for said in (*sorted(_OF_ALL & of.keys()), *undeclared):
-            unheld[name] = said
+        undeclared_keys = [f"required.{key}" for key in required_keys if key not in properties]
+        for keyword in (*sorted(_OF_ALL & of.keys()), *undeclared_keys):
+            unheld[name] = keyword
         parts = []
         for key in properties:
-            part, said = self._parameter(key, of)
+            part, keyword = self._parameter(key, of)
             parts.append((key, part))
-            if said:
-                unheld[name] = f"properties.{key}.{said}"
-        return sequence(const(""), *(part if key in required else optional(part) for key, part in parts))
+            if keyword:
+                unheld[name] = f"properties.{key}.{keyword}"
+        return sequence(const(""), *(part if key in required_keys else optional(part) for key, part in parts))
 
     def _parameter(self, key: str, of: Any) -> tuple[Format, str]:
-        """And what is not seen to."""
+        """The parameter's format, and what of its schema is not seen to."""
         types, part = types_of(of, key, None), of["properties"][key]
         # A value that may be a string has no quotes; if the call says which it is, only a value that has to be one.
         plain = types == {"string"} if "{string}" in self.key_head else "string" in types
@@ -98,8 +98,8 @@ class Parameters(Form):
         kind = "string" if plain else min(types - {"null"}, default="object")
         begin = self.key_head.format(name=name, type=kind, string=str(plain).lower())
         if plain:
-            made, said = _text(part, of, types, self.key_tail)
-            return sequence(const(begin), made), said
+            value, keyword = _text(part, of, types, self.key_tail)
+            return sequence(const(begin), value), keyword
         return tag(begin, schema(self_contained(part, of)), self.key_tail), ""
 
     @property
@@ -134,10 +134,10 @@ class Parameters(Form):
         head, mark = yield from reader.until(marker_set(*self.head_ends))
         if not self.head_is_read:
             reader.unread(mark)
-        named = self.name.match(head)
-        if named is None:
+        match = self.name.match(head)
+        if match is None:
             raise Mismatch
-        name = self._plain(named[1])
+        name = self._plain(match[1])
         if not name or (alone and name not in tools):
             raise Mismatch
         call = out.call(name)
@@ -150,11 +150,11 @@ class Parameters(Form):
         before = "{"
         while (mark := (yield from reader.pieces(marks, _ignore))) == self.key:
             head, _ = yield from reader.until(marker_set(self.key_end))
-            named = self.key_name.match(head)
-            if named is None:
+            match = self.key_name.match(head)
+            if match is None:
                 raise Mismatch
-            key = self._plain(named["name"])
-            types = types_of(schema, key, named.groupdict().get("type"), self.undeclared)
+            key = self._plain(match["name"])
+            types = types_of(schema, key, match.groupdict().get("type"), self.undeclared)
             yield from self._read_value(reader, ParameterValue(call, before, key, types))
             before = ", "
         if before != "{":
@@ -165,12 +165,12 @@ class Parameters(Form):
     def _read_value(self, reader: Reader, value: ParameterValue) -> Reading[None]:
         while reader.at == len(reader.text):
             yield from reader.more()
-        framed = self.framed and reader.text.startswith("\n", reader.at)
-        line = "\n" if framed else ""
-        quoted = self.quotes[0] and (yield from reader.literal(self.quotes[0]))
-        before = self.quotes[1] if quoted else line
+        is_framed = self.framed and reader.text.startswith("\n", reader.at)
+        line = "\n" if is_framed else ""
+        is_quoted = self.quotes[0] and (yield from reader.literal(self.quotes[0]))
+        before = self.quotes[1] if is_quoted else line
         ends = {before + end.marker: (end, end.follow) for end in self.value_ends}
-        if framed:
+        if is_framed:
             ends |= {end.marker: (end, end.inline) for end in self.value_ends if end.inline is not None}
         marks = marker_set(*ends)
         value.frame(line)

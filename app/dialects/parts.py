@@ -66,13 +66,13 @@ class Collector:
         """Whitespace at the end is held back: it may come before a marker."""
         if self._fresh:
             text = text.lstrip(SPACE)
-        kept = text.rstrip(SPACE)
-        if kept:
-            self._parts.append(kind("".join(self._space) + kept))
+        body = text.rstrip(SPACE)
+        if body:
+            self._parts.append(kind("".join(self._space) + body))
             self._space.clear()
             self._fresh, self._last = False, kind
-        if len(kept) < len(text):
-            self._space.append(text[len(kept) :])
+        if len(body) < len(text):
+            self._space.append(text[len(body) :])
 
     def switch(self, into: Kind) -> None:
         """A marker ended a text of one kind, and one of the kind `into` begins."""
@@ -121,10 +121,10 @@ class Collector:
         self._parts = []
         if len(parts) == 1:
             return parts
-        merged: list[Part] = []
+        merged_parts: list[Part] = []
         for _, group in groupby(parts, _run):
-            merged += _joined(list(group))
-        return merged
+            merged_parts += _joined(list(group))
+        return merged_parts
 
     def close(self, kind: Kind) -> None:
         """The text ended within a text of `kind`."""
@@ -160,7 +160,7 @@ class Call:
 
 
 def _encodable(text: str) -> str:
-    """Without lone surrogates, which JSON's escapes can name and UTF-8 doesn't have."""
+    """The text without lone surrogates, which JSON's escapes can name and UTF-8 doesn't have."""
     try:
         if not text.isascii():
             text.encode()

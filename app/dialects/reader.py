@@ -43,8 +43,8 @@ class MarkerSet:
 
     def find(self, text: str, at: int) -> tuple[int, str] | None:
         """The first marker from `at` on, and its index. Takes no longer for many markers than for a few."""
-        while found := self._first(text, at):
-            at = found.start()
+        while match := self._first(text, at):
+            at = match.start()
             # Of those that are not behind it in the alphabet, the last: no other one can be its beginning.
             place = bisect_right(self._sorted, text[at : at + self._longest]) - 1
             if place >= 0 and text.startswith(self._sorted[place], at):
@@ -55,8 +55,8 @@ class MarkerSet:
     def open_from(self, text: str, at: int) -> int:
         """The index from which the rest of `text` may be the beginning of a marker; its length if none is."""
         start = max(at, len(text) - self._longest + 1)
-        while found := self._first(text, start):
-            start = found.start()
+        while match := self._first(text, start):
+            start = match.start()
             place = bisect_left(self._sorted, text[start:])
             if place < len(self._sorted) and self._sorted[place].startswith(text[start:]):
                 return start
@@ -123,8 +123,8 @@ class Reader:
     def take(self, marks: MarkerSet) -> tuple[str, str | None]:
         """The text up to a marker, and the marker. None: there is none in the text, nor the beginning of one."""
         text, at = self.text, self.at
-        if found := marks.find(text, at):
-            end, mark = found
+        if hit := marks.find(text, at):
+            end, mark = hit
             self.at = end + len(mark)
             return text[at:end], mark
         self.at = len(text) if self.ended else marks.open_from(text, at)
@@ -146,25 +146,25 @@ class Reader:
 
         Raises: EndOfText; Mismatch above `limit` characters, which it reads.
         """
-        found: list[str] = []
+        pieces: list[str] = []
         while True:
             begin = self.at
             text, mark = self.take(marks)
             if len(text) > limit:
                 self.at = begin + limit  # however much of it has come
                 raise Mismatch
-            found.append(text)
+            pieces.append(text)
             limit -= len(text)
             if mark is not None:
-                return "".join(found), mark
+                return "".join(pieces), mark
             yield from self.more()
 
     def skip_space(self) -> Reading[str]:
         """Skips whitespace. Returns the next character, which is not read yet. Raises: EndOfText."""
         while True:
-            if found := _FILLED(self.text, self.at):
-                self.at = found.start()
-                return found.group()
+            if match := _FILLED(self.text, self.at):
+                self.at = match.start()
+                return match.group()
             self.at = len(self.text)
             yield from self.more()
 
@@ -184,13 +184,13 @@ class Reader:
         """Whether one of `options`, or the end of the text, comes next after whitespace. Reads nothing."""
         while True:
             rest = self.text[self.at : self.at + HEAD]
-            filled = rest.lstrip()
-            if filled.startswith(options):
+            next_text = rest.lstrip()
+            if next_text.startswith(options):
                 return True
-            if len(rest) - len(filled) > _GAP or not any(option.startswith(filled) for option in options):
+            if len(rest) - len(next_text) > _GAP or not any(option.startswith(next_text) for option in options):
                 return False
             if self.ended:
-                return not filled
+                return not next_text
             yield
 
     def json_string(self, limit: int = HEAD) -> Reading[str]:
@@ -198,24 +198,24 @@ class Reader:
 
         Raises: EndOfText; Mismatch if it is invalid, or above `limit` characters, which it reads.
         """
-        found = ['"']
+        pieces = ['"']
         self.at += 1
-        closed = False
-        while not closed:
+        is_closed = False
+        while not is_closed:
             end = _STRING_ENDS(self.text, self.at)
             behind = end.end() + (end.group() == "\\") if end else len(self.text)
             if behind <= len(self.text):
                 if behind - self.at > limit:
                     self.at += limit
                     raise Mismatch
-                found.append(self.text[self.at : behind])
+                pieces.append(self.text[self.at : behind])
                 self.at = behind
-                closed = end is not None and end.group() == '"'
-                limit -= len(found[-1])
-            if not closed and (end is None or behind > len(self.text)):
+                is_closed = end is not None and end.group() == '"'
+                limit -= len(pieces[-1])
+            if not is_closed and (end is None or behind > len(self.text)):
                 yield from self.more()
         try:
-            value = json.loads("".join(found), strict=False)
+            value = json.loads("".join(pieces), strict=False)
         except ValueError:
             raise Mismatch from None
         assert isinstance(value, str)

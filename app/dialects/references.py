@@ -20,8 +20,8 @@ def resolved(part: Any, root: Any) -> Any:
 
 def self_contained(part: Any, root: Any) -> Any:
     """`part` of `root` as a schema of its own, which includes all that it refers to."""
-    moved = _moved(part)
-    return part if moved == part else {**moved, "$defs": {"root": _moved(root)}}
+    new_part = _moved(part)
+    return part if new_part == part else {**new_part, "$defs": {"root": _moved(root)}}
 
 
 def looked_up(reference: str, root: Any) -> Any:

@@ -17,8 +17,8 @@ class Scanner:
         self._dialect, self._tools = dialect, tools
         self._reader, self._out = reader, out
         self._forms = tuple(form.of(tools) for form in dialect.forms) if tools else ()
-        addressed = (dialect.addressed.format(name) for name in tools) if dialect.addressed else ()
-        self._wrappers = (*dialect.wrappers, *addressed)
+        tool_markers = (dialect.addressed.format(name) for name in tools) if dialect.addressed else ()
+        self._wrappers = (*dialect.wrappers, *tool_markers)
         self._hidden = (*dialect.hidden, *self._wrappers)
         self._kind: Kind = Reasoning if begun else Content
         self._thought = dialect.thoughts[0] if dialect.thoughts else None
@@ -51,14 +51,14 @@ class Scanner:
         begins = [b for form in self._forms for b in form.begins if b]
         if self._kind is Reasoning:
             assert self._thought is not None
-            found = list(self._thought.ends)
+            markers = list(self._thought.ends)
             if dialect.call_ends_thought:
-                found += [form.begins[0] for form in self._forms]
+                markers += [form.begins[0] for form in self._forms]
         else:
-            found = [] if self._over else [t.begin for t in dialect.thoughts]
-            found += begins
-            found += [end for t in dialect.thoughts if t.hidden_end for end in t.ends]
-        return marker_set(*found, *self._hidden)
+            markers = [] if self._over else [t.begin for t in dialect.thoughts]
+            markers += begins
+            markers += [end for t in dialect.thoughts if t.hidden_end for end in t.ends]
+        return marker_set(*markers, *self._hidden)
 
     def _marked(self, mark: str) -> Reading[None]:
         if self._thought and self._kind is Reasoning and mark in self._thought.ends:
@@ -68,9 +68,9 @@ class Scanner:
                 yield from self._unmarked()
             return
         if self._kind is Content:
-            for thought in self._dialect.thoughts:
-                if mark == thought.begin:
-                    self._thought = thought
+            for markers in self._dialect.thoughts:
+                if mark == markers.begin:
+                    self._thought = markers
                     self._switch(Reasoning)
                     return
         forms = [form for form in self._forms if mark in form.begins]
@@ -104,7 +104,7 @@ class Scanner:
 
     def _calls(self, forms: list[Form], mark: str, before: str = "") -> Reading[None]:
         reader, out = self._reader, self._out
-        calls, empty, broken = out.calls, False, False
+        calls, empty, is_broken = out.calls, False, False
         ends = {end for form in forms for end in form.ends(mark) if end}
         reader.keep(before + mark)
         try:
@@ -116,15 +116,15 @@ class Scanner:
                     fitting = [f for f in forms if first in f.first(mark)] or [f for f in forms if not f.first(mark)]
                     form = fitting[0] if fitting else _mismatch()
                 yield from form.read(reader, out, self._tools, mark)
-            if out.calls == calls and (left := reader.kept()):
-                out.leave(left)
+            if out.calls == calls and (rest := reader.kept()):
+                out.leave(rest)
         except Mismatch:
             if out.calls == calls:
                 text = reader.kept()
                 if text := text.removeprefix(mark) if mark in self._hidden else text:
                     out.text(self._kind, text)
                 return
-            broken = True
+            is_broken = True
         except EndOfText:
             if out.calls == calls and not mark:
                 out.text(self._kind, reader.kept())
@@ -137,7 +137,7 @@ class Scanner:
             reader.release()
         out.after_call()
         self._kind, self._over = Content, False
-        if broken:
+        if is_broken:
             yield from self._skip(ends)
         elif empty and not out.calls:  # Llama 4's template puts both markers before calls
             yield from self._unmarked()

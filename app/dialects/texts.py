@@ -38,15 +38,15 @@ def text_until(end: str, part: Mapping[str, Any], *, nullable: bool = False) -> 
     pattern = part.get("pattern", _FORMATS.get(part.get("format", "")))
     if pattern is not None:
         beside = {"minLength", "maxLength"} | ({"format"} if "pattern" in part else set())
-        made = tag("", _regex(pattern), end)
-        return _or_null(made, end) if nullable else made, min(beside & part.keys(), default="")
+        text_format = tag("", _regex(pattern), end)
+        return _or_null(text_format, end) if nullable else text_format, min(beside & part.keys(), default="")
     # No marker begins in the first characters, since it might go on behind them.
     first = [_regex(f"[^{_class(end)}]{{{least}}}")] if least else []
     bound = {} if most is None else {"max_chars": most - least}
     rest = const(end) if most == least else tag("", TEXT | bound, end)
-    made = sequence(*first, rest) if first else rest
+    text_format = sequence(*first, rest) if first else rest
     fits = least <= len(_NULL) and (most is None or most >= len(_NULL))  # as a text
-    return _or_null(made, end) if nullable and not fits else made, "format" if "format" in part else ""
+    return _or_null(text_format, end) if nullable and not fits else text_format, "format" if "format" in part else ""
 
 
 def counts(part: Mapping[str, Any], lower: str, upper: str) -> tuple[int, int | None]:

@@ -33,7 +33,7 @@ _BARE = re.compile(r"[^\s:,{}\[\]\"<](?:[^:,{}\[\]\"<]*[^\s:,{}\[\]\"<])?").full
 
 @dataclass(frozen=True)
 class Spelling:
-    """What is not as in JSON."""
+    """A way to write values: what is not as in JSON."""
 
     string: str  # stands on both sides of a text
     escapes: bool  # in a text, as in JSON
@@ -87,7 +87,7 @@ class Spelling:
 
 
 class Values:
-    """Of the schema `root`. Declared properties come in their order, and no others where there are some."""
+    """Formats of the schema `root`. Declared properties come in their order, and no others where there are some."""
 
     def __init__(self, spelling: Spelling, root: Any) -> None:
         self._spelling, self._root = spelling, root
@@ -102,9 +102,9 @@ class Values:
         if self._depth == _DEEPEST:
             raise ValueError(f"at most {_DEEPEST} values within each other, with all references followed")
         self._depth += 1
-        made = self._value(part, path, within)
+        result = self._value(part, path, within)
         self._depth -= 1
-        return made
+        return result
 
     def _value(self, part: Any, path: str, within: Sequence[str]) -> Format:
         if not isinstance(part, Mapping):
@@ -130,20 +130,20 @@ class Values:
     def _members(
         self, part: Mapping[str, Any], path: str, within: Sequence[str], write_key: Callable[[str], str]
     ) -> list[Format]:
-        declared, required = part.get("properties") or {}, part.get("required") or ()
-        keys = [*declared, *(key for key in required if key not in declared)]
+        properties, required_keys = part.get("properties") or {}, part.get("required") or ()
+        keys = [*properties, *(key for key in required_keys if key not in properties)]
         if self._spelling.bare_keys:
             keys.sort(key=str.lower)
         pairs = [
-            (sequence(const(written), self.value(declared.get(key), f"{path}.{key}", within)), key in required)
+            (sequence(const(key_text), self.value(properties.get(key), f"{path}.{key}", within)), key in required_keys)
             for key in keys
-            if (written := write_key(key))
+            if (key_text := write_key(key))
         ]
         return listed(pairs, self._spelling.separator)
 
     def _any_type(self, part: Mapping[str, Any], path: str, within: Sequence[str]) -> Format:
-        named = part.get("type", "object" if "properties" in part else "array" if "items" in part else [])
-        kinds = [named] if isinstance(named, str) else list(named)
+        type_field = part.get("type", "object" if "properties" in part else "array" if "items" in part else [])
+        kinds = [type_field] if isinstance(type_field, str) else list(type_field)
         key = next((key for key in ("anyOf", "oneOf", "allOf") if part.get(key)), "")
         if key and not kinds and (key != "allOf" or len(part[key]) == 1):
             self._note(part, path, _CONSTRAINTS - {key})
@@ -176,8 +176,8 @@ class Values:
         spelling = self._spelling
         if spelling.escapes:
             if {"pattern", "format"} & part.keys():
-                held = {key: part[key] for key in sorted(_HELD["string"] & part.keys())}
-                return {"type": "json_schema", "json_schema": {"type": "string", **held}}
+                keywords = {key: part[key] for key in sorted(_HELD["string"] & part.keys())}
+                return {"type": "json_schema", "json_schema": {"type": "string", **keywords}}
             least, most = counts(part, "minLength", "maxLength")
             times = f"{{{least},{'' if most is None else most}}}"
             return _regex(rf'"([^"\\\x00-\x1f]|\\["\\bfnrt]){times}"')
@@ -218,20 +218,20 @@ def is_free(schema: Mapping[str, Any]) -> bool:
 
 def listed(parts: Sequence[tuple[Format, bool]], separator: str) -> list[Format]:
     """One behind the other, each whether it has to be there; a separator stands between those that are."""
-    first = next((i for i, (_, needed) in enumerate(parts) if needed), None)
+    first = next((i for i, (_, is_required) in enumerate(parts) if is_required), None)
     if first is None:
         return [optional(_some([part for part, _ in parts], separator))] if parts else []
     before = [optional(sequence(part, const(separator))) for part, _ in parts[:first]]
-    behind = [(sequence(const(separator), part), needed) for part, needed in parts[first + 1 :]]
-    return [*before, parts[first][0], *(part if needed else optional(part) for part, needed in behind)]
+    behind = [(sequence(const(separator), part), is_required) for part, is_required in parts[first + 1 :]]
+    return [*before, parts[first][0], *(part if is_required else optional(part) for part, is_required in behind)]
 
 
 def _some(parts: Sequence[Format], separator: str) -> Format:
-    """At least one of them. By halves, so that each part is there only a few times."""
+    """A format of at least one of the parts, made by halves, so that each part is there only a few times."""
     if len(parts) == 1:
         return parts[0]
-    left, right = (_some(half, separator) for half in (parts[: len(parts) // 2], parts[len(parts) // 2 :]))
-    return _or([sequence(left, optional(sequence(const(separator), right))), right])
+    first_half, second_half = (_some(half, separator) for half in (parts[: len(parts) // 2], parts[len(parts) // 2 :]))
+    return _or([sequence(first_half, optional(sequence(const(separator), second_half))), second_half])
 
 
 def _or(options: Iterable[Format]) -> Format:
@@ -240,9 +240,9 @@ def _or(options: Iterable[Format]) -> Format:
 
 
 def _tags(item: Format) -> list[Format]:
-    """As tags. xgrammar wants those to have an end in which a part has any number of others."""
+    """The item as tags. xgrammar wants a tag to have an end if a part of it has any number of others."""
     if item["type"] == "or":
-        return [made for option in item["elements"] for made in _tags(option)]
+        return [part for option in item["elements"] for part in _tags(option)]
     return [item if item["type"] == "tag" else tag("", item, "")]
 
 

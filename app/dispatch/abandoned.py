@@ -21,19 +21,19 @@ class AbandonedAttempts:
         return len(self._jobs)
 
     def add(self, job: Job) -> None:
-        """To be stopped by the next `stop_all`."""
+        """Adds a job, which the next `stop_all` stops."""
         self._jobs.append(job)
 
     async def stop_all(self) -> None:
-        """Those that can't be stopped since Redis is unreachable are stopped by the next call."""
-        left = list(self._jobs)
+        """Stops the added jobs. If Redis is unreachable, the next call stops those that are left."""
+        jobs = list(self._jobs)
         try:
-            await self.stop(left)
+            await self.stop(jobs)
         except StoreDown:
             return
         except Exception:  # not tried again: the jobs run to their ends
-            log.exception("not_stopped", requests=len(left))
-        del self._jobs[: len(left)]
+            log.exception("not_stopped", requests=len(jobs))
+        del self._jobs[: len(jobs)]
 
     async def stop(self, jobs: Sequence[Job]) -> None:
         """Ends jobs on their workers. Raises: StoreDown."""

@@ -48,19 +48,19 @@ class AdapterTable:
         return self._known.get(name)
 
     def _take(self, adapters: dict[str, Adapter]) -> None:
-        served = {name: adapter for name, adapter in adapters.items() if self._is_served(adapter)}
-        for name in self._known.keys() - served.keys():
+        served_adapters = {name: adapter for name, adapter in adapters.items() if self._is_served(adapter)}
+        for name in self._known.keys() - served_adapters.keys():
             del self._models[name]
-        for name, adapter in served.items():
+        for name, adapter in served_adapters.items():
             if adapter != self._known.get(name):
                 self._models[name] = self._model(adapter)
-        self._known = served
+        self._known = served_adapters
 
     def _is_served(self, adapter: Adapter) -> bool:
-        served = adapter.model in self._bases and adapter.name not in self._bases
-        if not served:
+        is_served = adapter.model in self._bases and adapter.name not in self._bases
+        if not is_served:
             log.warning("adapter_not_served", adapter=adapter.name, model=adapter.model)
-        return served
+        return is_served
 
     def _model(self, adapter: Adapter) -> Model:
         base = self._bases[adapter.model]
@@ -75,9 +75,9 @@ class AdapterTable:
         )
 
     def _meters_of(self, name: str) -> Meters:
-        known = self._meters.get(name)
-        if known is None:
-            known = Meters(name if len(self._meters) < _METERED else _OTHERS)
+        meters = self._meters.get(name)
+        if meters is None:
+            meters = Meters(name if len(self._meters) < _METERED else _OTHERS)
             if len(self._meters) < _METERED:
-                self._meters[name] = known
-        return known
+                self._meters[name] = meters
+        return meters

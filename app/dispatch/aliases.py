@@ -44,7 +44,7 @@ B = TypeVar("B", bound=Named)
 
 @dataclass(frozen=True)
 class Turn:
-    """How one request chooses among the models of an alias."""
+    """The circumstances of one request's choice among the models of an alias."""
 
     key: str = ""  # equal keys choose the same; empty: each request chooses anew
     fixed: bool = False  # whichever models have workers: the request may be a repeated one
@@ -72,7 +72,7 @@ def shared(name: str, alias: Alias, key: str) -> str:
 
 
 class Aliases:
-    """This process's table. A request reads no Redis for it."""
+    """The process's table of aliases. A request reads no Redis for it."""
 
     def __init__(
         self, declared: Mapping[str, Alias], models: Mapping[str, Served], pipelines: Container[str] = ()
@@ -88,7 +88,7 @@ class Aliases:
     def problem(self, name: str, alias: Alias) -> str | None:
         if name in self._pipelines:
             return "there is a pipeline of that name"
-        return alias_problem(name, alias, {model: served.task for model, served in self._models.items()})
+        return alias_problem(name, alias, {model: served_model.task for model, served_model in self._models.items()})
 
     def primary(self, name: str) -> str:
         """The model for which an alias stands in the first place, or `name` itself."""

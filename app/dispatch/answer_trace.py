@@ -1,4 +1,4 @@
-"""What an answer adds to its request's trace: attributes by OpenTelemetry's conventions for generative AI, and spans.
+"""Adds an answer to its request's trace: attributes by OpenTelemetry's conventions for generative AI, and spans.
 
 No text of a prompt or an answer: no stop strings either.
 """
@@ -35,9 +35,10 @@ def add_answer(
     first_token: float | None,
     error: str,
 ) -> None:
-    """At the answer's end. `tokens`: of prompts, of these cached, of the answer. `error`: its code; "": it is whole.
+    """Adds an answer to its request's trace, at its end.
 
-    `first_token`: when the answer's first token was here, seconds since the epoch; None: it has none.
+    `tokens`: of prompts, of these cached, of the answer. `error`: its code; "": it is whole. `first_token`: when the
+    answer's first token was here, seconds since the epoch; None: it has none.
     """
     operation = _TEXT if plan.prefix == _TEXT_PREFIX else _OPERATIONS[plan.model.task]
     trace.name = f"{operation} {plan.model.name}"
@@ -57,23 +58,23 @@ def add_answer(
 def _attributes(
     plan: GenerationPlan, operation: str, answer: RequestId, tokens: tuple[int, int, int]
 ) -> dict[str, Attribute]:
-    prompt, cached, completion = tokens
-    made: dict[str, Attribute] = {
+    prompt, cached_tokens, completion = tokens
+    attributes: dict[str, Attribute] = {
         "gen_ai.operation.name": operation,
         "gen_ai.provider.name": "xylem",
         "gen_ai.request.model": plan.model.name,
         "gen_ai.response.model": plan.model.name,
         "gen_ai.response.id": answer,
         "gen_ai.usage.input_tokens": prompt,
-        "gen_ai.usage.cache_read.input_tokens": cached,
+        "gen_ai.usage.cache_read.input_tokens": cached_tokens,
         "gen_ai.usage.output_tokens": completion,
     }
-    return made | _sampling(plan) if plan.model.task == "generate" else made
+    return attributes | _sampling(plan) if plan.model.task == "generate" else attributes
 
 
 def _sampling(plan: GenerationPlan) -> dict[str, Attribute]:
     s = plan.sampling[0]
-    made: dict[str, Attribute] = {
+    attributes: dict[str, Attribute] = {
         "gen_ai.request.choice.count": plan.choices,
         "gen_ai.request.max_tokens": s.max_tokens,
         "gen_ai.request.temperature": s.temperature,
@@ -82,7 +83,7 @@ def _sampling(plan: GenerationPlan) -> dict[str, Attribute]:
         "gen_ai.request.frequency_penalty": s.frequency_penalty,
     }
     if s.top_k:
-        made["gen_ai.request.top_k"] = s.top_k
+        attributes["gen_ai.request.top_k"] = s.top_k
     if s.seed is not None:
-        made["gen_ai.request.seed"] = s.seed
-    return made
+        attributes["gen_ai.request.seed"] = s.seed
+    return attributes

@@ -37,7 +37,7 @@ class AttemptLog:
 
     @property
     def traceparent(self) -> str:
-        """Of the attempt that runs."""
+        """The traceparent of the attempt that runs."""
         return replace(self._place, span=self._span).traceparent
 
     def ended(

@@ -1,4 +1,4 @@
-"""From what is known of an attempt to its spans. Pure."""
+"""Turns what is known of an attempt into its spans. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -29,9 +29,9 @@ def attempt_spans(attempt: Attempt, request_span: str, first_token: float | None
 
 
 def _placing(attempt: Attempt) -> Iterator[Span]:
-    placed = attempt.placed >= attempt.began
-    until = attempt.placed if placed else attempt.ended
-    route = explained(attempt.job, attempt.decisions, candidates=True) if placed else {}
+    is_placed = attempt.placed >= attempt.began
+    until = attempt.placed if is_placed else attempt.ended
+    route = explained(attempt.job, attempt.decisions, candidates=True) if is_placed else {}
     route.pop("attempt", None)  # counted otherwise
     if "candidates" in route:  # as JSON: to export eighty attributes would take as long as all else
         route["candidates"] = orjson.dumps(route["candidates"]).decode()
@@ -62,14 +62,17 @@ def _computing(attempt: Attempt, first_token: float | None) -> Iterator[Span]:
 
 
 def _resuming(attempt: Attempt, last: Timing) -> Iterator[Span]:
-    """From the decode task to its first output, with the KV's transfer: the engine tells only how long that took."""
-    given = _worker(attempt.job, last) | {"xylem.handoff.refused": bool(last.refused)}
-    resume = _stage(attempt, "resume", last.taken, last.first or last.ended, given)
+    """Yields the span from the decode task to its first output, and the span of the KV's transfer.
+
+    The transfer is within the first one: the engine tells only how long it took.
+    """
+    attributes = _worker(attempt.job, last) | {"xylem.handoff.refused": bool(last.refused)}
+    resume = _stage(attempt, "resume", last.taken, last.first or last.ended, attributes)
     yield resume
     if last.pulled is not None and last.pulled.seconds:
-        moved = {"xylem.kv.tokens": last.pulled.tokens, "xylem.kv.bytes": last.pulled.size}
+        kv_attributes = {"xylem.kv.tokens": last.pulled.tokens, "xylem.kv.bytes": last.pulled.size}
         end = last.taken + last.pulled.seconds
-        yield _stage(attempt, "transfer", last.taken, end, _worker(attempt.job, last) | moved, parent=resume.id)
+        yield _stage(attempt, "transfer", last.taken, end, _worker(attempt.job, last) | kv_attributes, parent=resume.id)
 
 
 def _stage(
@@ -80,7 +83,7 @@ def _stage(
     attributes: Mapping[str, Attribute] = {},
     parent: str = "",
 ) -> Span:
-    """Within the attempt: two processes' readings of Redis' clock may differ a little."""
+    """A span within the attempt: two processes' readings of Redis' clock may differ a little."""
     start = min(max(start, attempt.began), attempt.ended)
     end = min(max(start, end), attempt.ended)
     return Span(name, new_span_id(), parent or attempt.span, start, end, attributes)

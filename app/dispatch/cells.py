@@ -77,7 +77,7 @@ class OtherCell:
         return self.watch.looked and self.watch.failing_since is None and self._inbox.subscribed.is_set()
 
     def load(self, pools: Collection[PoolId]) -> CellLoad:
-        """Of these pools; no room if it can't be reached."""
+        """The load of these pools; no room if the cell can't be reached."""
         if not self.is_reachable:
             return CellLoad()
         none = CellLoad()
@@ -144,11 +144,11 @@ class Cells:
 
     @property
     def parts(self) -> list[Runs]:
-        """To be run."""
+        """The parts to be run."""
         return [part for other in self._others.values() for part in other.parts] + [self] if self._others else []
 
     def states(self) -> dict[CellId, CellState]:
-        """Of all cells; empty if there is only the home cell."""
+        """The states of all cells; empty if there is only the home cell."""
         if not self._others:
             return {}
         count = dict.fromkeys((HOME, *self._others), 0)
@@ -157,11 +157,11 @@ class Cells:
         return {name: CellState(self._is_reachable(name), requests) for name, requests in count.items()}
 
     def load(self, pools: Collection[PoolId]) -> CellLoad:
-        """Of the other cells that can be reached, together."""
+        """The load of the other cells that can be reached, together."""
         return sum((other.load(pools) for other in self._others.values()), CellLoad())
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Looks at the cells until cancelled."""
         await keep("cells_not_looked_at", lambda: self._look(time.monotonic()), _LOOK_EVERY_S, later=True)
 
     def _look(self, now: float) -> None:
@@ -178,24 +178,24 @@ class Cells:
 
     def _leave(self, lost: CellId, now: float) -> None:
         """The requests there go on in other cells, if one may have room."""
-        left = Counter[CellId]()
+        moves = Counter[CellId]()
         for inflight in self._dispatcher.in_cell(lost):
             if not inflight.is_placed or not inflight.job.worker:
                 continue
-            to = HOME if self._is_reachable(HOME) else self._chosen(inflight, None, now, left)
+            to = HOME if self._is_reachable(HOME) else self._chosen(inflight, None, now, moves)
             if to is not None:  # else its worker goes on when that Redis is back
-                left[to] += 1
+                moves[to] += 1
                 self._dispatcher.lost(inflight)
-        if left:
-            log.error("cell_left", cell=lost, requests=left.total())
+        if moves:
+            log.error("cell_left", cell=lost, requests=moves.total())
 
     def _elsewhere(self, inflight: InFlight, why: XylemError | None) -> bool:
         """Sends a request that is refused at home to another cell, if one may have room; whether it has."""
-        chosen = self._chosen(inflight, why, time.monotonic(), {})
-        if chosen is None:
+        cell = self._chosen(inflight, why, time.monotonic(), {})
+        if cell is None:
             return False
-        self._others[chosen].count_sent()
-        self._move(inflight, chosen)
+        self._others[cell].count_sent()
+        self._move(inflight, cell)
         return True
 
     def _chosen(
@@ -208,8 +208,8 @@ class Cells:
         if why is not None and not isinstance(why, Saturated | NoWorker | StoreDown):
             return None
         pools = [pool for group in inflight.groups for pool in group]
-        refused = {cell for cell, at in inflight.refused_in.items() if now - at < _AGAIN_AFTER_S}
-        others = {name: other for name, other in self._others.items() if name not in refused}
+        refusing_cells = {cell for cell, at in inflight.refused_in.items() if now - at < _AGAIN_AFTER_S}
+        others = {name: other for name, other in self._others.items() if name not in refusing_cells}
         return choose({name: other.load(pools).sent(coming.get(name, 0)) for name, other in others.items()}, self._rng)
 
     def _back(self, inflight: InFlight, why: XylemError | None) -> bool:

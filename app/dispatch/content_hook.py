@@ -30,7 +30,7 @@ class _BadReply(Exception):
 
 
 class ContentHook:
-    """On the event loop. Connections are kept."""
+    """The content hook as this process asks it, on the event loop. Connections are kept."""
 
     def __init__(self, settings: Settings) -> None:
         assert settings.hook_url is not None
@@ -66,7 +66,7 @@ class ContentHook:
             raise ContentRefused(f"{what} is not allowed here{f': {reason}' if reason else '.'}")
 
     async def _asked(self, body: bytes) -> str | None:
-        """Why it is refused; None: it is allowed. Raises: _BadReply, httpx.HTTPError."""
+        """The reason why the content is refused; None: it is allowed. Raises: _BadReply, httpx.HTTPError."""
         headers = signed(self._secret, f"hook_{secrets.token_hex(12)}", int(time.time()), body)
         headers["accept-encoding"] = "identity"  # a short reply may decompress to one that fills the memory
         client = self._idle.pop() if self._idle else _client()
@@ -92,24 +92,24 @@ class ContentHook:
 
 
 def pause_s(failures: int) -> float:
-    """How long to wait before the hook is asked again after so many failures, one after the other."""
+    """Seconds to wait before the hook is asked again after so many failures, one after the other."""
     return min(2.0 ** min(failures - 1, 32), _LONGEST_PAUSE_S)
 
 
 def _client() -> httpx.AsyncClient:
-    """For the operator's own server: not through a proxy. All of a call is within the limit, as `check` says."""
+    """Makes a client for the operator's own server: not through a proxy. `check` limits the time of a whole call."""
     return httpx.AsyncClient(verify=tls(), timeout=None, limits=httpx.Limits(max_connections=1), trust_env=False)  # noqa: S113
 
 
 def read_reply(raw: bytes) -> str | None:
-    """Why the content is refused; None: it is allowed. Raises: _BadReply."""
+    """The reason why the content is refused; None: it is allowed. Raises: _BadReply."""
     try:
         reply = orjson.loads(raw)
     except ValueError as exc:
         raise _BadReply from exc
-    if not isinstance(reply, dict) or not isinstance(allowed := reply.get("allow"), bool):
+    if not isinstance(reply, dict) or not isinstance(is_allowed := reply.get("allow"), bool):
         raise _BadReply
-    if allowed:
+    if is_allowed:
         return None
     reason = reply.get("reason")
     return reason[:_REASON].strip() if isinstance(reason, str) else ""

@@ -1,4 +1,4 @@
-"""What an engine's own prompt says of media whose expansion was remembered otherwise. Pure."""
+"""Corrects remembered expansions of media by what an engine's own prompt says. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -15,15 +15,15 @@ class Correction(NamedTuple):
 
 def corrections(job: Job, samples: Samples, expanded: Sequence[int]) -> Iterator[Correction]:
     """Yields none for media that the model's files explain. `expanded`: the engine's prompt."""
-    learned = {one.media.sha256: one.becomes for one in samples.values() if one.becomes is not None}
-    if len(job.media) == 1 and not any(one.sign.joins for one in learned.values()):
+    expansions = {one.media.sha256: one.becomes for one in samples.values() if one.becomes is not None}
+    if len(job.media) == 1 and not any(one.sign.joins for one in expansions.values()):
         (one,) = job.media
-        if (becomes := learned.get(one.sha256)) is not None:
+        if (becomes := expansions.get(one.sha256)) is not None:
             end = len(expanded) - (len(job.prompt) - one.offset - one.length)
             is_there = expanded[: one.offset] == job.prompt[: one.offset]
             yield Correction(
                 Shown(becomes.sign, one.shape, of=becomes.of), expanded[one.offset : end] if is_there else None
             )
         return
-    for becomes, shape in ((learned[one.sha256], one.shape) for one in job.media if one.sha256 in learned):
+    for becomes, shape in ((expansions[one.sha256], one.shape) for one in job.media if one.sha256 in expansions):
         yield from (Correction(Shown(becomes.sign, shape, number, becomes.of), None) for number in becomes.tokens)

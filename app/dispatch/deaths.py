@@ -1,4 +1,4 @@
-"""How many workers died with a request: in Redis as soon as one has, for whoever adopts its answer."""
+"""Counts the workers that died with a request: in Redis as soon as one has, for whoever adopts its answer."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -29,8 +29,8 @@ class Deaths:
 
     async def recall(self, in_flight: Sequence[InFlight]) -> None:
         with suppress(StoreDown):
-            found = await self._wire.execute([("GET", self._name(inflight.job.request)) for inflight in in_flight])
-            for inflight, counts in zip(in_flight, found, strict=True):
+            replies = await self._wire.execute([("GET", self._name(inflight.job.request)) for inflight in in_flight])
+            for inflight, counts in zip(in_flight, replies, strict=True):
                 try:
                     early, deaths = map(int, (counts or b"0 0").split())
                 except ValueError:  # a hand or another version wrote it

@@ -55,7 +55,7 @@ _STAGE_FAILED = {error.code for error in (EngineFailed, EngineDead, HandoffFaile
 
 
 class Dispatcher:
-    """On the API's event loop."""
+    """The dispatcher of the requests that this process awaits. Lives on the API's event loop."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Dispatcher:
 
     @property
     def watching(self) -> list[Recorder | TrafficCounter]:
-        """What another process has to ask for."""
+        """The parts that work only while another process asks for it."""
         return [each for each in (self.recorder, self.traffic) if each is not None]
 
     async def send(self, inflight: InFlight) -> None:
@@ -125,7 +125,7 @@ class Dispatcher:
                     placer.stop_later(job)
 
     def spent(self, in_flight: Iterable[InFlight], done: Iterable[Done]) -> None:
-        """These have ended, with or without an answer: their tenants are charged what they have really cost."""
+        """Charges tenants what their ended requests have really cost, whether these have an answer or not."""
         ends = {end.request: end for end in done}
         for f in in_flight:
             self.placers[f.cell].shares.ended(f, ends.get(f.job.request))
@@ -143,9 +143,9 @@ class Dispatcher:
 
     def deliver(self, *events: Event) -> None:
         """Adds events to their answers. Those of older attempts and of ended requests are dropped."""
-        awaited = self.in_flight.get
+        lookup = self.in_flight.get
         for event in events:
-            inflight = awaited(event.request)
+            inflight = lookup(event.request)
             if inflight is None or event.attempt != inflight.job.attempt:
                 continue
             if type(event) is Delta:
@@ -206,10 +206,12 @@ class Dispatcher:
         if inflight.before_first is not None:
             inflight.before_first.append(event)
             return
-        prefilled = inflight.job.prefilled
+        prefill_timing = inflight.job.prefilled
         self.placers[inflight.cell].audit(inflight, event)
         # If both workers began at once, the decode worker doesn't know the prefill's timing.
-        inflight.timings = [prefilled, *event.timings] if inflight.job.at_once and prefilled else event.timings
+        inflight.timings = (
+            [prefill_timing, *event.timings] if inflight.job.at_once and prefill_timing else event.timings
+        )
         self._end(inflight, event)
 
     def _end(self, inflight: InFlight, event: Done | Failed) -> None:

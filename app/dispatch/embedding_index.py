@@ -1,4 +1,4 @@
-"""Which pictures of requests are encoded already, as Redis has it."""
+"""Finds which pictures of requests are encoded already, as Redis has it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,22 +20,22 @@ class EmbeddingIndex:
         self._wire, self._keys, self._pools = wire, keys, pools
 
     async def read(self, in_flight: Sequence[InFlight]) -> dict[tuple[str, str], EmbeddingHandle]:
-        """By model and hash, of the pictures of those that want them encoded. No round trip for none.
+        """The embeddings, by model and hash, of the pictures of those requests that want them encoded.
 
-        Raises: StoreDown.
+        No round trip if there are no such pictures. Raises: StoreDown.
         """
-        wanted = {
+        pictures = {
             (self._pools[f.encode_pools[0]].model, one.sha256): None
             for f in in_flight if f.wants_encoding for one in f.job.media if one.kind == "image"
         }  # fmt: skip
-        if not wanted:
+        if not pictures:
             return {}
-        raws = await self._wire.execute([("GET", self._keys.embedding(*one)) for one in wanted])
-        found = {}
-        for one, raw in zip(wanted, raws, strict=True):
+        raws = await self._wire.execute([("GET", self._keys.embedding(*one)) for one in pictures])
+        embeddings = {}
+        for one, raw in zip(pictures, raws, strict=True):
             try:
                 if raw is not None:
-                    found[one] = decode_embedding(raw)
+                    embeddings[one] = decode_embedding(raw)
             except msgspec.DecodeError as exc:  # it is encoded anew
                 log.warning("embedding_not_understood", error=str(exc))
-        return found
+        return embeddings

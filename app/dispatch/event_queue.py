@@ -41,9 +41,9 @@ class EventQueue:
         self._wake()
 
     def divert(self, sink: Callable[[Delta], bool] | None) -> None:
-        """From now on `sink` gets each delta that arrives while the reader waits. False from it: the reader gets it.
+        """Gives `sink`, from now on, each delta that arrives while the reader waits.
 
-        None: the reader gets all.
+        If it returns False, the reader gets the delta. None: the reader gets all.
         """
         self._sink = sink
 

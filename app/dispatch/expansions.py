@@ -1,4 +1,4 @@
-"""What media become in prompts of models whose engines alone know it: asked once of a worker, then remembered.
+"""Learns what media become in prompts of models whose engines alone know it: asks a worker once, then remembers it.
 
 It depends on the medium's shape only. It is kept here, and in Redis for other replicas, as runs of equal tokens; a real
 answer corrects it.
@@ -66,11 +66,13 @@ class Expansions:
 
         Raises: StoreDown; NoWorker if there is none to ask.
         """
-        if not (found := self._told(pools)):
+        if not (sign_counts := self._told(pools)):
             if not await self._fleet.live(pools):
                 raise NoWorker
-            found = self._told(pools)
-        return {kind: max(signs.items(), key=lambda one: (one[1], one[0].digest))[0] for kind, signs in found.items()}
+            sign_counts = self._told(pools)
+        return {
+            kind: max(signs.items(), key=lambda one: (one[1], one[0].digest))[0] for kind, signs in sign_counts.items()
+        }
 
     def known_signs(self, pools: Sequence[PoolId]) -> set[MediaKind]:
         return set(self._told(pools))
@@ -82,8 +84,8 @@ class Expansions:
 
     def correct_soon(self, found: Iterable[tuple[Shown, Sequence[int] | None]]) -> None:
         """An engine has expanded them to these tokens; None: to others than are known."""
-        for shown, tokens in found:
-            task = asyncio.create_task(self._forget(shown) if tokens is None else self._keep(shown, _runs(tokens)))
+        for name, tokens in found:
+            task = asyncio.create_task(self._forget(name) if tokens is None else self._keep(name, _runs(tokens)))
             self._correcting.add(task)
             task.add_done_callback(self._corrected)
 
@@ -97,10 +99,10 @@ class Expansions:
         await self._wire.execute([("HDEL", self._keys.expansions(shown.sign.digest), shown.field)])
 
     def _told(self, pools: Iterable[PoolId]) -> dict[MediaKind, Counter[MediaSign]]:
-        found: dict[MediaKind, Counter[MediaSign]] = {}
+        sign_counts: dict[MediaKind, Counter[MediaSign]] = {}
         for sign in (sign for lease in self._fleet.leases(pools).values() for sign in lease.worker.signs):
-            found.setdefault(sign.kind, Counter())[sign] += 1
-        return found
+            sign_counts.setdefault(sign.kind, Counter())[sign] += 1
+        return sign_counts
 
     async def tokens(self, shown: Shown, pools: Sequence[PoolId]) -> list[int]:
         """Returns token ids.
@@ -126,8 +128,8 @@ class Expansions:
 
     async def _ask(self, shown: Shown, pools: Sequence[PoolId]) -> list[int]:
         async with self._turns.turn():
-            if (known := self._known.get(shown.key)) is not None:  # meanwhile, for another client
-                return known
+            if (earlier_runs := self._known.get(shown.key)) is not None:  # meanwhile, for another client
+                return earlier_runs
             runs = _runs(await self._asked(shown, pools))
         await self._keep(shown, runs)
         return runs
@@ -139,8 +141,8 @@ class Expansions:
         reason = "no worker has this model's files any more"
         for worker in self._able(shown.sign, pools)[:_TRIES]:
             try:
-                told = replies(self._redis, self._keys, [worker], question, _WORKER_S)
-                (reply,) = [reply async for reply in told]
+                answers = replies(self._redis, self._keys, [worker], question, _WORKER_S)
+                (reply,) = [reply async for reply in answers]
             except (RedisError, OSError) as exc:
                 raise StoreDown(f"Redis does not answer: {exc!r}") from exc
             if reply.done:
@@ -167,7 +169,7 @@ class Expansions:
                     log.error("media_size_not_understood", error=str(exc))
 
     async def _keep(self, shown: Shown, runs: list[int]) -> None:
-        """Here and in Redis, where another one goes if there are too many. Raises: StoreDown."""
+        """Keeps it here and in Redis, where another one goes if there are too many. Raises: StoreDown."""
         self._remember(shown, runs)
         key = self._keys.expansions(shown.sign.digest)
         *_, count = await self._wire.execute(

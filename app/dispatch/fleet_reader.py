@@ -89,29 +89,33 @@ class FleetReader:
         await self.refresh([pool for pool in wanted if self._fleets[pool].known < 0])
         questions = {pool: self._question(pool, prompts, grids[pool]) for pool, prompts in wanted.items()}
         commands = [c for q in questions.values() for c in q.commands]
-        asked = {pool: self._match(pool, questions[pool], prompts) for pool, prompts in wanted.items() if prompts}
-        read, matched = await self._both(commands, list(asked.values()))
-        replies, cached = iter(read), dict(zip(asked, matched, strict=True))
-        for pool, reply in cached.items():
+        match_commands = {
+            pool: self._match(pool, questions[pool], prompts) for pool, prompts in wanted.items() if prompts
+        }
+        read, index_replies = await self._both(commands, list(match_commands.values()))
+        replies, match_replies = iter(read), dict(zip(match_commands, index_replies, strict=True))
+        for pool, reply in match_replies.items():
             if reply is not None and questions[pool].guessed:
-                cached[pool] = await self._all_guessed(pool, questions[pool], wanted[pool], reply)
-        found = {pool: [next(replies) for _ in q.commands] for pool, q in questions.items()}
-        await self._take({pool: reply[0] for pool, reply in found.items()})
+                match_replies[pool] = await self._all_guessed(pool, questions[pool], wanted[pool], reply)
+        answers = {pool: [next(replies) for _ in q.commands] for pool, q in questions.items()}
+        await self._take({pool: reply[0] for pool, reply in answers.items()})
         for pool, question in questions.items():
             if question.older:
-                self._fleets[pool].replace(self._older(question, found[pool].pop(3)))
-        views = {pool: self._view(pool, q, found[pool], cached.get(pool)) for pool, q in questions.items()}
+                self._fleets[pool].replace(self._older(question, answers[pool].pop(3)))
+        views = {pool: self._view(pool, q, answers[pool], match_replies.get(pool)) for pool, q in questions.items()}
         empty = [pool for pool, view in views.items() if not view.candidates]
-        seen = await self._wire.execute([("EXISTS", self._keys.seen(pool)) for pool in empty])
-        return views | {pool: replace(views[pool], lately=bool(was)) for pool, was in zip(empty, seen, strict=True)}
+        sightings = await self._wire.execute([("EXISTS", self._keys.seen(pool)) for pool in empty])
+        return views | {
+            pool: replace(views[pool], lately=bool(was)) for pool, was in zip(empty, sightings, strict=True)
+        }
 
     async def _both(self, commands: list[Command], asked: list[Command]) -> tuple[Sequence[Any], Sequence[Any]]:
         """The replies of Redis, and of the index, which is None while it is away. Raises: StoreDown."""
         if not self.index.is_apart:
             replies = await self._wire.execute(commands + asked)
             return replies[: len(commands)], replies[len(commands) :]
-        replies, matched = await asyncio.gather(self._wire.execute(commands), self.index.ask(asked))
-        return replies, matched or [None] * len(asked)
+        replies, index_replies = await asyncio.gather(self._wire.execute(commands), self.index.ask(asked))
+        return replies, index_replies or [None] * len(asked)
 
     async def _all_guessed(
         self, pool: PoolId, question: "_Question", prompts: Sequence[bytes], reply: Sequence[Any]
@@ -121,17 +125,17 @@ class FleetReader:
         Redis does other work between the calls.
         """
         caches, guesses = [one[0] for one in reply], [list(one[1]) for one in reply]
-        while left := len(question.guessed) - len(guesses[0]):
+        while missing_count := len(question.guessed) - len(guesses[0]):
             _, more = await self._both([], [self._match(pool, question, prompts, len(guesses[0]))])
-            for n, known in enumerate(guesses):
-                known.extend([0] * left if more[0] is None else more[0][n][1])
+            for n, row in enumerate(guesses):
+                row.extend([0] * missing_count if more[0] is None else more[0][n][1])
         return list(zip(caches, guesses, strict=True))
 
     async def refresh(self, pools: Sequence[PoolId]) -> None:
         """Reads all leases of these pools. Raises: StoreDown."""
         keys = self._keys
-        asked = [(("ZRANGE", keys.changed(p), -1, -1, "WITHSCORES"), ("HKEYS", keys.pool(p))) for p in pools]
-        replies = await self._wire.execute(list(chain.from_iterable(asked)))
+        questions = [(("ZRANGE", keys.changed(p), -1, -1, "WITHSCORES"), ("HKEYS", keys.pool(p))) for p in pools]
+        replies = await self._wire.execute(list(chain.from_iterable(questions)))
         members = {
             pool: [WorkerId(w.decode()) for w in reply] for pool, reply in zip(pools, replies[1::2], strict=True)
         }
@@ -144,39 +148,39 @@ class FleetReader:
             self._set(pool, {worker: leases.get(worker) for worker in members[pool]})
 
     def questions(self) -> list[Command]:
-        """Of one look: which leases have changed, and whether this process is the one that looks at all."""
+        """Commands of one look: which leases have changed, and whether this process is the one that looks at all."""
         return [c for pool in self._fleets for c in (self._changes(pool), self._claim(pool))]
 
     async def answered(self, replies: Sequence[Any], now: float) -> None:
         """The replies to `questions`; `now`: monotonic. Reads leases. Raises: StoreDown."""
-        claimed = dict(zip(self._fleets, replies[1::2], strict=True))
+        claims = dict(zip(self._fleets, replies[1::2], strict=True))
         due = [
             pool
             for pool, fleet in self._fleets.items()
             if fleet.known < 0
-            or (claimed[pool] == b"OK" and len(fleet.members) <= _FEW)
+            or (claims[pool] == b"OK" and len(fleet.members) <= _FEW)
             or now - self._refreshed[pool] >= max(_REFRESH_S, _REFRESH_S_PER_WORKER * len(fleet.members))
         ]
         await self.refresh(due)
         changes = dict(zip(self._fleets, replies[::2], strict=True))
-        await self._take({pool: found for pool, found in changes.items() if pool not in due})
-        others = await self._with_others([pool for pool in self._fleets if claimed[pool] == b"OK" and pool not in due])
+        await self._take({pool: entries for pool, entries in changes.items() if pool not in due})
+        others = await self._with_others([pool for pool in self._fleets if claims[pool] == b"OK" and pool not in due])
         await self.refresh(others)
         self._refreshed |= dict.fromkeys([*due, *others], now)
 
     async def _with_others(self, pools: Sequence[PoolId]) -> list[PoolId]:
         """Pools with other members than this process knows, or one without a lease. Raises: StoreDown."""
-        known = {pool: self._fleets[pool].members for pool in pools if self._fleets[pool].members}
-        asked = [
+        known_workers = {pool: self._fleets[pool].members for pool in pools if self._fleets[pool].members}
+        commands = [
             (("HLEN", self._keys.pool(pool)), ("EXISTS", *map(self._keys.worker, workers)))
-            for pool, workers in known.items()
+            for pool, workers in known_workers.items()
         ]
-        replies = await self._wire.execute(list(chain.from_iterable(asked)))
-        counts = zip(known.items(), replies[::2], replies[1::2], strict=True)
+        replies = await self._wire.execute(list(chain.from_iterable(commands)))
+        counts = zip(known_workers.items(), replies[::2], replies[1::2], strict=True)
         return [pool for (pool, workers), members, live in counts if not members == live == len(workers)]
 
     def forget(self, pools: Sequence[PoolId]) -> None:
-        """What is known of their workers is wrong: the next read reads them all."""
+        """Forgets what is known of the pools' workers, since it is wrong: the next read reads them all."""
         for pool in pools:
             self._fleets[pool].known = -1.0
 
@@ -201,12 +205,12 @@ class FleetReader:
 
     def missing(self, awaited: Mapping[WorkerId, PoolId]) -> dict[WorkerId, PoolId]:
         """Workers without a lease that is understood, as of the last look: those that requests are on, and members."""
-        known = {worker for fleet in self._fleets.values() for worker in fleet.leases}
-        lapsed = {worker: pool for pool, fleet in self._fleets.items() for worker in fleet.lapsed}
-        return lapsed | {worker: pool for worker, pool in awaited.items() if worker not in known}
+        leased_workers = {worker for fleet in self._fleets.values() for worker in fleet.leases}
+        lapsed_workers = {worker: pool for pool, fleet in self._fleets.items() for worker in fleet.lapsed}
+        return lapsed_workers | {worker: pool for worker, pool in awaited.items() if worker not in leased_workers}
 
     def removed(self, workers: Mapping[WorkerId, PoolId]) -> None:
-        """They are no members of their pools any more."""
+        """Notes that the workers are no members of their pools any more."""
         for worker, pool in workers.items():
             self._fleets[pool].lapsed.discard(worker)
             self._fleets[pool].members.discard(worker)
@@ -227,12 +231,12 @@ class FleetReader:
         return "SET", self._keys.watched(pool), "1", "NX", "PX", self._claim_ms
 
     def _changes(self, pool: PoolId) -> Command:
-        known = f"({self._fleets[pool].known:.0f}"
-        return "ZRANGE", self._keys.changed(pool), known, "+inf", "BYSCORE", "WITHSCORES"
+        lower_bound = f"({self._fleets[pool].known:.0f}"
+        return "ZRANGE", self._keys.changed(pool), lower_bound, "+inf", "BYSCORE", "WITHSCORES"
 
     def _question(self, pool: PoolId, prompts: Sequence[bytes], grid: Grid) -> "_Question":
         keys, fleet = self._keys, self._fleets[pool]
-        guessed, older = fleet.guessed, fleet.older
+        guessed_places, older = fleet.guessed, fleet.older
         commands: list[Command] = [
             self._changes(pool),
             ("HGETALL", keys.limits(pool)),
@@ -242,7 +246,7 @@ class FleetReader:
         ]
         if prompts:
             commands.append(("EVAL", COMING, 1, keys.starting(pool), fleet.left, *prompts))
-        return _Question(commands, guessed, older, bool(prompts), self._has_tiers(pool), grid)
+        return _Question(commands, guessed_places, older, bool(prompts), self._has_tiers(pool), grid)
 
     def _match(self, pool: PoolId, question: "_Question", prompts: Sequence[bytes], known: int = 0) -> Command:
         """`known`: how many of the first guessed places are; if any is, the caches that tell of themselves are, too."""
@@ -267,9 +271,11 @@ class FleetReader:
 
     async def _take(self, changes: Mapping[PoolId, Sequence[bytes]]) -> None:
         """Reads the leases that have changed: for each pool worker, score, worker, score, …. Raises: StoreDown."""
-        changed = {pool: [WorkerId(w.decode()) for w in found[::2]] for pool, found in changes.items() if found}
-        leases = await self._read_leases([worker for workers in changed.values() for worker in workers])
-        for pool, workers in changed.items():
+        changed_workers = {
+            pool: [WorkerId(w.decode()) for w in entries[::2]] for pool, entries in changes.items() if entries
+        }
+        leases = await self._read_leases([worker for workers in changed_workers.values() for worker in workers])
+        for pool, workers in changed_workers.items():
             fleet = self._fleets[pool]
             if fleet.known >= 0:  # else all are read next
                 fleet.known = max(fleet.known, *map(float, changes[pool][1::2]))
@@ -282,7 +288,7 @@ class FleetReader:
         self.grids[pool] = fleet.grid or self.grids[pool]
 
     async def _read_leases(self, workers: Sequence[WorkerId]) -> dict[WorkerId, Lease | None]:
-        """Those that live; None: the lease isn't understood. Raises: StoreDown."""
+        """The leases of the workers that live; None: the lease isn't understood. Raises: StoreDown."""
         if not workers:
             return {}
         (raws,) = await self._wire.execute([("MGET", *map(self._keys.worker, workers))])
@@ -330,7 +336,10 @@ class FleetReader:
         return replace(lease, draining=True) if misfit else lease
 
     def _misfit(self, lease: Lease) -> str:
-        """Why its answers would be wrong, or not come here, since its settings differ from this process's; or ""."""
+        """The reason why its answers would be wrong, or not come here; or "".
+
+        The cause is that its settings differ from this process's.
+        """
         if lease.worker.model not in ("", self._models.get(lease.worker.pool)):
             return "worker_of_another_model"
         if lease.token_redis < self._token_redis:

@@ -151,22 +151,22 @@ class Generation(GenerationBase):
             await self._dispatcher.send(self._in_flight[0])
             return
         sends = [asyncio.create_task(self._dispatcher.send(inflight)) for inflight in self._in_flight]
-        done, others = await asyncio.wait(sends, return_when=asyncio.FIRST_EXCEPTION)
+        ended_sends, others = await asyncio.wait(sends, return_when=asyncio.FIRST_EXCEPTION)
         if others:  # one prompt was refused, so the whole request is
             self._dispatcher.abandon(list(self._numbers))
-            done |= (await asyncio.wait(others))[0]
-        failures = [error for error in (send.exception() for send in done) if error is not None]
+            ended_sends |= (await asyncio.wait(others))[0]
+        failures = [error for error in (send.exception() for send in ended_sends) if error is not None]
         if failures:
             raise failures[0]
 
     async def _store_samples(self) -> None:
         """Raises: RequestError, Saturated, DeadlineOver, StoreDown."""
-        known = {one.media.sha256: one.data for one in self.plan.samples.values() if one.data is not None}
+        data = {one.media.sha256: one.data for one in self.plan.samples.values() if one.data is not None}
         store = self._dispatcher.media
         assert store is not None
-        if known:
+        if data:
             left_s = self._deadline - clock.now()
-            samples = Samples(self.id, self.client, known, left_s, waits=self.plan.aside)
+            samples = Samples(self.id, self.client, data, left_s, waits=self.plan.aside)
             await store.put(samples)
             for inflight in self._in_flight:
                 inflight.samples = samples
@@ -183,7 +183,7 @@ class Generation(GenerationBase):
         return out
 
     async def _next(self) -> list[tuple[int, Delta]]:
-        """As `deltas`, before anybody has inspected them."""
+        """Deltas as from `deltas`, before anybody has inspected them."""
         out: list[tuple[int, Delta]] = []
         while not out and len(self.done) < len(self.prompts):
             for event in await self.answer.take():
@@ -261,10 +261,10 @@ class Generation(GenerationBase):
 
     def headers(self) -> dict[str, str]:
         """HTTP headers: the plan's, what is left of the key's limits, and where prompts were placed, if asked for."""
-        allowed = self.plan.headers | ({} if self._charge is None else self._charge.headers())
+        headers = self.plan.headers | ({} if self._charge is None else self._charge.headers())
         if not self.plan.wishes.explain:
-            return allowed
-        return allowed | {
+            return headers
+        return headers | {
             "x-xylem-route": orjson.dumps(
                 [explained(f.job, f.decisions, candidates=i == 0) for i, f in enumerate(self._in_flight[:_EXPLAINED])]
             ).decode()
@@ -338,37 +338,37 @@ class Generation(GenerationBase):
             await self._dispatcher.cancel(list(self._numbers))
         finally:
             charge = self._charge if self._charge_due else None
-            used = None if self._usage is not None and charge is None else self._used(outcome)
+            consumption = None if self._usage is not None and charge is None else self._used(outcome)
             try:
                 if self.plan.samples and self._dispatcher.media is not None:
                     is_kept = self._begun is not None and self._client_left is None
                     cut = isinstance(exc, asyncio.CancelledError)
                     self._dispatcher.media.release(self.id, continued=is_kept and cut)
                 if charge is not None:
-                    await charge.settle(used, cut=goes_on)
+                    await charge.settle(consumption, cut=goes_on)
             finally:
-                usage = self._usage or self._record_end(outcome, used, goes_on=goes_on)
+                usage = self._usage or self._record_end(outcome, consumption, goes_on=goes_on)
                 self._observe(outcome, usage.completion_tokens)
                 if self._inspection is not None:
                     self._inspection.log(outcome)
 
     def _used(self, outcome: str) -> Used | None:
-        painted = len(self.done) if self.plan.paintings else 0
-        return used_by(self, outcome, painted, self._in_flight, self._outputs)
+        picture_count = len(self.done) if self.plan.paintings else 0
+        return used_by(self, outcome, picture_count, self._in_flight, self._outputs)
 
     async def _record_answer(self) -> None:
         """All prompts are done: what they used is recorded before the client is told the end, and can count on it."""
         if self._usage is not None:
             return
-        used = self._used(OK)
-        usage = self._usage = self._recorded(OK, used, clock.now())
+        consumption = self._used(OK)
+        usage = self._usage = self._recorded(OK, consumption, clock.now())
         TENANTS.ended(usage)
         if self._dispatcher.usage is None:
             return
         settlement = None
         if self._charge is not None:
             self._charge_due = False
-            settlement = self._charge.settlement(used)
+            settlement = self._charge.settlement(consumption)
         if self._charge is None or settlement is None:
             await self._dispatcher.usage.store(usage)
         elif replies := await self._dispatcher.usage.store(usage, settlement.command):
@@ -394,22 +394,22 @@ class Generation(GenerationBase):
 
     def _observe(self, outcome: str, made: int) -> None:
         """`made`: tokens of the answer."""
-        meters, ended = self.model.meters, clock.now()
+        meters, now = self.model.meters, clock.now()
         self._dispatcher.spent(self._in_flight, self.done.values())
         meters.ended(outcome)
-        seen = [Timeline.of(f, self.model.name, outcome, self._came, ended) for f in self._in_flight]
+        timelines = [Timeline.of(f, self.model.name, outcome, self._came, now) for f in self._in_flight]
         if self._dispatcher.recorder is not None:
             self._dispatcher.recorder.ended(self.model.name, self._came, self._in_flight)
-        self._dispatcher.timelines.ended(self.id, self.client.key, seen)
-        for s in seen:
+        self._dispatcher.timelines.ended(self.id, self.client.key, timelines)
+        for s in timelines:
             if s.timings:
                 meters.stages(s.stages(), s.computed)
                 if s.timings[-1].pulled is not None:
                     meters.pulled_bytes.inc(s.timings[-1].pulled.size)
-        if spans := [timing.cost_s for s in seen for timing in s.timings]:
+        if spans := [timing.cost_s for s in timelines for timing in s.timings]:
             meters.cost.observe(sum(spans))
         if self._trace is not None:
-            self._end_trace(self._trace, ended, outcome)
+            self._end_trace(self._trace, now, outcome)
         meters.duration.observe(time.perf_counter() - self._arrived)
         meters.prompt_tokens.observe(self.prompt_tokens)
         first_s = None if self._first is None else self._first - self._arrived

@@ -37,7 +37,7 @@ class GenerationBase:
         raise NotImplementedError
 
     async def progress(self) -> list[tuple[int, Progress]]:
-        """Of a request that paints: new steps with their picture's number; an empty list when all is painted.
+        """New steps of a request that paints, with their picture's number; an empty list when all is painted.
 
         Raises what `deltas` raises.
         """
@@ -68,32 +68,32 @@ class GenerationBase:
         """The result of `work` on a whole answer, in a thread if the answer is long. Empties `parts`."""
 
         def make() -> T:
-            made = work(parts)
+            result = work(parts)
             parts.clear()  # in the thread, since freeing them takes as long as `work`
-            return made
+            return result
 
         shows_prompt = self.plan.echo is not None or self.plan.sampling[0].prompt_logprobs is not None
         tokens = self.completion_tokens + (self.prompt_tokens if shows_prompt else 0)
         return make() if tokens <= _SHORT else await asyncio.to_thread(make)
 
     def envelope(self, kind: str) -> dict[str, object]:
-        named: dict[str, object] = {"id": self.id, "object": kind, "created": self.created, "model": self.model.name}
+        fields: dict[str, object] = {"id": self.id, "object": kind, "created": self.created, "model": self.model.name}
         if self.plan.tier:
-            named["service_tier"] = self.plan.tier
+            fields["service_tier"] = self.plan.tier
         if any(self.weights):
-            named["system_fingerprint"] = "+".join(version or _OWN for version in self.weights)
-        return named
+            fields["system_fingerprint"] = "+".join(version or _OWN for version in self.weights)
+        return fields
 
     def usage(self) -> dict[str, object]:
-        prompt, cached, completion = self.tokens()
+        prompt, cached_tokens, completion = self.tokens()
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
-            "prompt_tokens_details": {"cached_tokens": cached},
+            "prompt_tokens_details": {"cached_tokens": cached_tokens},
         }
 
     def tokens(self) -> tuple[int, int, int]:
-        """Of prompts, of these cached, and of answers; with those `before`."""
-        prompt, cached, completion = self.before
-        return prompt + self.prompt_tokens, cached + self.cached_tokens, completion + self.completion_tokens
+        """Tokens of prompts, of these cached, and of answers; with those `before`."""
+        prompt, cached_tokens, completion = self.before
+        return prompt + self.prompt_tokens, cached_tokens + self.cached_tokens, completion + self.completion_tokens

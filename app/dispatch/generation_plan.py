@@ -62,7 +62,7 @@ class GenerationPlan(Struct, frozen=True):
     def used(
         self, cached: int = 0, completion: int = 0, pictures: int | None = None, prompt: int | None = None
     ) -> Used:
-        """What it uses; without arguments, as much as is known of it before it begins."""
+        """The request's usage; without arguments, as much as is known of it before it begins."""
         pictures = len(self.paintings) if pictures is None else pictures
         model = self.priced_as or self.model.name
         prompt = sum(map(len, self.prompts)) if prompt is None else prompt
@@ -70,5 +70,5 @@ class GenerationPlan(Struct, frozen=True):
 
     @property
     def params(self) -> dict[str, str]:
-        """By SHA-256 of its samples, the name of the request's first part with each."""
+        """The name of the request's first part with each of its samples, by the sample's SHA-256."""
         return {one.media.sha256: one.param for one in reversed([*self.samples.values()]) if one.param}

@@ -60,8 +60,8 @@ class HeldRequests:
 
     def push(self, inflight: InFlight, why: XylemError | None = None) -> InFlight | None:
         """Holds a request: for lack of room, or for the reason `why`. Returns one that has to be refused instead."""
-        if (tried := self._heads.pop(inflight, None)) is not None and why is not None:
-            self._taken[tried] -= 1
+        if (tried_line := self._heads.pop(inflight, None)) is not None and why is not None:
+            self._taken[tried_line] -= 1
         inflight.refused, inflight.placings = why, 0
         inflight.held_since = inflight.held_since or time.monotonic()
         line = self._lines.get(inflight.line) or FairLine()
@@ -102,7 +102,7 @@ class HeldRequests:
         self._gone.pop(line, None)
 
     def forget_empty_lines(self) -> None:
-        """For an empty line, a new request looks again for a worker."""
+        """Lets the next request for an empty line look again for a worker."""
         self._gone = {name: why for name, why in self._gone.items() if name in self._lines}
 
     def may_wait(self, inflight: InFlight) -> bool:
@@ -120,7 +120,7 @@ class HeldRequests:
         Lines that wait for a worker, or for an adapter, take none from the others. Drops requests that are not
         `awaited` any more, or have waited too long.
         """
-        taken, now, tried = Taken([], [], []), time.monotonic(), dict[Line, list[InFlight]]()
+        selection, now, trials = Taken([], [], []), time.monotonic(), dict[Line, list[InFlight]]()
         kinds = {name: (*name[:2], self._taken.get(name) == 0) for name in self._lines}
         lines, counts = Counter(kinds.values()), Counter[tuple[Groups, bool, bool]]()
         for name, line in self._lines.items():
@@ -128,29 +128,29 @@ class HeldRequests:
             aside = name[1]
             if aside and now - full < LOOK_EVERY_S:
                 continue  # aside requests aren't tried again at each end of a request, as online ones are
-            gone, over = self._gone.get(name), dict[InFlight, XylemError]()
+            no_worker, over = self._gone.get(name), dict[InFlight, XylemError]()
             for inflight in line:
-                why = _given_up(inflight, gone, waited=now - max(inflight.held_since, full) > self._patience_s)
+                why = _given_up(inflight, no_worker, waited=now - max(inflight.held_since, full) > self._patience_s)
                 if why is not None:
                     over[inflight] = why
                 elif now - inflight.held_since > _SILENT_S:
-                    taken.settled.append((inflight, None))
-            dropped = line.drop(lambda f, over=over: f in over or not awaited(f))  # type: ignore[misc]
-            taken.settled.extend((inflight, over.get(inflight)) for inflight in dropped)
+                    selection.settled.append((inflight, None))
+            removals = line.drop(lambda f, over=over: f in over or not awaited(f))  # type: ignore[misc]
+            selection.settled.extend((inflight, over.get(inflight)) for inflight in removals)
             kind = kinds[name]
             room = _ROUND_WITHOUT if kind[-1] else _ROUND
             if counts[kind] < room:
                 most = max(1, min(_AT_ONCE, room // lines[kind]))
-                tried[name] = line.take(most) if aside else self._shares.next_of(name, line, most)
-                (taken.aside if aside else taken.heads).extend(tried[name])
-                counts[kind] += len(tried[name])
-        for name in [*islice(tried, 1, None), *islice(tried, 1)]:  # the first one, too, is not always the first
+                trials[name] = line.take(most) if aside else self._shares.next_of(name, line, most)
+                (selection.aside if aside else selection.heads).extend(trials[name])
+                counts[kind] += len(trials[name])
+        for name in [*islice(trials, 1, None), *islice(trials, 1)]:  # the first one, too, is not always the first
             self._lines[name] = self._lines.pop(name)
-        self._heads = {inflight: name for name, heads in tried.items() for inflight in heads}
+        self._heads = {inflight: name for name, heads in trials.items() for inflight in heads}
         self._taken = {name: n for name, n in self._taken.items() if name in self._lines}
-        self._taken |= {name: len(heads) for name, heads in tried.items() if heads}
+        self._taken |= {name: len(heads) for name, heads in trials.items() if heads}
         self._lines = {name: line for name, line in self._lines.items() if line}
-        return taken
+        return selection
 
     def waiting(self) -> Iterator[InFlight]:
         """Online requests that wait for room, and for nothing else."""

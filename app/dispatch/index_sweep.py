@@ -30,7 +30,7 @@ class IndexSweep:
         self._gone: dict[bytes, float] = {}  # packed numbers and places that no lease has, and since when, monotonic
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Sweeps until cancelled."""
         await keep("index_not_swept", lambda: self.look(time.monotonic()), _EVERY_S, later=True)
 
     async def look(self, now: float) -> None:
@@ -42,23 +42,24 @@ class IndexSweep:
         live = await self._fleet.live(own)
         caches = {packed(n) for lease in live for n in (*lease.caches, *lease.beginnings, *lease.hosts)}
         places = {place_id(lease.worker.id, rank).encode() for lease in live for rank in range(lease.worker.ranks)}
-        counted, loads = [], []
+        index_names, loads = [], []
         if own:
-            counted = await self._index.execute([("HKEYS", index[1]) for _, index in self._indices(own)])
+            index_names = await self._index.execute([("HKEYS", index[1]) for _, index in self._indices(own)])
             stores = await self._index.execute([("HVALS", self._keys.stores(pool)) for pool in own])
             caches |= {packed(int(number)) for numbers in stores for number in numbers}  # these outlive workers
             read = await self._wire.execute([("HVALS", self._keys.loads(pool)) for pool in own])
             loads = [[name for group in groups for name in entries(group)] for groups in read]
-        gone = {name for names in counted for name in names if name[:4] not in caches}  # with the marks of their writes
-        gone |= {name for names in loads for name in names} - places
-        self._gone = {name: self._gone.get(name, now) for name in gone}
+        # With the marks of their writes.
+        absent_names = {name for names in index_names for name in names if name[:4] not in caches}
+        absent_names |= {name for names in loads for name in names} - places
+        self._gone = {name: self._gone.get(name, now) for name in absent_names}
         old = {name for name, since in self._gone.items() if now - since >= _GONE_S}
-        for pool, held in zip(own, loads, strict=True):
-            if left := old.intersection(held):
-                await self._wire.execute([("EVAL", FORGET_LOADS, 1, self._keys.loads(pool), *left)])
-        for (pool, index), numbers in zip(self._indices(own), counted, strict=True):
-            if swept := old.intersection(numbers):
-                await self._sweep(pool, index, sorted(swept)[:_MOST])
+        for pool, load_names in zip(own, loads, strict=True):
+            if leftovers := old.intersection(load_names):
+                await self._wire.execute([("EVAL", FORGET_LOADS, 1, self._keys.loads(pool), *leftovers)])
+        for (pool, index), numbers in zip(self._indices(own), index_names, strict=True):
+            if old_numbers := old.intersection(numbers):
+                await self._sweep(pool, index, sorted(old_numbers)[:_MOST])
 
     def _indices(self, pools: Sequence[PoolId]) -> list[tuple[PoolId, tuple[str, str]]]:
         return [(pool, index) for pool in pools for index in (self._keys.cached(pool), self._keys.tiered(pool))]

@@ -51,7 +51,7 @@ class ChoiceOutput(Struct, gc=False):
     weights: str = ""  # the version that made the last token
 
     def add(self, delta: Delta) -> None:
-        """Called once per token, so it has to be fast."""
+        """Adds a delta. Called once per token, so it has to be fast."""
         self.tokens.extend(delta.tokens)
         self.text_len += len(delta.text)
         self.weights = delta.weights
@@ -60,7 +60,7 @@ class ChoiceOutput(Struct, gc=False):
 
 
 class PlacedPrompt(Struct, frozen=True):
-    """What placing needed of a prompt."""
+    """A prompt's pool and blocks, as placing needed them."""
 
     pool: PoolId
     step: int  # tokens from one hash to the next
@@ -171,7 +171,7 @@ class InFlight:
 
     @property
     def adapter_name(self) -> str:
-        """Without its version; "": the model as it is."""
+        """The adapter's name without its version; "": the model as it is."""
         return self.job.adapter.rpartition("@")[0] if self.job.adapter is not None else ""
 
     def resolve(self, adapter: Adapter) -> None:
@@ -226,13 +226,13 @@ class InFlight:
         return bool(self.job.stages) and self.job.stages[self.stage_index].kind == "encode_pictures"
 
     def pictures_encoded(self) -> None:
-        """It goes on to the stage behind; a later stage may have told so before."""
+        """Goes on to the stage behind the encoding; a later stage may have told so before."""
         if self.encoding:
             self.stage_index = self.encoders
 
     @property
     def encoders(self) -> int:
-        """How many workers encode its pictures: its first stages."""
+        """Number of workers that encode its pictures: its first stages."""
         return sum(stage.kind == "encode_pictures" for stage in self.job.stages)
 
     @property
@@ -282,7 +282,7 @@ class InFlight:
 
     @property
     def attempts(self) -> int:
-        """How many attempts there were, with the last one of each former owner."""
+        """Number of attempts, with the last one of each former owner."""
         return sum(divmod(self.job.attempt, ATTEMPTS)) + 1
 
     @property
@@ -297,7 +297,7 @@ class InFlight:
 
     @property
     def _given(self) -> int:
-        return sum(len(out.tokens) for out in self.out) - sum(len(begun.tokens) for begun in self.job.begun)
+        return sum(len(out.tokens) for out in self.out) - sum(len(part.tokens) for part in self.job.begun)
 
     @property
     def context(self) -> list[int]:
@@ -317,15 +317,15 @@ class InFlight:
         """
         if self.job.kind != "decode":
             return b""
-        known = self._hashes.get((grid, weights))
-        if known is None:
+        hashes = self._hashes.get((grid, weights))
+        if hashes is None:
             job = self.job
-            known = point_hashes(self.context, grid, job.cache_salt, job.adapter, weights, job.media)
-            self._hashes[grid, weights] = known
-        return known
+            hashes = point_hashes(self.context, grid, job.cache_salt, job.adapter, weights, job.media)
+            self._hashes[grid, weights] = hashes
+        return hashes
 
     def as_placed(self, most: int) -> PlacedPrompt | None:
-        """With up to `most` blocks; None: it is on no worker, or leaves no KV."""
+        """The prompt with up to `most` blocks; None: it is on no worker, or leaves no KV."""
         if not self._hashes or not self.job.stages:
             return None
         (grid, _weights), blocks = next(iter(self._hashes.items()))

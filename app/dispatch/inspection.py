@@ -1,4 +1,4 @@
-"""What becomes of one request's contents besides its answer: the hook inspects them, and a tenant's log has them."""
+"""Passes one request's contents on besides answering it: to the hook, which inspects them, and to a tenant's log."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -28,7 +28,7 @@ _ENDPOINTS = {
 
 
 class Inspection:
-    """Of a request whose contents somebody else gets."""
+    """The inspection of a request whose contents somebody else gets."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Inspection:
         self._texts: dict[int, list[str]] = {}  # by choice
 
     async def prompt(self) -> None:
-        """Before it is placed. Raises: what `_check` raises."""
+        """Has the prompt inspected before it is placed. Raises: what `_check` raises."""
         if self._hook is not None and "prompt" in self._hook.parts:
             await self._check("prompt", self._asked, patient=False)
 
@@ -62,7 +62,7 @@ class Inspection:
             self._limit.reschedule(0)
 
     async def deltas(self, read: Callable[[], Awaitable[Deltas]], *, patient: bool) -> Deltas:
-        """What may be sent of what `read` returns: all of the answer at once, if the hook has to see it first.
+        """Deltas of `read` that may be sent: the whole answer at once, if the hook has to see it first.
 
         `patient`: while the hook is down, the answer is kept, and the hook asked again. Raises: what `_check` raises.
         """
@@ -118,10 +118,10 @@ class Inspection:
         return ["".join(self._texts[choice]) for choice in sorted(self._texts)]
 
     def log(self, outcome: str) -> None:
-        """If the tenant has agreed to it."""
+        """Logs the contents, if the tenant has agreed to it."""
         if self._client.tenant.content_logged:
-            said = {"body": self._body(), "answers": self.answers(), "outcome": outcome}
-            log.info("content", **self._names, **self._who(), **said)
+            contents = {"body": self._body(), "answers": self.answers(), "outcome": outcome}
+            log.info("content", **self._names, **self._who(), **contents)
 
     def _add(self, deltas: Deltas) -> None:
         for choice, delta in deltas:
@@ -137,8 +137,8 @@ class Inspection:
         }
 
     def _body(self) -> str:
-        asked = self._plan.asked
-        if asked is None:
+        body = self._plan.asked
+        if body is None:
             return "{}"
         # As any: a field of a base class has all that its value has, such as an assistant's message its calls of tools.
-        return str(asked.model_dump_json(exclude_none=True, by_alias=True, serialize_as_any=True))
+        return str(body.model_dump_json(exclude_none=True, by_alias=True, serialize_as_any=True))

@@ -64,7 +64,7 @@ class LivenessWatch:
             both.create_task(self._keep_looking())
 
     async def _end_overdue(self) -> None:
-        """Apart from the looks, which may wait long for Redis."""
+        """Ends overdue requests, apart from the looks, which may wait long for Redis."""
 
         def end() -> None:
             self._dispatcher.end_overdue(time.monotonic())
@@ -76,12 +76,12 @@ class LivenessWatch:
         own, ttl_ms = self._keys.api(self._dispatcher.api), round(self._intervals.api_ttl_s * 1000)
         # PEXPIRE first: Redis accepts it even when it is out of memory.
         lease: list[Command] = [("PEXPIRE", own, ttl_ms), ("SET", own, "1", "PX", ttl_ms), ("TIME",)]
-        asked = time.monotonic()
+        send_time = time.monotonic()
         adapters = [] if self._adapters is None else [self._adapters.question]
         watching = self._dispatcher.watching if self._cell == HOME else []
-        wanted = [each.question for each in watching]
-        replies = await self._wire.execute_each([*lease, *self._fleet.questions(), *adapters, *wanted])
-        lived, _, theirs, *of_fleet = replies
+        questions = [each.question for each in watching]
+        replies = await self._wire.execute_each([*lease, *self._fleet.questions(), *adapters, *questions])
+        had_lease, _, theirs, *of_fleet = replies
         for each in reversed(watching):
             each.answered(of_fleet.pop())
         version = of_fleet.pop() if adapters else None
@@ -89,8 +89,8 @@ class LivenessWatch:
             if isinstance(reply, StoreDown):
                 raise reply
         if self._cell == HOME and not isinstance(theirs, StoreDown):
-            clock.heard(asked, theirs)
-        self._records_in_doubt = self._records_in_doubt or not lived or not self._is_steady()
+            clock.heard(send_time, theirs)
+        self._records_in_doubt = self._records_in_doubt or not had_lease or not self._is_steady()
         if self._adapters is not None:
             await self._adapters.answered(version)
         await self._fleet.answered(of_fleet, now)
@@ -119,10 +119,10 @@ class LivenessWatch:
             return
         jobs = [f.job for f in self._dispatcher.in_cell(self._cell) if f.is_placed and f.job.worker]
         there = await self._wire.execute([("EXISTS", self._keys.request(job.run)) for job in jobs])
-        forgotten = [job for job, is_there in zip(jobs, there, strict=True) if not is_there]
-        if forgotten:
+        forgotten_jobs = [job for job, is_there in zip(jobs, there, strict=True) if not is_there]
+        if forgotten_jobs:
             await self._read_last_events()  # of requests that have ended
-        for job in forgotten:
+        for job in forgotten_jobs:
             inflight = self._dispatcher.in_flight.get(job.request)
             if inflight is not None and inflight.job.attempt == job.attempt:
                 log.warning("request_was_forgotten", run=job.run, **job.names)
@@ -130,8 +130,8 @@ class LivenessWatch:
         self._records_in_doubt = False
 
     async def _look_for_dead_workers(self) -> None:
-        awaited = dict(chain.from_iterable(f.workers() for f in self._dispatcher.in_cell(self._cell)))
-        missing = self._fleet.missing(awaited)
+        awaited_workers = dict(chain.from_iterable(f.workers() for f in self._dispatcher.in_cell(self._cell)))
+        missing = self._fleet.missing(awaited_workers)
         # A lease that is not understood is one, too.
         alive = await self._wire.execute([("EXISTS", self._keys.worker(w)) for w in missing])
         dead = {worker: pool for (worker, pool), lives in zip(missing.items(), alive, strict=True) if not lives}
@@ -140,9 +140,9 @@ class LivenessWatch:
 
     async def _remove_dead_workers(self, dead: dict[WorkerId, PoolId]) -> None:
         await self._read_last_events()
-        reserved = await self._wire.execute([("HKEYS", self._keys.reservations(worker)) for worker in dead])
-        runs = [RunId(run.decode()) for on_one in reserved for run in on_one]
-        queued = await self._queued(dead)
+        reservations = await self._wire.execute([("HKEYS", self._keys.reservations(worker)) for worker in dead])
+        runs = [RunId(run.decode()) for on_one in reservations for run in on_one]
+        queued_runs = await self._queued(dead)
         waiting = await self._wire.execute([("HKEYS", self._keys.prefilling(worker)) for worker in dead])
         commands = [self._removal(*of, prompts) for of, prompts in zip(dead.items(), waiting, strict=True)]
         # A batch's lines have a day, and their records would stay as long.
@@ -151,14 +151,14 @@ class LivenessWatch:
         await self._forget_guesses(dead)
         self._fleet.removed(dead)
         for worker, pool in dead.items():
-            count = self._dispatcher.worker_lost(worker, queued=queued)
+            count = self._dispatcher.worker_lost(worker, queued=queued_runs)
             log.error("worker_lost", worker=worker, pool=pool, requests=count)
         if self._counts:
             firsts: list[Command] = [("SET", self._keys.lost(w), "1", "NX", "EX", _LEFTOVER_TTL_S) for w in dead]
             WORKERS_LOST.inc(sum(map(bool, await self._wire.execute(firsts))))
 
     async def _read_last_events(self) -> None:
-        """Those in the stream that are unread. Raises: StoreDown, unless it is a server of tokens that is away."""
+        """Reads the stream's unread events. Raises: StoreDown, unless it is a server of tokens that is away."""
         if not self._inbox.is_apart_from(self._wire):
             await self._inbox.repair()
             return
@@ -178,15 +178,15 @@ class LivenessWatch:
         read: list[Command] = [("LRANGE", name, 0, -1) for name in names]
         expire: list[Command] = [("EXPIRE", name, _LEFTOVER_TTL_S) for name in names]
         if self._broker is None:
-            found = await self._wire.execute([*read, *expire])
+            replies = await self._wire.execute([*read, *expire])
         else:
             try:  # not for long: these looks renew this process's lease
                 async with asyncio.timeout(_BROKER_S):
-                    found = await self._broker.execute([*read, *expire])
+                    replies = await self._broker.execute([*read, *expire])
             except (StoreDown, TimeoutError) as exc:
                 log.warning("queues_not_read", error=repr(exc))
                 return set()
-        messages = [read_task_message(raw) for listed in found[: len(read)] for raw in listed]
+        messages = [read_task_message(raw) for raws in replies[: len(read)] for raw in raws]
         return {run_id(request, attempt) for _handoff, request, attempt in filter(None, messages)}
 
     def _places(self, worker: WorkerId, pool: PoolId) -> list[PlaceId]:

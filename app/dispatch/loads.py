@@ -1,4 +1,4 @@
-"""What is reserved at the places of a pool, as `loads:<pool>` tells it. No I/O."""
+"""Reads what is reserved at the places of a pool, as `loads:<pool>` tells it. No I/O."""
 
 from collections.abc import Mapping
 from struct import Struct as Layout
@@ -8,14 +8,17 @@ NOTHING = ENTRY.pack(*[0] * 8)
 
 
 def entries(group: bytes) -> dict[bytes, bytes]:
-    """Of one field's value: by place. As `load.lua` writes it: a name's length, the name and its entry, and so on."""
-    found, at = {}, 0
+    """The entries of one field's value, by place.
+
+    As `load.lua` writes it: a name's length, the name and its entry, and so on.
+    """
+    by_place, at = {}, 0
     while at < len(group):
         name = at + 1
         sums = name + group[at]
         at = sums + ENTRY.size
-        found[group[name:sums]] = group[sums:at]
-    return found
+        by_place[group[name:sums]] = group[sums:at]
+    return by_place
 
 
 class Loads:
@@ -28,10 +31,12 @@ class Loads:
     def take(self, groups: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
         """`groups`: all fields. The entries that may have changed; of a place that has none any more, `NOTHING`."""
         before, self._groups = self._groups, groups
-        changed = [field for field, group in groups.items() if before.get(field) != group]
-        gone = [before[field] for field in before.keys() - groups.keys()]
-        old = [name for group in (*gone, *(before.get(f, b"") for f in changed)) for name in entries(group)]
-        new = {name: entry for field in changed for name, entry in entries(groups[field]).items()}
+        changed_fields = [field for field, group in groups.items() if before.get(field) != group]
+        gone_groups = [before[field] for field in before.keys() - groups.keys()]
+        old = [
+            name for group in (*gone_groups, *(before.get(f, b"") for f in changed_fields)) for name in entries(group)
+        ]
+        new = {name: entry for field in changed_fields for name, entry in entries(groups[field]).items()}
         for name in old:
             self.entries.pop(name, None)
         self.entries |= new

@@ -1,4 +1,4 @@
-"""How busy this process's event loop is: what has to be done waits for so long."""
+"""Measures how busy this process's event loop is, by how long due work has to wait."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ _EVERY_S = 0.5
 
 
 async def observe_loop_delay() -> None:
-    """Until cancelled."""
+    """Observes the delay until cancelled."""
 
     async def once() -> None:
         due = time.perf_counter() + _EVERY_S

@@ -1,4 +1,4 @@
-"""From where a request's pictures, videos and sounds come, to their samples."""
+"""Reads a request's pictures, videos and sounds from where they come, and makes samples of them."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from app.tenants.admission import admitted
 
 
 class Asker(NamedTuple):
-    """Who asks, as far as media depend on it."""
+    """The client that asks, as far as media depend on it."""
 
     owner: KeyId | None = None  # of the API key, whose files may be named; None: no files may be
     known: Sequence[Media] = ()  # of all origins, when the request came: they are not fetched again
@@ -36,7 +36,7 @@ OriginKind = Literal["image", "audio", "video", "file", "embeds"]
 
 
 class Origin(NamedTuple):
-    """Where a picture, a video or a sound comes from: equal ones are the same. Without `url` and `file_id`: a form."""
+    """The origin of a picture, a video or a sound: equal ones are the same. Without `url` and `file_id`: a form."""
 
     kind: OriginKind
     url: str | None = None  # https:, data: or file:
@@ -45,7 +45,7 @@ class Origin(NamedTuple):
 
 
 class Learned(Struct, frozen=True):
-    """What stands in prompts for a medium, as the model's engines expand it."""
+    """The tokens that stand for a medium in prompts, as the model's engines expand it."""
 
     sign: MediaSign
     # Token ids, by how many of its kind are before it, as far as it comes there; 0: wherever it is, unless `numbered`.
@@ -54,11 +54,11 @@ class Learned(Struct, frozen=True):
 
     def at(self, number: int, of: int, param: str) -> Sequence[int]:
         """Raises: RequestError."""
-        found = self.tokens.get(number if self.sign.numbered else 0)
-        if found is None or (self.sign.counted and of != self.of):
-            said = f"'{param}' can't be shortened before this model's pictures: it counts them."
-            raise RequestError(said, param=param)
-        return found
+        tokens = self.tokens.get(number if self.sign.numbered else 0)
+        if tokens is None or (self.sign.counted and of != self.of):
+            message = f"'{param}' can't be shortened before this model's pictures: it counts them."
+            raise RequestError(message, param=param)
+        return tokens
 
 
 class Sample(Struct, frozen=True):
@@ -90,16 +90,16 @@ class MediaReader:
             return dict(_kept(params, asker.known))
         await admitted()
         self._loader.check_count([MediaSource(_kind(origin), param) for origin, param in params.items()])
-        fetched = all_of(params)
+        barrier = all_of(params)
 
         async def samples(origin: Origin, param: str) -> list[Sample]:
-            one = await self._loader.load(await self._source(origin, param, asker), fetched)
+            one = await self._loader.load(await self._source(origin, param, asker), barrier)
             return [await _whole(one, param)] if whole_videos and isinstance(one, Video) else _samples(one)
 
-        found = await side_by_side(samples(*named) for named in params.items())
+        sample_lists = await side_by_side(samples(*entry) for entry in params.items())
         return {
             origin._replace(number=number): replace(sample, param=params[origin])
-            for origin, of_one in zip(params, found, strict=True)
+            for origin, of_one in zip(params, sample_lists, strict=True)
             for number, sample in enumerate(of_one)
         }
 
@@ -109,7 +109,7 @@ class MediaReader:
         return [_sample(picture) for picture in await self._loader.load_pictures(sources)]
 
     async def recording(self, data: bytes, param: str, window_s: float) -> list[Sound]:
-        """As `MediaLoader.load_recording`. Raises: RequestError, RateLimited."""
+        """A recording in windows, as from `MediaLoader.load_recording`. Raises: RequestError, RateLimited."""
         await admitted()
         return await self._loader.load_recording(data, param, window_s)
 
@@ -121,8 +121,8 @@ class MediaReader:
         await admitted()
         sources = [MediaSource("audio", param, url=origin.url) for origin, param in params.items()]
         self._loader.check_count(sources)
-        fetched = all_of(sources)
-        return await side_by_side(self._loader.load_windows(source, window_s, fetched) for source in sources)
+        barrier = all_of(sources)
+        return await side_by_side(self._loader.load_windows(source, window_s, barrier) for source in sources)
 
     async def _source(self, origin: Origin, param: str, asker: Asker) -> MediaSource:
         if origin.file_id is None:
@@ -130,8 +130,8 @@ class MediaReader:
         try:
             if asker.owner is None or self.files is None:
                 raise FileGone
-            stored = await self.files.find(FileId(origin.file_id), asker.owner)
-            data = await in_thread(_head, self._storage, stored.path, self._most + 1)
+            file_record = await self.files.find(FileId(origin.file_id), asker.owner)
+            data = await in_thread(_head, self._storage, file_record.path, self._most + 1)
         except FileGone as exc:
             raise RequestError(f"'{param}': you have no file of that id.", param=param) from exc
         return MediaSource(_kind(origin, data), param, data=data)
@@ -146,14 +146,14 @@ def _head(storage: Storage, path: str, size: int) -> bytes:
 
 
 def samples_of(origin: Origin, samples: Samples) -> list[Sample]:
-    """Of a video: its frames; else one."""
+    """The samples of an origin: a video's frames, else one."""
     first = samples[origin]
     frame = first.media.frame
     return [first] if frame is None else [samples[origin._replace(number=number)] for number in range(frame.of)]
 
 
 def _kept(params: Mapping[Origin, str], known: Sequence[Media]) -> Iterator[tuple[Origin, Sample]]:
-    """As they were when the request came."""
+    """Yields the samples as they were when the request came."""
     media = iter(known)
     for origin, param in params.items():
         first = next(media)
@@ -176,7 +176,7 @@ def _samples(one: Picture | Video | Sound) -> list[Sample]:
         return [Sample(Media("audio", one.sha256, (one.length,)), one.data)]
     of = len(one.frames)
     return [
-        _sample(shown.picture, Frame(number, of, shown.at_s, one.long_s)) for number, shown in enumerate(one.frames)
+        _sample(frame.picture, Frame(number, of, frame.at_s, one.long_s)) for number, frame in enumerate(one.frames)
     ]
 
 

@@ -35,7 +35,7 @@ def _least(media: Media) -> int:
 
 
 class Samples(NamedTuple):
-    """Of one request."""
+    """The samples of one request."""
 
     request: RequestId
     client: Client
@@ -63,19 +63,19 @@ class MediaStore:
         await keep("media_not_held", lambda: self._told(RENEW_MEDIA, self._held), self._left_ms / 4000, later=True)
 
     async def put(self, samples: Samples) -> None:
-        """What is there already isn't sent again. Raises: RequestError, Saturated, DeadlineOver, StoreDown."""
+        """Writes the samples that aren't there already. Raises: RequestError, Saturated, DeadlineOver, StoreDown."""
         end = time.monotonic() + samples.deadline_s
         patient = time.monotonic() + min(self._patience_s, samples.deadline_s)
         while True:
             try:
-                if not (refused := await self._put(samples)):
+                if not (excess := await self._put(samples)):
                     return
             except (RedisError, OSError) as exc:
                 if time.monotonic() > patient:
                     raise StoreDown from exc
                 await asyncio.sleep(_RETRY_S)
                 continue
-            self._refuse(samples, *refused)
+            self._refuse(samples, *excess)
             if time.monotonic() + _ROOM_S > end:
                 raise DeadlineOver
             await asyncio.sleep(_ROOM_S)
@@ -83,10 +83,10 @@ class MediaStore:
     async def has(self, media: Sequence[Media]) -> bool:
         """Whether the samples of all are there, and whole. Of a Redis that is away it is said that they are."""
         try:
-            asked = self._redis.pipeline(transaction=False)
+            pipe = self._redis.pipeline(transaction=False)
             for one in media:
-                asked.strlen(self._keys.media(one.sha256))
-            lengths = await asked.execute()
+                pipe.strlen(self._keys.media(one.sha256))
+            lengths = await pipe.execute()
         except (RedisError, OSError):
             return True
         return all(length >= _least(one) for length, one in zip(lengths, media, strict=True))
@@ -107,14 +107,17 @@ class MediaStore:
             telling.add_done_callback(self._telling.discard)
 
     async def _put(self, samples: Samples) -> tuple[str, int, int] | None:
-        """Whose bytes would be too many, how many it has, and the most; None: done. Raises: RedisError, OSError."""
+        """Writes the samples, unless an owner would have too many bytes.
+
+        Returns whose bytes would be too many, how many it has, and the most; None: done. Raises: RedisError, OSError.
+        """
         client = samples.client
         tenant = client.tenant.name if client.key and client.tenant.name != DEFAULT else ""
         owner = f"{client.key}|{tenant}"
         most = f"{self._most} {self._most // _TENANT} {self._most // _KEY}"
-        given = [part for sha256, data in samples.data.items() for part in (sha256, len(data))]
+        arguments = [part for sha256, data in samples.data.items() for part in (sha256, len(data))]
         self._held.add(samples.request)  # first: this may be cancelled
-        first, *rest = await self._run(HOLD_MEDIA, samples.request, owner, self._left_ms, most, *given)
+        first, *rest = await self._run(HOLD_MEDIA, samples.request, owner, self._left_ms, most, *arguments)
         if first:
             self._held.discard(samples.request)
             return first.decode(), *rest
@@ -143,13 +146,13 @@ class MediaStore:
             await piece.execute()
 
     async def _told(self, script: str, requests: Iterable[RequestId]) -> None:
-        """If Redis is away, they are removed when their time is over."""
-        if not (given := list(requests)):
+        """Runs the script for these requests' samples. If Redis is away, they are removed when their time is over."""
+        if not (request_ids := list(requests)):
             return
         try:
-            await self._run(script, self._left_ms, *given)
+            await self._run(script, self._left_ms, *request_ids)
         except (RedisError, OSError) as exc:
-            log.warning("media_not_told", requests=len(given), error=repr(exc))
+            log.warning("media_not_told", requests=len(request_ids), error=repr(exc))
 
     async def _run(self, script: str, *args: Any) -> Any:
         return await self._redis.eval(script, 3, *self._keys.media_held(), *args)

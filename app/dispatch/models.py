@@ -61,7 +61,7 @@ class Model:
 
     @cached_property
     def markers(self) -> Mapping[MediaKind, str]:
-        """Of the kinds that it takes in chats."""
+        """The markers of the kinds that it takes in chats."""
         families: Mapping[MediaKind, Pictures | Sounds | None] = {"image": self.pictures, "audio": self.sounds}
         return {kind: family.marker for kind, family in families.items() if family is not None}
 
@@ -133,7 +133,7 @@ class Model:
             raise RequestError(f"Token ids have to be below {self.tokenizer.vocab_size}.", param="prompt")
 
     def check_input(self, tokens: list[int], param: str) -> None:
-        """For a text to be encoded. Raises: PromptTooLong; RequestError for no tokens, or unknown ids."""
+        """Checks a text to be encoded. Raises: PromptTooLong; RequestError for no tokens, or unknown ids."""
         if not tokens:
             raise RequestError(f"'{param}' has no tokens.", param=param)
         if len(tokens) > self.context_len:
@@ -142,19 +142,19 @@ class Model:
             raise RequestError(f"Token ids have to be below {self.tokenizer.vocab_size}.", param=param)
 
     def room(self, prompt: list[int], max_tokens: int | None, param: str) -> int:
-        """How many tokens the answer may have. `param`: the prompt's field in the request.
+        """Number of tokens that the answer may have. `param`: the prompt's field in the request.
 
         Raises: PromptTooLong, in OpenAI's words: clients match them, to choose another model.
         """
-        wanted = max(1, max_tokens or 0)
-        total = len(prompt) + wanted
+        answer_tokens = max(1, max_tokens or 0)
+        total = len(prompt) + answer_tokens
         if total <= self.context_len:
             return self.context_len - len(prompt) if max_tokens is None else max_tokens
         if len(prompt) > self.context_len:
             raise self._too_long(str(len(prompt)), param)
         raise PromptTooLong(
             f"This model's maximum context length is {self.context_len} tokens. However, you requested {total} tokens "
-            f"({len(prompt)} in the {param}, {wanted} in the completion). "
+            f"({len(prompt)} in the {param}, {answer_tokens} in the completion). "
             f"Please reduce the length of the {param} or completion.",
             param=param,
         )
@@ -171,33 +171,33 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
     """One Model per served name. Raises: SettingsError when its directory can't be read or its pools disagree."""
     models: dict[str, Model] = {}
     for pool_id, pool in declared.pools.items():
-        known = models.get(pool.model)
+        model = models.get(pool.model)
         tokenizer = _tokenizer(pool)
         generates = pool.task == "generate"  # other models may have these files, but don't use them
         writing = writing_of(pool, tokenizer) if generates else Writing()
         defaults = generation_defaults(pool.model_dir) if generates and pool.generation_config == "auto" else {}
         endpoints = None if pool.endpoints is None else frozenset(pool.endpoints)
-        given = pool.args.get("mm_processor_kwargs")
-        given = given if isinstance(given, dict) else {}
-        pictures = pictures_of(pool.model_dir, tokenizer, given) if generates else None
+        processor_args = pool.args.get("mm_processor_kwargs")
+        processor_args = processor_args if isinstance(processor_args, dict) else {}
+        pictures = pictures_of(pool.model_dir, tokenizer, processor_args) if generates else None
         sounds = sounds_of(pool.model_dir) if generates else None
         speech = speech_of(pool, tokenizer) if pool.task == "transcribe" else None
         embeds_width = pool.hidden_size if pool.prompt_embeds else None
-        if known and embeds_width is None:
-            embeds_width = known.embeds_width
+        if model and embeds_width is None:
+            embeds_width = model.embeds_width
         same = (
             tokenizer, pool.context_len, writing, defaults, pool.task, endpoints, pictures, pool.painting, speech,
             sounds,
         )  # fmt: skip
-        if known and same != (
-            known.tokenizer, known.context_len, known.writing, known.defaults, known.task, known.endpoints,
-            known.pictures, known.painting, known.speech, known.sounds,
+        if model and same != (
+            model.tokenizer, model.context_len, model.writing, model.defaults, model.task, model.endpoints,
+            model.pictures, model.painting, model.speech, model.sounds,
         ):  # fmt: skip
             raise SettingsError(
                 f"pools.{pool_id}: other task, path, template, tokenizer_mode, length, reasoning, dialect, "
                 f"generation_config, endpoints, mm_processor_kwargs or painting than another pool of {pool.model}"
             )
-        ids, prefill_ids, encode_ids = (known.pools, known.prefill_pools, known.encode_pools) if known else ((), (), ())
+        ids, prefill_ids, encode_ids = (model.pools, model.prefill_pools, model.encode_pools) if model else ((), (), ())
         if pool.role == "encode":
             encode_ids = (*encode_ids, pool_id)
         elif pool.role == "prefill":
@@ -218,7 +218,7 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
             pool.task,
             pool.dimensions if pool.task == "embed" else (),
             pool.labels if pool.task == "classify" else (),
-            drafts=drafts(pool) and (known is None or known.drafts),
+            drafts=drafts(pool) and (model is None or model.drafts),
             endpoints=endpoints,
             pictures=pictures,
             painting=pool.painting,
@@ -233,7 +233,10 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
 
 
 def _tokenizer(pool: Pool) -> Tokenizer:
-    """Nobody asks that of a model that paints: its engine reads prompts with the pipeline's own."""
+    """The pool's tokenizer.
+
+    Nobody asks that of a model that paints: its engine reads prompts with the pipeline's own.
+    """
     if pool.task == "image":
         return load_tokenizer(Pool(model=pool.model, engine="mock").model_dir)
     return load_tokenizer(pool.model_dir, pool.chat_template, pool.tokenizer_mode)

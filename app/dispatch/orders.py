@@ -27,11 +27,11 @@ async def replies(
         pipe.expire(key, COMMANDS_TTL_S)
     await pipe.execute()
     end = time.monotonic() + timeout_s
-    while waiting and (left := end - time.monotonic()) > 0:
+    while waiting and (remaining_s := end - time.monotonic()) > 0:
         # Short: the Redis client gives up on replies that take longer than its own time-out.
-        taken = await cast(Any, redis.blpop([keys.reply(id_)], timeout=min(1.0, left)))
-        if taken is not None:
-            reply = decode_reply(taken[1])
+        entry = await cast(Any, redis.blpop([keys.reply(id_)], timeout=min(1.0, remaining_s)))
+        if entry is not None:
+            reply = decode_reply(entry[1])
             waiting.discard(reply.worker)
             yield reply
             continue

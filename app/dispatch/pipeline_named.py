@@ -1,4 +1,4 @@
-"""What a request gets that names a pipeline, where only a model can answer."""
+"""The error for a request that names a pipeline, where only a model can answer."""
 
 from typing import Any
 

@@ -73,8 +73,8 @@ def placement(
         rank = f"{to.rank}a" if job.aside or to.lends else to.rank
         if broker_apart and message:
             apart.append(("LPUSH", queue, message))
-        pushed = b"" if broker_apart else message
-        values += [to.worker, rank, to.blocks, to.tokens, to.pulls, pushed]
+        queue_message = b"" if broker_apart else message
+        values += [to.worker, rank, to.blocks, to.tokens, to.pulls, queue_message]
     if job.adapter is not None:
         adapters, _ = keys.loras()
         name, _, version = job.adapter.rpartition("@")
@@ -85,17 +85,18 @@ def placement(
 
 
 def outline(hashes: bytes) -> bytes:
-    """What others compare with while the prompt waits: they read several, and Redis copies them whole.
+    """Hashes that others compare with while the prompt waits: they read several, and Redis copies them whole.
 
-    Of a long prompt its first hashes, about as many of the others at equal distances, the last one, and in four bytes
-    how many it has. So what is shared is known to a thousandth of its length. Older versions know the first ones only.
+    A long prompt's outline has its first hashes, about as many of the others at equal distances, the last one, and in
+    four bytes how many it has. So what is shared is known to a thousandth of its length. Older versions know the first
+    ones only.
     """
     blocks = len(hashes) // HASH_BYTES
     if blocks <= 2 * _WHOLE:
         return hashes
     each, step = array("Q", hashes), -(-(blocks - _WHOLE) // _WHOLE)
-    kept = each[:_WHOLE] + each[_WHOLE + step - 1 : blocks - 1 : step] + each[blocks - 1 :]
-    return kept.tobytes() + struct.pack("<I", blocks)
+    sample = each[:_WHOLE] + each[_WHOLE + step - 1 : blocks - 1 : step] + each[blocks - 1 :]
+    return sample.tobytes() + struct.pack("<I", blocks)
 
 
 def expected_tokens(inflight: InFlight, places: Sequence[Placement], lease: Lease, grid: Grid) -> int:
@@ -110,7 +111,7 @@ def expected_tokens(inflight: InFlight, places: Sequence[Placement], lease: Leas
 
 
 def prediction(keys: Keys, pool: Pool, grid: Grid, inflight: InFlight, to: Placement, lease: Lease) -> list[Command]:
-    """For an engine without KV events: records where it is expected to leave its prompt for others to resume."""
+    """Commands that record where an engine without KV events is expected to leave its prompt for others to resume."""
     hashes = inflight.hashes(grid, lease.state.weights)
     if lease.worker.kv_events or pool.routing.policy != "kv" or not hashes:
         return []

@@ -62,7 +62,7 @@ class PlacementRound:
         self.encoded: Encoded = {}  # pictures that workers have encoded
 
     def prompts(self) -> dict[PoolId, list[bytes]]:
-        """For each pool, the packed prompts to look up in its caches; none if its policy ignores prefixes."""
+        """The packed prompts to look up in each pool's caches; none if its policy ignores prefixes."""
         return {
             pool: [self._hashes(f, pool) for f in asking] if self._looks_at_prefixes(pool) else []
             for pool, asking in self._asking.items()
@@ -94,8 +94,8 @@ class PlacementRound:
             return []
         places = [c for pool in inflight.encode_pools for c in self.views[pool].candidates]
         model = self._pools[inflight.encode_pools[0]].model
-        cached = first.cached * worker.block_size
-        encoders = choose_encoders(inflight.job.media, places, self.encoded, model, weights, self._now, cached)
+        cached_tokens = first.cached * worker.block_size
+        encoders = choose_encoders(inflight.job.media, places, self.encoded, model, weights, self._now, cached_tokens)
         for encoder in encoders:
             self._reserve(encoder.to, inflight)
         return encoders
@@ -111,7 +111,7 @@ class PlacementRound:
         to_come = job.sampling.max_tokens - (context - len(job.prompt))
         work, holds = (context + job.encoder_tokens, True) if job.kind == "decode" else (job.work, False)
         ask = Ask(work, to_come, job.sampling.n, inflight.wishes.session, job.aside, holds, self._now, room)
-        refused: XylemError | None = None
+        refusal: XylemError | None = None
         for group in inflight.groups:
             rules = inflight.rules(self._pools[group[0]].routing)
             try:
@@ -119,30 +119,32 @@ class PlacementRound:
                 if stages is None:
                     stages = self._stages(inflight, ask, group, rules, rng, turn)
             except NoWorker as exc:
-                refused = refused if isinstance(refused, Saturated) else exc
+                refusal = refusal if isinstance(refusal, Saturated) else exc
                 continue
             except Saturated as exc:
-                refused = exc
+                refusal = exc
                 continue
             for stage in stages.values():
                 self._reserve(stage.placement, inflight)
             return stages
-        refused = refused or NoWorker()
-        if isinstance(refused, NoWorker):
+        refusal = refusal or NoWorker()
+        if isinstance(refusal, NoWorker):
             self._check_weights(inflight)
-            found = [c.lease.worker for group in inflight.groups for pool in group for c in self.views[pool].candidates]
-            refused = unmet_need(job, found, inflight.params) or refused
-        if inflight.adapter is not None and isinstance(refused, NoWorker):
-            refused = self._without_adapter(inflight, inflight.adapter, ask, rng, turn) or refused
+            workers = [
+                c.lease.worker for group in inflight.groups for pool in group for c in self.views[pool].candidates
+            ]
+            refusal = unmet_need(job, workers, inflight.params) or refusal
+        if inflight.adapter is not None and isinstance(refusal, NoWorker):
+            refusal = self._without_adapter(inflight, inflight.adapter, ask, rng, turn) or refusal
         try:
-            raise refused
+            raise refusal
         finally:
-            del refused  # it refers to this frame, and so to all that was read for the round
+            del refusal  # it refers to this frame, and so to all that was read for the round
 
     def _shortly(
         self, inflight: InFlight, ask: Ask, group: tuple[PoolId, ...], rules: Routing, rng: Random
     ) -> dict[StageKind, Decision] | None:
-        """What `_stages` decides, of many places without a look at each; None: each has to be looked at."""
+        """The result of `_stages`, for many places without a look at each; None: each has to be looked at."""
         whole = inflight.handoff is None and not inflight.prefill_groups and not ask.aside
         if not whole or inflight.wishes.explain or rules.policy != "kv" or rules.temperature:
             return None
@@ -169,7 +171,11 @@ class PlacementRound:
     def _fleet(self, group: tuple[PoolId, ...]) -> Fleet | None:
         """The speeds of the pools together; None where there is no worker."""
         if group not in self._fleets:
-            speeds = {pool: told for pool in group if (told := self.views[pool].speeds) is not None and told.places}
+            speeds = {
+                pool: pool_speeds
+                for pool in group
+                if (pool_speeds := self.views[pool].speeds) is not None and pool_speeds.places
+            }
             self._fleets[group] = Fleet.together(speeds) if speeds else None
         return self._fleets[group]
 
@@ -194,10 +200,13 @@ class PlacementRound:
     def _only_split(
         self, inflight: InFlight, ask: Ask, decodes: list[Option], rules: Routing, rng: Random, turn: int
     ) -> dict[StageKind, Decision]:
-        """For decode workers that compute no prompts: also to continue an answer, and however short the prompt is."""
+        """The stages where decode workers compute no prompts.
+
+        The split is needed also to continue an answer, and however short the prompt is.
+        """
         if inflight.job.sampling.prompt_logprobs is not None:
             raise RequestError("This model's engines have no logprobs of a prompt.", param="prompt_logprobs")
-        refused: XylemError = NoWorker("No live worker computes this model's prompts. Try again.")
+        refusal: XylemError = NoWorker("No live worker computes this model's prompts. Try again.")
         for group in inflight.prefill_groups:
             prefills = [o for pool in group for o in self._options(inflight, pool) if o.candidate.lease.worker.meets_at]
             prefill_rules = inflight.rules(self._pools[group[0]].routing)
@@ -206,23 +215,23 @@ class PlacementRound:
                 prefills = _of_weights(prefills, self.lease(here.placement).state.weights)
                 return {"prefill": place(ask, prefills, prefill_rules, rng, turn, part="prefill"), "decode": here}
             except (NoWorker, Saturated) as exc:
-                refused = exc
+                refusal = exc
         try:
-            raise refused
+            raise refusal
         finally:
-            del refused  # as in `decide`
+            del refusal  # as in `decide`
 
     def _without_adapter(
         self, inflight: InFlight, adapter: Adapter, ask: Ask, rng: Random, turn: int
     ) -> XylemError | None:
-        """Why nobody answers with its adapter. The worker that would do so for the least is asked to load it.
+        """Reason why nobody answers with its adapter. The worker that would do so for the least is asked to load it.
 
         Where the answering workers compute no prompts, a prefill worker has to have it too.
         """
         sides: list[tuple[Groups, Part]] = [(inflight.groups, "all")]
         if not any(lease.worker.computes for lease in self.leases(inflight)):
             sides.append((inflight.prefill_groups, "prefill"))
-        asked = False
+        was_asked = False
         for groups, part in sides:
             able = [o for group in groups for pool in group for o in self._able(inflight, pool)]
             able = [o for o in able if (can_prefill if part == "prefill" else can_serve)(o.candidate)]
@@ -235,8 +244,8 @@ class PlacementRound:
                 self.asks.add((place(ask, options, rules, rng, turn, part=part).placement.worker, adapter.versioned))
             except (AdapterFailed, Saturated) as exc:
                 return exc
-            asked = True
-        return AdapterLoading(f"The adapter '{adapter.name}' is being loaded. Try again.") if asked else None
+            was_asked = True
+        return AdapterLoading(f"The adapter '{adapter.name}' is being loaded. Try again.") if was_asked else None
 
     def _split(
         self,
@@ -267,17 +276,17 @@ class PlacementRound:
             raise WeightsChanged
 
     def leases(self, inflight: InFlight, pool: PoolId | None = None) -> list[Lease]:
-        """Of the workers that answer in its pools, or in one of them."""
+        """Leases of the workers that answer in its pools, or in one of them."""
         pools = [name for group in inflight.groups for name in group] if pool is None else [pool]
         return [c.lease for name in pools for c in self.views[name].candidates if c.rank == 0]
 
     def seats(self, inflight: InFlight) -> tuple[int, int]:
-        """Of all places that answer in its pools, and how many places these are."""
-        if (known := self._seats.get(inflight.groups)) is None:
+        """Seats of all places that answer in its pools, and the number of these places."""
+        if (totals := self._seats.get(inflight.groups)) is None:
             places = [c for group in inflight.groups for pool in group for c in self.views[pool].candidates]
             seats = [c.lease.worker.max_running for c in places if can_serve(c)]
-            known = self._seats[inflight.groups] = sum(seats), len(seats)
-        return known
+            totals = self._seats[inflight.groups] = sum(seats), len(seats)
+        return totals
 
     def had_worker(self, inflight: InFlight) -> bool:
         """Whether its pools have a worker, or had one lately: then another one may start soon."""
@@ -310,9 +319,9 @@ class PlacementRound:
 
     def _fits(self, inflight: InFlight, *, adapter: bool = True) -> Callable[[Candidate], bool]:
         """Whether a place can go on with the request; `adapter`: also whether it has the adapter."""
-        job, weights, seeded = inflight.job, inflight.weights, is_seeded(inflight.job.sampling)
+        job, weights, has_seed = inflight.job, inflight.weights, is_seeded(inflight.job.sampling)
         kind = None if job.sampling.grammar is None else job.sampling.grammar.kind
-        wanted = job.adapter if adapter else None
+        wanted_adapter = job.adapter if adapter else None
         kinds = {media.kind for media in job.media} if job.media else None
 
         def fits(c: Candidate) -> bool:
@@ -321,8 +330,8 @@ class PlacementRound:
                 return False
             if kinds is not None and not kinds.issubset(worker.takes):
                 return False
-            has_adapter = wanted is None or wanted in worker.adapters
-            return has_adapter and (kind is None or kind in worker.grammars) and (worker.seeds or not seeded)
+            has_adapter = wanted_adapter is None or wanted_adapter in worker.adapters
+            return has_adapter and (kind is None or kind in worker.grammars) and (worker.seeds or not has_seed)
 
         return fits
 
@@ -336,11 +345,11 @@ class PlacementRound:
         return matches
 
     def _coming(self, inflight: InFlight, pool: PoolId) -> dict[int, int]:
-        """By place: the prompt's leading blocks that requests placed in this round will leave in its cache."""
+        """The prompt's leading blocks that requests placed in this round will leave in a place's cache, by place."""
         mine, view, grid = self._hashes(inflight, pool), self.views[pool], self.grids[pool]
-        found: dict[int, int] = {}
+        blocks_by_place: dict[int, int] = {}
         if not mine:  # a prompt of less than a block
-            return found
+            return blocks_by_place
         first = mine[:HASH_BYTES]  # most prompts differ in it
         for to, hashes in self._placed[-_RECENT:]:
             if not hashes.startswith(first) or to.pool != pool or to.pulls:
@@ -348,8 +357,8 @@ class PlacementRound:
             index = view.indices[place_id(to.worker, to.rank)]
             worker = view.candidates[index].lease.worker
             if grid_of(worker) == grid and (points := common_points(mine, hashes, points_left(worker))):
-                found[index] = max(points * blocks_of_step(worker), found.get(index, 0))
-        return found
+                blocks_by_place[index] = max(points * blocks_of_step(worker), blocks_by_place.get(index, 0))
+        return blocks_by_place
 
     def _hashes(self, inflight: InFlight, pool: PoolId) -> bytes:
         return inflight.hashes(self.grids[pool], self._weights.get(pool, ""))

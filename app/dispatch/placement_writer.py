@@ -35,7 +35,7 @@ class PlacementWriter:
             self._away = False
 
     async def write(self, placings: Sequence[Placing], others: Sequence[Command]) -> list[Any]:
-        """For each placing what `place.lua` returned, or a StoreDown, which may be a NotSent.
+        """The reply of `place.lua` for each placing, or a StoreDown, which may be a NotSent.
 
         Nobody needs the replies to `others`.
         """
@@ -46,14 +46,17 @@ class PlacementWriter:
         replies = replies[: len(placings)]
         if self._broker is None:
             return replies
-        placed = [i for i, reply in enumerate(replies) if reply == PLACED]
-        for i, refusal in zip(placed, await self._send(self._broker, [placings[i] for i in placed]), strict=True):
+        indices = [i for i, reply in enumerate(replies) if reply == PLACED]
+        for i, refusal in zip(indices, await self._send(self._broker, [placings[i] for i in indices]), strict=True):
             if refusal is not None:
                 replies[i] = refusal
         return replies
 
     async def _send(self, broker: Wire, placings: Sequence[Placing]) -> list[NotSent | None]:
-        """Sent twice, a message is taken once: the second finds its run begun, its prompt computed, or no record."""
+        """Sends the placings' messages.
+
+        Sent twice, a message is taken once: the second finds its run begun, its prompt computed, or no record.
+        """
         messages = [message for p in placings for message in p.messages]
         try:
             replies = iter(await broker.execute_each(messages))

@@ -1,9 +1,8 @@
-"""From a prompt to a worker's queue.
+"""Places requests: takes them from a prompt to a worker's queue.
 
-Requests are placed in rounds: one read of the fleet, a decision for each request that sees the decisions
-before it, and one write. A request that arrives during a round waits for the next. So a request costs two
-round trips to Redis, and a burst of sixty costs two as well. Requests that find no room go to another cell, if one has
-room, or are held.
+Requests are placed in rounds: one read of the fleet, a decision for each request that sees the decisions before it, and
+one write. A request that arrives during a round waits for the next. So a request costs two round trips to Redis, and a
+burst of sixty costs two as well. Requests that find no room go to another cell, if one has room, or are held.
 """
 
 import asyncio
@@ -50,7 +49,7 @@ _ROUND_TOKENS = 2**18  # of their prompts: the event loop does nothing else whil
 
 
 class Placer:
-    """On the API's event loop."""
+    """The placer of requests in one cell. Lives on the API's event loop."""
 
     def __init__(
         self,
@@ -101,7 +100,7 @@ class Placer:
 
     @property
     def held(self) -> int:
-        """How many requests are held."""
+        """Number of requests that are held."""
         return sum(1 for f in self._in_flight.values() if f.held_since and not f.job.worker)
 
     def has_line(self, pools: Collection[PoolId]) -> bool:
@@ -179,13 +178,13 @@ class Placer:
 
     def _next_safely(self) -> list[InFlight]:
         """`_next`; if it fails, all its requests end with an error, and the next round begins with none."""
-        concerned = [*self._waiting, *self._held]
+        requests = [*self._waiting, *self._held]
         try:
             return self._next()
         except Exception as exc:  # noqa: BLE001 (no client waits for ever)
             self._waiting = []
             self._held.clear()
-            for inflight in concerned:
+            for inflight in requests:
                 self._settle(inflight, exc)
             return []
 
@@ -200,8 +199,8 @@ class Placer:
                 self._hold(inflight)
             else:
                 self._waiting.append(inflight)
-        heads, last, settled = self._held.take(self._awaited)
-        for inflight, why in settled:
+        heads, last, settlements = self._held.take(self._awaited)
+        for inflight, why in settlements:
             self._settle(inflight, why)
         size = _round_size([len(inflight.job.prompt) for inflight in self._waiting[:_ROUND]])
         in_flight, self._waiting = self._waiting[:size], self._waiting[size:]
@@ -227,7 +226,7 @@ class Placer:
             return
         round_ = PlacementRound(in_flight, self._pools, self._fleet.grids, self._fleet.weights)
         await self._look(round_, in_flight)
-        placed: list[InFlight] = []
+        placed_requests: list[InFlight] = []
         placings: list[Placing] = []
         predictions: list[Command] = []
         for inflight in in_flight:
@@ -235,23 +234,23 @@ class Placer:
         for number, inflight in enumerate(in_flight):
             if number % _STRIDE == _STRIDE - 1:
                 await asyncio.sleep(0)
-            decided = self._decide(round_, inflight)
-            if decided is not None:
-                placings.append(decided[0])
-                predictions += decided[1]
-                placed.append(inflight)
+            decision = self._decide(round_, inflight)
+            if decision is not None:
+                placings.append(decision[0])
+                predictions += decision[1]
+                placed_requests.append(inflight)
         others = self._ask(round_.asks)
         if self.shares.is_shared:
             self.shares.count(self._held.waiting())
             others += self.shares.tell()
         if self._fleet.index.is_apart:
-            await self._write(placed, placings, others)
+            await self._write(placed_requests, placings, others)
             await self._fleet.index.ask(predictions)  # afterwards: no client waits for that server
         else:
-            await self._write(placed, placings, predictions + others)
+            await self._write(placed_requests, placings, predictions + others)
         for pool, view in round_.views.items():
             self._routed[pool].shared(c.requests for c in view.candidates)
-        for inflight in placed:
+        for inflight in placed_requests:
             if not self._awaited(inflight):
                 self.stop_later(inflight.job)
 
@@ -268,7 +267,7 @@ class Placer:
             raise StoreDown from None
 
     async def _read(self, round_: PlacementRound, in_flight: list[InFlight]) -> None:
-        """All at once: one round trip. Raises: StoreDown."""
+        """Reads all at once: one round trip. Raises: StoreDown."""
         await self._writer.check_broker()
         began = time.perf_counter()
         fleet, embeddings = self._fleet.read(round_.prompts(), round_.grids), self._embeddings.read(in_flight)
@@ -279,7 +278,7 @@ class Placer:
         FLEET_READ.observe(time.perf_counter() - began)
 
     def _decide(self, round_: PlacementRound, inflight: InFlight) -> tuple[Placing, list[Command]] | None:
-        """What places it, and those that predict what its caches will have; None: it waits, or ends."""
+        """The request's placing, and commands that predict what caches will have; None: it waits, or ends."""
         began, room = time.perf_counter(), ALL
         if time.monotonic() > inflight.ends_at:
             self._settle(inflight, DeadlineOver())
@@ -311,8 +310,8 @@ class Placer:
         for to in places[inflight.encoders :]:
             grid, lease = round_.grids[to.pool], round_.lease(to)
             predictions += prediction(self._keys, self._pools[to.pool], grid, inflight, to, lease)
-            known = self._pools[to.pool].routing.policy == "kv" and round_.views[to.pool].looked_up
-            inflight.expected = expected_tokens(inflight, places, lease, grid) if known else -1
+            is_known = self._pools[to.pool].routing.policy == "kv" and round_.views[to.pool].looked_up
+            inflight.expected = expected_tokens(inflight, places, lease, grid) if is_known else -1
             points = len(inflight.hashes(grid, inflight.job.weights or "")) // HASH_BYTES
             blocks = points * blocks_of_step(lease.worker)
             took = time.perf_counter() - began
@@ -383,23 +382,23 @@ class Placer:
         """`placings`: those of `placed`, in order."""
         attempts = [inflight.job.attempt for inflight in placed]
         replies = await self._writer.write(placings, others)
-        for inflight, attempt, written in zip(placed, attempts, replies, strict=True):
+        for inflight, attempt, reply in zip(placed, attempts, replies, strict=True):
             if inflight.job.attempt != attempt:
                 continue  # its worker gave it back before this reply came, and it waits to be placed anew
-            if isinstance(written, NotSent):
+            if isinstance(reply, NotSent):
                 self.stop_later(inflight.job)
-                inflight.again(None, written.code)
-                self._hold(inflight, written)
-            elif isinstance(written, StoreDown):
+                inflight.again(None, reply.code)
+                self._hold(inflight, reply)
+            elif isinstance(reply, StoreDown):
                 inflight.unplace()
                 if inflight.job.attempt:
-                    self._hold(inflight, written)
+                    self._hold(inflight, reply)
                 else:
-                    self._refuse(inflight, written)
-            elif written == SWAPPED:  # since this replica looked: it soon looks again
+                    self._refuse(inflight, reply)
+            elif reply == SWAPPED:  # since this replica looked: it soon looks again
                 inflight.unplace()
                 self._hold(inflight, NoWorker(f"The adapter '{inflight.adapter_name}' has just changed. Try again."))
-            elif written:
+            elif reply:
                 self._settle(inflight, None)
             else:  # a worker's lease has ended: decide again
                 self._fleet.forget([stage.pool for stage in inflight.job.stages])
@@ -440,10 +439,10 @@ class Placer:
 
 
 def _nowhere(_inflight: InFlight, _why: XylemError | None) -> bool:
-    """There are no other cells."""
+    """Returns False, since there are no other cells."""
     return False
 
 
 def _round_size(prompts: list[int]) -> int:
-    """How many requests one round takes, by the tokens of their prompts; at least one."""
+    """Number of requests that one round takes, by the tokens of their prompts; at least one."""
     return max(1, sum(total <= _ROUND_TOKENS for total in accumulate(prompts)))

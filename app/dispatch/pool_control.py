@@ -53,7 +53,7 @@ class PoolControl:
         return cast(PoolState, await self._redis.transaction(change, key, value_from_callable=True))
 
     async def workers(self, pool: PoolId) -> list[Lease]:
-        """Of the living workers. Raises: StoreDown."""
+        """Leases of the living workers. Raises: StoreDown."""
         return await self._fleet.live([pool])
 
     @asynccontextmanager
@@ -83,8 +83,8 @@ class PoolControl:
 
     async def order(self, workers: Iterable[WorkerId], command: Command, timeout_s: float) -> Outcome:
         """Commands all of them at once, and waits for their replies. Raises: RedisError."""
-        told = replies(self._redis, self._keys, workers, command, timeout_s)
-        return {one.worker: "" if one.done else one.reason or "it refused" async for one in told}
+        answers = replies(self._redis, self._keys, workers, command, timeout_s)
+        return {one.worker: "" if one.done else one.reason or "it refused" async for one in answers}
 
     async def roll(
         self, pool: PoolId, version: str, command: Command, timeout_s: float, *, rolling: bool, keep_awake: int | None

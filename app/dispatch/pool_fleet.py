@@ -76,11 +76,11 @@ class PoolFleet:
         self.leases = {worker: lease for worker, lease in leases.items() if lease is not None}
         places = [(lease, rank) for lease in _timed(self.leases.values()) for rank in range(lease.worker.ranks)]
         names = [place_id(lease.worker.id, rank) for lease, rank in places]
-        encoded = {name.encode(): i for i, name in enumerate(names)}
-        if encoded != self._names:
+        encoded_names = {name.encode(): i for i, name in enumerate(names)}
+        if encoded_names != self._names:
             self.homes = {}  # a round that goes on with the places of before has the other one
         self._holders.clear()
-        self._names, self._limits = encoded, None
+        self._names, self._limits = encoded_names, None
         self.indices = {name: i for i, name in enumerate(names)}
         self._caches = _by_number([(lease.caches, rank) for lease, rank in places])
         self._beginnings = _by_number([(lease.beginnings, rank) for lease, rank in places])
@@ -117,14 +117,14 @@ class PoolFleet:
 
         `groups`: `loads:<pool>`. `older`: the entries of places of the wire version before, which are not in it.
         """
-        changed = {**self._loads.take(groups), **older}
+        changes = {**self._loads.take(groups), **older}
         if limits != self._limits:
             now = {**self._loads.entries, **older}
             self._limits, self._entries = limits, [now.get(name, NOTHING) for name in self._names]
             self._candidates = [self._candidate(i, entry) for i, entry in enumerate(self._entries)]
             self._begin_lines()
             return self._candidates.copy()
-        for name, entry in changed.items():
+        for name, entry in changes.items():
             i = self._names.get(name)
             if i is not None and entry != self._entries[i]:
                 self._entries[i] = entry
@@ -150,9 +150,9 @@ class PoolFleet:
     def matches(
         self, coming: Sequence[Sequence[Any]], cached: Sequence[Sequence[Any]] | None, guessed: Sequence[PlaceId]
     ) -> list[Matches]:
-        """Of each prompt, from the replies of `coming.lua` and `match.lua`, which was asked about the `guessed` places.
+        """The matches of each prompt, from the replies of `coming.lua` and `match.lua`.
 
-        None: the index is away.
+        `guessed`: the places that `match.lua` was asked about. `cached`: its replies; None: the index is away.
         """
         if len(self._holders) > _MOST_HOLDERS:
             self._holders.clear()
@@ -171,29 +171,33 @@ class PoolFleet:
             (blocks, _numbers(caches), _numbers(tiers))
             for blocks, caches, tiers in zip(reply[::3], reply[1::3], reply[2::3], strict=True)
         ]
-        found = chains(runs, numbers)
+        by_place = chains(runs, numbers)
         depths: dict[int, set[int]] = {}
-        for place, (cached, _) in found.items():
-            depths.setdefault(cached, set()).add(place)
-        ordered = [(depth, frozenset(depths[depth])) for depth in sorted(depths, reverse=True) if depth]
-        return Matches(ordered, self._starting(starting), {place: behind for place, (_, behind) in found.items()})
+        for place, (cached_blocks, _) in by_place.items():
+            depths.setdefault(cached_blocks, set()).add(place)
+        places_by_depth = [(depth, frozenset(depths[depth])) for depth in sorted(depths, reverse=True) if depth]
+        return Matches(
+            places_by_depth, self._starting(starting), {place: behind for place, (_, behind) in by_place.items()}
+        )
 
     def _matches(self, starting: Sequence[Any], reply: Sequence[Any], guessed: Sequence[PlaceId]) -> Matches:
         depths, guesses = reply
-        found, beginnings = [], []
+        places_by_depth, beginnings = [], []
         for depth, caches in zip(depths[::2], depths[1::2], strict=True):
             if caches not in self._holders:
                 self._holders[caches] = self._places_of(caches)
             whole, begins = self._holders[caches]
-            found.append((depth * self._blocks, whole))
+            places_by_depth.append((depth * self._blocks, whole))
             if begins:
                 beginnings.append((depth * self._blocks, begins))
         if any(guesses):
-            named = [(name, blocks * self._blocks) for name, blocks in zip(guessed, guesses, strict=True) if blocks]
-            places = [(blocks, self.indices.get(name)) for name, blocks in named]
-            found += [(n, frozenset([i])) for n, i in places if i is not None and i not in self._others]
-            found.sort(key=itemgetter(0), reverse=True)
-        return Matches(found, self._starting(starting), beginnings=beginnings)
+            guessed_blocks = [
+                (name, blocks * self._blocks) for name, blocks in zip(guessed, guesses, strict=True) if blocks
+            ]
+            places = [(blocks, self.indices.get(name)) for name, blocks in guessed_blocks]
+            places_by_depth += [(n, frozenset([i])) for n, i in places if i is not None and i not in self._others]
+            places_by_depth.sort(key=itemgetter(0), reverse=True)
+        return Matches(places_by_depth, self._starting(starting), beginnings=beginnings)
 
     def _places_of(self, packed: bytes) -> tuple[frozenset[int], frozenset[int]]:
         numbers = _numbers(packed)
@@ -220,10 +224,10 @@ def _by_number(places: Sequence[tuple[Sequence[int], int]]) -> dict[int, int]:
 
 def _timed(leases: Collection[Lease]) -> list[Lease]:
     """A worker where no request has ended yet has the others' mean: its requests take as long."""
-    measured = [lease.speeds.request_s for lease in leases if lease.speeds.request_s]
-    if not measured or len(measured) == len(leases):
+    durations = [lease.speeds.request_s for lease in leases if lease.speeds.request_s]
+    if not durations or len(durations) == len(leases):
         return [*leases]
-    mean = fmean(measured)
+    mean = fmean(durations)
     return [
         lease if lease.speeds.request_s else replace(lease, speeds=replace(lease.speeds, request_s=mean))
         for lease in leases

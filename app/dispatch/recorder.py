@@ -37,7 +37,7 @@ class _Ended(Struct, frozen=True):
 
 
 class Recorder:
-    """While nothing is recorded, an ended request costs one comparison."""
+    """The recorder of requests that end. While nothing is recorded, an ended request costs one comparison."""
 
     def __init__(self, wire: Wire, keys: Keys, api: ApiId, timelines: Timelines) -> None:
         self._wire, self._keys, self._api, self._timelines = wire, keys, api, timelines
@@ -93,10 +93,10 @@ class Recorder:
 
     async def _write(self, now: Recording) -> None:
         """Raises: StoreDown; then these records are lost, which `xylem record` finds by `total`."""
-        ended, self._waiting = self._waiting, []
+        ended_requests, self._waiting = self._waiting, []
         counts, running, at = (self._total, self._unanswered), self._running(now), clock.now()
         # In a thread: long prompts take milliseconds.
-        records = await asyncio.to_thread(_all_recorded, ended, now.secret)
+        records = await asyncio.to_thread(_all_recorded, ended_requests, now.secret)
         stream = self._keys.recorded(now.id)
         commands: list[Command] = []
         for start in range(0, len(records) or 1, _IN_ONE_ENTRY):
@@ -106,7 +106,7 @@ class Recorder:
         await self._wire.execute([*commands, ("PEXPIRE", stream, _STREAM_TTL_MS)])
 
     def _running(self, now: Recording) -> int:
-        """How many requests that came in time have not ended; all that run while the time isn't over."""
+        """Number of requests that came in time and have not ended; all that run while the time isn't over."""
         running = {
             request
             for request, prompts in self._timelines.running()
@@ -119,7 +119,10 @@ class Recorder:
 
 
 def _is_recorded(job: Job) -> bool:
-    """Not what a trace has no place for: inputs to be encoded, paintings, sound; and not what fills idle engines."""
+    """Whether a request is recorded: none that fills idle engines, and none that a trace has no place for.
+
+    A trace has none for inputs to be encoded, paintings and sound.
+    """
     return job.kind == "decode" and not job.aside and not job.encoder_tokens
 
 
@@ -128,7 +131,7 @@ def _all_recorded(ended: Sequence[_Ended], secret: bytes) -> list[Recorded]:
 
 
 def recorded(job: Job, came: float, answers: list[int], secret: bytes, model: str = "") -> Recorded:
-    """Without any text or name: digests need the secret to be compared with a guess."""
+    """The record of a request, without any text or name: digests need the secret to be compared with a guess."""
     session = blake2b(job.session.encode(), key=secret, digest_size=HASH_BYTES).digest() if job.session else b""
     return Recorded(job.request, came, len(job.prompt), answers, _blocks(job, secret, model), session)
 

@@ -28,7 +28,7 @@ _CONNECTIONS = 8  # to Redis, on which answers are waited for
 
 
 class RequestLookup:
-    """On the event loop of an API replica or a batch worker."""
+    """The lookup of requests' timelines, on the event loop of an API replica or a batch worker."""
 
     def __init__(self, wire: Wire, redis: "Redis", keys: Keys, api: ApiId, timelines: Timelines) -> None:
         self._wire, self._redis, self._keys, self._api, self._timelines = wire, redis, keys, api, timelines
@@ -39,22 +39,22 @@ class RequestLookup:
         await keep("questions_not_answered", self._answer, _EVERY_S, later=True)
 
     async def find(self, request: RequestId, key: KeyId | None) -> dict[str, Any]:
-        """As `Timelines.show`, also from other processes. Raises: RequestNotFound, StoreDown."""
-        found = self._timelines.show(request, key)
-        if found is None and (api := await self._owner(request)) is not None:
-            said = await self._ask(api, Look(secrets.token_hex(8), request, key))
-            found = orjson.loads(said) if said else None
-        if found is None:
+        """The timeline as from `Timelines.show`, also from other processes. Raises: RequestNotFound, StoreDown."""
+        timeline = self._timelines.show(request, key)
+        if timeline is None and (api := await self._owner(request)) is not None:
+            reply = await self._ask(api, Look(secrets.token_hex(8), request, key))
+            timeline = orjson.loads(reply) if reply else None
+        if timeline is None:
             raise RequestNotFound(f"You have no request '{request}' that runs or has ended lately.")
-        return found
+        return timeline
 
     async def _owner(self, request: RequestId) -> ApiId | None:
         """The process to ask: the request's owner, if it is another process and lives."""
-        made = made_by(request)
-        if made is None:
+        maker = made_by(request)
+        if maker is None:
             return None
-        (adopted,) = await self._wire.execute([("HGET", self._keys.kept(request), "owner")])
-        owner = ApiId(adopted.decode()) if adopted else made
+        (adopter,) = await self._wire.execute([("HGET", self._keys.kept(request), "owner")])
+        owner = ApiId(adopter.decode()) if adopter else maker
         (lives,) = await self._wire.execute([("EXISTS", self._keys.api(owner))])
         return owner if lives and owner != self._api else None
 
@@ -73,15 +73,15 @@ class RequestLookup:
 
     async def _answer(self) -> None:
         """Raises: StoreDown."""
-        (asked,) = await self._wire.execute([("LPOP", self._keys.commands(self._api), _AT_ONCE)])
+        (questions,) = await self._wire.execute([("LPOP", self._keys.commands(self._api), _AT_ONCE)])
         commands: list[Command] = []
-        for raw in asked or ():
+        for raw in questions or ():
             try:
                 look = decode_look(raw)
             except msgspec.DecodeError as exc:  # another version's
                 log.error("question_not_understood", error=str(exc))
                 continue
-            shown = self._timelines.show(look.request, look.key)
+            timeline = self._timelines.show(look.request, look.key)
             reply = self._keys.reply(look.id)
-            commands += [("RPUSH", reply, orjson.dumps(shown) if shown else b""), ("EXPIRE", reply, _TTL_S)]
+            commands += [("RPUSH", reply, orjson.dumps(timeline) if timeline else b""), ("EXPIRE", reply, _TTL_S)]
         await self._wire.execute(commands)

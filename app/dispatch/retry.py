@@ -24,7 +24,7 @@ _INNOCENT = 3  # times `max_migrations` workers may die if the request had outpu
 
 
 class Retry:
-    """On the API's event loop."""
+    """The retry of requests that have lost their workers. Lives on the API's event loop."""
 
     def __init__(
         self,
@@ -103,11 +103,11 @@ class Retry:
 
         Raises: XylemError, as `Placer.place` does.
         """
-        this, asked = asyncio.current_task(), time.monotonic()
+        this, wait_start = asyncio.current_task(), time.monotonic()
         async with self._turn(inflight) as turn:
             began = time.monotonic()
             if inflight.held_since:
-                inflight.held_since += began - asked  # patience is for the time in which it might find room
+                inflight.held_since += began - wait_start  # patience is for the time in which it might find room
             placing = self._started(placer.place(inflight))
             while (
                 self._in_flight.get(inflight.job.request) is inflight

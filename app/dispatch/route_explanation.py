@@ -1,4 +1,4 @@
-"""Why a request was placed where it was, for traces, and for clients that send the header `x-xylem-explain: 1`."""
+"""Explains why a request was placed where it was, for traces, and for clients that send `x-xylem-explain: 1`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,8 +15,8 @@ def explained(job: Job, decisions: Mapping[StageKind, Decision], *, candidates: 
         return {}
     decision = list(decisions.values())[-1]  # of the worker that answers
     to = decision.placement
-    scored = sorted(decision.scored, key=lambda s: s[1].total)
-    chosen = {
+    ranking = sorted(decision.scored, key=lambda s: s[1].total)
+    explanation = {
         "worker": to.worker,
         "pool": to.pool,
         "rank": to.rank,
@@ -28,17 +28,17 @@ def explained(job: Job, decisions: Mapping[StageKind, Decision], *, candidates: 
     }
     if "prefill" in decisions:
         far = decisions["prefill"].placement
-        chosen["prefill"] = {
+        explanation["prefill"] = {
             "worker": far.worker,
             "pool": far.pool,
             "rank": far.rank,
             "blocks_cached": far.cached,
             "tokens_to_compute": far.tokens,
         }
-        chosen["blocks_to_pull"] = to.pulls
+        explanation["blocks_to_pull"] = to.pulls
     if not candidates:
-        return chosen
-    return chosen | {
+        return explanation
+    return explanation | {
         "candidates": [
             {
                 "worker": option.candidate.lease.worker.id,
@@ -54,7 +54,7 @@ def explained(job: Job, decisions: Mapping[StageKind, Decision], *, candidates: 
                 "others": round(cost.others, 6),
                 **({"saves": round(cost.saves, 6)} if cost.saves else {}),
             }
-            for option, cost in scored[:_MOST]
+            for option, cost in ranking[:_MOST]
         ],
     }
 

@@ -93,18 +93,21 @@ class Deployment:
     @classmethod
     def read(cls, settings: Settings) -> "Deployment":
         """Raises: SettingsError."""
-        declared = fetched_pools(load_pools(settings.pools_file), settings, "text")
-        models = load_models(declared)
-        aliases = Aliases(declared.aliases, models, declared.pipelines)
+        pools_file = fetched_pools(load_pools(settings.pools_file), settings, "text")
+        models = load_models(pools_file)
+        aliases = Aliases(pools_file.aliases, models, pools_file.pipelines)
         media = MediaReader(MediaLoader(Limits.of(settings)), Storage(settings.files_url), settings.media_bytes)
         tracer = tracer_of_environment()
         return cls(
-            settings, declared.pools, models, aliases=aliases, media=media, pipelines=declared.pipelines,
-            objectives=objectives_of(declared), tracer=tracer,
+            settings, pools_file.pools, models, aliases=aliases, media=media, pipelines=pools_file.pipelines,
+            objectives=objectives_of(pools_file), tracer=tracer,
         )  # fmt: skip
 
     def asked_by(self, owner: KeyId, known: Sequence[Media] = (), within: ClientLimits | None = None) -> Self:
-        """For requests of this owner. `known`: their media, in order, when they came. `within`: None: as before."""
+        """The deployment for requests of this owner.
+
+        `known`: their media, in order, when they came. `within`: None: as before.
+        """
         return replace(self, asker=Asker(owner, known), within=self.within if within is None else within)
 
     async def look(self) -> None:
@@ -127,21 +130,24 @@ class Deployment:
         name = self.aliases.model(body.model, getattr(body, "prompt_cache_key", None), self.turn)
         model = self.models.get(name)
         if endpoint and model is not None and model.endpoints is not None and endpoint not in model.endpoints:
-            given = ", ".join(sorted(model.endpoints))
-            raise RequestError(f"The model '{name}' is served for {given} only, not for {endpoint}.", param="model")
+            endpoints = ", ".join(sorted(model.endpoints))
+            raise RequestError(f"The model '{name}' is served for {endpoints} only, not for {endpoint}.", param="model")
         return body if name == body.model else body.renamed(name)
 
     def _only_model(self, endpoint: EndpointName | None) -> str:
         """The model of a body that names none. Raises: RequestError unless it can only be one."""
         task = None if endpoint is None else _TASKS.get(endpoint, "generate")
-        asked = [m.name for m in self.models.values() if m.parent is None and task in (None, m.task)]
-        able = [name for name in asked if may_ask(self.within, name)]
+        names = [m.name for m in self.models.values() if m.parent is None and task in (None, m.task)]
+        able = [name for name in names if may_ask(self.within, name)]
         if len(able) != 1:
             raise RequestError("'model' is missing.", param="model")
         return able[0]
 
     def find_model(self, name: str, task: Task | None = "generate") -> Model:
-        """As `models.find_model`. Raises: ModelNotFound, RequestError, which name no model but the client's own."""
+        """The model that `models.find_model` finds.
+
+        Raises: ModelNotFound, RequestError, which name no model but the client's own.
+        """
         model = self.models.get(name)
         if model is not None and model.task == task:
             return model

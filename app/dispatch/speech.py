@@ -1,4 +1,4 @@
-"""How a Whisper model is asked: the tokens with which its decoder begins. Pure, but for the model's files."""
+"""Makes the tokens with which a Whisper model's decoder begins: what it is asked. Pure, but for the model's files."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -37,12 +37,12 @@ class Speech(Struct, frozen=True):
     def prompt(self, task: SpeechTask, language: str | None, *, times: bool, context: Sequence[int] = ()) -> list[int]:
         """`language`: one of `languages`, if there are some; None: English. `context`: tokens of an earlier text."""
         before = [self.earlier, *context] if context and self.earlier is not None else []
-        chosen = [self.languages[language or "en"], self.tasks[task]] if self.languages else []
+        task_tokens = [self.languages[language or "en"], self.tasks[task]] if self.languages else []
         if times and self.first_time is not None:
             end = [self.first_time]  # without it, a model may choose to tell no times
         else:
             end = [] if self.no_times is None else [self.no_times]
-        return [*before, *self.start, *chosen, *end]
+        return [*before, *self.start, *task_tokens, *end]
 
     def bias(self, *, times: bool) -> dict[int, float] | None:
         never = [*self.suppressed, *([self.no_times] if times and self.no_times is not None else [])]

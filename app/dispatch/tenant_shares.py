@@ -39,7 +39,7 @@ _decode_presences = decoder(list[Presence])
 
 
 class TenantShares:
-    """Of one cell."""
+    """The tenants' shares of the engines of one cell."""
 
     def __init__(
         self,
@@ -113,12 +113,12 @@ class TenantShares:
         if charge is None:
             return
         service, job = self.of(inflight), inflight.job
-        made = max(0, _tokens(inflight) - charge.had)
+        answer_tokens = max(0, _tokens(inflight) - charge.had)
         prompt = None if done is None or job.kind != "decode" else max(1, len(job.prompt) - done.cached_tokens)
         if done is not None and job.kind == "decode":
-            service.answered(charge.flow.tenant, made // max(1, job.sampling.n))
-        spent = charge.cost.seconds(made, prompt) if job.worker else 0.0
-        service.correct(charge.flow, inflight.tenant.weight, spent - charge.seconds, clock.now())
+            service.answered(charge.flow.tenant, answer_tokens // max(1, job.sampling.n))
+        cost_s = charge.cost.seconds(answer_tokens, prompt) if job.worker else 0.0
+        service.correct(charge.flow, inflight.tenant.weight, cost_s - charge.seconds, clock.now())
         self._used[self._model(inflight)] = time.monotonic()
 
     def count(self, waiting: Iterable[InFlight]) -> None:
@@ -144,11 +144,11 @@ class TenantShares:
         own: dict[str, list[Presence]] = {model: [] for model in self._services}
         for model, tenant in running.keys() | classes.keys():
             which = model, tenant
-            told = Presence(
+            presence = Presence(
                 tenant, weights[tenant], running.get(which, 0), sorted(classes.get(which, ())), wants.get(which, 0)
             )
             self._of_model(model)
-            own.setdefault(model, []).append(told)
+            own.setdefault(model, []).append(presence)
         for model, presences in own.items():
             self._services[model].present(presences, clock.now())
         took = time.monotonic() - now
@@ -161,9 +161,9 @@ class TenantShares:
         return [m for m in models if self._of_model(m).is_shared or now - self._heard.get(m, -_STALE_S) >= _STALE_S]
 
     def tell(self) -> list[Command]:
-        """What other replicas have to hear at once: nothing, unless tenants share a model."""
-        shared = [model for model, service in self._services.items() if service.is_shared]
-        return [self._telling(model) for model in shared if self._is_used(model)]
+        """Commands that tell other replicas what they have to hear at once: none, unless tenants share a model."""
+        shared_models = [model for model, service in self._services.items() if service.is_shared]
+        return [self._telling(model) for model in shared_models if self._is_used(model)]
 
     async def run(self, waiting: Callable[[], Iterable[InFlight]]) -> None:
         """Tells and hears, until cancelled. `waiting`: as of `count`."""
@@ -182,12 +182,12 @@ class TenantShares:
         await self.hear(models, forget=True)
 
     def _step_aside(self) -> None:
-        """Where one tenant's long answers hold all seats, the newest of them go on later."""
+        """Has the newest of one tenant's long answers go on later, where these hold all seats."""
         for model, service in self._services.items():
-            found = service.steps_aside() if self.step_aside is not None else None
-            if found is None or self.step_aside is None:
+            excess = service.steps_aside() if self.step_aside is not None else None
+            if excess is None or self.step_aside is None:
                 continue
-            tenant, count = found
+            tenant, count = excess
             able = [f for f in self._in_flight.values() if f.tenant.name == tenant and self._may_step_aside(f, model)]
             able.sort(key=lambda f: (f.has_output, -f.placed_at))
             for f in able[:count]:
@@ -211,27 +211,27 @@ class TenantShares:
              repr(c.weight))
             for flow, c in service.taken_changes().items()
         ]  # fmt: skip
-        told = f"{now:.3f} ".encode() + present
+        message = f"{now:.3f} ".encode() + present
         virtual = [repr(time_) for time_ in service.virtual]
         return (
-            "EVAL", SERVE, 1, self._keys.service(model), _LIFE_MS, f"{now:.3f}", self._field, told, *virtual,
+            "EVAL", SERVE, 1, self._keys.service(model), _LIFE_MS, f"{now:.3f}", self._field, message, *virtual,
             *chain.from_iterable(changes),
         )  # fmt: skip
 
     async def hear(self, models: Sequence[str], *, forget: bool = False) -> None:
-        """What all replicas have told. `forget`: and removes what nobody needs any more. Raises: StoreDown."""
+        """Reads what all replicas have told. `forget`: also removes what nobody needs any more. Raises: StoreDown."""
         if not models:
             return
-        told = self._told
+        tell_count = self._told
         replies = await self._wire.execute([("HGETALL", self._keys.service(model)) for model in models])
-        if told != self._told:
+        if tell_count != self._told:
             return  # Redis has heard of more by now than it says here: the next time
         old: list[Command] = []
         for model, reply in zip(models, replies, strict=True):
             self._heard[model] = time.monotonic()
-            gone = self._take(self._of_model(model), dict(zip(reply[::2], reply[1::2], strict=True)))
-            if forget and gone:
-                old.append(("HDEL", self._keys.service(model), *gone))
+            old_fields = self._take(self._of_model(model), dict(zip(reply[::2], reply[1::2], strict=True)))
+            if forget and old_fields:
+                old.append(("HDEL", self._keys.service(model), *old_fields))
         await self._wire.execute(old)
 
     def _take(self, service: TenantService, fields: Mapping[bytes, bytes]) -> list[bytes]:
@@ -239,7 +239,7 @@ class TenantShares:
         now, virtual = clock.now(), [0.0] * CLASSES
         accounts: dict[Flow, Account] = {}
         others: list[Presence] = []
-        gone: list[bytes] = []
+        old_fields: list[bytes] = []
         for field, value in fields.items():
             try:
                 name = field.decode()
@@ -248,19 +248,19 @@ class TenantShares:
                 elif name[:1] == "t":
                     account = Account(*map(float, value.split()[:3]))
                     if now - account.seen > _FORGET_S:
-                        gone.append(field)
+                        old_fields.append(field)
                     else:
                         accounts[Flow(int(name[1]), TenantId(name[2:]))] = account
                 elif name != self._field:
-                    at, _, told = value.partition(b" ")
+                    at, _, payload = value.partition(b" ")
                     if now - float(at) < _FRESH_S:
-                        others += _decode_presences(told)
+                        others += _decode_presences(payload)
                     elif now - float(at) > _FORGET_S:
-                        gone.append(field)
+                        old_fields.append(field)
             except (ValueError, TypeError, LookupError) as exc:  # of another version, perhaps: all else counts
                 self._not_understood(field, exc)
         service.hear(virtual, accounts, others, now)
-        return gone
+        return old_fields
 
     def _not_understood(self, field: bytes, exc: Exception) -> None:
         if field not in self._odd and len(self._odd) < _MOST_ODD:  # it is read four times a second

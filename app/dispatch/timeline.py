@@ -1,4 +1,4 @@
-"""When each stage of a request began and ended."""
+"""Notes when each stage of a request began and ended."""
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence, Set
@@ -32,8 +32,8 @@ class Timeline(Struct, frozen=True):
     def of(cls, inflight: InFlight, model: str, outcome: str, arrived: float, ended: float) -> "Timeline":
         job = inflight.job
         prompt_tokens, timings = len(job.prompt), inflight.timings
-        placed, attempts = inflight.placed_at, inflight.attempts
-        return cls(model, outcome, arrived, placed, ended, attempts, prompt_tokens, timings, job.x_request_id)
+        placed_at, attempts = inflight.placed_at, inflight.attempts
+        return cls(model, outcome, arrived, placed_at, ended, attempts, prompt_tokens, timings, job.x_request_id)
 
     def stages(self) -> dict[str, float]:
         """Seconds of each stage. `transfer` is measured by the engine, and part of `resume`."""
@@ -54,7 +54,11 @@ class Timeline(Struct, frozen=True):
 
     @property
     def computed(self) -> Literal["here", "apart", "refused"]:
-        """Where the prompt was computed: by the worker that answered, by another one, or `here` after a refusal."""
+        """The place where the prompt was computed.
+
+        `here`: by the worker that answered. `apart`: by another one. `refused`: by the worker that answered, after it
+        had refused the handoff.
+        """
         if self.timings[-1].refused:
             return "refused"
         return "here" if self.timings[-1].pulled is None else "apart"
@@ -79,7 +83,7 @@ class Timelines:
 
     def ended(self, request: RequestId, key: KeyId, prompts: list[Timeline]) -> None:
         _, in_flight = self._running.pop(request, (key, ()))
-        self.placed.extend([placed for inflight in in_flight if (placed := inflight.as_placed(_BLOCKS))])
+        self.placed.extend([prompt for inflight in in_flight if (prompt := inflight.as_placed(_BLOCKS))])
         self._seen[request] = key, prompts
         if len(self._seen) > self._most:
             self._seen.popitem(last=False)
@@ -96,8 +100,10 @@ class Timelines:
             for request, (_key, prompts) in islice(reversed(self._running.items()), most)
             if prompts
         ]
-        ended = islice(reversed(self._seen.items()), most - len(running))
-        return running + [{"id": request, **_in_short(prompts)} for request, (_key, prompts) in ended if prompts]
+        ended_requests = islice(reversed(self._seen.items()), most - len(running))
+        return running + [
+            {"id": request, **_in_short(prompts)} for request, (_key, prompts) in ended_requests if prompts
+        ]
 
     def show(self, request: RequestId, key: KeyId | None) -> dict[str, Any] | None:
         """The timeline without prompt or answer; None if unknown. `key`: its API key; None: of any key."""
@@ -105,8 +111,8 @@ class Timelines:
             owner, in_flight = self._running[request]
             prompts = [_under_way(inflight) for inflight in in_flight]
         elif request in self._seen:
-            owner, seen = self._seen[request]
-            prompts = [_shown(one) for one in seen]
+            owner, timelines = self._seen[request]
+            prompts = [_shown(one) for one in timelines]
         else:
             return None
         return {"id": request, "prompts": prompts} if key in (None, owner) else None
@@ -126,18 +132,18 @@ def _under_way(inflight: InFlight) -> dict[str, Any]:
 
 def _in_short(prompts: Sequence[Timeline]) -> dict[str, Any]:
     """A request that has ended; times as `_shown` has them, of its first prompt."""
-    seen = prompts[0]
-    first = seen.timings[0].first if seen.timings else 0.0
+    timeline = prompts[0]
+    first = timeline.timings[0].first if timeline.timings else 0.0
     return {
-        "model": seen.model,
-        "outcome": seen.outcome,
-        "arrived": seen.arrived,
+        "model": timeline.model,
+        "outcome": timeline.outcome,
+        "arrived": timeline.arrived,
         "prompts": len(prompts),
-        "prompt_tokens": seen.prompt_tokens,
-        "attempts": seen.attempts,
-        "workers": [timing.worker for timing in seen.timings],
-        "first_token_s": round(first - seen.arrived, 6) if first else None,
-        "ended_s": round(seen.ended - seen.arrived, 6),
+        "prompt_tokens": timeline.prompt_tokens,
+        "attempts": timeline.attempts,
+        "workers": [timing.worker for timing in timeline.timings],
+        "first_token_s": round(first - timeline.arrived, 6) if first else None,
+        "ended_s": round(timeline.ended - timeline.arrived, 6),
     }
 
 

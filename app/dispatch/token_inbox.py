@@ -96,12 +96,12 @@ class TokenInbox:
             return None
 
     def _handle(self, step: EventBatch) -> None:
-        seen = self._seen.get(step.worker, 0)
-        if step.seq <= seen:
+        last_seq = self._seen.get(step.worker, 0)
+        if step.seq <= last_seq:
             return  # sent twice, or handled by a repair
-        if step.seq > seen + 1:
+        if step.seq > last_seq + 1:
             GAPS.labels("lost").inc()
-            log.error("messages_lost", worker=step.worker, count=step.seq - seen - 1)
+            log.error("messages_lost", worker=step.worker, count=step.seq - last_seq - 1)
             self._lost(step.worker)
         self._seen[step.worker] = step.seq
         self._deliver(*step.events)
@@ -116,25 +116,25 @@ class TokenInbox:
     async def repair(self) -> bool:
         """Handles the stream's unhandled entries; returns whether there were any. Raises: StoreDown."""
         # All that precedes the batches held now is in the stream by now, or lost.
-        held, self._held = self._held, []
+        held_batches, self._held = self._held, []
         self._attention.clear()
-        found = False
+        has_entries = False
         while True:
             (page,) = await self._wire.execute([("XRANGE", self._channel, b"(" + self._read, "+", "COUNT", _PAGE)])
             for entry, fields in page:
                 self._read = max(self._read, entry, key=_entry_order)
                 step = self._decode(fields[1])
                 if step is not None and step.seq > self._seen.get(step.worker, 0):
-                    found = True
+                    has_entries = True
                     self._handle(step)
                 await asyncio.sleep(0)  # a page of long entries would hold the event loop
             if len(page) < _PAGE:
                 break
-        for step in held:
+        for step in held_batches:
             self._handle(step)
-        if found:
+        if has_entries:
             GAPS.labels("repaired").inc()
-        return found
+        return has_entries
 
 
 def _entry_order(entry: bytes) -> tuple[int, int]:

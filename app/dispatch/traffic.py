@@ -22,7 +22,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class _Count:
-    """Of one model in one window."""
+    """The counts of one model in one window."""
 
     __slots__ = ("answer_tokens", "answers", "arrivals", "ended", "met", "prompt_tokens", "prompts")
 
@@ -36,7 +36,7 @@ class _Count:
 
 
 class TrafficCounter:
-    """While no planner runs, a request costs two comparisons."""
+    """The counter of each model's requests. While no planner runs, a request costs two comparisons."""
 
     def __init__(self, wire: Wire, keys: Keys, api: ApiId, objectives: Mapping[str, Objective]) -> None:
         """`objectives`: by model; others are not counted."""
@@ -55,8 +55,8 @@ class TrafficCounter:
 
     def came(self, plan: GenerationPlan) -> None:
         """A request is to be answered."""
-        if self._counts is not None and (found := self._counted(self._counts, plan)) is not None:
-            found[0].arrivals += len(plan.prompts)
+        if self._counts is not None and (entry := self._counted(self._counts, plan)) is not None:
+            entry[0].arrivals += len(plan.prompts)
 
     def ended(
         self,
@@ -68,17 +68,17 @@ class TrafficCounter:
         itl_s: float,
     ) -> None:
         """A request has ended. `done`: those of its `prompts` that were answered. `ttft_s`: None: it had no token."""
-        if self._counts is None or outcome == Cancelled.code or (found := self._counted(self._counts, plan)) is None:
+        if self._counts is None or outcome == Cancelled.code or (entry := self._counted(self._counts, plan)) is None:
             return
-        count, objective = found
-        cached = {each.request: each.cached_tokens for each in done}
+        count, objective = entry
+        cached_tokens = {each.request: each.cached_tokens for each in done}
         for inflight in prompts:
-            if inflight.job.request not in cached:
+            if inflight.job.request not in cached_tokens:
                 continue
-            computed = max(0, len(inflight.job.prompt) - cached[inflight.job.request])
+            computed_tokens = max(0, len(inflight.job.prompt) - cached_tokens[inflight.job.request])
             answer = sum(len(out.tokens) for out in inflight.out)
-            count.prompts[bisect_left(EDGES, computed)] += 1
-            count.prompt_tokens += computed
+            count.prompts[bisect_left(EDGES, computed_tokens)] += 1
+            count.prompt_tokens += computed_tokens
             count.answers[bisect_left(EDGES, answer)] += 1
             count.answer_tokens += answer
         count.ended += 1
@@ -100,11 +100,14 @@ class TrafficCounter:
     async def _write(self, number: int, counts: Mapping[str, _Count]) -> None:
         """Raises: StoreDown."""
         key, begin = self._keys.traffic(number), number * TRAFFIC_WINDOW_S
-        told = {model: count.told(begin) for model, count in counts.items()}
-        await self._wire.execute([("HSET", key, self._api, _encode(told)), ("EXPIRE", key, _TTL_S)])
+        reports = {model: count.told(begin) for model, count in counts.items()}
+        await self._wire.execute([("HSET", key, self._api, _encode(reports)), ("EXPIRE", key, _TTL_S)])
 
     def _counted(self, counts: dict[str, _Count], plan: GenerationPlan) -> tuple[_Count, Objective] | None:
-        """Where it is counted, if it is: no workers are planned for aside requests."""
+        """The counts and the objective of a request's model; None: it isn't counted.
+
+        No workers are planned for aside requests.
+        """
         model = plan.model.parent or plan.model.name
         objective = None if plan.aside else self._objectives.get(model)
         if objective is None:

@@ -1,4 +1,4 @@
-"""What a request used, as its end shows it: one number of tokens for the ledger, the usage records and the metrics."""
+"""A request's usage, as its end shows it: one number of tokens for the ledger, the usage records and the metrics."""
 
 from collections.abc import Sequence
 
@@ -14,14 +14,15 @@ from app.usage.record import LineTry, UsageRecord
 def used_by(
     call: GenerationBase, outcome: str, painted: int, prompts: Sequence[InFlight], outputs: Sequence[ChoiceOutput]
 ) -> Used | None:
-    """By all processes that made the answer, whether a client got it or not. None: no worker had it.
+    """Usage by all processes that made the answer, whether a client got it or not. None: no worker had it.
 
     `painted`: pictures that are whole. `prompts`: that were sent. `outputs`: of all choices, over all attempts.
     """
-    made = sum(len(out.tokens) for out in outputs) if call.plan.generates else 0
-    if outcome != OK and not made and not any(prompt.job.worker for prompt in prompts):
+    answer_tokens = sum(len(out.tokens) for out in outputs) if call.plan.generates else 0
+    if outcome != OK and not answer_tokens and not any(prompt.job.worker for prompt in prompts):
         return None
-    return call.plan.used(call.cached_tokens, made, painted, call.prompt_tokens)  # as the engine has counted it
+    # As the engine has counted it.
+    return call.plan.used(call.cached_tokens, answer_tokens, painted, call.prompt_tokens)
 
 
 def record_of(
@@ -40,7 +41,7 @@ def record_of(
     `line`: that it answers. All whole answers of a line have one id, of which the latest ticket's counts: a batch
     worker that was paused, and taken for dead, may end what another one answers by then.
     """
-    came, ended, ttft_s = times
+    came, end, ttft_s = times
     plan, model = call.plan, call.model
     stages: dict[str, float] = {}
     engine_s, attempts = 0.0, 1
@@ -51,14 +52,14 @@ def record_of(
         first = prompts[0]
         attempts = first.attempts
         if first.timings:
-            stages = Timeline.of(first, model.name, outcome, came, ended).stages()
+            stages = Timeline.of(first, model.name, outcome, came, end).stages()
         for prompt in prompts:
             for timing in prompt.timings:
                 engine_s += timing.cost_s
     span = stages.get
     return UsageRecord(
-        id_, epoch, ended, client.tenant.name, client.key, client.name, model.name, model.task, outcome,
+        id_, epoch, end, client.tenant.name, client.key, client.name, model.name, model.task, outcome,
         *((0, 0, 0, 0) if used is None else (used.prompt, used.cached, used.completion, used.pictures)), engine_s,
         span("placement", 0.0), span("queue", 0.0), span("prefill", 0.0), span("hop", 0.0) + span("resume", 0.0),
-        span("decode", 0.0), ttft_s, ended - came, attempts, batch, x_request_id, plan.priced_as or model.parent or "",
+        span("decode", 0.0), ttft_s, end - came, attempts, batch, x_request_id, plan.priced_as or model.parent or "",
     )  # fmt: skip

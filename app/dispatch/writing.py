@@ -1,4 +1,4 @@
-"""How a model writes reasoning and tool calls, by its pool's settings or its chat template."""
+"""Finds how a model writes reasoning and tool calls, by its pool's settings or its chat template."""
 
 from typing import NamedTuple
 
@@ -47,20 +47,20 @@ def _writing(pool: Pool, tokenizer: Tokenizer) -> Writing:
     dialect = dialect_of(name, None, tokenizer)
     if pool.dialect is None:
         log.info("dialect_guessed", model=pool.model, dialect=name)
-    shown = any(marker in template for thought in dialect.thoughts for marker in (thought.begin, *thought.ends))
-    reasons = dialect.channels or bool(dialect.thoughts and (shown or pool.dialect))
+    has_markers = any(marker in template for section in dialect.thoughts for marker in (section.begin, *section.ends))
+    reasons = dialect.channels or bool(dialect.thoughts and (has_markers or pool.dialect))
     return Writing(dialect, reasons, special=_special(dialect, tokenizer))
 
 
 def _check(dialect: Dialect, pool: Pool) -> None:
     try:
-        for begun in (False, True):
-            OutputParser(dialect, {"any": {}}, begun=begun).feed("any")
+        for is_begun in (False, True):
+            OutputParser(dialect, {"any": {}}, begun=is_begun).feed("any")
     except ValueError as exc:
         raise SettingsError(f"reasoning={pool.reasoning!r}: these markers and those of calls overlap: {exc}") from exc
 
 
 def _special(dialect: Dialect, tokenizer: Tokenizer) -> bool:
-    markers = {marker for thought in dialect.thoughts for marker in (thought.begin, *thought.ends)}
+    markers = {marker for section in dialect.thoughts for marker in (section.begin, *section.ends)}
     tokens = tokenizer.raw.get_added_tokens_decoder().values()
     return dialect.channels or any(token.special and token.content in markers for token in tokens)

@@ -8,7 +8,7 @@ from app.pools import Pool
 
 
 def create_follower(pool: Pool, node: Node) -> Follower:
-    """This host's part of the pool's engine, not yet started. Raises: SettingsError, as below."""
+    """The part of the pool's engine on this host, not yet started. Raises: SettingsError, as `create_engine`."""
     follower: Follower = load_follower(pool.engine)(pool, node)
     return follower
 

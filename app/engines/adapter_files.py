@@ -31,18 +31,18 @@ def check_adapter(adapter: Path, model: Path, *, factors_only: bool = False) -> 
         layers = _tensors(sorted(model.glob("*.safetensors")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise AdapterFailed(f"The adapter's files can't be read: {exc}.") from exc
-    found: dict[str, set[str]] = {}
+    sides_by_layer: dict[str, set[str]] = {}
     for name, tensor in own.items():
         factor, shape = _FACTOR.fullmatch(name), tensor.shape
         if factor is not None:
             layer, side = factor.groups()
-            found.setdefault(layer, set()).add(side)
+            sides_by_layer.setdefault(layer, set()).add(side)
             _check_width(name, side, shape, layers.get(f"{layer}.weight"))
         if factors_only and (factor is None or len(shape) != 2 or shape[side == "B"] != rank):
             raise AdapterFailed(f"The adapter's '{name}' is no factor of rank {rank}; it has the shape {shape}.")
-    if factors_only and (not found or any(sides != {"A", "B"} for sides in found.values())):
+    if factors_only and (not sides_by_layer or any(sides != {"A", "B"} for sides in sides_by_layer.values())):
         raise AdapterFailed("The adapter's layers don't have both factors each.")
-    return sorted(found)
+    return sorted(sides_by_layer)
 
 
 def _check_width(name: str, side: str, shape: list[int], layer: Tensor | None) -> None:
@@ -53,16 +53,16 @@ def _check_width(name: str, side: str, shape: list[int], layer: Tensor | None) -
 
 
 def _tensors(files: Iterable[Path]) -> dict[str, Tensor]:
-    """What safetensors files say in front that they have. Raises: OSError, ValueError, KeyError, TypeError."""
-    found: dict[str, Tensor] = {}
+    """Tensors that the headers of safetensors files list, by name. Raises: OSError, ValueError, KeyError, TypeError."""
+    tensors: dict[str, Tensor] = {}
     for path in files:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
             if size > _MOST_HEADER:
                 raise ValueError(f"{path.name} is no safetensors file")
-            told = json.loads(file.read(size))
-        told.pop("__metadata__", None)
-        if path.stat().st_size != 8 + size + max((tensor["data_offsets"][1] for tensor in told.values()), default=0):
+            header = json.loads(file.read(size))
+        header.pop("__metadata__", None)
+        if path.stat().st_size != 8 + size + max((tensor["data_offsets"][1] for tensor in header.values()), default=0):
             raise ValueError(f"{path.name} is not whole")
-        found |= {name: Tensor(tensor["dtype"], list(tensor["shape"])) for name, tensor in told.items()}
-    return found
+        tensors |= {name: Tensor(tensor["dtype"], list(tensor["shape"])) for name, tensor in header.items()}
+    return tensors

@@ -89,7 +89,7 @@ EventKey = tuple[str, int]  # a sample's hash, and its offset from the block's s
 
 
 class KvEventSource(Struct, frozen=True):
-    """Where the engine publishes its KV events, in the format of vLLM's ZmqEventPublisher."""
+    """A source of KV events: where the engine publishes them, in the format of vLLM's ZmqEventPublisher."""
 
     endpoint: str  # SUB connects here
     replay_endpoint: str  # DEALER connects here
@@ -102,7 +102,7 @@ class KvEventSource(Struct, frozen=True):
 
 
 class EmbeddingShape(Struct, frozen=True):
-    """What encoded pictures have in common."""
+    """The format that all encoded pictures have in common."""
 
     width: int  # numbers in a row
     dtype: str  # as torch names it, such as float32
@@ -148,7 +148,7 @@ class GenerateRequest(Struct, frozen=True):
 
 
 class StepOutput(Struct, frozen=True):
-    """What one engine step added to one choice."""
+    """The output that one engine step added to one choice."""
 
     text: str  # may be empty: an incomplete character, or text held back for a stop string
     tokens: list[int]
@@ -184,7 +184,7 @@ class Engine(Protocol):
     def stats(self) -> EngineStats: ...
 
     def kv_events(self) -> Mapping[int, KvEventSource]:
-        """Where each data-parallel rank's KV events come from; empty when the engine publishes none."""
+        """Sources of the KV events, by data-parallel rank; empty when the engine publishes none."""
 
     async def close(self) -> None:
         """Free everything. Requests in flight end with `finish="abort"` or EngineFailed."""
@@ -200,7 +200,7 @@ class Follower(Protocol):
         """
 
     def kv_events(self) -> Mapping[int, KvEventSource]:
-        """As the engine's, of the data-parallel ranks on this host."""
+        """Sources of the KV events of the data-parallel ranks on this host, as the engine's."""
 
     async def close(self) -> None:
         """Free everything."""
@@ -369,7 +369,7 @@ class Metered(Protocol):
     """The capability to keep Prometheus metrics of its own, which costs CPU."""
 
     def keep_metrics(self) -> None:
-        """To be called before `start`. They are in prometheus_client's registry, or in PROMETHEUS_MULTIPROC_DIR."""
+        """Keeps metrics, in prometheus_client's registry or in PROMETHEUS_MULTIPROC_DIR. Called before `start`."""
 
 
 @runtime_checkable
@@ -396,7 +396,10 @@ class Elastic(Protocol):
     """The capability to change the number of its data-parallel ranks."""
 
     async def scale(self, ranks: int) -> EngineInfo:
-        """What it is then. Only while it has no requests. Raises: RequestError (it can't), EngineFailed."""
+        """Changes the number of ranks, and returns what the engine is then. Only while it has no requests.
+
+        Raises: RequestError (it can't), EngineFailed.
+        """
 
 
 @runtime_checkable

@@ -28,7 +28,10 @@ def check_request(request: GenerateRequest, *, vocabulary_size: int, context_len
 
 
 def check_sound(request: GenerateRequest, task: Task) -> None:
-    """For an engine whose pool transcribes: vLLM's would end on anything else. Raises: RequestError."""
+    """Checks that a request to transcribe has exactly one sound. Raises: RequestError.
+
+    vLLM's engine would end on anything else.
+    """
     if task == "transcribe" and [one.media.kind for one in request.media] != ["audio"]:
         raise RequestError("A request to transcribe has one sound.")
 
@@ -76,6 +79,6 @@ def _check_sampling(sampling: Sampling) -> None:
         ("seed", s.seed, s.seed is None or s.seed.bit_length() <= _SEED_BITS, "a 64-bit integer"),
         ("stop", s.stop, all(s.stop), "strings of at least one character"),
     )
-    for param, value, fits, wanted in ranges:
+    for param, value, fits, requirement in ranges:
         if not fits:
-            raise RequestError(f"{param}={value}: must be {wanted}.", param=param)
+            raise RequestError(f"{param}={value}: must be {requirement}.", param=param)

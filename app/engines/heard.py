@@ -1,4 +1,4 @@
-"""How long something is heard in a sound. Pure."""
+"""Measures how long something is heard in a sound. Pure."""
 
 from typing import Any
 

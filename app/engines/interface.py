@@ -4,9 +4,9 @@ import psutil
 
 
 def interface_environment(address: str) -> dict[str, str]:
-    """What tells gloo and NCCL the interface that has this host's address; none if none has it.
+    """Variables that tell gloo and NCCL the interface that has this host's address; none if none has it.
 
-    Without it they guess, and may take one that leads nowhere.
+    Without them they guess, and may take one that leads nowhere.
     """
     for name, addresses in psutil.net_if_addrs().items():
         if any(one.address.partition("%")[0] == address for one in addresses):

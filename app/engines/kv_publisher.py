@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 
 class KvEventArgs(BaseModel):
-    """Where KV events are published. Both sockets bind; port `*` lets the system choose."""
+    """Settings of the sockets that publish KV events. Both bind; port `*` lets the system choose."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

@@ -14,7 +14,7 @@ def log_level() -> str:
 
 @contextmanager
 def root_logger_kept() -> Iterator[None]:
-    """What is called in it may take the root logger's handlers away, and set its level."""
+    """Restores the root logger's handlers and level at the end: what is called in it may change them."""
     root = logging.getLogger()
     handlers, before = root.handlers[:], root.level
     try:

@@ -8,8 +8,8 @@ _WEIGHTS = "index.json"
 
 def media_digest(engine: str, given: str, model: Path) -> str:
     """`engine`: its version. `given`: arguments for the processor. `model`: the folder, whose JSON files count."""
-    found = hashlib.sha256(f"{engine}\n{given}".encode())
+    digest = hashlib.sha256(f"{engine}\n{given}".encode())
     for path in sorted(model.glob("*.json")):
         if not path.name.endswith(_WEIGHTS):
-            found.update(f"\n{path.name}\n".encode() + path.read_bytes())
-    return found.hexdigest()[:32]
+            digest.update(f"\n{path.name}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:32]

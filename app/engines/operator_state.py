@@ -1,4 +1,4 @@
-"""What operators have done to an engine: paused it, put it to sleep, profiled it. And what they may do to it now."""
+"""Tracks what operators have done to an engine (paused, put to sleep, profiled), and what they may do to it now."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,7 @@ class OperatorState:
             raise RequestError(f"tags={unknown}: this engine has {list(_TAGS)}.", param="tags")
 
     def _check_update(self, tiers: Tiers | None = None) -> None:
-        """Before the weights change. `tiers`: the pool's. Raises: EngineFailed, RequestError."""
+        """Checks that the weights may change now. `tiers`: the pool's. Raises: EngineFailed, RequestError."""
         if not self._paused:
             raise EngineFailed("The engine has to be paused while its weights change.")
         if "weights" in self._asleep:

@@ -21,7 +21,7 @@ class Ticket:
         self._loop = asyncio.get_running_loop()
 
     def put(self, made: Any) -> None:
-        """From the thread: a step, an error, or at last what the model has made."""
+        """Passes on what comes from the thread: a step, an error, or at last what the model has made."""
         self._loop.call_soon_threadsafe(self.made.put_nowait, made)
 
 
@@ -64,11 +64,11 @@ class PaintThread(Thread):
             self._changed.notify()
         try:
             while True:
-                made = await ticket.made.get()
-                if isinstance(made, XylemError):
-                    raise made
-                yield made
-                if not isinstance(made, PaintStep):
+                output = await ticket.made.get()
+                if isinstance(output, XylemError):
+                    raise output
+                yield output
+                if not isinstance(output, PaintStep):
                     return
         finally:
             ticket.stopped = True
@@ -88,14 +88,14 @@ class PaintThread(Thread):
         return self._closed
 
     def run(self) -> None:
-        while taken := self._next():
-            tickets = [ticket for *_, ticket in taken]
+        while entries := self._next():
+            tickets = [ticket for *_, ticket in entries]
             self.running = len(tickets)
             error: XylemError | None
             try:
                 if len(tickets) > 1:
                     fit = self._together([ticket.request for ticket in tickets])
-                    self._put_back(taken[fit:])
+                    self._put_back(entries[fit:])
                     tickets = tickets[:fit]
                     self.running = fit
                 self._work(tickets)
@@ -117,13 +117,13 @@ class PaintThread(Thread):
         """The most urgent request, and others of its shape; none when the thread is to end."""
         with self._changed:
             while not self._closed:
-                wanted = [entry for entry in sorted(self._waiting) if not entry[2].stopped]
-                if not wanted:
+                entries = [entry for entry in sorted(self._waiting) if not entry[2].stopped]
+                if not entries:
                     self._waiting.clear()
                     self._changed.wait()
                     continue
-                shape = self._shape(wanted[0][2].request)
-                taken = [entry for entry in wanted if self._shape(entry[2].request) == shape][: self._most]
-                self._waiting = [entry for entry in wanted if entry not in taken]
-                return taken
+                shape = self._shape(entries[0][2].request)
+                batch = [entry for entry in entries if self._shape(entry[2].request) == shape][: self._most]
+                self._waiting = [entry for entry in entries if entry not in batch]
+                return batch
             return []

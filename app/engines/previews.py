@@ -1,4 +1,4 @@
-"""After which steps a painting's unfinished state is shown."""
+"""Chooses the steps after which a painting's unfinished state is shown."""
 
 from app.messages import Painting
 

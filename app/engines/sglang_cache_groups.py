@@ -73,8 +73,8 @@ def _say(info: dict[str, Any], scheduler: Any) -> None:
 
 
 def _put(put: Callable[..., None], core: Any, node_id: int, component: Any, value: Any) -> None:
-    held = core.node_by_id(node_id).component_data[component]
-    had = held.value is not None
+    data = core.node_by_id(node_id).component_data[component]
+    had = data.value is not None
     put(core, node_id, component, value)
     if not had:
         _tell(core, core.node_by_id(node_id), component, came=True)
@@ -86,12 +86,12 @@ def _put_state(_none: None, states: Any, node: Any, is_new_leaf: bool, *_rest: A
 
 
 def _take(take: Callable[..., Any], kept: Any, node: Any, *rest: Any, **more: Any) -> Any:
-    held = node.component_data[kept.component_type]
-    had = held.value is not None
-    freed = take(kept, node, *rest, **more)
-    if had and held.value is None:
+    data = node.component_data[kept.component_type]
+    had = data.value is not None
+    result = take(kept, node, *rest, **more)
+    if had and data.value is None:
         _tell(kept.tree_core, node, kept.component_type, came=False)
-    return freed
+    return result
 
 
 def _tell(core: Any, node: Any, component: Any, *, came: bool) -> None:
@@ -104,6 +104,6 @@ def _tell(core: Any, node: Any, component: Any, *, came: bool) -> None:
         enabled=True, page_size=events.page_size, dynamo_format=events.dynamo_format, lora_names=events.lora_names
     )
     names.record_remove(node)
-    [removed] = names.take()
-    hashes, group = (removed.block_hashes, _WINDOW) if component.is_swa else (removed.block_hashes[-1:], _STATE)
+    [removal] = names.take()
+    hashes, group = (removal.block_hashes, _WINDOW) if component.is_swa else (removal.block_hashes[-1:], _STATE)
     events.enqueue(_Stored(hashes, events.page_size, group) if came else _Removed(hashes, group))

@@ -30,8 +30,8 @@ def register() -> None:
 
 def is_loaded() -> bool:
     """Whether SGLang's processes call `register`."""
-    chosen = os.environ.get("SGLANG_PLUGINS")
-    return bool(entry_points(group=_GROUP, name=_NAME)) and (not chosen or _NAME in chosen.split(","))
+    plugins = os.environ.get("SGLANG_PLUGINS")
+    return bool(entry_points(group=_GROUP, name=_NAME)) and (not plugins or _NAME in plugins.split(","))
 
 
 def _found(waits: bool, _manager: Any, req: Any) -> None:
@@ -46,11 +46,11 @@ def _compiled(ready: list[Any], _manager: Any) -> None:
 
 def _go_on(req: Any) -> None:
     """Take a new grammar through what is out. What does not fit ends this request only."""
-    begun = (req.sampling_params.custom_params or {}).get(GRAMMAR, 0)
-    if not begun or req.grammar is None or req.finished() or req.to_finish is not None:
+    token_count = (req.sampling_params.custom_params or {}).get(GRAMMAR, 0)
+    if not token_count or req.grammar is None or req.finished() or req.to_finish is not None:
         return
     try:
-        for token in req.origin_input_ids[-begun:]:
+        for token in req.origin_input_ids[-token_count:]:
             req.grammar.accept_token(token)
     except ValueError:
         req.set_finish_with_abort("What is out of the answer does not fit its grammar.", _FAILED, "InternalServerError")

@@ -1,4 +1,4 @@
-"""How long an engine's steps take, by how many requests are in them. Pure."""
+"""Measures how long an engine's steps take, by how many requests are in them. Pure."""
 
 from msgspec import Struct
 
@@ -23,8 +23,8 @@ class StepMeter:
         self._fit = StepFit()
 
     def add(self, requests: int, seconds: float) -> None:
-        if self._w and seconds > _OUTLIER * (expected := self._t / self._w):
-            seconds = _OUTLIER * expected
+        if self._w and seconds > _OUTLIER * (mean := self._t / self._w):
+            seconds = _OUTLIER * mean
         self._w = self._w * _KEPT + 1
         self._n = self._n * _KEPT + requests
         self._nn = self._nn * _KEPT + requests * requests
@@ -33,12 +33,12 @@ class StepMeter:
 
     def add_sums(self, steps: float, requests: float, squares: float, seconds: float, products: float) -> None:
         """Several steps at once: sums over them of requests, their squares, seconds, and requests times seconds."""
-        kept = _KEPT**steps
-        self._w = self._w * kept + steps
-        self._n = self._n * kept + requests
-        self._nn = self._nn * kept + squares
-        self._t = self._t * kept + seconds
-        self._nt = self._nt * kept + products
+        weight = _KEPT**steps
+        self._w = self._w * weight + steps
+        self._n = self._n * weight + requests
+        self._nn = self._nn * weight + squares
+        self._t = self._t * weight + seconds
+        self._nt = self._nt * weight + products
 
     def read(self) -> StepFit:
         """The fit; while steps don't tell what a request adds, with the last known `request_s`."""

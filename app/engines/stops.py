@@ -14,18 +14,18 @@ class StopScanner:
 
     def push(self, text: str, *, check: bool = True) -> tuple[str, str | None]:
         """The text that may be sent now, and the stop string found, if any. `check`: look for one ending in `text`."""
-        seen = len(self._tail)
+        tail_len = len(self._tail)
         window = self._tail + text
-        released = seen if self._include else 0
+        start = tail_len if self._include else 0
         if check:
             # A match has to end in the new text: earlier ends were checked before, or must not count.
-            ends = [(at + len(s), s) for s in self._stops if (at := window.find(s, max(0, seen - len(s) + 1))) >= 0]
+            ends = [(at + len(s), s) for s in self._stops if (at := window.find(s, max(0, tail_len - len(s) + 1))) >= 0]
             if ends:
                 end, stop = min(ends)
-                return window[released : end if self._include else end - len(stop)], stop
-        held = max(0, len(window) - self._reach)
-        self._tail = window[held:]
-        return (text if self._include else window[:held]), None
+                return window[start : end if self._include else end - len(stop)], stop
+        tail_start = max(0, len(window) - self._reach)
+        self._tail = window[tail_start:]
+        return (text if self._include else window[:tail_start]), None
 
     def flush(self) -> str:
         """The text held back, for an answer that ends without a stop string."""

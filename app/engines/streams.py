@@ -11,8 +11,8 @@ async def merged(*streams: AsyncGenerator[StepOutput, None]) -> AsyncGenerator[S
     waiting = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
     try:
         while waiting:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
+            finished_tasks, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in finished_tasks:
                 stream = waiting.pop(task)
                 try:
                     step = task.result()

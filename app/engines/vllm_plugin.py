@@ -32,8 +32,8 @@ def register() -> None:
 
 def is_loaded() -> bool:
     """Whether vLLM's processes call `register`."""
-    chosen = os.environ.get("VLLM_PLUGINS")
-    return bool(entry_points(group=_GROUP, name=_NAME)) and (chosen is None or _NAME in chosen.split(","))
+    plugins = os.environ.get("VLLM_PLUGINS")
+    return bool(entry_points(group=_GROUP, name=_NAME)) and (plugins is None or _NAME in plugins.split(","))
 
 
 def _behind_characters(init: Any) -> Any:
@@ -65,8 +65,8 @@ def _behind(create: Any) -> Any:
     def behind(self: Any, request: Any) -> Any:
         """Raises: ValueError, which ends this request only."""
         grammar = create(self, request)
-        begun = (request.sampling_params.extra_args or {}).get(GRAMMAR, 0)
-        if begun and not grammar.accept_tokens(request.request_id, list(request.prompt_token_ids[-begun:])):
+        token_count = (request.sampling_params.extra_args or {}).get(GRAMMAR, 0)
+        if token_count and not grammar.accept_tokens(request.request_id, list(request.prompt_token_ids[-token_count:])):
             raise ValueError("The answer so far does not fit its grammar.")
         return grammar
 

@@ -21,18 +21,18 @@ _COMPILER = xgrammar.GrammarCompiler(
 def tried(grammar: Grammar) -> Grammar:
     """The grammar for the engine."""
     try:
-        made = _rewritten(grammar)
-        _compile(made)
+        candidate = _rewritten(grammar)
+        _compile(candidate)
     except (RuntimeError, ValueError, TypeError, KeyError):  # all that is wrong with a grammar
         return grammar
-    return made
+    return candidate
 
 
 def _rewritten(grammar: Grammar) -> Grammar:
     if grammar.kind == "tag":
         tag = json.loads(grammar.text)
-        changed = _format(tag)
-        return grammar if changed == tag else Grammar("tag", json.dumps(changed, ensure_ascii=False))
+        new_tag = _format(tag)
+        return grammar if new_tag == tag else Grammar("tag", json.dumps(new_tag, ensure_ascii=False))
     if grammar.kind != "json":
         return grammar
     form = _json(json.loads(grammar.text))
@@ -53,16 +53,16 @@ def _format(value: Any) -> Any:
 
 
 def _json(schema: Any) -> dict[str, Any]:
-    """As a format of a structural tag."""
+    """The schema as a format of a structural tag."""
     schema = with_patterns(schema)
     if not has_bounds(schema):
         return {"type": "json_schema", "json_schema": schema}
-    made = str(xgrammar.Grammar.from_json_schema(json.dumps(schema)))
-    return {"type": "grammar", "grammar": with_escapes(made)}
+    ebnf = str(xgrammar.Grammar.from_json_schema(json.dumps(schema)))
+    return {"type": "grammar", "grammar": with_escapes(ebnf)}
 
 
 def _compile(grammar: Grammar) -> None:
-    """As vLLM and SGLang compile each kind."""
+    """Compiles a grammar, of each kind as vLLM and SGLang do."""
     text = grammar.text
     match grammar.kind:
         case "json":

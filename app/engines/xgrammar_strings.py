@@ -47,12 +47,12 @@ def with_patterns(schema: Any) -> Any:
         return [with_patterns(inner) for inner in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {key: inner if key in ("const", "enum") else with_patterns(inner) for key, inner in schema.items()}
+    result = {key: inner if key in ("const", "enum") else with_patterns(inner) for key, inner in schema.items()}
     if isinstance(pattern := schema.get("pattern"), str):
-        made["pattern"] = of_json(pattern)
+        result["pattern"] = of_json(pattern)
     if isinstance(keys := schema.get("patternProperties"), dict):
-        made["patternProperties"] = {of_json(key): with_patterns(inner) for key, inner in keys.items()}
-    return made
+        result["patternProperties"] = {of_json(key): with_patterns(inner) for key, inner in keys.items()}
+    return result
 
 
 @lru_cache
@@ -71,11 +71,11 @@ def _parts(pattern: str) -> Iterator[str]:
     """Syntax, and what matches one character each."""
     at = 0
     while at < len(pattern):
-        found = _GROUP.match(pattern, at) or _COUNT.match(pattern, at) or _ATOM.match(pattern, at)
-        if found is None:
+        match = _GROUP.match(pattern, at) or _COUNT.match(pattern, at) or _ATOM.match(pattern, at)
+        if match is None:
             return
-        yield found[0]
-        at = found.end()
+        yield match[0]
+        at = match.end()
 
 
 def _stands_for_specials(part: str) -> bool:
@@ -110,7 +110,7 @@ def _escape(char: str) -> str:
 
 
 def _ranges(matches: Callable[[str], object]) -> Iterator[str]:
-    """Of a class: the characters that need no escape. All over U+FFFF, if one of them is."""
+    """Ranges of a class: the characters that need no escape. All over U+FFFF, if one of them is."""
     first = None
     for code in range(0x20, _LAST + 2):
         is_in = code <= _LAST and not 0xD800 <= code < 0xE000 and chr(code) not in _SPECIAL and matches(chr(code))

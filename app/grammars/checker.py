@@ -58,10 +58,10 @@ class GrammarChecker:
         """Raises: Saturated, NoProcess."""
         message = encode(grammar)
         digest = hashlib.sha256(message).digest()
-        known = self._known.get(digest)
-        if known is not None:
+        verdict = self._known.get(digest)
+        if verdict is not None:
             self._known.move_to_end(digest)
-            return known
+            return verdict
         this = CLIENT.get(), digest
         checking = self._checking.get(this)
         if checking is None:

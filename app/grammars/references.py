@@ -1,4 +1,4 @@
-"""How deep a grammar's references lead. Compilers recurse over them, and end their process where that is too deep."""
+"""Measures how deep a grammar's references lead. Compilers recurse over them, and end their process if too deep."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,8 +50,8 @@ def check_rule_references(grammar: str) -> None:
     """Checks EBNF or Lark. Raises: ValueError for rules that lead too deep."""
     rules: dict[str, list[str]] = {}
     names: list[str] = []
-    for found in (_EBNF if "::=" in grammar else _LARK).finditer(grammar):
-        name, begins = found[1], found[2]
+    for match in (_EBNF if "::=" in grammar else _LARK).finditer(grammar):
+        name, begins = match[1], match[2]
         if begins is not None:
             names = rules.setdefault(name, [])
         elif name is not None:
@@ -66,36 +66,36 @@ def _check_depth(depth: int) -> None:
 
 
 def _referred(schema: Any, node: dict[str, Any]) -> Iterator[Any]:
-    """Where a reference within the schema leads; nothing for others, which no compiler follows."""
+    """Yields the node that a reference within the schema leads to; nothing for others, which no compiler follows."""
     to = node.get("$ref")
     if not isinstance(to, str) or not to.startswith("#"):
         return
-    found = schema
+    target = schema
     for part in unquote(to[1:]).split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-            found = found[int(key)]
-        elif isinstance(found, dict) and key in found:
-            found = found[key]
+        if isinstance(target, list) and key.isdecimal() and int(key) < len(target):
+            target = target[int(key)]
+        elif isinstance(target, dict) and key in target:
+            target = target[key]
         else:
             return
-    yield found
+    yield target
 
 
 def _reachable(first: T, after: Callable[[T], Iterable[T]]) -> list[T]:
-    seen, found = {id(first)}, [first]
-    for node in found:
+    seen_ids, nodes = {id(first)}, [first]
+    for node in nodes:
         for inner in after(node):
-            if id(inner) not in seen:
-                seen.add(id(inner))
-                found.append(inner)
-    return found
+            if id(inner) not in seen_ids:
+                seen_ids.add(id(inner))
+                nodes.append(inner)
+    return nodes
 
 
 def _depth(nodes: Sequence[T], after: Callable[[T], Iterable[T]], *, circles: bool = True) -> int:
-    """Of the longest way from one of the nodes, in nodes; ways that come back to a node end there.
+    """Length of the longest way from one of the nodes, in nodes; ways that come back to a node end there.
 
-    Without recursion. Raises: _Circle for such a way, unless `circles` are allowed.
+    Uses no recursion. Raises: _Circle for such a way, unless `circles` are allowed.
     """
     depths: dict[int, int] = {}  # by identity; 0: on the way to here
     for first in nodes:
@@ -106,14 +106,14 @@ def _depth(nodes: Sequence[T], after: Callable[[T], Iterable[T]], *, circles: bo
         while way:
             node, rest, deepest = way.pop()
             for inner in rest:
-                known = depths.get(id(inner))
-                if known is None:
+                depth = depths.get(id(inner))
+                if depth is None:
                     way += [(node, rest, deepest), (inner, iter(after(inner)), 1)]
                     depths[id(inner)] = 0
                     break
-                if not known and not circles:
+                if not depth and not circles:
                     raise _Circle
-                deepest = max(deepest, known + 1)
+                deepest = max(deepest, depth + 1)
             else:
                 depths[id(node)] = deepest
                 if way:

@@ -1,4 +1,4 @@
-"""What is common to processes that compile grammars (`app/bounded/serving.py`)."""
+"""The common part of processes that compile grammars (`app/bounded/serving.py`)."""
 
 from collections.abc import Callable
 
@@ -22,9 +22,9 @@ def serve_checks(check: Callable[[Grammar], Grammar | None], *, besides: bool = 
 
 def _verdict(grammar: Grammar, check: Callable[[Grammar], Grammar | None]) -> Verdict:
     try:
-        made = check(grammar)
+        result = check(grammar)
     except ValueError as exc:
         return Verdict(str(exc) or "its grammar is not valid")
     except (MemoryError, RecursionError):
         return Verdict("compiling its grammar takes too much memory")
-    return Verdict(instead=None if made == grammar else made)
+    return Verdict(instead=None if result == grammar else result)

@@ -21,12 +21,12 @@ _LENIENT = {"x-guidance": {"lenient": True, "coerce_one_of": True}}
 
 def as_lark(tag: dict[str, Any]) -> str:
     """Raises: ValueError that says what is wrong or not supported."""
-    made = _Rules()
-    start = made.expression(_field({"format": made.modern(tag)}, "format", dict), 0)
-    lark = "\n".join(["%llguidance {}", f"start: {start}", *made.rules])
-    if not made.others:
+    rules = _Rules()
+    start = rules.expression(_field({"format": rules.modern(tag)}, "format", dict), 0)
+    lark = "\n".join(["%llguidance {}", f"start: {start}", *rules.rules])
+    if not rules.others:
         return lark
-    return json.dumps({"grammars": [{"name": "tag", "lark_grammar": lark}, *made.others.values()]})
+    return json.dumps({"grammars": [{"name": "tag", "lark_grammar": lark}, *rules.others.values()]})
 
 
 class _Rules:
@@ -82,11 +82,11 @@ class _Rules:
         text = _field(form, "grammar", str)
         check_embedded(text)
         check_rule_references(text)
-        made = self.others.get(text)
-        if made is None:
-            made = {"name": f"grammar_{len(self.others)}", "lark_grammar": grammar_from("grammar", text)}
-            self.others[text] = made
-        return f"@{made['name']}"
+        entry = self.others.get(text)
+        if entry is None:
+            entry = {"name": f"grammar_{len(self.others)}", "lark_grammar": grammar_from("grammar", text)}
+            self.others[text] = entry
+        return f"@{entry['name']}"
 
     def _sequence(self, form: dict[str, Any], depth: int) -> str:
         return " ".join(self.expression(f, depth) for f in _field(form, "elements", list)) or '""'
@@ -173,10 +173,10 @@ class _Rules:
 
     @staticmethod
     def _any_of(options: Any) -> str:
-        found = list(options)
-        if not found:
+        alternatives = list(options)
+        if not alternatives:
             raise ValueError("there is nothing to choose from")
-        return f"({' | '.join(found)})" if len(found) > 1 else found[0]
+        return f"({' | '.join(alternatives)})" if len(alternatives) > 1 else alternatives[0]
 
 
 _FORMATS: dict[str, Callable[[_Rules, dict[str, Any], int], str]] = {
@@ -202,7 +202,7 @@ def _field(form: Any, name: str, kind: type) -> Any:
 
 
 def _texts(form: dict[str, Any], name: str) -> list[str]:
-    found = form.get(name) or []
-    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+    texts = form.get(name) or []
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"'{name}' is not a list of texts")
-    return found
+    return texts

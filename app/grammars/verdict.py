@@ -1,4 +1,4 @@
-"""What a process that compiles grammars says of one."""
+"""The verdict on a grammar, from a process that compiles it."""
 
 from msgspec import Struct
 

@@ -15,10 +15,10 @@ from app.openai.encoding import EncodingWriter
 
 def text_outputs(request: InferRequest, d: Delta) -> list[Tensor]:
     """`finish_reason` only where it is known."""
-    made = [Tensor("text_output", "BYTES", (1,), [d.text])]
+    tensors = [Tensor("text_output", "BYTES", (1,), [d.text])]
     if d.finish is not None:
-        made.append(Tensor("finish_reason", "BYTES", (1,), [d.finish]))
-    return _wanted(request, made)
+        tensors.append(Tensor("finish_reason", "BYTES", (1,), [d.finish]))
+    return _wanted(request, tensors)
 
 
 async def whole(call: GenerationBase, request: InferRequest) -> list[Tensor]:

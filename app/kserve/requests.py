@@ -88,9 +88,9 @@ class GenerateBody(Body):
         beside, inputs = dict(self.model_extra or {}), [Tensor("text_input", "BYTES", (1,), [self.text_input])]
         for name in _STREAMING:
             if name in beside:
-                if type(wanted := beside.pop(name)) is not bool:
+                if type(flag := beside.pop(name)) is not bool:
                     raise RequestError(f"'{name}' has to be true or false.", param=name)
-                inputs.append(Tensor(name, "BOOL", (1,), [wanted]))
+                inputs.append(Tensor(name, "BOOL", (1,), [flag]))
         return InferRequest(model, version, self.id, inputs, beside | (self.parameters or {}))
 
 
@@ -113,14 +113,14 @@ class InferRequest:
         check_version(self.model, self.version)
         if task not in _TASKS:
             raise RequestError(f"A model with the task '{task}' is not served by this protocol.", param="model")
-        known = {"text_input", _SAMPLING, *_STREAMING} if task == "generate" else {"text_input"}
+        names = {"text_input", _SAMPLING, *_STREAMING} if task == "generate" else {"text_input"}
         for one in self.inputs:
-            if one.name not in known:
-                raise RequestError(f"There is no input '{one.name[:64]}': {', '.join(sorted(known))}.", param="inputs")
+            if one.name not in names:
+                raise RequestError(f"There is no input '{one.name[:64]}': {', '.join(sorted(names))}.", param="inputs")
         has = [name for name, _datatype, _shape in OUTPUTS[task]]
-        for wanted in self.outputs:
-            if wanted not in has:
-                raise RequestError(f"There is no output '{wanted[:64]}': {', '.join(has)}.", param="outputs")
+        for output in self.outputs:
+            if output not in has:
+                raise RequestError(f"There is no output '{output[:64]}': {', '.join(has)}.", param="outputs")
         parameters = self._parameters()
         if task == "embed":
             body = {"input": list(self._tensor("text_input", "BYTES").values)}
@@ -133,35 +133,35 @@ class InferRequest:
             raise RequestError(f"Input '{_SAMPLING}' is nested too deep.", param=_SAMPLING) from None
 
     def _parameters(self) -> dict[str, Any]:
-        """Of a completion, with its timeout in seconds. Raises: RequestError."""
-        given = {**self.parameters, **self._sampling()}
-        for name in sorted(_REFUSED & given.keys()):
+        """The parameters of a completion, with its timeout in seconds. Raises: RequestError."""
+        all_parameters = {**self.parameters, **self._sampling()}
+        for name in sorted(_REFUSED & all_parameters.keys()):
             raise RequestError(f"The parameter '{name}' can't be used with this protocol.", param=name)
-        made = {name: value for name, value in given.items() if name not in _OF_PROTOCOL}
-        if "timeout" in made:
-            if type(made["timeout"]) is not int or not 0 < made["timeout"] <= _MOST_US:
+        parameters = {name: value for name, value in all_parameters.items() if name not in _OF_PROTOCOL}
+        if "timeout" in parameters:
+            if type(parameters["timeout"]) is not int or not 0 < parameters["timeout"] <= _MOST_US:
                 raise RequestError(f"'timeout' has to be microseconds, from 1 to {_MOST_US}.", param="timeout")
-            made["timeout"] /= 1e6
+            parameters["timeout"] /= 1e6
         elif self.within_s is not None:
-            made["timeout"] = max(self.within_s, 0.001)
-        return made
+            parameters["timeout"] = max(self.within_s, 0.001)
+        return parameters
 
     def _sampling(self) -> dict[str, Any]:
         """Parameters that an input has as a JSON object; numbers may be texts, as some clients write them."""
         text = self._one(_SAMPLING, "BYTES")
         try:
-            given = json_bytes.loads(text or "{}")
+            options = json_bytes.loads(text or "{}")
         except ValueError as exc:
             raise RequestError(f"Input '{_SAMPLING}' is not JSON: {exc}.", param=_SAMPLING) from exc
-        if not isinstance(given, dict):
+        if not isinstance(options, dict):
             raise RequestError(f"Input '{_SAMPLING}' has to be a JSON object.", param=_SAMPLING)
-        return {name: form_value(name, one) if isinstance(one, str) else one for name, one in given.items()}
+        return {name: form_value(name, one) if isinstance(one, str) else one for name, one in options.items()}
 
     def _tensor(self, name: str, datatype: str) -> Tensor:
-        found = [one for one in self.inputs if one.name == name]
-        if len(found) != 1 or found[0].datatype != datatype:
+        tensors = [one for one in self.inputs if one.name == name]
+        if len(tensors) != 1 or tensors[0].datatype != datatype:
             raise RequestError(f"There has to be one input '{name}' with the datatype {datatype}.", param="inputs")
-        return found[0]
+        return tensors[0]
 
     def _one(self, name: str, datatype: str, *, needed: bool = False) -> Any:
         """The only value of an input; None: it isn't there."""

@@ -32,15 +32,15 @@ class Tensor:
 
 def checked(name: str, datatype: str, shape: Sequence[int], values: Sequence[Any]) -> Tensor:
     """An input. Raises: RequestError."""
-    wanted = {"BYTES": str, "BOOL": bool}.get(datatype)
-    if wanted is None:
+    value_type = {"BYTES": str, "BOOL": bool}.get(datatype)
+    if value_type is None:
         raise RequestError(f"Input '{name}': its datatype has to be BYTES or BOOL, and is {datatype!r}.", param=name)
     if len(values) > MOST_INPUTS:
         raise _too_many(name)
     if any(side < 0 for side in shape) or math.prod(shape) != len(values):
         raise RequestError(f"Input '{name}': {len(values)} values don't fit its shape {list(shape)}.", param=name)
     texts = [_text(name, value) if isinstance(value, bytes) else value for value in values]
-    if not all(type(value) is wanted for value in texts):
+    if not all(type(value) is value_type for value in texts):
         raise RequestError(f"Input '{name}': a value is not of its datatype, {datatype}.", param=name)
     return Tensor(name, datatype, tuple(shape), texts)
 

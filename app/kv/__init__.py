@@ -1,1 +1,1 @@
-"""Which worker's KV cache has which prefix blocks, and moving KV between workers."""
+"""Tells which worker's KV cache has which prefix blocks, and moves KV between workers."""

@@ -25,7 +25,7 @@ def root(keys: Iterable[str] = ()) -> bytes:
 
 
 def weights_keys(version: str) -> tuple[str, ...]:
-    """For `root`: none for the pool's own weights."""
+    """Keys of the weights for `root`: none for the pool's own weights."""
     return (f"weights@{version}",) if version else ()
 
 
@@ -66,11 +66,11 @@ def media_key(found: Iterable[tuple[str, int]]) -> bytes:
 
 def media_keys(media: Sequence[Media], block_size: int) -> dict[int, bytes]:
     """The extra keys of a prompt's blocks, for `chain`. `media`: by offset."""
-    found: dict[int, list[tuple[str, int]]] = {}
+    keys_by_block: dict[int, list[tuple[str, int]]] = {}
     for one in media:
         for block in range(one.offset // block_size, -(-(one.offset + one.length) // block_size)):
-            found.setdefault(block, []).append((one.sha256, one.offset - block * block_size))
-    return {block: media_key(keys) for block, keys in found.items()}
+            keys_by_block.setdefault(block, []).append((one.sha256, one.offset - block * block_size))
+    return {block: media_key(keys) for block, keys in keys_by_block.items()}
 
 
 def point_hashes(
@@ -81,12 +81,12 @@ def point_hashes(
     weights: str = "",
     media: Sequence[Media] = (),
 ) -> bytes:
-    """Of `prompt_hashes`, those of the blocks at whose end a prompt may resume."""
-    packed = prompt_hashes(prompt, grid.block_size, salt, adapter, weights, media)
+    """Hashes of `prompt_hashes`: those of the blocks at whose end a prompt may resume."""
+    hashes = prompt_hashes(prompt, grid.block_size, salt, adapter, weights, media)
     every = grid.step // grid.block_size * HASH_BYTES
     if every == HASH_BYTES:
-        return packed
-    return b"".join(packed[end - HASH_BYTES : end] for end in range(every, len(packed) + 1, every))
+        return hashes
+    return b"".join(hashes[end - HASH_BYTES : end] for end in range(every, len(hashes) + 1, every))
 
 
 def prompt_hashes(
@@ -108,18 +108,18 @@ def prompt_hashes(
 
 
 def common_points(mine: bytes, other: bytes, every: int) -> int:
-    """How many leading points of `mine` end where it may resume once the `other` prompt has been computed.
+    """Number of leading points of `mine` that end where it may resume once the `other` prompt has been computed.
 
     `every`: points from one to the next of those that a prompt leaves; 0: it leaves its last one.
     """
-    shared = common_blocks(mine, other)
-    if shared * HASH_BYTES == len(other):
-        return shared
-    return shared // every * every if every else 0
+    block_count = common_blocks(mine, other)
+    if block_count * HASH_BYTES == len(other):
+        return block_count
+    return block_count // every * every if every else 0
 
 
 def common_blocks(a: bytes, b: bytes) -> int:
-    """How many leading blocks two packed prompts share."""
+    """Number of leading blocks that two packed prompts share."""
     size = min(len(a), len(b))
     differing = int.from_bytes(a[:size]) ^ int.from_bytes(b[:size])  # its highest bit is in the first byte that differs
     return (size - (differing.bit_length() + 7) // 8) // HASH_BYTES

@@ -1,4 +1,4 @@
-"""What has changed in a cache since it was last written to the index. No I/O."""
+"""Collects what has changed in a cache since it was last written to the index. No I/O."""
 
 from typing import NamedTuple
 
@@ -32,8 +32,8 @@ class Pending:
         """The changes since the last call; None when there are none."""
         if not self._there and not self._cleared:
             return None
-        added = [block for block, there in self._there.items() if there]
-        removed = [block for block, there in self._there.items() if not there]
-        changes = Changes(self._cleared, added, removed)
+        additions = [block for block, there in self._there.items() if there]
+        removals = [block for block, there in self._there.items() if not there]
+        changes = Changes(self._cleared, additions, removals)
         self._there, self._cleared = {}, False
         return changes

@@ -1,4 +1,4 @@
-"""Where a prompt can resume in a cache whose KV blocks are of several groups: of layers that keep them alike. Pure.
+"""Finds where a prompt can resume in a cache with several groups of KV blocks: of layers that keep them alike. Pure.
 
 A model with layers of several kinds has several. An engine takes a prompt's leading tokens from its cache up to the
 last point at which every group has what the next token needs (vLLM: `find_longest_cache_hit` of its coordinators).
@@ -13,7 +13,7 @@ from app.pools import Pool
 
 
 def needed_from(group: CacheGroup, end: int) -> int:
-    """Where the group's blocks begin that the token behind `end`, the end of one of them, needs. Both in tokens."""
+    """The first token of the group's blocks that the token behind `end` needs. `end`: of one of them, in tokens."""
     match group.sees:
         case "all":
             return 0
@@ -40,9 +40,12 @@ def grid(groups: Sequence[CacheGroup]) -> Grid | None:
 
 
 def leaves(groups: Sequence[CacheGroup]) -> int:
-    """As in `Worker`. Engines keep chunks whole, and states only where a step of theirs ends."""
-    kept = {"all": 1, "chunk": 1, "window": 0, "state": 0}
-    every = [group.every or kept[group.sees] for group in groups]
+    """Tokens between a prompt's points, as in `Worker`.
+
+    Engines keep chunks whole, and states only where a step of theirs ends.
+    """
+    defaults = {"all": 1, "chunk": 1, "window": 0, "state": 0}
+    every = [group.every or defaults[group.sees] for group in groups]
     lines = grid(groups)
     return math.lcm(lines.step, *every) if lines is not None and all(every) else 0
 
@@ -56,8 +59,8 @@ def points_left(worker: Worker) -> int:
 def names_all(groups: Sequence[CacheGroup]) -> bool:
     """Whether the events of the group that names blocks have all of them: they don't say which are left out."""
     group = naming(groups)
-    kept = group.width - 1 + -(group.width - 1) % group.block_size  # before each point at which windows are kept
-    return group.sees in ("all", "chunk") or (group.sees == "window" and 0 < group.every <= kept)
+    tokens = group.width - 1 + -(group.width - 1) % group.block_size  # before each point at which windows are kept
+    return group.sees in ("all", "chunk") or (group.sees == "window" and 0 < group.every <= tokens)
 
 
 def grid_of(worker: Worker) -> Grid:
@@ -65,12 +68,12 @@ def grid_of(worker: Worker) -> Grid:
 
 
 def grids_of(pools: Mapping[PoolId, Pool]) -> dict[PoolId, Grid]:
-    """As their settings have it: engines may have other blocks."""
+    """Grids of the pools, as their settings have it: engines may have other blocks."""
     return {name: Grid(pool.block_size, pool.block_size) for name, pool in pools.items()}
 
 
 def why_by_load(lease: Lease, usual: Grid) -> str:
-    """Why nobody looks for prompts in its caches, or little is found there; "": they are looked up.
+    """The reason why nobody looks for prompts in its caches, or little is found there; "": they are looked up.
 
     `usual`: what most workers of its pool have.
     """

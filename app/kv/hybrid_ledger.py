@@ -1,4 +1,4 @@
-"""Where prompts can resume in an engine whose KV blocks are of several groups, by its events. No I/O.
+"""Finds where prompts can resume in an engine whose KV blocks are of several groups, by its events. No I/O.
 
 An engine's hash of a block stands for the whole prefix up to its end, whatever the group: so it tells what blocks of
 several groups have in common. One group names them, since its events have all hashes and tokens of a prompt. Those of
@@ -19,7 +19,7 @@ from app.messages import CacheGroup
 
 
 class _Block(Struct, frozen=True, gc=False):
-    """Of the group that names."""
+    """A block of the group that names."""
 
     before: EngineHash | None  # the one before it; None: it is the first
     end: int  # tokens
@@ -74,12 +74,12 @@ class HybridLedger:
 
         `tells_beginnings`: somebody takes the changes of `beginnings`, too.
         """
-        lines, named = grid(groups), naming(groups)
+        lines, naming_group = grid(groups), naming(groups)
         assert lines is not None
-        self._step, self._size, self._naming = lines.step, named.block_size, named.number
-        self._names = Ledger(named.block_size, own_keys, pictures, group=named.number)
-        self.beginnings = Beginnings() if tells_beginnings and named.sees == "all" else None
-        self._others = [group for group in groups if group is not named or group.sees != "all"]
+        self._step, self._size, self._naming = lines.step, naming_group.block_size, naming_group.number
+        self._names = Ledger(naming_group.block_size, own_keys, pictures, group=naming_group.number)
+        self.beginnings = Beginnings() if tells_beginnings and naming_group.sees == "all" else None
+        self._others = [group for group in groups if group is not naming_group or group.sees != "all"]
         self._reach = lines.step + max((group.width for group in self._others), default=0)  # tokens
         # By group, and the engine's hash: how many of its blocks have it.
         self._held: dict[int, dict[EngineHash, int]] = {group.number: {} for group in groups}
@@ -126,10 +126,10 @@ class HybridLedger:
                 self._apply(event)
 
     def clear(self) -> None:
-        """What the engine holds is unknown from now on."""
+        """Forgets what the engine holds: it is unknown from now on."""
         self._names.clear()
-        for held in self._held.values():
-            held.clear()
+        for counts in self._held.values():
+            counts.clear()
         self._blocks.clear()
         self._next.clear()
         self._points.clear()
@@ -153,15 +153,15 @@ class HybridLedger:
 
     def _apply(self, event: BlockStored | BlockRemoved) -> None:
         number = self._naming if event.group_idx is None else event.group_idx
-        if (held := self._held.get(number)) is None:
+        if (counts := self._held.get(number)) is None:
             self._strange += len(event.block_hashes)
             return
-        added = 1 if isinstance(event, BlockStored) else -1
+        change = 1 if isinstance(event, BlockStored) else -1
         for theirs in event.block_hashes:
-            if (count := held.get(theirs, 0) + added) > 0:
-                held[theirs] = count
+            if (count := counts.get(theirs, 0) + change) > 0:
+                counts[theirs] = count
             else:
-                held.pop(theirs, None)
+                counts.pop(theirs, None)
             self._changed[theirs] = None
         if number != self._naming:
             return
@@ -169,7 +169,7 @@ class HybridLedger:
         if isinstance(event, BlockStored):
             self._link(event)
         else:
-            self._unlink(theirs for theirs in event.block_hashes if theirs not in held)
+            self._unlink(theirs for theirs in event.block_hashes if theirs not in counts)
 
     def _link(self, event: BlockStored) -> None:
         before = event.parent_block_hash
@@ -192,25 +192,25 @@ class HybridLedger:
                 self.beginnings.remove(theirs)
             if block is None or block.before is None:
                 continue
-            left = tuple(other for other in self._next[block.before] if other != theirs)
-            if left:
-                self._next[block.before] = left
+            rest = tuple(other for other in self._next[block.before] if other != theirs)
+            if rest:
+                self._next[block.before] = rest
             else:
                 del self._next[block.before]
 
     def _affected(self) -> Iterable[EngineHash]:
         """The blocks that have changed, and those behind them for which these may be needed."""
-        changed, self._changed = self._changed, {}
-        seen: dict[EngineHash, int] = {}  # with how many tokens behind each have been looked at
-        for first in sorted(changed, key=self._end, reverse=True):  # so that few are looked at twice
+        changes, self._changed = self._changed, {}
+        reaches: dict[EngineHash, int] = {}  # with how many tokens behind each have been looked at
+        for first in sorted(changes, key=self._end, reverse=True):  # so that few are looked at twice
             stack = [(first, self._reach)]
             while stack:
                 theirs, reach = stack.pop()
-                if seen.get(theirs, -1) < reach:
-                    seen[theirs] = reach
+                if reaches.get(theirs, -1) < reach:
+                    reaches[theirs] = reach
                     if reach >= self._size:
                         stack += [(behind, reach - self._size) for behind in self._next.get(theirs, ())]
-        return seen
+        return reaches
 
     def _end(self, theirs: EngineHash) -> int:
         block = self._blocks.get(theirs)
@@ -226,22 +226,22 @@ class HybridLedger:
         if not end or end % self._step:
             return False
         for group in self._others:
-            held = self._held[group.number]
+            blocks = self._held[group.number]
             if group.sees == "all":  # the blocks before it were there when it came, and leave after it
-                has = theirs in held
+                has = theirs in blocks
             else:
-                need, known = end - needed_from(group, end), runs[group.number]
-                known[theirs] = self._run(group, theirs, need, known)
-                has = known[theirs] >= need
+                need, run_lengths = end - needed_from(group, end), runs[group.number]
+                run_lengths[theirs] = self._run(group, theirs, need, run_lengths)
+                has = run_lengths[theirs] >= need
             if not has:
                 return False
         return True
 
     def _run(self, group: CacheGroup, theirs: EngineHash, need: int, known: Mapping[EngineHash, int]) -> int:
         """Tokens up to the block's end that the group has without a gap; if these are more, at least `need`."""
-        held, tokens = self._held[group.number], 0
+        blocks, tokens = self._held[group.number], 0
         at: EngineHash | None = theirs
-        while tokens < need and at in held:
+        while tokens < need and at in blocks:
             tokens += group.block_size
             for _ in range(group.block_size // self._size):
                 block = None if at is None else self._blocks.get(at)

@@ -62,7 +62,7 @@ class Ledger:
                 self.clear()
 
     def clear(self) -> None:
-        """What the engine itself holds is unknown from now on, on the device and in the host's memory."""
+        """Forgets what the engine itself holds, on the device and in the host's memory: it is unknown from now on."""
         self.host.clear()
         self._blocks.clear()
         self._open.clear()
@@ -81,8 +81,8 @@ class Ledger:
             if (tier := self._tier(event, where)) is not None:
                 tier.add(event.block_hashes, where, self.find)
             return
-        made = self._named(event) if event.token_ids else [self.find(theirs) for theirs in event.block_hashes]
-        for theirs, ours in zip(event.block_hashes, made or [None] * len(event.block_hashes), strict=True):
+        hashes = self._named(event) if event.token_ids else [self.find(theirs) for theirs in event.block_hashes]
+        for theirs, ours in zip(event.block_hashes, hashes or [None] * len(event.block_hashes), strict=True):
             if ours is None:
                 self.unknown += 1
                 continue
@@ -100,8 +100,8 @@ class Ledger:
         ends: list[OpenPicture | None] = []
         if has_stand_ins(tokens):
             before = None if event.parent_block_hash is None else self._open.get(event.parent_block_hash)
-            seen = translate(tokens, self._block_size, self._pictures, before)
-            tokens, extras, ends = seen or (tokens, None, [])
+            translation = translate(tokens, self._block_size, self._pictures, before)
+            tokens, extras, ends = translation or (tokens, None, [])
         whole = len(event.token_ids) == len(event.block_hashes) * self._block_size  # else tokens are missing
         if parent is None or extras is None or not whole or event.block_size != self._block_size:
             return None
@@ -109,7 +109,7 @@ class Ledger:
         return chain(parent, tokens, self._block_size, extras)
 
     def _tier(self, event: BlockStored | BlockRemoved, where: str) -> TierLedger | None:
-        """That it tells of; None: it is elsewhere, and whether it can be loaded from there nobody says."""
+        """The tier that an event tells of; None: elsewhere, and nobody says whether blocks can be loaded from there."""
         if where == _STORE and self._has_store:
             return self.store
         return None if where == _ELSEWHERE or event.locality == _REMOTE else self.host
@@ -137,10 +137,10 @@ class Ledger:
                 tier.remove(event.block_hashes, where)
             return
         for theirs in event.block_hashes:
-            known = self._blocks.get(theirs)
-            if known is None:
+            entry = self._blocks.get(theirs)
+            if entry is None:
                 continue
-            ours, count = known
+            ours, count = entry
             if count > 1:
                 self._blocks[theirs] = ours, count - 1
                 continue
@@ -155,7 +155,7 @@ def medium(event: BlockStored | BlockRemoved) -> str:
 
 def _extras(event: BlockStored, own: Mapping[bytes, tuple[str, int] | None]) -> dict[int, bytes] | None:
     """The extra keys of blocks that overlap pictures or sound; None: blocks depend on what we don't know."""
-    found: dict[int, bytes] = {}
+    extras: dict[int, bytes] = {}
     for number, keys in enumerate(event.extra_keys or ()):
         media: list[tuple[str, int]] = []
         for key in keys or ():
@@ -170,5 +170,5 @@ def _extras(event: BlockStored, own: Mapping[bytes, tuple[str, int] | None]) -> 
                 case _:
                     return None
         if media:
-            found[number] = media_key(media)
-    return found
+            extras[number] = media_key(media)
+    return extras

@@ -82,11 +82,11 @@ class Nixl:
             if len(self._peers) >= _MOST_PEERS:
                 self.disconnect(next(iter(self._peers)))
             with self._mapped(name):
-                found = (await self._call(self._mover.add_remote_agent, metadata)).decode()
-                if found != name:
-                    if found not in self._peers:
-                        self._mover.remove_remote_agent(found)
-                    raise HandoffFailed(f"Expected the peer {name}, found {found}.")
+                peer_name = (await self._call(self._mover.add_remote_agent, metadata)).decode()
+                if peer_name != name:
+                    if peer_name not in self._peers:
+                        self._mover.remove_remote_agent(peer_name)
+                    raise HandoffFailed(f"Expected the peer {name}, found {peer_name}.")
                 await self._call(self._agent.add_remote_agent, metadata)
                 self._peers[name] = False
 
@@ -141,9 +141,9 @@ class Nixl:
             self._pumping = None
             for name in list(self._peers):
                 self.disconnect(name)
-            for agent, registered in ((self._mover, self._movable), (self._agent, self._registered)):
+            for agent, memory in ((self._mover, self._movable), (self._agent, self._registered)):
                 with contextlib.suppress(*self._errors):
-                    await self._call(agent.deregister_memory, registered)
+                    await self._call(agent.deregister_memory, memory)
             del self._agent, self._mover, agent
         self._thread.shutdown()
 

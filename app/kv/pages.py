@@ -28,9 +28,9 @@ class Pages:
 
     def take(self, count: int) -> list[int]:
         """Addresses of `count` pages, of which so many have to be free; neighbours where possible."""
-        taken = sorted(self._free[-count:])
+        pages = sorted(self._free[-count:])
         del self._free[-count:]
-        return taken
+        return pages
 
     def give_back(self, pages: Sequence[int]) -> None:
         self._free += sorted(pages, reverse=True)

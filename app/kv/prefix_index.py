@@ -49,8 +49,8 @@ class KvIndex:
         if changes.cleared or not self.number:
             self.number, self._written = await next_number(self._wire, self._keys), b""
             await self._renumbered()
-        removed, added = self._commands("remove", changes.removed), self._commands("add", changes.added)
-        await self._wire.execute([*removed, *added, self._mark(self.number)])
+        removals, additions = self._commands("remove", changes.removed), self._commands("add", changes.added)
+        await self._wire.execute([*removals, *additions, self._mark(self.number)])
 
     async def is_whole(self, size: int) -> bool:
         """Whether Redis has all writes, and as many blocks. Raises: StoreDown.

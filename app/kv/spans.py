@@ -9,10 +9,10 @@ def merged(pairs: Sequence[tuple[int, int]], size: int) -> Spans:
     """(own, other) addresses of blocks of `size` bytes as spans; blocks adjacent on both sides become one."""
     if not pairs:
         return []
-    ordered = sorted(pairs)
-    (start, other), spans = ordered[0], []
+    sorted_pairs = sorted(pairs)
+    (start, other), spans = sorted_pairs[0], []
     length = 0
-    for here, there in ordered:
+    for here, there in sorted_pairs:
         if here != start + length or there != other + length:
             spans.append((start, other, length))
             start, other, length = here, there, 0
@@ -26,11 +26,11 @@ def pieces(spans: Spans, most: int) -> Iterator[Spans]:
     part: Spans = []
     room = most
     for here, there, size in spans:
-        done = 0
-        while done < size:
-            take = min(room, size - done)
-            part.append((here + done, there + done, take))
-            done, room = done + take, room - take
+        offset = 0
+        while offset < size:
+            take = min(room, size - offset)
+            part.append((here + offset, there + offset, take))
+            offset, room = offset + take, room - take
             if not room:
                 yield part
                 part, room = [], most

@@ -39,11 +39,11 @@ def translate(
                 continue
             if token not in pictures:
                 return None
-            plain[start + at], found = pictures[token]
-            if found != sha256:
-                sha256, length = found, 0
+            plain[start + at], digest = pictures[token]
+            if digest != sha256:
+                sha256, length = digest, 0
             if not at or not length:
-                overlapping.append((found, at - length))
+                overlapping.append((digest, at - length))
             length += 1
         if overlapping:
             extras[start // block_size] = media_key(overlapping)

@@ -27,7 +27,10 @@ def short_name(theirs: EngineHash) -> bytes:
 
 
 class StoreIndex:
-    """Of one ledger. A worker adds what it has stored, removes what it found gone. Repeated commands change nothing."""
+    """The index of one ledger. A worker adds what it has stored, and removes what it found gone.
+
+    Repeated commands change nothing.
+    """
 
     def __init__(
         self, wire: Wire, keys: Keys, pool: PoolId, name: str, renumbered: Callable[[], Awaitable[None]]
@@ -49,13 +52,13 @@ class StoreIndex:
         What others have removed from the store is still in the ledger, so that the counts say nothing. Raises:
         StoreDown.
         """
-        before, (found,) = self.number, await self._wire.execute([("HGET", self._stores, self._name)])
-        if found is None:
+        before, (stored_number,) = self.number, await self._wire.execute([("HGET", self._stores, self._name)])
+        if stored_number is None:
             number = await next_number(self._wire, self._keys)
-            _, found = await self._wire.execute(
+            _, stored_number = await self._wire.execute(
                 [("HSETNX", self._stores, self._name, number), ("HGET", self._stores, self._name)]
             )
-        self.number = int(found)
+        self.number = int(stored_number)
         if self.number != before:
             self._unwritten += self._adding(ledger.named())
             await self.write(ledger)
@@ -65,8 +68,8 @@ class StoreIndex:
         """Raises: StoreDown; the next call writes it again. Before the first `check` it does nothing."""
         if not self.number:
             return
-        if (taken := ledger.take_named()) is not None:
-            changes, names = taken
+        if (named_changes := ledger.take_named()) is not None:
+            changes, names = named_changes
             self._unwritten += self._removing({ours: names[ours] for ours in changes.removed})
             self._unwritten += self._adding({ours: names[ours] for ours in changes.added})
         while self._unwritten:
@@ -80,28 +83,30 @@ class StoreIndex:
         """
         if ledger.count <= self._most:
             return
-        held, known = ledger.held(), await self.known()
-        (found,) = await self._wire.execute([("HGET", self._stores, self._name)])
-        if found is None or int(found) != self.number:  # Redis has lost it meanwhile: the next `check` writes all anew
+        blocks, stored_names = ledger.held(), await self.known()
+        (number,) = await self._wire.execute([("HGET", self._stores, self._name)])
+        if (
+            number is None or int(number) != self.number
+        ):  # Redis has lost it meanwhile: the next `check` writes all anew
             return
-        for part in _parts(held):
-            ledger.forget(theirs for theirs in part if short_name(theirs) not in known)
+        for part in _parts(blocks):
+            ledger.forget(theirs for theirs in part if short_name(theirs) not in stored_names)
             await asyncio.sleep(0)  # they may be many, and this is the engine's loop
         self._most = max(_FEW, 2 * ledger.count)
 
     async def known(self) -> dict[bytes, bytes]:
-        """By the short names of the store's blocks: our hashes. Raises: StoreDown."""
-        found: dict[bytes, bytes] = {}
+        """Our hashes, by the short names of the store's blocks. Raises: StoreDown."""
+        hashes: dict[bytes, bytes] = {}
         cursor, own = b"0", packed(self.number)
         while True:
             ((cursor, fields),) = await self._wire.execute([("HSCAN", self._stored, cursor, "COUNT", _AT_ONCE)])
             pairs = zip(fields[::2], fields[1::2], strict=True)
-            found |= {name[len(own) :]: ours for name, ours in pairs if name.startswith(own)}
+            hashes |= {name[len(own) :]: ours for name, ours in pairs if name.startswith(own)}
             if cursor == b"0":
-                return found
+                return hashes
 
     async def remove(self, blocks: Mapping[bytes, bytes]) -> None:
-        """These of `known`. Raises: StoreDown."""
+        """Removes these blocks of `known`. Raises: StoreDown."""
         await self._wire.execute([*chain(*self._removing({ours: name for name, ours in blocks.items()}))])
 
     # Commands of a part are sent together: of a worker that dies between them, the index would have blocks for ever

@@ -25,7 +25,7 @@ class TierLedger:
         self._changed: dict[bytes, EngineHash] = {}  # of the pending ones: our hash → the engine's
 
     def __len__(self) -> int:
-        """Of blocks whose hash is known."""
+        """Number of blocks whose hash is known."""
         return len(self._names)
 
     def blocks(self) -> list[bytes]:
@@ -36,7 +36,7 @@ class TierLedger:
         return self._pending.take()
 
     def take_named(self) -> tuple[Changes, dict[bytes, EngineHash]] | None:
-        """As `take`, with the engine's hash of each block that has changed, by ours."""
+        """Changes as of `take`, with the engine's hash of each block that has changed, by ours."""
         names = self._changed
         changes = self.take()
         return None if changes is None else (changes, names)
@@ -50,46 +50,46 @@ class TierLedger:
 
     def add(self, blocks: Iterable[EngineHash], medium: str, find: Callable[[EngineHash], bytes | None]) -> None:
         """`find`: our hash of a block, if it is known. One that is here is told again: others may have removed it."""
-        held = self._held.setdefault(medium, {})
+        medium_blocks = self._held.setdefault(medium, {})
         for theirs in blocks:
-            held.pop(theirs, None)
-            held[theirs] = None
+            medium_blocks.pop(theirs, None)
+            medium_blocks[theirs] = None
             ours = self._names.get(theirs) or find(theirs)
             if ours is not None:
                 self._add(theirs, ours)
-        if len(held) > self._most:
-            self.remove([*islice(held, len(held) - int(self._most))], medium)
+        if len(medium_blocks) > self._most:
+            self.remove([*islice(medium_blocks, len(medium_blocks) - int(self._most))], medium)
 
     def name(self, theirs: EngineHash, ours: bytes) -> None:
-        """What a block is, if it is here and that isn't known."""
+        """Gives a block our hash, if it is here and has none."""
         if theirs not in self._names and self._holds(theirs):
             self._add(theirs, ours)
 
     def remove(self, blocks: Iterable[EngineHash], medium: str) -> None:
-        held = self._held.get(medium, {})
+        medium_blocks = self._held.get(medium, {})
         for theirs in blocks:
-            held.pop(theirs, None)
+            medium_blocks.pop(theirs, None)
             if not self._holds(theirs) and (ours := self._names.pop(theirs, None)) is not None:
                 self._changed[ours] = theirs
                 self._pending.remove(ours)
 
     @property
     def count(self) -> int:
-        """Of blocks in each medium, those whose hash isn't known too."""
+        """Number of blocks in each medium together, with those whose hash isn't known."""
         return sum(map(len, self._held.values()))
 
     def held(self) -> list[EngineHash]:
-        """These blocks."""
+        """Blocks that `count` counts."""
         return [*chain.from_iterable(self._held.values())]
 
     def forget(self, blocks: Iterable[EngineHash]) -> None:
         """Others have removed these, and said so. Those that were told again since the last `take` stay."""
-        told = set(self._changed.values())
+        recent_blocks = set(self._changed.values())
         for theirs in blocks:
-            if theirs in told:
+            if theirs in recent_blocks:
                 continue
-            for held in self._held.values():
-                held.pop(theirs, None)
+            for medium_blocks in self._held.values():
+                medium_blocks.pop(theirs, None)
             self._names.pop(theirs, None)
 
     def clear(self) -> None:
@@ -99,7 +99,7 @@ class TierLedger:
         self._pending.clear()
 
     def _holds(self, theirs: EngineHash) -> bool:
-        return any(theirs in held for held in self._held.values())
+        return any(theirs in medium_blocks for medium_blocks in self._held.values())
 
     def _add(self, theirs: EngineHash, ours: bytes) -> None:
         self._names[theirs] = ours

@@ -1,4 +1,4 @@
-"""Where KV blocks are kept beyond engines: a folder, or a bucket. All calls block; several threads may make them."""
+"""Stores for KV blocks beyond engines: a folder, or a bucket. All calls block; several threads may make them."""
 
 import errno
 import os
@@ -36,10 +36,10 @@ class BlockStore(Protocol):
         """All or nothing: others see all of it, or none. `used`: as `Stored` will have it, if that can be chosen."""
 
     def touch(self, path: str, used: float) -> None:
-        """It is used, if it is there."""
+        """Notes that the block is used, if it is there."""
 
     def delete(self, path: str) -> None:
-        """If it is there."""
+        """Deletes the block, if it is there."""
 
     def all(self) -> Iterator[Stored]:
         """Everything below it, of all models."""
@@ -90,7 +90,7 @@ class FolderStore:
 
 
 class BucketStore:
-    """By fsspec. An object appears whole by itself. Its time is the server's."""
+    """A bucket, by fsspec. An object appears whole by itself. Its time is the server's."""
 
     period_s = 86400.0  # each note is a request
 
@@ -126,10 +126,10 @@ class BucketStore:
             self._fs.rm_file(f"{self._root}/{path}")
 
     def all(self) -> Iterator[Stored]:
-        for name, said in self._fs.find(self._root, detail=True).items():
-            when = said.get("LastModified") or said.get("mtime") or 0.0
-            used = when.timestamp() if isinstance(when, datetime) else float(when)
-            yield Stored(name.removeprefix(f"{self._root}/"), int(said["size"]), used)
+        for name, info in self._fs.find(self._root, detail=True).items():
+            when = info.get("LastModified") or info.get("mtime") or 0.0
+            last_use = when.timestamp() if isinstance(when, datetime) else float(when)
+            yield Stored(name.removeprefix(f"{self._root}/"), int(info["size"]), last_use)
 
 
 # A disk that is full, or away: what is stored there is misses until that is over.
@@ -149,7 +149,7 @@ def open_store(url: str) -> BlockStore:
 
 
 def _make_private(folder: Path) -> None:
-    """As `mkdir(parents=True)`, whose parents would be readable by others."""
+    """Makes a folder and its parents, readable by no others: `mkdir(parents=True)` makes parents that are."""
     if not folder.is_dir():
         _make_private(folder.parent)
         folder.mkdir(_PRIVATE_FOLDER, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a store has to lose so that it stays within its bound. Pure."""
+"""Chooses what a store has to lose so that it stays within its bound. Pure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ _SPARE = 0.9  # of the bound, that is left: so that not every block that comes m
 
 
 def superfluous(found: Sequence[Stored], most: float, now: float) -> list[Stored]:
-    """What was left behind by killed writers; and if there are more than `most` bytes, what was used longest ago."""
+    """Files that killed writers left; and if there are more than `most` bytes, those that were used longest ago."""
     dead = [one for one in found if one.path.endswith(_PART) and now - one.used > _PART_S]
     blocks = [one for one in found if not one.path.endswith(_PART)]
     size = sum(one.size for one in blocks)
@@ -20,7 +20,7 @@ def superfluous(found: Sequence[Stored], most: float, now: float) -> list[Stored
 
 
 def _oldest(blocks: Iterable[Stored], least: float) -> Iterable[Stored]:
-    """Of so many bytes together."""
+    """Blocks that were used longest ago, of `least` bytes together."""
     for one in sorted(blocks, key=lambda one: one.used):
         if least <= 0:
             return

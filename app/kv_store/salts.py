@@ -13,12 +13,12 @@ _FOLDER = "salt-"
 
 
 def new_salt() -> str:
-    """Of a tenant. Random: nobody else can ask for its blocks."""
+    """A new salt for a tenant. It is random: nobody else can ask for its blocks."""
     return f"tenant-{secrets.token_hex(16)}"
 
 
 def salted(tenant: str, own: str | None) -> str | None:
-    """What a prompt's blocks are salted with. `tenant`: its tenant's salt, or ""; `own`: the client's `cache_salt`."""
+    """The salt of a prompt's blocks. `tenant`: its tenant's salt, or ""; `own`: the client's `cache_salt`."""
     if tenant:
         return f"{tenant}:{own}" if own else tenant
     if own and _SALT.match(own):
@@ -27,13 +27,16 @@ def salted(tenant: str, own: str | None) -> str | None:
 
 
 def label_of(salt: str | None) -> str:
-    """What a store calls the blocks of the tenant's salt in it; "" without one. It doesn't tell the salt."""
-    found = _SALT.match(salt or "")
-    return hashlib.sha256(found[0].encode()).hexdigest()[:16] if found else ""
+    """The label that a store has for the blocks of the tenant's salt in it; "" without one.
+
+    It doesn't tell the salt.
+    """
+    match = _SALT.match(salt or "")
+    return hashlib.sha256(match[0].encode()).hexdigest()[:16] if match else ""
 
 
 def folder(label: str) -> str:
-    """In which a store has the blocks of that label, with a slash at its end; "" without one."""
+    """The folder in which a store has the blocks of that label, with a slash at its end; "" without one."""
     return f"{_FOLDER}{label}/" if label else ""
 
 

@@ -17,7 +17,7 @@ _KEY = 32
 
 
 class Damaged(Exception):
-    """What was read is not the block that was asked for."""
+    """The block that was read is not the one that was asked for."""
 
 
 class BlockSeal:
@@ -32,10 +32,10 @@ class BlockSeal:
             return b"".join((_PLAIN, _sum(name, data), data))
         nonce = os.urandom(_NONCE)
         head = _SECRET + nonce
-        sealed = bytearray(len(head) + len(data) + _TAG)  # all at once: a second copy took ten times as long
-        sealed[: len(head)] = head
-        self._cipher.encrypt_into(nonce, data, name, memoryview(sealed)[len(head) :])
-        return sealed
+        output = bytearray(len(head) + len(data) + _TAG)  # all at once: a second copy took ten times as long
+        output[: len(head)] = head
+        self._cipher.encrypt_into(nonce, data, name, memoryview(output)[len(head) :])
+        return output
 
     def open(self, name: bytes, stored: bytes) -> memoryview | bytes:
         """The data. Raises: Damaged, also for a block that was closed with another key, or with none."""
@@ -77,6 +77,6 @@ def _cipher(key: bytes) -> "AESGCM":
 
 
 def _sum(name: bytes, data: bytes | memoryview) -> bytes:
-    made = xxh3_128(name)
-    made.update(data)
-    return made.digest()
+    digest = xxh3_128(name)
+    digest.update(data)
+    return digest.digest()

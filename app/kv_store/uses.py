@@ -1,4 +1,4 @@
-"""When a store's blocks were used: so that it loses first what nobody has used for longest, and tails before heads.
+"""Notes when a store's blocks were used: so that it first loses what is unused for longest, and tails before heads.
 
 A block is of no use without those before it. Who uses one uses these too, even if they were never loaded: an engine has
 them in its own memory. So all blocks of a request are noted, wherever they came from, but each once in a period: as the
@@ -26,7 +26,7 @@ class Uses(Generic[Block]):
         self._noted: set[Block] = set()  # in this period
 
     def due(self, blocks: Iterable[tuple[Block, int]], now: float) -> list[tuple[Block, float]]:
-        """Those of a prompt that are to be noted, tails first, and with which time. `blocks`: with their ends."""
+        """Blocks of a prompt that are to be noted, tails first, and with which time. `blocks`: with their ends."""
         if (period := now // self._period_s) != self._period or len(self._noted) > _MOST:
             self._period, self._noted = period, set()
         fresh = [(block, end) for block, end in blocks if block not in self._noted]

@@ -1,4 +1,4 @@
-"""Which addresses media may be fetched from. Pure."""
+"""Decides which addresses media may be fetched from. Pure."""
 
 from collections.abc import Collection
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network

@@ -14,13 +14,13 @@ _PIECE = 16 * 1024  # read at once, so that chunks of a byte each hold it no lon
 
 
 class Inflow:
-    """How many bytes may still come in. Until the headers are read, `_HEAD`."""
+    """The number of bytes that may still come in. Until the headers are read, `_HEAD`."""
 
     def __init__(self) -> None:
         self.left = _HEAD
 
     def allow(self, size: int) -> None:
-        """Of the body, with all that comes between its chunks."""
+        """Allows bytes of the body, with all that comes between its chunks."""
         self.left += size
 
 
@@ -39,15 +39,15 @@ class Pinned(AsyncNetworkBackend):
         local_address: str | None = None,  # noqa: ARG002
         socket_options: Iterable[Any] | None = None,  # noqa: ARG002
     ) -> AsyncNetworkStream:
-        failed: Exception = ConnectError(host)
+        failure: Exception = ConnectError(host)
         for address in self._addresses:
             try:
                 stream = await self._network.connect_tcp(address, port, timeout)
             except ConnectError as exc:
-                failed = exc
+                failure = exc
             else:
                 return _Counted(stream, self._inflow)
-        raise failed
+        raise failure
 
 
 class _Counted(AsyncNetworkStream):
@@ -74,11 +74,11 @@ class _Counted(AsyncNetworkStream):
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> AsyncNetworkStream:
         try:
-            encrypted = await self._stream.start_tls(ssl_context, server_hostname, timeout)
+            tls_stream = await self._stream.start_tls(ssl_context, server_hostname, timeout)
         except BaseException:  # httpcore forgets the socket of a handshake that is cancelled
             await self._stream.aclose()
             raise
-        return _Counted(encrypted, self._inflow)
+        return _Counted(tls_stream, self._inflow)
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)

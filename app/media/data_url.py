@@ -29,7 +29,7 @@ def base64_in(url: str, kind: SourceKind, most: int) -> bytes:
 
 
 def base64_decoded(data: bytes) -> bytes:
-    """Of either alphabet, with or without line breaks and padding. Raises: Refused."""
+    """Decodes base64 of either alphabet, with or without line breaks and padding. Raises: Refused."""
     plain = data.translate(_URL_SAFE, _BREAKS)
     try:
         return binascii.a2b_base64(plain + b"=" * (-len(plain) % 4), strict_mode=True)

@@ -24,20 +24,20 @@ class DecoderPool:
 
     async def picture(self, kind: SourceKind, pieces: Sequence[bytes], *, base64: bool = False) -> Picture:
         """`kind`: a picture or a mask."""
-        decoded, bodies = await self._run(kind, pieces, base64)
-        return _picture(decoded.pictures[0], bodies[0])
+        answer, bodies = await self._run(kind, pieces, base64)
+        return _picture(answer.pictures[0], bodies[0])
 
     async def video(self, pieces: Sequence[bytes], *, base64: bool = False) -> Video:
-        decoded, bodies = await self._run("video", pieces, base64)
-        shapes = zip(decoded.pictures, bodies, strict=True)
-        return Video(decoded.long_s, [Frame(shape.at_s, _picture(shape, body)) for shape, body in shapes])
+        answer, bodies = await self._run("video", pieces, base64)
+        shapes = zip(answer.pictures, bodies, strict=True)
+        return Video(answer.long_s, [Frame(shape.at_s, _picture(shape, body)) for shape, body in shapes])
 
     async def sounds(self, pieces: Sequence[bytes], *, base64: bool = False, window_s: float = 0.0) -> list[Sound]:
         """A sound whole, or in windows of at most so many seconds."""
-        decoded, bodies = await self._run("audio", pieces, base64, window_s)
+        answer, bodies = await self._run("audio", pieces, base64, window_s)
         return [
             Sound(window.start, window.length, body, window.sha256)
-            for window, body in zip(decoded.windows, bodies, strict=True)
+            for window, body in zip(answer.windows, bodies, strict=True)
         ]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a decoder process is asked, and answers."""
+"""Messages to a decoder process, and its answers."""
 
 import msgspec
 from msgspec import Struct

@@ -1,4 +1,4 @@
-"""What an `https:` URL has, from a public address.
+"""Fetches what an `https:` URL has, from a public address.
 
 Each name is looked up once, every address of it is checked, and the connection goes to one that was. httpcore, below
 httpx, does the rest: it follows no redirects, reads no proxy from the environment and decodes no compression; and each
@@ -36,10 +36,10 @@ _threads = ThreadPoolExecutor(8, thread_name_prefix="media-names")
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """By this machine's resolver. Raises: OSError."""
+    """The host's addresses, by this machine's resolver. Raises: OSError."""
     loop = asyncio.get_running_loop()
-    found = await loop.run_in_executor(_threads, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    return list(dict.fromkeys(str(info[4][0]) for info in found))
+    infos = await loop.run_in_executor(_threads, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
 class Fetcher:
@@ -57,7 +57,7 @@ class Fetcher:
         return await self._thread.run(self._fetched(target, CLIENT.get()))
 
     def close(self) -> None:
-        """When nothing is being fetched."""
+        """Ends the thread, when nothing is being fetched."""
         if self._thread is not None:
             self._thread.close()
 
@@ -77,10 +77,10 @@ class Fetcher:
 
     async def _followed(self, target: Target) -> list[bytes]:
         for _ in range(self._limits.redirects + 1):
-            found = await self._hop(target)
-            if not isinstance(found, str):
-                return found
-            target = redirected(target, found, self._limits.hosts)
+            result = await self._hop(target)
+            if not isinstance(result, str):
+                return result
+            target = redirected(target, result, self._limits.hosts)
         raise Refused(f"its host redirects more than {self._limits.redirects} times (XYLEM_MEDIA_REDIRECTS)")
 
     async def _hop(self, target: Target) -> list[bytes] | str:
@@ -107,12 +107,12 @@ class Fetcher:
         """Raises: Refused, with the same words for a name that leads nowhere as for one that leads inside."""
         try:
             async with asyncio.timeout(self._limits.connect_s):
-                found = await self._resolve(target.host, target.port)
+                addresses = await self._resolve(target.host, target.port)
         except (OSError, UnicodeError) as exc:  # TimeoutError among them
             raise Refused("its host has no public address, or is not known") from exc
-        if not found or not all(is_open(address, self._limits.networks) for address in found):
+        if not addresses or not all(is_open(address, self._limits.networks) for address in addresses):
             raise Refused("its host has no public address, or is not known")
-        return found
+        return addresses
 
     async def _read(self, answer: httpcore.Response, inflow: Inflow) -> list[bytes] | str:
         headers = {name.lower(): value.decode("latin-1") for name, value in answer.headers}
@@ -141,7 +141,7 @@ class Fetcher:
 
 
 def _headers(target: Target) -> list[tuple[str, str]]:
-    """Nothing that tells who asks."""
+    """Headers that don't tell who asks."""
     return [
         ("Host", target.authority), ("Accept", "*/*"), ("Accept-Encoding", "identity"), ("User-Agent", "xylem"),
         ("Connection", "close"),

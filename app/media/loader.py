@@ -1,4 +1,4 @@
-"""From the parts of a request to pixels, within the bounds. One for an API process."""
+"""Loads the parts of a request: makes pixels of them, within the bounds. One for an API process."""
 
 import asyncio
 import ssl
@@ -22,9 +22,10 @@ from app.telemetry import MEDIA
 
 
 class MediaLoader:
-    """Of one event loop. `fetched`: of all parts of a request, as `all_of` makes it; None: it has one.
+    """The loader of one event loop.
 
-    No part is decoded before all are fetched: it may take a hundred times as much then, and waits for the slowest one.
+    `fetched`: of all parts of a request, as `all_of` makes it; None: it has one part. No part is decoded before all are
+    fetched: it may take a hundred times as much then, and waits for the slowest one.
     """
 
     def __init__(self, limits: Limits, *, resolve: Resolve = resolve, tls: ssl.SSLContext | None = None) -> None:
@@ -36,11 +37,11 @@ class MediaLoader:
     async def load_pictures(self, sources: Sequence[MediaSource]) -> list[Picture]:
         """All pictures of a request, side by side. Raises: RequestError about the first that fails, Saturated."""
         self.check_count(sources)
-        fetched = all_of(sources)
-        return await side_by_side(self.load_picture(source, fetched) for source in sources)
+        barrier = all_of(sources)
+        return await side_by_side(self.load_picture(source, barrier) for source in sources)
 
     async def load(self, source: MediaSource, fetched: asyncio.Barrier | None = None) -> Picture | Video | Sound:
-        """As its kind says. Raises: as `load_picture`."""
+        """The picture, video or sound, as the part's kind says. Raises: as `load_picture`."""
         if source.kind == "video":
             return await self.load_video(source, fetched)
         load = self.load_sound if source.kind == "audio" else self.load_picture
@@ -92,7 +93,10 @@ class MediaLoader:
     async def _content(
         self, source: MediaSource, fetched: asyncio.Barrier | None
     ) -> AsyncIterator[tuple[Sequence[bytes], bool]]:
-        """As `_fetched`, while it is decoded, which may have to wait. Raises: RequestError, Saturated."""
+        """The content as from `_fetched`, while it is decoded, which may have to wait.
+
+        Raises: RequestError, Saturated.
+        """
         with _named(source), MEDIA.labels(source.kind).time():
             pieces, is_base64 = await self._fetched(source)
             with self._waiting.room(sum(map(len, pieces))):
@@ -119,7 +123,7 @@ class MediaLoader:
 
 
 def all_of(parts: Sized) -> asyncio.Barrier:
-    """For parts of a request that are loaded side by side, of which the first that fails ends the others."""
+    """A barrier for parts of a request that are loaded side by side, of which the first that fails ends the others."""
     return asyncio.Barrier(max(1, len(parts)))
 
 

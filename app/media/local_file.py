@@ -9,7 +9,7 @@ from app.media.refused import Refused, too_large
 
 
 def path_in(url: str) -> Path:
-    """Of a `file:` URL. Raises: Refused."""
+    """The path in a `file:` URL. Raises: Refused."""
     try:
         parts = urlsplit(url)
     except ValueError as exc:
@@ -24,11 +24,11 @@ def read_file(path: Path, folder: Path | None, most: int) -> bytes:
     if folder is None:
         raise Refused("files of this machine can't be named (XYLEM_MEDIA_FOLDER is not set)")
     try:
-        found = path.resolve(strict=True)  # without links
-        if not found.is_relative_to(folder.resolve()):
+        real_path = path.resolve(strict=True)  # without links
+        if not real_path.is_relative_to(folder.resolve()):
             raise FileNotFoundError
         # Links that have appeared meanwhile are not followed, and a pipe is not waited for.
-        with os.fdopen(os.open(found, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        with os.fdopen(os.open(real_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise FileNotFoundError
             data = file.read(most + 1)

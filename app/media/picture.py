@@ -1,4 +1,4 @@
-"""From the bytes of a picture to its pixels. Runs in a decoder process: what it is given may be made to break it."""
+"""Decodes a picture's bytes to pixels. Runs in a decoder process: what it is given may be made to break it."""
 
 import hashlib
 import warnings
@@ -56,8 +56,8 @@ def _decoded(data: bytes, pixels: int, show: Callable[[Image.Image], Image.Image
             with Image.open(BytesIO(data), formats=_FORMATS) as image:
                 if image.width * image.height > pixels:
                     raise Image.DecompressionBombError
-                shown = show(image)
-        return picture_of(shown.height, shown.width, shown.tobytes())
+                rgb_image = show(image)
+        return picture_of(rgb_image.height, rgb_image.width, rgb_image.tobytes())
     except Image.DecompressionBombError as exc:
         raise Refused(f"it has more than {pixels} pixels (XYLEM_MEDIA_PIXELS)") from exc
     except UnidentifiedImageError as exc:

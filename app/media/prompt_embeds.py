@@ -59,36 +59,36 @@ def _decoded(text: str) -> bytes:
     for start in range(0, len(text), _SLICE):
         piece = text[start : start + _SLICE]
         try:
-            made = binascii.a2b_base64(piece, strict_mode=True)
+            data = binascii.a2b_base64(piece, strict_mode=True)
         except ValueError as exc:  # binascii.Error, and characters beyond ASCII
             raise Refused("its base64 is not valid") from exc
-        if start + _SLICE < len(text) and len(made) * 4 != len(piece) * 3:  # padding in the middle
+        if start + _SLICE < len(text) and len(data) * 4 != len(piece) * 3:  # padding in the middle
             raise Refused("its base64 is not valid")
-        pieces.append(made)
+        pieces.append(data)
     return b"".join(pieces)
 
 
 def _tensor(file: bytes) -> tuple[str, list[int], bytes]:
     """The file's only tensor: dtype, shape and bytes. Raises: Refused."""
-    broken = Refused("it is no safetensors file")
+    error = Refused("it is no safetensors file")
     size = int.from_bytes(file[:8], "little")
     if len(file) < 8 or not 0 < size <= min(_MOST_HEADER, len(file) - 8):
-        raise broken
+        raise error
     try:
         header = orjson.loads(file[8 : 8 + size])
     except orjson.JSONDecodeError as exc:
-        raise broken from exc
+        raise error from exc
     if not isinstance(header, dict):
-        raise broken
+        raise error
     tensors = [value for name, value in header.items() if name != "__metadata__"]
     if len(tensors) != 1:
         raise Refused(f"it has to have one tensor, and has {len(tensors)}")
     tensor = tensors[0] if isinstance(tensors[0], dict) else {}
     kind, shape, place = (tensor.get(name) for name in ("dtype", "shape", "data_offsets"))
     if not (isinstance(kind, str) and isinstance(shape, list) and place == [0, len(file) - 8 - size]):
-        raise broken
+        raise error
     if not all(type(side) is int and side >= 0 for side in shape):
-        raise broken
+        raise error
     return kind, shape, file[8 + size :]
 
 

@@ -1,4 +1,4 @@
-"""Why a part is refused. The loader adds the part's name at the border, and makes it a RequestError.
+"""Reasons why a part is refused. The loader adds the part's name at the border, and makes it a RequestError.
 
 A reason names the bound that was met. It never names an address that a name leads to, nor a path of this machine:
 whoever sends requests could look around in our network with it.

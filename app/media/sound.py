@@ -1,4 +1,4 @@
-"""From the bytes of a sound to samples. Runs in a decoder process. Needs the packages of the extra `sound`."""
+"""Decodes a sound's bytes to samples. Runs in a decoder process. Needs the packages of the extra `sound`."""
 
 import hashlib
 from io import BytesIO
@@ -32,7 +32,7 @@ class Sound(Struct, frozen=True):
 
 
 def decode_sound(data: bytes, *, most_s: float, window_s: float = 0.0) -> list[Sound]:
-    """Whole, or cut where it is quiet into windows of at most `window_s`. Raises: Refused."""
+    """Decodes a sound whole, or cut where it is quiet into windows of at most `window_s`. Raises: Refused."""
     try:
         import av
         import numpy as np
@@ -78,7 +78,7 @@ def container_of(data: bytes) -> str | None:
 
 
 def _samples(container: "InputContainer", most_s: float) -> bytearray:
-    """float32, mono, of the first stream of sound. Raises: Refused, and what av raises."""
+    """Samples of the first stream of sound: float32, mono. Raises: Refused, and what av raises."""
     import av
 
     if not container.streams.audio:
@@ -86,18 +86,18 @@ def _samples(container: "InputContainer", most_s: float) -> bytearray:
     stream = container.streams.audio[0]
     _check(stream.codec_context)
     stream.codec_context.thread_count = 1
-    packets, broken, mono = 0, 0, _Mono(most_s)
+    packets, failures, mono = 0, 0, _Mono(most_s)
     for packet in container.demux(stream):
         packets += 1
         try:
             frames = packet.decode()
         except av.error.InvalidDataError:
-            broken += 1
+            failures += 1
             continue
         for frame in frames:
             _check(frame)
             mono.add(frame)
-    if broken * _BROKEN_SHARE > packets:
+    if failures * _BROKEN_SHARE > packets:
         raise Refused("it is broken or incomplete")
     mono.end()
     return mono.samples
@@ -134,8 +134,8 @@ class _Mono:
             self._resample(None)  # what the resampler holds back
 
     def _resample(self, frame: "AudioFrame | None") -> None:
-        for made in self._resampler.resample(frame):
-            self.samples.extend(memoryview(made.planes[0])[: made.samples * _SAMPLE])
+        for output in self._resampler.resample(frame):
+            self.samples.extend(memoryview(output.planes[0])[: output.samples * _SAMPLE])
         if len(self.samples) > self._most:
             raise Refused(f"it is longer than {self._most_s:g} s (XYLEM_MEDIA_SOUND_S)")
 

@@ -9,7 +9,7 @@ SourceKind = Literal["image", "audio", "video", "mask"]
 
 
 class MediaSource(Struct, frozen=True):
-    """Exactly one of `url`, `data` and `path` is given."""
+    """A part's source: exactly one of `url`, `data` and `path` is given."""
 
     kind: SourceKind
     param: str  # the part's name in the request, for errors: "messages.0.content.1"

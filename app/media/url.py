@@ -20,7 +20,7 @@ _BAD = re.compile(r"[\x00-\x20\x7f\\\ud800-\udfff]")
 
 
 class Target(NamedTuple):
-    """What is asked for, and of whom."""
+    """The target of a request: what is asked for, and of whom."""
 
     host: str  # in ASCII and lower case; an IPv6 address without brackets
     port: int
@@ -28,7 +28,7 @@ class Target(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """As a Host header has it."""
+        """The host and port as a Host header has them."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORT else f"{host}:{self.port}"
 
@@ -57,7 +57,7 @@ def parse_url(url: str, hosts: Collection[str], *, files: bool = False) -> Targe
 
 
 def redirected(target: Target, location: str, hosts: Collection[str]) -> Target:
-    """Where a `Location` leads. Raises: Refused, by the same rules."""
+    """The target to which a `Location` leads. Raises: Refused, by the same rules."""
     try:
         url = urljoin(f"https://{target.authority}{target.path}", location)
     except ValueError as exc:
@@ -91,6 +91,6 @@ def _host(given: str, *, bracketed: bool) -> tuple[str, bool]:
 
 
 def _path(path: str, query: str) -> str:
-    """In ASCII; what is encoded already stays as it is."""
+    """The path in ASCII; what is encoded already stays as it is."""
     whole = f"{path}?{query}" if query else path
     return "".join(char if char.isascii() else "".join(f"%{byte:02X}" for byte in char.encode()) for char in whole)

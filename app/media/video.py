@@ -75,7 +75,7 @@ def container_of(data: bytes) -> str | None:
 
 
 class _Timeline(Struct, frozen=True):
-    """When the pictures are shown, in ticks of their stream."""
+    """The times when the pictures are shown, in ticks of their stream."""
 
     shown: list[int]  # the beginning of each one, in order
     end: int
@@ -89,8 +89,10 @@ class _Timeline(Struct, frozen=True):
 
 
 def decode_video(data: bytes, *, pixels: int, frames: int, most_s: float) -> Video:
-    """At most `frames`, at equal distances from the first picture on, as they are shown: turned; scaled down so that
-    they have at most `pixels` together. Raises: Refused."""
+    """Decodes at most `frames`, at equal distances from the first picture on, as they are shown: turned.
+
+    They are scaled down so that they have at most `pixels` together. Raises: Refused.
+    """
     try:
         import av
     except ImportError as exc:
@@ -157,8 +159,8 @@ def _stream(container: "InputContainer", pixels: int) -> Any:
 
 
 def _timeline(container: "InputContainer", stream: Any, most_s: float) -> _Timeline:
-    """Read from the packets, none of which is decoded: not every file says it elsewhere. Raises: Refused."""
-    shown, keys = list[int](), list[int]()
+    """Reads it from the packets, none of which is decoded: not every file says it elsewhere. Raises: Refused."""
+    starts, keys = list[int](), list[int]()
     first, end = sys.maxsize, -sys.maxsize
     for packet in container.demux(stream):
         at = _ticks(packet)
@@ -167,13 +169,13 @@ def _timeline(container: "InputContainer", stream: Any, most_s: float) -> _Timel
         if packet.is_keyframe:
             keys.append(at)
         if not packet.is_discard:  # which an edit list says
-            shown.append(at)
+            starts.append(at)
             first, end = min(first, at), max(end, at + (packet.duration or 0))
             if float((end - first) * stream.time_base) > most_s:  # of a longer one no more is read
                 raise Refused(f"it is longer than {most_s:g} s (XYLEM_MEDIA_VIDEO_S)")
-    if not shown:
+    if not starts:
         raise Refused(_EMPTY)
-    return _Timeline(sorted(shown), end, sorted(keys))
+    return _Timeline(sorted(starts), end, sorted(keys))
 
 
 def _video(container: "InputContainer", timeline: _Timeline, pixels: int, frames: int) -> Video:
@@ -182,13 +184,13 @@ def _video(container: "InputContainer", timeline: _Timeline, pixels: int, frames
     first, tick = timeline.shown[0], float(stream.time_base)
     long_s = (timeline.end - first) * tick
     sampler = _Sampler(container, stream, timeline, pixels)
-    taken = [
+    sampled_frames = [
         Frame(max(at - first, 0) * tick, _picture(frame, pixels, frames))
         for at, frame in sampler.frames(timeline.wanted(frames))
     ]
-    if not taken:
+    if not sampled_frames:
         raise Refused(_EMPTY)
-    return Video(long_s, taken)
+    return Video(long_s, sampled_frames)
 
 
 class _Sampler:
@@ -249,7 +251,7 @@ class _Sampler:
 
 
 def _ticks(shown: Any) -> int | None:
-    """When a packet or a frame is shown. Some files have only times of decoding."""
+    """The time when a packet or a frame is shown. Some files have only times of decoding."""
     at: int | None = shown.dts if shown.pts is None else shown.pts
     return at
 

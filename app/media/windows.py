@@ -1,4 +1,4 @@
-"""Where a long sound is cut: in a pause if there is one, else where it is quietest. Runs in a decoder process."""
+"""Finds where to cut a long sound: in a pause if there is one, else where it is quietest. Runs in a decoder process."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ class Loudness:
 
 
 def windows(loudness: Loudness, most: int) -> list[tuple[int, int]]:
-    """From and to, in samples, of at most `most`: together they are the whole sound."""
+    """The begin and end, in samples, of windows of at most `most`: together they are the whole sound."""
     cut, start, end = [], 0, loudness.samples
     while end - start > most:
         least = start + int(most * _LEAST)

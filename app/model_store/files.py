@@ -34,7 +34,7 @@ class Remote:
         raise NotImplementedError
 
     def fetch(self, file: RemoteFile, version: str, folder: Path, count: Count) -> None:
-        """Into `folder`, going on where an earlier try stopped. Raises: ModelNotFetched."""
+        """Fetches the file into `folder`, going on where an earlier try stopped. Raises: ModelNotFetched."""
         target = folder / file.name
         part = target.with_name(f"{target.name}.{version[:12]}.part")
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -72,11 +72,11 @@ class _Hub(Remote):
     def list(self) -> Listing:
         source = self._source
         try:
-            found = self._api.model_info(source.name, revision=source.revision, files_metadata=True)
+            info = self._api.model_info(source.name, revision=source.revision, files_metadata=True)
         except Exception as exc:
             raise _not_fetched(source, exc) from exc
-        files = (RemoteFile(s.rfilename, s.size or 0, _hub_checksum(s)) for s in found.siblings or ())
-        return Listing(str(found.sha), tuple(files))
+        files = (RemoteFile(s.rfilename, s.size or 0, _hub_checksum(s)) for s in info.siblings or ())
+        return Listing(str(info.sha), tuple(files))
 
     def _open(self, file: RemoteFile, version: str) -> Any:
         path = f"{self._root}@{version}/{file.name}"
@@ -100,13 +100,14 @@ class _Bucket(Remote):
 
     def list(self) -> Listing:
         try:
-            found = sorted(self._fs.find(self._root, detail=True).items())
+            entries = sorted(self._fs.find(self._root, detail=True).items())
         except Exception as exc:
             raise _not_fetched(self._source, exc) from exc
-        if not found:
+        if not entries:
             raise ModelNotFetched(f"{self._source}: there are no files")
         tags = [
-            (name.removeprefix(f"{self._root}/"), int(info["size"]), str(info.get("ETag", ""))) for name, info in found
+            (name.removeprefix(f"{self._root}/"), int(info["size"]), str(info.get("ETag", "")))
+            for name, info in entries
         ]
         files = tuple(RemoteFile(name, size, _md5(tag)) for name, size, tag in tags)
         return Listing(hashlib.sha256(repr(tags).encode()).hexdigest(), files)
@@ -125,13 +126,13 @@ def checksum(path: Path, like: str) -> str:
     """The file's checksum, of the same kind as `like`."""
     kind = like.partition(":")[0]
     if kind == "git":  # git hashes the size, too
-        made = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+        digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
     else:
-        made = hashlib.new(kind, usedforsecurity=False)
+        digest = hashlib.new(kind, usedforsecurity=False)
     with path.open("rb") as file:
         while piece := file.read(PIECE):
-            made.update(piece)
-    return f"{kind}:{made.hexdigest()}"
+            digest.update(piece)
+    return f"{kind}:{digest.hexdigest()}"
 
 
 def _not_fetched(source: RemoteModel, exc: Exception, file: str = "") -> ModelNotFetched:

@@ -1,4 +1,4 @@
-"""Where a model comes from, as the pools file names it. Pure."""
+"""Sources of models, as the pools file names them. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class RemoteModel:
 
     @property
     def slug(self) -> str:
-        """As a file's name."""
+        """The model as a file's name."""
         return _slug(str(self))
 
     @property
@@ -62,12 +62,12 @@ def read_source(given: Any) -> Any:
     scheme, _, rest = given.partition("://")
     if scheme not in _WRONG:
         raise ValueError(f"{given!r} has to be a folder, hf://… or s3://…")
-    found = (_HUB if scheme == "hf" else _BUCKET).fullmatch(rest)
-    if found is None or {".", ".."} & set(rest.partition("@")[0].split("/")):
+    match = (_HUB if scheme == "hf" else _BUCKET).fullmatch(rest)
+    if match is None or {".", ".."} & set(rest.partition("@")[0].split("/")):
         raise ValueError(f"{given!r} {_WRONG[scheme]}")
     if scheme == "s3":
-        return RemoteModel("s3", found["name"])
-    return RemoteModel("hf", found["name"], found["revision"] or "main")
+        return RemoteModel("s3", match["name"])
+    return RemoteModel("hf", match["name"], match["revision"] or "main")
 
 
 # A field of the pools file.

@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]  # bytes so far, of so many
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of a version on this machine."""
+    """The record of what is known of a version on this machine."""
 
     source: str
     version: str
@@ -121,16 +121,16 @@ class ModelStore:
 
     def _fetch(self, source: RemoteModel, part: Part, progress: Progress | None) -> Path:
         origin = remote(source)
-        found = origin.list()
-        name = f"{source.family}--{found.version[:12]}"
+        listing = origin.list()
+        name = f"{source.family}--{listing.version[:12]}"
         self._use(name)
         before = self._record(name)
         whole: Part = "all" if before is not None and before.part == "all" else part
         try:
-            files = tuple(wanted(found.files, whole))
+            files = tuple(wanted(listing.files, whole))
         except ValueError as exc:
             raise ModelNotFetched(f"{source}: {exc}") from exc
-        record = Record(str(source), found.version, whole, files, before.checked if before else ())
+        record = Record(str(source), listing.version, whole, files, before.checked if before else ())
         if record.lacks(part):
             with self._locked("store"):
                 self._make_room(record, name)
@@ -140,12 +140,16 @@ class ModelStore:
             record = replace(record, checked=(*record.checked, file.name))
             self._write(record, name)
         _replace(self._folder / ".latest" / source.slug, name)
-        log.info("model_fetched", source=str(source), version=found.version, bytes=record.there)
+        log.info("model_fetched", source=str(source), version=listing.version, bytes=record.there)
         return self._folder / name
 
     def _make_room(self, record: Record, name: str) -> None:
         """Raises: ModelNotFetched, if what is in use leaves too little. Sizes are those of complete models."""
-        others = {p.name: known for p in self._folder.glob(".records/*") if p.name != name and (known := _read(p))}
+        others = {
+            p.name: other_record
+            for p in self._folder.glob(".records/*")
+            if p.name != name and (other_record := _read(p))
+        }
         over = sum(other.size for other in others.values()) + record.size - self._most
         for oldest in sorted(others, key=lambda other: self._lock_file(other).stat().st_mtime):
             if over <= 0:
@@ -210,22 +214,22 @@ class ModelStore:
 
 def _fetch_file(origin: Remote, file: RemoteFile, record: Record, folder: Path, progress: Progress | None) -> None:
     """Raises: ModelNotFetched; a file that is not what its source says is deleted."""
-    done = record.there
+    byte_count = record.there
 
     def count(more: int) -> None:
-        nonlocal done
-        done += more
+        nonlocal byte_count
+        byte_count += more
         if progress is not None:
-            progress(done, record.size)
+            progress(byte_count, record.size)
 
     origin.fetch(file, record.version, folder, count)
     path = folder / file.name
-    size, made = path.stat().st_size, checksum(path, file.checksum) if file.checksum else ""
-    if (size, made) != (file.size, file.checksum):
+    size, digest = path.stat().st_size, checksum(path, file.checksum) if file.checksum else ""
+    if (size, digest) != (file.size, file.checksum):
         path.unlink()
         raise ModelNotFetched(
-            f"{record.source}: {file.name} arrived with {size} bytes and {made or 'no checksum'}, not with {file.size} "
-            f"bytes and {file.checksum or 'no checksum'}"
+            f"{record.source}: {file.name} arrived with {size} bytes and {digest or 'no checksum'}, not with "
+            f"{file.size} bytes and {file.checksum or 'no checksum'}"
         )
 
 

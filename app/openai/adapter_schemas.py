@@ -1,4 +1,4 @@
-"""What admins may say of LoRA adapters."""
+"""Requests that admins may make about LoRA adapters."""
 
 from typing import Annotated, Literal
 

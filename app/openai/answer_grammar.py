@@ -21,7 +21,7 @@ _SPACE = {"type": "regex", "pattern": "[ \\n]{0,2}"}
 
 
 class Situation(NamedTuple):
-    """How an answer begins."""
+    """The way in which an answer begins."""
 
     dialect: Dialect | None  # reads its text; None: it is all content
     begun: bool = False  # within reasoning, with which the prompt ends
@@ -86,7 +86,10 @@ def _call_grammar(calls: BoundCalls, param: str, where: Situation) -> CallGramma
 
 
 def _check_calls(form: Part, calls: BoundCalls, grammar: CallGrammar) -> GrammarCheck:
-    """If it is refused, it is for the tool whose schema has no grammar, if it is one's."""
+    """A check of a grammar with calls.
+
+    If it is refused, the refusal is for the tool whose schema has no grammar, if one tool is to blame.
+    """
     places = [calls.places[name] for name in calls.schemas]
 
     def tools() -> list[GrammarCheck]:
@@ -134,12 +137,12 @@ def _behind_thought(body: Part, where: Situation, *, free: bool = False, content
         return body
     if dialect.channels:
         body = _on_channel(body, where) if content else body
-        thought = tag("<|channel|>analysis<|message|>", TEXT, "<|end|><|start|>assistant")
-        return body if free else sequence(optional(thought), body)
+        reasoning = tag("<|channel|>analysis<|message|>", TEXT, "<|end|><|start|>assistant")
+        return body if free else sequence(optional(reasoning), body)
     if not dialect.thoughts or not (where.begun or (where.reasons and not free)):
         return body
     markers = dialect.thoughts[0]
-    thought = tag("" if where.begun else markers.begin, TEXT, markers.ends[0])
+    reasoning = tag("" if where.begun else markers.begin, TEXT, markers.ends[0])
     space = [_SPACE] if Content in dialect.trimmed else []  # which the dialect takes away behind a thought only
-    thought = sequence(thought, *space)
-    return sequence(thought if where.begun else optional(thought), body)
+    reasoning = sequence(reasoning, *space)
+    return sequence(reasoning if where.begun else optional(reasoning), body)

@@ -26,9 +26,9 @@ class BatchRequest(Body):
     def check(self) -> None:
         """Checks that a field's type can't express. Raises: RequestError."""
         if self.endpoint not in ENDPOINTS:
-            known = ", ".join(ENDPOINTS)
+            endpoints = ", ".join(ENDPOINTS)
             raise RequestError(
-                f"'endpoint': a batch can be for {known}, not for '{self.endpoint[:100]}'.", param="endpoint"
+                f"'endpoint': a batch can be for {endpoints}, not for '{self.endpoint[:100]}'.", param="endpoint"
             )
 
 

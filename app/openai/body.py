@@ -16,13 +16,13 @@ class Body(BaseModel):
 
     @classmethod
     def openapi(cls) -> dict[str, Any]:
-        """For `openapi_extra`: handlers parse the body themselves, without FastAPI's detour over dicts."""
+        """A value for `openapi_extra`: handlers parse the body themselves, without FastAPI's detour over dicts."""
         schema = inlined(cls.model_json_schema())
         return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 class Hints(Body):
-    """What some clients write into parts and tools to say where a cached prefix may end. No effect: all are cached."""
+    """Fields by which some clients say in parts and tools where a cached prefix may end. No effect: all are cached."""
 
     cache_control: Annotated[dict[str, Any] | None, Field(exclude=True)] = None
     prompt_cache_breakpoint: Annotated[dict[str, Any] | None, Field(exclude=True)] = None
@@ -34,12 +34,12 @@ class NamesModel(Body):
     model: str = ""  # if one is served, clients need not name it
 
     def renamed(self, model: str) -> Self:
-        """With the model that the alias stands for. What was derived from the body is forgotten."""
-        made = self.model_copy(update={"model": model})
-        for name in [name for name in vars(made) if name not in type(made).model_fields]:
-            del vars(made)[name]
-        vars(made)[_ASKED] = self.asked
-        return made
+        """A copy with the model that the alias stands for. What was derived from the body is forgotten."""
+        copy = self.model_copy(update={"model": model})
+        for name in [name for name in vars(copy) if name not in type(copy).model_fields]:
+            del vars(copy)[name]
+        vars(copy)[_ASKED] = self.asked
+        return copy
 
     @property
     def asked(self) -> str:

@@ -20,8 +20,8 @@ class CallIds:
     def of(self, call: CallBegun, choice: int = 0, prefix: str = "call_") -> str:
         if self._kind == "numbered":
             return f"functions.{call.name}:{self._earlier + call.index}"
-        made = call_id(self._request, choice, call.index, prefix)
-        return made[-9:] if self._kind == "nine" else made
+        new_id = call_id(self._request, choice, call.index, prefix)
+        return new_id[-9:] if self._kind == "nine" else new_id
 
 
 def call_id(request: RequestId, choice: int, index: int, prefix: str = "call_") -> str:

@@ -68,13 +68,13 @@ def chat_plan(
     tokenizer = tokenizer_of(model.tokenizer, body, trusted=state.settings.request_chat_templates)
     text = chat_prompt(tokenizer, body.messages, body, markers_of(model, samples), samples)
     encode = partial(model.encode, param=param, add_special_tokens=False)
-    prompt, shown = encoded(model, text, samples, encode) if samples else encode(text), _NO_MEDIA
+    prompt, expansion = encoded(model, text, samples, encode) if samples else encode(text), _NO_MEDIA
     if not prompt:
-        refused = param if body.chat_template is None else "chat_template"
-        raise RequestError(f"'{refused}': the chat template shows none of the messages.", param=refused)
+        field = param if body.chat_template is None else "chat_template"
+        raise RequestError(f"'{field}': the chat template shows none of the messages.", param=field)
     if samples:
-        shown = expanded(model, prompt, origins_of(body.messages), samples, param)
-        prompt = shown.prompt
+        expansion = expanded(model, prompt, origins_of(body.messages), samples, param)
+        prompt = expansion.prompt
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if limit == 0:
         raise RequestError("'max_tokens' has to be at least 1.", param="max_tokens")
@@ -100,7 +100,7 @@ def chat_plan(
         plan = replace(plan, grammars=grammar.checks)
     if (effort := body.heard_effort(tokenizer)) is not None:
         plan = replace(plan, effort=effort)
-    return replace(plan, media=[shown.media], written=[shown.written], samples=samples) if samples else plan
+    return replace(plan, media=[expansion.media], written=[expansion.written], samples=samples) if samples else plan
 
 
 def writer(call: GenerationBase, body: ChatRequest) -> ChatWriter:

@@ -35,16 +35,16 @@ class ChatWriter(CompletionWriter):
         return "".join(pieces)
 
     def content(self, _choice: int, d: Delta) -> str:
-        """What a delta adds to the text."""
+        """The text that a delta adds."""
         return d.text
 
     def answer(self, choices: list[tuple[int, Delta]]) -> dict[str, Any]:
-        made = super().answer(choices)
+        result = super().answer(choices)
         if self._token_ids:
-            made["prompt_token_ids"] = self._call.prompts[0]
+            result["prompt_token_ids"] = self._call.prompts[0]
         if choices[0][1].prompt_logprobs is not None:
-            made["prompt_logprobs"] = prompt_logprobs(choices[0][1])
-        return made
+            result["prompt_logprobs"] = prompt_logprobs(choices[0][1])
+        return result
 
     def choice(self, index: int, d: Delta) -> dict[str, Any]:
         return {

@@ -82,7 +82,7 @@ def _plan(state: Deployment, body: CohereEmbeddingRequest, *, explain: bool) -> 
 
 
 def _instruction(model: Model, kind: str | None) -> str:
-    """What the model wants in front of a text of this kind. Raises: RequestError."""
+    """The instruction that the model wants in front of a text of this kind. Raises: RequestError."""
     if kind is None:
         return ""
     for name in (kind, *_KINDS.get(kind, ())):
@@ -90,8 +90,8 @@ def _instruction(model: Model, kind: str | None) -> str:
             return model.instructions[name]
     if kind in _KINDS:
         return ""
-    known = ", ".join(sorted({*_KINDS, *model.instructions}))
-    raise RequestError(f"Unsupported input_type '{kind[:_SHOWN]}': {model.name} has {known}.", param="input_type")
+    kinds = ", ".join(sorted({*_KINDS, *model.instructions}))
+    raise RequestError(f"Unsupported input_type '{kind[:_SHOWN]}': {model.name} has {kinds}.", param="input_type")
 
 
 def _encoded(model: Model, instruction: str, most: int, truncate: str, text: str, where: str) -> list[int]:
@@ -100,8 +100,8 @@ def _encoded(model: Model, instruction: str, most: int, truncate: str, text: str
         return model.tokenizer.shortened(text, most, instruction, keeps_end=truncate == "START")
     tokens = model.encode(instruction + text, where)
     if most < len(tokens) <= model.context_len:  # more are refused as everywhere
-        said = f"'{where}' has {len(tokens)} tokens, and 'max_tokens' is {most}"
-        raise PromptTooLong(f"{said}: 'truncate' may be START or END.", param=where)
+        problem = f"'{where}' has {len(tokens)} tokens, and 'max_tokens' is {most}"
+        raise PromptTooLong(f"{problem}: 'truncate' may be START or END.", param=where)
     return tokens
 
 

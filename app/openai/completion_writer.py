@@ -46,7 +46,7 @@ class CompletionWriter:
         raise NotImplementedError
 
     def _begin(self, weights: str) -> None:
-        """From now on, chunks begin so. `weights`: the version of the weights that make them."""
+        """Sets how chunks begin from now on. `weights`: the version of the weights that make them."""
         call, tier = self._call, self._call.plan.tier
         self._weights = weights
         self._start = b'data: {"id":"%b","object":"%b","created":%d,"model":%b,%b%b' % (

@@ -66,12 +66,12 @@ def _plan(state: Deployment, body: CompletionRequest, *, explain: bool) -> Gener
             f"'logprobs' with 'echo': at most {MOST_LOGPROBS} for all tokens of all prompts, in all choices together.",
             param="logprobs",
         )
-    asked = body.sampling(max(1, limit), logprobs=body.logprobs, prompt_logprobs=prompt_logprobs)
+    prompt_sampling = body.sampling(max(1, limit), logprobs=body.logprobs, prompt_logprobs=prompt_logprobs)
     checks: list[GrammarCheck] = []
-    if (wanted := body.asked_format()) is not None:
-        grammar = content_grammar(wanted)
-        asked, checks = with_grammar(grammar, asked), [GrammarCheck(grammar, wanted.where)]
-    sampling = [asked] * len(prompts)
+    if (answer_format := body.asked_format()) is not None:
+        grammar = content_grammar(answer_format)
+        prompt_sampling, checks = with_grammar(grammar, prompt_sampling), [GrammarCheck(grammar, answer_format.where)]
+    sampling = [prompt_sampling] * len(prompts)
     plan = plan_of(state, body, "cmpl-", model, prompts, sampling, explain=explain, cache_salt=body.cache_salt)
     if checks:
         plan = replace(plan, grammars=checks)
@@ -100,7 +100,7 @@ class TextWriter(CompletionWriter):
     def choice(self, index: int, d: Delta) -> dict[str, Any]:
         d = d if self._echo is None else self._echo(index, d)
         ids = {"prompt_token_ids": self._prompt(index), "token_ids": d.tokens} if self._token_ids else {}
-        named = {} if d.prompt_logprobs is None or self._echo else {"prompt_logprobs": prompt_logprobs(d)}
+        extra = {} if d.prompt_logprobs is None or self._echo else {"prompt_logprobs": prompt_logprobs(d)}
         return {
             "index": index,
             "text": d.text,
@@ -108,7 +108,7 @@ class TextWriter(CompletionWriter):
             "finish_reason": d.finish,
             "stop_reason": d.stop,
             **ids,
-            **named,
+            **extra,
         }
 
     def _prompt(self, choice: int) -> list[int]:
@@ -131,25 +131,25 @@ class TextWriter(CompletionWriter):
 
 def _embeds(body: CompletionRequest, model: Model, limit: int) -> list[Sample]:
     """Raises: RequestError about one of them, also when the model takes none."""
-    given = body.embeds
-    if not given:
+    texts = body.embeds
+    if not texts:
         return []
     if model.embeds_width is None:
         raise RequestError(
             f"'prompt_embeds': the model '{model.name}' takes no {MEDIA_NAMES['embeds']}.", param="prompt_embeds"
         )
-    if len(given) > _MAX_PROMPTS:
+    if len(texts) > _MAX_PROMPTS:
         raise RequestError(f"At most {_MAX_PROMPTS} prompts in one request.", param="prompt_embeds")
     samples: list[Sample] = []
-    for number, text in enumerate(given):
+    for number, text in enumerate(texts):
         param = "prompt_embeds" if isinstance(body.prompt_embeds, str) else f"prompt_embeds.{number}"
         try:
-            made = prompt_embeds_of(text, model.embeds_width, model.context_len)
+            embeds = prompt_embeds_of(text, model.embeds_width, model.context_len)
         except Refused as exc:
             raise RequestError(f"'{param}': {exc}.", param=param) from exc
-        model.room([_UNKNOWN] * made.rows, limit, param)
-        media = Media("embeds", made.sha256, (made.rows, made.width), 0, made.rows, dtype=made.dtype)
-        samples.append(Sample(media, made.data, param))
+        model.room([_UNKNOWN] * embeds.rows, limit, param)
+        media = Media("embeds", embeds.sha256, (embeds.rows, embeds.width), 0, embeds.rows, dtype=embeds.dtype)
+        samples.append(Sample(media, embeds.data, param))
     if sum(sample.media.length for sample in samples) > model.most_tokens:
         raise RequestError(f"All prompts together have more than {model.most_tokens} tokens.", param="prompt_embeds")
     return samples
@@ -164,12 +164,12 @@ def _prompts(body: CompletionRequest, model: Model, limit: int, others: Sequence
         raise RequestError("The prompt is empty.", param="prompt")
     if len(many) + len(others) > _MAX_PROMPTS:
         raise RequestError(f"At most {_MAX_PROMPTS} prompts in one request.", param="prompt")
-    prompts, left = [], model.most_tokens - sum(map(len, others))
-    for given in many:
-        prompt = model.encode(given, "prompt") if isinstance(given, str) else cast(list[int], given)
+    prompts, room = [], model.most_tokens - sum(map(len, others))
+    for item in many:
+        prompt = model.encode(item, "prompt") if isinstance(item, str) else cast(list[int], item)
         model.room(prompt, limit, "prompt")
-        left -= len(prompt) * copies
-        if left < 0:
+        room -= len(prompt) * copies
+        if room < 0:
             subject = "All prompts together, echoed with each choice," if copies > 1 else "All prompts together"
             raise RequestError(f"{subject} have more than {model.most_tokens} tokens.", param="prompt")
         model.check_tokens(prompt)

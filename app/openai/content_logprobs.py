@@ -20,7 +20,10 @@ class _Placed(Struct):
 
 
 class ContentLogprobs:
-    """Of one choice. A token that is content only in part has that part as its text: joined, they are the content."""
+    """Logprobs of one choice's content.
+
+    A token that is content only in part has that part as its text: joined, they are the content.
+    """
 
     def __init__(self) -> None:
         self._text, self._base = "", 0  # what is needed of the answer's text, and where that begins
@@ -35,25 +38,25 @@ class ContentLogprobs:
         return len(self._placed)
 
     def add(self, text: str, logprobs: Sequence[TokenLogprob] | None, *, last: bool) -> None:
-        """What the answer goes on with; a token's text comes with the token, or later. `last`: it is over."""
+        """Adds what the answer goes on with; a token's text comes with the token, or later. `last`: it is over."""
         self._text += text
         self._unplaced += logprobs or ()
-        done, hidden = 0, list[TokenLogprob]()  # those behind the last one that has a place
+        count, pending = 0, list[TokenLogprob]()  # those behind the last one that has a place
         for lp in self._unplaced:
             at = self._end - self._base
             begin = at + self._has_own_space(lp.token, at)
-            found = self._text[begin : begin + len(lp.token)]
-            if len(found) < len(lp.token) and lp.token.startswith(found) and not last:
+            part = self._text[begin : begin + len(lp.token)]
+            if len(part) < len(lp.token) and lp.token.startswith(part) and not last:
                 break
-            done += 1
-            if found == lp.token:
-                self._place(lp, begin + len(found))
-                hidden.clear()
+            count += 1
+            if part == lp.token:
+                self._place(lp, begin + len(part))
+                pending.clear()
             else:
-                hidden.append(lp)
-        del self._unplaced[:done]
+                pending.append(lp)
+        del self._unplaced[:count]
         if last and self._end < self._base + len(self._text):
-            self._place_cut(hidden)
+            self._place_cut(pending)
 
     def _place(self, lp: TokenLogprob, end: int) -> None:
         self._placed.append(_Placed(lp, self._end, end + self._base))
@@ -61,16 +64,16 @@ class ContentLogprobs:
 
     def _place_cut(self, hidden: Sequence[TokenLogprob]) -> None:
         """A stop string cuts tokens: the rest of the text is what it has left of one. Others of them are special."""
-        at, spaced = self._end - self._base, None
+        at, space_token = self._end - self._base, None
         for lp in hidden:
             begin = at + self._has_own_space(lp.token, at)
             if begin == len(self._text):  # only its own space is left, if it isn't another one's
-                spaced = spaced or lp
+                space_token = space_token or lp
             elif lp.token.startswith(self._text[begin : begin + len(lp.token) + 1]):
                 self._place(lp, len(self._text))
                 return
-        if spaced is not None:
-            self._place(spaced, len(self._text))
+        if space_token is not None:
+            self._place(space_token, len(self._text))
 
     def _has_own_space(self, token: str, at: int) -> bool:
         """Whether the text has a space before the token, which may be spelled without it when it is alone.
@@ -82,37 +85,37 @@ class ContentLogprobs:
 
     def of(self, spans: Iterable[Span]) -> list[TokenLogprob]:
         """The tokens that end within the next spans of content."""
-        told: list[TokenLogprob] = []
+        logprobs: list[TokenLogprob] = []
         self._spans += spans
-        done = 0
+        count = 0
         while self._spans:
             begin, end = self._spans[0]
-            for token in self._placed[done:]:
+            for token in self._placed[count:]:
                 if token.begin >= end:
                     break
                 if token.end > begin or token.begin == begin:
                     token.content += self._text[max(begin, token.begin) - self._base : min(end, token.end) - self._base]
                     if token.end > end:
                         break
-                    told.append(_told(token))
+                    logprobs.append(_told(token))
                 elif token.content:
-                    told.append(_told(token))
-                done += 1
+                    logprobs.append(_told(token))
+                count += 1
             if self._end < end:  # more of its tokens come
                 self._spans[0] = (max(begin, self._end), end)
                 break
             self._spans.popleft()
-        del self._placed[:done]
-        return told
+        del self._placed[:count]
+        return logprobs
 
     def drop(self, final: int) -> None:
         """Drops what is not content before the place `final` of the text: `of` was given all spans before that."""
-        done = 0
-        while done < len(self._placed) and self._placed[done].end <= final and self._placed[done].begin < final:
-            done += 1
-        self._placed[:done] = [token for token in self._placed[:done] if token.content]
-        needed = next((token.begin for token in self._placed if token.end > final), self._end)
-        self._text, self._base = self._text[needed - self._base :], needed
+        count = 0
+        while count < len(self._placed) and self._placed[count].end <= final and self._placed[count].begin < final:
+            count += 1
+        self._placed[:count] = [token for token in self._placed[:count] if token.content]
+        start = next((token.begin for token in self._placed if token.end > final), self._end)
+        self._text, self._base = self._text[start - self._base :], start
 
     def rest(self) -> list[TokenLogprob]:
         """The last token of a section of content that is over, if it goes on behind that."""

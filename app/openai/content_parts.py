@@ -23,7 +23,7 @@ class PlainText(AnyText):
 
 
 class RefusalPart(AnyText):
-    """What an earlier answer said instead of one, by OpenAI's models: a text for others."""
+    """A refusal that OpenAI's models gave instead of an earlier answer: a text for others."""
 
     model_config = ConfigDict(serialize_by_alias=True)  # so that a kept request parses again
     type: Literal["refusal"]
@@ -31,7 +31,7 @@ class RefusalPart(AnyText):
 
 
 class TextPart(AnyText):
-    """Where nothing else is allowed."""
+    """A text where nothing else is allowed."""
 
     type: Annotated[Literal["text"], Refused(_WHAT)]
 
@@ -56,7 +56,7 @@ class ImagePart(MediaPart):
 
 
 class VideoPart(MediaPart):
-    """As vLLM takes it."""
+    """A video as vLLM takes it."""
 
     class Url(Body):
         url: Annotated[str, Field(min_length=1)]
@@ -107,7 +107,7 @@ Answered = Annotated[
 
 
 class PictureFile(FilePart):
-    """Where nothing but a picture is allowed."""
+    """A file where nothing but a picture is allowed."""
 
     @property
     def origin(self) -> Origin:
@@ -115,7 +115,7 @@ class PictureFile(FilePart):
 
 
 def picture(url: str | None, file_id: str | None) -> MediaPart:
-    """Of a request in another shape than a chat's."""
+    """A picture of a request in another shape than a chat's."""
     if file_id is not None:
         return PictureFile.model_construct(type="file", file=FilePart.File.model_construct(file_id=file_id))
     assert url is not None

@@ -25,7 +25,7 @@ class Message(Body):
 
     @property
     def text(self) -> str:
-        """Without pictures and sound."""
+        """The message's text, without pictures and sound."""
         content = self.content or ""
         return content if isinstance(content, str) else joined(content)
 
@@ -51,14 +51,14 @@ def _object(arguments: str) -> Any:
     """Arguments as templates take them: an object; unchanged if the model has not written one."""
     for _ in range(2):  # some models write the JSON of an object into a JSON text
         try:
-            found = json_bytes.loads(arguments or "{}")
+            value = json_bytes.loads(arguments or "{}")
         except ValueError:
             break
-        if isinstance(found, dict):
-            return found
-        if not isinstance(found, str):
+        if isinstance(value, dict):
+            return value
+        if not isinstance(value, str):
             break
-        arguments = found
+        arguments = value
     return arguments
 
 
@@ -75,8 +75,8 @@ class ToolCall(Body):
 
     def for_template(self) -> dict[str, Any]:
         """Hugging Face's templates take the arguments as an object."""
-        called = {"name": self.function.name, "arguments": _object(self.function.arguments)}
-        return {"id": self.id, "type": "function", "function": called}
+        function = {"name": self.function.name, "arguments": _object(self.function.arguments)}
+        return {"id": self.id, "type": "function", "function": function}
 
 
 @neutral(NEUTRAL_OF_MESSAGES)
@@ -96,13 +96,13 @@ class AssistantMessage(Message):
         return super().text or self.refusal or ""
 
     def for_template(self) -> dict[str, Any]:
-        made = super().for_template()
-        thought = self.reasoning if self.reasoning_content is None else self.reasoning_content
-        if thought is not None:
-            made["reasoning_content"] = thought
+        message = super().for_template()
+        reasoning = self.reasoning if self.reasoning_content is None else self.reasoning_content
+        if reasoning is not None:
+            message["reasoning_content"] = reasoning
         if self.tool_calls:
-            made["tool_calls"] = [call.for_template() for call in self.tool_calls]
-        return made
+            message["tool_calls"] = [call.for_template() for call in self.tool_calls]
+        return message
 
 
 class ToolMessage(Message):
@@ -168,16 +168,16 @@ def for_template(
     `thought`: the template's name of an answer's reasoning.
     """
     names: dict[str, str] = {}
-    shown = []
+    entries = []
     for message in messages:
-        made = message.for_template()
+        entry = message.for_template()
         if isinstance(message, AssistantMessage):
             names.update((call.id, call.function.name) for call in message.tool_calls or ())
             if nulls and only_calls(message):
-                made["content"] = None
-            if thought != "reasoning_content" and "reasoning_content" in made:
-                made[thought] = made.pop("reasoning_content")
+                entry["content"] = None
+            if thought != "reasoning_content" and "reasoning_content" in entry:
+                entry[thought] = entry.pop("reasoning_content")
         elif isinstance(message, ToolMessage):
-            made.setdefault("name", names[message.tool_call_id])
-        shown.append(made)
-    return shown
+            entry.setdefault("name", names[message.tool_call_id])
+        entries.append(entry)
+    return entries

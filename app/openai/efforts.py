@@ -1,4 +1,4 @@
-"""How much a model is to reason: the words of a request, and which of them its chat template tells apart.
+"""Effort of a model's reasoning: the words of a request, and which of them its chat template tells apart.
 
 A template takes the word as a variable's value, as a variable's name, and as a switch that turns reasoning on and off.
 Which words it tells apart is tried out once, by rendering.
@@ -23,18 +23,18 @@ _ASKED = [{"role": "user", "content": "?"}]
 
 
 def effort_variables(tokenizer: Tokenizer, effort: Effort) -> dict[str, Any]:
-    """What the template gets: the word that it knows, and its switches; nothing if it knows none."""
-    heard = nearest(tokenizer, effort)
-    return {} if heard == IGNORED else {**_known(tokenizer)[heard]}
+    """Variables for the template: the word that it knows, and its switches; nothing if it knows none."""
+    word = nearest(tokenizer, effort)
+    return {} if word == IGNORED else {**_known(tokenizer)[word]}
 
 
 def nearest(tokenizer: Tokenizer, effort: Effort) -> Effort | Literal["ignored"]:
     """The word that the template knows; of two that are as near, the one for less. Or `ignored`."""
-    known = _known(tokenizer)
-    if effort in known:
+    words = _known(tokenizer)
+    if effort in words:
         return effort
     place = EFFORTS.index(effort)
-    return min(known, key=lambda word: abs(EFFORTS.index(word) - place)) if known else IGNORED
+    return min(words, key=lambda word: abs(EFFORTS.index(word) - place)) if words else IGNORED
 
 
 def known_efforts(tokenizer: Tokenizer) -> list[Effort]:
@@ -43,7 +43,7 @@ def known_efforts(tokenizer: Tokenizer) -> list[Effort]:
 
 
 def _known(tokenizer: Tokenizer) -> Mapping[Effort, dict[str, Any]]:
-    """What the template gets for each word that it knows. A request's own is not tried: it gets any word."""
+    """Variables for the template by the words that it knows. A request's own is not tried: it gets any word."""
     if not {*_WORDS, *SWITCHES, *_FLAGS.values()} & tokenizer.template_variables:
         return {}
     if isinstance(tokenizer.compiled, OwnTemplate):
@@ -55,17 +55,17 @@ def _known(tokenizer: Tokenizer) -> Mapping[Effort, dict[str, Any]]:
 def _told_apart(tokenizer: Tokenizer) -> Mapping[Effort, dict[str, Any]]:
     """One word, from `medium` on, is what a template does for words that it does not know, if it takes them."""
     unheard = _rendered(tokenizer, _variables(tokenizer, _UNHEARD))
-    given = {word: _variables(tokenizer, word) for word in EFFORTS}
-    texts = {word: _rendered(tokenizer, variables) for word, variables in given.items()}
+    by_word = {word: _variables(tokenizer, word) for word in EFFORTS}
+    texts = {word: _rendered(tokenizer, variables) for word, variables in by_word.items()}
     if texts["none"] is None:  # the template has another word for it, or does so without any
-        given["none"] = {name: value for name, value in given["none"].items() if name not in _WORDS}
-        texts["none"] = _rendered(tokenizer, given["none"])
-    known = {word for word, text in texts.items() if text not in (None, unheard)}
-    if texts["none"] in [texts[word] for word in known - {"none"}]:
-        known.discard("none")
-    if known and unheard is not None:
-        known |= set([word for word in EFFORTS[EFFORTS.index("medium") :] if word not in known][:1])
-    return {word: given[word] for word in EFFORTS if word in known}
+        by_word["none"] = {name: value for name, value in by_word["none"].items() if name not in _WORDS}
+        texts["none"] = _rendered(tokenizer, by_word["none"])
+    words = {word for word, text in texts.items() if text not in (None, unheard)}
+    if texts["none"] in [texts[word] for word in words - {"none"}]:
+        words.discard("none")
+    if words and unheard is not None:
+        words |= set([word for word in EFFORTS[EFFORTS.index("medium") :] if word not in words][:1])
+    return {word: by_word[word] for word in EFFORTS if word in words}
 
 
 def _rendered(tokenizer: Tokenizer, variables: dict[str, Any]) -> str | None:
@@ -76,6 +76,6 @@ def _rendered(tokenizer: Tokenizer, variables: dict[str, Any]) -> str | None:
 
 
 def _variables(tokenizer: Tokenizer, word: str) -> dict[str, Any]:
-    made = dict.fromkeys(SWITCHES, word != "none") | dict.fromkeys(_WORDS, word)
-    made |= {flag: word == of for of, flag in _FLAGS.items()}
-    return {name: value for name, value in made.items() if name in tokenizer.template_variables}
+    variables = dict.fromkeys(SWITCHES, word != "none") | dict.fromkeys(_WORDS, word)
+    variables |= {flag: word == of for of, flag in _FLAGS.items()}
+    return {name: value for name, value in variables.items() if name in tokenizer.template_variables}

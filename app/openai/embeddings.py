@@ -34,8 +34,8 @@ async def understand(
 
 def _plan(state: Deployment, body: EmbeddingRequest, *, explain: bool) -> GenerationPlan:
     model = state.find_model(body.model, "embed")
-    given: Any = body.input
-    inputs = [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else given
+    raw_input: Any = body.input
+    inputs = [raw_input] if isinstance(raw_input, str) or (raw_input and isinstance(raw_input[0], int)) else raw_input
     check_count(inputs, "input")
     dimensions = vector_length(model, body.dimensions, "dimensions")
     tokens = tokenized(model, inputs, "input")

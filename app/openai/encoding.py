@@ -36,18 +36,18 @@ def tokenized(
     Raises: RequestError, PromptTooLong.
     """
     encode = encode or model.encode
-    made, left = [], model.most_tokens
-    for index, given in enumerate(inputs):
+    token_lists, room = [], model.most_tokens
+    for index, item in enumerate(inputs):
         where = f"{param}.{index}" if len(inputs) > 1 else param
-        if not given:
+        if not item:
             raise RequestError(f"'{where}' is empty.", param=where)
-        tokens = encode(given, where) if isinstance(given, str) else given
+        tokens = encode(item, where) if isinstance(item, str) else item
         model.check_input(tokens, where)
-        left -= len(tokens)
-        if left < 0:
+        room -= len(tokens)
+        if room < 0:
             raise RequestError(f"'{param}' has more than {model.most_tokens} tokens in all.", param=param)
-        made.append(tokens)
-    return made
+        token_lists.append(tokens)
+    return token_lists
 
 
 def check_count(inputs: Sequence[object], param: str, most: int = MOST_INPUTS) -> None:
@@ -76,7 +76,7 @@ def encoding_plan(
 
 
 def job_slices(lengths: Sequence[int]) -> list[slice]:
-    """Which inputs, of `lengths` in tokens, share a job: in their order, and about as many in each."""
+    """Slices of the inputs that share a job: in their order, and about as many in each. `lengths`: in tokens."""
     most = -(-len(lengths) // max(1, -(-len(lengths) // _JOB_INPUTS)))
     slices, start, tokens = [], 0, 0
     for end, length in enumerate(lengths):
@@ -112,12 +112,12 @@ class EncodingWriter:
 
     def raw(self) -> list[bytes]:
         """The vector of each input, in their order: float32, little-endian."""
-        made = []
+        vectors = []
         for number, job in enumerate(self._call.plan.inputs):
             data = self._call.vectors[number]
             size = len(data) // len(job.lengths)
-            made += [data[start : start + size] for start in range(0, len(data), size)]
-        return made
+            vectors += [data[start : start + size] for start in range(0, len(data), size)]
+        return vectors
 
     def usage(self) -> dict[str, int]:
         tokens = self._call.prompt_tokens

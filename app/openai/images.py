@@ -23,7 +23,7 @@ _STRENGTH = 0.8  # of an edit, if it says nothing: as most pipelines have it
 
 
 class PicturesRequest(PaintingRequest):
-    """What generations and edits have in common."""
+    """A request for pictures: the fields that generations and edits have in common."""
 
     n: Annotated[int, Field(ge=1, le=MOST)] | None = None
     response_format: Literal["b64_json", "url"] | None = None  # b64_json if not given
@@ -73,9 +73,9 @@ async def understand_edit(
     if steps * strength < 1:
         raise RequestError(f"'strength': {strength:g} of {steps} steps is less than one.", param="strength")
     paintings = [replace(painting, strength=strength, masked=mask is not None) for painting in plan.paintings]
-    given = [*sources, *(() if mask is None else (mask,))]
-    samples = {Origin("image", number=number): one for number, one in enumerate(given)}
-    media = [[one.media for one in given] for _ in paintings]
+    pictures = [*sources, *(() if mask is None else (mask,))]
+    samples = {Origin("image", number=number): one for number, one in enumerate(pictures)}
+    media = [[one.media for one in pictures] for _ in paintings]
     return body, replace(plan, paintings=paintings, media=media, samples=samples)
 
 
@@ -126,15 +126,15 @@ def revised(plan: GenerationPlan) -> Mapping[str, str]:
 
 def usage(call: GenerationBase) -> Mapping[str, Any]:
     """Painting is not counted in tokens, but OpenAI's client wants the field; a pipeline's texts before it are."""
-    prompt, _cached, written = call.before
+    prompt, _cached_tokens, answer_tokens = call.before
     return {
         "input_tokens": prompt,
         "input_tokens_details": {"image_tokens": 0, "text_tokens": prompt},
-        "output_tokens": written,
-        "total_tokens": prompt + written,
+        "output_tokens": answer_tokens,
+        "total_tokens": prompt + answer_tokens,
     }
 
 
 def look(painting: Painting) -> Mapping[str, str]:
-    """What answers and events say of each picture."""
+    """Fields that answers and events have about each picture."""
     return {"output_format": painting.format, "size": f"{painting.width}x{painting.height}"}

@@ -26,7 +26,7 @@ def check_parameters(schema: dict[str, Any]) -> None:
 
 
 def check_schema(schema: Any) -> None:
-    """As `check_parameters`, of an answer's schema. Raises: ValueError, also for what can't be enforced."""
+    """Checks an answer's schema, as `check_parameters`. Raises: ValueError, also for what can't be enforced."""
     check_bounds(schema)
     _check_all(schema, enforced=True)
 
@@ -45,13 +45,13 @@ def _deeper(value: Any, levels: int) -> bool:
 
 
 def _check_all(root: Any, *, enforced: bool = False) -> None:
-    """Also what it refers to, wherever that stands: under any keyword. Raises: ValueError."""
-    seen: set[int] = set()
+    """Checks a schema and what it refers to, wherever that stands: under any keyword. Raises: ValueError."""
+    ids: set[int] = set()
     references: list[str] = []
-    _check(root, "", seen, references, enforced=enforced)
+    _check(root, "", ids, references, enforced=enforced)
     for reference in references:  # which become more
         if reference.startswith("#") and (part := looked_up(reference, root)) is not None:
-            _check(part, reference, seen, references, enforced=enforced)
+            _check(part, reference, ids, references, enforced=enforced)
 
 
 def _check(schema: Any, path: str, seen: set[int], references: list[str], *, enforced: bool) -> None:
@@ -92,8 +92,8 @@ def _within(key: str, value: Any, path: str) -> Iterable[tuple[str, Any]]:
 
 def _unenforceable(schema: dict[str, Any]) -> str | None:
     """The keyword that xgrammar would ignore, by itself or beside others."""
-    if found := _NEVER & schema.keys():
-        return min(found)
+    if keywords := _NEVER & schema.keys():
+        return min(keywords)
     if len(schema.get("allOf") or ()) > 1:
         return "allOf"
     patterns = schema.get("patternProperties")
@@ -116,8 +116,8 @@ def _is_texts(value: Any) -> bool:
 
 
 def _is_type(value: Any) -> bool:
-    named = value if isinstance(value, list) else [value]
-    return bool(named) and all(isinstance(name, str) and name in _TYPES for name in named)
+    names = value if isinstance(value, list) else [value]
+    return bool(names) and all(isinstance(name, str) and name in _TYPES for name in names)
 
 
 def _is_count(value: Any) -> bool:

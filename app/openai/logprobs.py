@@ -26,19 +26,19 @@ def token_logprob(lp: TokenLogprob, *, as_ids: bool = False) -> dict[str, Any]:
 
 
 def prompt_logprobs(d: Delta) -> list[dict[str, Any] | None]:
-    """In vLLM's shape: for each token of the prompt, itself and the likeliest tokens in its place, by id.
+    """Logprobs in vLLM's shape: for each token of the prompt, itself and the likeliest tokens in its place, by id.
 
     None for the first. The engine may not know the rank of a token that is not among the likeliest.
     """
-    shown: list[dict[str, Any] | None] = []
+    entries: list[dict[str, Any] | None] = []
     for lp in d.prompt_logprobs or ():
         if lp is None:
-            shown.append(None)
+            entries.append(None)
             continue
         own = {str(lp.token_id): {"logprob": lp.logprob, "rank": lp.rank or None, "decoded_token": lp.token}}
-        ranked = enumerate(lp.top, 1)
-        shown.append(own | {str(t): {"logprob": p, "rank": n, "decoded_token": text} for n, (text, t, p) in ranked})
-    return shown
+        ranking = enumerate(lp.top, 1)
+        entries.append(own | {str(t): {"logprob": p, "rank": n, "decoded_token": text} for n, (text, t, p) in ranking})
+    return entries
 
 
 def _by_id(token: int) -> str:
@@ -46,7 +46,7 @@ def _by_id(token: int) -> str:
 
 
 class TextLogprobs:
-    """In the text completions' shape, which has each token's offset in its choice's text."""
+    """Logprobs in the text completions' shape, which has each token's offset in its choice's text."""
 
     def __init__(self, *, as_ids: bool = False) -> None:
         self._as_ids = as_ids

@@ -32,7 +32,7 @@ def has_media(messages: Iterable[Message]) -> bool:
 
 
 def origins_of(messages: Iterable[Message]) -> list[Origin]:
-    """In the order of the prompt."""
+    """Origins of the messages' media, in the order of the prompt."""
     return [part.origin for message in messages for part in message.media]
 
 
@@ -62,17 +62,17 @@ async def load_media(state: Deployment, model: Model, origins: Sequence[Origin],
     assert state.media is not None
     signs = await _signs(state, model, origins)
     takes = _taken(model, signs)
-    named: dict[Origin, str] = {}
+    param_of: dict[Origin, str] = {}
     for origin, param in zip(origins, params, strict=True):
         if origin.kind not in takes:
             raise _not_taken(model, origin.kind, param)
-        named.setdefault(origin, param)
+        param_of.setdefault(origin, param)
     _check_alone(model, [_kinds(model, origin)[0] for origin in origins], params, signs)
     if signs:  # what they may become is charged before their sizes are known
         most = min(sum(_most(model, signs, origin) for origin in origins), model.context_len)
         await admitted(Used(model.name, most, parent=model.parent))
-    samples = await state.media.read(named, state.asker, whole_videos="video" in signs)
-    for origin, param in named.items():
+    samples = await state.media.read(param_of, state.asker, whole_videos="video" in signs)
+    for origin, param in param_of.items():
         media = samples[origin].media
         if origin.kind == "file" and (media.kind == "video" or media.frame is not None) and "video" not in takes:
             raise _not_taken(model, "video", param)
@@ -86,7 +86,7 @@ async def load_media(state: Deployment, model: Model, origins: Sequence[Origin],
 
 
 async def _signs(state: Deployment, model: Model, origins: Sequence[Origin]) -> dict[MediaKind, MediaSign]:
-    """Of the kinds among these that the model's files don't explain. Raises: NoWorker, StoreDown."""
+    """Signs of the origins' kinds that the model's files don't explain. Raises: NoWorker, StoreDown."""
     kinds = {kind for origin in origins for kind in _kinds(model, origin)}
     unknown = kinds - model.markers.keys()
     expansions = None if state.media is None else state.media.expansions
@@ -108,7 +108,7 @@ def _taken(model: Model, signs: Container[MediaKind]) -> set[OriginKind]:
 
 
 def _kinds(model: Model, origin: Origin) -> Sequence[MediaKind]:
-    """Those of which it may be in the prompt."""
+    """The kinds as which a medium of this origin may be in the prompt."""
     match origin.kind:
         case "audio":
             return ("audio",)
@@ -123,10 +123,10 @@ def _check_alone(
     model: Model, kinds: Sequence[MediaKind], params: Sequence[str], signs: Mapping[MediaKind, MediaSign]
 ) -> None:
     """Raises: RequestError about the second of a kind of which the engine takes one."""
-    found = Counter[MediaKind]()
+    counts = Counter[MediaKind]()
     for kind, param in zip(kinds, params, strict=True):
-        found[kind] += 1
-        if found[kind] > 1 and kind in signs and signs[kind].alone:
+        counts[kind] += 1
+        if counts[kind] > 1 and kind in signs and signs[kind].alone:
             second = {"audio": "sound", "video": "video"}.get(kind, "picture")
             raise RequestError(f"'{param}': the model '{model.name}' takes no second {second}.", param=param)
 
@@ -148,18 +148,18 @@ async def _learned(
     assert state.media.expansions is not None
     expansions, counts = state.media.expansions, Counter[MediaKind]()
     whole = Counter(samples[origin].media.kind for origin in origins)
-    wanted: dict[Shown, Sample] = {}
+    queries: dict[Shown, Sample] = {}
     places: dict[Origin, list[Shown]] = {}
     for origin in origins:
         sample = samples[origin]
         if (sign := signs.get(sample.media.kind)) is not None:
             number, of = counts[sign.kind] if sign.numbered else 0, whole[sign.kind] if sign.counted else 1
             if max(number + 1, of) > (most := state.settings.media_count):  # an engine makes as many to tell of one
-                said = f"'{sample.param}': this model counts them, and takes {most} of them (XYLEM_MEDIA_COUNT)."
-                raise RequestError(said, param=sample.param)
-            shown = Shown(sign, sample.media.shape, number, of)
-            wanted.setdefault(shown, sample)
-            places.setdefault(origin, []).append(shown)
+                problem = f"'{sample.param}': this model counts them, and takes {most} of them (XYLEM_MEDIA_COUNT)."
+                raise RequestError(problem, param=sample.param)
+            medium = Shown(sign, sample.media.shape, number, of)
+            queries.setdefault(medium, sample)
+            places.setdefault(origin, []).append(medium)
             counts[sign.kind] += 1
 
     async def learned(shown: Shown, sample: Sample) -> list[int]:
@@ -168,11 +168,11 @@ async def _learned(
         except RequestError as exc:
             raise unfit(sample.media, exc.message, sample.param) from exc
 
-    await expansions.look(wanted)
-    known = dict(zip(wanted, await side_by_side(learned(*one) for one in wanted.items()), strict=True))
+    await expansions.look(queries)
+    token_ids = dict(zip(queries, await side_by_side(learned(*one) for one in queries.items()), strict=True))
 
     def becomes(all_: list[Shown]) -> Learned:
-        return Learned(all_[0].sign, {one.number: known[one] for one in all_}, all_[0].of)
+        return Learned(all_[0].sign, {one.number: token_ids[one] for one in all_}, all_[0].of)
 
     return samples | {origin: replace(samples[origin], becomes=becomes(all_)) for origin, all_ in places.items()}
 

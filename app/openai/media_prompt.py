@@ -24,7 +24,7 @@ class Expanded(NamedTuple):
 
 
 class _Family(NamedTuple):
-    """How a kind is written in prompts for a model."""
+    """A model's way to write media of one kind in prompts."""
 
     name: str  # for people
     marker: str
@@ -34,20 +34,22 @@ class _Family(NamedTuple):
 
 
 def markers_of(model: Model, samples: Samples) -> dict[MediaKind, Marker]:
-    """How the model's prompts show the kinds that it takes, as far as its files or these samples say it."""
-    found = {kind: Marker(text, text) for kind, text in model.markers.items()}
+    """Markers of the kinds that the model takes, in its prompts, as far as its files or these samples show them."""
+    markers = {kind: Marker(text, text) for kind, text in model.markers.items()}
     for sign in (sample.becomes.sign for sample in samples.values() if sample.becomes is not None):
-        found[sign.kind] = Marker(sign.marker, model.tokenizer.decode([*sign.target], skip_special_tokens=False))
-    return found
+        markers[sign.kind] = Marker(sign.marker, model.tokenizer.decode([*sign.target], skip_special_tokens=False))
+    return markers
 
 
 def _families(model: Model, samples: Samples) -> dict[MediaKind, _Family]:
     names: dict[MediaKind, str] = {"image": "picture", "audio": "sound", "video": "video"}
-    known: dict[MediaKind, Pictures | Sounds | None] = {"image": model.pictures, "audio": model.sounds}
-    found = {kind: _Family(names[kind], one.marker, (one.token_id,)) for kind, one in known.items() if one is not None}
+    by_kind: dict[MediaKind, Pictures | Sounds | None] = {"image": model.pictures, "audio": model.sounds}
+    families = {
+        kind: _Family(names[kind], one.marker, (one.token_id,)) for kind, one in by_kind.items() if one is not None
+    }
     for sign in (sample.becomes.sign for sample in samples.values() if sample.becomes is not None):
-        found[sign.kind] = _Family(names[sign.kind], sign.marker, sign.target, sign.joins, sign.first)
-    return found
+        families[sign.kind] = _Family(names[sign.kind], sign.marker, sign.target, sign.joins, sign.first)
+    return families
 
 
 def encoded(model: Model, text: str, samples: Samples, encode: Callable[[str], list[int]]) -> list[int]:
@@ -55,9 +57,9 @@ def encoded(model: Model, text: str, samples: Samples, encode: Callable[[str], l
 
     Some models' signs are plain texts, whose tokens would be others beside what they touch.
     """
-    learned = (sample.becomes.sign.target for sample in samples.values() if sample.becomes is not None)
+    targets = (sample.becomes.sign.target for sample in samples.values() if sample.becomes is not None)
     signs = {
-        model.tokenizer.decode([*target], skip_special_tokens=False): target for target in learned if len(target) > 1
+        model.tokenizer.decode([*target], skip_special_tokens=False): target for target in targets if len(target) > 1
     }
     if not signs:
         return encode(text)
@@ -66,7 +68,7 @@ def encoded(model: Model, text: str, samples: Samples, encode: Callable[[str], l
 
 
 def tokens_of(model: Model, sample: Sample, number: int, of: int, param: str) -> Sequence[int]:
-    """What stands for it. `number`: how many of its kind are before it. `of`: how many there are.
+    """Tokens that stand for a sample. `number`: how many of its kind are before it. `of`: how many there are.
 
     Raises: RequestError for a shape that the model can't take.
     """
@@ -88,12 +90,12 @@ def tokens_of(model: Model, sample: Sample, number: int, of: int, param: str) ->
 def unfit(media: Media, why: str, param: str) -> RequestError:
     match media.kind, media.shape:
         case "image", (height, width):
-            shown = f"a picture of {width} x {height} pixels"
+            subject = f"a picture of {width} x {height} pixels"
         case "video", (frames, height, width, _):
-            shown = f"a video of {frames} x {width} x {height} pixels"
+            subject = f"a video of {frames} x {width} x {height} pixels"
         case _:
-            shown = "a sound"
-    return RequestError(f"'{param}': {shown}: {why}.", param=param)
+            subject = "a sound"
+    return RequestError(f"'{param}': {subject}: {why}.", param=param)
 
 
 def expanded(model: Model, prompt: list[int], origins: Sequence[Origin], samples: Samples, param: str) -> Expanded:
@@ -103,40 +105,40 @@ def expanded(model: Model, prompt: list[int], origins: Sequence[Origin], samples
     picture very often.
     """
     families = _families(model, samples)
-    found = [sample for origin in origins for sample in samples_of(origin, samples)]
-    given = [sample.media.kind for sample in found]
-    shown = list(places(prompt, {kind: family.target for kind, family in families.items() if family.target}))
-    shown = [*_put_first(prompt, given, families, param), *shown]
-    _check_shown([place.kind for place in shown], given, families, param)
+    ordered_samples = [sample for origin in origins for sample in samples_of(origin, samples)]
+    kinds = [sample.media.kind for sample in ordered_samples]
+    positions = list(places(prompt, {kind: family.target for kind, family in families.items() if family.target}))
+    positions = [*_put_first(prompt, kinds, families, param), *positions]
+    _check_shown([place.kind for place in positions], kinds, families, param)
     out: list[int] = []
-    placed: list[Media] = []
-    last, counts, whole = 0, Counter[MediaKind](), Counter(given)
-    for place, sample in zip(shown, found, strict=True):
+    media: list[Media] = []
+    last, counts, whole = 0, Counter[MediaKind](), Counter(kinds)
+    for place, sample in zip(positions, ordered_samples, strict=True):
         tokens = tokens_of(model, sample, counts[place.kind], whole[place.kind], param)
         counts[place.kind] += 1
         out += prompt[last : place.begin]
-        placed.append(replace(sample.media, offset=len(out), length=len(tokens)))
+        media.append(replace(sample.media, offset=len(out), length=len(tokens)))
         out += tokens
         last = place.begin + len(families[place.kind].target)
         if len(out) > model.most_tokens:
-            said = f"'{param}' has more than {model.most_tokens} tokens with its pictures and sounds."
-            raise PromptTooLong(said, param=param)
+            problem = f"'{param}' has more than {model.most_tokens} tokens with its pictures and sounds."
+            raise PromptTooLong(problem, param=param)
     out += prompt[last:]
     if joins := [join for family in families.values() for join in family.joins]:
         out, where = joined(out, joins)
-        placed = [replace(one, offset=where[one.offset]) for one in placed]
-    return Expanded(out, placed, prompt if any(sample.becomes is not None for sample in found) else [])
+        media = [replace(one, offset=where[one.offset]) for one in media]
+    return Expanded(out, media, prompt if any(sample.becomes is not None for sample in ordered_samples) else [])
 
 
 def _put_first(
     prompt: Sequence[int], given: Sequence[MediaKind], families: Mapping[MediaKind, _Family], param: str
 ) -> Iterator[Place]:
-    """Where those are that no template shows. Raises: RequestError."""
+    """Places of the media that no template shows. Raises: RequestError."""
     for kind, family in families.items():
         if not family.target and kind in given:
             if tuple(prompt[: len(family.first)]) != family.first:
-                said = f"'{param}': the chat template does not begin as the engine needs it for a {family.name}."
-                raise RequestError(said, param=param)
+                problem = f"'{param}': the chat template does not begin as the engine needs it for a {family.name}."
+                raise RequestError(problem, param=param)
             yield from [Place(len(family.first), kind)] * given.count(kind)
 
 

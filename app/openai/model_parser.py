@@ -19,7 +19,7 @@ _TAIL = 16  # tokens of a prompt
 
 
 class Place(NamedTuple):
-    """Where an answer begins."""
+    """The place where an answer begins."""
 
     begun: bool = False  # within reasoning
     over: bool = False  # behind it
@@ -73,21 +73,24 @@ def make_parser(model: Model, asked: ToolsRequest, place: Place) -> ParserMaker 
 
 
 def content_rules(model: Model, prompt: Sequence[int], asked: PromptRequest) -> ContentRules:
-    """By which a worker knows what of an answer's text is content."""
+    """Rules by which a worker knows what of an answer's text is content."""
     place, tools = place_in_reasoning(model, prompt, asked), tuple(tool.function.name for tool in asked.offered)
     return ContentRules(model.dialect, model.writing.markers, tools, place.begun, place.over)
 
 
 def situation(model: Model, prompt: list[int], asked: PromptRequest) -> Situation:
-    """How an answer to this prompt begins. One that continues a message continues its content."""
-    dialect, (begun, over) = read_dialect(model, asked), place_in_reasoning(model, prompt, asked)
+    """The way in which an answer to this prompt begins. One that continues a message continues its content."""
+    dialect, (in_reasoning, over) = read_dialect(model, asked), place_in_reasoning(model, prompt, asked)
     if dialect is None or not dialect.thoughts or asked.continue_final_message:
-        return Situation(dialect, begun)
-    return Situation(dialect, begun, reasons=model.writing.reasons and not over)
+        return Situation(dialect, in_reasoning)
+    return Situation(dialect, in_reasoning, reasons=model.writing.reasons and not over)
 
 
 def place_in_reasoning(model: Model, prompt: Sequence[int], asked: PromptRequest) -> Place:
-    """What the prompt ends with decides: the client may have told the template not to begin with reasoning."""
+    """The place where an answer to this prompt begins.
+
+    The prompt's end decides: the client may have told the template not to begin with reasoning.
+    """
     writing = model.writing
     dialect = writing.dialect
     if dialect is None or not dialect.thoughts or read_dialect(model, asked) is None:

@@ -172,7 +172,7 @@ NEUTRAL_OF_VIDEOS: Mapping[str, tuple[Any, ...]] = {"input_reference": ()}
 
 @dataclass(frozen=True)
 class Refused:
-    """On a field: values that its type doesn't take are refused as not supported.
+    """A field's annotation: values that its type doesn't take are refused as not supported.
 
     `what`: words before the value in the error, such as "content parts of type"; empty: the field's name is enough.
     """
@@ -190,7 +190,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class _OneOf:
-    """On a field: it takes these values, of whatever types. `typing.Literal` has no lists, objects or fractions."""
+    """The values that a field takes, of whatever types. `typing.Literal` has no lists, objects or fractions."""
 
     values: tuple[Any, ...]
 

@@ -61,7 +61,7 @@ def begun_painting(body: PaintingRequest, model: Model) -> Painting:
 
 
 def next_seed(painting: Painting, number: int) -> int:
-    """Of the picture with that number, from 0: other pictures of a request, each always the same."""
+    """The seed of the picture with that number, from 0: a request's pictures differ, and each is always the same."""
     return (painting.seed + number) % SEEDS
 
 
@@ -95,8 +95,8 @@ def _size(asked: str | None, rules: PaintRules) -> tuple[int, int]:
     """Raises: RequestError."""
     size = rules.size if asked in (None, "auto") else str(asked)
     if rules.sizes is not None and size not in (*rules.sizes, rules.size):
-        known = ", ".join(dict.fromkeys((rules.size, *rules.sizes)))
-        raise RequestError(f"'size': this model paints {known}, not '{size}'.", param="size")
+        sizes = ", ".join(dict.fromkeys((rules.size, *rules.sizes)))
+        raise RequestError(f"'size': this model paints {sizes}, not '{size}'.", param="size")
     try:
         width, height = parse_size(size)
     except ValueError as exc:

@@ -47,15 +47,15 @@ class PartsWriter(ChatWriter):
         self._ids = CallIds(call.model, call.id, earlier_calls(body.messages))
 
     def choice(self, index: int, d: Delta) -> dict[str, Any]:
-        shown = self._fields(index, self._parts(index, d))
-        made = super().choice(index, d) | {"finish_reason": self._finish(index, d)}
-        calls = shown.get("tool_calls", [])
-        made["logprobs"] = self.logprobs(index, d)
-        made["message"]["content"] = shown.get("content", None if calls else "")
-        made["message"][self._reasoning] = shown.get(self._reasoning)
+        fields = self._fields(index, self._parts(index, d))
+        result = super().choice(index, d) | {"finish_reason": self._finish(index, d)}
+        calls = fields.get("tool_calls", [])
+        result["logprobs"] = self.logprobs(index, d)
+        result["message"]["content"] = fields.get("content", None if calls else "")
+        result["message"][self._reasoning] = fields.get(self._reasoning)
         if calls:
-            made["message"]["tool_calls"] = [{key: call[key] for key in ("id", "type", "function")} for call in calls]
-        return made
+            result["message"]["tool_calls"] = [{key: call[key] for key in ("id", "type", "function")} for call in calls]
+        return result
 
     def content(self, choice: int, d: Delta) -> str:
         return "".join([part.text for part in self._parts(choice, d) if isinstance(part, Content)])
@@ -71,27 +71,30 @@ class PartsWriter(ChatWriter):
             if len(parts) == 1 and isinstance(part, (Content, Reasoning)):  # nearly every delta
                 return b"%b%b%b}%b" % (head, self._fronts[type(part)], orjson.dumps(part.text), self._plain_tail)
             return b"%b%b%b" % (head, orjson.dumps(self._fields(choice, parts)), self._plain_tail)
-        shown = orjson.dumps(self._fields(choice, parts))
-        return b"%b%b%b" % (self._head(choice), shown, self.tail(choice, d, self._finish(choice, d)))
+        payload = orjson.dumps(self._fields(choice, parts))
+        return b"%b%b%b" % (self._head(choice), payload, self.tail(choice, d, self._finish(choice, d)))
 
     def logprobs(self, choice: int, d: Delta) -> Any:
-        """Of the content; of a delta whose tokens are not known to be some, they come with a later one."""
+        """Logprobs of the content.
+
+        Those of a delta whose tokens are not yet known to be content come with a later one.
+        """
         if not self._with_logprobs:
             return super().logprobs(choice, d)
         return super().logprobs(choice, replace(d, logprobs=self._told))
 
     def answer(self, choices: list[tuple[int, Delta]]) -> dict[str, Any]:
-        made = super().answer(choices)
+        result = super().answer(choices)
         self._count_reasoning()
-        return made
+        return result
 
     def usage(self) -> dict[str, Any]:
         """Has the reasoning's tokens when the answer is complete."""
         usage = super().usage()
         if self._reasoned is None:
             return usage
-        counted = min(self._reasoned, self._call.completion_tokens)
-        return usage | {"completion_tokens_details": {"reasoning_tokens": counted}}
+        reasoning_count = min(self._reasoned, self._call.completion_tokens)
+        return usage | {"completion_tokens_details": {"reasoning_tokens": reasoning_count}}
 
     async def settle(self) -> None:
         if not self._usage_at_end:
@@ -106,8 +109,9 @@ class PartsWriter(ChatWriter):
         self._reasoned = sum(reasoning_tokens(model, "".join(pieces)) for pieces in self._thoughts.values())
 
     def _finish(self, choice: int, d: Delta) -> str | None:
-        """When the length or a stop string ended the answer, a call may be cut off, and must not be run.
+        """The choice's finish reason.
 
+        When the length or a stop string ended the answer, a call may be cut off, and must not be run.
         Nor must one that the model has broken: then it says `stop`.
         When the client has named the tool, OpenAI says `stop`.
         """
@@ -131,23 +135,23 @@ class PartsWriter(ChatWriter):
         return [part for part in parts if not isinstance(part, Reasoning)] if self._hides else parts
 
     def _tell(self, choice: int, d: Delta, parser: SpanParser) -> None:
-        known = self._logprobs.setdefault(choice, ContentLogprobs())
-        known.add(d.text, d.logprobs, last=d.finish is not None)
-        told = known.of(parser.spans())
+        collector = self._logprobs.setdefault(choice, ContentLogprobs())
+        collector.add(d.text, d.logprobs, last=d.finish is not None)
+        logprobs = collector.of(parser.spans())
         if d.finish is not None:
-            told += known.rest()
-        known.drop(parser.final)
-        self._told = told if told or d.finish is not None else None
+            logprobs += collector.rest()
+        collector.drop(parser.final)
+        self._told = logprobs if logprobs or d.finish is not None else None
 
     def _fields(self, choice: int, parts: list[Part]) -> dict[str, Any]:
         """The message's fields that the parts add: each call once, with the new text of its arguments."""
-        made: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         calls: dict[int, dict[str, Any]] = {}
         for part in parts:
             if isinstance(part, Reasoning):
-                made[self._reasoning] = made.get(self._reasoning, "") + part.text
+                fields[self._reasoning] = fields.get(self._reasoning, "") + part.text
             elif isinstance(part, Content):
-                made["content"] = made.get("content", "") + part.text
+                fields["content"] = fields.get("content", "") + part.text
             elif isinstance(part, CallBegun):
                 self._called.add(choice)
                 calls[part.index] = {
@@ -160,5 +164,5 @@ class PartsWriter(ChatWriter):
                 call = calls.setdefault(part.index, {"index": part.index, "function": {"arguments": ""}})
                 call["function"]["arguments"] += part.text
         if calls:
-            made["tool_calls"] = [*calls.values()]
-        return made
+            fields["tool_calls"] = [*calls.values()]
+        return fields

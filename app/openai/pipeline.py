@@ -31,19 +31,19 @@ class ChatText:
     def __init__(self, doc: dict[str, Any]) -> None:
         """`doc`: the body, which is changed. Raises: RequestError without such a message."""
         self.doc, self._messages = doc, doc["messages"]
-        asked = (message for message in reversed(self._messages) if message["role"] == "user")
-        self._asked: dict[str, Any] | None = next(asked, None)
+        questions = (message for message in reversed(self._messages) if message["role"] == "user")
+        self._asked: dict[str, Any] | None = next(questions, None)
         if self._asked is None:
             raise RequestError("'messages': none has the role 'user'.", param="messages")
         self._sent = [*self._places()]  # as the client named them
 
     def sounds(self) -> dict[Origin, str]:
-        """Of all messages, each with the name of its first part."""
-        found: dict[Origin, str] = {}
+        """Sounds of all messages, each with the name of its first part."""
+        by_origin: dict[Origin, str] = {}
         for where, part in self._parts():
             if part["type"] == "input_audio":
-                found.setdefault(_origin(part), where)
-        return found
+                by_origin.setdefault(_origin(part), where)
+        return by_origin
 
     def hear(self, texts: Mapping[Origin, str]) -> None:
         """Puts texts in the places of sounds."""
@@ -82,7 +82,10 @@ class ChatText:
         """A name in the last stage's body as the client has it; "messages" for what the client hasn't sent."""
         for where, one in reversed([*self._places()]):
             if f"{name}.".startswith(f"{where}."):
-                return next((sent + name.removeprefix(where) for sent, same in self._sent if same is one), "messages")
+                return next(
+                    (client_name + name.removeprefix(where) for client_name, same in self._sent if same is one),
+                    "messages",
+                )
         return name
 
     def _instruct(self, instructions: str) -> None:

@@ -18,17 +18,17 @@ _RUN = 2  # tokens by which the place in the prediction is found again
 
 
 def accepted(prediction: Sequence[int], answer: Sequence[int]) -> int:
-    """How many of the answer's tokens the prediction has at their place: after the tokens before them. Linear."""
+    """Number of the answer's tokens that the prediction has at their place: after the tokens before them. Linear."""
     after: dict[tuple[int, ...], int] = {}
     for end in range(len(prediction), _RUN - 1, -1):
         after[tuple(prediction[end - _RUN : end])] = end
-    at, found = 0, 0
+    at, count = 0, 0
     for i, token in enumerate(answer):
         if at < len(prediction) and prediction[at] == token:
-            at, found = at + 1, found + 1
+            at, count = at + 1, count + 1
         else:
             at = after.get(tuple(answer[max(0, i + 1 - _RUN) : i + 1]), len(prediction))
-    return found
+    return count
 
 
 class _Predicted(ChatWriter):
@@ -62,9 +62,9 @@ class _Predicted(ChatWriter):
 
     def _count(self) -> None:
         prediction = self._call.model.tokenizer.encode(self._predicted.text, add_special_tokens=False)
-        found = sum(accepted(prediction, made) for made in self._answered.values())
-        rest = max(0, len(prediction) * len(self._answered) - found)
-        self._counted = {"accepted_prediction_tokens": found, "rejected_prediction_tokens": rest}
+        hits = sum(accepted(prediction, answer) for answer in self._answered.values())
+        rest = max(0, len(prediction) * len(self._answered) - hits)
+        self._counted = {"accepted_prediction_tokens": hits, "rejected_prediction_tokens": rest}
 
 
 class PredictedChat(_Predicted):

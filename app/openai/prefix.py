@@ -44,9 +44,9 @@ class NewPrefix(PromptRequest, NamesModel):
 
     def check(self) -> None:
         """Checks of several fields together. Raises: RequestError."""
-        given = [kind for kind in _KINDS if getattr(self, kind) is not None]
-        if len(given) != 1:
-            raise RequestError(f"Give one of {', '.join(_KINDS)}.", param=given[-1] if given else _KINDS[0])
+        kinds = [kind for kind in _KINDS if getattr(self, kind) is not None]
+        if len(kinds) != 1:
+            raise RequestError(f"Give one of {', '.join(_KINDS)}.", param=kinds[-1] if kinds else _KINDS[0])
         if self.messages is None:
             of_chats = PromptRequest.model_fields.keys() & self.model_fields_set
             if strange := sorted(name for name in of_chats if getattr(self, name) is not None):
@@ -57,7 +57,7 @@ class NewPrefix(PromptRequest, NamesModel):
 
 
 def prefix_tokens(state: Deployment, body: NewPrefix) -> list[int]:
-    """As requests that begin so have them. Raises: XylemError."""
+    """The prefix's tokens, as requests that begin so have them. Raises: XylemError."""
     model = state.find_model(body.model)
     body.check()
     if body.messages is not None:
@@ -72,16 +72,23 @@ def prefix_tokens(state: Deployment, body: NewPrefix) -> list[int]:
 
 
 def _shared(state: Deployment, model: Model, body: NewPrefix, messages: Sequence[Message]) -> list[int]:
-    """What all chats begin with that begin with these messages. Templates differ in what comes between two messages."""
+    """The tokens that all chats begin with that begin with these messages.
+
+    Templates differ in what comes between two messages.
+    """
     check_dialect(model, body)
     tokenizer = tokenizer_of(model.tokenizer, body, trusted=state.settings.request_chat_templates)
-    answered = messages[-1].role in ("user", "tool", "function")  # the model's answer is next
-    nexts: list[list[Message]] = [[]] if answered else []  # with the prompt to generate it
+    expects_answer = messages[-1].role in ("user", "tool", "function")  # the model's answer is next
+    nexts: list[list[Message]] = [[]] if expects_answer else []  # with the prompt to generate it
     for word in _WORDS:
-        one = AssistantMessage(role="assistant", content=word) if answered else PromptMessage(role="user", content=word)
+        one = (
+            AssistantMessage(role="assistant", content=word)
+            if expects_answer
+            else PromptMessage(role="user", content=word)
+        )
         nexts.append([one])
-    begun = [
+    prompts = [
         model.encode(chat_prompt(tokenizer, [*messages, *more], body), "messages", add_special_tokens=False)
         for more in nexts
     ]
-    return [first for first, *_ in takewhile(lambda tokens: len(set(tokens)) == 1, zip(*begun, strict=False))]
+    return [first for first, *_ in takewhile(lambda tokens: len(set(tokens)) == 1, zip(*prompts, strict=False))]

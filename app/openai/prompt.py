@@ -58,31 +58,36 @@ class PromptRequest(ToolsRequest):
 
     def template_variables(self, tokenizer: Tokenizer) -> dict[str, Any]:
         """Raises: RequestError for variables that the template doesn't know, or that clients may not set."""
-        known, asked = tokenizer.template_variables, self.chat_template_kwargs or {}
-        for name, value in asked.items():
+        known_names, client_variables = tokenizer.template_variables, self.chat_template_kwargs or {}
+        for name, value in client_variables.items():
             where = f"chat_template_kwargs.{name[:_SHOWN]}"
             if name in OURS:
                 raise RequestError(f"'{where}' can't be set in this way.", param=where)
-            if name not in known and value is not None and value is not False:  # an unknown one is off
+            if name not in known_names and value is not None and value is not False:  # an unknown one is off
                 raise RequestError(f"'{where}': this model's chat template does not know it.", param=where)
-        made = {} if self.reasoning_effort is None else effort_variables(tokenizer, self.reasoning_effort)
-        made |= {name: value for name, value in asked.items() if name in known}
+        variables = {} if self.reasoning_effort is None else effort_variables(tokenizer, self.reasoning_effort)
+        variables |= {name: value for name, value in client_variables.items() if name in known_names}
         if tools := self.offered:
             if (variable := tokenizer.tools_variable) is None:
                 raise RequestError("'tools': this model's chat template does not know tools.", param="tools")
-            described = any(tool.function.description is None for tool in tools) and needs_descriptions(tokenizer)
-            made[variable] = [tool.for_template(described=described) for tool in tools]
-        return made
+            with_descriptions = any(tool.function.description is None for tool in tools) and needs_descriptions(
+                tokenizer
+            )
+            variables[variable] = [tool.for_template(described=with_descriptions) for tool in tools]
+        return variables
 
     def heard_effort(self, tokenizer: Tokenizer) -> str | None:
         """The effort that the template gets instead of the request's, or `ignored`; None: the same."""
-        if (asked := self.reasoning_effort) is None or (heard := nearest(tokenizer, asked)) == asked:
+        if (effort := self.reasoning_effort) is None or (word := nearest(tokenizer, effort)) == effort:
             return None
-        return heard
+        return word
 
 
 def tokenizer_of(tokenizer: Tokenizer, asked: PromptRequest, *, trusted: bool) -> Tokenizer:
-    """With the request's own chat template, if it has one. Raises: RequestError, also if requests aren't `trusted`."""
+    """The tokenizer, with the request's own chat template if it has one.
+
+    Raises: RequestError, also if requests aren't `trusted`.
+    """
     if asked.chat_template is None:
         return tokenizer
     if not trusted:
@@ -102,17 +107,17 @@ def chat_prompt(
     `markers`: the model's; none: it takes no media. Raises: RequestError when the template refuses.
     """
     variables = asked.template_variables(tokenizer)
-    shown = fitted(tokenizer, messages)
+    template_messages = fitted(tokenizer, messages)
     if markers:
-        show_parts(shown, messages, tokenizer, markers, samples)
+        show_parts(template_messages, messages, tokenizer, markers, samples)
     if not asked.continue_final_message:
         variables["add_generation_prompt"] = asked.add_generation_prompt is not False
-        return rendered(tokenizer, shown, variables)
-    if isinstance(last := shown[-1]["content"], str):
-        shown[-1]["content"] = last + _HERE
+        return rendered(tokenizer, template_messages, variables)
+    if isinstance(last := template_messages[-1]["content"], str):
+        template_messages[-1]["content"] = last + _HERE
     else:
         last[-1] = {"type": "text", "text": last[-1]["text"] + _HERE}
-    text = rendered(tokenizer, shown, variables | {"add_generation_prompt": False})
+    text = rendered(tokenizer, template_messages, variables | {"add_generation_prompt": False})
     at = text.rfind(_HERE.rstrip())
     if at < 0:
         raise RequestError(

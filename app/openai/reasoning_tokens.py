@@ -1,4 +1,4 @@
-"""How many tokens of reasoning an answer has: counted from its text, so that pieces don't matter (decision 0032)."""
+"""Counts an answer's tokens of reasoning, from its text, so that pieces don't matter (decision 0032)."""
 
 from app.dispatch.models import Model
 

@@ -62,5 +62,5 @@ class RerankWriter(EncodingWriter):
         return {"id": self._call.id, "model": self._call.model.name, "usage": self.usage(), "results": results}
 
     def _result(self, index: int, score: float) -> dict[str, Any]:
-        shown = {"document": {"text": self._texts[index]}} if self._shows else {}
-        return {"index": index, **shown, "relevance_score": score}
+        document = {"document": {"text": self._texts[index]}} if self._shows else {}
+        return {"index": index, **document, "relevance_score": score}

@@ -63,9 +63,9 @@ class ModelRequest(NamesModel):
     safety_identifier: Label | None = None
 
     def filled(self, defaults: Mapping[str, float]) -> Self:
-        """With these values for fields that are not given."""
-        given = {n: defaults[n] for n in self.DEFAULTED if n in defaults and getattr(self, n) is None}
-        return self.model_copy(update=given) if given else self
+        """The request with these values for fields that are not given."""
+        values = {n: defaults[n] for n in self.DEFAULTED if n in defaults and getattr(self, n) is None}
+        return self.model_copy(update=values) if values else self
 
     def with_priority(self, priority: int) -> Self:
         return self.model_copy(update={"priority": priority})
@@ -106,15 +106,15 @@ class GenerationRequest(ModelRequest):
     routing: RoutingOptions | None = None
 
     def wishes(self, *, explain: bool) -> RoutingHints:
-        asked = self.routing
-        if asked is None:
+        routing = self.routing
+        if routing is None:
             return RoutingHints(session=self.prompt_cache_key, explain=explain)
-        rules = {name: getattr(asked, name) for name in ("prefill_weight", "temperature")}
+        rules = {name: getattr(routing, name) for name in ("prefill_weight", "temperature")}
         return RoutingHints(
             rules={name: value for name, value in rules.items() if value is not None},
             session=self.prompt_cache_key,
-            ttft_ms=asked.ttft_ms,
-            itl_ms=asked.itl_ms,
+            ttft_ms=routing.ttft_ms,
+            itl_ms=routing.itl_ms,
             explain=explain,
         )
 
@@ -252,8 +252,8 @@ class CompletionRequest(_CompletionsRequest):
 
     @property
     def embeds(self) -> list[str]:
-        given = self.prompt_embeds
-        return [given] if isinstance(given, str) else given or []
+        value = self.prompt_embeds
+        return [value] if isinstance(value, str) else value or []
 
     def check(self) -> None:
         """Checks of several fields together. Raises: RequestError."""
@@ -263,8 +263,8 @@ class CompletionRequest(_CompletionsRequest):
                 raise RequestError("'prompt' is missing.", param="prompt")
             return
         # Nobody knows the text or the tokens of such a prompt.
-        for name, given in (("echo", bool(self.echo)), ("prompt_logprobs", self.prompt_logprobs is not None)):
-            if given:
+        for name, is_given in (("echo", bool(self.echo)), ("prompt_logprobs", self.prompt_logprobs is not None)):
+            if is_given:
                 raise RequestError(f"'{name}' can't be used with 'prompt_embeds'.", param=name)
 
 

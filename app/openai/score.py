@@ -56,8 +56,8 @@ class ScoreRequest(ModelRequest):
         check_count(one, first)
         check_count(two, second)
         if len(one) not in (1, len(two)):
-            said = f"'{first}' has {len(one)} texts and '{second}' {len(two)}"
-            raise RequestError(f"{said}: '{first}' needs one, or as many as '{second}'.", param=first)
+            problem = f"'{first}' has {len(one)} texts and '{second}' {len(two)}"
+            raise RequestError(f"{problem}: '{first}' needs one, or as many as '{second}'.", param=first)
 
 
 async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[ScoreRequest, GenerationPlan]:

@@ -58,20 +58,20 @@ class WrittenAnswer(GenerationBase):
 
 def messages_of(request: RequestId, body: ChatRequest) -> list[dict[str, Any]]:
     """The request's messages. Their ids are derived from the chat's, so that all readers see the same."""
-    shown = []
+    rows = []
     for number, message in enumerate(body.messages):
-        told = message.model_dump(exclude_none=True)
+        fields = message.model_dump(exclude_none=True)
         parts = None if message.content is None or isinstance(message.content, str) else message.content
-        said = [part for part in parts or () if not isinstance(part, RefusalPart)]
-        if parts is not None and len(said) < len(parts):  # OpenAI shows them in a field of its own
-            told["refusal"] = joined(part for part in parts if isinstance(part, RefusalPart))
-        shown.append(
-            told
+        content_parts = [part for part in parts or () if not isinstance(part, RefusalPart)]
+        if parts is not None and len(content_parts) < len(parts):  # OpenAI shows them in a field of its own
+            fields["refusal"] = joined(part for part in parts if isinstance(part, RefusalPart))
+        rows.append(
+            fields
             | {
                 "id": f"{request}-{number}",
-                "content": message.content if parts is None else joined(said) if said else None,
+                "content": message.content if parts is None else joined(content_parts) if content_parts else None,
                 "name": message.name,
-                "content_parts": [part.model_dump() for part in said] or None,
+                "content_parts": [part.model_dump() for part in content_parts] or None,
             }
         )
-    return shown
+    return rows

@@ -31,7 +31,7 @@ class Format:
 
 
 def content_grammar(asked: Format) -> Grammar:
-    """Not compiled: a `GrammarCheck` does that. Raises: RequestError that names the field."""
+    """The content's grammar, not compiled: a `GrammarCheck` does that. Raises: RequestError that names the field."""
     try:
         if asked.kind == "json":
             check_schema(asked.value)
@@ -117,25 +117,25 @@ class StructuredRequest(Body):
 
     def asked_format(self) -> Format | None:
         """Raises: RequestError for several formats, or for invalid JSON."""
-        found = self._formats()
-        if len(found) > 1:
-            raise refused(found[1].where, f"an answer has one format, and '{found[0].where}' is given already")
-        return found[0] if found else None
+        formats = self._formats()
+        if len(formats) > 1:
+            raise refused(formats[1].where, f"an answer has one format, and '{formats[0].where}' is given already")
+        return formats[0] if formats else None
 
     def _formats(self) -> list[Format]:
         if self.model_fields_set.isdisjoint(_FIELDS):  # nearly every request
             return []
-        asked, made = self.response_format, []
-        if isinstance(asked, SchemaFormat):
-            made.append(Format("json", asked.json_schema.schema_, "response_format.json_schema.schema"))
-        elif isinstance(asked, TagFormat):
-            made.append(Format("tag", asked.model_dump(exclude_none=True), "response_format"))
-        elif asked is not None and asked.type == "json_object":
-            made.append(Format("json", OBJECT, "response_format"))
+        response_format, formats = self.response_format, []
+        if isinstance(response_format, SchemaFormat):
+            formats.append(Format("json", response_format.json_schema.schema_, "response_format.json_schema.schema"))
+        elif isinstance(response_format, TagFormat):
+            formats.append(Format("tag", response_format.model_dump(exclude_none=True), "response_format"))
+        elif response_format is not None and response_format.type == "json_object":
+            formats.append(Format("json", OBJECT, "response_format"))
         options = self.structured_outputs or StructuredOutputs()
         if options.json_object:
-            made.append(Format("json", OBJECT, "structured_outputs.json_object"))
-        given: list[tuple[GrammarKind, Any, str]] = [
+            formats.append(Format("json", OBJECT, "structured_outputs.json_object"))
+        candidates: list[tuple[GrammarKind, Any, str]] = [
             ("json", options.json_, "structured_outputs.json"),
             ("regex", options.regex, "structured_outputs.regex"),
             ("choice", options.choice, "structured_outputs.choice"),
@@ -146,7 +146,7 @@ class StructuredRequest(Body):
             ("choice", self.guided_choice, "guided_choice"),
             ("grammar", self.guided_grammar, "guided_grammar"),
         ]
-        return made + [Format(kind, _read(kind, v, where), where) for kind, v, where in given if v is not None]
+        return formats + [Format(kind, _read(kind, v, where), where) for kind, v, where in candidates if v is not None]
 
 
 _FIELDS = tuple(StructuredRequest.model_fields)
@@ -157,9 +157,9 @@ def _read(kind: GrammarKind, value: Any, where: str) -> Any:
     if kind not in ("json", "tag") or not isinstance(value, str):
         return value
     try:
-        found = json_bytes.loads(value)
+        doc = json_bytes.loads(value)
     except ValueError:
         raise refused(where, "it is not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(doc, dict):
         raise refused(where, "it is not a JSON object")
-    return found
+    return doc

@@ -19,13 +19,13 @@ from app.tokenizer import Tokenizer
 
 def fitted(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[dict[str, Any]]:
     nulls = any(only_calls(message) for message in messages) and tells_calls_by_null(tokenizer)
-    thought = thought_name(tokenizer) if any(thinks(message) for message in messages) else THOUGHTS[0]
-    shown = for_template(messages, nulls=nulls, thought=THOUGHTS[0] if thought == IN_CONTENT else thought)
-    for made, message in zip(shown, messages, strict=True):
-        if (texts := listed_texts(message)) and takes_parts(tokenizer, made["role"]):
-            made["content"] = texts
-        if wants_parts(tokenizer, made["role"]):
-            made["content"] = as_parts(made["content"])
-        if thought == IN_CONTENT and (said := made.pop(THOUGHTS[0], None)) is not None:
-            made["content"] = [thought_part(said), *(as_parts(made["content"]) if made["content"] else [])]
-    return shown
+    reasoning_key = thought_name(tokenizer) if any(thinks(message) for message in messages) else THOUGHTS[0]
+    entries = for_template(messages, nulls=nulls, thought=THOUGHTS[0] if reasoning_key == IN_CONTENT else reasoning_key)
+    for entry, message in zip(entries, messages, strict=True):
+        if (texts := listed_texts(message)) and takes_parts(tokenizer, entry["role"]):
+            entry["content"] = texts
+        if wants_parts(tokenizer, entry["role"]):
+            entry["content"] = as_parts(entry["content"])
+        if reasoning_key == IN_CONTENT and (reasoning := entry.pop(THOUGHTS[0], None)) is not None:
+            entry["content"] = [thought_part(reasoning), *(as_parts(entry["content"]) if entry["content"] else [])]
+    return entries

@@ -1,4 +1,4 @@
-"""What a chat template takes, and how it takes it. It is tried out, since templates only fail when they are used.
+"""Tries out what a chat template takes, and how it takes it, since templates only fail when they are used.
 
 The trials are rendered once for a template: most only for conversations that have, or lack, what they are about.
 A request's own template takes texts, for all that is tried of lists: each trial would be a turn of a process.
@@ -39,26 +39,26 @@ def rendered(tokenizer: Tokenizer, shown: Sequence[Shown], variables: dict[str, 
     try:
         return tokenizer.render_chat([*shown], **variables)
     except RequestError as exc:
-        refused = exc
+        refusal = exc
     if any(message.get("tool_calls") for message in shown):
-        for messages in _other_forms(shown, refused):
+        for messages in _other_forms(shown, refusal):
             try:
                 return tokenizer.render_chat(messages, **variables)
             except RequestError:
                 continue
-    raise refused
+    raise refusal
 
 
 def _other_forms(shown: Sequence[Shown], refused: RequestError) -> Iterator[list[Shown]]:
-    """Those with less changed come first."""
+    """Other forms of the messages. Those with less changed come first."""
     if isinstance(refused.__cause__, TypeError):  # DeepSeek's own templates add arguments to a text
         yield _with_arguments(
             shown, lambda given: given if isinstance(given, str) else json_bytes.dumps(given).decode()
         )
     changes = [change for change, applies in _CHANGES if any(map(applies, shown))]
     for several in range(1, len(changes) + 1):
-        for chosen in combinations(changes, several):
-            yield reduce(lambda messages, change: change(messages), chosen, [*shown])
+        for subset in combinations(changes, several):
+            yield reduce(lambda messages, change: change(messages), subset, [*shown])
 
 
 def _without_broken_arguments(shown: Sequence[Shown]) -> list[Shown]:
@@ -77,8 +77,8 @@ def _calls(message: Shown) -> Sequence[Any]:
 
 def _with_arguments(messages: Sequence[Shown], form: Callable[[Any], Any]) -> list[Shown]:
     def formed(call: dict[str, Any]) -> dict[str, Any]:
-        called = call["function"]
-        return call | {"function": called | {"arguments": form(called["arguments"])}}
+        function = call["function"]
+        return call | {"function": function | {"arguments": form(function["arguments"])}}
 
     return [
         message | {"tool_calls": [formed(call) for call in calls]} if (calls := _calls(message)) else message
@@ -87,7 +87,7 @@ def _with_arguments(messages: Sequence[Shown], form: Callable[[Any], Any]) -> li
 
 
 def _with_short_ids(message: Shown) -> Shown:
-    """As Mistral's templates want them; the same for a call and its result."""
+    """The message with ids as Mistral's templates want them; the same for a call and its result."""
     if calls := _calls(message):
         return message | {"tool_calls": [call | {"id": _short(call["id"])} for call in calls]}
     return message | {"tool_call_id": _short(message["tool_call_id"])} if "tool_call_id" in message else message
@@ -119,11 +119,11 @@ def thought_name(tokenizer: Tokenizer) -> str:
     Or `content`, as in Mistral's own templates.
     """
     tries = {name: {name: _THOUGHT} for name in THOUGHTS} | {IN_CONTENT: {IN_CONTENT: [thought_part(_THOUGHT)]}}
-    switched = {} if isinstance(tokenizer.compiled, OwnTemplate) else dict.fromkeys(settable(tokenizer), True)
-    for variables in ({}, switched) if switched else ({},):
-        for name, said in tries.items():
-            made = _tried(tokenizer, [_ASKED, _call("") | said, _RESULT], **variables) or ""
-            if _THOUGHT in made and _WRITTEN_OUT.search(made) is None:
+    switches = {} if isinstance(tokenizer.compiled, OwnTemplate) else dict.fromkeys(settable(tokenizer), True)
+    for variables in ({}, switches) if switches else ({},):
+        for name, fields in tries.items():
+            text = _tried(tokenizer, [_ASKED, _call("") | fields, _RESULT], **variables) or ""
+            if _THOUGHT in text and _WRITTEN_OUT.search(text) is None:
                 return name
     return THOUGHTS[0]
 
@@ -149,8 +149,8 @@ def takes_parts(tokenizer: Tokenizer, role: str) -> bool:
     """Whether such a message's texts are shown one after the other where they are a list; else as one text."""
     if isinstance(tokenizer.compiled, OwnTemplate):
         return False
-    made = _told(tokenizer, role, [_part(_THOUGHT), _part(f"? {_THOUGHT}")])
-    return made.count(_THOUGHT) == 2 and _WRITTEN_OUT.search(made) is None
+    text = _told(tokenizer, role, [_part(_THOUGHT), _part(f"? {_THOUGHT}")])
+    return text.count(_THOUGHT) == 2 and _WRITTEN_OUT.search(text) is None
 
 
 @lru_cache
@@ -158,15 +158,15 @@ def wants_parts(tokenizer: Tokenizer, role: str) -> bool:
     """Whether such a message's text is shown only where it is in a list."""
     if isinstance(tokenizer.compiled, OwnTemplate) or _THOUGHT in _told(tokenizer, role, _THOUGHT):
         return False
-    made = _told(tokenizer, role, [_part(_THOUGHT)], lists=True)
-    return _THOUGHT in made and _WRITTEN_OUT.search(made) is None
+    text = _told(tokenizer, role, [_part(_THOUGHT)], lists=True)
+    return _THOUGHT in text and _WRITTEN_OUT.search(text) is None
 
 
 def _told(tokenizer: Tokenizer, role: str, content: Any, *, lists: bool = False) -> str:
-    """What is shown of such a message; nothing if it is refused. `lists`: the other contents are lists, too."""
-    told = (_RESULT if role == "tool" else {"role": role}) | {"content": content}
+    """The prompt that shows such a message; nothing if it is refused. `lists`: the other contents are lists, too."""
+    trial = (_RESULT if role == "tool" else {"role": role}) | {"content": content}
     before = {"tool": [_ASKED, _call("")], "assistant": [_ASKED]}.get(role, [])
-    messages = [*before, told, *([] if role in ("user", "tool") else [_ASKED])]
+    messages = [*before, trial, *([] if role in ("user", "tool") else [_ASKED])]
     if lists:
         messages = [message | {"content": as_parts(message["content"])} for message in messages]
     return _tried(tokenizer, messages) or ""
@@ -176,8 +176,10 @@ def _told(tokenizer: Tokenizer, role: str, content: Any, *, lists: bool = False)
 def needs_descriptions(tokenizer: Tokenizer) -> bool:
     """Whether each tool is shown with a description, if only an empty one."""
     name = tokenizer.tools_variable or "tools"
-    bare, described = (_tried(tokenizer, [_ASKED], **{name: [_tool(**more)]}) for more in ({}, {"description": ""}))
-    return bare is None and described is not None
+    bare, with_description = (
+        _tried(tokenizer, [_ASKED], **{name: [_tool(**more)]}) for more in ({}, {"description": ""})
+    )
+    return bare is None and with_description is not None
 
 
 def as_parts(content: Any) -> Any:
@@ -201,8 +203,8 @@ def _tried(tokenizer: Tokenizer, messages: list[dict[str, Any]], **variables: An
 
 
 def _call(content: str | None) -> dict[str, Any]:
-    called = {"id": _ID, "type": "function", "function": {"name": "trial", "arguments": {"a": "b"}}}
-    return {"role": "assistant", "content": content, "tool_calls": [called]}
+    call = {"id": _ID, "type": "function", "function": {"name": "trial", "arguments": {"a": "b"}}}
+    return {"role": "assistant", "content": content, "tool_calls": [call]}
 
 
 def _tool(**more: str) -> dict[str, Any]:

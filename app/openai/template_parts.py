@@ -37,34 +37,34 @@ def show_parts(
     `markers`: of the kinds that it takes. `samples`: of a video, they say whether it is shown as one or as its frames.
     """
     takes = _takes(tokenizer, tuple(markers.items()))
-    for made, message in zip(shown, messages, strict=True):
+    for entry, message in zip(shown, messages, strict=True):
         if message.media:
-            made["content"] = _parts(message, samples) if takes.parts else _text(message, markers, samples)
-        elif not takes.texts and takes.parts and isinstance(made["content"], str):
-            made["content"] = [{"type": "text", "text": made["content"]}] if made["content"] else []
+            entry["content"] = _parts(message, samples) if takes.parts else _text(message, markers, samples)
+        elif not takes.texts and takes.parts and isinstance(entry["content"], str):
+            entry["content"] = [{"type": "text", "text": entry["content"]}] if entry["content"] else []
 
 
 def _parts(message: Message, samples: Samples) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
     for part in _of(message):
-        made += [{"type": "text", "text": part.text}] if isinstance(part, AnyText) else _media(part, samples)
-    return made
+        parts += [{"type": "text", "text": part.text}] if isinstance(part, AnyText) else _media(part, samples)
+    return parts
 
 
 def _media(part: MediaPart, samples: Samples) -> list[dict[str, Any]]:
     """A picture, a sound or a video; or the frames of one, with their texts."""
     if part.origin.kind == "audio":
         return [{"type": "audio"}]
-    found = samples_of(part.origin, samples) if samples else []
-    if found and found[0].media.kind == "video":
+    medium_samples = samples_of(part.origin, samples) if samples else []
+    if medium_samples and medium_samples[0].media.kind == "video":
         return [{"type": "video"}]
-    frames = [sample.media.frame for sample in found if sample.media.frame is not None]
+    frames = [sample.media.frame for sample in medium_samples if sample.media.frame is not None]
     if not frames:
         return [{"type": "image"}]
-    made: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
     for text in before_frames(frames):
-        made += [{"type": "text", "text": text}, {"type": "image"}]
-    return [*made, {"type": "text", "text": CLOSING}]
+        parts += [{"type": "text", "text": text}, {"type": "image"}]
+    return [*parts, {"type": "text", "text": CLOSING}]
 
 
 def _text(message: Message, markers: Mapping[MediaKind, Marker], samples: Samples) -> str:

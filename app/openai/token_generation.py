@@ -45,15 +45,15 @@ class GenerateRequest(ModelRequest):
 
     def as_completion(self) -> bytes:
         """The body of a completion. Raises: RequestError, which names the place in this one."""
-        given = {name: value for name, value in self.sampling_params.items() if name not in _INTERNAL}
+        options = {name: value for name, value in self.sampling_params.items() if name not in _INTERNAL}
         own = self.model_dump(exclude_none=True, include=set(ModelRequest.model_fields))
         own |= {"prompt": self.token_ids, "cache_salt": self.cache_salt, "stream": self.stream}
         if self.stream_options is not None:
             own["stream_options"] = self.stream_options.model_dump(exclude_none=True)
-        for name in sorted(given.keys() & CompletionRequest.model_fields.keys() & (own.keys() | {"echo"})):
+        for name in sorted(options.keys() & CompletionRequest.model_fields.keys() & (own.keys() | {"echo"})):
             where = f"sampling_params.{name}"
             raise RequestError(f"'{where}' is no sampling parameter.", param=where)
-        doc = {name: value for name, value in (given | own).items() if value is not None}
+        doc = {name: value for name, value in (options | own).items() if value is not None}
         try:
             validated(CompletionRequest, doc).check()
         except RequestError as exc:
@@ -86,8 +86,8 @@ class TokensWriter:
     async def whole(self) -> dict[str, Any]:
         """Raises: the error that ended it."""
         deltas = await self._call.whole()
-        made = await self._call.made(self._made, deltas)
-        return self._named | {"model": self._call.model.name, "created": self._call.created} | made
+        answer = await self._call.made(self._made, deltas)
+        return self._named | {"model": self._call.model.name, "created": self._call.created} | answer
 
     def opening(self, _choices: int, /) -> bytes:
         """Nothing: the first chunk has the prompt, if it was asked for."""
@@ -108,28 +108,28 @@ class TokensWriter:
     def _made(self, deltas: list[tuple[int, Delta]]) -> dict[str, Any]:
         choices = sorted(merge(deltas))
         logprobs = prompt_logprobs(choices[0][1]) if choices[0][1].prompt_logprobs is not None else None
-        made = {"choices": [self._choice(choice, d) for choice, d in choices], "prompt_logprobs": logprobs}
-        return made | self._prompt_ids() | {"usage": self._call.usage()}
+        answer = {"choices": [self._choice(choice, d) for choice, d in choices], "prompt_logprobs": logprobs}
+        return answer | self._prompt_ids() | {"usage": self._call.usage()}
 
     def _prompt_ids(self) -> dict[str, Any]:
-        """Once."""
-        asked, self._prompt = self._prompt, False
-        return {"prompt_token_ids": self._call.prompts[0]} if asked else {}
+        """The prompt's token ids, once."""
+        is_first, self._prompt = self._prompt, False
+        return {"prompt_token_ids": self._call.prompts[0]} if is_first else {}
 
     def _choice(self, index: int, d: Delta) -> dict[str, Any]:
-        made: dict[str, Any] = {"index": index, "token_ids": d.tokens}
+        fields: dict[str, Any] = {"index": index, "token_ids": d.tokens}
         if self._mode == "text":
-            made |= {"text": d.text, "logprobs": chat_logprobs(d)}
+            fields |= {"text": d.text, "logprobs": chat_logprobs(d)}
         else:
-            made["logprobs"] = None if d.logprobs is None else {"content": [_by_id(lp) for lp in d.logprobs]}
-        return made | {"finish_reason": d.finish, "stop_reason": d.stop}
+            fields["logprobs"] = None if d.logprobs is None else {"content": [_by_id(lp) for lp in d.logprobs]}
+        return fields | {"finish_reason": d.finish, "stop_reason": d.stop}
 
     def _event(self, fields: dict[str, Any]) -> bytes:
         return b"data: %b\n\n" % orjson.dumps(self._named | fields)
 
 
 def _by_id(lp: TokenLogprob) -> dict[str, Any]:
-    """Without texts; the token itself is the first of its alternatives."""
+    """A token's logprob without texts; the token itself is the first of its alternatives."""
     own = {"token_id": lp.token_id, "logprob": lp.logprob, "rank": lp.rank or None}
     likely = [{"token_id": token, "logprob": p, "rank": rank} for rank, (_, token, p) in enumerate(lp.top, 1)]
     own["rank"] = own["rank"] or next((one["rank"] for one in likely if one["token_id"] == lp.token_id), None)

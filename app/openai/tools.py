@@ -45,14 +45,14 @@ class Tool(Hints):
     function: Function
 
     def for_template(self, *, described: bool = False) -> dict[str, Any]:
-        """Without `strict`, which is not for the model. Templates read `parameters` even where none were given.
+        """The tool as templates read it, without `strict`, which is not for the model.
 
-        `described`: with a description, if only an empty one.
+        Templates read `parameters` even where none were given. `described`: with a description, if only an empty one.
         """
-        made: dict[str, Any] = {"name": self.function.name}
+        function: dict[str, Any] = {"name": self.function.name}
         if described or self.function.description is not None:
-            made["description"] = self.function.description or ""
-        return {"type": "function", "function": made | {"parameters": self.parameters}}
+            function["description"] = self.function.description or ""
+        return {"type": "function", "function": function | {"parameters": self.parameters}}
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -161,32 +161,32 @@ class ToolsRequest(Body):
     @property
     def _forces(self) -> bool:
         choice = self.tool_choice
-        allowed = isinstance(choice, AllowedTools) and choice.allowed_tools.mode == "required"
-        return allowed or choice == "required" or isinstance(choice, NamedTool)
+        forces_allowed = isinstance(choice, AllowedTools) and choice.allowed_tools.mode == "required"
+        return forces_allowed or choice == "required" or isinstance(choice, NamedTool)
 
     def bound_calls(self) -> BoundCalls | None:
         """The rules for calls; None: there are no tools.
 
         Raises: RequestError for what can't be enforced.
         """
-        offered, forced = self.offered, self._forces
-        if not offered:
+        tools, is_forced = self.offered, self._forces
+        if not tools:
             return None
-        named = self.tool_choice.function.name if isinstance(self.tool_choice, NamedTool) else None
-        called = [tool for tool in offered if named in (None, tool.function.name)]
-        schemas = {t.function.name: t.parameters if forced or t.function.strict else _ANY for t in called}
+        tool_name = self.tool_choice.function.name if isinstance(self.tool_choice, NamedTool) else None
+        callable_tools = [tool for tool in tools if tool_name in (None, tool.function.name)]
+        schemas = {t.function.name: t.parameters if is_forced or t.function.strict else _ANY for t in callable_tools}
         if sum(len(json.dumps(schema, ensure_ascii=False).encode()) for schema in schemas.values()) > _LONGEST:
-            said = f"'tools': at most {_LONGEST} bytes of parameters in all tools whose calls are bound to them."
-            raise RequestError(said, param="tools")
+            problem = f"'tools': at most {_LONGEST} bytes of parameters in all tools whose calls are bound to them."
+            raise RequestError(problem, param="tools")
         places = {t.function.name: f"tools.{i}.function.parameters" for i, t in enumerate(self.tools or ())}
-        strict = [tool for tool in called if tool.function.strict]
+        strict = [tool for tool in callable_tools if tool.function.strict]
         checks = [_strict(tool, places[tool.function.name]) for tool in strict]
-        one = named is not None or self.parallel_tool_calls is False
-        where = "tool_choice" if forced else "parallel_tool_calls" if one else ""
+        one = tool_name is not None or self.parallel_tool_calls is False
+        where = "tool_choice" if is_forced else "parallel_tool_calls" if one else ""
         if strict and not where:
             where = places[strict[0].function.name].replace("parameters", "strict")
         names = frozenset(tool.function.name for tool in strict)
-        return BoundCalls(schemas, where, forced, one, places, names, checks)
+        return BoundCalls(schemas, where, is_forced, one, places, names, checks)
 
 
 def _strict(tool: Tool, where: str) -> GrammarCheck:

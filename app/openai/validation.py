@@ -74,7 +74,7 @@ def _are_few(raw: bytes, most: int) -> bool:
 
 
 def _outside_texts(raw: bytes) -> Iterator[bytes]:
-    """What is in no text of a JSON document, in pieces. Of what is no JSON: anything."""
+    """Bytes that are in no text of a JSON document, in pieces. Of what is no JSON: any bytes."""
     start, within = 0, False
     while start < len(raw):
         piece = raw[start : start + _PIECE]
@@ -128,12 +128,12 @@ def _check_number(errors: ValidationError) -> None:
 
 def _may_be_null(err: Any, doc: Any) -> bool:
     """Whether nulls may be the only error."""
-    given = _find(err, doc)[1]
-    return given is None or (err["type"] == NOT_SUPPORTED and isinstance(given, dict))
+    value = _find(err, doc)[1]
+    return value is None or (err["type"] == NOT_SUPPORTED and isinstance(value, dict))
 
 
 def _errors(exc: ValidationError) -> list[Any]:
-    """Without the wrong values, which may be long, and which each error has."""
+    """The errors without the wrong values, which may be long, and which each error has."""
     return exc.errors(include_url=False, include_input=False)
 
 
@@ -152,25 +152,25 @@ def _request_error(errors: Sequence[Any], doc: Any) -> RequestError:
         ours = errors[0].get("ctx", {}).get("error")  # of fields that don't fit together
         return RequestError("The body has to be a JSON object." if ours is None else f"{ours}.")
     err, message = _chosen(errors, doc)
-    found, given = _find(err, doc)
-    path, kind = ".".join(found)[:_LONGEST_NAME], err["type"]
+    parts, value = _find(err, doc)
+    path, kind = ".".join(parts)[:_LONGEST_NAME], err["type"]
     what = err.get("ctx", {}).get("what", "") if kind == NOT_SUPPORTED else ""
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         tag = err["ctx"]["discriminator"].strip("'")
-        within = found[-2] if len(found) > 1 else ""
+        within = parts[-2] if len(parts) > 1 else ""
         what = "content parts of type" if within in ("content", "output") else f"objects of {tag}"
         what = "messages of role" if tag == "role" else what
         path = f"{path}.{tag}"
-        kind, given = ("missing", None) if kind == "union_tag_not_found" else (NOT_SUPPORTED, given[tag])
-    elif kind == NOT_SUPPORTED and found[-1].isdecimal() and not isinstance(given, str | dict):
+        kind, value = ("missing", None) if kind == "union_tag_not_found" else (NOT_SUPPORTED, value[tag])
+    elif kind == NOT_SUPPORTED and parts[-1].isdecimal() and not isinstance(value, str | dict):
         return RequestError(f"'{path}': {_WANTED}an object.", param=path)
-    elif kind == NOT_SUPPORTED and isinstance(given, dict) and (what or found[-1].isdecimal()):
+    elif kind == NOT_SUPPORTED and isinstance(value, dict) and (what or parts[-1].isdecimal()):
         # A union, whose member its type decides.
-        path, given = f"{path}.type", given.get("type")
-        what = what or ("tools of type" if found[-2] == "tools" else "items of type")
-        kind = "missing" if given is None else kind
-    if what and isinstance(given, str):
-        return RequestError(f"'{path}': {what} '{given[:_SHOWN]}' are not supported by this server.", param=path)
+        path, value = f"{path}.type", value.get("type")
+        what = what or ("tools of type" if parts[-2] == "tools" else "items of type")
+        kind = "missing" if value is None else kind
+    if what and isinstance(value, str):
+        return RequestError(f"'{path}': {what} '{value[:_SHOWN]}' are not supported by this server.", param=path)
     if kind in ("extra_forbidden", NOT_SUPPORTED):
         return RequestError(f"'{path}' is not supported by this server.", param=path)
     if kind == "missing":
@@ -184,15 +184,15 @@ def _chosen(errors: Sequence[Any], doc: Any) -> tuple[Any, str]:
     A value that may be of several types has an error of each: the one that says most is of the type that it almost is.
     """
     first, _ = _find(errors[0], doc)
-    of_first = [(err, found) for err in errors if (found := _find(err, doc)[0])[: len(first)] == first]
+    of_first = [(err, place) for err in errors if (place := _find(err, doc)[0])[: len(first)] == first]
     best, where = max(of_first, key=lambda pair: _fit(*pair))
-    same = [err["msg"] for err, found in of_first if found == where and _fit(err, found) == _fit(best, where)]
-    wanted = dict.fromkeys(msg.removeprefix(_WANTED) for msg in same if msg.startswith(_WANTED))
-    return best, _WANTED + " or ".join(wanted) if wanted else best["msg"]
+    same = [err["msg"] for err, place in of_first if place == where and _fit(err, place) == _fit(best, where)]
+    types = dict.fromkeys(msg.removeprefix(_WANTED) for msg in same if msg.startswith(_WANTED))
+    return best, _WANTED + " or ".join(types) if types else best["msg"]
 
 
 def _fit(err: Any, found: list[str]) -> tuple[bool, int, int]:
-    """How far the value fits the type whose error this is: by its type, and in lists by its first elements."""
+    """A measure of how far the value fits an error's type: by its own type, and in lists by its first elements."""
     return not err["type"].endswith("_type"), len(found), int(found[-1]) if found[-1].isdecimal() else -1
 
 
@@ -201,10 +201,10 @@ def _find(err: Any, doc: Any) -> tuple[list[str], Any]:
 
     pydantic's location also names the branches of unions, which the body doesn't have.
     """
-    path, here, loc, tagged = [], doc, err["loc"], False
+    path, here, loc, was_tag = [], doc, err["loc"], False
     for place, part in enumerate(loc, 1):
-        tagged = not tagged and _is_tag(here, part, loc[place:])
-        if tagged:
+        was_tag = not was_tag and _is_tag(here, part, loc[place:])
+        if was_tag:
             continue
         if (isinstance(here, dict) and part in here) or (isinstance(here, list) and isinstance(part, int)):
             here = here[part]

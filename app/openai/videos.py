@@ -25,18 +25,18 @@ class VideoRequest(PaintingRequest):
     fps: Annotated[int, Field(ge=1, le=120)] | None = None  # extension
 
     def seeded(self) -> "VideoRequest":
-        """With a seed, so that any worker and replica paints the same."""
+        """The request with a seed, so that any worker and replica paints the same."""
         return self if self.seed is not None else self.model_copy(update={"seed": secrets.randbelow(SEEDS)})
 
     def length(self, seconds: float) -> float:
-        """In seconds; `seconds` if none is given. Raises: RequestError."""
+        """The video's length in seconds; `seconds` if the request gives none. Raises: RequestError."""
         try:
-            given = seconds if self.seconds is None else float(self.seconds)
+            duration = seconds if self.seconds is None else float(self.seconds)
         except ValueError:
-            given = 0.0
-        if not 0 < given < float("inf"):
+            duration = 0.0
+        if not 0 < duration < float("inf"):
             raise RequestError(f"'seconds' has to be a number above 0, not '{self.seconds}'.", param="seconds")
-        return given
+        return duration
 
 
 class VideosQuery(Query):
@@ -70,7 +70,7 @@ def as_object(
 ) -> dict[str, Any]:
     """A job, in OpenAI's shape. `events`: its log so far. `keep_s`: how long its file is kept."""
     (painting,) = plan.paintings
-    shown: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": kept.id,
         "object": "video",
         "model": body.asked,
@@ -88,10 +88,15 @@ def as_object(
     }
     for event in events:
         if isinstance(event, Progress):
-            shown |= {"status": "in_progress", "progress": min(99, 100 * event.step // event.of)}
+            fields |= {"status": "in_progress", "progress": min(99, 100 * event.step // event.of)}
         elif isinstance(event, Done):
-            ended = int(event.ended)
-            shown |= {"status": "completed", "progress": 100, "completed_at": ended, "expires_at": ended + keep_s}
+            ended_at = int(event.ended)
+            fields |= {
+                "status": "completed",
+                "progress": 100,
+                "completed_at": ended_at,
+                "expires_at": ended_at + keep_s,
+            }
         elif isinstance(event, Failed):
-            shown |= {"status": "failed", "error": {"code": event.code, "message": event.message}}
-    return shown
+            fields |= {"status": "failed", "error": {"code": event.code, "message": event.message}}
+    return fields

@@ -1,1 +1,1 @@
-"""How many workers each pool needs: a pure decision over what was observed."""
+"""Decides how many workers each pool needs: a pure decision over what was observed."""

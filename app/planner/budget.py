@@ -1,4 +1,4 @@
-"""What share a plan has to attain now, so that the objective's share is met over a day with few workers.
+"""Computes the share that a plan has to attain now, so that the objective's is met over a day with few workers.
 
 The objective allows a number of misses. Most hours need none of them: workers come in whole numbers, and the smallest
 that is enough is mostly more than enough. What these hours leave over is spent where one worker more would save few: a
@@ -18,10 +18,12 @@ _PRIOR = 500  # requests that missed as allowed, before any were observed: a beg
 
 def least_share(traffic: Sequence[Traffic], objective: Objective) -> float:
     """The share of requests that a plan has to attain. traffic: ascending; its last day counts."""
-    allowed = 1 - objective.share
+    allowed_share = 1 - objective.share
     day = [window for window in traffic if window.begin > traffic[-1].begin - _DAY_S]
-    ended = sum(window.ended for window in day) + _PRIOR
-    missed = sum(window.ended - window.met for window in day) + _PRIOR * allowed
-    left = 1 - missed / max(ended * allowed, 1e-9)
-    times = 1 + (_WORST - 1) * min(1.0, left / _SPARED) if left > 0 else max(0.1, 1 + left)
-    return 1 - min(allowed * times, max(allowed, 0.5))
+    ended_count = sum(window.ended for window in day) + _PRIOR
+    miss_count = sum(window.ended - window.met for window in day) + _PRIOR * allowed_share
+    remaining_share = 1 - miss_count / max(ended_count * allowed_share, 1e-9)
+    times = (
+        1 + (_WORST - 1) * min(1.0, remaining_share / _SPARED) if remaining_share > 0 else max(0.1, 1 + remaining_share)
+    )
+    return 1 - min(allowed_share * times, max(allowed_share, 0.5))

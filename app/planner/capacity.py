@@ -1,4 +1,4 @@
-"""What share of requests a number of workers serves within an objective: a queueing model of one pool.
+"""Computes which share of requests some workers serve within an objective: a queueing model of one pool.
 
 The router balances well: all workers have the same number of requests. A worker decodes as a processor that its
 requests share: with `k` of them a step takes `step_s + k * request_step_s`. The number of requests then has the product
@@ -33,7 +33,7 @@ class Demand(Struct, frozen=True):
 
 def points(counted: Histogram) -> Points:
     """A histogram as at most `_POINTS` values of equal share, with its exact mean."""
-    found: list[tuple[float, float]] = []
+    buckets: list[tuple[float, float]] = []
     count = sum(counted.counts)
     if not count:
         return []
@@ -41,16 +41,16 @@ def points(counted: Histogram) -> Points:
         if n:
             above = EDGES[min(index, len(EDGES) - 1)]
             below = EDGES[index - 1] if 0 < index <= len(EDGES) else 0
-            found.append((max(1.0, math.sqrt(above * max(below, 1))), n / count))
-    merged: list[tuple[float, float]] = []
-    for value, share in found:
-        if merged and merged[-1][1] + share <= 1 / _POINTS:
-            before, weight = merged[-1]
-            merged[-1] = ((before * weight + value * share) / (weight + share), weight + share)
+            buckets.append((max(1.0, math.sqrt(above * max(below, 1))), n / count))
+    merged_points: list[tuple[float, float]] = []
+    for value, share in buckets:
+        if merged_points and merged_points[-1][1] + share <= 1 / _POINTS:
+            before, weight = merged_points[-1]
+            merged_points[-1] = ((before * weight + value * share) / (weight + share), weight + share)
         else:
-            merged.append((value, share))
-    scale = counted.total / count / mean(merged)
-    return [(value * scale, share) for value, share in merged]
+            merged_points.append((value, share))
+    scale = counted.total / count / mean(merged_points)
+    return [(value * scale, share) for value, share in merged_points]
 
 
 def mean(of: Points) -> float:
@@ -73,14 +73,14 @@ def attained(rate: float, workers: int, demand: Demand, speed: Speed, objective:
         return 0.0
     if role == "prefill":
         return _first_in_time(prefills, 0.0, each, workers, objective.ttft_s)
-    met = 0.0
+    met_share = 0.0
     for requests, share in _at_once(rate, workers, mean(demand.answers), busy, speed):
         step = speed.step_s + requests / workers * speed.request_step_s
         good = _steady(demand.answers, prefills, step, each, objective.itl_s)
         if role == "both":
             good *= _first_in_time(prefills, step, each, workers, objective.ttft_s)
-        met += share * good
-    return met
+        met_share += share * good
+    return met_share
 
 
 def _at_once(rate: float, workers: int, tokens: float, busy: float, speed: Speed) -> Points:
@@ -102,14 +102,14 @@ def _at_once(rate: float, workers: int, tokens: float, busy: float, speed: Speed
     weights = [math.exp(x - top) for x in logs]
     total = sum(weights)
     full = weights[-1] / total if len(weights) == seats + 1 else 0.0
-    found, kept, value = [], 0.0, 0.0
+    groups, group_share, value = [], 0.0, 0.0
     for k, weight_of in enumerate(weights):
-        kept += weight_of / total
+        group_share += weight_of / total
         value += k * weight_of / total
-        if kept >= 1 / _SLICES or k == len(weights) - 1:
-            found.append((value / kept, kept * (1 - full)))
-            kept = value = 0.0
-    return found
+        if group_share >= 1 / _SLICES or k == len(weights) - 1:
+            groups.append((value / group_share, group_share * (1 - full)))
+            group_share = value = 0.0
+    return groups
 
 
 def _steady(answers: Points, prefills: Points, step: float, rate: float, itl_s: float) -> float:
@@ -121,18 +121,18 @@ def _steady(answers: Points, prefills: Points, step: float, rate: float, itl_s: 
     first, second = mean(prefills), sum(value**2 * share for value, share in prefills)
     if not first * rate:
         return 1.0
-    met = 0.0
+    met_share = 0.0
     for tokens, share in answers:
         if not tokens:  # there is nothing to wait for
-            met += share
+            met_share += share
             continue
-        allowed = tokens * itl_s
-        none = math.exp(-rate * allowed)
+        allowed_s = tokens * itl_s
+        none = math.exp(-rate * allowed_s)
         some = max(1 - none, 1e-12)
-        middle = rate * allowed * first / some
-        square = (rate * allowed * second + (rate * allowed * first) ** 2) / some
-        met += share * (none + some * _gamma(tokens * spare, middle, max(square - middle**2, 1e-12)))
-    return met
+        middle = rate * allowed_s * first / some
+        square = (rate * allowed_s * second + (rate * allowed_s * first) ** 2) / some
+        met_share += share * (none + some * _gamma(tokens * spare, middle, max(square - middle**2, 1e-12)))
+    return met_share
 
 
 def _gamma(value: float, middle: float, variance: float) -> float:
@@ -150,16 +150,16 @@ def _first_in_time(prefills: Points, step: float, rate: float, workers: int, ttf
         return 1.0
     waits = _erlang_c(workers, busy)
     tail_s = second / first / 2 / workers / (1 - busy)  # mean wait of those that wait
-    met = 0.0
+    met_share = 0.0
     for seconds, share in prefills:
         spare = ttft_s - seconds - 1.5 * step
-        met += share * (1 - waits * math.exp(-spare / tail_s) if spare >= 0 else 0.0)
-    return met
+        met_share += share * (1 - waits * math.exp(-spare / tail_s) if spare >= 0 else 0.0)
+    return met_share
 
 
 def _erlang_c(workers: int, busy: float) -> float:
     """The probability of waiting with `workers` of which each is busy a share `busy` of the time."""
-    load, blocked = workers * busy, 1.0
+    load, blocking_probability = workers * busy, 1.0
     for n in range(1, workers + 1):
-        blocked = load * blocked / (n + load * blocked)
-    return blocked / (1 - busy * (1 - blocked))
+        blocking_probability = load * blocking_probability / (n + load * blocking_probability)
+    return blocking_probability / (1 - busy * (1 - blocking_probability))

@@ -47,7 +47,7 @@ def decide(
         _wish(now, traffic.get(pool.model, ()), pool, objectives.get(pool.model), limits, parts[pool.pool])
         for pool in pools
     ]
-    given = (
+    worker_counts = (
         [wish.asked.wanted for wish in wishes]
         if limits.gpus is None
         else shared([w.asked for w in wishes], limits.gpus)
@@ -60,12 +60,12 @@ def decide(
             drained(pool.workers, workers),
             wish.asked.rate,
         )
-        for pool, wish, workers in zip(pools, wishes, given, strict=True)
+        for pool, wish, workers in zip(pools, wishes, worker_counts, strict=True)
     ]
 
 
 class _Wish(Struct, frozen=True):
-    """What a pool would get if it were alone."""
+    """The workers that a pool would get if it were alone, and the reason."""
 
     asked: Asked
     reason: Reason
@@ -100,16 +100,16 @@ def _wish(
     def served(within: Objective) -> Callable[[int], float]:
         return lambda workers: rate * expected(soon, workers, within)
 
-    wanted, kind = smallest(lambda workers: expected(soon, workers, aim) >= share, most), soon.kind
-    if wanted < pool.wanted:
+    worker_count, kind = smallest(lambda workers: expected(soon, workers, aim) >= share, most), soon.kind
+    if worker_count < pool.wanted:
         down = smallest(lambda workers: expected(later, workers, aim) >= share, most)
-        wanted, kind = min(pool.wanted, max(wanted, down)), later.kind
+        worker_count, kind = min(pool.wanted, max(worker_count, down)), later.kind
     reason: Reason = kind if aim == objective else "unattainable"
-    online = wanted
-    if wanted < pool.wanted and pool.aside:
-        wanted, reason = pool.wanted, "batch"
+    online = worker_count
+    if worker_count < pool.wanted and pool.aside:
+        worker_count, reason = pool.wanted, "batch"
     nearly = None if aim == objective else served(aim)
-    return _limited(pool, wanted, reason, least, most, rate, served(objective), nearly, wanted - online)
+    return _limited(pool, worker_count, reason, least, most, rate, served(objective), nearly, worker_count - online)
 
 
 def attainable(objective: Objective, demand: Demand, pool: SeenPool) -> Objective:
@@ -133,7 +133,7 @@ def attainable(objective: Objective, demand: Demand, pool: SeenPool) -> Objectiv
 
 
 def _longer(misses: Callable[[float], bool]) -> float:
-    """By how much a time gets longer; `misses`: whether a worker misses so many times the time."""
+    """The factor by which a time gets longer; `misses`: whether a worker misses so many times the time."""
     low, high = _TIGHT, _TIGHT
     if not misses(low):
         return 1.0
@@ -187,12 +187,12 @@ def smallest(suffices: Callable[[int], bool], most: int) -> int:
 
 
 def lengths(traffic: Sequence[Traffic]) -> Demand | None:
-    """Of the latest requests, so many that the distribution is known; None if none has ended."""
+    """Lengths of the latest requests, so many that the distribution is known; None if none has ended."""
     prompts, answers = [0] * (len(EDGES) + 1), [0] * (len(EDGES) + 1)
     prompt_tokens = answer_tokens = 0
     for window in reversed(traffic):
-        for into, counted in ((prompts, window.prompts), (answers, window.answers)):
-            for index, n in enumerate(counted.counts):
+        for into, histogram in ((prompts, window.prompts), (answers, window.answers)):
+            for index, n in enumerate(histogram.counts):
                 into[index] += n
         prompt_tokens += window.prompts.total
         answer_tokens += window.answers.total
@@ -205,16 +205,16 @@ def lengths(traffic: Sequence[Traffic]) -> Demand | None:
 
 def _parts(pools: Sequence[SeenPool]) -> dict[PoolId, float]:
     """The part of its model's requests that each pool gets: by their workers, among pools that do the same work."""
-    found = {}
+    parts = {}
     for pool in pools:
         peers = [p for p in pools if p.model == pool.model and p.role == pool.role]
         total = sum(max(1, p.wanted) for p in peers)
-        found[pool.pool] = max(1, pool.wanted) / total
-    return found
+        parts[pool.pool] = max(1, pool.wanted) / total
+    return parts
 
 
 def drained(workers: Sequence[SeenWorker], wanted: int) -> list[WorkerId]:
-    """Those that end if so many stay: workers that start, then those whose caches save least, then the idlest."""
+    """Workers that end if so many stay: ones that start, then those whose caches save least, then the idlest."""
     staying = [worker for worker in workers if not worker.draining]
     staying.sort(key=lambda w: (w.ready, w.reused_tokens_per_s, w.requests, w.id))
     return [worker.id for worker in staying[: max(0, len(staying) - wanted)]]

@@ -1,4 +1,4 @@
-"""What a planner wants of a pool, for all others to read: JSON in `desired:<pool>`."""
+"""The state that a planner wants of a pool, for all others to read: JSON in `desired:<pool>`."""
 
 import msgspec
 from msgspec import Struct

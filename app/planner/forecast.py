@@ -1,4 +1,4 @@
-"""How many requests a second to expect, and how far that may be off.
+"""Forecasts how many requests a second to expect, and how far that may be off.
 
 Several simple forecasters run over the last hour; the one that would have forecast it best is believed, and its errors
 of that hour say how uncertain it is. A forecaster smooths arrivals exponentially with a memory of its own, with or
@@ -48,11 +48,11 @@ class _Forecaster:
         """Takes all windows, each compared with what was foretold `horizon_s` before."""
         foretold: deque[tuple[float, float]] = deque()  # (time, arrivals/s)
         for number, window in enumerate(windows):
-            middle, seconds, said = window.begin + window.seconds / 2, window.seconds, None
+            middle, seconds, prediction = window.begin + window.seconds / 2, window.seconds, None
             while foretold and foretold[0][0] <= middle:
-                said = foretold.popleft()[1]
-            if said is not None and number >= _FIRST:
-                self._score(max(said * seconds, 0.1), window.arrivals, math.exp(-seconds / _SCORED_S))
+                prediction = foretold.popleft()[1]
+            if prediction is not None and number >= _FIRST:
+                self._score(max(prediction * seconds, 0.1), window.arrivals, math.exp(-seconds / _SCORED_S))
             self._add(window.arrivals / seconds / (self._shape(middle) if self._shape else 1.0), seconds)
             end = window.begin + seconds
             foretold.append((end + horizon_s, self.ahead(end, horizon_s)))
@@ -71,7 +71,7 @@ class _Forecaster:
         return math.sqrt(max(self._squares / self._weight, _LEAST_ERROR**2))
 
     def _add(self, rate: float, seconds: float) -> None:
-        """While the memory is not full yet, a plain mean."""
+        """Adds a rate to the smoothed ones, which are plain means while the memory is not full yet."""
         self._seconds = self._seconds * math.exp(-seconds / self._memory_s) + seconds
         part = seconds / self._seconds
         self._once += part * (rate - self._once)
@@ -109,18 +109,18 @@ def _shape(traffic: Sequence[Traffic]) -> Callable[[float], float] | None:
     """Arrivals/s around a time of the day before; None if nobody watched then."""
     if not traffic or traffic[0].begin > traffic[-1].begin - DAY_S:
         return None
-    ends, arrived, begun = [], [0], [w.begin for w in traffic]
+    ends, arrivals, begins = [], [0], [w.begin for w in traffic]
     for window in traffic:
         ends.append(window.begin + window.seconds)
-        arrived.append(arrived[-1] + window.arrivals)
+        arrivals.append(arrivals[-1] + window.arrivals)
 
     def until(at: float) -> float:
-        index = min(bisect_right(begun, at), len(traffic)) - 1
+        index = min(bisect_right(begins, at), len(traffic)) - 1
         if index < 0:
             return 0.0
         window = traffic[index]
         part = min(1.0, (at - window.begin) / window.seconds)
-        return arrived[index] + part * window.arrivals
+        return arrivals[index] + part * window.arrivals
 
     def rate(at: float) -> float:
         before = at - DAY_S

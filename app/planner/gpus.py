@@ -1,4 +1,4 @@
-"""Which pools get the GPUs when not all wanted workers fit: those where they serve the most requests in time."""
+"""Decides which pools get GPUs when not all wanted workers fit: those where they serve the most requests in time."""
 
 from collections.abc import Callable, Sequence
 
@@ -23,14 +23,14 @@ def shared(asked: Sequence[Asked], gpus: int) -> list[int]:
 
     A pool whose workers have none gets all that it wants.
     """
-    given = []
+    worker_counts = []
     for one in asked:
-        given.append(min(one.wanted, one.least, gpus // one.gpus) if one.gpus else one.wanted)
-        gpus -= given[-1] * one.gpus
-    gpus = _handed_out(asked, given, gpus, _served, [one.wanted - one.aside for one in asked])
+        worker_counts.append(min(one.wanted, one.least, gpus // one.gpus) if one.gpus else one.wanted)
+        gpus -= worker_counts[-1] * one.gpus
+    gpus = _handed_out(asked, worker_counts, gpus, _served, [one.wanted - one.aside for one in asked])
     # What none serves in time goes where it comes near to that, or to aside requests.
-    _handed_out(asked, given, gpus, _value, [one.wanted for one in asked])
-    return given
+    _handed_out(asked, worker_counts, gpus, _value, [one.wanted for one in asked])
+    return worker_counts
 
 
 def _handed_out(
@@ -57,5 +57,5 @@ def _served(one: Asked, workers: int) -> float:
 
 
 def _value(one: Asked, workers: int) -> float:
-    served = one.nearly or one.served
-    return served(workers) + _EVEN * (one.rate + 1e-6) * workers / max(1, one.wanted)
+    serving_rate = one.nearly or one.served
+    return serving_rate(workers) + _EVEN * (one.rate + 1e-6) * workers / max(1, one.wanted)

@@ -1,4 +1,4 @@
-"""What the planner sees: the traffic of a model in windows, and its pools with their workers."""
+"""The observations of the planner: a model's traffic in windows, and its pools with their workers."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ from app.messages import Role
 
 
 class Histogram(Struct, frozen=True):
-    """Of token counts: bucket i counts those up to `EDGES[i]`, the last one all above."""
+    """A histogram of token counts: bucket i counts those up to `EDGES[i]`, the last one all above."""
 
     counts: list[int]
     total: int  # the sum of what was counted: the mean is exact
@@ -35,7 +35,10 @@ class Traffic(Struct, frozen=True):
 
 
 class Speed(Struct, frozen=True):
-    """Of one worker of a pool, as measured. A worker that decodes `n` requests takes `step_s + n * request_step_s`."""
+    """The speed of one worker of a pool, as measured.
+
+    A worker that decodes `n` requests takes `step_s + n * request_step_s`.
+    """
 
     prefill_tokens_per_s: float
     step_s: float  # seconds of a decode step with one request, without what each request adds
@@ -64,7 +67,7 @@ class SeenPool(Struct, frozen=True):
 
 
 class Objective(Struct, frozen=True):
-    """What a share of a model's requests gets."""
+    """The latencies that a share of a model's requests gets."""
 
     ttft_s: float
     itl_s: float  # the mean of a request's inter-token latencies

@@ -1,4 +1,4 @@
-"""What the planner decides."""
+"""The planner's decision for a pool."""
 
 from collections.abc import Sequence
 from typing import Literal

@@ -1,4 +1,4 @@
-"""What the pools file says to the planner, in the planner's terms."""
+"""Translates what the pools file says to the planner into the planner's terms."""
 
 from collections.abc import Mapping
 
@@ -8,12 +8,12 @@ from app.pools import PoolsFile, Scale
 
 
 def objectives_of(declared: PoolsFile) -> dict[str, Objective]:
-    """By model."""
+    """The objectives by model."""
     return {model: Objective(o.ttft_s, o.itl_s, o.share) for model, o in declared.planner.objectives.items()}
 
 
 def scales_of(declared: PoolsFile) -> dict[PoolId, Scale]:
-    """Of the pools that are planned."""
+    """The scales of the pools that are planned."""
     return {name: pool.scale for name, pool in declared.pools.items() if pool.scale is not None}
 
 

@@ -1,1 +1,1 @@
-"""Which worker gets a request: pure decisions, without I/O. README.md has the formulas."""
+"""Chooses the worker that gets a request: pure decisions, without I/O. README.md has the formulas."""

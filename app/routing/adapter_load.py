@@ -1,4 +1,4 @@
-"""Where an adapter that nobody has yet may be loaded, and how long that takes. Pure."""
+"""Finds where an adapter that nobody has yet may be loaded, and how long that takes. Pure."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ _LOAD_S = 1.0  # of a worker that has loaded none yet
 
 
 def may_load(adapter: Adapter, options: Sequence[Option]) -> list[Option]:
-    """Those that can, with the time it takes; none where nobody lives.
+    """The options that can load it, with the time it takes; none where nobody lives.
 
     Raises: AdapterFailed where somebody does, but nobody can.
     """

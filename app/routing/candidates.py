@@ -20,7 +20,7 @@ class Limits(Struct, frozen=True):
 
 
 class Room(Struct, frozen=True):
-    """How much of a place a request may use."""
+    """The part of a place that a request may use."""
 
     queue: bool = True  # its queue too. Not where tenants share it: what is in there can't be reordered
     kept: int = 0  # seats that it leaves free for tenants that have less than their share
@@ -77,7 +77,7 @@ class Option(Struct, frozen=True):
 
 
 class Matches(Struct, frozen=True):
-    """What a pool's places have of one prompt; places are indices of its candidates."""
+    """The blocks of one prompt that a pool's places have; places are indices of its candidates."""
 
     # So many leading blocks, and the places that hold them; the deepest first, and a place's first entry counts.
     depths: Sequence[tuple[int, frozenset[int]]] = ()
@@ -86,9 +86,9 @@ class Matches(Struct, frozen=True):
     beginnings: Sequence[tuple[int, frozenset[int]]] = ()  # as `depths`, of the layers that see everything
 
     def option(self, place: int, candidate: Candidate) -> Option:
-        cached, beginning = _deepest(self.depths, place), _deepest(self.beginnings, place)
-        coming = max(cached, self.coming.get(place, 0))
-        return Option(candidate, cached, coming, beginning, tiered=self.tiered.get(place, NOT_TIERED))
+        cached_blocks, beginning = _deepest(self.depths, place), _deepest(self.beginnings, place)
+        coming = max(cached_blocks, self.coming.get(place, 0))
+        return Option(candidate, cached_blocks, coming, beginning, tiered=self.tiered.get(place, NOT_TIERED))
 
 
 def _deepest(depths: Sequence[tuple[int, frozenset[int]]], place: int) -> int:

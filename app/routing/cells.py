@@ -1,4 +1,4 @@
-"""Which cell gets a request that finds no room in its own. No I/O."""
+"""Chooses the cell for a request that finds no room in its own. No I/O."""
 
 from collections.abc import Iterable, Mapping
 from random import Random
@@ -11,7 +11,7 @@ from app.routing.policy import can_serve, is_full
 
 
 class CellLoad(Struct, frozen=True):
-    """What the workers of some pools have to do in one cell."""
+    """The load of the workers of some pools in one cell."""
 
     requests: int = 0
     capacity: int = 0  # requests that their engines take at once
@@ -38,12 +38,12 @@ class CellLoad(Struct, frozen=True):
         )
 
     def sent(self, requests: int) -> "CellLoad":
-        """With these that were sent there since it was read."""
+        """The load with the requests that were sent there since it was read."""
         return CellLoad(self.requests + requests, self.capacity, self.tokens, self.room - requests)
 
 
 def choose(cells: Mapping[CellId, CellLoad], rng: Random) -> CellId | None:
-    """Of the cells with room, the one whose engines are the least used; among equals, with the fewest waiting tokens.
+    """The cell with room whose engines are the least used; among equals, with the fewest waiting tokens.
 
     None: no cell has room. Among those without a difference, at random: other replicas choose at the same time.
     """

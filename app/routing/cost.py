@@ -21,7 +21,10 @@ _HOST_BYTES_PER_S, _STORE_BYTES_PER_S = 5e9, 5e8  # assumed for one that has loa
 
 
 class PoolSpeeds(Struct, frozen=True):
-    """Of a pool's places together: they are identical, so their mean predicts each better than its own last minute."""
+    """The speeds of a pool's places together.
+
+    The places are identical, so their mean predicts each better than its own last minute.
+    """
 
     places: int
     prefill_tokens_per_s: float  # the mean; as assumed if none has computed a prompt yet
@@ -32,14 +35,14 @@ class PoolSpeeds(Struct, frozen=True):
     @classmethod
     def of(cls, leases: Sequence[Lease], guess: float = TOKENS_PER_S) -> "PoolSpeeds":
         speeds = [lease.speeds for lease in leases]
-        measured = [s.prefill_tokens_per_s for s in speeds if s.prefill_tokens_per_s > 0]
-        pulled = [s.pulled_bytes_per_s for s in speeds if s.pulled_bytes_per_s > 0]
+        prefill_speeds = [s.prefill_tokens_per_s for s in speeds if s.prefill_tokens_per_s > 0]
+        pull_speeds = [s.pulled_bytes_per_s for s in speeds if s.pulled_bytes_per_s > 0]
         return cls(
             len(speeds),
-            _mean(measured, guess),
+            _mean(prefill_speeds, guess),
             sum(s.prefills_per_s for s in speeds),
             sum(s.busy for s in speeds),
-            _mean(pulled, _PULLED_BYTES_PER_S),
+            _mean(pull_speeds, _PULLED_BYTES_PER_S),
         )
 
 
@@ -125,11 +128,11 @@ def lend_cost(ask: Ask, option: Option, fleet: Fleet) -> Cost:
     """
     c = option.candidate
     speed = fleet.tokens_per_s[c.lease.worker.pool]
-    begun = c.tokens / c.waiting / speed if c.waiting else 0.0
+    prompt_s = c.tokens / c.waiting / speed if c.waiting else 0.0
     most = c.lease.worker.max_running
     seat = c.lease.speeds.request_s / most if c.requests >= most else 0.0
     prefill = uncached_tokens(ask, option) / speed
-    wait = _wait_for_blocks(ask, option) + begun + seat + _STEP_S * load(c)
+    wait = _wait_for_blocks(ask, option) + prompt_s + seat + _STEP_S * load(c)
     return Cost(wait, prefill, prefill * c.requests)
 
 
@@ -148,9 +151,9 @@ def load_s(option: Option) -> float:
     """Seconds that it takes to load what the place takes from tiers. What is stored goes through the host's memory."""
     if not option.loads:
         return 0.0
-    lease, tiered = option.candidate.lease, option.tiered
-    host = tiered.blocks / (lease.speeds.host_bytes_per_s or _HOST_BYTES_PER_S)
-    store = tiered.store / (lease.speeds.store_bytes_per_s or _STORE_BYTES_PER_S)
+    lease, tiers = option.candidate.lease, option.tiered
+    host = tiers.blocks / (lease.speeds.host_bytes_per_s or _HOST_BYTES_PER_S)
+    store = tiers.store / (lease.speeds.store_bytes_per_s or _STORE_BYTES_PER_S)
     return lease.worker.tier_block_bytes * (host + store)
 
 
@@ -193,9 +196,9 @@ def _wait_for_seat(c: Candidate) -> float:
 def _wait_for_blocks(ask: Ask, option: Option) -> float:
     """Seconds until running requests have freed the missing blocks.
 
-    By Little's law they free held / request_s blocks a second.
+    By Little's law they free occupied_blocks / request_s blocks a second.
     """
     c = option.candidate
-    held = held_blocks(c)
-    missing = held + new_blocks(ask, option) - c.lease.worker.total_blocks
-    return missing / held * c.lease.speeds.request_s if missing > 0 and held > 0 else 0.0
+    occupied_blocks = held_blocks(c)
+    missing = occupied_blocks + new_blocks(ask, option) - c.lease.worker.total_blocks
+    return missing / occupied_blocks * c.lease.speeds.request_s if missing > 0 and occupied_blocks > 0 else 0.0

@@ -56,7 +56,10 @@ def place_split(
 def _is_better(
     ask: Ask, home: Option, far: Option, target: Option, prefills: Sequence[Option], decodes: Sequence[Option]
 ) -> bool:
-    """By the pool's `remote_wait_s` if set, else by the total delay of all requests, in seconds."""
+    """Whether two workers are better than one.
+
+    Decided by the pool's `remote_wait_s` if set, else by the total delay of all requests, in seconds.
+    """
     longest = far.candidate.limits.remote_wait_s
     sides = [o.candidate for o in prefills], [o.candidate for o in decodes]
     there = kv_cost(ask, far, Fleet.of(*sides), 1.0)

@@ -1,4 +1,4 @@
-"""Which workers encode the pictures of a prompt. Pure."""
+"""Chooses the workers that encode the pictures of a prompt. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -35,25 +35,25 @@ def choose_encoders(
     prompt is computed.
     """
     alive = {c.lease.worker.id for c in places}
-    known = {
+    encoded_names = {
         name for (of, name), handle in encoded.items()
         if of == model and handle.weights == weights and handle.worker in alive
     }  # fmt: skip
-    wanted: dict[str, list[int]] = {}
+    pictures: dict[str, list[int]] = {}
     for number, one in enumerate(media):
-        if one.kind == "image" and one.sha256 not in known and one.offset + one.length > cached:
-            wanted.setdefault(one.sha256, []).append(number)
+        if one.kind == "image" and one.sha256 not in encoded_names and one.offset + one.length > cached:
+            pictures.setdefault(one.sha256, []).append(number)
     able = [c for c in places if _can_encode(c, weights)]
-    if not (able and wanted):
+    if not (able and pictures):
         return []
     fleet = Fleet.of(able)
-    done = [line(c, fleet, now) for c in able]  # when each worker is through with all that it has
+    ends = [line(c, fleet, now) for c in able]  # when each worker is through with all that it has
     parts: dict[int, list[int]] = {}
-    for numbers in sorted(wanted.values(), key=lambda n: -media[n[0]].length):
+    for numbers in sorted(pictures.values(), key=lambda n: -media[n[0]].length):
         tokens = media[numbers[0]].length
-        after = [at + tokens / fleet.tokens_per_s[c.lease.worker.pool] for at, c in zip(done, able, strict=True)]
+        after = [at + tokens / fleet.tokens_per_s[c.lease.worker.pool] for at, c in zip(ends, able, strict=True)]
         best = min(range(len(able)), key=after.__getitem__)
-        done[best] = after[best]
+        ends[best] = after[best]
         parts.setdefault(best, []).append(numbers[0])
     return [_encoder(able[place], numbers, media) for place, numbers in parts.items()]
 

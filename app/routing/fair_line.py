@@ -14,7 +14,7 @@ _EQUAL: Mapping[TenantId, float] = {}
 
 
 class FairLine(Generic[T]):
-    """Bounded. With one tenant it is one line: by priority class, then by priority, deadline and arrival."""
+    """A bounded line. With one tenant it is one line: by priority class, then by priority, deadline and arrival."""
 
     def __init__(self) -> None:
         self._lines: dict[Flow, WaitingLine[T]] = {}
@@ -54,15 +54,15 @@ class FairLine(Generic[T]):
                 lengths[f.tenant] = lengths.get(f.tenant, 0.0) + len(of_flow) / weights.get(f.tenant, 1.0)
         longest = max(lengths, key=lengths.__getitem__)
         last = max(f for f, of_flow in self._lines.items() if f.tenant == longest and of_flow.has_removable)
-        removed = self._lines[last].pop_last()
+        last_item = self._lines[last].pop_last()
         self._forget_empty()
-        return removed
+        return last_item
 
     def drop(self, gone: Callable[[T], bool]) -> list[T]:
         """Removes and returns the items that are `gone`."""
-        dropped = [item for line in self._lines.values() for item in line.drop(gone)]
+        items = [item for line in self._lines.values() for item in line.drop(gone)]
         self._forget_empty()
-        return dropped
+        return items
 
     def take(
         self,
@@ -80,11 +80,11 @@ class FairLine(Generic[T]):
         waiting = {flow: len(line) for flow, line in self._lines.items() if not without(flow)}
         order = turns(waiting, {f: tag(f) for f in waiting}, {f: step(f) for f in waiting}, most, owed)
         if len({flow.tenant for flow in waiting}) > 1:
-            turned = {*order}
-            order += [flow for flow in waiting if flow not in turned][:most]
-        taken = {flow: iter(self._lines[flow].take(count)) for flow, count in Counter(order).items()}
+            flows = {*order}
+            order += [flow for flow in waiting if flow not in flows][:most]
+        items = {flow: iter(self._lines[flow].take(count)) for flow, count in Counter(order).items()}
         self._forget_empty()
-        return [next(taken[flow]) for flow in order]
+        return [next(items[flow]) for flow in order]
 
     def _forget_empty(self) -> None:
         self._lines = {flow: line for flow, line in self._lines.items() if line}

@@ -1,4 +1,4 @@
-"""Whose turn it is when several tenants' requests wait. Pure.
+"""Decides whose turn it is when several tenants' requests wait. Pure.
 
 Priority classes come first, and what waits in a class below the first one has at least `LEAST` of the time. Within a
 class the lowest start tag is next (`tenant_service.py`).
@@ -15,7 +15,7 @@ LEAST = 0.1  # of the engines' time, for the classes below another one that wait
 
 
 class Flow(NamedTuple):
-    """What one tenant asks for in one priority class: served in order, and beside other flows."""
+    """One tenant's requests in one priority class: served in order, and beside other flows."""
 
     priority_class: int  # from 0, the most urgent one
     tenant: TenantId
@@ -32,14 +32,14 @@ def lower(flow: Flow, waiting: Mapping[Flow, object]) -> list[Flow]:
 
 
 def owed_after(owed: Sequence[float], flow: Flow, cost: float, waiting: Mapping[Flow, object]) -> list[float]:
-    """What is owed to the classes below each, in seconds, after `flow` was served with this cost.
+    """Seconds that are owed to the classes below each, after `flow` was served with this cost.
 
     `waiting`: the flows that waited then, with this one.
     """
     after = [*owed]
     for c in range(CLASSES):
-        served = [f for f in waiting if f.priority_class == c]
-        below = lower(served[0], waiting) if served else []
+        flows = [f for f in waiting if f.priority_class == c]
+        below = lower(flows[0], waiting) if flows else []
         if not below:
             after[c] = 0.0
         elif flow.priority_class == c:
@@ -52,7 +52,7 @@ def owed_after(owed: Sequence[float], flow: Flow, cost: float, waiting: Mapping[
 def next_flow(
     waiting: Mapping[Flow, object], tag: Callable[[Flow], float], owed: Sequence[float] = (0.0,) * CLASSES
 ) -> Flow:
-    """Of flows that wait, one at least."""
+    """The flow whose turn it is. `waiting`: flows that wait, one at least."""
     best = min(flow.priority_class for flow in waiting)
     first = [flow for flow in waiting if flow.priority_class == best]
     below = lower(first[0], waiting)
@@ -72,33 +72,33 @@ def turns(
 
     `steps`: what one of its requests costs, probably, and how far its tag advances then.
     """
-    left, now, chosen = {f: n for f, n in waiting.items() if n}, dict(tags), list[Flow]()
-    if len({flow.priority_class for flow in left}) == 1:
-        return _turns_of_class(left, now, steps, most)
-    while left and len(chosen) < most:
-        flow = next_flow(left, now.__getitem__, owed)
-        chosen.append(flow)
+    counts, now, order = {f: n for f, n in waiting.items() if n}, dict(tags), list[Flow]()
+    if len({flow.priority_class for flow in counts}) == 1:
+        return _turns_of_class(counts, now, steps, most)
+    while counts and len(order) < most:
+        flow = next_flow(counts, now.__getitem__, owed)
+        order.append(flow)
         cost, step = steps[flow]
-        owed = owed_after(owed, flow, cost, left)
+        owed = owed_after(owed, flow, cost, counts)
         now[flow] += step
-        left[flow] -= 1
-        if not left[flow]:
-            del left[flow]
-    return chosen
+        counts[flow] -= 1
+        if not counts[flow]:
+            del counts[flow]
+    return order
 
 
 def _turns_of_class(
     left: Mapping[Flow, int], tags: Mapping[Flow, float], steps: Mapping[Flow, tuple[float, float]], most: int
 ) -> list[Flow]:
-    """As `turns`, of flows of one class, however many there are: nothing is owed to another one."""
-    heap, counts, chosen = [(tags[flow], number, flow) for number, flow in enumerate(left)], dict(left), list[Flow]()
+    """The `turns` of flows of one class, however many there are: nothing is owed to another one."""
+    heap, counts, order = [(tags[flow], number, flow) for number, flow in enumerate(left)], dict(left), list[Flow]()
     heapify(heap)
-    while heap and len(chosen) < most:
+    while heap and len(order) < most:
         tag, number, flow = heap[0]
-        chosen.append(flow)
+        order.append(flow)
         counts[flow] -= 1
         if counts[flow]:
             heapreplace(heap, (tag + steps[flow][1], number, flow))
         else:
             heappop(heap)
-    return chosen
+    return order

@@ -46,7 +46,7 @@ class Lines:
         heappush(self._ends, (end, place))
 
     def ordered(self, now: float) -> Iterator[tuple[float, int]]:
-        """At most the lines, seconds, and their places, the shortest first. `now`: seconds since the epoch."""
+        """Lower bounds of the lines, seconds, and their places, the shortest first. `now`: seconds since the epoch."""
         while self._ends and self._ends[0][0] <= now:
             end, place = heappop(self._ends)
             if self._keys[place][0] == end:
@@ -64,6 +64,6 @@ class Lines:
         if at == len(self._busy) or self._busy[at] != key:
             return  # it rests already
         del self._busy[at]
-        rested = self._parts[place], key[1], place
-        self._keys[place] = end, rested
-        insort(self._idle, rested)
+        idle_key = self._parts[place], key[1], place
+        self._keys[place] = end, idle_key
+        insort(self._idle, idle_key)

@@ -1,4 +1,4 @@
-"""What a request needs of an engine, beyond room."""
+"""Finds what a request needs of an engine, beyond room."""
 
 from collections.abc import Collection, Mapping
 
@@ -33,5 +33,5 @@ def unmet_need(job: Job, workers: Collection[Worker], params: Mapping[str, str])
 
 
 def is_seeded(sampling: Sampling) -> bool:
-    """At temperature 0 a seed changes nothing."""
+    """Whether a seed counts: at temperature 0 it changes nothing."""
     return sampling.seed is not None and sampling.temperature > 0

@@ -50,24 +50,24 @@ def place(
     if rules.policy == "kv":
         fleet = fleet or Fleet.of([o.candidate for o in able])
         if part == "decode":
-            scored = [(o, pull_cost(ask, o, fleet)) for o in free]
+            scores = [(o, pull_cost(ask, o, fleet)) for o in free]
         else:
-            scored = [(o, kv_cost(ask, o, fleet, rules.prefill_weight)) for o in free]
+            scores = [(o, kv_cost(ask, o, fleet, rules.prefill_weight)) for o in free]
     else:
-        scored = _SCORES[rules.policy](free, rng, turn)
-    best = pick(scored, rules, ask.session, rng)
-    return Decision(placement(ask, best, part), scored, rules.policy)
+        scores = _SCORES[rules.policy](free, rng, turn)
+    best = pick(scores, rules, ask.session, rng)
+    return Decision(placement(ask, best, part), scores, rules.policy)
 
 
 def placement(ask: Ask, best: Option, part: Part) -> Placement:
-    """What a request, or a stage of it, takes there."""
+    """The placement of a request, or of a stage of it: what it takes there."""
     lease = best.candidate.lease
     missing, tokens = missing_blocks(ask, best), uncached_tokens(ask, best)
     blocks = missing if part == "prefill" else new_blocks(ask, best)
     to_compute, to_pull = (0, missing) if part == "decode" else (tokens, 0)
-    tiered = best.tiered if best.loads and part != "decode" else NOT_TIERED
+    tiers = best.tiered if best.loads and part != "decode" else NOT_TIERED
     return Placement(
-        lease.worker.pool, lease.worker.id, best.candidate.rank, blocks, to_compute, best.cached, to_pull, tiered
+        lease.worker.pool, lease.worker.id, best.candidate.rank, blocks, to_compute, best.cached, to_pull, tiers
     )  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def can_lend(c: Candidate) -> bool:
 
 
 def is_full(c: Candidate, room: Room = ALL) -> bool:
-    """By any of its limits, for a request that may use so much of it."""
+    """Whether it is full, by any of its limits, for a request that may use so much of it."""
     limits, lease = c.limits, c.lease
     if c.requests >= lease.worker.max_running + (limits.max_queued if room.queue else _beyond_seats(c, room)):
         return True
@@ -115,13 +115,13 @@ def is_full(c: Candidate, room: Room = ALL) -> bool:
 
 
 def _beyond_seats(c: Candidate, room: Room) -> int:
-    """How many requests more than seats it gets where tenants share it; below 0: seats that are kept.
+    """Number of requests beyond its seats that it gets where tenants share it; below 0: seats that are kept.
 
     Some may queue where answers are short, so that no seat is empty until the next request comes.
     """
     seats, request_s = c.lease.worker.max_running, c.lease.speeds.request_s
-    queued = min(c.limits.max_queued, int(seats * _REACH_S / request_s)) if request_s else 0
-    return queued - min(room.kept, seats // _KEPT)
+    queue_length = min(c.limits.max_queued, int(seats * _REACH_S / request_s)) if request_s else 0
+    return queue_length - min(room.kept, seats // _KEPT)
 
 
 def pick(scored: Sequence[tuple[Option, Cost]], rules: Routing, session: str | None, rng: Random) -> Option:

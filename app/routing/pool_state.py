@@ -1,4 +1,4 @@
-"""Which of a pool's workers sleep, wake and change their weights, and in which order. Pure."""
+"""Decides which of a pool's workers sleep, wake and change their weights, and in which order. Pure."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from app.messages import Lease
 
 
 def awake(leases: Iterable[Lease]) -> list[Lease]:
-    """Those that take requests, or will by themselves."""
+    """Leases of the workers that take requests, or will by themselves."""
     return [lease for lease in leases if not lease.state.asleep and not lease.state.paused]
 
 
@@ -19,16 +19,16 @@ def sleeps(awake_others: int, keep_awake: int) -> bool:
 
 
 def to_sleep(leases: Sequence[Lease], chosen: Sequence[WorkerId], keep_awake: int) -> list[WorkerId]:
-    """Those of `chosen` that have to go to sleep: paused ones, then those with the fewest requests first.
+    """The workers of `chosen` that have to go to sleep: paused ones, then those with the fewest requests first.
 
     `leases`: of the whole pool. So many are left out that `keep_awake` stay awake.
     """
-    paused = [le.worker.id for le in leases if le.state.paused and not le.state.asleep and le.worker.id in chosen]
+    paused_ids = [le.worker.id for le in leases if le.state.paused and not le.state.asleep and le.worker.id in chosen]
     candidates = [lease for lease in awake(leases) if lease.worker.id in chosen]
     candidates.sort(key=lambda lease: (lease.load.running + lease.load.waiting, lease.worker.id))
     staying = len(awake(leases)) - len(candidates)
     count = max(0, len(candidates) - max(0, keep_awake - staying))
-    return paused + [lease.worker.id for lease in candidates[:count]]
+    return paused_ids + [lease.worker.id for lease in candidates[:count]]
 
 
 def to_wake(leases: Sequence[Lease]) -> list[WorkerId]:
@@ -45,15 +45,15 @@ def waves(
     Rolling, one at a time, or as many as leave `keep_awake` of them. Those that serve nobody now are in the first wave.
     Raises: RequestError when so many can't stay awake.
     """
-    outdated = sorted((le for le in leases if le.state.weights != version), key=lambda le: le.worker.id)
+    outdated_leases = sorted((le for le in leases if le.state.weights != version), key=lambda le: le.worker.id)
     if not rolling:
-        return [[lease.worker.id for lease in outdated]] if outdated else []
+        return [[lease.worker.id for lease in outdated_leases]] if outdated_leases else []
     up = awake(leases)
     if keep_awake is not None and keep_awake >= len(up) and up:
         raise RequestError(f"keep_awake={keep_awake}: of {len(up)} awake workers one has to leave.", param="keep_awake")
     size = 1 if keep_awake is None else max(1, len(up) - keep_awake)
-    idle = [lease.worker.id for lease in outdated if lease not in up]
-    busy = [lease.worker.id for lease in outdated if lease in up]
+    idle = [lease.worker.id for lease in outdated_leases if lease not in up]
+    busy = [lease.worker.id for lease in outdated_leases if lease in up]
     split = [busy[i : i + size] for i in range(0, len(busy), size)]
     return [idle, *split] if idle else split
 

@@ -1,4 +1,4 @@
-"""Where an aside request may be placed: only where online requests leave room. Pure."""
+"""Decides where an aside request may be placed: only where online requests leave room. Pure."""
 
 from msgspec.structs import replace
 

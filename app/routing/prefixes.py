@@ -1,4 +1,4 @@
-"""Which workers of a pool have which pinned prefixes, and what they compute for it. Pure.
+"""Decides which workers of a pool have which pinned prefixes, and what they compute for it. Pure.
 
 Each worker decides by itself, and all decide the same; API replicas look whether it is so.
 """
@@ -30,7 +30,7 @@ def keepers(prefix: Prefix, leases: Iterable[Lease]) -> list[Lease]:
 
 
 def kept_by(worker: WorkerId, prefixes: Iterable[Prefix], leases: Sequence[Lease]) -> list[Prefix]:
-    """Those that this worker is to have, the oldest first, as far as there is room for them."""
+    """The prefixes that this worker is to have, the oldest first, as far as there is room for them."""
     mine: list[Prefix] = []
     blocks = 0
     for prefix in sorted(prefixes, key=lambda prefix: (prefix.created, prefix.id)):

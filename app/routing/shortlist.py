@@ -28,22 +28,22 @@ def shortlist(
     fits: Callable[[Candidate], bool],
     also: Collection[int] = (),
 ) -> list[Option]:
-    """Of places that may take it and have room: one of the cheapest is among them, and those of `also`.
+    """Options that may take it and have room: one of the cheapest is among them, and those of `also`.
 
     `lines`: of these places, or of earlier moments of the round, when they were not longer. `weight`: of the delay of
     other requests.
     """
-    found: dict[int, Option | None] = {}
+    options: dict[int, Option | None] = {}
     best = float("inf")
 
     def look(place: int) -> float:
         """The cost of the best one with it."""
-        if place in found:
+        if place in options:
             return best
-        c, found[place] = places[place], None
+        c, options[place] = places[place], None
         if not can_serve(c) or is_full(c, ask.room) or not fits(c):
             return best
-        option = found[place] = matches.option(place, c)
+        option = options[place] = matches.option(place, c)
         return min(best, kv_cost(ask, option, fleet, weight).total)
 
     for place in (*also, *matches.coming):
@@ -61,7 +61,7 @@ def shortlist(
                 break
             if holders is None or place in holders:
                 best = look(place)
-    return [option for option in found.values() if option is not None]
+    return [option for option in options.values() if option is not None]
 
 
 def home(
@@ -85,5 +85,5 @@ def home(
 
 
 def _prefill_s(ask: Ask, place: Candidate, depth: int, fleet: Fleet) -> float:
-    """At a place that holds so many blocks, or another one whose blocks have its size."""
+    """Seconds of a prefill at a place that holds so many blocks, or another one whose blocks have its size."""
     return uncached_tokens(ask, Option(place, depth)) / fleet.tokens_per_s[place.lease.worker.pool]

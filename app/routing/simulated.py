@@ -23,7 +23,10 @@ _BLOCK_BYTES, _AT_ONCE = 10**6, 1e18  # any, and bytes a second
 
 
 class Policy:
-    """Parameters are fields of `app.pools.Routing`, and the seconds that a block of the store takes to load."""
+    """The `kv` policy for one simulation.
+
+    Parameters are fields of `app.pools.Routing`, and the seconds that a block of the store takes to load.
+    """
 
     def __init__(
         self, n_workers: int, block_size: int, seed: int, max_running: int = 256, load_s: float = 0.0, **rules: Any
@@ -41,15 +44,15 @@ class Policy:
 
     def __call__(self, blocks: Sequence[int], workers: Any) -> int:
         ask = Ask(workers.input_tokens, max_tokens=1, now=workers.now)
-        stored = getattr(workers, "stored_blocks", 0)
-        options = [self._option(i, w, workers.now, len(blocks), stored) for i, w in enumerate(workers)]
+        store_blocks = getattr(workers, "stored_blocks", 0)
+        options = [self._option(i, w, workers.now, len(blocks), store_blocks) for i, w in enumerate(workers)]
         to = place(ask, options, self._rules, self._rng).placement
-        chosen = int(to.worker)
-        if not self._line[chosen]:
-            self._since[chosen] = workers.now
-        self._line[chosen][workers.request_id] = to.tokens
-        self._meters[chosen].begin(RunId(workers.request_id), workers.now)
-        return chosen
+        index = int(to.worker)
+        if not self._line[index]:
+            self._since[index] = workers.now
+        self._line[index][workers.request_id] = to.tokens
+        self._meters[index].begin(RunId(workers.request_id), workers.now)
+        return index
 
     def on_prefill_done(self, now: float, request: Any, worker: int) -> None:
         self._since[worker] = now
@@ -68,5 +71,5 @@ class Policy:
             self._since[index] if line else 0.0,
         )  # fmt: skip
         coming = blocks - (worker.potential_blocks - worker.active_blocks)
-        tiered = Tiered(store=max(0, stored - worker.cached_blocks))
-        return Option(candidate, worker.cached_blocks, max(coming, worker.cached_blocks), tiered=tiered)
+        tiers = Tiered(store=max(0, stored - worker.cached_blocks))
+        return Option(candidate, worker.cached_blocks, max(coming, worker.cached_blocks), tiered=tiers)

@@ -1,4 +1,4 @@
-"""What tenants have got of one model's engines, over all API replicas: start-time fair queueing. No I/O.
+"""Counts what tenants have got of one model's engines, over all API replicas: start-time fair queueing. No I/O.
 
 Goyal, Vin, Cheng: "Start-time Fair Queueing", SIGCOMM 1996. A request's start tag is its flow's finish tag, or the
 virtual time if that is later and the flow did not wait; its finish tag lies later by cost / weight. The virtual time is
@@ -32,7 +32,7 @@ _SEATS = Room(queue=False)
 
 
 class Cost(Struct, frozen=True):
-    """What a request takes of an engine that is full, where each second belongs to all its seats together."""
+    """The cost of a request at an engine that is full, where each second belongs to all its seats together."""
 
     prompt_tokens: int  # to compute
     prompt_token_s: float
@@ -58,7 +58,7 @@ class Cost(Struct, frozen=True):
 
 
 class Presence(Struct, frozen=True, array_like=True):
-    """Of a tenant's requests for the model in one API replica."""
+    """A tenant's requests for the model in one API replica."""
 
     tenant: TenantId
     weight: float
@@ -74,7 +74,7 @@ class Account(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """Of an account, not yet told: at least `floor`, then `delta` more."""
+    """A change of an account, not yet told: at least `floor`, then `delta` more."""
 
     floor: float = -inf
     delta: float = 0.0
@@ -89,7 +89,7 @@ class Change(Struct, frozen=True):
 
 
 class Charge(Struct, frozen=True):
-    """What a request was charged when it was placed."""
+    """The charge for a request, as of when it was placed."""
 
     flow: Flow
     cost: Cost
@@ -132,7 +132,7 @@ class TenantService:
         return finish if flow in self._waiting else max(finish, self.virtual[flow.priority_class])
 
     def step(self, flow: Flow) -> tuple[float, float]:
-        """What its next request costs, probably, and how far its tag advances then."""
+        """The probable cost of its next request, and how far its tag advances then."""
         cost = self._costs.get(flow, 0.1)
         account = self.accounts.get(flow)
         return cost, cost / _bounded(account.weight if account is not None else 1.0)
@@ -166,7 +166,7 @@ class TenantService:
         self._change(flow, -inf, seconds, weight, now)
 
     def present(self, own: Collection[Presence], now: float) -> None:
-        """What this replica has now. A flow that begins to wait begins at the virtual time, if that is later."""
+        """Takes what this replica has now. A flow that begins to wait begins at the virtual time, if that is later."""
         self.own = {p.tenant: p for p in own}
         before = self._waiting
         self._look(now)
@@ -176,7 +176,7 @@ class TenantService:
                 self._change(flow, self.virtual[flow.priority_class], 0.0, weight, now)
 
     def hear(self, virtual: list[float], accounts: dict[Flow, Account], others: list[Presence], now: float) -> None:
-        """What all replicas know; `others`: of the other replicas."""
+        """Takes what all replicas know; `others`: of the other replicas."""
         self.virtual = [max(pair) for pair in zip(self.virtual, virtual, strict=True)]
         for flow, change in self.changes.items():
             accounts[flow] = change.applied(accounts.get(flow), now)
@@ -184,20 +184,20 @@ class TenantService:
         self._look(now)
 
     def taken_changes(self) -> dict[Flow, Change]:
-        """What other replicas have to hear."""
+        """Takes out the changes that other replicas have to hear."""
         changes, self.changes = self.changes, {}
         return changes
 
     def running(self, tenant: TenantId) -> int:
-        """At all replicas."""
+        """Number of the tenant's requests that run, at all replicas."""
         return self._running.get(tenant, 0)
 
     def room(self, flow: Flow, weight: float, seats: int, places: int) -> Room:
-        """How much of each place a request of the flow may have. `seats`: of all places.
+        """The part of each place that a request of the flow may have. `seats`: of all places.
 
         A tenant that has its share of the seats, or of the engines' time, leaves some free for others, so that their
-        next requests find one at once: what they usually have, and by the rule of the square root more, since that
-        varies by about the root of its mean.
+        next requests find one at once. It leaves as many as they usually have, and by the rule of the square root more,
+        since that number varies by about the root of its mean.
         """
         tenant = flow.tenant
         if not self.is_shared and (not self.active or tenant in self.active):
@@ -263,8 +263,8 @@ class TenantService:
 
     def _change(self, flow: Flow, floor: float, delta: float, weight: float, now: float) -> None:
         weight = _bounded(weight)
-        change, known = Change(floor, delta / weight, weight), self.changes.get(flow)
-        self.changes[flow] = change if known is None else known.then(floor, change.delta, weight)
+        change, earlier_change = Change(floor, delta / weight, weight), self.changes.get(flow)
+        self.changes[flow] = change if earlier_change is None else earlier_change.then(floor, change.delta, weight)
         self.accounts[flow] = change.applied(self.accounts.get(flow), now)
         if flow in self._elsewhere:
             self._next_elsewhere = None

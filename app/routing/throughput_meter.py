@@ -1,4 +1,4 @@
-"""How fast one engine works and how busy it is, measured from its requests. Pure: times are passed in."""
+"""Measures from its requests how fast one engine works and how busy it is. Pure: times are passed in."""
 
 from math import exp
 from statistics import fmean
@@ -57,7 +57,7 @@ class ThroughputMeter:
             self._token_s += took
 
     def has_seat(self, run: RunId, now: float, *, queued: bool) -> None:
-        """It has its first token. `queued`: it may have waited for its seat until now, and held nothing."""
+        """Notes the request's first token. `queued`: it may have waited for its seat until now, and held nothing."""
         if queued:
             self._began[run] = now
         self._answering[run] = self._began[run]
@@ -91,14 +91,15 @@ class ThroughputMeter:
         )
 
     def _holding_s(self, now: float) -> float:
-        """Of the requests that have ended; of fewer than answer, at least the mean age of these.
+        """Mean seconds that a request holds its seat, of those that have ended.
 
-        Ages are mostly those of long requests, so they count only where they say more than the few that have ended.
+        If these are fewer than answer now, it is at least the mean age of those that answer. Ages are mostly those of
+        long requests, so they count only where they say more than the few that have ended.
         """
-        ended = self._request_s / self._requests if self._requests > 0 else 0.0
+        mean_s = self._request_s / self._requests if self._requests > 0 else 0.0
         if self._requests >= len(self._answering):
-            return ended
-        return max(ended, fmean(now - began for began in self._answering.values()))
+            return mean_s
+        return max(mean_s, fmean(now - began for began in self._answering.values()))
 
     def _fade(self, now: float) -> None:
         factor, self._now = exp((self._now - now) / _WINDOW_S), now

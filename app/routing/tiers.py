@@ -1,4 +1,4 @@
-"""How much of a prompt each place can load from tiers behind its cache. Pure.
+"""Computes how much of a prompt each place can load from tiers behind its cache. Pure.
 
 An engine takes a prompt's leading blocks from its own cache, and each one behind them from host memory or from the
 store, as far as it is in one of them.
@@ -13,7 +13,7 @@ from app.routing.candidates import Tiered
 
 
 class Numbers(Struct, frozen=True):
-    """Of a place's cache, its tier in host memory, and its store, in the index; 0: it has none."""
+    """The numbers of a place's cache, its tier in host memory, and its store, in the index; 0: it has none."""
 
     cache: int
     host: int
@@ -21,7 +21,7 @@ class Numbers(Struct, frozen=True):
 
     @classmethod
     def of(cls, lease: Lease, rank: int) -> "Numbers":
-        """Without tiers that the worker doesn't use."""
+        """The numbers of a place, without tiers that the worker doesn't use."""
         cache, host = (each[rank] if rank < len(each) else 0 for each in (lease.caches, lease.hosts))
         use = worthwhile(lease.speeds, lease.worker.block_size, lease.worker.tier_block_bytes)
         return cls(cache, 0 if use == "none" else host, lease.store if use == "all" else 0)
@@ -44,24 +44,24 @@ Run = tuple[int, Set[int], Set[int]]
 
 
 def chains(runs: Iterable[Run], places: Sequence[Numbers]) -> Mapping[int, tuple[int, Tiered]]:
-    """By place, the prompt's leading blocks that it has cached, and those that it loads behind them; not in it: none.
+    """The prompt's leading blocks that a place has cached, and those that it loads behind them, by place.
 
-    `runs`: of a prompt's blocks in order, as far as each is somewhere.
+    A place that isn't in it has none. `runs`: of a prompt's blocks in order, as far as each is somewhere.
     """
     going = {i: [0, 0, 0] for i in range(len(places))}  # cached, host, store
-    done: dict[int, list[int]] = {}
+    results: dict[int, list[int]] = {}
     for blocks, caches, tiers in runs:
         for i in [*going]:
-            here, found = places[i], going[i]
-            if here.cache in caches and not (found[1] or found[2]):
-                found[0] += blocks
+            here, counts = places[i], going[i]
+            if here.cache in caches and not (counts[1] or counts[2]):
+                counts[0] += blocks
             elif here.host in tiers:
-                found[1] += blocks
+                counts[1] += blocks
             elif here.store in tiers:
-                found[2] += blocks
+                counts[2] += blocks
             else:
-                done[i] = going.pop(i)
+                results[i] = going.pop(i)
         if not going:
             break
-    ended = ((i, cached, Tiered(host, store)) for i, (cached, host, store) in (done | going).items())
-    return {i: (cached, behind) for i, cached, behind in ended if cached or behind.blocks}
+    triples = ((i, cached_blocks, Tiered(host, store)) for i, (cached_blocks, host, store) in (results | going).items())
+    return {i: (cached_blocks, behind) for i, cached_blocks, behind in triples if cached_blocks or behind.blocks}

@@ -37,16 +37,16 @@ class WaitingLine(Generic[T]):
 
     def drop(self, gone: Callable[[T], bool]) -> list[T]:
         """Removes and returns the items that are `gone`."""
-        dropped = [item for *_, item in self._line if gone(item)]
-        if dropped:
+        items = [item for *_, item in self._line if gone(item)]
+        if items:
             self._leave([entry for entry in self._line if not gone(entry[-1])])
-        return dropped
+        return items
 
     def take(self, most: int) -> list[T]:
         """Removes and returns the `most` most urgent items."""
-        taken = self._line[:most]
+        entries = self._line[:most]
         self._leave(self._line[most:])
-        return [item for *_, item in taken]
+        return [item for *_, item in entries]
 
     def _leave(self, line: list[tuple[int, float, int, bool, T]]) -> None:
         self._line, self._staying = line, sum(entry[3] for entry in line)

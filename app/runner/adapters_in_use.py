@@ -11,7 +11,7 @@ _NOTHING = nullcontext()
 
 
 class AdaptersInUse:
-    """By `Adapter.versioned`, all of it."""
+    """The adapters and their requests, all by `Adapter.versioned`."""
 
     def __init__(self) -> None:
         self.open: list[str] = []  # that requests may come for
@@ -22,7 +22,7 @@ class AdaptersInUse:
         self._last: dict[str, float] = {}
 
     def of(self, job: Job) -> AbstractContextManager[None]:
-        """While the request has its adapter, if it wants one; `has` has been asked."""
+        """Counts the request as one of its adapter meanwhile, if it wants one; `has` has been asked."""
         return _NOTHING if job.adapter is None else self.used(job.adapter)
 
     def has(self, job: Job) -> bool:
@@ -41,7 +41,7 @@ class AdaptersInUse:
         self.open = [other for other in self.open if other != name]
 
     def forget(self, name: str) -> None:
-        """It is not there any more."""
+        """Forgets an adapter that is not there any more."""
         self._last.pop(name, None)
 
     def report(self) -> AdapterReport:
@@ -49,7 +49,7 @@ class AdaptersInUse:
 
     @contextmanager
     def used(self, name: str) -> Iterator[None]:
-        """It isn't removed meanwhile."""
+        """Counts a request of the adapter, which isn't removed meanwhile."""
         self._requests[name] = self._requests.get(name, 0) + 1
         self._last[name] = time.monotonic()
         try:

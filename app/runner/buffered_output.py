@@ -18,10 +18,10 @@ class BufferedOutput:
         self._emitter, self._api, self._whole = emitter, job.reply_to, job.whole
         self._kept: list[tuple[int, Delta]] = []
         self._since = time.monotonic()
-        begun = job.begun or [PartialOutput([])] * job.sampling.n
-        self._tokens = [list(b.tokens) for b in begun]
-        self._text_len = [b.text_len for b in begun]
-        self._finished = [b.finished for b in begun]
+        outputs = job.begun or [PartialOutput([])] * job.sampling.n
+        self._tokens = [list(b.tokens) for b in outputs]
+        self._text_len = [b.text_len for b in outputs]
+        self._finished = [b.finished for b in outputs]
 
     @property
     def over(self) -> bool:
@@ -50,6 +50,6 @@ class BufferedOutput:
 
     def flush(self) -> None:
         """Sends the output kept back."""
-        kept, self._kept, self._since = self._kept, [], time.monotonic()
-        for _, delta in merge(((choice, d.weights), d) for choice, d in kept):
+        deltas, self._kept, self._since = self._kept, [], time.monotonic()
+        for _, delta in merge(((choice, d.weights), d) for choice, d in deltas):
             self._emitter.emit(self._api, delta)

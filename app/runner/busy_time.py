@@ -1,4 +1,4 @@
-"""How long an engine has been busy, and for whom."""
+"""Measures how long an engine has been busy, and for whom."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ class BusyTime:
 
     @property
     def share(self) -> float:
-        """What a request would have cost that was on the engine from its first busy second on."""
+        """Seconds that a request would have cost that was on the engine from its first busy second on."""
         return self._share + ((monotonic() - self._at) / self.requests if self.requests else 0.0)
 
     def _change(self, by: int) -> None:
@@ -49,7 +49,7 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """So far."""
+        """Seconds that it has cost so far."""
         return self._seconds + (self._working.share - self._began if self._began >= 0 else 0.0)
 
     def begin(self, share: float) -> None:
@@ -57,6 +57,6 @@ class Cost:
         self._began = share
 
     def end(self, share: float) -> None:
-        """It has left, but may come back."""
+        """Notes that the request has left the engine; it may come back."""
         self._seconds += share - self._began
         self._began = -1.0

@@ -32,22 +32,22 @@ class ContentStops:
         parser.spans()  # no stop string is in there: it would have ended the answer
 
     def step(self, o: StepOutput) -> StepOutput:
-        """What of it may go out; with a `finish` if it has a stop string, and then nothing may follow."""
+        """The part of it that may go out; with a `finish` if it has a stop string, and then nothing may follow."""
         self._tokens += len(o.tokens)
         self._text += o.text
         parts = self._parser.feed(o.text)
         if o.finish is not None:
             parts = [*parts, *self._parser.close()]
         for begin, end in self._parser.spans():
-            if found := self._look(begin, end):
-                return replace(o, text=self._up_to(found[0]), finish="stop", stop=found[1])
+            if cut := self._look(begin, end):
+                return replace(o, text=self._up_to(cut[0]), finish="stop", stop=cut[1])
         if parts and type(parts[-1]) is not Content:
             self._end_section()
         whole = self._base + len(self._text)
         return replace(o, text=self._up_to(whole if o.finish is not None else min([self._parser.settled, *self._held])))
 
     def _look(self, begin: int, end: int) -> tuple[int, str] | None:
-        """Where to cut the text, and the stop string, if it ends in this span of content."""
+        """The place at which to cut the text, and the stop string, if it ends in this span of content."""
         if begin < self._base:  # it is what was left out, and is out
             return None
         if self._held and self._held[-1] + 1 != begin:
@@ -66,10 +66,10 @@ class ContentStops:
 
     def _up_to(self, end: int) -> str:
         """The text from what is out up to there."""
-        sent, self._sent = self._sent, max(self._sent, end)
-        text = self._text[sent - self._base : self._sent - self._base]
-        needed = min(self._sent, self._parser.settled)
-        self._text, self._base = self._text[needed - self._base :], needed
+        begin, self._sent = self._sent, max(self._sent, end)
+        text = self._text[begin - self._base : self._sent - self._base]
+        new_base = min(self._sent, self._parser.settled)
+        self._text, self._base = self._text[new_base - self._base :], new_base
         return text
 
 
@@ -95,23 +95,23 @@ class StopFinder:
         tokenizer, s = self._tokenizer(), job.sampling
         dialect, tools = dialect_of(rules.dialect, rules.reasoning, tokenizer), dict.fromkeys(rules.tools)
         choices = []
-        for begun in job.begun or [PartialOutput([])] * s.n:
+        for output in job.begun or [PartialOutput([])] * s.n:
             parser = SpanParser(dialect, tools, begun=rules.begun, over=rules.over)
-            made = text_behind(tokenizer.raw, job.prompt, begun.tokens, special=s.special_tokens)
-            choices.append(ContentStops(parser, s, made[: begun.text_len], len(begun.tokens)))
+            text = text_behind(tokenizer.raw, job.prompt, output.tokens, special=s.special_tokens)
+            choices.append(ContentStops(parser, s, text[: output.text_len], len(output.tokens)))
         return choices
 
 
 async def _stopped(
     steps: AsyncGenerator[StepOutput, None], job: Job, choices: Sequence[ContentStops]
 ) -> AsyncGenerator[StepOutput, None]:
-    """What an engine goes on with in a choice that is over, for the sake of others, is dropped."""
-    over = {index for index, begun in enumerate(job.begun) if begun.finished}
+    """Yields the steps, without what an engine goes on with, for the sake of others, in a choice that is over."""
+    over = {index for index, output in enumerate(job.begun) if output.finished}
     async with aclosing(steps):
-        async for made in steps:
-            if made.index in over:
+        async for step in steps:
+            if step.index in over:
                 continue
-            o = made if made.finish == "abort" else choices[made.index].step(made)
+            o = step if step.finish == "abort" else choices[step.index].step(step)
             if o.finish is not None:
                 over.add(o.index)
             yield o

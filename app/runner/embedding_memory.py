@@ -43,7 +43,7 @@ class EmbeddingMemory:
         await self._started()
 
     def find(self, name: str) -> EmbeddingHandle | None:
-        """Of one that is kept; it is the most recently used one then."""
+        """The handle of one that is kept; it is the most recently used one then."""
         if name not in self._kept:
             return None
         self._kept.move_to_end(name)
@@ -53,21 +53,22 @@ class EmbeddingMemory:
         """Raises: HandoffFailed for one that is larger than the memory, SettingsError where there is no NIXL."""
         nixl, pages = await self._started()
         checksum = await _checksum(made.data)
-        needed = pages.needed(len(made.data))
-        if needed * _PAGE > pages.size:
+        page_count = pages.needed(len(made.data))
+        if page_count * _PAGE > pages.size:
             raise HandoffFailed(f"An encoded picture of {len(made.data)} bytes is larger than embedding_bytes.")
-        forgotten = [name] if name in self._kept else []
-        while pages.free + sum(len(self._kept[one][1]) for one in forgotten) < needed:
-            forgotten.append(next(one for one in self._kept if one not in forgotten))
-        for one in forgotten:
+        removals = [name] if name in self._kept else []
+        while pages.free + sum(len(self._kept[one][1]) for one in removals) < page_count:
+            removals.append(next(one for one in self._kept if one not in removals))
+        for one in removals:
             pages.give_back(self._kept.pop(one)[1])
-        taken = pages.take(needed)
-        pages.write(taken, made.data)
+        page_ids = pages.take(page_count)
+        pages.write(page_ids, made.data)
         handle = EmbeddingHandle(
-            self._worker, nixl.name, nixl.metadata, taken, _PAGE, made.rows, made.width, made.dtype, checksum, weights
+            self._worker, nixl.name, nixl.metadata, page_ids, _PAGE, made.rows, made.width, made.dtype, checksum,
+            weights,
         )  # fmt: skip
-        self._kept[name] = handle, taken
-        return Kept(handle, [one for one in forgotten if one != name])
+        self._kept[name] = handle, page_ids
+        return Kept(handle, [one for one in removals if one != name])
 
     async def fetch(self, handle: EmbeddingHandle) -> Embedding:
         """Raises: HandoffFailed when it can't be had, or is another one by now; SettingsError without NIXL."""
@@ -78,17 +79,17 @@ class EmbeddingMemory:
         async with self._fetching:
             if pages.free < len(handle.pages):
                 raise HandoffFailed("There is no memory to fetch an encoded picture into.")
-            taken = pages.take(len(handle.pages))
+            page_ids = pages.take(len(handle.pages))
             try:
                 async with asyncio.timeout(_TIMEOUT_S):  # also for the connection
                     await nixl.connect(handle.agent, handle.metadata)
-                pairs = list(zip(taken, handle.pages, strict=True))
+                pairs = list(zip(page_ids, handle.pages, strict=True))
                 await nixl.move("READ", handle.agent, pairs, _PAGE, b"fetched", timeout_s=_TIMEOUT_S)
-                data = pages.read(taken, size)
+                data = pages.read(page_ids, size)
             except TimeoutError:
                 raise HandoffFailed(f"{handle.worker} does not answer.") from None
             finally:
-                pages.give_back(taken)
+                pages.give_back(page_ids)
         if await _checksum(data) != handle.checksum:
             raise HandoffFailed(f"{handle.worker} has another picture there by now.")
         return Embedding(handle.rows, handle.width, handle.dtype, data)
@@ -108,7 +109,7 @@ class EmbeddingMemory:
 
 
 def _ignore(_note: bytes) -> None:
-    """That a picture was fetched changes nothing: it stays until its place is needed."""
+    """Ignores that a picture was fetched: it stays until its place is needed."""
 
 
 async def _checksum(data: bytes) -> int:

@@ -1,4 +1,4 @@
-"""What the engine is asked to do for a job, with the job's media from Redis."""
+"""Makes the engine's requests for a job, with the job's media from Redis."""
 
 import sys
 from collections.abc import Callable
@@ -98,7 +98,7 @@ class EngineRequests:
         return verdict.instead or grammar
 
     def encoding(self, job: Job) -> EncodeRequest:
-        """For a job with inputs."""
+        """The request for a job with inputs."""
         assert job.inputs is not None
         rest = iter(job.prompt)
         inputs = [list(islice(rest, length)) for length in job.inputs.lengths]
@@ -108,14 +108,17 @@ class EngineRequests:
         )  # fmt: skip
 
     async def painting(self, job: Job) -> PaintRequest:
-        """For a job that paints. Raises: MediaLost, RequestError for an engine that edits no pictures."""
+        """The request for a job that paints. Raises: MediaLost, RequestError for an engine that edits no pictures."""
         assert job.painting is not None
         media = await self.media(job)
         mask = media.pop() if job.painting.masked else None
         return PaintRequest(job.run, job.painting, _priority(job), tuple(media), mask)
 
     async def media(self, job: Job) -> list[MediaInput]:
-        """In turn for clients. Raises: MediaLost, RequestError for media that the engine doesn't take."""
+        """The job's media; clients take turns.
+
+        Raises: MediaLost, RequestError for media that the engine doesn't take.
+        """
         if not job.media:
             return []
         await self._turns.take(job.turn)
@@ -129,5 +132,5 @@ class EngineRequests:
 
 
 def _priority(job: Job) -> int:
-    """On the engine: those of clients, with one between each two of them."""
+    """The job's priority on the engine: clients' priorities, with one between each two of them."""
     return 2 * (job.priority + ASIDE_PRIORITY if job.aside else job.priority) + job.behind

@@ -22,8 +22,8 @@ async def fetch_media(redis: "Redis", keys: Keys, job: Job, takes: Collection[Me
     for media in job.media:
         if media.kind not in takes:
             raise RequestError(f"This model's engine takes no {MEDIA_NAMES[media.kind]}.")
-    found = {one.sha256: await _read(redis, keys, job, one) for one in {one.sha256: one for one in job.media}.values()}
-    return [MediaInput(media, found[media.sha256]) for media in job.media]
+    data = {one.sha256: await _read(redis, keys, job, one) for one in {one.sha256: one for one in job.media}.values()}
+    return [MediaInput(media, data[media.sha256]) for media in job.media]
 
 
 async def _read(redis: "Redis", keys: Keys, job: Job, media: Media) -> bytes:

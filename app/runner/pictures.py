@@ -30,7 +30,10 @@ class Pictures:
         self.fetched = self.lost = self.missing = 0  # from others; not, although one had it; and since nobody had it
 
     async def start(self) -> None:
-        """For a worker that encodes for others, or takes what they encode. Raises: SettingsError without NIXL."""
+        """Starts the memory of a worker that encodes for others, or takes what they encode.
+
+        Raises: SettingsError without NIXL.
+        """
         await self._memory.start()
 
     async def encode(self, engine: PictureEncoder, job: Job, asked: Sequence[MediaInput], weights: str) -> int:
@@ -39,9 +42,11 @@ class Pictures:
         One that can't be encoded is left to the worker that answers. Raises: EngineDead.
         """
         tokens = 0
-        made = await asyncio.gather(*(self._one(engine, job, one, weights) for one in asked), return_exceptions=True)
+        outcomes = await asyncio.gather(
+            *(self._one(engine, job, one, weights) for one in asked), return_exceptions=True
+        )
         commands: list[Command] = []
-        for one, outcome in zip(asked, made, strict=True):
+        for one, outcome in zip(asked, outcomes, strict=True):
             if isinstance(outcome, EngineDead) or (
                 isinstance(outcome, BaseException) and not isinstance(outcome, XylemError)
             ):
@@ -67,14 +72,14 @@ class Pictures:
         if not names:
             return media
         try:
-            found = await self._wire.execute([("GET", self._keys.embedding(self._model, name)) for name in names])
+            raws = await self._wire.execute([("GET", self._keys.embedding(self._model, name)) for name in names])
         except StoreDown:
-            found = [None] * len(names)
+            raws = [None] * len(names)
         firsts = {one.media.sha256: one.media for one in reversed(pictures)}
-        got = await asyncio.gather(
-            *(self._fetch(job, firsts[name], raw, shape, weights) for name, raw in zip(names, found, strict=True))
+        embeddings = await asyncio.gather(
+            *(self._fetch(job, firsts[name], raw, shape, weights) for name, raw in zip(names, raws, strict=True))
         )
-        by_name = dict(zip(names, got, strict=True))
+        by_name = dict(zip(names, embeddings, strict=True))
         return [replace(one, embedding=by_name.get(one.media.sha256)) for one in media]
 
     async def close(self) -> None:
@@ -83,12 +88,12 @@ class Pictures:
     async def _one(
         self, engine: PictureEncoder, job: Job, asked: MediaInput, weights: str
     ) -> tuple[EmbeddingHandle, bool]:
-        """And whether the engine encoded it for this job. Raises: XylemError."""
+        """The picture's handle, and whether the engine encoded it for this job. Raises: XylemError."""
         name = asked.media.sha256
-        known = self._memory.find(name)
-        if known is not None and known.weights == weights:
+        handle = self._memory.find(name)
+        if handle is not None and handle.weights == weights:
             self.found += 1
-            return known, False
+            return handle, False
         making, new = self._making.get(name), False
         if making is None:  # a task of its own: another job may wait for it when this one is cancelled
             new, making = True, asyncio.create_task(self._make(engine, job, asked, weights))
@@ -102,16 +107,16 @@ class Pictures:
         media = asked.media
         placeholders = job.prompt[media.offset : media.offset + media.length]
         run = RunId(f"{job.run}-{media.sha256[:16]}")
-        made = await engine.encode_picture(PictureRequest(run, asked, placeholders, job.trace_headers))
+        embedding = await engine.encode_picture(PictureRequest(run, asked, placeholders, job.trace_headers))
         self.encoded += 1
-        kept = await self._memory.keep(media.sha256, made, weights)
-        if kept.forgotten:
-            keys = [self._keys.embedding(self._model, name) for name in kept.forgotten]
+        entry = await self._memory.keep(media.sha256, embedding, weights)
+        if entry.forgotten:
+            keys = [self._keys.embedding(self._model, name) for name in entry.forgotten]
             try:
                 await self._wire.execute([("UNLINK", key) for key in keys])
             except StoreDown as exc:  # who fetches one of them finds another picture, and encodes it
                 log.warning("pictures_not_forgotten", error=exc.message)
-        return kept.handle
+        return entry.handle
 
     async def _fetch(
         self, job: Job, media: Media, raw: bytes | None, shape: EmbeddingShape, weights: str
@@ -123,14 +128,14 @@ class Pictures:
         try:
             handle = decode_embedding(raw)
             _check(handle, job, media, shape, weights)
-            got = await self._memory.fetch(handle)
+            embedding = await self._memory.fetch(handle)
         except (msgspec.DecodeError, HandoffFailed, SettingsError) as exc:
             self.lost += 1
             why = exc.message if isinstance(exc, XylemError) else str(exc)
             log.warning("encoded_picture_not_fetched", run=job.run, **job.names, reason=why)
             return None
         self.fetched += 1
-        return got
+        return embedding
 
 
 def _check(handle: EmbeddingHandle, job: Job, media: Media, shape: EmbeddingShape, weights: str) -> None:

@@ -1,4 +1,4 @@
-"""What an engine counts for probes, which no client asked for: taken off what operators see."""
+"""Takes what an engine counts for probes, which no client asked for, off what operators see."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -49,7 +49,7 @@ _LAST_EVENTS_S = 5.0  # how long a worker that ends waits until its last events 
 
 
 class RunArgs(NamedTuple, Generic[T]):
-    """This worker's stage of a request.
+    """The stage of a request that this worker runs.
 
     `work` ends the request with a terminal event, or leaves it to another worker. If it raises, the event is Failed,
     and the result None. For a request that was cancelled before, `nobody_waits` is called instead. A result that isn't
@@ -123,7 +123,10 @@ class Runner:
         return self.call(running)
 
     def start(self, run: RunArgs[T], ended: Callable[[BaseException | None], None]) -> None:
-        """As `run`, on the engine's loop and without waiting; `ended` is called with an error that `work` left."""
+        """Does what `run` does, on the engine's loop and without waiting.
+
+        `ended` is called with an error that `work` left.
+        """
 
         def over(task: asyncio.Task[Any]) -> None:
             ended(None if task.cancelled() else task.exception())
@@ -140,7 +143,7 @@ class Runner:
         self._loop.call_soon_threadsafe(call)
 
     def give_up_after(self, seconds: float) -> None:
-        """After `seconds`, gives requests that still run back to their API replicas."""
+        """Gives requests that still run after `seconds` back to their API replicas."""
         self._loop.call_soon_threadsafe(self._loop.call_later, seconds, self._give_up)
 
     def close(self) -> None:
@@ -217,7 +220,7 @@ class Runner:
         return info
 
     def take(self, info: EngineInfo) -> None:
-        """What the engine is, before its first request or while it has none."""
+        """Takes over what the engine is, before its first request or while it has none."""
         self.info = info
         self.requests = EngineRequests(
             self.worker, self.keys, self.redis, self.pictures, info, self.speeds, self._grammar_compiler
@@ -226,7 +229,7 @@ class Runner:
         self.gates = [YieldGate(info, self._rules, self.engine.stats, self.throughput.read) for _ in range(info.ranks)]
 
     def speeds(self, stats: EngineStats | None = None) -> Speeds:
-        """Of online requests, of the tiers, and of steps. `stats`: the engine's, if they were just asked for."""
+        """Speeds of online requests, of the tiers, and of steps. `stats`: the engine's, if they were just asked for."""
         stats = stats or self.engine.stats()
         return replace(
             self.throughput.online.read(time.monotonic()),
@@ -273,8 +276,8 @@ class Runner:
     def prefilled(self, job: Job, tokens: int) -> None:
         """`tokens` of its prompt were computed: measures the engine's speed."""
         stage = job.stage_of(self.worker)
-        reused = len(job.prompt) + job.encoder_tokens - tokens if stage.kind in ("prefill", "decode") else 0
-        self.throughput.first_token(job, stage.rank, tokens, reused)
+        reused_tokens = len(job.prompt) + job.encoder_tokens - tokens if stage.kind in ("prefill", "decode") else 0
+        self.throughput.first_token(job, stage.rank, tokens, reused_tokens)
         self.gate(job).computed(job.run, tokens)
 
     def has(self, job: Job) -> AbstractContextManager[None]:
@@ -285,7 +288,7 @@ class Runner:
         return self.throughput.has(job, cost)
 
     def cost_s(self, job: Job) -> float:
-        """What the request has cost here so far."""
+        """Seconds that the request has cost here so far."""
         cost = self._costs.get(job.run)
         return 0.0 if cost is None else cost.seconds
 
@@ -312,7 +315,10 @@ class Runner:
         return None if task.cancelled() else task.result()
 
     async def _not_begun(self, run: RunId, nobody_waits: Afterwards) -> None:
-        """Cancelled or refused before the engine had it. With a record it is awaited, and goes back to its replica."""
+        """Ends a run that was cancelled or refused before the engine had it.
+
+        With a record it is awaited, and goes back to its replica.
+        """
         job = await self._fetch(run)
         if job is not None:
             self.fail(job, Returned())
@@ -380,7 +386,7 @@ class Runner:
         return set(self._running)
 
     async def return_if_lost(self, run: RunId) -> bool:
-        """For a run reserved here that has no message: gives it back, unless its message is yet to come.
+        """Gives back a run reserved here that has no message, unless its message is yet to come.
 
         Returns whether it was given back.
         """

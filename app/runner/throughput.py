@@ -1,4 +1,4 @@
-"""How fast one worker's engine is, and how long it has been busy."""
+"""Measures how fast one worker's engine is, and how long it has been busy."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

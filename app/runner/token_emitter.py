@@ -39,7 +39,7 @@ class _Sent(NamedTuple):
 
 
 class _Stream:
-    """What was sent to one API replica."""
+    """The messages that were sent to one API replica."""
 
     def __init__(self) -> None:
         self.seq = 0
@@ -55,9 +55,9 @@ class _Stream:
         self.drop_old(now)
 
     def drop_old(self, now: float) -> None:
-        held = self.held
-        while held and (held[0].at < now - _HELD_S or (self.held_bytes > _HELD_BYTES and len(held) > 1)):
-            self.held_bytes -= len(held.popleft().data)
+        messages = self.held
+        while messages and (messages[0].at < now - _HELD_S or (self.held_bytes > _HELD_BYTES and len(messages) > 1)):
+            self.held_bytes -= len(messages.popleft().data)
 
 
 class TokenEmitter:
@@ -169,21 +169,21 @@ class TokenEmitter:
             await self._wake.wait()
             self._wake.clear()
             events, self._events = self._events, {}
-            released, self._released = self._released[:_MOST_RELEASED], self._released[_MOST_RELEASED:]
+            releases, self._released = self._released[:_MOST_RELEASED], self._released[_MOST_RELEASED:]
             if self._released:
                 self._wake.set()
             try:
                 steps = [self._step(api, what) for api, what in events.items()]
                 in_one = self._main is None and not self._wire.is_cluster  # whose nodes keep no common order
-                unheard = await self._send(steps, released if in_one else [])
+                unheard = await self._send(steps, releases if in_one else [])
                 if self._main is not None:
-                    self._main._take(released)  # noqa: SLF001 (its own class): after the events, never before
+                    self._main._take(releases)  # noqa: SLF001 (its own class): after the events, never before
                 elif not in_one:
-                    await self._send([], released)
+                    await self._send([], releases)
                 if unheard:  # the replica may have ended: bound the stream that XADD may have made anew
                     await self._send([], [], unheard)
             except Exception:
-                self._take(released)  # again
+                self._take(releases)  # again
                 raise
             finally:
                 self._sent += sum(map(len, events.values()))
@@ -218,8 +218,8 @@ class TokenEmitter:
     def _trim(self, api: ApiId, now: float) -> Command:
         out, marks, ttl_ms = self._keys.out(api), self._keys.out_marks(api), self._ttl_s * 1000
         stream = self._streams[api]
-        written, stream.written, stream.trimmed = stream.written, 0, now
-        return ("EVAL", TRIM_STREAM, 2, out, marks, written, self._stream_bytes, ttl_ms)
+        written_bytes, stream.written, stream.trimmed = stream.written, 0, now
+        return ("EVAL", TRIM_STREAM, 2, out, marks, written_bytes, self._stream_bytes, ttl_ms)
 
     async def _send(
         self,
@@ -257,18 +257,18 @@ class TokenEmitter:
             stream = self._streams[api]
             stream.last = entry
             stream.hold(now, data)
-        return [api for (api, _), heard in zip(steps, replies[1::2], strict=False) if not heard]
+        return [api for (api, _), receivers in zip(steps, replies[1::2], strict=False) if not receivers]
 
     async def _send_again(self, connection: AnyConnection) -> None:
-        """On a new connection: the held messages of streams whose last entry Redis doesn't have. Raises: StoreDown."""
-        held = {api: stream for api, stream in self._streams.items() if stream.held}
-        asked: list[Command] = [("XRANGE", self._keys.out(api), s.last, s.last) for api, s in held.items()]
-        found = await self._wire.execute_on(connection, asked)
-        for (api, stream), entries in zip(held.items(), found, strict=True):
+        """Sends on a new connection the held messages of streams whose last entry Redis lacks. Raises: StoreDown."""
+        streams = {api: stream for api, stream in self._streams.items() if stream.held}
+        questions: list[Command] = [("XRANGE", self._keys.out(api), s.last, s.last) for api, s in streams.items()]
+        replies = await self._wire.execute_on(connection, questions)
+        for (api, stream), entries in zip(streams.items(), replies, strict=True):
             if not entries:
                 messages = [self._message(api, data) for _, data in stream.held]
                 commands = [*chain.from_iterable(messages), self._trim(api, time.monotonic())]
-                *_, stream.last, _heard, _trimmed = await self._wire.execute_on(connection, commands)
+                *_, stream.last, _receivers, _trim_reply = await self._wire.execute_on(connection, commands)
                 log.info("messages_sent_again", api=api, count=len(messages))
         self._connection = connection
 

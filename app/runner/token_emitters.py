@@ -24,7 +24,7 @@ class TokenEmitters:
 
     @property
     def outputs(self) -> int:
-        """How many events were emitted or withheld."""
+        """Number of events that were emitted or withheld."""
         return sum(e.emitted + e.withheld for e in (self._main, *self._others))
 
     @property

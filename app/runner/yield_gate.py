@@ -60,7 +60,7 @@ class YieldGate:
 
     @property
     def most(self) -> int:
-        """How many aside requests the worker takes."""
+        """Number of aside requests that the worker takes."""
         return taken(self._load(), self._rules)
 
     @contextmanager
@@ -179,7 +179,7 @@ class YieldGate:
         )
 
     def _need(self, job: Job) -> Need:
-        begun = max((len(b.tokens) for b in job.begun), default=0)
-        tokens = job.work + begun
+        answer_tokens = max((len(b.tokens) for b in job.begun), default=0)
+        tokens = job.work + answer_tokens
         blocks = 0 if job.kind != "decode" else -(-tokens // self._info.block_size)
         return Need(job.sampling.n, blocks, tokens)

@@ -1,4 +1,4 @@
-"""How much of an engine aside requests may use beside online ones. Pure: the gate acts."""
+"""Decides how much of an engine aside requests may use beside online ones. Pure: the gate acts."""
 
 from collections.abc import Sequence
 
@@ -32,7 +32,7 @@ class EngineLoad(Struct, frozen=True):
 
 
 class Need(Struct, frozen=True):
-    """What a request needs of an engine."""
+    """The part of an engine that a request needs."""
 
     seats: int
     blocks: int
@@ -51,7 +51,7 @@ def most(load: EngineLoad, rules: Aside) -> int:
 
 
 def taken(load: EngineLoad, rules: Aside) -> int:
-    """How many aside requests the worker takes, with those that wait at its gate."""
+    """Number of aside requests that the worker takes, with those that wait at its gate."""
     if load.used > FULL * load.blocks:
         return 0
     if not load.online:
@@ -84,14 +84,14 @@ def pause(tokens: int, speed: float, step_s: float, busy: float, rules: Aside) -
 
 
 def too_many(load: EngineLoad, rules: Aside, inside: Sequence[Need]) -> int:
-    """How many of those `inside`, in the order of their entry, have to give way: the last ones."""
+    """Number of those `inside`, in the order of their entry, that have to give way: the last ones."""
     if not load.online:
         return 0
-    seats, used, count = load.aside, load.used, 0
-    while count < len(inside) and (seats > most(load, rules) or used > FULL * load.blocks):
+    seats, used_blocks, count = load.aside, load.used, 0
+    while count < len(inside) and (seats > most(load, rules) or used_blocks > FULL * load.blocks):
         count += 1
         seats -= inside[-count].seats
-        used -= inside[-count].blocks
+        used_blocks -= inside[-count].blocks
     return count
 
 

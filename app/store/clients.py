@@ -14,7 +14,7 @@ from app.store.lost_connections import losable
 
 
 class _MasterPool(SentinelConnectionPool):
-    """Each new connection asks the Sentinels where the master is; one that has become a replica is closed."""
+    """A pool whose new connections ask the Sentinels where the master is; one that has become a replica is closed."""
 
     async def get_master_address(self) -> Any:
         try:
@@ -58,30 +58,30 @@ def async_client(url: str, home: str = "", *, socket_timeout: float = 5.0) -> "r
         options["socket_keepalive"] = True
     if (nodes := cluster(url)) is not None:
         return losable(redis.asyncio.Redis.from_pool(ClusterPool(nodes, home, **options)))
-    watched = sentinels(url)
-    if watched is None:
+    config = sentinels(url)
+    if config is None:
         return losable(redis.asyncio.Redis.from_url(url, **options))
-    manager = Sentinel(watched.nodes, sentinel_kwargs=sentinel_options(watched))  # type: ignore[no-untyped-call]
+    manager = Sentinel(config.nodes, sentinel_kwargs=sentinel_options(config))  # type: ignore[no-untyped-call]
     for sentinel in manager.sentinels:
         losable(sentinel)
-    pool = _MasterPool(watched.master, manager, **_access(watched), **options)  # type: ignore[no-untyped-call]
+    pool = _MasterPool(config.master, manager, **_access(config), **options)  # type: ignore[no-untyped-call]
     return losable(redis.asyncio.Redis.from_pool(pool))
 
 
 def sync_client(url: str, timeout_s: float, home: str = "") -> "redis.Redis":
-    """For a caller that asks once and has no time to try again. `home`: as above; none: any node.
+    """A client for a caller that asks once and has no time to try again. `home`: as above; none: any node.
 
     Raises: redis.exceptions.ConnectionError, in a cluster.
     """
     options: dict[str, Any] = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "retry": None}
     if (nodes := cluster(url)) is not None:
         return _of_cluster(nodes, home, options)
-    watched = sentinels(url)
-    if watched is None:
+    config = sentinels(url)
+    if config is None:
         return redis.Redis.from_url(url, **options)
-    manager = redis.Sentinel(watched.nodes, sentinel_kwargs=sentinel_options(watched))  # type: ignore[no-untyped-call]
+    manager = redis.Sentinel(config.nodes, sentinel_kwargs=sentinel_options(config))  # type: ignore[no-untyped-call]
     pool: Any = _BriefMasterPool
-    client: redis.Redis = manager.master_for(watched.master, connection_pool_class=pool, **_access(watched), **options)  # type: ignore[no-untyped-call]
+    client: redis.Redis = manager.master_for(config.master, connection_pool_class=pool, **_access(config), **options)  # type: ignore[no-untyped-call]
     return client
 
 
@@ -96,8 +96,8 @@ def _of_cluster(nodes: Cluster, home: str, options: dict[str, Any]) -> "redis.Re
         except (redis.RedisError, OSError) as exc:
             why = exc
             continue
-        found = address_of(slots, home) if home else (host, port)
-        return redis.Redis(host=found[0], port=found[1], **access)
+        address = address_of(slots, home) if home else (host, port)
+        return redis.Redis(host=address[0], port=address[1], **access)
     raise redis.exceptions.ConnectionError(f"no node of the cluster answers: {why}")
 
 

@@ -24,7 +24,10 @@ class ClockReading(Struct, frozen=True):
 
 
 def reading(asked: float, answered: float, theirs: Sequence[int]) -> ClockReading:
-    """From a TIME sent at `asked` and answered at `answered` (monotonic). `theirs`: its reply, seconds and µs."""
+    """The reading by a TIME sent at `asked` and answered at `answered` (monotonic).
+
+    `theirs`: its reply, seconds and µs.
+    """
     seconds, micros = theirs
     return ClockReading(int(seconds) + int(micros) / 1e6 - (asked + answered) / 2, (answered - asked) / 2, answered)
 
@@ -39,15 +42,15 @@ def better(known: ClockReading | None, new: ClockReading) -> ClockReading:
 
 
 class Clock:
-    """This process' view of Redis' clock. Readable from any thread."""
+    """The process's view of Redis' clock. Readable from any thread."""
 
     def __init__(self) -> None:
         self._known: ClockReading | None = None
 
     def now(self) -> float:
         """Seconds since the epoch, by Redis' clock; by this host's clock until Redis has been read."""
-        known = self._known
-        return time.time() if known is None else time.monotonic() + known.offset
+        last_reading = self._known
+        return time.time() if last_reading is None else time.monotonic() + last_reading.offset
 
     def heard(self, asked: float, theirs: Sequence[int]) -> None:
         """Takes the reply `theirs` to a TIME sent at `asked` (monotonic), at its arrival."""
@@ -55,9 +58,9 @@ class Clock:
 
     async def ask(self, wire: Wire, keys: Keys) -> None:
         """Reads Redis' clock: in a cluster that of the node that has the fleet. Raises: StoreDown."""
-        asked = time.monotonic()
+        send_time = time.monotonic()
         _, theirs = await wire.execute([("EXISTS", keys.wire_versions()), ("TIME",)])
-        self.heard(asked, theirs)
+        self.heard(send_time, theirs)
 
 
 _OF_THIS_PROCESS = Clock()

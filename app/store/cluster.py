@@ -55,9 +55,9 @@ class ClusterConnection:
 
     def close_but(self, after: object) -> None:
         """Closes what the connection after it does not use, too."""
-        kept = after._members.values() if isinstance(after, ClusterConnection) else ()  # noqa: SLF001 (its own class)
+        kept_members = after._members.values() if isinstance(after, ClusterConnection) else ()  # noqa: SLF001 (its own class)
         for member in self._members.values():
-            if member not in kept:
+            if member not in kept_members:
                 member.close()
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class ClusterConnection:
             member.close()
 
     async def execute(self, commands: Sequence[Command]) -> list[Any]:
-        """As `Connection.execute`; follows slots that have moved or are moving."""
+        """Executes commands as `Connection.execute` does; follows slots that have moved or are moving."""
         if self.is_closed:
             raise ConnectionError("closed")
         slots = self._slots or await self.look()
@@ -74,11 +74,11 @@ class ClusterConnection:
         nodes = [_node(slots, home if key is None else key) for key in keys]
         replies = await self._spread(nodes, commands)
         for _ in range(_REDIRECTS):
-            moved = [i for i, reply in enumerate(replies) if _has_moved(reply)]
-            if not moved:
+            moved_indices = [i for i, reply in enumerate(replies) if _has_moved(reply)]
+            if not moved_indices:
                 break
             slots = await self.look()
-            for i in moved:
+            for i in moved_indices:
                 replies[i] = await self._follow(str(replies[i]), commands[i], slots)
         return replies
 
@@ -88,20 +88,20 @@ class ClusterConnection:
         return self._slots
 
     async def subscribe(self, channel: str, connection: Connection) -> None:
-        """To a channel that has a slot. Raises: RedisError, OSError."""
+        """Subscribes to a channel that has a slot. Raises: RedisError, OSError."""
         await connection.take(self._pool.connection_to(address_of(await self.look(), channel)))
         connection.send([("SSUBSCRIBE", channel)])
 
     async def _follow(self, said: str, command: Command, slots: Slots) -> Any:
         """`said`: "MOVED slot host:port", or ASK, when keys that are not there any more are on that node."""
-        kind, _slot, named = said.split()
-        host, _, port = named.rpartition(":")
+        kind, _slot, location = said.split()
+        host, _, port = location.rpartition(":")
         address = (host, int(port)) if kind == "ASK" and host else _node(slots, key_of(command))
         commands = [("ASKING",), command] if kind == "ASK" else [command]
         return (await self._execute(address, commands))[-1]
 
     async def _spread(self, nodes: Sequence[Address], commands: Sequence[Command]) -> list[Any]:
-        """Each command on its node."""
+        """Executes each command on its node."""
         by_node: dict[Address, list[int]] = {}
         for i, node in enumerate(nodes):
             by_node.setdefault(node, []).append(i)

@@ -1,4 +1,4 @@
-"""Which node of a Redis Cluster has which slot, and redis-py's connections to the nodes."""
+"""Finds which node of a Redis Cluster has which slot, and makes redis-py's connections to the nodes."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ _slot_of = lru_cache(4096)(lambda tag: key_slot(tag.encode()))
 
 
 def slot_of(key: str) -> int:
-    """As Redis counts it: of what is between the first braces, if anything is there."""
+    """The key's slot as Redis counts it: of what is between the first braces, if anything is there."""
     _, brace, rest = key.partition("{")
     tag, end, _ = rest.partition("}")
     return int(_slot_of(tag if brace and end and tag else key))
@@ -41,7 +41,7 @@ def address_of(slots: Slots, key: str) -> Address:
 
 
 def read_slots(reply: Sequence[Sequence[Any]], asked: str) -> Slots:
-    """From CLUSTER SLOTS; a node that doesn't know its own address has the `asked` host."""
+    """Reads the reply to CLUSTER SLOTS; a node that doesn't know its own address has the `asked` host."""
     return {(first, last): (_text(host) or asked, port) for first, last, (host, port, *_), *_ in reply}
 
 
@@ -56,7 +56,7 @@ def retrieved(task: "asyncio.Task[Any]") -> None:
 
 
 class _SlotConnection(Connection):
-    """To the node that has the slot of the pool's key, or to a given one."""
+    """A connection to the node that has the slot of the pool's key, or to a given one."""
 
     def __init__(self, *, pool: "ClusterPool", **options: Any) -> None:
         super().__init__(**options)
@@ -92,7 +92,7 @@ class ClusterPool(ConnectionPool):
         super().__init__(kind, **options, **own, pool=self)
 
     def connection_to(self, address: Address) -> Any:
-        """Not open, and not of the pool."""
+        """A connection to that node: not open, and not of the pool."""
         host, port = address
         return self.connection_class(**self.connection_kwargs, host=host, port=port)  # type: ignore[call-arg]
 

@@ -111,9 +111,9 @@ class Connection(asyncio.Protocol):
             if self._on_reply is not None:
                 self._on_reply(reply)
                 continue
-            wanted, replies, future = self._waiting[0]
+            count, replies, future = self._waiting[0]
             replies.append(reply)
-            if len(replies) == wanted:
+            if len(replies) == count:
                 self._waiting.popleft()
                 if not self._waiting:
                     self._check.cancel()

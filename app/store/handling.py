@@ -32,7 +32,7 @@ class Handled:
         self._prove: Callable[[], Awaitable[None]] | None = proved
 
     async def proved(self) -> None:
-        """It has begun well: if the process dies from now on, it is a less likely cause."""
+        """Notes that it has begun well: if the process dies from now on, it is a less likely cause."""
         prove, self._prove = self._prove, None
         if prove is not None:
             await prove()
@@ -54,7 +54,7 @@ class Turn:
 
 
 class Handling:
-    """On one event loop."""
+    """The counter of what this process handles. Lives on one event loop."""
 
     def __init__(self, wire: Wire, keys: Keys) -> None:
         self._wire, self._keys = wire, keys
@@ -81,12 +81,12 @@ class Handling:
         try:
             if turn is not None:
                 before = await self._begin(what)
-            handled = Handled(before // _EARLY, proved)
+            item = Handled(before // _EARLY, proved)
             try:
-                yield handled
+                yield item
             finally:
                 with suppress(StoreDown):  # then this counts, for a day
-                    await self._set(what, 0 if handled.done else before)
+                    await self._set(what, 0 if item.done else before)
         finally:
             if turn is not None:
                 turn.over()

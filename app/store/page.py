@@ -13,14 +13,14 @@ _ENOUGH = 8  # of the page before: one of them is still there
 async def page(
     wire: Wire, members: str, behind: Sequence[str], limit: int, *, newest_first: bool, param: str = "after"
 ) -> tuple[list[str], bool]:
-    """Up to `limit` members of a sorted set, and whether there are more.
+    """Members of a sorted set, up to `limit`, and whether there are more.
 
     `behind`: the page before, or only its last one, which the client's `param` named; empty: from the beginning.
     Raises: StoreDown; RequestError if none of it is there: the end would look as if there were no more.
     """
-    known, order = behind[: -_ENOUGH - 1 : -1], "REV" if newest_first else ""
-    (found,) = await wire.execute([("EVAL", PAGE, 1, members, order, limit + 1, *known)])
-    if found is None:
+    last_members, order = behind[: -_ENOUGH - 1 : -1], "REV" if newest_first else ""
+    (raw_names,) = await wire.execute([("EVAL", PAGE, 1, members, order, limit + 1, *last_members)])
+    if raw_names is None:
         raise RequestError(f"'{param}': '{behind[-1][:100]}' is not the id of one of these (any more).", param=param)
-    names = [name.decode() for name in found]
+    names = [name.decode() for name in raw_names]
     return names[:limit], len(names) > limit

@@ -11,7 +11,7 @@ class StoreFull(StoreDown):
 
 
 def store_down(exc: Exception) -> StoreDown:
-    """From redis-py's error, or hiredis' reply to a refused command."""
+    """The StoreDown for redis-py's error, or for hiredis' reply to a refused command."""
     if isinstance(exc, OutOfMemoryError) or str(exc).startswith("OOM "):
         return StoreFull("Redis is out of memory. Try again later.")
     if isinstance(exc, (ResponseError, hiredis.ReplyError)):

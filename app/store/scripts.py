@@ -10,7 +10,7 @@ _FOLDER = Path(__file__).parent / "lua"
 
 
 def _source(name: str) -> str:
-    """Without comments and indentation, which would be sent and hashed with every call."""
+    """A script's source without comments and indentation, which would be sent and hashed with every call."""
     lines = [line.strip() for line in (_FOLDER / f"{name}.lua").read_text().splitlines()]
     return "\n".join(line for line in lines if not line.startswith("--"))
 

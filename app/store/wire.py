@@ -95,7 +95,7 @@ class Wire:
         return replies
 
     async def execute_once(self, commands: Sequence[Command]) -> list[Any]:
-        """As `execute_each`, for commands that must not be repeated.
+        """Executes commands that must not be repeated, else as `execute_each`.
 
         Raises: StoreDown when Redis is unreachable: they may have been executed all the same.
         """
@@ -122,7 +122,7 @@ class Wire:
 
     @property
     def reconnected(self) -> float:
-        """When the present connection was made, monotonic; -infinity if it is the first one."""
+        """The time when the present connection was made, monotonic; -infinity if it is the first one."""
         return self._reconnected
 
     def steady_s(self) -> float:

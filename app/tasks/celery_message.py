@@ -60,10 +60,12 @@ def task_message(
     `x_request_id` appears as a keyword argument in Celery's events, so in Flower; the task doesn't get it.
     """
     args = (request, attempt) if handoff is None else (msgspec.to_builtins(handoff), request, attempt)
-    shown = repr({"x_request_id": x_request_id}) if x_request_id else "{}"
+    kwargs_repr = repr({"x_request_id": x_request_id}) if x_request_id else "{}"
     behind = [(DECODE_TASK, last), (then_task, then)]  # Celery takes the next one from the end
-    traced = {"traceparent": traceparent} if traceparent else {}
-    chain = [_next_signature(name, to, request, attempt, shown, traced) for name, to in behind if to] or None
+    trace_headers = {"traceparent": traceparent} if traceparent else {}
+    chain = [
+        _next_signature(name, to, request, attempt, kwargs_repr, trace_headers) for name, to in behind if to
+    ] or None
     embed = {"callbacks": None, "errbacks": None, "chain": chain, "chord": None}
     body = base64.b64encode(orjson.dumps([args, {}, embed])).decode()
     task_id = _task_id(task, queue, request, attempt)
@@ -86,13 +88,13 @@ def task_message(
                 "root_id": parent or task_id,
                 "parent_id": parent,
                 "argsrepr": repr(args if handoff is None else (_shown(handoff), request, attempt)),
-                "kwargsrepr": shown,
+                "kwargsrepr": kwargs_repr,
                 "origin": _ORIGIN,
                 "ignore_result": True,
                 "replaced_task_nesting": 0,
                 "stamped_headers": None,
                 "stamps": {},
-                **traced,
+                **trace_headers,
             },
             "properties": {
                 "correlation_id": task_id,
@@ -117,12 +119,12 @@ def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str, 
     encodes = [stage for stage in job.stages if stage.kind == "encode_pictures"]
     if encodes:
         first = job.stages[len(encodes)]
-        told = job.request, job.attempt, step
+        args = job.request, job.attempt, step
         then, behind = worker_queue(first.pool, first.worker), job.stages[len(encodes) + 1 :]
         last = worker_queue(behind[0].pool, behind[0].worker) if behind else None
         messages = [
             task_message(
-                PICTURES_TASK, worker_queue(stage.pool, stage.worker), *told, then=then, then_task=_TASKS[first.kind],
+                PICTURES_TASK, worker_queue(stage.pool, stage.worker), *args, then=then, then_task=_TASKS[first.kind],
                 x_request_id=own, last=last, traceparent=trace,
             )
             for stage in encodes
@@ -134,12 +136,12 @@ def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str, 
     ]
     if len(tasks) > 1 and not meets_at:
         return [task_message(*tasks[0], then=tasks[1][1], x_request_id=own, traceparent=trace), b""]
-    given: Handoff | None = handoff
+    kv_source: Handoff | None = handoff
     if len(tasks) > 1:
         host, _, port = meets_at.rpartition(":")
         room = secrets.randbits(62)
-        given = Rendezvous(host, int(port), room - room % ranks + job.stages[0].rank)
-    return [task_message(*task, given, x_request_id=own, traceparent=trace) for task in tasks]
+        kv_source = Rendezvous(host, int(port), room - room % ranks + job.stages[0].rank)
+    return [task_message(*task, kv_source, x_request_id=own, traceparent=trace) for task in tasks]
 
 
 def next_message(job: Job, handoff: KvHandle) -> tuple[QueueName, int, bytes]:
@@ -178,7 +180,7 @@ def _prefill_id(request: RequestId, attempt: int) -> str:
 
 
 def _own_id(job: Job) -> str:
-    """What the client calls the request, if it has a name for it."""
+    """The client's name for the request, if it has one."""
     return "" if job.x_request_id == job.request else job.x_request_id
 
 
@@ -225,11 +227,11 @@ def read_args(args: Sequence[Any]) -> tuple[Handoff | None, RequestId, int]:
     """A task's arguments. A handoff of another version becomes None: decoding works without one."""
     *handoff, request, attempt = args
     try:
-        given: Handoff | None = msgspec.convert(handoff[0], Handoff | None) if handoff else None
+        kv_source: Handoff | None = msgspec.convert(handoff[0], Handoff | None) if handoff else None
     except msgspec.ValidationError as exc:
         log.error("handoff_not_understood", request=request, error=str(exc))
-        given = None
-    return given, RequestId(request), int(attempt)
+        kv_source = None
+    return kv_source, RequestId(request), int(attempt)
 
 
 def priority_step(priority: int, *, aside: bool = False) -> int:

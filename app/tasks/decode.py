@@ -42,7 +42,7 @@ def decode(*args: Any) -> None:
 
 
 class _PromptReport(Struct):
-    """How the prompt was handled, as the first output says."""
+    """Report of how the prompt was handled, as the first output says."""
 
     first: float = 0.0  # when the first output came; 0: not yet
     cached_tokens: int = 0
@@ -53,15 +53,15 @@ class _PromptReport(Struct):
 
 async def answer(runner: Runner, job: Job, handoff: Handoff | None) -> None:
     """Runs a job to its terminal event. Raises: Returned (aside jobs), and the errors of Engine.generate."""
-    taken, report = clock.now(), _PromptReport()
+    taken_at, report = clock.now(), _PromptReport()
     if job.aside or job.whole:
         await _interruptibly(runner, job, handoff, report)
     else:
         await _run_through(runner, job, handoff, report, runner.emitters.of(job).emit)
-    own = Timing(runner.worker, taken, report.first, clock.now(), report.pulled, report.refused, runner.cost_s(job))
+    own = Timing(runner.worker, taken_at, report.first, clock.now(), report.pulled, report.refused, runner.cost_s(job))
     timings = [own] if job.prefilled is None else [job.prefilled, own]
-    done = Done(job.request, job.attempt, report.cached_tokens, timings, expanded=report.expanded)
-    runner.emitters.of(job).end(job, done)
+    event = Done(job.request, job.attempt, report.cached_tokens, timings, expanded=report.expanded)
+    runner.emitters.of(job).end(job, event)
 
 
 async def _run_through(runner: Runner, job: Job, handoff: Handoff | None, report: _PromptReport, emit: Emit) -> None:
@@ -75,7 +75,7 @@ async def _run_through(runner: Runner, job: Job, handoff: Handoff | None, report
             runner.in_background(_discard(runner, handoff))
             if not runner.computes:  # another prefill worker does
                 raise
-    if job.begun and all(begun.finished for begun in job.begun):
+    if job.begun and all(output.finished for output in job.begun):
         return  # only the terminal event was lost
     await _generate(runner, job, None, report, emit)
 

@@ -28,14 +28,14 @@ def encode(*args: Any) -> None:
 
 async def answer(runner: Runner, job: Job) -> None:
     """Runs a job to its terminal event. Raises: Returned (aside jobs), and the errors of Encoder.encode."""
-    taken = clock.now()
+    taken_at = clock.now()
     data = await (run_aside(runner, job, _encoded) if job.aside else _encoded(runner, job))
     emitter = runner.emitters.of(job)
     if emitter.full:
         await emitter.room()
     emitter.emit(job.reply_to, Vectors(job.request, job.attempt, data))
-    made = clock.now()
-    timing = Timing(runner.worker, taken, made, made, cost_s=runner.cost_s(job))
+    made_at = clock.now()
+    timing = Timing(runner.worker, taken_at, made_at, made_at, cost_s=runner.cost_s(job))
     emitter.end(job, Done(job.request, job.attempt, 0, [timing]))
 
 

@@ -77,7 +77,7 @@ async def _send_next(runner: Runner, job: Job) -> int:
     name, apart = keys.queue(queue, step), runner.broker_wire is not runner.wire
     names = keys.encoded(run), keys.request(run), keys.worker(stage.worker), keys.encoded(run) if apart else name
     account = keys.release(run, runner.worker, runner.pool)
-    answer, _released = await runner.wire.execute(
+    answer, _release = await runner.wire.execute(
         [
             ("EVAL", ENCODED, len(names), *names, runner.worker, encoders, b"" if apart else message),
             ("EVAL", RELEASE, len(account), *account, run, "left", runner.worker),

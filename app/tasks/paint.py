@@ -30,14 +30,14 @@ def paint(*args: Any) -> None:
 
 async def answer(runner: Runner, job: Job) -> None:
     """Runs a job to its terminal event. Raises: Returned (aside jobs), and the errors of Painter.paint."""
-    taken = clock.now()
+    taken_at = clock.now()
     file = await (run_aside(runner, job, _painted) if job.aside else _painted(runner, job))
     emitter = runner.emitters.of(job)
     for start in range(0, len(file), _PIECE):
         emitter.emit(job.reply_to, Painted(job.request, job.attempt, start, file[start : start + _PIECE]))
         await emitter.drained()  # else the next piece would be in the same message
-    made = clock.now()
-    timing = Timing(runner.worker, taken, made, made, cost_s=runner.cost_s(job))
+    made_at = clock.now()
+    timing = Timing(runner.worker, taken_at, made_at, made_at, cost_s=runner.cost_s(job))
     emitter.end(job, Done(job.request, job.attempt, 0, [timing]))
 
 
@@ -45,15 +45,15 @@ async def _painted(runner: Runner, job: Job) -> bytes:
     """The file."""
     emitter = runner.emitters.of(job)
     async with aclosing(runner.painter.paint(await runner.requests.painting(job))) as steps:
-        async for made in steps:
-            if not isinstance(made, PaintStep):
+        async for output in steps:
+            if not isinstance(output, PaintStep):
                 runner.prefilled(job, job.work)
-                return made.file
-            runner.progress(job, made.step, made.of)
-            if job.whole and not made.preview:  # nobody looks
+                return output.file
+            runner.progress(job, output.step, output.of)
+            if job.whole and not output.preview:  # nobody looks
                 emitter.withheld += 1
                 continue
             if emitter.full:
                 await emitter.room()
-            emitter.emit(job.reply_to, Progress(job.request, job.attempt, made.step, made.of, made.preview))
+            emitter.emit(job.reply_to, Progress(job.request, job.attempt, output.step, output.of, output.preview))
     raise AssertionError("a painter's last output is the file")

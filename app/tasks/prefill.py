@@ -84,28 +84,28 @@ async def compute(runner: Runner, job: Job, rendezvous: Rendezvous | None) -> Co
     if job.prefilled is not None:
         log.warning("message_came_twice", run=job.run, **job.names)
         return None  # the first token is out, and the decode worker has the rest
-    taken, emitter = clock.now(), runner.emitters.of(job)
+    taken_at, emitter = clock.now(), runner.emitters.of(job)
     request, weights = await runner.requests.prefill(job, rendezvous, runner.weights), runner.weights
-    done = await runner.engine.prefill(request)
-    handle = None if done.handoff is None else replace(done.handoff, weights=weights)
-    first, o = clock.now(), runner.stops.first(job, done.output)
+    result = await runner.engine.prefill(request)
+    handle = None if result.handoff is None else replace(result.handoff, weights=weights)
+    first, o = clock.now(), runner.stops.first(job, result.output)
     if o is not None and o.finish == "abort":  # not ours: a cancel ends this coroutine instead
         raise EngineFailed("The engine aborted the prefill.")
-    runner.prefilled(job, len(job.prompt) - done.cached_tokens)
-    timing = Timing(runner.worker, taken, first, first, cost_s=runner.cost_s(job))
-    job = replace(job, cached_tokens=done.cached_tokens, prefilled=timing)
+    runner.prefilled(job, len(job.prompt) - result.cached_tokens)
+    timing = Timing(runner.worker, taken_at, first, first, cost_s=runner.cost_s(job))
+    job = replace(job, cached_tokens=result.cached_tokens, prefilled=timing)
     if o is not None:
-        begun = PartialOutput(o.tokens, len(o.text))
+        output_so_far = PartialOutput(o.tokens, len(o.text))
         delta = Delta(job.request, job.attempt, o.text, o.tokens, 0, o.finish, o.stop, o.logprobs, weights=weights)
-        emitter.emit(job.reply_to, FirstToken(job.request, job.attempt, delta, begun))
+        emitter.emit(job.reply_to, FirstToken(job.request, job.attempt, delta, output_so_far))
         if o.finish is not None:
-            emitter.end(job, Done(job.request, job.attempt, done.cached_tokens, [timing]))
+            emitter.end(job, Done(job.request, job.attempt, result.cached_tokens, [timing]))
             if handle is None:
                 return None
             with suppress(asyncio.CancelledError):  # whoever cancels it has removed the record, or ends this worker
                 await emitter.drained()
             return Computed(job, handle, None)  # the decode task finds no record, and discards the KV
-        job = replace(job, begun=[begun])
+        job = replace(job, begun=[output_so_far])
     return Computed(job, handle, PrefillDone(job.request, job.attempt, timing))
 
 
@@ -115,24 +115,24 @@ async def pass_on(runner: Runner, computed: Computed) -> None:
     Celery's own publisher takes a thread, and 1.5 CPU-ms.
     """
     job, handoff, event = computed
-    told: PrefillDone | Failed | None
+    reply: PrefillDone | Failed | None
     try:
-        told = await _start_decode(runner, job, handoff, event)
+        reply = await _start_decode(runner, job, handoff, event)
     except Returned as exc:
         return runner.fail(job, exc)
     except Exception as exc:  # noqa: BLE001 (nobody else would tell the replica)
         log.error("decode_not_enqueued", run=job.run, **job.names, error=type(exc).__name__)
         # The message may be in the queue all the same: its task then discards the KV.
-        told = None if event is None else Failed(job.request, job.attempt, HandoffFailed.code, HandoffFailed().message)
-    if told is not None:
-        runner.emitters.of(job).emit(job.reply_to, told)
+        reply = None if event is None else Failed(job.request, job.attempt, HandoffFailed.code, HandoffFailed().message)
+    if reply is not None:
+        runner.emitters.of(job).emit(job.reply_to, reply)
     return None
 
 
 async def _start_decode(
     runner: Runner, job: Job, handoff: KvHandle | None, event: PrefillDone | None
 ) -> PrefillDone | None:
-    """What to tell the API replica. Raises: StoreDown, Returned."""
+    """Starts the decode stage. Returns what to tell the API replica. Raises: StoreDown, Returned."""
     wire, task = runner.broker_wire, None if handoff is None else _decode_task(runner, job, handoff)
     if event is None:  # the request is over: the task only discards the KV
         assert task is not None
@@ -141,13 +141,13 @@ async def _start_decode(
     in_doubt: StoreDown | None = None  # whether the task is in its queue
     if task is not None and wire is runner.wire:
         try:
-            sent = await _send_at_once(runner, job, task)
+            was_sent = await _send_at_once(runner, job, task)
         except StoreDown as exc:
             log.warning("decode_not_enqueued_at_once", run=job.run, **job.names, error=exc.message)
             in_doubt = exc
         else:
-            if sent is not None:
-                return event if sent else replace(event, returned=handoff)
+            if was_sent is not None:
+                return event if was_sent else replace(event, returned=handoff)
     lease = await hand_over(runner, job)
     if task is None:
         return event
@@ -176,8 +176,8 @@ async def _send_at_once(runner: Runner, job: Job, task: _Task) -> bool | None:
     names = *keys.release(job.run, runner.worker, runner.pool), task.queue
     script = "EVAL", HAND_OVER, len(names), *names, job.run, "left", runner.worker, encode(job), task.message
     # Not repeated: of two messages, one could be withdrawn while the worker has the other.
-    lease, released = await wire.execute_once([("GET", keys.worker(job.worker)), script])
-    if isinstance(released, StoreDown):
+    lease, release = await wire.execute_once([("GET", keys.worker(job.worker)), script])
+    if isinstance(release, StoreDown):
         return None
     if isinstance(lease, StoreDown):
         raise lease
@@ -202,7 +202,7 @@ async def hand_over(runner: Runner, job: Job) -> Lease | None:
     ]
     while True:
         try:
-            _written, lease, _released = await runner.wire.execute(commands)
+            _write, lease, _release = await runner.wire.execute(commands)
         except StoreDown as exc:
             log.warning("prefill_not_written", run=job.run, **job.names, error=exc.message)
             if runner.stopping:

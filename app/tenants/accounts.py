@@ -1,4 +1,4 @@
-"""Which limits a request has to keep, and which of them refuses it until when. Pure."""
+"""Limits that a request has to keep, and which of them refuses it until when. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class Account(Struct, frozen=True):
 
 
 class Left(Struct, frozen=True):
-    """What an account had when it was last asked; of limits that it hasn't, nothing."""
+    """An account's state when it was last asked; of limits that it hasn't, nothing."""
 
     requests: float = 0.0
     tokens: float = 0.0
@@ -53,13 +53,14 @@ class Refusal(NamedTuple):
 
 
 def online(client: Client) -> tuple[Account, ...]:
-    """Of a request, the key's before the tenant's. None: nothing limits it."""
+    """Accounts of a request, the key's before the tenant's. Empty: nothing limits it."""
     return tuple(account for account in (of_key(client), of_tenant(client.tenant)) if account.is_limited)
 
 
 def of_line(client: Client, rate: Rate | None = None) -> tuple[Account, ...]:
-    """Of a line of a batch. It takes no place among the parallel requests: lines wait for engines that are idle.
+    """Accounts of a line of a batch.
 
+    A line takes no place among the parallel requests: lines wait for engines that are idle.
     `rate`: the key's limits when the batch was made, for a key that is not known any more.
     """
     if not client.key:
@@ -87,14 +88,14 @@ def _of(owner: str, name: str, limits: Limits) -> Account:
 def _line(limits: Limits, shared: Account) -> Account:
     own = limits.batch_requests_per_min, limits.batch_tokens_per_min
     if own == (None, None):
-        rates, requests, tokens, spared = shared.rates, shared.requests, shared.tokens, _SHARED
+        rates, requests, tokens, spare = shared.rates, shared.requests, shared.tokens, _SHARED
     else:
-        rates, requests, tokens, spared = f"{shared.name}:batch", own[0] or 0, own[1] or 0, 0.0
-    return Account(shared.owner, shared.name, rates, requests, tokens, spared, 0, shared.budget)
+        rates, requests, tokens, spare = f"{shared.name}:batch", own[0] or 0, own[1] or 0, 0.0
+    return Account(shared.owner, shared.name, rates, requests, tokens, spare, 0, shared.budget)
 
 
 def period(per: Period, now: float) -> tuple[float, float]:
-    """When the day, week or month began that `now` is in, and when it ends; seconds since the epoch, UTC."""
+    """Beginning and end of the day, week or month that `now` is in; seconds since the epoch, UTC."""
     return _of_day(per, int(now // DAY_S))
 
 
@@ -115,9 +116,14 @@ def _of_day(per: Period, number: int) -> tuple[float, float]:
 def refusal(
     accounts: Sequence[Account], left: Sequence[Left], refused: Sequence[tuple[int, Kind]], now: float
 ) -> Refusal:
-    """Of the limits that refused a request, the one that does so for longest. `refused`: their account and kind."""
-    found = [Refusal(accounts[i], kind, left[i], now + _wait_s(accounts[i], kind, left[i], now)) for i, kind in refused]
-    return max(found, key=lambda one: one.ends)
+    """The refusal that lasts longest, of those of the limits that refused a request.
+
+    `refused`: the limits' account and kind.
+    """
+    refusals = [
+        Refusal(accounts[i], kind, left[i], now + _wait_s(accounts[i], kind, left[i], now)) for i, kind in refused
+    ]
+    return max(refusals, key=lambda one: one.ends)
 
 
 def _wait_s(account: Account, kind: Kind, left: Left, now: float) -> float:
@@ -135,8 +141,8 @@ def retry_after_s(refused: Refusal, now: float) -> int:
 
 
 def words(refused: Refusal) -> str:
-    """For the client: whose limit it is, how much, and until when."""
-    account, kind, left, ends = refused
+    """Tells the client whose limit it is, how much, and until when."""
+    account, kind, balance, ends = refused
     if kind == "parallel":
         most = f"{account.parallel} requests" if account.parallel > 1 else "one request"
         return f"{account.owner} may have {most} at once. Try again when one has ended."
@@ -145,14 +151,14 @@ def words(refused: Refusal) -> str:
         return f"{account.owner} has used up its {limit} {kind} a minute. Try again at {iso(ends)}."
     budget = account.budget
     assert budget is not None
-    unit, spent = "in money" if budget.unit == "money" else "tokens", f"{left.spent:.12g}"
+    unit, total = "in money" if budget.unit == "money" else "tokens", f"{balance.spent:.12g}"
     if kind == "reserved":
         return (
-            f"{account.owner} has spent {spent} of its budget of {budget.amount:.12g} {unit} a {budget.per}, and the "
+            f"{account.owner} has spent {total} of its budget of {budget.amount:.12g} {unit} a {budget.per}, and the "
             "answers that are being made may take the rest. Try again when one has ended, or ask for shorter ones."
         )
     return (
-        f"{account.owner} has spent {spent} of its budget of {budget.amount:.12g} {unit} a {budget.per}. "
+        f"{account.owner} has spent {total} of its budget of {budget.amount:.12g} {unit} a {budget.per}. "
         f"The next {budget.per} begins at {iso(ends)}."
     )
 
@@ -167,11 +173,11 @@ def headers(accounts: Sequence[Account], left: Sequence[Left]) -> dict[str, str]
     pairs = list(zip(accounts, left, strict=True))
     of_requests = [(has.requests, account.requests) for account, has in pairs if account.requests]
     of_tokens = [(has.tokens, account.tokens) for account, has in pairs if account.tokens]
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for kind, limits in (("requests", of_requests), ("tokens", of_tokens)):
         if limits:
             has, limit = min(limits)
-            found[f"x-ratelimit-limit-{kind}"] = str(limit)
-            found[f"x-ratelimit-remaining-{kind}"] = str(max(0, math.floor(has)))
-            found[f"x-ratelimit-reset-{kind}"] = f"{(limit - has) * 60 / limit:.3f}s"  # until the limit is whole again
-    return found
+            fields[f"x-ratelimit-limit-{kind}"] = str(limit)
+            fields[f"x-ratelimit-remaining-{kind}"] = str(max(0, math.floor(has)))
+            fields[f"x-ratelimit-reset-{kind}"] = f"{(limit - has) * 60 / limit:.3f}s"  # until the limit is whole again
+    return fields

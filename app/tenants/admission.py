@@ -21,7 +21,7 @@ LARGE = 64 * 2**10  # bytes of a body, for reading which its request has to be a
 
 
 class Admission:
-    """Of one request, before its tokens are known. Used by one coroutine at a time."""
+    """The admission of one request, before its tokens are known. Used by one coroutine at a time."""
 
     __slots__ = ("_asked", "_charge", "_client", "_lasts_s", "_ledger")
 
@@ -43,7 +43,7 @@ class Admission:
             self._charge = charge
 
     def given_back(self) -> Settlement | None:
-        """What gives it back, in one call with the usual admission; None: there is nothing to give back."""
+        """The settlement that gives it back, in one call with the usual admission; None: nothing to give back."""
         self._asked = True
         if (charge := self._charge) is None:
             return None
@@ -51,7 +51,7 @@ class Admission:
         return charge.settlement(None)
 
     async def close(self) -> None:
-        """At the request's end: it stays counted, if nothing else has been charged for it."""
+        """Ends the admission with its request, which stays counted if nothing else has been charged for it."""
         self._asked = True  # tasks that go on have its context
         if (charge := self._charge) is not None:
             self._charge = None
@@ -62,9 +62,10 @@ current: ContextVar[Admission | None] = ContextVar("admission", default=None)  #
 
 
 async def admitted(used: Used = _UNKNOWN) -> None:
-    """Before work that costs more than it is charged for. Raises: RateLimited, BudgetUsed, StoreDown.
+    """Admits the request, before work that costs more than it is charged for.
 
     `used`: what the request may use at most, where that is found out by the work; charged until it is known.
+    Raises: RateLimited, BudgetUsed, StoreDown.
     """
     if (admission := current.get()) is not None:
         await admission.take(used)

@@ -32,7 +32,7 @@ def digest_of(token: str) -> bytes:
 
 
 def check_name(name: str) -> None:
-    """Of a new key: it is to stand in a path. Raises: RequestError."""
+    """Checks a new key's name, which is to stand in a path. Raises: RequestError."""
     if not name.strip() or not name.isprintable() or len(name) > 64:
         raise RequestError("a key's name has 1 to 64 printable characters", param="name")
     if "/" in name or name in _DOTS:
@@ -40,7 +40,7 @@ def check_name(name: str) -> None:
 
 
 def check_tenant_name(name: str) -> None:
-    """Of a new tenant: it is to stand in a path. Raises: RequestError."""
+    """Checks a new tenant's name, which is to stand in a path. Raises: RequestError."""
     if name in _DOTS:
         raise RequestError("a tenant's name is not '.' or '..': it is part of paths", param="tenant")
     if not re.fullmatch(TENANT_NAME, name):
@@ -51,9 +51,9 @@ def check_tenant_name(name: str) -> None:
 
 def check_tenant(now: Registry, tenant: str) -> TenantId:
     """Raises: TenantNotFound."""
-    if not now.has(found := TenantId(tenant)):
+    if not now.has(tenant_id := TenantId(tenant)):
         raise TenantNotFound(f"There is no tenant '{tenant[:100]}': xylem tenants set makes one.", param="tenant")
-    return found
+    return tenant_id
 
 
 def new_key(
@@ -64,8 +64,8 @@ def new_key(
         raise RequestError(f"There is a key '{name}' already: take another name, or revoke it first.", param="key")
     if same := next((key.name for key in now.keys.values() if key.digest == digest), None):
         raise RequestError(f"The key '{same}' is the same: it has the same SHA-256.", param="sha256")
-    made = ApiKey(name, digest, at, id=id_ or new_key_id(), tenant=check_tenant(now, tenant))
-    return with_limits(made, limits)
+    api_key = ApiKey(name, digest, at, id=id_ or new_key_id(), tenant=check_tenant(now, tenant))
+    return with_limits(api_key, limits)
 
 
 def with_limits(key: ApiKey, limits: Limits) -> ApiKey:

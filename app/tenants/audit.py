@@ -34,10 +34,10 @@ def entry(
     who: str, action: str, target: str, detail: Mapping[str, Any], outcome: str = "ok", when: float | None = None
 ) -> Entry:
     """`when`: now, if not given. Values of fields that may be secrets are left out."""
-    shown = orjson.dumps(_without_secrets(detail), default=str)
-    if len(shown) > _MOST_BYTES:
-        shown = orjson.dumps({"fields": sorted(map(str, detail))[:100], "bytes": len(shown)})
-    return Entry(clock.now() if when is None else when, who, action, target[:500], shown.decode(), outcome)
+    detail_json = orjson.dumps(_without_secrets(detail), default=str)
+    if len(detail_json) > _MOST_BYTES:
+        detail_json = orjson.dumps({"fields": sorted(map(str, detail))[:100], "bytes": len(detail_json)})
+    return Entry(clock.now() if when is None else when, who, action, target[:500], detail_json.decode(), outcome)
 
 
 def _without_secrets(value: Any) -> Any:
@@ -67,11 +67,11 @@ async def note(
 ) -> None:
     """Notes what the request of an admin has done. One that notes itself is not noted again by its route."""
     request.scope[NOTED] = True
-    noted = entry(request.scope.get(WHO, "nobody"), action, target, detail, outcome)
+    record = entry(request.scope.get(WHO, "nobody"), action, target, detail, outcome)
     try:
-        await state.wire.execute([note_command(state.keys, noted)])
+        await state.wire.execute([note_command(state.keys, record)])
     except StoreDown as exc:  # it is done, and can't be undone for that
-        log.error("not_in_audit_log", action=action, target=target, who=noted.who, error=exc.message)
+        log.error("not_in_audit_log", action=action, target=target, who=record.who, error=exc.message)
 
 
 def note_command(keys: Keys, noted: Entry) -> Command:
@@ -87,20 +87,20 @@ def read_command(keys: Keys, after: str, limit: int, *, newest_first: bool = Fal
 
 
 def shown(replies: list[tuple[bytes, Any]]) -> list[dict[str, Any]]:
-    """Of a read's reply."""
+    """Entries in a read's reply."""
     return [_shown(id_, fields[b"b"] if isinstance(fields, Mapping) else fields[1]) for id_, fields in replies]
 
 
 def _shown(id_: bytes, record: bytes) -> dict[str, Any]:
-    found = decode_entry(record)
+    audit_entry = decode_entry(record)
     return {
         "id": id_.decode(),
-        "when": found.when,
-        "who": found.who,
-        "action": found.action,
-        "target": found.target,
-        "detail": orjson.loads(found.detail),
-        "outcome": found.outcome,
+        "when": audit_entry.when,
+        "who": audit_entry.who,
+        "action": audit_entry.action,
+        "target": audit_entry.target,
+        "detail": orjson.loads(audit_entry.detail),
+        "outcome": audit_entry.outcome,
     }
 
 

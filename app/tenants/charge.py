@@ -1,4 +1,4 @@
-"""What one request is charged, from its admission to its end."""
+"""Charges one request, from its admission to its end."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -49,12 +49,12 @@ class Charge:
         `answer`: the most tokens that it may generate. Budgets reserve them until they are charged.
         Raises: RateLimited, BudgetUsed, StoreDown.
         """
-        if self._admitted or (refused := await self._ask(request, used, ends, answer)) is None:
+        if self._admitted or (reason := await self._ask(request, used, ends, answer)) is None:
             return
-        found = BudgetUsed if refused.kind == "budget" else RateLimited
-        wait_s = retry_after_s(refused, clock.now())
-        error = found(words(refused), retry_after_s=wait_s, headers=self.headers())
-        if refused.kind in ("tokens", "reserved"):
+        error_class = BudgetUsed if reason.kind == "budget" else RateLimited
+        wait_s = retry_after_s(reason, clock.now())
+        error = error_class(words(reason), retry_after_s=wait_s, headers=self.headers())
+        if reason.kind in ("tokens", "reserved"):
             error.type = "tokens"
         raise error
 
@@ -77,9 +77,9 @@ class Charge:
         self.settled(settlement, reply)
 
     def settlement(self, used: Used | None, *, cut: bool = False) -> Settlement | None:
-        """What `settle` sends, for a caller that sends it with commands of its own; None: there is nothing to settle.
+        """The settlement that `settle` sends, for a caller that sends it with commands of its own.
 
-        `settled` gets the reply. Without one, the ledger sends it again.
+        None: there is nothing to settle. `settled` gets the reply. Without one, the ledger sends it again.
         """
         if self._request is None:
             return None
@@ -95,7 +95,7 @@ class Charge:
         self._take(reply)
 
     def add(self, used: Used) -> None:
-        """What an earlier stage has cost: it is charged at the end."""
+        """Adds what an earlier stage has cost: it is charged at the end."""
         self._before = self._before.plus(self._cost(used))
 
     def headers(self) -> dict[str, str]:
@@ -103,15 +103,15 @@ class Charge:
         return headers(self._accounts, self._left) if self._left else {}
 
     async def _ask(self, request: RequestId, used: Used, ends: float, answer: int = 0) -> Refusal | None:
-        """Why it isn't admitted. Raises: StoreDown."""
+        """Asks for admission; returns the refusal, or None if it is admitted. Raises: StoreDown."""
         self._request = request
         ledger = self._ledger
         # For a moment after Redis was away, live processes have no lease.
         leases = ledger.keys.api(ApiId("")) if ledger.wire.is_steady() else ""
-        reserved: tuple[object, ...] = _NONE
+        reservation: tuple[object, ...] = _NONE
         if answer and any(one.budget is not None for one in self._accounts):
-            reserved = self._cost(Used(used.model, completion=answer, parent=used.parent))
-        command = self._command(ADMIT, request, self._cost(used), round(ends * 1000), leases, more=reserved)
+            reservation = self._cost(Used(used.model, completion=answer, parent=used.parent))
+        command = self._command(ADMIT, request, self._cost(used), round(ends * 1000), leases, more=reservation)
         early = None if self.early is None else self.early()
         try:
             *_, reply = await ledger.wire.execute([command] if early is None else [early.command, command])
@@ -126,8 +126,8 @@ class Charge:
             self._admitted = True
             return None
         self._request = None
-        found: list[tuple[int, Kind]] = [(int(i), kind.decode()) for i, kind in reply[1]]
-        return refusal(self._accounts, self._left, found, clock.now())
+        limits: list[tuple[int, Kind]] = [(int(i), kind.decode()) for i, kind in reply[1]]
+        return refusal(self._accounts, self._left, limits, clock.now())
 
     def _command(
         self, script: str, request: RequestId, total: Cost, fourth: object, fifth: object, more: tuple[object, ...] = ()
@@ -139,7 +139,7 @@ class Charge:
         return cost(used, price_of(self._ledger.directory.registry.prices, used))
 
     def _take(self, reply: Any) -> None:
-        self._left = [Left(float(r), float(t), int(running), float(spent)) for r, t, running, spent in reply[0]]
+        self._left = [Left(float(r), float(t), int(running), float(spending)) for r, t, running, spending in reply[0]]
 
 
 @asynccontextmanager
@@ -149,20 +149,20 @@ async def returned(charge: Charge | None) -> AsyncIterator[None]:
         yield
     except BaseException as exc:
         if charge is not None:  # unless it was refused, Redis may have it all the same, and then it is made
-            refused = isinstance(exc, StoreFull) or (isinstance(exc, XylemError) and not isinstance(exc, StoreDown))
-            await charge.settle(None, cut=not refused)
+            was_refused = isinstance(exc, StoreFull) or (isinstance(exc, XylemError) and not isinstance(exc, StoreDown))
+            await charge.settle(None, cut=not was_refused)
         raise
 
 
 class StageCharge(Charge):
-    """Of a stage of a pipeline, which is part of a request: that is admitted and settled as a whole."""
+    """The charge of a pipeline's stage, which is part of a request: that is admitted and settled as a whole."""
 
     def __init__(self, whole: Charge) -> None:
         super().__init__(whole._ledger, ())  # noqa: SLF001 (its own class)
         self._whole = whole
 
     async def admit(self, request: RequestId, used: Used, ends: float, answer: int = 0) -> None:
-        """It was, with the first stage."""
+        """Does nothing: the request was admitted with the first stage."""
 
     def settlement(self, used: Used | None, *, cut: bool = False) -> Settlement | None:  # noqa: ARG002 (the whole may be)
         if used is not None:

@@ -1,4 +1,4 @@
-"""What a request costs. Pure."""
+"""Computes what a request costs. Pure."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -12,7 +12,7 @@ _FREE = Price()
 
 
 class Used(Struct, frozen=True):
-    """What one request took of a model."""
+    """One request's use of a model."""
 
     model: str
     prompt: int = 0  # tokens, with the cached ones
@@ -39,7 +39,7 @@ def price_of(prices: Mapping[str, Price], used: Used) -> Price:
 
 
 def cost(used: Used, price: Price) -> Cost:
-    cached = min(used.cached, used.prompt)  # of a prompt that was computed twice, the cached tokens may be more
+    cached_tokens = min(used.cached, used.prompt)  # of a prompt that was computed twice, the cached tokens may be more
     of_cached = price.input if price.cached_input is None else price.cached_input
-    tokens = (used.prompt - cached) * price.input + cached * of_cached + used.completion * price.output
+    tokens = (used.prompt - cached_tokens) * price.input + cached_tokens * of_cached + used.completion * price.output
     return Cost(used.prompt + used.completion, tokens / _PER + used.pictures * price.image)

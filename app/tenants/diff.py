@@ -1,4 +1,4 @@
-"""From tenants, keys and prices as they are to those of a file: what is added, changed and removed. Pure."""
+"""Compares tenants, keys and prices as they are with those of a file: what is added, changed and removed. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -42,40 +42,40 @@ class Plan(Struct, frozen=True):
 
 def planned(now: Registry, file: TenantsFile, *, prune: bool, at: float, new_id: Iterator[KeyId]) -> Plan:
     """`prune`: keys that the file doesn't name are removed. `at`: the time. Raises: SettingsError."""
-    found: list[Difference] = []
-    kept: list[str] = []
+    differences: list[Difference] = []
+    notes: list[str] = []
     if file.tenants is not None:
-        wanted = file.tenants
-        for name, tenant in wanted.items():
-            found += _tenant(now.tenants.get(TenantId(name)), name, tenant, at)
-        keys = {key.name: key for key in _keys(now, wanted, at, new_id)}
+        tenants = file.tenants
+        for name, tenant in tenants.items():
+            differences += _tenant(now.tenants.get(TenantId(name)), name, tenant, at)
+        keys = {key.name: key for key in _keys(now, tenants, at, new_id)}
         for key in keys.values():
-            found += _key(now.keys.get(key.name), key)
+            differences += _key(now.keys.get(key.name), key)
         others = [key for name, key in now.keys.items() if name not in keys]
         if prune:
-            found += [_gone("key", key.name, _shown_key(key), *drop_key(key)) for key in others]
+            differences += [_gone("key", key.name, _shown_key(key), *drop_key(key)) for key in others]
         else:
-            kept += [f"key {key.name} of {key.tenant}: not in the file; --prune removes it" for key in others]
+            notes += [f"key {key.name} of {key.tenant}: not in the file; --prune removes it" for key in others]
         _check_digests([*keys.values(), *([] if prune else others)])
         with_keys = set() if prune else {key.tenant for key in others}
         for name, old in now.tenants.items():
-            if name in wanted:
+            if name in tenants:
                 continue
             if name in with_keys:
-                kept.append(f"tenant {name}: not in the file, and has keys that are not in it either")
+                notes.append(f"tenant {name}: not in the file, and has keys that are not in it either")
             else:
-                found.append(_gone("tenant", name, shown_tenant(old), drop_tenant(name)))
+                differences.append(_gone("tenant", name, shown_tenant(old), drop_tenant(name)))
     if file.prices is not None:
         for model, price in file.prices.items():
             before, after = now.prices.get(model), price.record()
             if before != after:
-                found.append(_made("price of", model, _asdict(before), _asdict(after), put_price(model, after)))
-        found += [
+                differences.append(_made("price of", model, _asdict(before), _asdict(after), put_price(model, after)))
+        differences += [
             _gone("price of", model, _asdict(price), drop_price(model))
             for model, price in now.prices.items()
             if model not in file.prices
         ]
-    return Plan(found, kept)
+    return Plan(differences, notes)
 
 
 def _tenant(old: Tenant | None, name: str, wanted: TenantInFile, at: float) -> list[Difference]:
@@ -89,13 +89,15 @@ def _tenant(old: Tenant | None, name: str, wanted: TenantInFile, at: float) -> l
 
 
 def _keys(now: Registry, tenants: Mapping[str, TenantInFile], at: float, new_id: Iterator[KeyId]) -> Iterator[ApiKey]:
-    seen: dict[str, str] = {}
+    tenant_by_name: dict[str, str] = {}
     for tenant, in_file in tenants.items():
-        for name, wanted in in_file.keys.items():
-            if name in seen:
-                raise SettingsError(f"tenants.{tenant}.keys.{name}: tenant {seen[name]} has a key of that name, too")
-            seen[name] = tenant
-            yield _wanted_key(now.keys.get(name), tenant, name, wanted, at, new_id)
+        for name, file_key in in_file.keys.items():
+            if name in tenant_by_name:
+                raise SettingsError(
+                    f"tenants.{tenant}.keys.{name}: tenant {tenant_by_name[name]} has a key of that name, too"
+                )
+            tenant_by_name[name] = tenant
+            yield _wanted_key(now.keys.get(name), tenant, name, file_key, at, new_id)
 
 
 def _wanted_key(
@@ -128,11 +130,11 @@ def _key(old: ApiKey | None, new: ApiKey) -> list[Difference]:
 
 
 def _check_digests(keys: list[ApiKey]) -> None:
-    seen: dict[bytes, str] = {}
+    name_by_digest: dict[bytes, str] = {}
     for key in keys:
-        if key.digest in seen:
-            raise SettingsError(f"the keys {seen[key.digest]} and {key.name} have the same 'sha256'")
-        seen[key.digest] = key.name
+        if key.digest in name_by_digest:
+            raise SettingsError(f"the keys {name_by_digest[key.digest]} and {key.name} have the same 'sha256'")
+        name_by_digest[key.digest] = key.name
 
 
 def _shown_key(key: ApiKey) -> dict[str, Any]:

@@ -35,9 +35,9 @@ class Directory:
         replies = await self._wire.execute(read_commands(self._keys))
         if replies != self._replies:
             self.registry, self._replies = registry_of(replies), replies
-            known = [(key, self._client(key)) for key in self.registry.keys.values()]
-            self._known = {key.digest[:PREFIX]: (key, client) for key, client in known}
-            self._clients = {client.key: client for _, client in known}
+            pairs = [(key, self._client(key)) for key in self.registry.keys.values()]
+            self._known = {key.digest[:PREFIX]: (key, client) for key, client in pairs}
+            self._clients = {client.key: client for _, client in pairs}
         self.loaded.set()
 
     def knows(self, key: KeyId) -> bool:
@@ -45,12 +45,12 @@ class Directory:
         return key in self._clients
 
     def client_of(self, tenant: TenantId, key: KeyId) -> Client:
-        """Whose a request is that came before: its limits are those of today, and a revoked key has none."""
+        """The client of a request that came before: its limits are those of today, and a revoked key has none."""
         return self._clients.get(key) or self._made(tenant, key)
 
     def _client(self, key: ApiKey) -> Client:
         return self._made(key.tenant, key.owner, key.name, key.limits)
 
     def _made(self, tenant: TenantId, key: KeyId, name: str = "", own: Limits = UNLIMITED) -> Client:
-        found = self.registry.tenants.get(tenant) or Tenant(tenant)
-        return Client(found, key, name, own, together(found.limits, own))
+        record = self.registry.tenants.get(tenant) or Tenant(tenant)
+        return Client(record, key, name, own, together(record.limits, own))

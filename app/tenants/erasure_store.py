@@ -23,7 +23,7 @@ _ERASED_S = 30 * 86_400.0  # in which engines forget the KV of a salt, or restar
 
 
 class Found(NamedTuple):
-    """Whose things are to be erased."""
+    """Owners and tenants whose things are to be erased."""
 
     owners: list[KeyId]
     tenants: list[TenantId]  # whose salts are
@@ -46,7 +46,7 @@ class ErasureStore:
         await self._wire.execute([("HSET", self._keys.erasures()[0], erasure.field, encode(erasure))])
 
     async def update(self, erasure: Erasure) -> None:
-        """If it was not begun anew meanwhile."""
+        """Writes an erasure, if it was not begun anew meanwhile."""
         now = await self.find(erasure.kind, erasure.name)
         if now is not None and now.began == erasure.began:
             await self.put(erasure)
@@ -60,7 +60,7 @@ class ErasureStore:
         return bool(leads)
 
     async def of_key(self, name: str) -> Found | None:
-        """Of a key by its name, or by its id, also if it is revoked. None: there is no such key."""
+        """Finds a key by its name, or by its id, also if it is revoked. None: there is no such key."""
         for key in await self._api_keys():
             if name in (key.name, key.owner):
                 return Found([key.owner], [key.tenant], 1)
@@ -68,7 +68,7 @@ class ErasureStore:
         return None if tenant is None else Found([KeyId(name)], [TenantId(tenant.decode())])
 
     async def of_tenant(self, name: TenantId) -> Found | None:
-        """With its revoked keys. None: there is no such tenant."""
+        """Finds a tenant, with its revoked keys. None: there is no such tenant."""
         (flat,) = await self._wire.execute([("HGETALL", self._keys.key_owners())])
         valid = {key.owner for key in await self._api_keys() if key.tenant == name}
         pairs = zip(flat[::2], flat[1::2], strict=True)
@@ -78,18 +78,18 @@ class ErasureStore:
         return Found(sorted(owners | {KeyId("")} if name == DEFAULT else owners), [name], len(valid))
 
     async def labels(self, tenants: Iterable[TenantId]) -> list[str]:
-        """Of their present salts."""
-        known = [await self.tenant(name) for name in tenants]
-        return [label_of(tenant.salt) for tenant in known if tenant is not None and tenant.salt]
+        """Labels of the tenants' present salts."""
+        records = [await self.tenant(name) for name in tenants]
+        return [label_of(tenant.salt) for tenant in records if tenant is not None and tenant.salt]
 
     async def tenant(self, name: TenantId) -> Tenant | None:
         (raw,) = await self._wire.execute([("HGET", self._keys.tenants(), name)])
         return None if raw is None else decode_tenant(raw)
 
     async def revoke(self, owners: Iterable[KeyId]) -> int:
-        """How many of their keys were still valid."""
-        wanted = set(owners)
-        valid = [key for key in await self._api_keys() if key.owner in wanted]
+        """Revokes the owners' keys. Returns how many were still valid."""
+        owner_set = set(owners)
+        valid = [key for key in await self._api_keys() if key.owner in owner_set]
         commands: list[Command] = []
         for key in valid:
             commands.append(("HSET", self._keys.key_owners(), key.owner, key.tenant))
@@ -101,12 +101,12 @@ class ErasureStore:
     async def change_salts(self, erasure: Erasure) -> None:
         """Nobody uses the erasure's salts any more, and workers remove their blocks. An erased tenant is no more."""
         now = clock.now()
-        erased = self._keys.erased_salts()
-        (flat,) = await self._wire.execute([("HGETALL", erased)])
+        salts_key = self._keys.erased_salts()
+        (flat,) = await self._wire.execute([("HGETALL", salts_key)])
         old = [field for field, at in zip(flat[::2], flat[1::2], strict=True) if _is_old(field, at, now)]
         counts = [field for field in flat[::2] if b"|" in field and field.partition(b"|")[0] in old]
-        commands: list[Command] = [("HDEL", erased, *old, *counts)] if old else []
-        commands += [("HSETNX", erased, label, now) for label in erasure.labels]
+        commands: list[Command] = [("HDEL", salts_key, *old, *counts)] if old else []
+        commands += [("HSETNX", salts_key, label, now) for label in erasure.labels]
         (tenants,) = await self._wire.execute([("HGETALL", self._keys.tenants())])
         for tenant in map(decode_tenant, tenants[1::2]):
             if erasure.kind == "tenant" and tenant.name == erasure.name:
@@ -124,11 +124,11 @@ class ErasureStore:
         commands: list[Command] = []
         if tenant.salt:
             commands.append(("HSETNX", self._keys.erased_salts(), label_of(tenant.salt), clock.now()))
-        changed = replace(tenant, salt=new_salt() if isolated else "")
-        await self._wire.execute([*commands, ("HSET", self._keys.tenants(), name, encode(changed))])
+        new_tenant = replace(tenant, salt=new_salt() if isolated else "")
+        await self._wire.execute([*commands, ("HSET", self._keys.tenants(), name, encode(new_tenant))])
 
     async def removed_kv(self) -> dict[str, int]:
-        """By "<label>|<pool>": blocks that its workers have removed from the pool's store."""
+        """Number of blocks that a pool's workers have removed from its store, by "<label>|<pool>"."""
         (flat,) = await self._wire.execute([("HGETALL", self._keys.erased_salts())])
         pairs = zip(flat[::2], flat[1::2], strict=True)
         return {field.decode(): int(count) for field, count in pairs if b"|" in field}

@@ -57,8 +57,8 @@ def is_over(erasure: Erasure, now: float) -> bool:
 def after_pass(erasure: Erasure, began: float, ended: float, removed: dict[str, int], left: int) -> Erasure:
     """`began` and `ended`: of the pass. `left`: how much of what it found is still there."""
     counts = {what: erasure.removed.get(what, 0) + count for what, count in removed.items()}
-    settled = not left and not any(removed.values()) and began - erasure.began >= _SETTLED_S
-    clean = erasure.clean or (ended if settled else 0.0)
+    is_settled = not left and not any(removed.values()) and began - erasure.began >= _SETTLED_S
+    clean = erasure.clean or (ended if is_settled else 0.0)
     return replace(erasure, removed=erasure.removed | counts, looked=ended, clean=clean)
 
 

@@ -1,4 +1,4 @@
-"""What requests cost, in Redis: an account for each key and each tenant, over all processes."""
+"""Keeps account of what requests cost, in Redis: for each key and each tenant, over all processes."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _AT_ONCE = 100
 
 
 class Ledger:
-    """Of one process. Its calls may be repeated: none counts twice."""
+    """The ledger of one process. Its calls may be repeated: none counts twice."""
 
     def __init__(self, wire: Wire, keys: Keys, api: ApiId, directory: Directory) -> None:
         self.wire, self.keys, self.api, self.directory = wire, keys, api, directory
@@ -42,8 +42,8 @@ class Ledger:
         """The command is sent from here, unless somebody else has sent it before, and says so."""
         self.unsettled[request] = command
         if len(self.unsettled) > _MOST:
-            self.unsettled.pop(lost := next(iter(self.unsettled)))
-            log.error("request_never_settled", request=lost)
+            self.unsettled.pop(oldest := next(iter(self.unsettled)))
+            log.error("request_never_settled", request=oldest)
 
     def settled(self, request: RequestId, command: Command) -> None:
         """Redis has confirmed it."""
@@ -72,7 +72,7 @@ def _terms(keys: Keys, accounts: tuple[Account, ...], day: int) -> tuple[tuple[s
 
 
 async def spent(wire: Wire, keys: Keys, accounts: Sequence[Account]) -> list[Left]:
-    """What each account has left now, how many requests it runs, and what it has spent and reserved.
+    """Reads what each account has left now, how many requests it runs, and what it has spent and reserved.
 
     Raises: StoreDown.
     """
@@ -91,21 +91,21 @@ async def spent(wire: Wire, keys: Keys, accounts: Sequence[Account]) -> list[Lef
 
 
 def _read(account: Account, replies: Sequence[Any], now: float) -> Left:
-    """As the scripts do."""
-    (*rates, at), running, (kind, begins, has_spent), reserved = replies
+    """Reads an account's state from the replies, as the scripts do."""
+    (*rates, at), running, (kind, begins, has_spent), reservations = replies
     passed_min = max(0.0, now * 1000 - float(at or math.inf)) / 60_000
     requests, tokens = (
         min(limit, (limit if had is None else float(had)) + passed_min * limit)
         for limit, had in zip((account.requests, account.tokens), rates, strict=True)
     )
-    _, wanted, period_began, _ = _budget(account, now)
-    is_current = kind is not None and kind.decode() == wanted and float(begins) >= period_began
-    spent = float(has_spent) if is_current else 0.0
-    return Left(requests, tokens, running if account.parallel else 0, spent, sum(map(float, reserved)))
+    _, current_kind, period_began, _ = _budget(account, now)
+    is_current = kind is not None and kind.decode() == current_kind and float(begins) >= period_began
+    spending = float(has_spent) if is_current else 0.0
+    return Left(requests, tokens, running if account.parallel else 0, spending, sum(map(float, reservations)))
 
 
 def _budget(account: Account, now: float) -> tuple[float, str, int, int]:
-    """As the scripts take it."""
+    """The account's budget as the scripts take it."""
     if (budget := account.budget) is None:
         return -1, "-", 0, 0
     begins, ends = period(budget.per, now)

@@ -1,4 +1,4 @@
-"""What each limit is, for `xylem --help` and the API's document. Loads nothing, as the command line has to."""
+"""Says what each limit is, for `xylem --help` and the API's document. Loads nothing, as the command line has to."""
 
 HELP = {
     "models": "Models that may be asked for, by the names that clients use, with commas between.",

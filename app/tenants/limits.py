@@ -1,4 +1,4 @@
-"""What limits mean for one request. Pure; what is counted over requests is the ledger's."""
+"""Applies limits to one request. Pure; what is counted over requests is the ledger's."""
 
 from typing import Any
 
@@ -11,16 +11,16 @@ _SHOWN = 100  # characters of a model's name in an error
 
 
 def together(tenant: Limits, key: Limits) -> Limits:
-    """What holds for a key's requests: the stricter of both; of defaults the key's. Rates and budgets are not in it."""
+    """Limits of a key's requests: the stricter of both; of defaults the key's. Rates and budgets are not in it."""
 
     def stricter(name: str, choose: Any = min) -> Any:
-        given = [value for value in (getattr(tenant, name), getattr(key, name)) if value is not None]
-        return choose(given) if given else None
+        values = [value for value in (getattr(tenant, name), getattr(key, name)) if value is not None]
+        return choose(values) if values else None
 
     models = tenant.models if key.models is None else key.models
     if tenant.models is not None and key.models is not None:
         models = [name for name in key.models if name in tenant.models]
-    found = Limits(
+    limits = Limits(
         models=models,
         min_priority=stricter("min_priority", max),
         default_priority=_first(key.default_priority, tenant.default_priority),
@@ -31,7 +31,7 @@ def together(tenant: Limits, key: Limits) -> Limits:
         keep_bytes=stricter("keep_bytes"),
         expires=stricter("expires"),
     )
-    return UNLIMITED if found == UNLIMITED else found
+    return UNLIMITED if limits == UNLIMITED else limits
 
 
 def _first(*values: int | None) -> int | None:
@@ -43,7 +43,10 @@ def may_ask(limits: Limits, model: str) -> bool:
 
 
 def check_model(limits: Limits, model: str) -> None:
-    """In OpenAI's words, which don't tell whether there is such a model. Raises: ModelNotFound."""
+    """Checks whether the client may ask for a model. Raises: ModelNotFound.
+
+    The error has OpenAI's words, which don't tell whether there is such a model.
+    """
     if not may_ask(limits, model):
         raise ModelNotFound(
             f"The model '{model[:_SHOWN]}' does not exist or you do not have access to it.", param="model"
@@ -54,13 +57,13 @@ def check_tokens(limits: Limits, body: object) -> None:
     """Raises: RequestError for a longer answer than is allowed."""
     most = limits.max_tokens
     for name in _MOST_TOKENS if most is not None else ():
-        asked = getattr(body, name, None)
-        if asked is not None and asked > most:
-            raise RequestError(f"'{name}': {asked} is over {most}, the most for this client.", param=name)
+        tokens = getattr(body, name, None)
+        if tokens is not None and tokens > most:
+            raise RequestError(f"'{name}': {tokens} is over {most}, the most for this client.", param=name)
 
 
 def usual_priority(limits: Limits) -> int | None:
-    """Of a request that asks for none. None: the service's own."""
+    """The priority of a request that asks for none. None: the service's own."""
     usual, least = limits.default_priority, limits.min_priority
     return usual if usual is None or least is None else max(usual, least)
 
@@ -68,10 +71,10 @@ def usual_priority(limits: Limits) -> int | None:
 def answer_tokens(limits: Limits, usual: int | None) -> int | None:
     """The most tokens of an answer whose request names none; `usual`: without limits. None: no bound."""
     usual = usual if limits.default_max_tokens is None else limits.default_max_tokens
-    given = [bound for bound in (usual, limits.max_tokens) if bound is not None]
-    return min(given, default=None)
+    bounds = [bound for bound in (usual, limits.max_tokens) if bound is not None]
+    return min(bounds, default=None)
 
 
 def begun_before(limits: Limits) -> Limits:
-    """For a request that was checked when it came: how long its answer may be is the same as then."""
+    """Limits of a request that was checked when it came: how long its answer may be is the same as then."""
     return Limits(default_max_tokens=limits.default_max_tokens, max_tokens=limits.max_tokens)

@@ -1,4 +1,4 @@
-"""How many bytes a client may have stored: its key's, within what its tenant's other keys leave of the tenant's.
+"""Bytes that a client may have stored: its key's, within what its tenant's other keys leave of the tenant's.
 
 A tenant's bytes are read and not locked: requests that come together may exceed its quota by what they bring.
 """
@@ -36,7 +36,7 @@ class Quotas:
         return quota._replace(in_all=self._settings.file_bytes_in_all)
 
     async def kept(self, client: Client) -> Quota:
-        """Of kept answers and conversations."""
+        """The quota of kept answers and conversations."""
         own = self._settings.keep_bytes_per_key if client.within.keep_bytes is None else client.within.keep_bytes
         account, _ = self._keys.kept_account()
         return await self._within(
@@ -51,13 +51,13 @@ class Quotas:
             return Quota(own)
         had = await self._wire.execute([bytes_of(key) for key in await self._other_owners(client)])
         others = sum(int(value or 0) for value in had)
-        left = max(0, of_tenant - others)
-        return Quota(left, others, of_tenant=True) if left < own else Quota(own)
+        remaining_bytes = max(0, of_tenant - others)
+        return Quota(remaining_bytes, others, of_tenant=True) if remaining_bytes < own else Quota(own)
 
     async def _other_owners(self, client: Client) -> list[KeyId]:
-        """Also revoked keys, and those who come with tokens."""
+        """The tenant's other owners, also revoked keys, and those who come with tokens."""
         (flat,) = await self._wire.execute([("HGETALL", self._keys.key_owners())])
         tenant = client.tenant.name
-        found = {KeyId(key.decode()) for key, of in zip(flat[::2], flat[1::2], strict=True) if of.decode() == tenant}
-        found |= {key.owner for key in self._directory.registry.keys.values() if key.tenant == tenant}
-        return sorted(found - {client.key})
+        owners = {KeyId(key.decode()) for key, of in zip(flat[::2], flat[1::2], strict=True) if of.decode() == tenant}
+        owners |= {key.owner for key in self._directory.registry.keys.values() if key.tenant == tenant}
+        return sorted(owners - {client.key})

@@ -23,7 +23,7 @@ class Rate(Struct, frozen=True, array_like=True):
 
 
 class Budget(Struct, frozen=True, array_like=True):
-    """What may be spent in a period. A new one begins with each day, week or month."""
+    """An amount that may be spent in a period. A new one begins with each day, week or month."""
 
     amount: float
     unit: Unit = "tokens"  # of prompts and answers; money: by `Price`
@@ -31,7 +31,7 @@ class Budget(Struct, frozen=True, array_like=True):
 
 
 class Price(Struct, frozen=True, array_like=True):
-    """Of a model, in money (any currency, one for all), for a million tokens; and for one picture."""
+    """A model's price, in money (any currency, one for all), for a million tokens; and for one picture."""
 
     input: float = 0.0  # also of embeddings
     cached_input: float | None = None  # None: as `input`
@@ -40,9 +40,10 @@ class Price(Struct, frozen=True, array_like=True):
 
 
 class Limits(Struct, frozen=True, array_like=True):
-    """Of a tenant's keys together, or of one key. None: no limit here, but perhaps one of the tenant or the settings.
+    """Limits of a tenant's keys together, or of one key.
 
-    A request has to be within its key's and its tenant's.
+    None: no limit here, but perhaps one of the tenant or the settings. A request has to be within its key's and its
+    tenant's.
     """
 
     models: list[str] | None = None  # names that may be asked for; those of aliases, adapters and pipelines count too
@@ -118,7 +119,7 @@ class ApiKey(Struct, frozen=True, array_like=True):
 
 
 class Client(Struct, frozen=True):
-    """Who sent a request: a key, or somebody whose token another service has signed."""
+    """The sender of a request: a key, or somebody whose token another service has signed."""
 
     tenant: Tenant = Tenant(DEFAULT)
     key: KeyId = KeyId("")  # the owner of what is made; "" where no keys are required
@@ -128,7 +129,7 @@ class Client(Struct, frozen=True):
 
     @property
     def turn(self) -> str:
-        """With whom it shares a turn where clients wait in turns: its tenant, or nobody if it has none."""
+        """The tenant with which it shares a turn where clients wait in turns; its own key, if it has no tenant."""
         return self.key if self.tenant.name == DEFAULT else self.tenant.name
 
 

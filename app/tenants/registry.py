@@ -30,7 +30,7 @@ _TENANT, _KEY, _PRICE, _OWNER = 2, 3, 4, 5
 
 
 class Registry(Struct, frozen=True):
-    """By their names."""
+    """Tenants, keys and prices, by their names."""
 
     tenants: Mapping[TenantId, Tenant] = {}
     keys: Mapping[str, ApiKey] = {}
@@ -64,13 +64,13 @@ def registry_of(replies: Sequence[Any]) -> Registry:
 def _decoded(decode: Callable[[bytes], T], fields: Any) -> dict[str, T]:
     """`fields`: of a hash, as a mapping or flat, as clients of Redis return it."""
     pairs = fields.items() if isinstance(fields, Mapping) else zip(fields[::2], fields[1::2], strict=True)
-    found = {}
+    records = {}
     for name, record in pairs:
         try:
-            found[name.decode()] = decode(record)
+            records[name.decode()] = decode(record)
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:  # a bad record locks out only its own client
             log.error("key_not_understood", error=str(exc))
-    return found
+    return records
 
 
 def put_tenant(tenant: Tenant) -> Change:
@@ -90,7 +90,7 @@ def drop_tenant(name: str) -> Change:
 
 
 def drop_key(key: ApiKey) -> tuple[Change, Change]:
-    """Whose it was is kept: what was made with it can still be erased."""
+    """Changes that drop a key. Its tenant is kept: what was made with it can still be erased."""
     return (_OWNER, key.owner, key.tenant.encode()), (_KEY, key.name, b"")
 
 
@@ -106,5 +106,5 @@ def change_command(keys: Keys, before: Registry, changes: Iterable[Change]) -> C
 
 
 def changed_command(keys: Keys) -> Command:
-    """For a change that is made otherwise: whoever read what was before it does not overwrite it."""
+    """The command for a change that is made otherwise: whoever read what was before it does not overwrite it."""
     return ("SET", keys.tenants_version(), secrets.token_hex(8))

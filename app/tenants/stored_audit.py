@@ -13,7 +13,7 @@ _EVERY_S = 300.0
 
 
 class Bytes(NamedTuple):
-    """Of one account."""
+    """Bytes of one account."""
 
     counted: int | None  # None: nothing is counted
     there: int
@@ -24,12 +24,12 @@ class Bytes(NamedTuple):
 
 
 class Accounts(Protocol):
-    """Of one kind of what clients store. Its methods raise StoreDown."""
+    """Accounts of one kind of what clients store. Its methods raise StoreDown."""
 
     kind: str
 
     async def read(self) -> Mapping[str, Bytes]:
-        """By account: a key's, or that of all together. Changes that come meanwhile may be in one number only."""
+        """Bytes by account: a key's, or that of all together. Changes meanwhile may be in one number only."""
         ...
 
     async def correct(self, account: str, found: Bytes) -> bool:
@@ -40,12 +40,12 @@ class Accounts(Protocol):
 async def recounted(wire: Wire, key: str, field: str, found: Bytes) -> bool:
     """`Accounts.correct`, of a field of a hash, or with "" of a string."""
     before = "" if found.counted is None else found.counted
-    (done,) = await wire.execute([("EVAL", RECOUNT, 1, key, field, before, found.there)])
-    return bool(done)
+    (was_corrected,) = await wire.execute([("EVAL", RECOUNT, 1, key, field, before, found.there)])
+    return bool(was_corrected)
 
 
 class StoredAudit:
-    """In every API replica, which does no harm.
+    """The comparison of counted with stored bytes. Each API replica does it, which does no harm.
 
     One look isn't enough: what is being stored, or removed, looks wrong for a moment.
     """
@@ -55,18 +55,18 @@ class StoredAudit:
         self._wrong: dict[tuple[str, str], int] = {}  # at the last look: kind and account, and bytes too few
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Looks at all accounts again and again, until cancelled."""
         await keep("stored_bytes_not_read", self.look, _EVERY_S, later=True)
 
     async def look(self) -> None:
         """Corrects what was wrong by the same number of bytes at the last look. Raises: StoreDown."""
         wrong: dict[tuple[str, str], int] = {}
         for kind in self._kinds:
-            for account, found in (await kind.read()).items():
-                if not found.missing:
+            for account, sizes in (await kind.read()).items():
+                if not sizes.missing:
                     continue
-                if self._wrong.get((kind.kind, account)) != found.missing:
-                    wrong[kind.kind, account] = found.missing
-                elif await kind.correct(account, found):
-                    log.warning("stored_bytes_corrected", kind=kind.kind, account=account, bytes=found.missing)
+                if self._wrong.get((kind.kind, account)) != sizes.missing:
+                    wrong[kind.kind, account] = sizes.missing
+                elif await kind.correct(account, sizes):
+                    log.warning("stored_bytes_corrected", kind=kind.kind, account=account, bytes=sizes.missing)
         self._wrong = wrong

@@ -20,7 +20,7 @@ _SHOWN = 100
 
 
 class Claims(Struct, frozen=True):
-    """Which claims tell what; the names of nested ones have dots."""
+    """The claims that are read from tokens; the names of nested ones have dots."""
 
     issuer: str
     audience: str
@@ -69,15 +69,15 @@ def signing_keys(jwks: Any) -> list[dict[str, Any]]:
 
 def key_for(keys: Sequence[Mapping[str, Any]], kid: str | None, algorithm: str) -> jwt.PyJWK | None:
     """None: there is none of that id. A token without one is of the only key. Raises: Unauthorized."""
-    found = [key for key in keys if key.get("kid") == kid] if kid is not None else list(keys)
-    if len(found) != 1:
+    matches = [key for key in keys if key.get("kid") == kid] if kid is not None else list(keys)
+    if len(matches) != 1:
         if kid is None:
             raise refused("it doesn't name its key, and the issuer has several")
         return None
     try:
-        if found[0].get("alg", algorithm) != algorithm:
+        if matches[0].get("alg", algorithm) != algorithm:
             raise refused(f"its key is not for {algorithm}")
-        return jwt.PyJWK(dict(found[0]), algorithm)
+        return jwt.PyJWK(dict(matches[0]), algorithm)
     except jwt.PyJWTError:
         raise refused(f"its key is not for {algorithm}") from None
 
@@ -85,7 +85,7 @@ def key_for(keys: Sequence[Mapping[str, Any]], kid: str | None, algorithm: str) 
 def verified(token: str, key: jwt.PyJWK, claims: Claims) -> Verified:
     """Raises: Unauthorized."""
     try:
-        found = jwt.decode(
+        payload = jwt.decode(
             token, key, algorithms=[key.algorithm_name], audience=claims.audience, issuer=claims.issuer,
             leeway=LEEWAY_S,
             options={"require": ["exp", "iss", "aud", "sub"], "enforce_minimum_key_length": True},
@@ -102,11 +102,11 @@ def verified(token: str, key: jwt.PyJWK, claims: Claims) -> Verified:
         raise refused(f"it has no {exc.claim!r}") from None
     except jwt.PyJWTError as exc:
         raise refused(str(exc)[:_SHOWN].rstrip(".")) from None
-    subject, named = str(found["sub"]), value_of(found, claims.tenant)
-    tenant = named if isinstance(named, str) else None
+    subject, tenant_claim = str(payload["sub"]), value_of(payload, claims.tenant)
+    tenant = tenant_claim if isinstance(tenant_claim, str) else None
     try:
         digest = hashlib.sha256(f"{claims.issuer}\0{subject}\0{tenant or ''}".encode()).hexdigest()
-        expires = float(found["exp"])
+        expires = float(payload["exp"])
     except (UnicodeEncodeError, OverflowError):
         raise refused("its subject or tenant is no text of Unicode, or its end is beyond all time") from None
     return Verified(
@@ -114,8 +114,8 @@ def verified(token: str, key: jwt.PyJWK, claims: Claims) -> Verified:
         subject,
         expires,
         None if tenant is None else TenantId(tenant),
-        None if claims.models is None else _words(value_of(found, claims.models)),
-        claims.admin is not None and _has(found, *claims.admin),
+        None if claims.models is None else _words(value_of(payload, claims.models)),
+        claims.admin is not None and _has(payload, *claims.admin),
     )
 
 
@@ -147,7 +147,7 @@ def _has(claims: Mapping[str, Any], name: str, wanted: str) -> bool:
 
 
 def _words(value: Any) -> list[str]:
-    """Of a list of texts, or one with spaces between. A token that doesn't have it has no word."""
+    """Words of a list of texts, or of one with spaces between. A token that doesn't have it has no word."""
     if isinstance(value, str):
         return value.split()
     return [word for word in value if isinstance(word, str)] if isinstance(value, list) else []

@@ -22,10 +22,10 @@ _SHA256 = r"^[0-9a-f]{64}$"
 
 def read_budget(text: str) -> Budget:
     """Raises: ValueError."""
-    found = _BUDGET.fullmatch(text)
-    if found is None or float(found[1]) <= 0:
+    match = _BUDGET.fullmatch(text)
+    if match is None or float(match[1]) <= 0:
         raise ValueError("has to be such as 1000000tokens/month or 50money/day")
-    return Budget(float(found[1]), found[2], found[3])  # type: ignore[arg-type] # by the expression
+    return Budget(float(match[1]), match[2], match[3])  # type: ignore[arg-type] # by the expression
 
 
 def show_budget(budget: Budget) -> str:
@@ -35,10 +35,10 @@ def show_budget(budget: Budget) -> str:
 def read_time(text: str) -> float:
     """Raises: ValueError."""
     try:
-        found = datetime.fromisoformat(text)
+        date = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError("has to be a date such as 2027-01-31, or a time such as 2027-01-31T12:00") from None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
 def show_time(at: float) -> str:
@@ -115,10 +115,10 @@ class WantedLimits(Wanted):
         return self
 
     def limits(self) -> Limits:
-        given = {name: getattr(self, name) for name in Limits.__struct_fields__}
+        values = {name: getattr(self, name) for name in Limits.__struct_fields__}
         budget, expires = self.budget, self.expires
         return Limits(
-            **given
+            **values
             | {
                 "budget": None if budget is None else read_budget(budget),
                 "expires": None if expires is None else read_time(expires),
@@ -127,13 +127,13 @@ class WantedLimits(Wanted):
 
 
 def shown(limits: Limits) -> dict[str, Any]:
-    """What is limited, as `WantedLimits` reads it."""
-    given = {name: value for name, value in structs.asdict(limits).items() if value is not None}
+    """The limits that there are, as `WantedLimits` reads them."""
+    values = {name: value for name, value in structs.asdict(limits).items() if value is not None}
     if limits.budget is not None:
-        given["budget"] = show_budget(limits.budget)
+        values["budget"] = show_budget(limits.budget)
     if limits.expires is not None:
-        given["expires"] = show_time(limits.expires)
-    return given
+        values["expires"] = show_time(limits.expires)
+    return values
 
 
 class WantedTenant(WantedLimits):
@@ -151,7 +151,7 @@ def shown_tenant(tenant: Tenant) -> dict[str, Any]:
 
 
 class WantedKey(WantedLimits):
-    """In the file, below its tenant. Without `sha256` it is a key that exists."""
+    """A key in the file, below its tenant. Without `sha256` it is a key that exists."""
 
     sha256: Sha256 | None = None
 

@@ -16,9 +16,9 @@ _HTTP_PATH = "/v1/traces"  # below the endpoint of all signals
 
 
 def is_on() -> bool:
-    disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    is_disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     exporter = os.environ.get("OTEL_TRACES_EXPORTER", "").strip()
-    return bool(_endpoint()) and not disabled and exporter != "none"
+    return bool(_endpoint()) and not is_disabled and exporter != "none"
 
 
 def protocol() -> Protocol:
@@ -32,7 +32,7 @@ def protocol() -> Protocol:
 
 
 def engines_endpoint() -> str:
-    """Where an engine that takes one address sends its spans; "": nowhere. Raises: SettingsError."""
+    """The address to which an engine that takes one sends its spans; "": it sends none. Raises: SettingsError."""
     if not is_on():
         return ""
     own = os.environ.get(TRACES_ENDPOINT, "").strip()
@@ -40,7 +40,7 @@ def engines_endpoint() -> str:
 
 
 def engines_environment() -> dict[str, str]:
-    """What such an engine reads, where only the variable of all signals says it. Raises: SettingsError."""
+    """Variables for such an engine: its protocol, which may be set for all signals only. Raises: SettingsError."""
     return {TRACES_PROTOCOL: protocol()} if is_on() else {}
 
 

@@ -46,11 +46,11 @@ class OtelTracer:
         if caller is None:
             trace = new_trace_id()
             return TracePlace(trace, new_span_id(), "", self._samples(trace, _NOBODY))
-        trace, parent, sampled = caller.trace, caller.span, caller.sampled
+        trace, parent, is_sampled = caller.trace, caller.span, caller.sampled
         if not self._follows:
-            asked = SpanContext(int(trace, 16), int(parent, 16), is_remote=True, trace_flags=_FLAGS[sampled])
-            sampled = self._samples(trace, within(NonRecordingSpan(asked), _NOBODY))
-        return TracePlace(trace, new_span_id(), parent, sampled)
+            context = SpanContext(int(trace, 16), int(parent, 16), is_remote=True, trace_flags=_FLAGS[is_sampled])
+            is_sampled = self._samples(trace, within(NonRecordingSpan(context), _NOBODY))
+        return TracePlace(trace, new_span_id(), parent, is_sampled)
 
     def export(self, place: TracePlace, spans: Iterable[Span]) -> None:
         trace = int(place.trace, 16)
@@ -77,8 +77,8 @@ class OtelTracer:
             )
 
     def _samples(self, trace: str, caller: Context) -> bool:
-        decided = self._sampler.should_sample(caller, int(trace, 16), "request", SpanKind.SERVER)
-        return decided.decision is Decision.RECORD_AND_SAMPLE
+        result = self._sampler.should_sample(caller, int(trace, 16), "request", SpanKind.SERVER)
+        return result.decision is Decision.RECORD_AND_SAMPLE
 
     def close(self) -> None:
         ending = Thread(target=self._processor.shutdown, daemon=True)
@@ -87,7 +87,7 @@ class OtelTracer:
 
 
 def _exporter() -> SpanExporter:
-    """With all that its own variables say. Raises: SettingsError."""
+    """The exporter, with all that its own variables say. Raises: SettingsError."""
     if protocol() == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as OverGrpc
 

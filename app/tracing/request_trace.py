@@ -34,17 +34,17 @@ class RequestTrace:
 
     @classmethod
     def begin(cls, tracer: Tracer | None, traceparent: bytes, path: str) -> "RequestTrace | None":
-        """Of a request that has just come; None: nothing is traced."""
+        """Begins the trace of a request that has just come; None: nothing is traced."""
         return None if tracer is None else cls(tracer, tracer.begin(traceparent), path, clock.now())
 
     @classmethod
     def adopted(cls, tracer: Tracer | None, place: TracePlace | None, path: str, came: float) -> "RequestTrace | None":
-        """Of a request whose replica has died before it exported anything; None: it isn't traced."""
+        """The trace of a request whose replica has died before it exported anything; None: it isn't traced."""
         if tracer is None or place is None:
             return None
-        made = cls(tracer, place, path, came)
-        made.answered = made.ends_with_answer = True
-        return made
+        trace = cls(tracer, place, path, came)
+        trace.answered = trace.ends_with_answer = True
+        return trace
 
     @property
     def sampled(self) -> bool:

@@ -11,7 +11,7 @@ _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
 
 
 class Caller(Struct, frozen=True, gc=False):
-    """Who asked: a span of another program. Ids are hexadecimal."""
+    """The caller: a span of another program. Ids are hexadecimal."""
 
     trace: str
     span: str

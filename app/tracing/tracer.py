@@ -10,7 +10,7 @@ from app.tracing.span import Span
 
 
 class Tracer(Protocol):
-    """Of one process. From any thread; nothing but `close` waits."""
+    """The tracer of one process. Any thread may call it; nothing but `close` waits."""
 
     def begin(self, traceparent: bytes) -> TracePlace:
         """The place of a new request, sampled or not, as OTEL_TRACES_SAMPLER has it. `traceparent`: the client's."""

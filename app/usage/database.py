@@ -43,17 +43,17 @@ class UsageDatabase:
     def __init__(self, url: str) -> None:
         """Raises: SettingsError."""
         try:
-            made = make_url(url)
-            if made.drivername == "postgresql":
-                made = made.set(drivername="postgresql+psycopg")
-            is_file = made.get_backend_name() == "sqlite"
+            sql_url = make_url(url)
+            if sql_url.drivername == "postgresql":
+                sql_url = sql_url.set(drivername="postgresql+psycopg")
+            is_file = sql_url.get_backend_name() == "sqlite"
             options: dict[str, Any] = {"connect_args": {"timeout": _BUSY_S}} if is_file else {"pool_pre_ping": True}
-            self._engine = create_engine(made, pool_size=2, **options)
+            self._engine = create_engine(sql_url, pool_size=2, **options)
         except ImportError as exc:
             raise SettingsError(f"XYLEM_USAGE_URL needs pip install 'xylem-serve[postgresql]' ({exc})") from exc
         except SQLAlchemyError as exc:
             raise SettingsError(f"XYLEM_USAGE_URL: {_described(exc)}") from exc
-        self.shown = made.render_as_string(hide_password=True)
+        self.shown = sql_url.render_as_string(hide_password=True)
         if is_file:
             event.listen(self._engine, "connect", _prepare_file)
 
@@ -64,12 +64,12 @@ class UsageDatabase:
         """Makes the tables, if they aren't there. Raises: SettingsError, for those of another version."""
         with self._begun() as sql:
             TABLES.create_all(sql)
-            found = sql.scalar(select(SCHEMA.c.version))
-            if found is None:
+            version = sql.scalar(select(SCHEMA.c.version))
+            if version is None:
                 sql.execute(insert(SCHEMA).values(version=VERSION))
-            elif found != VERSION:
+            elif version != VERSION:
                 raise SettingsError(
-                    f"{self.shown} has usage in version {found} of its tables, and this is {VERSION}: take the "
+                    f"{self.shown} has usage in version {version} of its tables, and this is {VERSION}: take the "
                     "version of Xylem that wrote it, or another database"
                 )
 
@@ -84,9 +84,9 @@ class UsageDatabase:
             return
         dialect: Any = sqlite if self._engine.dialect.name == "sqlite" else postgresql
         put = dialect.insert(USAGE)
-        changed = {name: put.excluded[name] for name in COLUMNS if name != "id"}
+        updates = {name: put.excluded[name] for name in COLUMNS if name != "id"}
         put = put.on_conflict_do_update(
-            index_elements=[USAGE.c.id], set_=changed, where=put.excluded.epoch > USAGE.c.epoch
+            index_elements=[USAGE.c.id], set_=updates, where=put.excluded.epoch > USAGE.c.epoch
         )
         with self._begun() as sql:
             sql.execute(put, rows)
@@ -96,11 +96,11 @@ class UsageDatabase:
         groups, columns = _groups(query)
         sums = [func.count().label("requests")]
         sums += [func.sum(USAGE.c[name]).label(name) for name in SUMS if name != "requests"]
-        named = [func.max(USAGE.c.key_name).label("key_name")] if "key" in query.by else []
-        found = _selected(select(*columns, *named, *sums), query).group_by(*groups).limit(most + 1).subquery()
-        wanted = select(found).order_by(*(found.c[name] for name in query.by))  # of no more rows than are shown
+        key_names = [func.max(USAGE.c.key_name).label("key_name")] if "key" in query.by else []
+        table = _selected(select(*columns, *key_names, *sums), query).group_by(*groups).limit(most + 1).subquery()
+        statement = select(table).order_by(*(table.c[name] for name in query.by))  # of no more rows than are shown
         with self._begun() if within_s is None else self._bounded(within_s) as sql:
-            result = sql.execute(wanted)
+            result = sql.execute(statement)
             names = [*map(str, result.keys())]  # SQLAlchemy's own kind of text is no key of JSON
             rows = [dict(zip(names, row, strict=True)) for row in result]
         if len(rows) > most:
@@ -111,10 +111,10 @@ class UsageDatabase:
 
     def records(self, query: UsageQuery) -> Iterator[list[dict[str, Any]]]:
         """Each record alone, in pages, the oldest first. `by` doesn't count."""
-        wanted = _selected(select(USAGE), query).order_by(USAGE.c.at, USAGE.c.id)
+        statement = _selected(select(USAGE), query).order_by(USAGE.c.at, USAGE.c.id)
         with self._begun() as sql:
-            found = sql.execution_options(yield_per=_PAGE).execute(wanted)
-            for page in found.mappings().partitions():
+            result = sql.execution_options(yield_per=_PAGE).execute(statement)
+            for page in result.mappings().partitions():
                 yield [dict(row) for row in page]
 
     @contextmanager
@@ -183,7 +183,7 @@ def _selected(wanted: Select[Any], query: UsageQuery) -> Select[Any]:
 
 
 def _groups(query: UsageQuery) -> tuple[list[Any], list[Any]]:
-    """What is grouped by, and how that is called."""
+    """Expressions to group by, and the same with their labels."""
     groups = [
         USAGE.c.minute // literal_column(str(WIDTHS[name] // 60), Integer) if name in WIDTHS else USAGE.c[name]
         for name in query.by
@@ -202,5 +202,5 @@ def _row(row: dict[str, Any], query: UsageQuery) -> dict[str, Any]:
 
 
 def _described(exc: SQLAlchemyError) -> str:
-    """Without the statement, whose values are a tenant's."""
+    """Describes an error without the statement, whose values are a tenant's."""
     return str(getattr(exc, "orig", None) or exc).partition("\n")[0]

@@ -25,7 +25,7 @@ _WIDTHS: Mapping[Width, _Width] = {
 
 
 class Buckets(NamedTuple):
-    """Of one page: whole minutes, hours or days of UTC."""
+    """Buckets of one page: whole minutes, hours or days of UTC."""
 
     group: Group
     first: int  # seconds since the epoch
@@ -57,9 +57,9 @@ def buckets(start: int, end: int, width: Width, limit: int | None, page: str | N
         if at == page or not at.isdecimal() or len(at) > _DIGITS or int(at) % seconds or not first <= int(at) < end:
             raise RequestError(f"'page' ({page[:40]!r}) is not a 'next_page' of this request.", param="page")
         first = int(at)
-    left = -((first - end) // seconds)  # rounded up
-    number = min(left, limit or usual)
-    return Buckets(group, first, number, left > number)
+    remaining_count = -((first - end) // seconds)  # rounded up
+    number = min(remaining_count, limit or usual)
+    return Buckets(group, first, number, remaining_count > number)
 
 
 def query_of(
@@ -80,10 +80,10 @@ def query_of(
 
 def page_of(asked: Buckets, by: Sequence[OrganizationGroup], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """`rows`: of that query. Lines of batches are one group, and all others another one."""
-    found: dict[str, dict[tuple[object, ...], dict[str, Any]]] = {}
+    results: dict[str, dict[tuple[object, ...], dict[str, Any]]] = {}
     for row in rows:
         result = _result(row, by)
-        bucket = found.setdefault(row[asked.group], {})
+        bucket = results.setdefault(row[asked.group], {})
         group = tuple(result[name] for name in get_args(OrganizationGroup))
         if (other := bucket.setdefault(group, result)) is not result:
             for name in ("input_tokens", "output_tokens", "input_cached_tokens", "num_model_requests"):
@@ -96,7 +96,7 @@ def page_of(asked: Buckets, by: Sequence[OrganizationGroup], rows: Sequence[Mapp
                 "object": "bucket",
                 "start_time": start,
                 "end_time": start + asked.width,
-                "results": [*found.get(iso(start), {}).values()],
+                "results": [*results.get(iso(start), {}).values()],
             }
             for start in starts
         ],

@@ -26,7 +26,10 @@ _CLOSE_S = 2.0
 
 
 class UsageOutbox:
-    """On the event loop. A record may get into the stream twice, which its reader notices by the id."""
+    """An outbox of records for the stream, on the event loop.
+
+    A record may get into the stream twice, which its reader notices by the id.
+    """
 
     def __init__(self, wire: Wire, keys: Keys) -> None:
         self._wire, self._stream = wire, keys.usage()
@@ -89,7 +92,7 @@ class UsageOutbox:
             log.error("usage_lost", records=len(self._waiting))
 
     def _repeat(self) -> None:
-        """After a reconnection, what was confirmed just before waits again."""
+        """Lets records that were confirmed just before a reconnection wait again."""
         if self._wire.reconnected != self._connected:
             self._connected = self._wire.reconnected
             self._waiting += [record for _, record in self._confirmed]
@@ -108,8 +111,8 @@ class UsageOutbox:
         command: Command = ("XADD", self._stream, "MAXLEN", "~", STREAM_ENTRIES, "*", "b", encode(records))
         _entry, *replies = await self._wire.execute([command, *beside])
         self._repeat()
-        now, confirmed = time.monotonic(), self._confirmed
-        while confirmed and confirmed[0][0] < now - _REPEAT_S:  # the same Redis still answers
-            confirmed.popleft()
-        confirmed.extend([(now, record) for record in records])
+        now, confirmations = time.monotonic(), self._confirmed
+        while confirmations and confirmations[0][0] < now - _REPEAT_S:  # the same Redis still answers
+            confirmations.popleft()
+        confirmations.extend([(now, record) for record in records])
         return replies

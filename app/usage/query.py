@@ -1,4 +1,4 @@
-"""What a report asks for."""
+"""The query of a report."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -39,9 +39,9 @@ class UsageQuery(Struct, frozen=True):
 
     @property
     def columns(self) -> dict[str, type]:
-        """Of a report grouped by it."""
-        named = [*self.by, "key_name"] if "key" in self.by else self.by
-        return dict.fromkeys(named, str) | dict(SUMS)
+        """Columns of a report grouped by it."""
+        names = [*self.by, "key_name"] if "key" in self.by else self.by
+        return dict.fromkeys(names, str) | dict(SUMS)
 
 
 def period(since: str, until: str, now: float | None = None) -> tuple[float, float]:
@@ -60,8 +60,8 @@ def moment(text: str, param: str) -> float:
         if text.replace(".", "", 1).isdecimal() and len(text) < 20:
             at = float(text)
         else:
-            found = datetime.fromisoformat(text)
-            at = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+            date = datetime.fromisoformat(text)
+            at = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         at = -1.0
     if not 0 <= at <= LATEST:
@@ -74,7 +74,7 @@ def moment(text: str, param: str) -> float:
 
 
 def grouped_by(text: str) -> tuple[Group, ...]:
-    """Of names with commas between. Raises: RequestError."""
+    """Groups, from names with commas between. Raises: RequestError."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in GROUPS:

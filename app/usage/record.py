@@ -1,4 +1,4 @@
-"""What one request used. No prompt, and nothing of an answer."""
+"""Records what one request used. No prompt, and nothing of an answer."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from app.tenants.cost import Used
 
 
 class LineTry(NamedTuple):
-    """Of a line of a batch."""
+    """A try of a batch's line."""
 
     batch: BatchId
     id: RequestId
@@ -19,7 +19,7 @@ class LineTry(NamedTuple):
 
 
 class UsageRecord(Struct, frozen=True, array_like=True, gc=False):
-    """Of a request, or of a pipeline's stage: of those of one id, the one of the highest epoch counts.
+    """A record of a request, or of a pipeline's stage: of those of one id, the one of the highest epoch counts.
 
     A request that no worker had has no tokens. Times of stages are those of its first prompt.
     """
@@ -58,12 +58,12 @@ class UsageRecord(Struct, frozen=True, array_like=True, gc=False):
 
 def latest(records: Iterable[UsageRecord]) -> list[UsageRecord]:
     """One of each id: that of the highest epoch; of equal ones the first."""
-    found: dict[RequestId, UsageRecord] = {}
+    latest_by_id: dict[RequestId, UsageRecord] = {}
     for record in records:
-        other = found.get(record.id)
+        other = latest_by_id.get(record.id)
         if other is None or record.epoch > other.epoch:
-            found[record.id] = record
-    return list(found.values())
+            latest_by_id[record.id] = record
+    return list(latest_by_id.values())
 
 
 decode_usage = decoder(list[UsageRecord])

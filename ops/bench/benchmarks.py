@@ -13,7 +13,7 @@ NOT_INSTALLED = ("no helm", "no NVIDIA Dynamo")
 
 
 def benchmarks() -> dict[str, Path]:
-    """By name, the file that is run: all that `make bench NAME=…` finds."""
+    """The file that is run, by benchmark: all that `make bench NAME=…` finds."""
     modules = {path.stem: path for path in _HERE.glob("*.py") if '\nif __name__ == "__main__"' in path.read_text()}
     packages = {path.parent.name: path for path in _HERE.glob("*/__main__.py")}
     return {name: path for name, path in sorted((packages | modules).items()) if name not in _NONE}

@@ -19,30 +19,30 @@ _MARK = f"performance.getEntriesByName('{READY}')[0]"
 
 
 def ready_ms(browser: Browser, url: str, times: int = _TIMES) -> float:
-    """From the navigation's start until a model can be asked, painted: a median."""
-    found = []
+    """Milliseconds from the navigation's start until a model can be asked, painted: a median."""
+    times_ms = []
     for _ in range(times + 1):
-        with tab(browser, url) as opened:
-            opened.go()
-            opened.page.wait_for_function(f"() => {_MARK} && performance.getEntriesByType('paint').length")
+        with tab(browser, url) as console_tab:
+            console_tab.go()
+            console_tab.page.wait_for_function(f"() => {_MARK} && performance.getEntriesByType('paint').length")
             paint = "performance.getEntriesByType('paint')[0].startTime"
-            found.append(float(opened.page.evaluate(f"Math.max({_MARK}.startTime, {paint})")))
-    return median(found[1:])
+            times_ms.append(float(console_tab.page.evaluate(f"Math.max({_MARK}.startTime, {paint})")))
+    return median(times_ms[1:])
 
 
 def axe_serious(browser: Browser, url: str) -> int:
     """Serious and critical faults of all pages together."""
     faults = 0
     for path in _PAGES:
-        with tab(browser, url) as opened:
-            opened.go(path)
-            opened.page.wait_for_selector(".card, .hint, option", state="attached")
-            faults += len(serious_faults(opened.page))
+        with tab(browser, url) as console_tab:
+            console_tab.go(path)
+            console_tab.page.wait_for_selector(".card, .hint, option", state="attached")
+            faults += len(serious_faults(console_tab.page))
     return faults
 
 
 def measured(_directory: Path, size: Size, say: Say) -> dict[str, Any]:
-    """Of a fleet of its own."""
+    """Measures the console of a fleet of its own."""
     say("the console in Chromium")
     with (
         tempfile.TemporaryDirectory(prefix="xylem-console-") as name,

@@ -110,9 +110,9 @@ class _Offline:
             ) as child,
         ):
             try:
-                made = cls(child, log)
-                made.says("ready")
-                yield made
+                offline = cls(child, log)
+                offline.says("ready")
+                yield offline
             finally:
                 os.killpg(child.pid, signal.SIGKILL)  # else vLLM's engine core would stay
 

@@ -27,8 +27,8 @@ _TITLE = re.compile(r'(<text id="title"[^>]*>)[^<]*(</text>)')
 def main() -> None:
     """Starts the system, loads it, and records."""
     pool = {"model": "mock", "engine": "mock", "path": str(_MODEL_DIR.resolve()), **MOCKER, "args": {"speedup": 1e6}}
-    with TemporaryDirectory() as made, ExitStack() as up:
-        folder = Path(made)
+    with TemporaryDirectory() as folder_name, ExitStack() as up:
+        folder = Path(folder_name)
         system = up.enter_context(xylem(folder / "xylem", pool, 2))
         run_load(system, [*SHORT, "--requests", "2000"], folder / "warm.log")
         pids = {"api": system.watch["api"][0], "worker": system.watch["workers"][0]}

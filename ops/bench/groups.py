@@ -1,7 +1,7 @@
-"""How long an engine on several hosts takes to answer again after one of them is lost: `python -m ops.bench.groups`.
+"""Measures how soon an engine on several hosts answers again after one of them is lost: `python -m ops.bench.groups`.
 
-One line of JSON. `group_recovery_s`: from the end of a follower, in the middle of an answer, to that answer's next
-token, without the engine's loading, which is what its leader does between `group_formed` and `engine_ready`. Both
+Prints one line of JSON. `group_recovery_s`: from the end of a follower, in the middle of an answer, to that answer's
+next token, without the engine's loading, which is what its leader does between `group_formed` and `engine_ready`. Both
 processes are started again at once, here on one machine; a host of its own would start each faster.
 """
 
@@ -44,8 +44,8 @@ def measure(engine: str, size: Size) -> dict[str, float]:
     pool = _POOLS[engine] | {"nodes": 2, "data_parallel_size": 2}
     if engine == "vllm":
         pool |= {"path": str(shallow_model())}
-    with tempfile.TemporaryDirectory() as made:
-        directory = Path(made)
+    with tempfile.TemporaryDirectory() as folder_name:
+        directory = Path(folder_name)
         with valkey(directory / "redis") as url, stack(url, directory, {POOL: pool}, **_ENV) as s:
             s.forks = size.smallest  # in a deployment, a process that ends begins with its imports
             s.api()
@@ -60,23 +60,23 @@ def _lose_one(s: Stack, hosts: Hosts) -> dict[str, float]:
     reader.start()
     while len(arrivals) < _AFTER:
         time.sleep(0.005)
-    lost, at = hosts.follower(), time.time()
-    hosts.kill(lost)
+    follower, at = hosts.follower(), time.time()
+    hosts.kill(follower)
     reader.join()
     next_token = _first_after_the_gap(arrivals)
-    (formed, ready), *_ = [found for host in hosts.hosts if (found := _loading(hosts.log(host), at))]
+    (formed_at, ready_at), *_ = [times for host in hosts.hosts if (times := _loading(hosts.log(host), at))]
     return {
-        "group_recovery_s": round(next_token - at - (ready - formed), 2),
+        "group_recovery_s": round(next_token - at - (ready_at - formed_at), 2),
         "total_s": round(next_token - at, 2),
-        "formed_after_s": round(formed - at, 2),
-        "load_s": round(ready - formed, 2),
-        "token_after_ready_s": round(next_token - ready, 2),
+        "formed_after_s": round(formed_at - at, 2),
+        "load_s": round(ready_at - formed_at, 2),
+        "token_after_ready_s": round(next_token - ready_at, 2),
     }
 
 
 def _read(s: Stack, arrivals: list[float]) -> None:
-    asked = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": _TOKENS, "temperature": 0, "stream": True}
-    with httpx.stream("POST", f"{s.url}/v1/completions", json=asked | {"ignore_eos": True}, timeout=900) as reply:
+    body = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": _TOKENS, "temperature": 0, "stream": True}
+    with httpx.stream("POST", f"{s.url}/v1/completions", json=body | {"ignore_eos": True}, timeout=900) as reply:
         reply.raise_for_status()
         arrivals.extend(time.time() for line in event_lines(reply) if line.startswith("data: {"))
 
@@ -88,12 +88,12 @@ def _first_after_the_gap(arrivals: list[float]) -> float:
 
 
 def _loading(log: str, since: float) -> tuple[float, float] | None:
-    """When its process, as the leader, was in a group, and ready; None if it did not lead after `since`."""
+    """The times when its process, as the leader, was in a group, and ready; None if it did not lead after `since`."""
     times = {"group_formed": 0.0, "engine_ready": 0.0}
     for line in log.splitlines():
-        said = json.loads(line) if line.startswith("{") else {}
-        if said.get("event") in times and (at := datetime.fromisoformat(said["timestamp"]).timestamp()) > since:
-            times[said["event"]] = at
+        event = json.loads(line) if line.startswith("{") else {}
+        if event.get("event") in times and (at := datetime.fromisoformat(event["timestamp"]).timestamp()) > since:
+            times[event["event"]] = at
     return (times["group_formed"], times["engine_ready"]) if times["engine_ready"] else None
 
 

@@ -28,7 +28,7 @@ class System:
 
 
 def tools_dir() -> Path:
-    """Where loadgen.py and dynamo_up.sh are. Raises: Unavailable."""
+    """The folder of loadgen.py and dynamo_up.sh. Raises: Unavailable."""
     path = Path(os.environ.get("XYLEM_BENCH_TOOLS", "../shared/bench")).resolve()
     if not (path / "loadgen.py").exists():
         raise Unavailable(f"no loadgen.py in {path}: set XYLEM_BENCH_TOOLS")

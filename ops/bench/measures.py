@@ -30,8 +30,8 @@ class Measure:
         """Arguments of the load generator. Each repetition has its own seed, so that its unique prompts are new."""
         count = size.of(self.requests, self.quick_requests, 16)
         limit = size.of("120", "20", "20")
-        asked = ["--label", self.key, "--requests", str(count), "--max-seconds", limit, "--seed", str(seed)]
-        return [*self.load, *asked, *size.of([], [], SMALLEST)]
+        arguments = ["--label", self.key, "--requests", str(count), "--max-seconds", limit, "--seed", str(seed)]
+        return [*self.load, *arguments, *size.of([], [], SMALLEST)]
 
 
 def _more(key: str, title: str, unit: str, figure: Callable[[Line], float], target: float, **how: Any) -> Measure:
@@ -78,7 +78,7 @@ def fleet_s_per_million_tokens(line: Line) -> float:
 
 
 def _fleet_cpu_s(line: Line) -> float:
-    """Of all parts of the system; Dynamo's has neither etcd nor NATS here."""
+    """CPU seconds of all parts of the system; Dynamo's has neither etcd nor NATS here."""
     return sum(float(part["cpu_s"]) for part in line["cpu"].values())
 
 

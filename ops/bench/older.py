@@ -23,11 +23,11 @@ _PAIRS, _FEW = 14, 4
 def tree(path: Path, commit: str) -> Iterator[Path]:
     """A worktree of it. Raises: Unavailable without the repository's history."""
     where = str(path.absolute())
-    made = subprocess.run(
+    run = subprocess.run(
         ["git", "worktree", "add", "--detach", where, commit], cwd=ROOT, check=False, capture_output=True
     )
-    if made.returncode:
-        raise Unavailable(f"no tree of {commit}: {made.stderr.decode().strip()[-200:]}")
+    if run.returncode:
+        raise Unavailable(f"no tree of {commit}: {run.stderr.decode().strip()[-200:]}")
     try:
         yield path.absolute()
     finally:

@@ -64,13 +64,13 @@ def single(name: str, about: str, figures: Sequence[str], part: Part) -> None:
         quick: Annotated[bool, typer.Option(envvar="QUICK", help="Fewer and shorter runs.")] = False,
         out: Annotated[Path, typer.Option(help="Where reports go.")] = Path(".xylem/bench"),
     ) -> None:
-        found, missing = dict[str, Any](), dict[str, str]()
+        results, missing = dict[str, Any](), dict[str, str]()
         with measuring(name, out) as (out_dir, progress, task):
             try:
-                found = part(out_dir, Size.asked(quick), lambda what: progress.update(task, description=what))
+                results = part(out_dir, Size.asked(quick), lambda what: progress.update(task, description=what))
             except (Unavailable, SettingsError) as exc:
                 missing = dict.fromkeys(figures, str(exc))
-        tell(figures, found, missing, out_dir, Console())
+        tell(figures, results, missing, out_dir, Console())
 
     command.__doc__ = about
     typer.run(command)
@@ -80,37 +80,37 @@ def run_parts(
     name: str, report: Report, parts: Mapping[Any, Part], chosen: Sequence[str], size: Size, out: Path
 ) -> None:
     """Runs the parts, all of them if none is chosen; one that can't be measured here doesn't stop the others."""
-    shown = Console(width=None if sys.stdout.isatty() else 200)
+    console = Console(width=None if sys.stdout.isatty() else 200)
     results: dict[str, Any] = {}
     missing: dict[str, str] = {}
     began = time.monotonic()
     with measuring(name, out) as (out_dir, progress, task):
         for part in chosen or parts:
             try:
-                found = parts[part](out_dir / part, size, lambda what: progress.update(task, description=what))
-                missing |= found.pop("missing", {})
-                results |= found
+                part_results = parts[part](out_dir / part, size, lambda what: progress.update(task, description=what))
+                missing |= part_results.pop("missing", {})
+                results |= part_results
             except (Unavailable, SettingsError) as exc:
                 missing |= dict.fromkeys(report.TARGETS.get(part, [part]), f"{part}: {exc}")
     for part in report.TARGETS.keys() - (chosen or parts):
         missing |= dict.fromkeys(report.TARGETS[part], f"the part {part} was not run")
-    shown.print(_verdicts(report, results), *report.tables(results), sep="\n")
+    console.print(_verdicts(report, results), *report.tables(results), sep="\n")
     report.plot(results, out_dir / "report.png")
     (out_dir / "results.json").write_text(json.dumps(results))
-    shown.print(f"{time.monotonic() - began:.0f} s; plot, figures and logs: {out_dir}", markup=False)
-    tell((key for of in report.TARGETS.values() for key in of), results, missing, out_dir, shown)
+    console.print(f"{time.monotonic() - began:.0f} s; plot, figures and logs: {out_dir}", markup=False)
+    tell((key for of in report.TARGETS.values() for key in of), results, missing, out_dir, console)
 
 
 def table(title: str, *columns: str, left: Sequence[str] = ("measured",)) -> Table:
     """A table of figures: aligned right, except the columns in `left`."""
-    made = Table(title=title)
+    new_table = Table(title=title)
     for column in columns:
-        made.add_column(column, justify="left" if column in left else "right")
-    return made
+        new_table.add_column(column, justify="left" if column in left else "right")
+    return new_table
 
 
 def _verdicts(report: Report, results: Results) -> Table:
-    made = table(report.TITLE, "measured", "value", "aimed at", "")
+    result_table = table(report.TITLE, "measured", "value", "aimed at", "")
     for key, target in (figure for of in report.TARGETS.values() for figure in of.items()):
         value = results.get(key)
         if target is None:
@@ -118,7 +118,7 @@ def _verdicts(report: Report, results: Results) -> Table:
         else:
             limit, floor = target
             aim = f"{'≥' if floor else '≤'} {limit:,.4g}"
-            met = None if value is None else value >= limit if floor else value <= limit
-            mark = {True: "[green]met[/]", False: "[red]missed[/]", None: "[yellow]not measured[/]"}[met]
-        made.add_row(key, "-" if value is None else f"{value:,.4g}", aim, mark)
-    return made
+            is_met = None if value is None else value >= limit if floor else value <= limit
+            mark = {True: "[green]met[/]", False: "[red]missed[/]", None: "[yellow]not measured[/]"}[is_met]
+        result_table.add_row(key, "-" if value is None else f"{value:,.4g}", aim, mark)
+    return result_table

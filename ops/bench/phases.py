@@ -68,7 +68,7 @@ def vllm(runs: Runs, profiled: bool) -> Iterator[Finding]:
     runs.size.needs("real vLLM")
     shape = {"block_size": 32, "max_model_len": 2048}
     pool = {"model": "bench", "engine": "vllm", "path": str(runs.model_dir), **shape, "max_running": 64}
-    found: list[list[Finding]] = []
+    pair_findings: list[list[Finding]] = []
     for pair in range(runs.size.of(2, 1, 1)):
         with ExitStack() as stack:
             sides = _start(
@@ -78,10 +78,10 @@ def vllm(runs: Runs, profiled: bool) -> Iterator[Finding]:
                     runs.out_dir / f"vllm-{pair}", runs.model_dir, {**_VLLM_ARGS, **shape, "max_num_seqs": 64}  # noqa: B023
                 ),
             )  # fmt: skip
-            found.append([*runs.compare(VLLM, sides), _own_time(runs, sides.ours)])
+            pair_findings.append([*runs.compare(VLLM, sides), _own_time(runs, sides.ours)])
             if profiled and sides.ours is not None:
                 profile(runs, sides.ours, VLLM)
-    for parts in zip(*found, strict=True):
+    for parts in zip(*pair_findings, strict=True):
         reason = next((part.reason for part in parts if part.reason), None)
         ours, theirs = [x for part in parts for x in part.ours], [x for part in parts for x in part.theirs]
         yield replace(parts[0], ours=ours, theirs=theirs, reason=reason)

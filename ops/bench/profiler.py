@@ -1,4 +1,4 @@
-"""Where the API's time goes: py-spy samples it while one measure's load runs once more."""
+"""Shows where the API's time goes: py-spy samples it while one measure's load runs once more."""
 
 import os
 import shutil

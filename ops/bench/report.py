@@ -38,9 +38,9 @@ def findings_table(findings: Iterable[Finding]) -> Table:
         floor = "≥" if f.at_least else "≤"
         mark = {True: "[green]met[/]", False: "[red]missed[/]", None: "[yellow]not measured[/]"}[f.met]
         other = "" if f.compare in ("growth", "ours") else f"{f.rival} {_spread(f.theirs)}"
-        compared = _spread(f.pairs) if f.value is not None else "-"
+        comparison = _spread(f.pairs) if f.value is not None else "-"
         table.add_row(
-            f"{f.title}\n[dim]{f.unit}[/]", _spread(f.ours), other, f"{compared}\n[dim]{f.compare}[/]",
+            f"{f.title}\n[dim]{f.unit}[/]", _spread(f.ours), other, f"{comparison}\n[dim]{f.compare}[/]",
             f"{floor} {f.target:g}", mark,
         )  # fmt: skip
     return table
@@ -67,12 +67,12 @@ def context_table(lines: Sequence[Line]) -> Table:
     for line in lines:
         groups.setdefault((line["measure"], line["system"]), []).append(line)
     for (measure, system), runs in groups.items():
-        streamed = [r for r in runs if r["stream"]]
+        streams = [r for r in runs if r["stream"]]
         table.add_row(
             measure, system, str(len(runs)),
             _mid(r["req_s"] for r in runs), _mid(r["tok_s"] for r in runs), _mid(r["prompt_tokens_mean"] for r in runs),
-            _mid(r["ttft_ms"]["p50"] for r in streamed), _mid((r["itl_ms"] or {}).get("mean") for r in streamed),
-            _mid(r["sse_events"] / r["out_tokens"] for r in streamed), _mid(r["events_per_read"] for r in streamed),
+            _mid(r["ttft_ms"]["p50"] for r in streams), _mid((r["itl_ms"] or {}).get("mean") for r in streams),
+            _mid(r["sse_events"] / r["out_tokens"] for r in streams), _mid(r["events_per_read"] for r in streams),
             *(_mid(_core_percent(r, part) for r in runs) for part in ("api", "workers", "redis")),
             _mid(100 * r["loadgen_cpu_s"] / r["wall_s"] for r in runs),
         )  # fmt: skip
@@ -108,13 +108,13 @@ def cores() -> int:
 
 
 def _core_percent(line: Line, part: str) -> float | None:
-    used = line.get("cpu", {}).get(part)
-    return None if used is None else 100 * used["cpu_s"] / line["wall_s"]
+    usage = line.get("cpu", {}).get(part)
+    return None if usage is None else 100 * usage["cpu_s"] / line["wall_s"]
 
 
 def _mid(values: Iterable[float | None]) -> str:
-    known = [v for v in values if v is not None]
-    return f"{median(known):,.4g}" if known else ""
+    numbers = [v for v in values if v is not None]
+    return f"{median(numbers):,.4g}" if numbers else ""
 
 
 def _spread(values: Sequence[float]) -> str:

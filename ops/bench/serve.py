@@ -36,7 +36,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Where reports go.")] = Path(".xylem/bench"),
 ) -> None:
     """Measure, print tables, write plot and raw lines; the last line printed is JSON."""
-    shown = Console(width=None if sys.stdout.isatty() else 180)
+    console = Console(width=None if sys.stdout.isatty() else 180)
     with measuring("serve", out) as (out_dir, progress, task):
         runs = Runs(out_dir, model_dir.resolve(), Size.asked(quick), progress, task)
         findings: list[Finding] = []
@@ -52,10 +52,10 @@ def main(
                 missing |= dict.fromkeys(report.FIGURES[phase], str(exc))
     quiet = Quiet.of(runs.lines).sentence(report.cores())
     report.plot(findings, quiet, out_dir / "report.png")
-    shown.print(report.context_table(runs.lines), report.findings_table(findings), quiet)
-    shown.print(f"plot, raw lines and logs: {out_dir}", markup=False)
+    console.print(report.context_table(runs.lines), report.findings_table(findings), quiet)
+    console.print(f"plot, raw lines and logs: {out_dir}", markup=False)
     missing |= {finding.key: finding.reason for finding in findings if finding.value is None and finding.reason}
-    line = tell(FIGURES, {finding.key: finding.value for finding in findings}, missing, out_dir, shown)
+    line = tell(FIGURES, {finding.key: finding.value for finding in findings}, missing, out_dir, console)
     (out_dir / "result.json").write_text(line + "\n")
 
 

@@ -1,4 +1,4 @@
-"""How much a benchmark measures: everything, less with `QUICK=1`, or next to nothing with `SMOKE=1` or `SMOKE=all`.
+"""The size of a benchmark: everything, less with `QUICK=1`, or next to nothing with `SMOKE=1` or `SMOKE=all`.
 
 The smallest sizes show that a benchmark still works. Their figures say nothing, not even where a name has a number.
 """
@@ -22,11 +22,11 @@ class Size(Enum):
 
     @classmethod
     def asked(cls, quick: bool = bool(os.environ.get("QUICK"))) -> "Size":
-        """By the variable SMOKE, which counts more than `quick`. Raises: SystemExit if it is neither 1 nor all."""
+        """The size that the variable SMOKE says, else `quick`. Raises: SystemExit if SMOKE is neither 1 nor all."""
         smallest = {"": None, "0": None, "1": cls.SMOKE, "all": cls.SMOKE_ALL}
-        if (asked := os.environ.get("SMOKE", "")) not in smallest:
-            raise SystemExit(f"bench: SMOKE={asked} is neither 1 nor all")
-        return smallest[asked] or (cls.QUICK if quick else cls.FULL)
+        if (smoke := os.environ.get("SMOKE", "")) not in smallest:
+            raise SystemExit(f"bench: SMOKE={smoke} is neither 1 nor all")
+        return smallest[smoke] or (cls.QUICK if quick else cls.FULL)
 
     @property
     def smallest(self) -> bool:

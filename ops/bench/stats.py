@@ -62,8 +62,8 @@ class Quiet:
         return cls(total("wall_s"), total("other_cpu_s"), total("steal_s"))
 
     def sentence(self, cores: int) -> str:
-        lost = (self.other_cpu_s + self.steal_s) / (self.wall_s * cores) if self.wall_s else 0.0
+        lost_share = (self.other_cpu_s + self.steal_s) / (self.wall_s * cores) if self.wall_s else 0.0
         return (
             f"{self.wall_s:.0f} s measured on {cores} cores; other processes took {self.other_cpu_s:.1f} CPU-s, "
-            f"the host stole {self.steal_s:.1f} s: {lost:.1%} of the machine"
+            f"the host stole {self.steal_s:.1f} s: {lost_share:.1%} of the machine"
         )

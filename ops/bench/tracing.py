@@ -57,8 +57,8 @@ class _Answers(Dispatcher):
         super().__init__(nothing, Keys("bench"), ApiId("0a1b2c3d"), nothing, {})
         worker = Worker(_WORKER, _POOL, "both", "host", 1, 64, 1024, 16, 4096)
         option = Option(Candidate(Lease(worker), Limits(16)))
-        scored = [(option, Cost(0.1, 0.2, 0.3))] * _CANDIDATES
-        self._decision = Decision(Placement(_POOL, _WORKER, 0, 1, 3, 0), scored)
+        options = [(option, Cost(0.1, 0.2, 0.3))] * _CANDIDATES
+        self._decision = Decision(Placement(_POOL, _WORKER, 0, 1, 3, 0), options)
 
     async def send(self, inflight: InFlight) -> None:
         inflight.job = job = replace(inflight.job, stages=[Stage("decode", _POOL, _WORKER, 0)])

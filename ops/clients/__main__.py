@@ -18,26 +18,29 @@ def main() -> None:
     options = argparse.ArgumentParser(prog="make clients", description=__doc__)
     options.add_argument("--only", action="append", choices=[c.script for c in CLIENTS], help="may be repeated")
     only = options.parse_args().only
-    chosen = [client for client in CLIENTS if not only or client.script in only]
+    clients = [client for client in CLIENTS if not only or client.script in only]
     with measuring("clients", Path(".xylem/clients")) as (out_dir, progress, task):
         try:
-            outcomes = try_all(chosen, out_dir, lambda what: progress.update(task, description=what))
+            outcomes = try_all(clients, out_dir, lambda what: progress.update(task, description=what))
         except Unavailable as exc:
             sys.exit(f"no server: {exc}")
     _show(outcomes, out_dir)
-    failed = [outcome.client.package for outcome in outcomes if outcome.failure]
-    print(json.dumps({"clients": len(outcomes), "clients_failed": len(failed), "failed": failed}), flush=True)
-    sys.exit(bool(failed))
+    failed_packages = [outcome.client.package for outcome in outcomes if outcome.failure]
+    print(
+        json.dumps({"clients": len(outcomes), "clients_failed": len(failed_packages), "failed": failed_packages}),
+        flush=True,
+    )
+    sys.exit(bool(failed_packages))
 
 
 def _show(outcomes: list[Outcome], out_dir: Path) -> None:
     versions = pinned(REQUIREMENTS.read_text(), PACKAGES.read_text())
-    made = table("Clients", "client", "version", "tried", "", "s", left=("client", "version", "tried"))
+    result_table = table("Clients", "client", "version", "tried", "", "s", left=("client", "version", "tried"))
     for outcome in outcomes:
         client, verdict = outcome.client, "[red]failed[/]" if outcome.failure else "[green]works[/]"
-        made.add_row(client.package, versions[client.package], client.tried, verdict, f"{outcome.seconds:.0f}")
+        result_table.add_row(client.package, versions[client.package], client.tried, verdict, f"{outcome.seconds:.0f}")
     console = Console(width=None if sys.stdout.isatty() else 200)
-    console.print(made)
+    console.print(result_table)
     for outcome in outcomes:
         if outcome.failure:
             console.print(f"{outcome.client.package}: {outcome.failure}", style="yellow", markup=False)

@@ -16,13 +16,13 @@ _LIMIT_S = 900.0
 
 def install(npm: bool) -> None:
     """Installs from PyPI or npm, unless these versions are installed. Raises: Unavailable with the reason."""
-    wanted, done = (
+    requirements, marker = (
         (PACKAGES, HOME / "npm" / "installed.json") if npm else (REQUIREMENTS, HOME / "venv" / "installed.txt")
     )
-    if done.exists() and done.read_bytes() == wanted.read_bytes():
+    if marker.exists() and marker.read_bytes() == requirements.read_bytes():
         return
     (_npm if npm else _python)()
-    shutil.copy(wanted, done)
+    shutil.copy(requirements, marker)
 
 
 def _python() -> None:
@@ -48,5 +48,5 @@ def _run(*command: str) -> None:
     except subprocess.TimeoutExpired:
         raise Unavailable(f"{command[0]} took over {_LIMIT_S:.0f} s") from None
     except subprocess.CalledProcessError as exc:
-        said = (exc.stderr or exc.stdout).strip().splitlines()[-5:]
-        raise Unavailable(f"{command[0]} failed with {exc.returncode}: {' | '.join(said)}") from None
+        last_lines = (exc.stderr or exc.stdout).strip().splitlines()[-5:]
+        raise Unavailable(f"{command[0]} failed with {exc.returncode}: {' | '.join(last_lines)}") from None

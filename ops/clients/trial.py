@@ -30,9 +30,9 @@ def tried(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """The benchmark's figure: how many clients failed. Raises: Unavailable."""
     size.leaves("clients, which `make clients` tries")
     outcomes = try_all(CLIENTS, out_dir, say)
-    failed = [outcome for outcome in outcomes if outcome.failure]
-    reasons = [f"{outcome.client.package}: {outcome.failure}" for outcome in failed]
-    return {"clients_failed": len(failed), "clients": len(outcomes), "client_failures": reasons}
+    failures = [outcome for outcome in outcomes if outcome.failure]
+    reasons = [f"{outcome.client.package}: {outcome.failure}" for outcome in failures]
+    return {"clients_failed": len(failures), "clients": len(outcomes), "client_failures": reasons}
 
 
 def try_all(clients: Sequence[Client], out_dir: Path, say: Say) -> list[Outcome]:

@@ -22,13 +22,13 @@ async def tried(model):
     agent = Agent(name="Forecaster", instructions="Be brief.", tools=[get_weather], model=model)
     whole = await Runner.run(agent, "How is the weather in Paris?")
     print([type(item).__name__ for item in whole.new_items], whole.final_output)
-    streamed = Runner.run_streamed(agent, "How is the weather in Paris?")
-    async for _ in streamed.stream_events():
+    stream = Runner.run_streamed(agent, "How is the weather in Paris?")
+    async for _ in stream.stream_events():
         pass
-    assert whole.final_output == streamed.final_output == "It is 21 degrees in Paris."
-    typed = await Runner.run(Agent(name="Geographer", output_type=City, model=model), "How large is Paris?")
-    print(typed.final_output)
-    assert typed.final_output == City(name="Paris", people=2_100_000)
+    assert whole.final_output == stream.final_output == "It is 21 degrees in Paris."
+    typed_answer = await Runner.run(Agent(name="Geographer", output_type=City, model=model), "How large is Paris?")
+    print(typed_answer.final_output)
+    assert typed_answer.final_output == City(name="Paris", people=2_100_000)
 
 
 async def main():

@@ -29,10 +29,10 @@ async def tried(model):
     assert answer.endswith("It is 21 degrees in Paris."), answer
     reporter = Agent(model, tools=[get_weather], output_type=Report)
     async with reporter.run_stream("Report on Rome.") as stream:
-        streamed = await stream.get_output()
+        stream_output = await stream.get_output()
     report = (await reporter.run("Report on Rome.")).output
     print(report)
-    assert report == streamed == Report(city="Rome", degrees=31)
+    assert report == stream_output == Report(city="Rome", degrees=31)
     native = Agent(model, output_type=NativeOutput(City))
     city = (await native.run("How large is Paris?")).output
     print(city)

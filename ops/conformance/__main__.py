@@ -28,10 +28,10 @@ _LIMIT_S = 1200.0  # of one suite
 def main() -> None:
     options = argparse.ArgumentParser(prog="make conformance", description=__doc__)
     options.add_argument("--only", action="append", choices=NAMES, help="may be repeated")
-    chosen = options.parse_args().only or NAMES
+    suites = options.parse_args().only or NAMES
     with measuring("conformance", HOME / "runs") as (out_dir, progress, task):
         try:
-            verdicts = run(chosen, out_dir, lambda what: progress.update(task, description=what))
+            verdicts = run(suites, out_dir, lambda what: progress.update(task, description=what))
         except Unavailable as exc:
             sys.exit(f"not run: {exc}")
     sys.exit(_show(verdicts, out_dir))
@@ -98,12 +98,12 @@ def _pytest(name: str, files: list[str], folder: Path, out_dir: Path, url: str, 
 
 def _show(verdicts: dict[str, Verdict], out_dir: Path) -> bool:
     """Whether anything is new or gone."""
-    made = table("Conformance", "suite", "passed", "differ as expected", "new", "gone", left=("suite",))
+    result_table = table("Conformance", "suite", "passed", "differ as expected", "new", "gone", left=("suite",))
     for name, verdict in verdicts.items():
         cells = (verdict.passed, verdict.expected, len(verdict.new), len(verdict.gone))
-        made.add_row(name, *map(str, cells))
+        result_table.add_row(name, *map(str, cells))
     console = Console(width=None if sys.stdout.isatty() else 200)
-    console.print(made)
+    console.print(result_table)
     for name, verdict in verdicts.items():
         for one in verdict.new:
             console.print(f"{name}: new: {one}", style="yellow", markup=False)

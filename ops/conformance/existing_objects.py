@@ -36,19 +36,19 @@ def _file() -> str:
 
 
 def _batch() -> str:
-    wanted = {"input_file_id": _file(), "endpoint": _LINE["url"], "completion_window": "24h"}
-    return str(_post("/batches", wanted)["id"])
+    fields = {"input_file_id": _file(), "endpoint": _LINE["url"], "completion_window": "24h"}
+    return str(_post("/batches", fields)["id"])
 
 
 def _message_batch(*, over: bool) -> str:
     chat = _CHAT if over else _LONG
-    made = _post("/messages/batches", {"requests": [{"custom_id": "1", "params": chat}]})
+    batch = _post("/messages/batches", {"requests": [{"custom_id": "1", "params": chat}]})
     end = time.monotonic() + 60
-    while over and made["processing_status"] != "ended":
-        assert time.monotonic() < end, made
+    while over and batch["processing_status"] != "ended":
+        assert time.monotonic() < end, batch
         time.sleep(0.05)
-        made = httpx.get(f"{_URL}/messages/batches/{made['id']}", trust_env=False, timeout=60).json()
-    return str(made["id"])
+        batch = httpx.get(f"{_URL}/messages/batches/{batch['id']}", trust_env=False, timeout=60).json()
+    return str(batch["id"])
 
 
 def _response() -> str:
@@ -56,9 +56,11 @@ def _response() -> str:
 
 
 def _conversation() -> tuple[str, str]:
-    made = _post("/conversations", {"items": [{"type": "message", **_MESSAGE}]})["id"]
-    items = httpx.get(f"{_URL}/conversations/{made}/items", trust_env=False, timeout=60).raise_for_status().json()
-    return str(made), str(items["data"][0]["id"])
+    conversation = _post("/conversations", {"items": [{"type": "message", **_MESSAGE}]})["id"]
+    items = (
+        httpx.get(f"{_URL}/conversations/{conversation}/items", trust_env=False, timeout=60).raise_for_status().json()
+    )
+    return str(conversation), str(items["data"][0]["id"])
 
 
 # Names, and what makes an id for each, by the request's method: only what has ended can be deleted.

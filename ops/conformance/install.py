@@ -17,25 +17,25 @@ _LIMIT_S = 900.0
 
 def install() -> None:
     """Unless these versions are there. Raises: Unavailable with the reason."""
-    done = HOME / "venv" / "installed.txt"
-    if done.exists() and done.read_bytes() == REQUIREMENTS.read_bytes():
+    marker = HOME / "venv" / "installed.txt"
+    if marker.exists() and marker.read_bytes() == REQUIREMENTS.read_bytes():
         return
     uv = str(Path(sys.executable).parent / "uv")
     _run(uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(HOME / "venv"))
     _run(
         sys.executable, "-m", "pip", "--python", str(PYTHON), "install", "--quiet", "--no-deps", "-r", str(REQUIREMENTS)
     )
-    shutil.copy(REQUIREMENTS, done)
+    shutil.copy(REQUIREMENTS, marker)
 
 
 def sources(package: str) -> Path:
     """The folder of a package's source, of the version that is installed. Raises: Unavailable."""
-    found = re.search(rf"^{package}==(\S+)", REQUIREMENTS.read_text(), re.MULTILINE)
-    assert found, package
-    folder = HOME / f"{package}-{found[1]}"
+    pin = re.search(rf"^{package}==(\S+)", REQUIREMENTS.read_text(), re.MULTILINE)
+    assert pin, package
+    folder = HOME / f"{package}-{pin[1]}"
     if not folder.exists():
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", package]
-        _run(*pip, "--dest", str(HOME), f"{package}=={found[1]}")
+        _run(*pip, "--dest", str(HOME), f"{package}=={pin[1]}")
         with tarfile.open(HOME / f"{folder.name}.tar.gz") as archive:
             archive.extractall(HOME, filter="data")
     return folder
@@ -47,5 +47,5 @@ def _run(*command: str) -> None:
     except subprocess.TimeoutExpired:
         raise Unavailable(f"{command[0]} took over {_LIMIT_S:.0f} s") from None
     except subprocess.CalledProcessError as exc:
-        said = (exc.stderr or exc.stdout).strip().splitlines()[-5:]
-        raise Unavailable(f"{command[0]} failed with {exc.returncode}: {' | '.join(said)}") from None
+        last_lines = (exc.stderr or exc.stdout).strip().splitlines()[-5:]
+        raise Unavailable(f"{command[0]} failed with {exc.returncode}: {' | '.join(last_lines)}") from None

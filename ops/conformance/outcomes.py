@@ -1,4 +1,4 @@
-"""What tests said, and whether that was expected."""
+"""The outcomes of tests, and whether they were expected."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -40,32 +40,32 @@ class Verdict:
 
 
 def read_differences(suite: str) -> list[Difference]:
-    listed = yaml.safe_load(EXPECTED.read_text()).get(suite) or []
-    return [Difference(**one) for one in listed]
+    entries = yaml.safe_load(EXPECTED.read_text()).get(suite) or []
+    return [Difference(**one) for one in entries]
 
 
 def read_junit(report: Path) -> dict[str, str]:
-    """By test, why it failed; empty: it passed. Without those that were skipped."""
-    found = {}
+    """The reason why each test failed, by its name; empty: it passed. Leaves out those that were skipped."""
+    outcomes = {}
     for case in ET.parse(report).iter("testcase"):
         if case.find("skipped") is not None:
             continue
         failure = next((child for kind in ("failure", "error") if (child := case.find(kind)) is not None), None)
         name = f"{case.get('classname', '').replace('.', '::')}::{case.get('name')}"
-        found[name] = "" if failure is None else (failure.get("message") or failure.text or "failed").strip()
-    return found
+        outcomes[name] = "" if failure is None else (failure.get("message") or failure.text or "failed").strip()
+    return outcomes
 
 
 def judged(outcomes: Mapping[str, str], differences: Sequence[Difference]) -> Verdict:
     """Compares what happened with what was expected."""
     failures = {name: failure for name, failure in outcomes.items() if failure}
-    explained: dict[str, list[str]] = {
+    explanations: dict[str, list[str]] = {
         name: [str(one) for one in differences if one.explains(name, failure)] for name, failure in failures.items()
     }
-    seen = {one for found in explained.values() for one in found}
-    new = tuple(f"{name}: {_first_line(failures[name])}" for name, found in explained.items() if not found)
-    gone = tuple(str(one) for one in differences if str(one) not in seen)
-    return Verdict(len(outcomes) - len(failures), len(failures) - len(new), new, gone)
+    all_matches = {one for matches in explanations.values() for one in matches}
+    new = tuple(f"{name}: {_first_line(failures[name])}" for name, matches in explanations.items() if not matches)
+    stale_differences = tuple(str(one) for one in differences if str(one) not in all_matches)
+    return Verdict(len(outcomes) - len(failures), len(failures) - len(new), new, stale_differences)
 
 
 def _first_line(failure: str) -> str:

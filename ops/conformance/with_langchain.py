@@ -11,7 +11,7 @@ _URL = os.environ["TEST_API_BASE_URL"]
 
 
 class _Standard(ChatModelIntegrationTests):
-    """What a model without eyes and ears is asked for."""
+    """The tests that a model without image and audio input has to pass."""
 
     @property
     def chat_model_params(self) -> dict[str, object]:

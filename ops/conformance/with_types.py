@@ -80,9 +80,9 @@ def test_each_event_of_a_streamed_response_is_of_the_clients_type(client: OpenAI
 
 
 def test_models_are_of_the_clients_type(client: OpenAI) -> None:
-    found = [*client.models.list()]
-    assert found
-    assert all(isinstance(model, Model) for model in found)
+    models = [*client.models.list()]
+    assert models
+    assert all(isinstance(model, Model) for model in models)
 
 
 @pytest.mark.skipif(_SPEC is None, reason="XYLEM_OPENAI_SPEC names no copy of OpenAI's OpenAPI document")
@@ -91,7 +91,7 @@ def test_a_whole_answer_is_of_openais_published_schema(client: OpenAI, name: str
     path, body, _, schema = ANSWERS[name]
     document = yaml.safe_load(Path(str(_SPEC)).read_text())
     raw = client.post(path, body={"model": "mock", **body}, cast_to=dict[str, Any])
-    wanted = {"$ref": f"#/components/schemas/{schema}", "components": document["components"]}
+    response_schema = {"$ref": f"#/components/schemas/{schema}", "components": document["components"]}
     validator = OAS30Validator if document["openapi"].startswith("3.0") else OAS31Validator
-    wrong = [f"{error.json_path}: {error.message[:200]}" for error in validator(wanted).iter_errors(raw)]
+    wrong = [f"{error.json_path}: {error.message[:200]}" for error in validator(response_schema).iter_errors(raw)]
     assert wrong == []

@@ -53,8 +53,11 @@ def load(s: Stack) -> Iterator[None]:
     def ask(number: int) -> None:
         model = ("chat", "large")[number % 2]
         while not over.is_set():
-            asked = _QUESTIONS[number % len(_QUESTIONS)]
-            messages = [{"role": "system", "content": _HANDBOOK}, {"role": "user", "content": asked * (1 + number % 9)}]
+            question = _QUESTIONS[number % len(_QUESTIONS)]
+            messages = [
+                {"role": "system", "content": _HANDBOOK},
+                {"role": "user", "content": question * (1 + number % 9)},
+            ]
             body = {"model": model, "messages": messages, "max_tokens": 120}
             http.post("/v1/chat/completions", json=body)
 
@@ -95,7 +98,7 @@ def fleet_page(page: Page) -> None:
 
 
 def way(s: Stack, page: Page) -> None:
-    """Of a request whose prompt was computed on a prefill worker."""
+    """Shows the way of a request whose prompt was computed on a prefill worker."""
     for number in range(20):
         body = {"model": "large", "prompt": f"{number} {_HANDBOOK[number:]} " * 4, "max_tokens": 40}
         id_ = httpx.post(f"{s.url}/v1/completions", json=body, timeout=120).json()["id"]
@@ -136,11 +139,11 @@ def tenants_page(page: Page) -> None:
 
 def taken(browser: Browser, s: Stack, name: str, show: Callable[[Page], None], path: str, part: str = "body") -> None:
     """`part`: a selector of what is taken of the page."""
-    with tab(browser, s.url, viewport=_SIZE) as opened:
-        opened.page.add_init_script(f"sessionStorage.setItem('xylem.admin-key', '{ADMIN}')")
-        opened.go(path)
-        show(opened.page)
-        raw = opened.page.screenshot() if part == "body" else opened.page.locator(part).screenshot()
+    with tab(browser, s.url, viewport=_SIZE) as console_tab:
+        console_tab.page.add_init_script(f"sessionStorage.setItem('xylem.admin-key', '{ADMIN}')")
+        console_tab.go(path)
+        show(console_tab.page)
+        raw = console_tab.page.screenshot() if part == "body" else console_tab.page.locator(part).screenshot()
     picture = Image.open(io.BytesIO(raw)).convert("P", palette=Image.Palette.ADAPTIVE, colors=128)
     picture.save(_PICTURES / f"console-{name}.png", optimize=True)
 
@@ -157,8 +160,8 @@ def main() -> None:
             taken(browser, s, "play", play, "/console")
             taken(browser, s, "fleet", fleet_page, "/console/fleet")
             taken(browser, s, "way", partial(way, s), "/console/fleet", ".timeline")
-        with tenants_fleet(Path(name) / "tenants") as shared:
-            taken(browser, shared, "tenants", tenants_page, "/console/tenants")
+        with tenants_fleet(Path(name) / "tenants") as tenants_stack:
+            taken(browser, tenants_stack, "tenants", tenants_page, "/console/tenants")
         browser.close()
 
 

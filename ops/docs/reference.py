@@ -79,13 +79,13 @@ def settings() -> str:
     """The environment variables, from `app/settings.py`."""
     from app.settings import Settings
 
-    schema, said = Settings.model_json_schema()["properties"], comments(Settings)
+    schema, meanings = Settings.model_json_schema()["properties"], comments(Settings)
     rows = []
     for name in Settings.model_fields:
         default = Settings.model_fields[name].default
         default = ",".join(sorted(default)) if isinstance(default, frozenset) else default
-        shown = "none" if default in (None, "") else _code(default)
-        rows.append((f"`XYLEM_{name.upper()}`", shown, _kind(schema[name]), said.get(name, "")))
+        default_text = "none" if default in (None, "") else _code(default)
+        rows.append((f"`XYLEM_{name.upper()}`", default_text, _kind(schema[name]), meanings.get(name, "")))
     return _table(("variable", "default", "value", "meaning"), rows)
 
 
@@ -112,12 +112,12 @@ def pools() -> str:
 
 
 def _model(model: type[BaseModel]) -> str:
-    schema, said, rows = model.model_json_schema(), comments(model), []
+    schema, meanings, rows = model.model_json_schema(), comments(model), []
     for name, field in model.model_fields.items():
         own = field.annotation
-        nested = inspect.isclass(own) and not isinstance(own, GenericAlias) and issubclass(own, BaseModel)
-        default = "needed" if field.is_required() else "below" if nested else _code(field.default)
-        rows.append((f"`{name}`", default, _kind(schema["properties"][name]), said.get(name, "")))
+        is_nested = inspect.isclass(own) and not isinstance(own, GenericAlias) and issubclass(own, BaseModel)
+        default = "needed" if field.is_required() else "below" if is_nested else _code(field.default)
+        rows.append((f"`{name}`", default, _kind(schema["properties"][name]), meanings.get(name, "")))
     return f"{inspect.cleandoc(model.__doc__ or '')}\n\n{_table(('key', 'default', 'value', 'meaning'), rows)}"
 
 
@@ -144,15 +144,16 @@ def declared_metrics() -> list[MetricDeclared]:
     from app.api.operations.planner_metrics import planner_metrics
     from app.api.operations.usage_metrics import usage_metrics
     from app.engines.base import EngineStats
-    from workers.engine.metrics import DEFINITIONS, of_some
+    from app.messages import WorkerMetric
+    from workers.engine.metrics import DEFINITIONS, Definition, of_some
 
-    found = []
+    declarations = []
     for metric in vars(telemetry).values():
         if isinstance(metric, MetricWrapperBase):
             (family,) = metric.describe()
             labels = metric._labelnames  # noqa: SLF001 (it tells no one else)
-            found.append(_metric(family.name, family.type, family.documentation, labels))
-    found += [
+            declarations.append(_metric(family.name, family.type, family.documentation, labels))
+    declarations += [
         _metric(of_all.name, of_all.type, of_all.documentation, getattr(of_all, "_labelnames", ()))
         for of_all in (
             *batch_metrics([], {}, [], 0.0),
@@ -161,8 +162,11 @@ def declared_metrics() -> list[MetricDeclared]:
             *usage_metrics(0),
         )
     ]
-    own = [*DEFINITIONS, *of_some(EngineStats(paint_steps=1, drafts=1, accepted_tokens=(1,)))]
-    return found + [_metric(of_one.name, of_one.kind, of_one.meaning, ("pool", "worker")) for of_one in own]
+    own: list[Definition | WorkerMetric] = [
+        *DEFINITIONS,
+        *of_some(EngineStats(paint_steps=1, drafts=1, accepted_tokens=(1,))),
+    ]
+    return declarations + [_metric(of_one.name, of_one.kind, of_one.meaning, ("pool", "worker")) for of_one in own]
 
 
 def _metric(name: str, kind: str, meaning: str, labels: Iterable[str]) -> MetricDeclared:
@@ -175,16 +179,16 @@ def http() -> str:
     from app.settings import Settings
 
     handlers = logging.root.handlers[:]
-    served = create_app(Settings(pools_file=ROOT / "app/cli/pools/mock.yaml", home=ROOT / ".xylem"))
+    api = create_app(Settings(pools_file=ROOT / "app/cli/pools/mock.yaml", home=ROOT / ".xylem"))
     logging.root.handlers[:] = handlers  # those of MkDocs
-    document = served._app.openapi()  # noqa: SLF001 (the app behind what guards it)
+    document = api._app.openapi()  # noqa: SLF001 (the app behind what guards it)
     parts = []
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             parts.append(f"## {method.upper()} {path}\n\n{operation.get('description', '')}".rstrip())
             parts += _inputs(operation)
             for status, answer in operation["responses"].items():
-                kinds = "; ".join(f"{kind}: {_kind(said.get('schema', {}))}" for kind, said in _contents(answer))
+                kinds = "; ".join(f"{kind}: {_kind(content.get('schema', {}))}" for kind, content in _contents(answer))
                 which = "An error" if status == "default" else status
                 parts.append(f"**{which}**: {answer['description']}" + (f" ({kinds})" if kinds else ""))
     for name, schema in document["components"]["schemas"].items():
@@ -194,23 +198,23 @@ def http() -> str:
 
 
 def _inputs(operation: dict[str, Any]) -> Iterator[str]:
-    asked = operation.get("parameters", [])
-    if asked:
-        rows = [(f"`{p['name']}`", p["in"], _kind(p["schema"]), p.get("description", "")) for p in asked]
+    parameters = operation.get("parameters", [])
+    if parameters:
+        rows = [(f"`{p['name']}`", p["in"], _kind(p["schema"]), p.get("description", "")) for p in parameters]
         yield _table(("parameter", "in", "value", "meaning"), rows)
-    for kind, said in _contents(operation.get("requestBody", {})):
-        yield f"The body, {kind}:\n\n{_fields(said['schema']) or _kind(said['schema'])}"
+    for kind, content in _contents(operation.get("requestBody", {})):
+        yield f"The body, {kind}:\n\n{_fields(content['schema']) or _kind(content['schema'])}"
 
 
 def _contents(part: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    return [(f"`{kind}`", said) for kind, said in part.get("content", {}).items()]
+    return [(f"`{kind}`", content) for kind, content in part.get("content", {}).items()]
 
 
 def _fields(schema: dict[str, Any]) -> str:
     """The properties of an object; empty if it is no object."""
-    needed = schema.get("required", [])
+    required_names = schema.get("required", [])
     rows = [
-        (f"`{name}`", "needed" if name in needed else _default(field), _kind(field), _text(field))
+        (f"`{name}`", "needed" if name in required_names else _default(field), _kind(field), _text(field))
         for name, field in schema.get("properties", {}).items()
     ]
     return _table(("field", "default", "value", "meaning"), rows) if rows else ""
@@ -258,21 +262,23 @@ def _number(value: float) -> str:
 def comments(model: type[BaseModel]) -> dict[str, str]:
     """The comments above or beside fields, by field."""
     source = textwrap.dedent(inspect.getsource(model))
-    found: dict[int, tuple[str, bool]] = {}
+    comment_by_line: dict[int, tuple[str, bool]] = {}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
-            found[token.start[0]] = token.string.lstrip("# "), not token.line[: token.start[1]].strip()
-    (declared,) = ast.parse(source).body
-    assert isinstance(declared, ast.ClassDef)
-    said = {}
-    for field in declared.body:
+            comment_by_line[token.start[0]] = token.string.lstrip("# "), not token.line[: token.start[1]].strip()
+    (class_node,) = ast.parse(source).body
+    assert isinstance(class_node, ast.ClassDef)
+    meanings = {}
+    for field in class_node.body:
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             first = field.lineno
-            while found.get(first - 1, ("", False))[1]:
+            while comment_by_line.get(first - 1, ("", False))[1]:
                 first -= 1
-            text = " ".join(found[n][0] for n in range(first, (field.end_lineno or first) + 1) if n in found)
-            said[field.target.id] = text[:1].upper() + text[1:]
-    return said
+            text = " ".join(
+                comment_by_line[n][0] for n in range(first, (field.end_lineno or first) + 1) if n in comment_by_line
+            )
+            meanings[field.target.id] = text[:1].upper() + text[1:]
+    return meanings
 
 
 def _code(value: object) -> str:

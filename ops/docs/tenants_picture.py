@@ -38,12 +38,12 @@ def tenants_fleet(directory: Path) -> Iterator[Stack]:
         s.worker("p")
         s.wait_ready(model="chat")
         with httpx.Client(base_url=s.url, headers={"authorization": f"Bearer {ADMIN}"}) as admin:
-            for name, asked in _TENANTS.items():
-                admin.put(f"/admin/tenants/{name}", json=asked).raise_for_status()
-                made = admin.post("/admin/keys", json={"name": f"{name}-ci", "tenant": name}).json()
+            for name, fields in _TENANTS.items():
+                admin.put(f"/admin/tenants/{name}", json=fields).raise_for_status()
+                api_key = admin.post("/admin/keys", json={"name": f"{name}-ci", "tenant": name}).json()
                 body = {"model": "chat", "prompt": "x " * 200, "max_tokens": 200}
                 for _ in range(20):
-                    httpx.post(f"{s.url}/v1/completions", json=body, headers={"x-api-key": made["key"]}, timeout=60)
+                    httpx.post(f"{s.url}/v1/completions", json=body, headers={"x-api-key": api_key["key"]}, timeout=60)
         yield s
 
 
@@ -53,9 +53,9 @@ def _day() -> Iterator[UsageRecord]:
         at = now - rng.random() * 86_400
         busy = 0.5 + 0.5 * math.sin(2 * math.pi * (at % 86_400) / 86_400)
         tenant = rng.choices(list(_TENANTS), (3 + 4 * busy, 2, 1 + busy))[0]
-        prompt, made = rng.randint(200, 2000), rng.randint(20, 400)
+        prompt, answer = rng.randint(200, 2000), rng.randint(20, 400)
         key = f"{tenant}-ci"
         yield UsageRecord(
             RequestId(f"cmpl-{number}"), 0, at, TenantId(tenant), KeyId(key), key, "chat", "generate", "ok", prompt,
-            prompt // 3, made, engine_s=(prompt / 10_000 + made / 100) * (0.4 + busy),
+            prompt // 3, answer, engine_s=(prompt / 10_000 + answer / 100) * (0.4 + busy),
         )  # fmt: skip

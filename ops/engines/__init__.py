@@ -1,1 +1,1 @@
-"""What a version of an engine has, read from its sources, against what the adapters know of it."""
+"""Compares what a version of an engine has, read from its sources, with what the adapters know of it."""

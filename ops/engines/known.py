@@ -1,4 +1,4 @@
-"""What the adapters know of an engine, read from their own code; `ignored.yaml` has reasons to ignore the rest."""
+"""The names of an engine that the adapters know, by their own code; `ignored.yaml` has reasons to ignore the rest."""
 
 import ast
 from collections.abc import Callable, Mapping
@@ -30,15 +30,15 @@ DECIDE = {
 
 def ignored(engine: str) -> Mapping[str, Mapping[str, str]]:
     """The reason for each name of each part."""
-    declared = yaml.safe_load(_IGNORED.read_text())[engine]
+    names_by_reason = yaml.safe_load(_IGNORED.read_text())[engine]
     return {
         part: {name: reason for reason, names in reasons.items() for name in names}
-        for part, reasons in declared.items()
+        for part, reasons in names_by_reason.items()
     }
 
 
 def known(engine: str, part: str, names: set[str]) -> set[str]:
-    """Those of the names that the project's code deals with."""
+    """The ones among the names that the project's code deals with."""
     return {name for name in names if _KNOWS[part](engine, name)}
 
 
@@ -81,7 +81,7 @@ def _metric(engine: str, name: str) -> bool:
 
 
 def _sampling(node: ast.AST) -> list[str]:
-    """What vLLM's SamplingParams is called with, and what is in SGLang's dict."""
+    """Names of the arguments of vLLM's SamplingParams, and of the keys in SGLang's dict."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "SamplingParams":
         return [keyword.arg or "" for keyword in node.keywords]
     if isinstance(node, ast.FunctionDef) and node.name in ("sampling_params", "_grammar"):

@@ -18,15 +18,15 @@ class Part(NamedTuple):
 
 def surface(package: Path, engine: str) -> dict[str, set[str]]:
     """The names of each part; none where the version has no such file."""
-    found = {}
+    names = {}
     for name, part in PARTS[engine].items():
         path = package / part.file
-        found[name] = part.read(path) if path.exists() else set()
-    return found
+        names[name] = part.read(path) if path.exists() else set()
+    return names
 
 
 def _fields(path: Path, base: str, *more: str) -> set[str]:
-    """Of each class that derives from `base`, and of it, and of those that are named: as Class.field."""
+    """Fields, as Class.field, of `base`, of the other classes that are named, and of all that derive from these."""
     classes = {node.name: node for node in ast.walk(_tree(path)) if isinstance(node, ast.ClassDef)}
 
     def derives(node: ast.ClassDef) -> bool:
@@ -41,7 +41,7 @@ def _own_fields(path: Path, name: str) -> set[str]:
 
 
 def _members(path: Path, name: str) -> set[str]:
-    """Of an enum."""
+    """Names of an enum's members."""
     return {
         target.id
         for node in _classes(path, name)
@@ -54,8 +54,8 @@ def _members(path: Path, name: str) -> set[str]:
 
 def _returned_keys(path: Path, name: str) -> set[str]:
     """The keys of the dicts that a function writes."""
-    found = [node for node in ast.walk(_tree(path)) if isinstance(node, ast.FunctionDef) and node.name == name]
-    return {key for function in found for node in ast.walk(function) for key in _keys(node)}
+    functions = [node for node in ast.walk(_tree(path)) if isinstance(node, ast.FunctionDef) and node.name == name]
+    return {key for function in functions for node in ast.walk(function) for key in _keys(node)}
 
 
 def parsers(path: Path) -> set[str]:

@@ -49,12 +49,12 @@ async def trial() -> dict[str, Any]:
 async def _answer(engine: Engine, name: str) -> tuple[list[int], int]:
     request = GenerateRequest(RunId(name), _PROMPT, Sampling(max_tokens=8, temperature=0.0, ignore_eos=True))
     tokens: list[int] = []
-    cached = 0
+    cached_tokens = 0
     async with aclosing(engine.generate(request)) as steps:
         async for step in steps:
             tokens += step.tokens
-            cached = max(cached, step.cached_tokens)
-    return tokens, cached
+            cached_tokens = max(cached_tokens, step.cached_tokens)
+    return tokens, cached_tokens
 
 
 if __name__ == "__main__":

@@ -25,13 +25,13 @@ _PLACES = "/run/pip"
 
 
 def merged(listing: str) -> dict[str, list[str]]:
-    """Of `pip config list`, which lists what counts more, the variables, last."""
-    named = (line.split("=", 1) for line in listing.splitlines())
-    return {key: ast.literal_eval(value).split() for name, value in named if (key := name.rpartition(".")[2]) in _KEYS}
+    """Settings from `pip config list`, by key. It lists what counts more, the variables, last."""
+    pairs = (line.split("=", 1) for line in listing.splitlines())
+    return {key: ast.literal_eval(value).split() for name, value in pairs if (key := name.rpartition(".")[2]) in _KEYS}
 
 
 def moved(config: dict[str, list[str]]) -> tuple[dict[str, list[str]], dict[Path, str]]:
-    """With the paths of a build, and these by ours. Of an index it is the folder above, where its files lie."""
+    """The settings with the paths of a build, and those by ours. An index has the folder above, where its files lie."""
     places: dict[Path, str] = {}
 
     def inside(key: str, word: str) -> str:

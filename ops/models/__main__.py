@@ -31,31 +31,31 @@ def main(
     if not missing:
         forgotten(names, Row)
         forgotten(() if only else LOOKS, Seen)
-    left = [name for name in names if not rows([name], Row)]
+    remaining_names = [name for name in names if not rows([name], Row)]
     if jobs > 1:
-        shares = [left[number::jobs] for number in range(jobs)]
+        shares = [remaining_names[number::jobs] for number in range(jobs)]
         command = [sys.executable, "-m", "ops.models", "--prompts", str(prompts)]
         for share in [subprocess.Popen([*command, *share], stdout=subprocess.DEVNULL) for share in shares if share]:
             share.wait()
-    elif left:
-        _try(left, prompts)
-    found = rows(names, Row)
+    elif remaining_names:
+        _try(remaining_names, prompts)
+    all_rows = rows(names, Row)
     if not only:
         _look([name for name in LOOKS if not rows([name], Seen)])
-        if len(found) == len(names):
-            PAGE.write_text(page(found, rows(LOOKS, Seen)))
-    answering = sum(row.cells["answers"].kind == "right" for row in found)
-    wrong = sum(cell.kind == "wrong" for row in found for name, cell in row.cells.items() if "foretold" in name)
-    told = {"rows": len(found), "rows_that_answer": answering, "rows_foretold_wrong": wrong}
-    typer.echo(json.dumps(told | {"minutes": round(sum(row.seconds for row in found) / 60, 1)}))
-    typer.echo(json.dumps(to_builtins(found)))
-    if len(found) < len(names):
+        if len(all_rows) == len(names):
+            PAGE.write_text(page(all_rows, rows(LOOKS, Seen)))
+    answering = sum(row.cells["answers"].kind == "right" for row in all_rows)
+    wrong = sum(cell.kind == "wrong" for row in all_rows for name, cell in row.cells.items() if "foretold" in name)
+    summary = {"rows": len(all_rows), "rows_that_answer": answering, "rows_foretold_wrong": wrong}
+    typer.echo(json.dumps(summary | {"minutes": round(sum(row.seconds for row in all_rows) / 60, 1)}))
+    typer.echo(json.dumps(to_builtins(all_rows)))
+    if len(all_rows) < len(names):
         raise typer.Exit(1)
 
 
 def _try(names: list[str], prompts: int) -> None:
-    with logged(FOLDER / f"{names[0]}.log") as (log, shown):
-        err = Console(file=shown, width=160)
+    with logged(FOLDER / f"{names[0]}.log") as (log, terminal):
+        err = Console(file=terminal, width=160)
         for name in names:
             row = asyncio.run(tried(name, shallow_model(), prompts, log))
             kept(row)
@@ -66,8 +66,8 @@ def _look(names: list[str]) -> None:
     """Has models of these types look at pictures or videos, or listen."""
     if not names:
         return
-    with logged(FOLDER / "pictures.log") as (_log, shown), forks_of("vllm"):
-        err = Console(file=shown, width=160)
+    with logged(FOLDER / "pictures.log") as (_log, terminal), forks_of("vllm"):
+        err = Console(file=terminal, width=160)
         for name in names:
             row = asyncio.run(seen(name, shallow_model()))
             kept(row)

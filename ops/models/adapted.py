@@ -22,22 +22,22 @@ _NAMES = {"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "query_key_value",
 
 
 async def adapted(model: Model) -> Cell:
-    with TemporaryDirectory() as made:
+    with TemporaryDirectory() as folder_name:
         try:
-            write_adapter(Path(made), model.folder)
+            write_adapter(Path(folder_name), model.folder)
         except (ValueError, KeyError, AttributeError, ImportError) as exc:
             return untried(f"no adapter can be made for it: transformers says {exc}".splitlines()[0][:120])
         args = {"enable_lora": True, "max_loras": 1, "max_lora_rank": _RANK}
         async with loaded(model, args=args) as it:
-            await cast("Adapters", it.engine).add_adapter("one", Path(made))
+            await cast("Adapters", it.engine).add_adapter("one", Path(folder_name))
             with_it = replace(request(LONG), adapter="one")
             base, first = await answer(it.engine, request(LONG)), await answer(it.engine, with_it)
             second = await answer(it.engine, replace(request(LONG), adapter="one"))
             again = await answer(it.engine, request(LONG))
             if tokens_of(first) == tokens_of(base):
                 return wrong("the adapter changes nothing")
-            said = difference(first, second, it.dtype) or difference(base, again, it.dtype)
-            return wrong(said) if said else right()
+            mismatch = difference(first, second, it.dtype) or difference(base, again, it.dtype)
+            return wrong(mismatch) if mismatch else right()
 
 
 def write_adapter(made: Path, model: Path) -> None:
@@ -58,11 +58,11 @@ def write_adapter(made: Path, model: Path) -> None:
 def _layers(model: Path) -> dict[str, nn.Linear]:
     with torch.device("meta"):
         whole = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))
-    found = {
+    layers = {
         name: layer
         for name, layer in whole.named_modules()
         if isinstance(layer, nn.Linear) and name.rpartition(".")[2] in _NAMES
     }
-    if not found:
+    if not layers:
         raise ValueError("it has no layers of such names")
-    return found
+    return layers

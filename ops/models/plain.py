@@ -1,4 +1,4 @@
-"""What is asked of one engine as it is: answers, its cache, an answer that goes on, a grammar."""
+"""Checks of one engine as it is: answers, its cache, an answer that goes on, a grammar."""
 
 import re
 from collections.abc import Sequence
@@ -19,50 +19,50 @@ _BROKEN_OFF = 7  # tokens before an answer goes on
 
 
 async def answers(it: Loaded) -> Cell:
-    made = tokens_of(await answer(it.engine, request(LONG[::-1], 12)))
-    return right() if len(made) == 12 else wrong(f"{len(made)} tokens of 12")
+    tokens = tokens_of(await answer(it.engine, request(LONG[::-1], 12)))
+    return right() if len(tokens) == 12 else wrong(f"{len(tokens)} tokens of 12")
 
 
 async def from_cache(it: Loaded) -> Cell:
     first, second = [await answer(it.engine, request(LONG)) for _ in range(2)]
-    if said := difference(first, second, it.dtype):
-        return wrong(said)
+    if mismatch := difference(first, second, it.dtype):
+        return wrong(mismatch)
     return right() if second[0].cached_tokens else untried("nothing is cached")
 
 
 async def foretold(it: Loaded, audited: int, lengths: Sequence[int] = (4,)) -> Cell:
-    """Of `audited` prompts, held against what the index says before each. `lengths`: of answers, in turn."""
+    """Audits `audited` prompts against what the index says before each. `lengths`: of answers, in turn."""
     groups = groups_of(it)
     why = why_unindexed(it.info)
     if why or grid(groups) is None or not it.engine.kv_events():
         return untried(why or "it tells nothing of its cache")
-    found = await audit(it, groups, prompts(Random(7), audited), lengths)
-    if found.unknown:
-        return wrong(f"{found.unknown} blocks that the index can't place")
-    if found.wrong:
-        return wrong(f"{found.wrong} of {audited} prompts wrong, by {found.off} tokens")
-    if not found.cached:
+    result = await audit(it, groups, prompts(Random(7), audited), lengths)
+    if result.unknown:
+        return wrong(f"{result.unknown} blocks that the index can't place")
+    if result.wrong:
+        return wrong(f"{result.wrong} of {audited} prompts wrong, by {result.off} tokens")
+    if not result.cached:
         return untried("nothing is cached")
-    return right(f"{audited}" + ("" if found.evicted else ", none evicted"))
+    return right(f"{audited}" + ("" if result.evicted else ", none evicted"))
 
 
 async def goes_on(it: Loaded) -> Cell:
-    """As after a worker's end, in the same engine: the rest behind the tokens so far is that of the whole answer."""
+    """Continues an answer as after a worker's end, in the same engine: the rest has to be that of the whole answer."""
     whole = await answer(it.engine, request(LONG[:500], 24))
-    made, text = tokens_of(whole), "".join(step.text for step in whole)
-    begun = [PartialOutput(made[:_BROKEN_OFF], 0)]
-    rest = await answer(it.engine, replace(request(LONG[:500], 24), begun=begun))
+    tokens, text = tokens_of(whole), "".join(step.text for step in whole)
+    partial_outputs = [PartialOutput(tokens[:_BROKEN_OFF], 0)]
+    rest = await answer(it.engine, replace(request(LONG[:500], 24), begun=partial_outputs))
     behind = [step for step in whole if step.tokens][_BROKEN_OFF:]
-    if said := difference(behind, rest, it.dtype):
-        return wrong(said)
+    if mismatch := difference(behind, rest, it.dtype):
+        return wrong(mismatch)
     same = tokens_of(behind) == tokens_of(rest)
-    shown = "".join(step.text for step in rest)
-    return right() if not same or shown == text else wrong("other text")
+    rest_text = "".join(step.text for step in rest)
+    return right() if not same or rest_text == text else wrong("other text")
 
 
 async def structured(it: Loaded) -> Cell:
-    asked = request(LONG[:40], 16, grammar=Grammar("regex", _WORD), ignore_eos=False)
-    text = "".join(step.text for step in await answer(it.engine, asked))
+    grammar_request = request(LONG[:40], 16, grammar=Grammar("regex", _WORD), ignore_eos=False)
+    text = "".join(step.text for step in await answer(it.engine, grammar_request))
     return right() if re.fullmatch(_WORD, text) else wrong(f"{text!r} for {_WORD}")
 
 

@@ -54,29 +54,29 @@ _NONE = untried("not in the corpus")
 
 
 async def rendered(model: Model) -> Cell:
-    """Of all conversations."""
+    """The cell for all conversations."""
     if (path := _corpus().get(TEMPLATES.get(model.name, ""))) is None:
         return _NONE
-    found = list(outcomes([path]))
-    bad = [one.conversation for one in found if one.wrong]
-    return wrong(f"{len(bad)} of {len(found)}: {', '.join(bad)}") if bad else right(f"{len(found)}")
+    results = list(outcomes([path]))
+    bad = [one.conversation for one in results if one.wrong]
+    return wrong(f"{len(bad)} of {len(results)}: {', '.join(bad)}") if bad else right(f"{len(results)}")
 
 
 async def called(model: Model) -> Cell:
     """The calls that it writes, read back."""
     if (path := _corpus().get(TEMPLATES.get(model.name, ""))) is None:
         return _NONE
-    found = read_back(path)
-    if not found.written:
+    result = read_back(path)
+    if not result.written:
         return untried("writes no calls")
-    return right(found.dialect or "") if found.right else wrong(f"{found.dialect}: {', '.join(found.wrong)}")
+    return right(result.dialect or "") if result.right else wrong(f"{result.dialect}: {', '.join(result.wrong)}")
 
 
 @cache
 def _corpus() -> dict[str, Path]:
-    """By name. Raises: Unavailable."""
-    found = dict[str, Path]()
+    """Files of the templates, by name. Raises: Unavailable."""
+    files = dict[str, Path]()
     for requirements in (MORE, REQUIREMENTS):
         templates(requirements)  # which fetches them, and leaves out those of the same text
-        found |= {path.stem: path for path in (HOME / requirements.stem / "unpacked").rglob("*.jinja")}
-    return found
+        files |= {path.stem: path for path in (HOME / requirements.stem / "unpacked").rglob("*.jinja")}
+    return files

@@ -1,4 +1,4 @@
-"""What a run has found so far, a file for each model, so that one that was broken off can go on."""
+"""Results of a run so far, a file for each model, so that one that was broken off can go on."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,7 +20,7 @@ def kept(row: Row | Seen) -> None:
 
 
 def rows(names: Iterable[str], of: type[T]) -> list[T]:
-    """Those that are there."""
+    """The rows of these names that are there."""
     paths = [_path(of, name) for name in names]
     return [msgspec.json.decode(path.read_bytes(), type=of) for path in paths if path.exists()]
 

@@ -77,11 +77,11 @@ def _save_weights(config: Any, path: Path) -> None:
 
 
 def _rename(path: Path) -> None:
-    """To the names that published weights have: transformers 5 leaves out a level."""
+    """Gives the weights the names that published ones have: transformers 5 leaves out a level."""
     from safetensors.torch import load_file, save_file
 
-    renamed = {name.replace("vision_tower.", "vision_tower.vision_model."): t for name, t in load_file(path).items()}
-    save_file(renamed, path, metadata={"format": "pt"})
+    weights = {name.replace("vision_tower.", "vision_tower.vision_model."): t for name, t in load_file(path).items()}
+    save_file(weights, path, metadata={"format": "pt"})
 
 
 def _llava(tokenizer: Any, id_of: IdOf, text: Fields) -> Parts:
@@ -153,7 +153,7 @@ def _mistral3(tokenizer: Any, id_of: IdOf, text: Fields) -> Parts:
 
 
 def _pixtral(tokenizer: Any, id_of: IdOf, text: Fields) -> Parts:
-    """As `LlavaForConditionalGeneration`, with Pixtral's eyes."""
+    """Parts of a `LlavaForConditionalGeneration` with Pixtral's vision tower."""
     import transformers as t
 
     config = t.LlavaConfig(
@@ -199,8 +199,8 @@ def _qwen(kind: str, vision: Fields, rope: Fields) -> Callable[[Any, IdOf, Field
 
         patch = vision["patch_size"]
         ids = {f"{name}_id": id_of(token) for name, token in _QWEN.items()}
-        made = text | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4} | rope} | _EXPERTS
-        config = CONFIG_MAPPING[kind](text_config=made, vision_config=vision, tie_word_embeddings=True, **ids)
+        text_config = text | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4} | rope} | _EXPERTS
+        config = CONFIG_MAPPING[kind](text_config=text_config, vision_config=vision, tie_word_embeddings=True, **ids)
         images = t.Qwen2VLImageProcessor(patch_size=patch, **_PATCHES, **HALF)
         if kind.startswith("qwen3"):
             videos = t.Qwen3VLVideoProcessor(patch_size=patch, merge_size=2, temporal_patch_size=2)

@@ -293,7 +293,10 @@ def _blip2(tokenizer: Any, id_of: IdOf, text: Fields) -> Parts:
 
 
 def _qianfan(_: Any, id_of: IdOf, text: Fields) -> Parts:
-    """As all InternVL of the older form: its processor is vLLM's own, and its sign of a picture no token but a text."""
+    """Parts like those of all InternVL of the older form.
+
+    Its processor is vLLM's own, and its sign of a picture is no token but a text.
+    """
     from vllm.transformers_utils.configs.qianfan_ocr import QianfanOCRConfig
 
     config = QianfanOCRConfig(

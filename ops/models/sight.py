@@ -1,4 +1,4 @@
-"""What tiny models that see are made of."""
+"""Parts of which tiny models that see are made."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

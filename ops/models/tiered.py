@@ -11,14 +11,14 @@ async def tiered(model: Model) -> Cell:
     others, random = list[list[int]](), Random(3)
     async with loaded(model, tiers={"host_gb": 0.2}) as it:
         first = await answer(it.engine, request(LONG))
-        needed = it.info.total_blocks * it.info.block_size
-        while sum(map(len, others)) < needed:
+        cache_tokens = it.info.total_blocks * it.info.block_size
+        while sum(map(len, others)) < cache_tokens:
             others.append([random.randrange(10, 40_000) for _ in range(950)])
         for other in others:
             await answer(it.engine, request(other, 1))
         again = await answer(it.engine, request(LONG))
-        if said := difference(first, again, it.dtype):
-            return wrong(said)
+        if mismatch := difference(first, again, it.dtype):
+            return wrong(mismatch)
         if not again[0].cached_tokens:
             return wrong("what was evicted did not come back")
         return right() if it.engine.stats().host_bytes_per_s else untried("nothing was evicted")

@@ -34,8 +34,8 @@ class Row(Struct, frozen=True, kw_only=True):
 async def tried(name: str, tokenizer: Path, audited: int, log: Log) -> Row:
     """`audited`: prompts. Raises nothing that is the model's fault."""
     began, day = time.monotonic(), f"{datetime.now(UTC):%Y-%m-%d}"
-    with tempfile.TemporaryDirectory() as made:
-        model = Model(name, written(name, Path(made), tokenizer), log)
+    with tempfile.TemporaryDirectory() as folder_name:
+        model = Model(name, written(name, Path(folder_name), tokenizer), log)
         with forks_of("vllm"):
             dtype, groups, cells = await _on_vllm(model, audited)
             runs = cells["answers"].kind == "right"
@@ -72,7 +72,7 @@ async def _on_sglang(model: Model, audited: int) -> dict[str, Cell]:
 async def _fill(
     cells: dict[str, Cell], first: str, columns: dict[str, Find], model: Model, it: Loaded, audited: int
 ) -> None:
-    """Of one engine: none behind the `first` if that is wrong."""
+    """Fills the cells of one engine: none behind the `first` if that is wrong."""
     for column, find in columns.items():
         cells[column] = await cell(model, find(it, audited))
         if cells[first].kind == "wrong":

@@ -1,6 +1,6 @@
-"""Which queries of the dashboards show nothing: `python -m ops.observability.empty http://127.0.0.1:9090`.
+"""Lists the queries of the dashboards that show nothing: `python -m ops.observability.empty http://127.0.0.1:9090`.
 
-A table of them, and one line of JSON. On a fleet that does all that there are panels for, there should be none.
+Prints a table of them, and one line of JSON. On a fleet that does all that there are panels for, there should be none.
 """
 
 import json
@@ -36,7 +36,7 @@ def everything() -> Iterator[Shown]:
 
 
 def filled_in(expr: str, window: str) -> str:
-    """As Grafana asks for it when nothing was chosen. `window`: of rates, such as 1m."""
+    """The query as Grafana sends it when nothing was chosen. `window`: of rates, such as 1m."""
     return expr.replace("$__rate_interval", window).replace("$pool", ".*").replace("$model", ".*")
 
 
@@ -58,12 +58,12 @@ def main() -> None:
         sys.exit("python -m ops.observability.empty http://127.0.0.1:9090")
     with httpx.Client(base_url=sys.argv[1], timeout=30) as prometheus:
         try:
-            found = empty(prometheus)
+            empty_queries = empty(prometheus)
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
             sys.exit(f"Prometheus at {sys.argv[1]}: {exc}")
-    for name in found:
+    for name in empty_queries:
         print(name)
-    print(json.dumps({"panels_empty": len(found), "queries": len(list(everything()))}))
+    print(json.dumps({"panels_empty": len(empty_queries), "queries": len(list(everything()))}))
 
 
 if __name__ == "__main__":

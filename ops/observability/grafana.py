@@ -18,7 +18,7 @@ _VALUES = {"pool": "label_values(xylem_workers, pool)", "model": "label_values(x
 
 def written(board: Dashboard) -> str:
     """The dashboard as a file."""
-    made = (
+    builder = (
         dashboard.Dashboard(board.title)
         .uid(f"xylem-{board.name}")
         .tags(["xylem"])
@@ -27,7 +27,7 @@ def written(board: Dashboard) -> str:
         .with_variable(dashboard.DatasourceVariable("datasource").label("Prometheus").type("prometheus"))
     )
     for name in board.variables:
-        made.with_variable(
+        builder.with_variable(
             dashboard.QueryVariable(name)
             .query(_VALUES[name])
             .datasource(_SOURCE)
@@ -37,12 +37,12 @@ def written(board: Dashboard) -> str:
             .multi(multi=True)
         )
     for panel in board.panels:
-        made.with_panel(_panel(panel))
-    return f"{JSONEncoder(sort_keys=True, indent=2).encode(made.build())}\n"
+        builder.with_panel(_panel(panel))
+    return f"{JSONEncoder(sort_keys=True, indent=2).encode(builder.build())}\n"
 
 
 def _panel(panel: Panel) -> timeseries.Panel:
-    made = (
+    builder = (
         timeseries.Panel()
         .title(panel.title)
         .description(panel.description)
@@ -61,8 +61,8 @@ def _panel(panel: Panel) -> timeseries.Panel:
         )
     )
     for letter, query in zip("ABCDEFGH", panel.queries, strict=False):
-        made.with_target(prometheus.Dataquery().expr(query.expr).legend_format(query.legend).ref_id(letter))
-    return made
+        builder.with_target(prometheus.Dataquery().expr(query.expr).legend_format(query.legend).ref_id(letter))
+    return builder
 
 
 def main() -> None:

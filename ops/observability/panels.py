@@ -1,4 +1,4 @@
-"""What all panels of the dashboards have in common, and queries that come again and again.
+"""The common parts of all panels of the dashboards, and queries that come again and again.
 
 `$__rate_interval` is Grafana's: four times the time between two scrapes. `$pool` and `$model` are chosen on top of a
 dashboard.
@@ -66,7 +66,7 @@ def quantiles(histogram: str, by: str, *matchers: str, of: tuple[float, ...] = (
 
 
 def mean(histogram: str, by: str, *matchers: str) -> str:
-    """Of what was observed lately."""
+    """The mean of what was observed lately."""
     total, count = (sum_by(by, rate(f"{histogram}_{part}", *matchers)) for part in ("sum", "count"))
     return f"{total} / {count}"
 
@@ -77,5 +77,5 @@ def ratio(part: str, whole: str) -> str:
 
 
 def or_zero(expr: str) -> str:
-    """For what there is nothing of on a fleet where all is well."""
+    """The query, or 0 where it has no series: nothing of it exists on a fleet where all is well."""
     return f"{expr} {ZERO}"

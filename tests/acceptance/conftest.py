@@ -11,6 +11,6 @@ from tests.browser import chromium
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        found = chromium(playwright)
-        yield found
-        found.close()
+        chromium_browser = chromium(playwright)
+        yield chromium_browser
+        chromium_browser.close()

@@ -1,4 +1,7 @@
-"""What a request costs that its key's limits refuse: no more than `app/endpoint_costs.py` says. There is no worker."""
+"""Measures that a request which its key's limits refuse costs no more than `app/endpoint_costs.py` says.
+
+There is no worker.
+"""
 
 import asyncio
 import socket
@@ -42,24 +45,24 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture
 def client(served: Stack) -> Iterator[httpx.Client]:
     """One whose key has used up its limit."""
-    with httpx.Client(base_url=served.url, timeout=60) as made:
-        made.headers.update(used_up(made))
-        yield made
+    with httpx.Client(base_url=served.url, timeout=60) as http_client:
+        http_client.headers.update(used_up(http_client))
+        yield http_client
 
 
 def decoded_by(s: Stack) -> float:
-    """How many pictures and sounds its API process has begun to read."""
+    """Number of pictures and sounds that the API process has begun to read."""
     lines = httpx.get(f"{s.url}/metrics").text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith("xylem_media_seconds_count"))
 
 
 def temporary_files(s: Stack) -> int:
-    """How many of its API process are open: they have no name."""
-    found = 0
+    """Number of temporary files that the API process has open: they have no name."""
+    count = 0
     for fd in Path(f"/proc/{s.names['api'].pid}/fd").iterdir():
         with suppress(FileNotFoundError):  # it was closed just now
-            found += fd.readlink().name.endswith("(deleted)")
-    return found
+            count += fd.readlink().name.endswith("(deleted)")
+    return count
 
 
 def answered(connection: socket.socket) -> tuple[int, bytes]:
@@ -76,7 +79,7 @@ HTTP = [row for row, cost in COSTS.items() if cost.guard == "limits" and SERVICE
 def test_the_worst_bodies_of_a_key_that_has_used_up_its_limit_are_refused(
     served: Stack, client: httpx.Client, row: str
 ) -> None:
-    """Of a large one nothing is parsed; whatever it is, it costs no more CPU time than the table says."""
+    """Nothing of a large body is parsed; whatever it is, it costs no more CPU time than the table says."""
     api, count = psutil.Process(served.names["api"].pid), 0
     before = sum(api.cpu_times()[:2])
     for request in worst(row):
@@ -92,10 +95,10 @@ def test_the_worst_bodies_of_a_key_that_has_used_up_its_limit_are_refused(
 @pytest.mark.parametrize("row", [row for row in HTTP if bound_of(row) > LARGE])
 def test_a_body_in_pieces_of_a_key_that_has_used_up_its_limit_is_not_read(client: httpx.Client, row: str) -> None:
     """No length is given, so no more of it is parsed than of one whose length is."""
-    started = b'--x\r\ncontent-disposition: form-data; name="file"; filename="f"\r\n\r\n'
+    first_bytes = b'--x\r\ncontent-disposition: form-data; name="file"; filename="f"\r\n\r\n'
 
     def pieces() -> Iterator[bytes]:
-        yield started if COSTS[row].form else b'{"model": "'
+        yield first_bytes if COSTS[row].form else b'{"model": "'
         yield from repeat(b"x" * 2**14, 4096)
 
     kind = {"content-type": FORM if COSTS[row].form else "application/json"}
@@ -103,16 +106,16 @@ def test_a_body_in_pieces_of_a_key_that_has_used_up_its_limit_is_not_read(client
 
 
 def test_a_large_message_of_grpc_is_refused_before_it_is_read(served: Stack, client: httpx.Client) -> None:
-    """Also within a stream, which goes on."""
+    """A message within a stream is refused too, and the stream goes on."""
     key = [("x-api-key", client.headers["x-api-key"])]
     large = tensors("long " * 40_000, model="sees")
 
     async def ask() -> None:
         async with grpc_client(served) as client:
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
+            with pytest.raises(grpc.aio.AioRpcError) as exc_info:
                 await client.call("ModelInfer", large, metadata=key)
-            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert "requests a minute" in str(refused.value.details())
+            assert exc_info.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "requests a minute" in str(exc_info.value.details())
             stream = client.stream(metadata=key)
             for _ in range(2):
                 await stream.write(large)
@@ -125,18 +128,18 @@ def test_a_large_message_of_grpc_is_refused_before_it_is_read(served: Stack, cli
 def test_what_is_small_and_dear_is_refused_before_it_is_fetched_decoded_or_compiled(
     served: Stack, client: httpx.Client, what: str
 ) -> None:
-    """By a limit like others, with the time to wait; and nothing was decoded."""
-    request, decoded = dear(what), decoded_by(served)
+    """The refusal is that of a limit like others, with the time to wait; and nothing was decoded."""
+    request, decoded_count = dear(what), decoded_by(served)
     answer = client.post(request.path, content=request.content, headers=request.headers)
     assert answer.status_code == 429, answer.text[:300]
     assert "requests a minute" in answer.text
-    assert decoded_by(served) == decoded
+    assert decoded_by(served) == decoded_count
 
 
 def test_who_stands_still_amid_a_request_is_cut_off_and_leaves_nothing(served: Stack) -> None:
     """Half heads, half bodies, half uploads: told with 408; and a key has so many bytes on their way at once."""
-    made = httpx.post(f"{served.url}/admin/keys", json={"name": "still"}, headers=ADMIN).json()["key"]
-    own = f"x-api-key: {made}\r\nhost: {LOOPBACK}\r\n"
+    key = httpx.post(f"{served.url}/admin/keys", json={"name": "still"}, headers=ADMIN).json()["key"]
+    own = f"x-api-key: {key}\r\nhost: {LOOPBACK}\r\n"
     upload = f"POST /v1/files HTTP/1.1\r\n{own}content-type: {FORM}\r\ncontent-length: 30000000\r\n\r\n--x\r\n"
     upload += 'content-disposition: form-data; name="file"; filename="f"\r\n\r\n'
     body = f"POST /tokenize HTTP/1.1\r\n{own}content-type: application/json\r\ncontent-length: 15000000\r\n\r\n"
@@ -146,8 +149,8 @@ def test_who_stands_still_amid_a_request_is_cut_off_and_leaves_nothing(served: S
         upload.encode() + b"x" * 4 * 10**6,
     ]
     temporary = temporary_files(served)
-    with ExitStack() as opened:
-        sockets = [opened.enter_context(socket.create_connection((LOOPBACK, served.port), 60)) for _ in range(4)]
+    with ExitStack() as exits:
+        sockets = [exits.enter_context(socket.create_connection((LOOPBACK, served.port), 60)) for _ in range(4)]
         for one, half in zip(sockets, [*halves, b""], strict=True):
             one.sendall(half)
         with socket.create_connection((LOOPBACK, served.port), 60) as more:  # over a quarter of all
@@ -160,16 +163,16 @@ def test_who_stands_still_amid_a_request_is_cut_off_and_leaves_nothing(served: S
     wait_until(lambda: temporary_files(served) == temporary, "no file is left")
     answer = httpx.post(
         f"{served.url}/v1/files", data={"purpose": "batch"}, files={"file": ("f", b"x" * 10**6)},
-        headers={"x-api-key": made}, timeout=60,
+        headers={"x-api-key": key}, timeout=60,
     )  # fmt: skip
     assert answer.status_code == 200, answer.text
 
 
 def test_an_upload_over_the_quota_is_refused_by_its_length(served: Stack) -> None:
-    """Before a byte of it is read."""
+    """The refusal comes before a byte of it is read."""
     limits = {"name": "small", "file_quota": 10**6}
-    made = httpx.post(f"{served.url}/admin/keys", json=limits, headers=ADMIN).json()["key"]
-    head = f"POST /v1/files HTTP/1.1\r\nx-api-key: {made}\r\nhost: {LOOPBACK}\r\ncontent-type: {FORM}\r\n"
+    key = httpx.post(f"{served.url}/admin/keys", json=limits, headers=ADMIN).json()["key"]
+    head = f"POST /v1/files HTTP/1.1\r\nx-api-key: {key}\r\nhost: {LOOPBACK}\r\ncontent-type: {FORM}\r\n"
     with socket.create_connection((LOOPBACK, served.port), 60) as one:
         one.sendall(f"{head}content-length: 5000000\r\n\r\n".encode())
         status, body = answered(one)

@@ -36,7 +36,7 @@ def client(served: Stack) -> openai.OpenAI:
 
 
 def asked(client: openai.OpenAI, model: str = "chat", text: str = "Hello", **options: Any) -> str:
-    """Who answered."""
+    """The model that answered."""
     messages = [{"role": "user", "content": text}]
     return client.chat.completions.create(model=model, messages=messages, **{"max_tokens": 2, **options}).model  # type: ignore[arg-type]
 
@@ -54,10 +54,10 @@ def test_models_lists_aliases(client: openai.OpenAI) -> None:
 
 
 def test_a_model_shows_the_engines_that_serve_it(client: openai.OpenAI) -> None:
-    shown = client.models.retrieve("small").model_dump()["pools"]
-    assert [(p["pool"], p["engine"], p["workers"], p["role"]) for p in shown] == [("pool-small", "mock", 1, "both")]
-    assert shown[0]["versions"] == [version("xylem-serve")]
-    assert shown[0]["capabilities"]["kv_events"]
+    pools = client.models.retrieve("small").model_dump()["pools"]
+    assert [(p["pool"], p["engine"], p["workers"], p["role"]) for p in pools] == [("pool-small", "mock", 1, "both")]
+    assert pools[0]["versions"] == [version("xylem-serve")]
+    assert pools[0]["capabilities"]["kv_events"]
     assert client.models.retrieve("chat").model_dump()["pools"][0]["workers"] == 0  # its primary model's
 
 
@@ -88,7 +88,10 @@ def test_the_fallback_answers_while_the_primary_model_has_no_worker_or_is_full(
 
 
 def _answers(client: openai.OpenAI) -> str:
-    """Who does; empty if nobody does soon: one that was placed before the death waits for another worker."""
+    """The model that answers; empty if none does soon.
+
+    A request that was placed before the worker's death waits for another worker.
+    """
     try:
         return asked(client, timeout=2)
     except openai.APITimeoutError:
@@ -105,9 +108,9 @@ def _taken(client: openai.OpenAI) -> Any:
 
 
 def test_a_share_is_changed_at_run_time_and_a_session_keeps_its_version(served: Stack, client: openai.OpenAI) -> None:
-    made = changed(served, fast={"primary": "small", "split": {"new": 0.5}})
-    assert made.status_code == 200
-    assert set(made.json()["aliases"]) == {"chat", "fast"}
+    answer = changed(served, fast={"primary": "small", "split": {"new": 0.5}})
+    assert answer.status_code == 200
+    assert set(answer.json()["aliases"]) == {"chat", "fast"}
     sessions = {f"s{number}": asked(client, "fast", prompt_cache_key=f"s{number}") for number in range(12)}
     assert set(sessions.values()) == {"small", "new"}
     for session, model in sessions.items():
@@ -128,14 +131,14 @@ def test_a_repeated_request_gets_the_answer_of_the_first_one(served: Stack, clie
 
 
 def test_an_answer_is_joined_and_resumed_after_its_alias_has_changed(served: Stack) -> None:
-    """At each endpoint; it is the answer of the model that began it."""
+    """Each endpoint does so; it is the answer of the model that began it."""
     chat = {"model": "moved", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
-    asked = {"/chat/completions": chat, "/messages": chat, "/completions": {"model": "moved", "prompt": "Hello"}}
-    asked |= {"/responses": {"model": "moved", "input": "Hello", "max_output_tokens": 4}}
+    bodies = {"/chat/completions": chat, "/messages": chat, "/completions": {"model": "moved", "prompt": "Hello"}}
+    bodies |= {"/responses": {"model": "moved", "input": "Hello", "max_output_tokens": 4}}
 
     def answers() -> dict[str, httpx.Response]:
-        whole = {path: (body, path) for path, body in asked.items()}
-        streams = {f"{path} streamed": (body | {"stream": True}, path) for path, body in asked.items()}
+        whole = {path: (body, path) for path, body in bodies.items()}
+        streams = {f"{path} streamed": (body | {"stream": True}, path) for path, body in bodies.items()}
         return {
             name: httpx.post(f"{served.url}/v1{path}", json=body, headers={"Idempotency-Key": name}, timeout=30)
             for name, (body, path) in (whole | streams).items()
@@ -158,8 +161,8 @@ def test_an_answer_is_joined_and_resumed_after_its_alias_has_changed(served: Sta
 
 
 def test_a_wrong_alias_or_no_admin_key_is_refused(served: Stack) -> None:
-    refused = changed(served, x={"primary": "nope"})
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "aliases.x")
+    answer = changed(served, x={"primary": "nope"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "aliases.x")
     assert changed(served, big={"primary": "small"}).status_code == 400
     assert httpx.patch(f"{served.url}/admin/aliases", json={"aliases": {}}).status_code == 403
     assert httpx.get(f"{served.url}/admin/aliases").status_code == 403

@@ -70,7 +70,7 @@ def asked(question: str, **fields: Any) -> dict[str, Any]:
 
 
 def streamed(client: Anthropic, **fields: Any) -> Message:
-    """As the client's own helper puts it together."""
+    """Returns the message as the client's own helper puts it together."""
     with client.messages.stream(**fields) as stream:
         return stream.get_final_message()
 
@@ -121,7 +121,7 @@ def test_stop_sequences_count_in_text_only(client: Anthropic) -> None:
 
 
 def test_more_tokens_than_there_is_room_for_may_be_asked_for(client: Anthropic) -> None:
-    """As Claude Code does, whatever the model."""
+    """Claude Code does so, whatever the model."""
     cut = client.messages.create(**asked("Count to ten.", max_tokens=3))
     assert (cut.stop_reason, cut.usage.output_tokens) == ("max_tokens", 3)
     endless = asked("hi", max_tokens=2**30, extra_body={"ignore_eos": True, "timeout": 0.5})
@@ -137,37 +137,37 @@ def test_more_tokens_than_there_is_room_for_may_be_asked_for(client: Anthropic) 
 def test_an_answer_goes_on_behind_the_beginning_of_it(client: Anthropic) -> None:
     turns = [{"role": "user", "content": "Count to ten."}, {"role": "assistant", "content": "zero"}]
     answer = client.messages.create(**asked("", messages=turns))
-    counted = client.messages.count_tokens(model=MODEL, messages=turns)  # type: ignore[arg-type]
+    count = client.messages.count_tokens(model=MODEL, messages=turns)  # type: ignore[arg-type]
     assert answer.stop_reason == "end_turn"
-    assert answer.usage.input_tokens + (answer.usage.cache_read_input_tokens or 0) == counted.input_tokens
+    assert answer.usage.input_tokens + (answer.usage.cache_read_input_tokens or 0) == count.input_tokens
 
 
 def test_an_effort_is_the_nearest_that_the_template_knows(served: Stack) -> None:
-    """Which it knows is listed; a header names the one that the model had, if it is another."""
-    shown = httpx.get(f"{served.url}/v1/models/{MODEL}").json()
-    assert (shown["chat_template_kwargs"], shown["reasoning_efforts"]) == (
+    """The efforts that it knows are listed; a header names the one that the model had, if it is another."""
+    card = httpx.get(f"{served.url}/v1/models/{MODEL}").json()
+    assert (card["chat_template_kwargs"], card["reasoning_efforts"]) == (
         ["reasoning_effort"],
         ["low", "medium", "high"],
     )
-    counted: dict[str, int] = {}
-    for effort, heard in (("low", None), ("medium", None), ("high", None), ("xhigh", "high"), ("max", "high")):
+    token_counts: dict[str, int] = {}
+    for effort, header in (("low", None), ("medium", None), ("high", None), ("xhigh", "high"), ("max", "high")):
         body = asked("to ten", output_config={"effort": effort})
         for stream in (False, True):
-            said = httpx.post(f"{served.url}/v1/messages", json=body | {"stream": stream})
-            assert said.status_code == 200, said.text
-            assert said.headers.get("x-xylem-reasoning-effort") == heard
-        counted[effort] = httpx.post(f"{served.url}/v1/messages", json=body).json()["usage"]["input_tokens"]
-    assert counted["max"] == counted["xhigh"] == counted["high"] > counted["medium"]
+            answer = httpx.post(f"{served.url}/v1/messages", json=body | {"stream": stream})
+            assert answer.status_code == 200, answer.text
+            assert answer.headers.get("x-xylem-reasoning-effort") == header
+        token_counts[effort] = httpx.post(f"{served.url}/v1/messages", json=body).json()["usage"]["input_tokens"]
+    assert token_counts["max"] == token_counts["xhigh"] == token_counts["high"] > token_counts["medium"]
 
 
 def test_tokens_are_counted_as_the_answer_will_count_them(client: Anthropic) -> None:
-    """In the answer, apart from those that were cached."""
+    """The answer counts them apart from those that were cached."""
     prompt = asked("word " * 200, system=[{"type": "text", "text": "Be brief."}], tools=[TOOL])
     count = client.messages.count_tokens(**{k: v for k, v in prompt.items() if k != "max_tokens"}).input_tokens
-    used = [streamed(client, **prompt).usage for _ in range(2)]
-    cached = [usage.cache_read_input_tokens or 0 for usage in used]
-    assert [usage.input_tokens + found for usage, found in zip(used, cached, strict=True)] == [count, count]
-    assert cached[1] > cached[0] + 100
+    usages = [streamed(client, **prompt).usage for _ in range(2)]
+    hits = [usage.cache_read_input_tokens or 0 for usage in usages]
+    assert [usage.input_tokens + hit for usage, hit in zip(usages, hits, strict=True)] == [count, count]
+    assert hits[1] > hits[0] + 100
 
 
 def test_models_are_told_to_each_client_in_its_shape(served: Stack, client: Anthropic) -> None:
@@ -189,11 +189,11 @@ def test_models_are_told_to_each_client_in_its_shape(served: Stack, client: Anth
 def test_an_error_has_anthropics_shape(client: Anthropic, fields: dict[str, Any], error: Any, kind: str) -> None:
     """Whole and streamed."""
     for stream in (False, True):
-        with pytest.raises(error) as refused:
+        with pytest.raises(error) as exc_info:
             client.messages.create(**asked("?", stream=stream, **fields))
-        body = refused.value.body
+        body = exc_info.value.body
         assert (body["type"], body["error"]["type"]) == ("error", kind)
-        assert body["request_id"] == refused.value.request_id == refused.value.response.headers["x-request-id"]
+        assert body["request_id"] == exc_info.value.request_id == exc_info.value.response.headers["x-request-id"]
 
 
 def test_without_a_key_of_the_deployment_nobody_is_let_in(served: Stack) -> None:
@@ -202,9 +202,9 @@ def test_without_a_key_of_the_deployment_nobody_is_let_in(served: Stack) -> None
     url = f"http://127.0.0.1:{port}"
     wait_until(lambda: served.ready(url), "the replica listens")
     with Anthropic(base_url=url, api_key="wrong", max_retries=0) as c:
-        with pytest.raises(anthropic.AuthenticationError) as refused:
+        with pytest.raises(anthropic.AuthenticationError) as exc_info:
             c.messages.create(**asked("?"))
-        assert refused.value.body["error"]["type"] == "authentication_error"  # type: ignore[index]
+        assert exc_info.value.body["error"]["type"] == "authentication_error"  # type: ignore[index]
         with pytest.raises(anthropic.AuthenticationError):
             c.models.list()
     assert httpx.get(f"{served.url}/v1/messages/nothing").json()["error"]["type"] == "not_found_error"
@@ -217,8 +217,8 @@ def test_a_kept_message_is_gone_on_with_behind_the_last_event_that_came(served: 
     assert len(set(ids)) == len(ids) > 5
     for last in ids[::5]:
         rest = httpx.post(url, json=body, headers={"last-event-id": last}).text
-        seen = raw.index(f"id: {last}\n")
-        assert rest == raw[raw.index("\n\n", seen) + 2 :]
+        position = raw.index(f"id: {last}\n")
+        assert rest == raw[raw.index("\n\n", position) + 2 :]
 
 
 def test_claude_codes_requests_are_answered(served: Stack) -> None:
@@ -226,16 +226,16 @@ def test_claude_codes_requests_are_answered(served: Stack) -> None:
 
     Its texts are cut.
     """
-    said = []
-    for recorded in CLAUDE_CODE:
-        url, body = f"{served.url}{recorded['path']}", recorded["body"] | {"model": MODEL}
-        answer = httpx.post(url, json=body, headers=recorded["headers"], timeout=60)
+    texts = []
+    for request in CLAUDE_CODE:
+        url, body = f"{served.url}{request['path']}", request["body"] | {"model": MODEL}
+        answer = httpx.post(url, json=body, headers=request["headers"], timeout=60)
         assert answer.status_code == 200, answer.text
         frames = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
         deltas = [frame["delta"] for frame in frames if frame["type"] == "content_block_delta"]
-        said.append("".join(delta.get("text", delta.get("partial_json")) for delta in deltas))
+        texts.append("".join(delta.get("text", delta.get("partial_json")) for delta in deltas))
         assert frames[-1] == {"type": "message_stop"}
-    assert said == [PLAYS["<session>"], '{"command": "echo hello"}', PLAYS["tool\nhello"]]
+    assert texts == [PLAYS["<session>"], '{"command": "echo hello"}', PLAYS["tool\nhello"]]
 
 
 def entry(custom_id: str, **more: Any) -> Any:
@@ -245,12 +245,12 @@ def entry(custom_id: str, **more: Any) -> Any:
 
 def ended(client: Anthropic, batch: str) -> MessageBatch:
     def over() -> MessageBatch | None:
-        found = client.messages.batches.retrieve(batch)
-        return found if found.processing_status == "ended" else None
+        message_batch = client.messages.batches.retrieve(batch)
+        return message_batch if message_batch.processing_status == "ended" else None
 
-    found = wait_until(over, "the message batch has ended", 60, 0.2)
-    assert isinstance(found, MessageBatch)
-    return found
+    message_batch = wait_until(over, "the message batch has ended", 60, 0.2)
+    assert isinstance(message_batch, MessageBatch)
+    return message_batch
 
 
 def test_a_message_batch_answers_as_messages_do(client: Anthropic) -> None:
@@ -261,52 +261,52 @@ def test_a_message_batch_answers_as_messages_do(client: Anthropic) -> None:
     assert (batch.type, batch.processing_status, batch.ended_at) == ("message_batch", "in_progress", None)
     assert (batch.request_counts.processing, batch.results_url) == (4, None)
     assert batch.expires_at - batch.created_at == timedelta(hours=24)
-    done = ended(client, batch.id)
-    assert done.request_counts.model_dump() == {
+    message_batch = ended(client, batch.id)
+    assert message_batch.request_counts.model_dump() == {
         "processing": 0,
         "succeeded": 2,
         "errored": 2,
         "canceled": 0,
         "expired": 0,
     }
-    assert (done.archived_at, done.cancel_initiated_at) == (None, None)
-    found = {line.custom_id: line.result for line in client.messages.batches.results(batch.id)}
-    assert set(found) == {"good", "beta", "wrong", "streamed"}
+    assert (message_batch.archived_at, message_batch.cancel_initiated_at) == (None, None)
+    results = {line.custom_id: line.result for line in client.messages.batches.results(batch.id)}
+    assert set(results) == {"good", "beta", "wrong", "streamed"}
     online = client.messages.create(**entry("good")["params"])
-    good = found["good"]
+    good = results["good"]
     assert good.type == "succeeded"
     assert (good.message.content, good.message.stop_reason) == (online.content, online.stop_reason)
     for name, kind in (("wrong", "not_found_error"), ("streamed", "invalid_request_error")):
-        refused = found[name]
-        assert refused.type == "errored"
-        assert (refused.error.type, refused.error.error.type) == ("error", kind)
+        result = results[name]
+        assert result.type == "errored"
+        assert (result.error.type, result.error.error.type) == ("error", kind)
 
 
 def test_message_batches_are_listed_cancelled_and_deleted(client: Anthropic) -> None:
     """No worker serves their model: so they run until they are cancelled."""
     batches = client.messages.batches
-    made = [batches.create(requests=[entry(f"{i}-{n}", model="nobody") for n in range(2)]).id for i in range(3)]
+    ids = [batches.create(requests=[entry(f"{i}-{n}", model="nobody") for n in range(2)]).id for i in range(3)]
     with pytest.raises(anthropic.BadRequestError, match="cancel it"):
-        batches.delete(made[0])
+        batches.delete(ids[0])
     with pytest.raises(anthropic.BadRequestError):
-        client.get(f"/v1/messages/batches/{made[0]}/results", cast_to=httpx.Response)
+        client.get(f"/v1/messages/batches/{ids[0]}/results", cast_to=httpx.Response)
     newest = batches.list(limit=2)
-    assert ([batch.id for batch in newest.data], newest.has_more) == ([made[2], made[1]], True)
-    assert (newest.first_id, newest.last_id) == (made[2], made[1])
-    assert batches.list(limit=2, after_id=made[1]).data[0].id == made[0]
-    before = batches.list(limit=1, before_id=made[0])
-    assert ([batch.id for batch in before.data], before.has_more) == ([made[1]], True)
+    assert ([batch.id for batch in newest.data], newest.has_more) == ([ids[2], ids[1]], True)
+    assert (newest.first_id, newest.last_id) == (ids[2], ids[1])
+    assert batches.list(limit=2, after_id=ids[1]).data[0].id == ids[0]
+    before = batches.list(limit=1, before_id=ids[0])
+    assert ([batch.id for batch in before.data], before.has_more) == ([ids[1]], True)
     for name in ("after_id", "before_id"):
         with pytest.raises(anthropic.BadRequestError, match=f"'{name}': 'nobody'"):
             batches.list(extra_query={name: "nobody"})
-    assert [batch.id for batch in client.beta.messages.batches.list(limit=3)][:3] == made[::-1]  # all pages of it
-    for batch in made:
+    assert [batch.id for batch in client.beta.messages.batches.list(limit=3)][:3] == ids[::-1]  # all pages of it
+    for batch in ids:
         assert batches.cancel(batch).processing_status == "canceling"
-    done = ended(client, made[0])
-    assert (done.request_counts.canceled, done.request_counts.processing) == (2, 0)
-    assert done.cancel_initiated_at is not None
-    assert [line.result.type for line in batches.results(made[0])] == ["canceled"] * 2
-    for batch in made:
+    message_batch = ended(client, ids[0])
+    assert (message_batch.request_counts.canceled, message_batch.request_counts.processing) == (2, 0)
+    assert message_batch.cancel_initiated_at is not None
+    assert [line.result.type for line in batches.results(ids[0])] == ["canceled"] * 2
+    for batch in ids:
         ended(client, batch)
         assert batches.delete(batch).type == "message_batch_deleted"
         with pytest.raises(anthropic.NotFoundError):
@@ -322,7 +322,7 @@ def test_message_batches_are_listed_cancelled_and_deleted(client: Anthropic) -> 
     ([entry("a") | {"extra": 1}], "requests.0.extra"),
 ])  # fmt: skip
 def test_a_message_batch_that_cannot_be_read_names_the_field(client: Anthropic, requests: Any, field: str) -> None:
-    with pytest.raises(anthropic.BadRequestError) as refused:
+    with pytest.raises(anthropic.BadRequestError) as exc_info:
         client.messages.batches.create(requests=requests)
-    error = refused.value.body["error"]  # type: ignore[index]
+    error = exc_info.value.body["error"]  # type: ignore[index]
     assert (error["type"], error["message"].split(": ")[0]) == ("invalid_request_error", field)

@@ -59,9 +59,9 @@ def test_another_tier_is_refused_by_name(client: OpenAI) -> None:
         lambda: client.completions.create(model="mock", prompt="x", extra_body={"service_tier": "scale"}),
         lambda: client.responses.create(model="mock", input="x", service_tier="priority"),
     ):
-        with pytest.raises(openai.BadRequestError) as refused:
+        with pytest.raises(openai.BadRequestError) as exc_info:
             ask()
-        assert refused.value.param == "service_tier"
+        assert exc_info.value.param == "service_tier"
 
 
 async def _ask(client: AsyncOpenAI, number: int, tier: Any, tokens: int = ANSWER) -> tuple[str, float, list[float]]:
@@ -83,7 +83,7 @@ async def _ask(client: AsyncOpenAI, number: int, tier: Any, tokens: int = ANSWER
 
 
 async def _measured(client: AsyncOpenAI, numbers: range) -> tuple[float, float]:
-    """Of requests one after the other: median seconds to the first token, and between tokens."""
+    """Median seconds to the first token, and mean seconds between tokens, of requests one after the other."""
     ttft, gaps = [], []
     for number in numbers:
         _, first, between = await _ask(client, number, "default", tokens=30)
@@ -96,26 +96,26 @@ async def _measured(client: AsyncOpenAI, numbers: range) -> tuple[float, float]:
 @pytest.mark.alone
 @pytest.mark.timeout(180)
 def test_online_requests_are_hardly_slower_on_a_worker_full_of_flex_requests(served: Stack) -> None:
-    """They wait for the end of one step at most, and steps stay short; the flex answers come out whole."""
+    """Online requests wait for the end of one step at most, and steps stay short; the flex answers come out whole."""
 
     async def scenario() -> None:
         async with AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=300) as client:
             await _measured(client, range(1000, 1003))  # warm
-            undisturbed = [(await _ask(client, number, "default"))[0] for number in range(3)]
+            reference_texts = [(await _ask(client, number, "default"))[0] for number in range(3)]
             idle = await _measured(client, range(100, 108))
             flex = [asyncio.create_task(_ask(client, number, "flex")) for number in range(60)]
             async with asyncio.timeout(10):
                 while leases(served, POOL)[0].load.aside < 14:  # noqa: ASYNC110 (a lease tells nobody)
                     await asyncio.sleep(0.1)
-            filled = await _measured(client, range(200, 208))
+            load_times = await _measured(client, range(200, 208))
             assert not all(task.done() for task in flex), "they were there all the time"
             answers = [(await task)[0] for task in flex]
-            assert answers[:3] == undisturbed
+            assert answers[:3] == reference_texts
             lengths = {len(text.split()) for text in answers}
             assert min(lengths) > 0
-            print("idle", idle, "filled", filled)  # noqa: T201
-            assert filled[0] < 1.5 * idle[0] + 0.03  # a busy machine makes both longer
-            assert filled[1] < idle[1] * 1.15
+            print("idle", idle, "under load", load_times)  # noqa: T201
+            assert load_times[0] < 1.5 * idle[0] + 0.03  # a busy machine makes both longer
+            assert load_times[1] < idle[1] * 1.15
 
     asyncio.run(scenario())
     wait_until(lambda: leases(served, POOL)[0].load.aside == 0, "all have ended")

@@ -1,4 +1,4 @@
-"""What docs/guide/backup.md says: a snapshot and a copy of the files bring batches, files and kept answers back."""
+"""Tests docs/guide/backup.md: a snapshot and a copy of the files bring batches, files and kept answers back."""
 
 import json
 import shutil
@@ -21,9 +21,9 @@ PATIENCE_S = 240
 
 @pytest.fixture
 def redis_cli() -> str:
-    found = shutil.which("redis-cli")
-    assert found, "redis-cli is not installed: `make test` installs it where it may, else use your package manager"
-    return found
+    path = shutil.which("redis-cli")
+    assert path, "redis-cli is not installed: `make test` installs it where it may, else use your package manager"
+    return path
 
 
 def started(s: Stack) -> OpenAI:
@@ -52,27 +52,27 @@ def ended(client: OpenAI, answer: str) -> str | None:
 
 @pytest.mark.timeout(900)
 def test_a_backup_gives_back_batches_files_and_kept_answers(tmp_path: Path, redis_cli: str) -> None:
-    """Of a fleet that is killed, on other servers, with other bytes of everything that came after the backup."""
+    """The fleet is killed, and restored on other servers, with other bytes of everything that came after the backup."""
     before, after = tmp_path / "before", tmp_path / "after"
     for folder in (before, after):
         folder.mkdir()
     pools = {"decode-pool-a": mock_pool(step_ms=20.0, answer_tokens=40, max_running=4)}
     body = {"model": "mock", "prompt": "a line", "max_tokens": 20, "ignore_eos": True}
     lines = [{"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": body} for i in range(LINES)]
-    sent = "\n".join(map(json.dumps, lines)).encode()
-    asked: dict[str, Any] = {"model": "mock", "input": "Say something.", "store": True}
+    input_bytes = "\n".join(map(json.dumps, lines)).encode()
+    fields: dict[str, Any] = {"model": "mock", "input": "Say something.", "store": True}
 
     with valkey(before) as url, stack(url, before, pools) as s, started(s) as client:
-        kept = client.responses.create(**asked, max_output_tokens=20)
-        stream = client.responses.create(**asked, max_output_tokens=20, background=True, stream=True)
+        response = client.responses.create(**fields, max_output_tokens=20)
+        stream = client.responses.create(**fields, max_output_tokens=20, background=True, stream=True)
         (*_, last) = stream
         assert last.type == "response.incomplete", "it has as many tokens as it may"
-        streamed = last.response.id
-        shown = resumed(s, streamed)
-        file = client.files.create(file=("in.jsonl", sent), purpose="batch")
+        stream_id = last.response.id
+        stream_text = resumed(s, stream_id)
+        file = client.files.create(file=("in.jsonl", input_bytes), purpose="batch")
         batch = client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
         wait_until(lambda: completed(client, batch.id) > LINES / 5, "a part of the batch is done", PATIENCE_S)
-        running = client.responses.create(**asked, max_output_tokens=1000, background=True)
+        running = client.responses.create(**fields, max_output_tokens=1000, background=True)
         snapshot = before / "xylem.rdb"
         subprocess.run([redis_cli, "-u", url, "--rdb", str(snapshot)], check=True, capture_output=True)
         shutil.copytree(before / "files", after / "files")
@@ -88,9 +88,9 @@ def test_a_backup_gives_back_batches_files_and_kept_answers(tmp_path: Path, redi
         with Redis.from_url(url) as redis:
             redis.config_set("appendonly", "yes")
         with started(s) as client:
-            assert client.files.content(file.id).content == sent
-            assert client.responses.retrieve(kept.id).output == kept.output
-            assert resumed(s, streamed) == shown
+            assert client.files.content(file.id).content == input_bytes
+            assert client.responses.retrieve(response.id).output == response.output
+            assert resumed(s, stream_id) == stream_text
             wait_until(lambda: client.batches.retrieve(batch.id).status == "completed", "it completes", PATIENCE_S, 0.5)
             output = client.batches.retrieve(batch.id).output_file_id
             assert output is not None

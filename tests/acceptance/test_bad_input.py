@@ -1,4 +1,4 @@
-"""What can't be served is refused: soon, with the right status, in OpenAI's shape, and without a traceback."""
+"""Tests that bad input is refused soon, with the right status, in OpenAI's shape, and without a traceback."""
 
 import re
 import subprocess
@@ -69,7 +69,7 @@ def refusal(response: httpx.Response, status: int) -> dict[str, Any]:
 @pytest.mark.parametrize("path", [CHAT, TEXT, "/tokenize", "/detokenize"])
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"model": "mock",}', b"\xff\xfe", b"[]", b"null", b'"text"'])
 def test_a_body_that_is_no_json_object_is_refused(http: httpx.Client, path: str, raw: bytes) -> None:
-    """With a 400 that says so."""
+    """The refusal is a 400 that says so."""
     error = refusal(http.post(path, content=raw, headers=JSON), 400)
     assert "JSON" in error["message"]
     assert error["type"] == "invalid_request_error"
@@ -144,7 +144,7 @@ def test_what_is_wrong_is_named(
 
 
 def test_stream_options_need_a_stream(http: httpx.Client) -> None:
-    """As OpenAI has it."""
+    """OpenAI requires it too."""
     error = refusal(http.post(CHAT, json=HELLO[CHAT] | {"stream_options": {"include_usage": True}}), 400)
     assert error["param"] == "stream_options"
 
@@ -178,9 +178,9 @@ def test_what_does_not_fit_the_context_is_refused_in_openais_words(
         f"This model's maximum context length is 256 tokens. However, {said}. Please reduce the length of the {advice}."
     )
     pattern = re.escape(words).replace(re.escape("{}"), r"(\d+)")
-    found = re.fullmatch(pattern, error["message"])
-    assert found, error["message"]
-    assert all(int(total) > CONTEXT for total in found.groups()[:1])
+    match = re.fullmatch(pattern, error["message"])
+    assert match, error["message"]
+    assert all(int(total) > CONTEXT for total in match.groups()[:1])
 
 
 def test_what_just_fits_the_context_is_served(http: httpx.Client) -> None:
@@ -210,7 +210,7 @@ def test_an_unknown_model_is_not_listed(http: httpx.Client) -> None:
 
 @pytest.mark.parametrize("path", [CHAT, TEXT, "/tokenize", "/detokenize"])
 def test_a_body_over_the_limit_is_refused(http: httpx.Client, path: str) -> None:
-    """By its length, before it is read."""
+    """Its length is the reason, and it is refused before it is read."""
     error = refusal(http.post(path, content=b"x" * (MAX_BODY + 1), headers=JSON), 413)
     assert error["code"] == "body_too_large"
     assert str(MAX_BODY) in error["message"]
@@ -227,7 +227,7 @@ def test_a_body_over_the_limit_is_refused_without_a_length_too(http: httpx.Clien
 
 
 def test_a_chunked_body_within_the_limit_is_served(http: httpx.Client) -> None:
-    """Not every client sends a length."""
+    """Some clients send no length."""
     body = [b'{"model": "mock", ', b'"prompt": "hello", "max_tokens": 2}']
     assert http.post(TEXT, content=iter(body), headers=JSON).json()["usage"]["completion_tokens"] == 2
 
@@ -250,8 +250,8 @@ def test_an_unknown_route_or_method_is_refused_in_the_same_shape(
 ])  # fmt: skip
 def test_a_refused_method_is_told_all_that_the_path_has(http: httpx.Client, path: str, methods: str) -> None:
     """Whichever route declares them."""
-    refused = http.request("PUT", path)
-    assert (refused.status_code, refused.headers["allow"]) == (405, methods)
+    answer = http.request("PUT", path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, methods)
 
 
 @pytest.mark.parametrize(("path", "param"), [
@@ -260,7 +260,7 @@ def test_a_refused_method_is_told_all_that_the_path_has(http: httpx.Client, path
     ("/v1/usage?format=null", "format"),
 ])  # fmt: skip
 def test_what_a_query_may_not_have_is_refused_in_the_same_shape(http: httpx.Client, path: str, param: str) -> None:
-    """Not in FastAPI's own."""
+    """The shape is OpenAI's, not FastAPI's own."""
     assert refusal(http.get(path), 400)["param"] == param
 
 
@@ -276,8 +276,8 @@ def test_a_model_is_not_deleted(http: httpx.Client) -> None:
 ])  # fmt: skip
 def test_a_model_has_to_be_named_where_several_are_served(http: httpx.Client, path: str, body: dict[str, Any]) -> None:
     """Nobody guesses."""
-    refused = http.post(path, json=body)
-    assert (refused.status_code, "'model' is missing" in refused.text) == (400, True)
+    answer = http.post(path, json=body)
+    assert (answer.status_code, "'model' is missing" in answer.text) == (400, True)
 
 
 @pytest.mark.parametrize(("path", "body"), [
@@ -293,7 +293,7 @@ def test_a_model_has_to_be_named_where_several_are_served(http: httpx.Client, pa
 def test_the_tokenizer_endpoints_refuse_what_they_do_not_understand(
     http: httpx.Client, path: str, body: dict[str, Any]
 ) -> None:
-    """Like the others."""
+    """Their refusals are like those of the other endpoints."""
     assert refusal(http.post(path, json=body), 400)["type"] == "invalid_request_error"
 
 
@@ -335,7 +335,7 @@ def test_the_openai_client_raises_its_own_errors(client: openai.OpenAI, stream: 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 def test_a_model_without_a_worker_is_503_at_once(http: httpx.Client, path: str, stream: bool) -> None:
-    """It may be starting: the client is told, and does not wait."""
+    """The model may be starting: the client is told, and does not wait."""
     began = time.monotonic()
     error = refusal(http.post(path, json=HELLO[path] | {"model": "idle", "stream": stream}), 503)
     assert time.monotonic() - began < 2
@@ -410,31 +410,31 @@ def test_a_saturated_model_is_429_with_retry_after_until_there_is_room(valkey_ur
 
 
 def ended(s: Stack, proc: "subprocess.Popen[bytes]", name: str) -> str:
-    """What a process said that ended with an error, which is checked, and without a traceback."""
+    """The output of a process that ended with an error and without a traceback, both of which are checked."""
     code = proc.wait(30)
-    said = re.sub(r"\x1b\[[0-9;]*m", "", s.log(name))
-    assert code != 0, said
-    assert "Traceback" not in said
-    return said
+    output = re.sub(r"\x1b\[[0-9;]*m", "", s.log(name))
+    assert code != 0, output
+    assert "Traceback" not in output
+    return output
 
 
 def test_a_worker_of_an_unknown_pool_ends_and_names_those_that_there_are(valkey_url: str, tmp_path: Path) -> None:
-    """Also when it is to take several pools at once."""
+    """The same holds when it is to take several pools at once."""
     with stack(valkey_url, tmp_path, {POOL: mock_pool(), IDLE_POOL: mock_pool()}) as s:
-        said = [ended(s, s.worker(queues, name), name) for queues, name in (("nope", "one"), (f"{POOL},nope", "two"))]
-    for text in said:
+        logs = [ended(s, s.worker(queues, name), name) for queues, name in (("nope", "one"), (f"{POOL},nope", "two"))]
+    for text in logs:
         assert "nope" in text
         assert POOL in text
         assert IDLE_POOL in text
 
 
 def test_an_engine_that_fails_to_load_ends_the_worker_with_the_reason(valkey_url: str, tmp_path: Path) -> None:
-    """And it was never ready: no request was sent to it."""
+    """The worker was never ready: no request was sent to it."""
     pools = {POOL: mock_pool(fail_to_load="the weights are on holiday")}
     with stack(valkey_url, tmp_path, pools) as s:
-        said = ended(s, s.worker(), "worker")
-    assert "the weights are on holiday" in said
-    assert "ready" not in said
+        output = ended(s, s.worker(), "worker")
+    assert "the weights are on holiday" in output
+    assert "ready" not in output
 
 
 def test_an_unknown_engine_argument_ends_the_worker_and_is_named(valkey_url: str, tmp_path: Path) -> None:
@@ -444,7 +444,7 @@ def test_an_unknown_engine_argument_ends_the_worker_and_is_named(valkey_url: str
 
 
 def both(s: Stack, **env: str) -> list[str]:
-    """What `xylem api` and a worker say when they refuse to start."""
+    """The output of `xylem api` and of a worker when they refuse to start."""
     procs = {"api": s.spawn("api", str(BIN / "xylem"), "api", **env), "worker": s.worker(**env)}
     return [ended(s, proc, name) for name, proc in procs.items()]
 
@@ -452,18 +452,18 @@ def both(s: Stack, **env: str) -> list[str]:
 def test_a_pools_file_with_a_wrong_key_stops_api_and_worker_and_the_key_is_named(
     valkey_url: str, tmp_path: Path
 ) -> None:
-    """With the file, so that it can be found."""
+    """The file is named too, so that it can be found."""
     with stack(valkey_url, tmp_path, {POOL: mock_pool() | {"max_runing": 3}}) as s:
-        for said in both(s):
-            assert f"pools.{POOL}.max_runing=3" in said
-            assert str(s.pools_file) in said
+        for output in both(s):
+            assert f"pools.{POOL}.max_runing=3" in output
+            assert str(s.pools_file) in output
 
 
 def test_a_missing_pools_file_stops_api_and_worker_and_its_variable_is_named(valkey_url: str, tmp_path: Path) -> None:
-    """It says what to set."""
+    """Both say what to set."""
     with stack(valkey_url, tmp_path, {}) as s:
-        for said in both(s, XYLEM_POOLS_FILE="/nowhere/pools.yaml"):
-            assert "XYLEM_POOLS_FILE=/nowhere/pools.yaml" in said
+        for output in both(s, XYLEM_POOLS_FILE="/nowhere/pools.yaml"):
+            assert "XYLEM_POOLS_FILE=/nowhere/pools.yaml" in output
 
 
 def test_a_bad_setting_stops_api_worker_and_flower_and_is_named_with_its_value(valkey_url: str, tmp_path: Path) -> None:
@@ -471,5 +471,5 @@ def test_a_bad_setting_stops_api_worker_and_flower_and_is_named_with_its_value(v
     with stack(valkey_url, tmp_path, {POOL: mock_pool()}) as s:
         bad = {"XYLEM_MAX_QUEUED": "a lot"}
         flower = s.spawn("flower", str(BIN / "celery"), "-A", "app", "flower", f"--port={free_port()}", **bad)
-        for said in (*both(s, **bad), ended(s, flower, "flower")):
-            assert "XYLEM_MAX_QUEUED='a lot'" in said
+        for output in (*both(s, **bad), ended(s, flower, "flower")):
+            assert "XYLEM_MAX_QUEUED='a lot'" in output

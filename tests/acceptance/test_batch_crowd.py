@@ -63,7 +63,7 @@ async def in_progress(s: Stack, parts: int) -> BatchId:
 
 @pytest.mark.timeout(240)
 async def test_beginning_and_finishing_wait_behind_no_part(crowd: Stack) -> None:
-    """Nor are more parts sent than the one batch worker takes, whatever engines' seats there are."""
+    """No more parts are sent than the one batch worker takes, however many seats the engines have."""
     batch = await in_progress(crowd, 200)
     openai = OpenAI(base_url=f"{crowd.url}/v1", api_key="none", max_retries=0, timeout=60)
     with Redis.from_url(crowd.redis_url) as redis, openai as client:
@@ -74,14 +74,14 @@ async def test_beginning_and_finishing_wait_behind_no_part(crowd: Stack) -> None
         wait_until(lambda: taken() == PARTS, "the batch worker has all that it takes", 60)
         line = json.dumps({"custom_id": "one", "method": "POST", "url": URL, "body": BODY}).encode()
         file = client.files.create(file=("in.jsonl", io.BytesIO(line)), purpose="batch").id
-        made = client.batches.create(input_file_id=file, endpoint=URL, completion_window="24h").id
+        batch_id = client.batches.create(input_file_id=file, endpoint=URL, completion_window="24h").id
 
         def status_is(batch: str, status: str) -> None:
             wait_until(lambda: client.batches.retrieve(batch).status == status, f"{batch} is {status}", 60)
 
-        status_is(made, "in_progress")
-        client.batches.cancel(made)
-        status_is(made, "cancelled")
+        status_is(batch_id, "in_progress")
+        client.batches.cancel(batch_id)
+        status_is(batch_id, "cancelled")
         assert (taken(), redis.hlen(KEYS.taken(batch))) == (PARTS, PARTS)
         client.batches.cancel(batch)
         status_is(batch, "cancelled")

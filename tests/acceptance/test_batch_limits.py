@@ -21,7 +21,7 @@ POOL = "decode-pool-a"
 
 @pytest.fixture(scope="module")
 def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """So few seats that there is room for two parts: a batch that held them would be alone."""
+    """A stack with so few seats that there is room for two parts: a batch that held them would be alone."""
     env = {"XYLEM_DEPLOYMENT": "batch-limits", "XYLEM_REQUIRE_KEYS": "true"}
     pools = {POOL: mock_pool(step_ms=1.0, max_running=4)}
     with stack(valkey_url, tmp_path_factory.mktemp("limits"), pools, **env) as s:
@@ -62,8 +62,8 @@ def test_a_batch_takes_what_its_keys_limit_lets_it_and_others_go_on_beside_it(fl
         assert rpm // 2 <= answered(slow, batch.id) <= most
         online = slow.completions.with_raw_response.create(model="mock", prompt="hello", max_tokens=1)
         assert online.headers["x-ratelimit-limit-requests"] == str(rpm)
-    revoked = xylem(fleet, "keys", "revoke", "slow").stderr
-    (id_,) = re.findall(r"key_\w+", revoked)
+    stderr = xylem(fleet, "keys", "revoke", "slow").stderr
+    (id_,) = re.findall(r"key_\w+", stderr)
     key = f"batch-limits:batch:{batch.id}"  # it goes on at the same rate; here, a minute passes with each look
 
     def over() -> bool:
@@ -79,8 +79,8 @@ def test_lines_are_charged_to_limits_of_their_own_where_a_key_has_them(fleet: St
     with client(fleet, "both", "--rpm", "5", "--batch-rpm", "600") as both:
         batch = ended(both, submitted(both, asks(70), TEXT))
         assert len(results(both, batch)[0]) == 70
-        said = both.completions.with_raw_response.create(model="mock", prompt="hello", max_tokens=1)
-        assert int(said.headers["x-ratelimit-remaining-requests"]) >= 2
+        response = both.completions.with_raw_response.create(model="mock", prompt="hello", max_tokens=1)
+        assert int(response.headers["x-ratelimit-remaining-requests"]) >= 2
     redis = fleet.redis
     (account,) = redis.keys("batch-limits:spent:*:batch")
     assert float(redis.hget(account, "requests")) < 600  # type: ignore[arg-type]

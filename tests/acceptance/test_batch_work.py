@@ -45,7 +45,7 @@ def batch_workers(fleet: Fleet, count: int) -> None:
 
 @dataclass
 class Listener:
-    """Where batches are told of: it does not take the first message about any."""
+    """The webhook's receiver: it does not take the first message about any batch."""
 
     url: str
     heard: list[tuple[dict[str, str], str]] = field(default_factory=list)
@@ -59,19 +59,19 @@ def listener() -> Iterator[Listener]:
     class Receiver(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"])).decode()
-            known = {json.loads(other)["id"] for _, other in found.heard}
-            found.heard.append((dict(self.headers.items()), body))
-            self.send_response(200 if json.loads(body)["id"] in known else 500)
+            earlier_ids = {json.loads(other)["id"] for _, other in hook.heard}
+            hook.heard.append((dict(self.headers.items()), body))
+            self.send_response(200 if json.loads(body)["id"] in earlier_ids else 500)
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
             """Nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Receiver)
-    found = Listener(f"http://127.0.0.1:{server.server_port}/hook")
+    hook = Listener(f"http://127.0.0.1:{server.server_port}/hook")
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield found
+    yield hook
     server.shutdown()
     server.server_close()
     thread.join()
@@ -79,7 +79,11 @@ def listener() -> Iterator[Listener]:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory, listener: Listener) -> Iterator[Fleet]:
-    """What ends its processes, and what waits until nothing is left of all its batches, is at the end of this file."""
+    """The fleet of all tests in this file.
+
+    The tests that end its processes, and the one that waits until nothing is left of all its batches, are at the end of
+    the file.
+    """
     env = {"XYLEM_WEBHOOK_URL": listener.url, "XYLEM_WEBHOOK_SECRET": SECRET}
     with fleet_of(tmp_path_factory.mktemp("batch") / "fleet", **env) as f:
         batch_workers(f, 2)
@@ -112,14 +116,14 @@ def submitted(c: OpenAI, lines: list[Any], url: Any = CHAT, **asked: Any) -> Bat
 def ended(c: OpenAI, batch: Batch, timeout_s: float = 90) -> Batch:
     def over() -> Batch | None:
         try:
-            found = c.batches.retrieve(batch.id)
+            latest = c.batches.retrieve(batch.id)
         except (openai.APIConnectionError, openai.InternalServerError):
             return None
-        return found if found.status in ENDED else None
+        return latest if latest.status in ENDED else None
 
-    found = wait_until(over, "the batch has ended", timeout_s, 0.2)
-    assert isinstance(found, Batch)
-    return found
+    latest = wait_until(over, "the batch has ended", timeout_s, 0.2)
+    assert isinstance(latest, Batch)
+    return latest
 
 
 def lines_of(c: OpenAI, file: str | None) -> list[dict[str, Any]]:
@@ -139,7 +143,7 @@ def progressed(c: OpenAI, batch: Batch, least: int) -> None:
 
 
 def nothing_left(fleet: Fleet) -> None:
-    """Of the lines' bookkeeping, in Redis and in the storage."""
+    """Waits until nothing is left of the lines' bookkeeping, in Redis and in the storage."""
 
     def clean() -> bool:
         kinds = ("todo:", "taken:", "done:", "request:", "batches")
@@ -185,7 +189,7 @@ OWN = (
 
 
 def bare(answer: Any) -> Any:
-    """Without what differs from request to request."""
+    """Returns the answer without what differs from request to request."""
     if isinstance(answer, dict):
         return {k: bare(v) for k, v in answer.items() if k not in OWN}
     return [bare(each) for each in answer] if isinstance(answer, list) else answer
@@ -197,37 +201,37 @@ def test_bodies_are_those_of_online_requests(fleet: Fleet, client: OpenAI, url: 
     body = {"model": "mock", "temperature": 0} | asked
     online = httpx.post(f"{fleet.urls()[0]}{url}", json=body, timeout=60).json()
     batch = ended(client, submitted(client, [line("one", url, **asked)], url))
-    (found,), errors = results(client, batch)
+    (output_line,), errors = results(client, batch)
     assert errors == []
-    assert found["custom_id"] == "one"
-    assert found["error"] is None
-    assert found["response"]["status_code"] == 200
-    assert json.dumps(bare(found["response"]["body"])) == json.dumps(bare(online))
+    assert output_line["custom_id"] == "one"
+    assert output_line["error"] is None
+    assert output_line["response"]["status_code"] == 200
+    assert json.dumps(bare(output_line["response"]["body"])) == json.dumps(bare(online))
     assert ("days" in json.dumps(asked)) == (re.search(r"days[\Wnrt]+\d", json.dumps(online)) is not None)
 
 
 def test_the_batch_object_says_how_it_went(client: OpenAI) -> None:
     batch = submitted(client, [asks(i) for i in range(70)], metadata={"kind": "test"})
     assert batch.status == "validating"
-    done = ended(client, batch)
-    assert done.status == "completed"
-    assert done.metadata == {"kind": "test"}
-    assert done.request_counts is not None
-    assert (done.request_counts.total, done.request_counts.completed, done.request_counts.failed) == (70, 70, 0)
-    assert done.created_at <= (done.in_progress_at or 0) <= (done.finalizing_at or 0) <= (done.completed_at or 0)
-    assert done.expires_at == done.created_at + 86_400
-    assert done.error_file_id is None
-    assert done.usage is not None
-    assert done.usage.output_tokens == 70 * 12
-    answers = lines_of(client, done.output_file_id)
+    end = ended(client, batch)
+    assert end.status == "completed"
+    assert end.metadata == {"kind": "test"}
+    assert end.request_counts is not None
+    assert (end.request_counts.total, end.request_counts.completed, end.request_counts.failed) == (70, 70, 0)
+    assert end.created_at <= (end.in_progress_at or 0) <= (end.finalizing_at or 0) <= (end.completed_at or 0)
+    assert end.expires_at == end.created_at + 86_400
+    assert end.error_file_id is None
+    assert end.usage is not None
+    assert end.usage.output_tokens == 70 * 12
+    answers = lines_of(client, end.output_file_id)
     usages = [answer["response"]["body"]["usage"] for answer in answers]
-    assert done.usage.input_tokens == sum(u["prompt_tokens"] for u in usages)
-    assert done.usage.input_tokens_details.cached_tokens > 0
-    assert done.model == "mock"
+    assert end.usage.input_tokens == sum(u["prompt_tokens"] for u in usages)
+    assert end.usage.input_tokens_details.cached_tokens > 0
+    assert end.model == "mock"
 
 
 def bad_lines() -> dict[int, tuple[Any, str]]:
-    """By where each stands: what it is, and the code of its error."""
+    """The bad lines by their positions: each line, and the code of its error."""
     good = asks(0)
     return {
         100: ('{"custom_id": "cut', "invalid_json_line"),
@@ -243,25 +247,25 @@ def test_files_and_batches_are_the_same_on_s3(tmp_path: Path) -> None:
     with s3_server(), fleet_of(tmp_path / "fleet", workers=1, XYLEM_FILES="s3://bucket/here") as fleet:
         batch_workers(fleet, 1)
         with OpenAI(base_url=f"{fleet.urls()[0]}/v1", api_key="none", timeout=60) as c:
-            done = ended(c, submitted(c, [*(asks(i) for i in range(300)), "no JSON"]))
-            assert done.status == "completed"
-            output, errors = results(c, done)
+            end_state = ended(c, submitted(c, [*(asks(i) for i in range(300)), "no JSON"]))
+            assert end_state.status == "completed"
+            output, errors = results(c, end_state)
             assert sorted(answer["custom_id"] for answer in output) == sorted(f"id-{i}" for i in range(300))
             assert [error["error"]["line"] for error in errors] == [301]
             assert not list(fleet.directory.rglob("files/*"))
-            stored = {name.rpartition("/")[2] for name in fsspec.filesystem("s3").find("bucket/here")}
-            assert stored >= {done.input_file_id, done.output_file_id, done.error_file_id}
+            names = {name.rpartition("/")[2] for name in fsspec.filesystem("s3").find("bucket/here")}
+            assert names >= {end_state.input_file_id, end_state.output_file_id, end_state.error_file_id}
 
 
 def test_every_line_of_a_cancelled_batch_is_in_its_output_or_its_error_file(client: OpenAI) -> None:
     batch = submitted(client, [asks(i, tokens=150) for i in range(1500)])
     progressed(client, batch, 30)
     assert client.batches.cancel(batch.id).status == "cancelling"
-    done = ended(client, batch)
-    assert done.status == "cancelled"
-    assert done.cancelling_at is not None
-    assert done.cancelled_at is not None
-    output, errors = results(client, done)
+    end_state = ended(client, batch)
+    assert end_state.status == "cancelled"
+    assert end_state.cancelling_at is not None
+    assert end_state.cancelled_at is not None
+    output, errors = results(client, end_state)
     assert 30 <= len(output) < 1500
     assert {error["error"]["code"] for error in errors} == {"batch_cancelled"}
     assert sorted(x["custom_id"] for x in output + errors) == sorted(f"id-{i}" for i in range(1500))
@@ -269,24 +273,24 @@ def test_every_line_of_a_cancelled_batch_is_in_its_output_or_its_error_file(clie
 
 def test_lines_left_at_the_windows_end_have_a_batch_expired_error(client: OpenAI) -> None:
     batch = submitted(client, [asks(i, tokens=300) for i in range(1500)], completion_window="4s")
-    done = ended(client, batch)
-    assert done.status == "expired"
-    assert done.expired_at is not None
-    output, errors = results(client, done)
+    end_state = ended(client, batch)
+    assert end_state.status == "expired"
+    assert end_state.expired_at is not None
+    output, errors = results(client, end_state)
     assert {error["error"]["code"] for error in errors} == {"batch_expired"}
     assert all(error["response"] is None for error in errors)
     assert len(output) + len(errors) == 1500
-    assert done.request_counts is not None
-    assert done.request_counts.completed == len(output)
+    assert end_state.request_counts is not None
+    assert end_state.request_counts.completed == len(output)
 
 
 def test_metrics_tell_of_batches(client: OpenAI, fleet: Fleet) -> None:
     def told() -> dict[str, float]:
         text = httpx.get(f"{fleet.urls()[0]}/metrics").text
-        found = [
+        samples = [
             raw.rpartition(" ") for raw in text.splitlines() if raw.startswith(("xylem_batch", "xylem_worker_busy"))
         ]
-        return {name: float(value) for name, _, value in found}
+        return {name: float(value) for name, _, value in samples}
 
     before = told()
     batch = submitted(client, [asks(i, tokens=200) for i in range(400)])
@@ -320,11 +324,11 @@ def test_a_line_of_which_a_compiler_would_die_fails_alone(client: OpenAI, fleet:
 
 
 def test_a_file_of_which_nothing_can_be_read_fails_the_batch(client: OpenAI) -> None:
-    done = ended(client, submitted(client, [" "]))
-    assert done.status == "failed"
-    assert done.failed_at is not None
-    assert done.errors is not None
-    assert [problem.code for problem in done.errors.data or []] == ["empty_file"]
+    end_state = ended(client, submitted(client, [" "]))
+    assert end_state.status == "failed"
+    assert end_state.failed_at is not None
+    assert end_state.errors is not None
+    assert [problem.code for problem in end_state.errors.data or []] == ["empty_file"]
 
 
 def test_a_paused_batch_computes_nothing_and_goes_on_where_it_was(client: OpenAI, fleet: Fleet) -> None:
@@ -332,21 +336,21 @@ def test_a_paused_batch_computes_nothing_and_goes_on_where_it_was(client: OpenAI
     progressed(client, batch, 50)
 
     def told(what: str) -> int:
-        found = httpx.post(f"{fleet.urls()[0]}/v1/batches/{batch.id}/{what}").json()
-        assert found["paused"] is (what == "pause")
-        return int(found["request_counts"]["completed"])
+        state = httpx.post(f"{fleet.urls()[0]}/v1/batches/{batch.id}/{what}").json()
+        assert state["paused"] is (what == "pause")
+        return int(state["request_counts"]["completed"])
 
     def at_rest() -> int | None:
-        """How many are done, if that stays so for a second."""
+        """Number of lines that are done, if it stays the same for a second."""
         first = told("pause")
         time.sleep(1.0)
         return first if told("pause") == first else None
 
     assert wait_until(at_rest, "the workers have heard of it") < 800
     told("resume")
-    done = ended(client, batch)
-    assert done.request_counts is not None
-    assert done.request_counts.completed == 800
+    end_state = ended(client, batch)
+    assert end_state.request_counts is not None
+    assert end_state.request_counts.completed == 800
 
 
 def test_a_rolling_restart_of_batch_workers_loses_nothing(client: OpenAI, fleet: Fleet) -> None:
@@ -357,14 +361,14 @@ def test_a_rolling_restart_of_batch_workers_loses_nothing(client: OpenAI, fleet:
         process.terminate()
         assert process.wait(60) == 0
         fleet.stack.worker("batch", f"batch-{i}")
-    done = ended(client, batch)
-    output, errors = results(client, done)
+    end_state = ended(client, batch)
+    output, errors = results(client, end_state)
     assert errors == []
     assert sorted(answer["custom_id"] for answer in output) == sorted(f"id-{i}" for i in range(800))
 
 
 def test_a_group_of_tasks_does_without_http(client: OpenAI, fleet: Fleet) -> None:
-    """As docs/guide/batches.md has it."""
+    """The group is submitted as docs/guide/batches.md shows it."""
     for name in ("a", "b"):
         raw = "\n".join(json.dumps(asks(i)) for i in range(5)).encode()
         (fleet.directory / "files/inbox").mkdir(exist_ok=True)
@@ -381,8 +385,8 @@ group(submit.s(f"inbox/{{name}}.jsonl", "{CHAT}", metadata={{"of": name}}) for n
     fleet.stack.spawn("group", PYTHON, "-c", code).wait(60)
 
     def both() -> list[Batch]:
-        found = [b for b in client.batches.list(limit=20) if (b.metadata or {}).get("of")]
-        return found if len(found) == 2 and all(b.status == "completed" for b in found) else []
+        matches = [b for b in client.batches.list(limit=20) if (b.metadata or {}).get("of")]
+        return matches if len(matches) == 2 and all(b.status == "completed" for b in matches) else []
 
     batches = wait_until(both, "both batches are done", 60)
     assert {batch.metadata["of"] for batch in batches} == {"a", "b"}
@@ -390,19 +394,19 @@ group(submit.s(f"inbox/{{name}}.jsonl", "{CHAT}", metadata={{"of": name}}) for n
 
 
 def test_a_webhook_is_told_how_a_background_response_has_ended(fleet: Fleet, listener: Listener) -> None:
-    """As often as it takes, and of no other answer; so that nobody has to ask again and again."""
+    """The webhook is called as often as it takes, and for no other answer; so nobody has to ask again and again."""
     with OpenAI(base_url=f"{fleet.urls()[0]}/v1", api_key="none", webhook_secret=SECRET) as c:
         ask: dict[str, Any] = {"model": "mock", "input": "hello"}
         plain = c.responses.create(**ask, max_output_tokens=2)
         short = c.responses.create(**ask, max_output_tokens=2, background=True)
-        left = c.responses.create(**ask, background=True, max_output_tokens=100)
-        c.responses.cancel(left.id)
+        long = c.responses.create(**ask, background=True, max_output_tokens=100)
+        c.responses.cancel(long.id)
 
         def told(response: str) -> list[tuple[dict[str, str], str]]:
-            heard = [message for message in listener.heard if response in message[1]]
-            return heard if len(heard) > 1 else []
+            matches = [message for message in listener.heard if response in message[1]]
+            return matches if len(matches) > 1 else []
 
-        for response, kind in ((short.id, "response.incomplete"), (left.id, "response.cancelled")):
+        for response, kind in ((short.id, "response.incomplete"), (long.id, "response.cancelled")):
             messages = wait_until(lambda response=response: told(response), "the webhook has taken it", 60)
             for headers, body in messages:
                 event = c.webhooks.unwrap(body, {k.lower(): v for k, v in headers.items()})
@@ -416,18 +420,18 @@ def test_a_webhook_is_told_once_it_takes_it_and_openais_client_believes_it(
     batch = ended(client, submitted(client, [asks(1)]))
     wait_until(lambda: len(listener.about(batch)) == 2, "it is told again", 60)
     time.sleep(1)
-    heard = listener.about(batch)
-    assert len(heard) == 2
+    messages = listener.about(batch)
+    assert len(messages) == 2
     with OpenAI(base_url=f"{fleet.urls()[0]}/v1", api_key="none", webhook_secret=SECRET) as c:
-        for headers, body in heard:
+        for headers, body in messages:
             event = c.webhooks.unwrap(body, {k.lower(): v for k, v in headers.items()})
             assert event.type == "batch.completed"
             assert event.data.id == batch.id
-    assert len({json.loads(body)["id"] for _, body in heard}) == 1
+    assert len({json.loads(body)["id"] for _, body in messages}) == 1
 
 
 def test_no_process_has_logged_a_traceback(fleet: Fleet) -> None:
-    """Over anything above. What is below ends processes and Redis."""
+    """The check covers all tests above. The tests below end processes and Redis."""
     for name in fleet.stack.names:
         assert "Traceback" not in fleet.stack.log(name), name
 
@@ -449,13 +453,13 @@ def test_each_of_two_thousand_lines_gives_one_line_though_workers_are_killed(cli
     assert fleet.redis_process is not None
     stop(fleet.redis_process, signal.SIGKILL)
     fleet.start_redis()
-    done = ended(client, batch, 120)
-    assert done.status == "completed"
-    assert done.request_counts is not None
-    assert (done.request_counts.total, done.request_counts.failed) == (2000, 5)
-    output, errors = results(client, done)
-    wanted = {f"id-{i}" for i in range(2000)} - {f"id-{at}" for at in bad_lines()}
-    assert sorted(answer["custom_id"] for answer in output) == sorted(wanted)
+    end_state = ended(client, batch, 120)
+    assert end_state.status == "completed"
+    assert end_state.request_counts is not None
+    assert (end_state.request_counts.total, end_state.request_counts.failed) == (2000, 5)
+    output, errors = results(client, end_state)
+    good_ids = {f"id-{i}" for i in range(2000)} - {f"id-{at}" for at in bad_lines()}
+    assert sorted(answer["custom_id"] for answer in output) == sorted(good_ids)
     assert {e["error"]["line"]: e["error"]["code"] for e in errors} == {
         at + 1: code for at, (_, code) in bad_lines().items()
     }
@@ -465,6 +469,6 @@ def test_each_of_two_thousand_lines_gives_one_line_though_workers_are_killed(cli
 
 
 def test_of_batches_that_are_over_no_bookkeeping_is_left(client: OpenAI, fleet: Fleet) -> None:
-    """Of this one, and of all above: completed, cancelled, expired, failed, and with workers killed under them."""
+    """The check covers this batch and all above: completed, cancelled, expired, failed, and with killed workers."""
     ended(client, submitted(client, [asks(1)]))
     nothing_left(fleet)

@@ -60,7 +60,7 @@ def begin(client: OpenAI, input_file: str, **more: Any) -> Batch:
 
 
 def as_worker(s: Stack, do: Callable[[Wire, Keys], Awaitable[Any]]) -> Any:
-    """What a batch worker would write."""
+    """Calls `do` with a connection of its own, to write what a batch worker would write."""
 
     async def act() -> Any:
         client = async_client(s.redis_url)
@@ -80,8 +80,8 @@ def set_status(s: Stack, batch: str, *expected: Any, **fields: Any) -> None:
 
 def test_a_batch_is_what_was_asked_for_and_nothing_of_it_is_done(client: OpenAI, input_file: str) -> None:
     """Every field that OpenAI's has, as the client parses it."""
-    made = begin(client, input_file, metadata={"job": "night"})
-    assert made.model_dump(exclude={"id", "created_at", "expires_at"}) == {
+    batch = begin(client, input_file, metadata={"job": "night"})
+    assert batch.model_dump(exclude={"id", "created_at", "expires_at"}) == {
         "object": "batch",
         "endpoint": "/v1/chat/completions",
         "model": None,
@@ -105,40 +105,40 @@ def test_a_batch_is_what_was_asked_for_and_nothing_of_it_is_done(client: OpenAI,
         },
         "metadata": {"job": "night"},
     }  # fmt: skip
-    assert made.expires_at == made.created_at + DAY
-    assert abs(made.created_at - time.time()) < 60
-    assert client.batches.retrieve(made.id) == made
+    assert batch.expires_at == batch.created_at + DAY
+    assert abs(batch.created_at - time.time()) < 60
+    assert client.batches.retrieve(batch.id) == batch
 
 
 def test_what_a_worker_writes_is_shown(served: Stack, client: OpenAI, input_file: str) -> None:
     """Counts, tokens, the model, times, files, and what is wrong with which line."""
-    made = begin(client, input_file)
-    set_status(served, made.id, "validating", status="in_progress", in_progress_at=5, total=9, completed=3, failed=1,
+    batch = begin(client, input_file)
+    set_status(served, batch.id, "validating", status="in_progress", in_progress_at=5, total=9, completed=3, failed=1,
          prompt=50, cached=20, completion=7, model="mock", output="file-o", errors_file="file-e")  # fmt: skip
-    shown = client.batches.retrieve(made.id)
-    assert (shown.status, shown.in_progress_at, shown.model) == ("in_progress", 5, "mock")
-    assert (shown.output_file_id, shown.error_file_id) == ("file-o", "file-e")
-    assert shown.request_counts is not None
-    assert shown.request_counts.model_dump() == {"total": 9, "completed": 3, "failed": 1}
-    assert shown.usage is not None
-    assert (shown.usage.input_tokens, shown.usage.output_tokens, shown.usage.total_tokens) == (50, 7, 57)
-    assert shown.usage.input_tokens_details.cached_tokens == 20
+    current = client.batches.retrieve(batch.id)
+    assert (current.status, current.in_progress_at, current.model) == ("in_progress", 5, "mock")
+    assert (current.output_file_id, current.error_file_id) == ("file-o", "file-e")
+    assert current.request_counts is not None
+    assert current.request_counts.model_dump() == {"total": 9, "completed": 3, "failed": 1}
+    assert current.usage is not None
+    assert (current.usage.input_tokens, current.usage.output_tokens, current.usage.total_tokens) == (50, 7, 57)
+    assert current.usage.input_tokens_details.cached_tokens == 20
     problems = [Problem("invalid_json_line", "It is no JSON.", 3), Problem("empty_file", "Nothing.", param="x")]
-    set_status(served, made.id, "in_progress", status="failed", failed_at=6, problems=packed(problems))
-    failed = client.batches.retrieve(made.id)
-    assert (failed.status, failed.failed_at) == ("failed", 6)
-    assert failed.errors is not None
-    assert failed.errors.object == "list"
-    assert [(e.code, e.message, e.line, e.param) for e in failed.errors.data or []] == [
+    set_status(served, batch.id, "in_progress", status="failed", failed_at=6, problems=packed(problems))
+    end_state = client.batches.retrieve(batch.id)
+    assert (end_state.status, end_state.failed_at) == ("failed", 6)
+    assert end_state.errors is not None
+    assert end_state.errors.object == "list"
+    assert [(e.code, e.message, e.line, e.param) for e in end_state.errors.data or []] == [
         ("invalid_json_line", "It is no JSON.", 3, None), ("empty_file", "Nothing.", None, "x"),
     ]  # fmt: skip
 
 
 def test_batches_are_listed_the_newest_first_page_by_page(client: OpenAI, input_file: str) -> None:
-    made = [begin(client, input_file).id for _ in range(7)][::-1]
-    assert [batch.id for batch in client.batches.list(limit=3)][:7] == made
-    page = client.batches.list(limit=2, after=made[1])
-    assert [batch.id for batch in page.data] == made[2:4]
+    ids = [begin(client, input_file).id for _ in range(7)][::-1]
+    assert [batch.id for batch in client.batches.list(limit=3)][:7] == ids
+    page = client.batches.list(limit=2, after=ids[1])
+    assert [batch.id for batch in page.data] == ids[2:4]
     assert page.has_more
     with pytest.raises(openai.BadRequestError, match="'after'"):
         client.batches.list(after="batch_unknown")
@@ -148,44 +148,44 @@ def test_a_batch_is_cancelled_once_and_one_that_has_ended_not_at_all(
     served: Stack, client: OpenAI, input_file: str
 ) -> None:
     """409 as OpenAI says it; cancelling what is being cancelled, or is, changes nothing."""
-    made = begin(client, input_file)
-    first = client.batches.cancel(made.id)
+    batch = begin(client, input_file)
+    first = client.batches.cancel(batch.id)
     assert first.status == "cancelling"
     assert first.cancelling_at is not None
-    assert client.batches.cancel(made.id) == first
-    set_status(served, made.id, "cancelling", status="cancelled", cancelled_at=1)
-    assert client.batches.cancel(made.id).status == "cancelled"
+    assert client.batches.cancel(batch.id) == first
+    set_status(served, batch.id, "cancelling", status="cancelled", cancelled_at=1)
+    assert client.batches.cancel(batch.id).status == "cancelled"
     for status in ("completed", "failed", "expired"):
-        ended = begin(client, input_file).id
-        set_status(served, ended, "validating", status=status)
-        with pytest.raises(openai.ConflictError) as refused:
-            client.batches.cancel(ended)
-        assert f"Cannot cancel a batch with status '{status}'." in refused.value.message
-        assert client.batches.retrieve(ended).status == status
+        batch_id = begin(client, input_file).id
+        set_status(served, batch_id, "validating", status=status)
+        with pytest.raises(openai.ConflictError) as exc_info:
+            client.batches.cancel(batch_id)
+        assert f"Cannot cancel a batch with status '{status}'." in exc_info.value.message
+        assert client.batches.retrieve(batch_id).status == status
 
 
 def test_a_batch_that_is_being_finished_is_finished_though_it_is_cancelled(
     served: Stack, client: OpenAI, input_file: str
 ) -> None:
-    made = begin(client, input_file).id
-    set_status(served, made, "validating", status="finalizing")
-    assert client.batches.cancel(made).status == "finalizing"
+    batch_id = begin(client, input_file).id
+    set_status(served, batch_id, "validating", status="finalizing")
+    assert client.batches.cancel(batch_id).status == "finalizing"
 
 
 def test_a_batch_is_paused_and_resumed(served: Stack, client: OpenAI, input_file: str) -> None:
     """An extension; as often as one likes, and without effect when it has ended."""
-    made = begin(client, input_file).id
+    batch_id = begin(client, input_file).id
 
     def post(what: str) -> dict[str, Any]:
-        return httpx.post(f"{served.url}/v1/batches/{made}/{what}").raise_for_status().json()  # type: ignore[no-any-return]
+        return httpx.post(f"{served.url}/v1/batches/{batch_id}/{what}").raise_for_status().json()  # type: ignore[no-any-return]
 
     for _ in range(2):
         assert post("pause")["paused"] is True
-    assert client.batches.retrieve(made).model_dump()["paused"] is True
+    assert client.batches.retrieve(batch_id).model_dump()["paused"] is True
     assert post("resume")["paused"] is False
-    set_status(served, made, "validating", status="completed")
-    shown = post("pause")
-    assert (shown["paused"], shown["status"]) == (False, "completed")
+    set_status(served, batch_id, "validating", status="completed")
+    body = post("pause")
+    assert (body["paused"], body["status"]) == (False, "completed")
 
 
 @pytest.mark.parametrize(("field", "value", "param"), [
@@ -213,23 +213,23 @@ def test_a_bad_parameter_is_refused_by_name(
 
 @pytest.mark.parametrize("missing", ["input_file_id", "endpoint", "completion_window"])
 def test_a_missing_parameter_is_refused_by_name(served: Stack, input_file: str, missing: str) -> None:
-    asked = {name: value for name, value in {"input_file_id": input_file, **ASKED}.items() if name != missing}
-    assert refusal(httpx.post(f"{served.url}/v1/batches", json=asked), 400)["param"] == missing
+    body = {name: value for name, value in {"input_file_id": input_file, **ASKED}.items() if name != missing}
+    assert refusal(httpx.post(f"{served.url}/v1/batches", json=body), 400)["param"] == missing
 
 
 @pytest.mark.parametrize(("window", "seconds"), [("1m", 60), ("90s", 90), ("2h", 7200), ("30d", 30 * DAY)])
 def test_other_windows_than_openais_are_an_extension(
     client: OpenAI, input_file: str, window: str, seconds: int
 ) -> None:
-    made = begin(client, input_file, completion_window=window)
-    assert made.completion_window == window
-    assert made.expires_at == made.created_at + seconds
+    batch = begin(client, input_file, completion_window=window)
+    assert batch.completion_window == window
+    assert batch.expires_at == batch.created_at + seconds
 
 
 def test_an_input_file_is_there_and_of_the_right_purpose(served: Stack, client: OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError) as refused:
+    with pytest.raises(openai.NotFoundError) as exc_info:
         begin(client, "file-unknown")
-    assert refused.value.code == "file_not_found"
+    assert exc_info.value.code == "file_not_found"
     output = StoredFile(FileId("file-out"), "", "out.jsonl", "batch_output", 1, int(time.time()))
     as_worker(served, lambda wire, keys: FileStore(wire, keys).add(output))
     with pytest.raises(openai.BadRequestError) as wrong:
@@ -253,20 +253,20 @@ def test_batches_are_of_the_key_that_made_them(valkey_url: str, tmp_path: Path) 
         )
         with alice, bob:
             file = bring(alice).id
-            made = begin(alice, file)
+            alices_batch = begin(alice, file)
             with pytest.raises(openai.NotFoundError):
                 begin(bob, file)
             for call in (bob.batches.retrieve, bob.batches.cancel):
                 with pytest.raises(openai.NotFoundError):
-                    call(made.id)
+                    call(alices_batch.id)
             assert list(bob.batches.list()) == []
-            assert [batch.id for batch in alice.batches.list()] == [made.id]
+            assert [batch.id for batch in alice.batches.list()] == [alices_batch.id]
             for what in ("pause", "resume"):
                 answer = httpx.post(
-                    f"{s.url}/v1/batches/{made.id}/{what}", headers={"authorization": f"Bearer {bob.api_key}"}
+                    f"{s.url}/v1/batches/{alices_batch.id}/{what}", headers={"authorization": f"Bearer {bob.api_key}"}
                 )
                 assert refusal(answer, 404)["code"] == "batch_not_found"
-            assert alice.batches.retrieve(made.id) == made
+            assert alice.batches.retrieve(alices_batch.id) == alices_batch
 
 
 def test_while_redis_is_away_clients_are_told_to_come_again(tmp_path: Path) -> None:
@@ -275,12 +275,12 @@ def test_while_redis_is_away_clients_are_told_to_come_again(tmp_path: Path) -> N
         s.api()
         wait_until(s.ready, "the API listens")
         with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
-            made = begin(client, bring(client).id)
+            batch = begin(client, bring(client).id)
             Redis.from_url(url).shutdown(nosave=True)
             for answer in (
-                httpx.get(f"{s.url}/v1/batches/{made.id}", timeout=30),
+                httpx.get(f"{s.url}/v1/batches/{batch.id}", timeout=30),
                 httpx.get(f"{s.url}/v1/files", timeout=30),
-                httpx.post(f"{s.url}/v1/batches", json={"input_file_id": made.input_file_id, **ASKED}, timeout=30),
+                httpx.post(f"{s.url}/v1/batches", json={"input_file_id": batch.input_file_id, **ASKED}, timeout=30),
                 httpx.post(
                     f"{s.url}/v1/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", LINE)}, timeout=30
                 ),

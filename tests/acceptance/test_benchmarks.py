@@ -32,7 +32,7 @@ class Ran(NamedTuple):
 
 @pytest.fixture(scope="module")
 def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Ran]]:
-    """Those that are asked for here, two at a time: most of them wait for most of their time."""
+    """Runs the benchmarks that are asked for here, two at a time: most of them wait for most of their time."""
     names = [vars(item)["callspec"].params["name"] for item in request.session.items if item.path == request.path]
     with ThreadPoolExecutor(AT_ONCE) as threads:
         running: dict[str, Future[Ran]] = {
@@ -57,7 +57,7 @@ def run(script: Path, directory: Path) -> Ran:
 
 
 def absent() -> Iterable[str]:
-    """How a reason may begin besides, on this machine."""
+    """Further beginnings that a reason may have on this machine."""
     try:
         tools_dir()
     except Unavailable:
@@ -71,12 +71,12 @@ def absent() -> Iterable[str]:
 @pytest.mark.parametrize("name", benchmarks())
 def test_a_benchmark_ends_with_all_of_its_figures(ran: Callable[[str], Ran], name: str) -> None:
     """Each is a number, or null for a reason: it needs what isn't started here, or there is none of so little."""
-    code, said, missing = ran(name)
-    assert code == 0, said[-3000:]
-    line = json.loads(said.splitlines()[-1])
+    code, output, missing = ran(name)
+    assert code == 0, output[-3000:]
+    line = json.loads(output.splitlines()[-1])
     assert list(line) == figures(name)
     null = {key for key, value in line.items() if value is None}
     assert null <= set(missing)
-    expected = (LEFT_OUT, *OF_LITTLE, *absent())
-    broken = {key: why for key, why in missing.items() if not any(reason in why for reason in expected)}
-    assert not broken, said[-3000:]
+    known_reasons = (LEFT_OUT, *OF_LITTLE, *absent())
+    failures = {key: why for key, why in missing.items() if not any(reason in why for reason in known_reasons)}
+    assert not failures, output[-3000:]

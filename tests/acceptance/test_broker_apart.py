@@ -40,17 +40,17 @@ def served(
 
 
 def ask(client: OpenAI, number: int, tokens: int = 100, prompt: str = "hello") -> Any:
-    asked: dict[str, Any] = {"model": "mock", "prompt": f"{number} {prompt}", "seed": number, "max_tokens": tokens}
-    return client.completions.create(**asked, extra_body={"ignore_eos": True})
+    fields: dict[str, Any] = {"model": "mock", "prompt": f"{number} {prompt}", "seed": number, "max_tokens": tokens}
+    return client.completions.create(**fields, extra_body={"ignore_eos": True})
 
 
 def reserved(s: Stack) -> int:
-    """How many runs are reserved at workers."""
+    """Number of runs that are reserved at workers."""
     return sum(s.redis.hlen(key) for key in s.redis.keys(f"{s.deployment}:reservations:*"))
 
 
 def held(s: Stack) -> float:
-    """How many requests the replica holds."""
+    """Number of requests that the replica holds."""
     lines = httpx.get(f"{s.url}/metrics").text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith("xylem_requests_held"))
 
@@ -86,14 +86,14 @@ def waiting(s: Stack, broker: RedisServer, messages: int) -> list[str]:
     queues = f"{s.deployment}:{DECODE}.*"
 
     def enough() -> list[str]:
-        found = broker.client.keys(queues)
-        return found if sum(broker.client.llen(queue) for queue in found) >= messages else []
+        keys = broker.client.keys(queues)
+        return keys if sum(broker.client.llen(queue) for queue in keys) >= messages else []
 
     return wait_until(enough, f"{messages} messages wait in the queue")
 
 
 def test_messages_that_the_broker_loses_are_sent_again(valkey_url: str, tmp_path: Path) -> None:
-    """It is killed with a queue of them, keeps nothing, and more requests come while it is away."""
+    """The broker is killed with a queue of them, keeps nothing, and more requests come while it is away."""
     pools = {DECODE: mock_pool(max_running=2)}
     with served(valkey_url, tmp_path, pools) as (s, broker, client), ThreadPoolExecutor(40) as threads:
         whole = [ask(client, number).choices[0].text for number in range(4)]
@@ -115,22 +115,22 @@ def test_a_replica_killed_between_reservation_and_message_loses_no_kept_answer(v
         s.api("other", port)
         other = f"http://127.0.0.1:{port}"
         wait_until(lambda: s.ready(other), "the other replica is ready")
-        stopped = psutil.Process(broker.process.pid)
-        stopped.suspend()
+        broker_process = psutil.Process(broker.process.pid)
+        broker_process.suspend()
         try:
-            made = client.responses.create(model="mock", input="hello", max_output_tokens=20, background=True)
+            response = client.responses.create(model="mock", input="hello", max_output_tokens=20, background=True)
             wait_until(lambda: reserved(s) == 1, "record and reservation are written")
             s.names["api"].kill()
         finally:
-            stopped.resume()
+            broker_process.resume()
         with OpenAI(base_url=f"{other}/v1", api_key="none", max_retries=0, timeout=60) as adopter:
-            wait_until(lambda: adopter.responses.retrieve(made.id).status == "incomplete", "it has all its tokens")
-            assert adopter.responses.retrieve(made.id).usage.output_tokens == 20
+            wait_until(lambda: adopter.responses.retrieve(response.id).status == "incomplete", "it has all its tokens")
+            assert adopter.responses.retrieve(response.id).usage.output_tokens == 20
         wait_until(lambda: reserved(s) == 0, "nothing is reserved any more")
 
 
 def test_a_reservation_without_a_message_is_given_back_by_its_worker(valkey_url: str, tmp_path: Path) -> None:
-    """It gives the request back to its replica, which sends it again."""
+    """The worker gives the request back to its replica, which sends it again."""
     with served(valkey_url, tmp_path, {DECODE: mock_pool(max_running=1)}) as (s, broker, client):
         with ThreadPoolExecutor(8) as threads:
             with standing_still(s, DECODE):
@@ -148,8 +148,8 @@ def test_a_worker_with_another_broker_gets_no_request(valkey_url: str, tmp_path:
         wait_until(lambda: s.redis.hlen(f"{s.deployment}:pool:{DECODE}") == 1, "the worker is there")
         wait_until(s.ready, "the replica answers")
         body = {"model": "mock", "prompt": "hello", "max_tokens": 3}
-        refused = httpx.post(f"{s.url}/v1/completions", json=body)
-        assert refused.status_code == 503, refused.text
+        refusal = httpx.post(f"{s.url}/v1/completions", json=body)
+        assert refusal.status_code == 503, refusal.text
         s.worker(name="new", XYLEM_BROKER_URL=broker.url)
         s.wait_ready()
         answer = httpx.post(f"{s.url}/v1/completions", json=body)

@@ -61,27 +61,27 @@ def made(fleet: Fleet, name: str, team: Limits = Limits(), key: Limits = Limits(
 
 
 def spent(fleet: Fleet, account: str) -> float:
-    """Once all requests are settled."""
+    """The amount that the account has spent once all requests are settled."""
     wait_until(lambda: not fleet.redis.keys("xylem:charged:*"), "all is settled")
     return float(fleet.redis.hget(f"xylem:budget:{account}", "spent") or "nan")  # type: ignore[arg-type]
 
 
 def ask(c: OpenAI, *, stream: bool = False, **more: Any) -> int:
-    """What it cost by its own usage."""
-    asked: dict[str, Any] = {"model": "mock", "prompt": [5] * PROMPT, "max_tokens": ANSWER} | more
+    """Number of tokens that the request cost by its own usage."""
+    fields: dict[str, Any] = {"model": "mock", "prompt": [5] * PROMPT, "max_tokens": ANSWER} | more
     if not stream:
-        answer = c.completions.create(**asked)
+        answer = c.completions.create(**fields)
         assert answer.usage is not None
         return answer.usage.total_tokens
-    chunks = list(c.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    chunks = list(c.completions.create(**fields, stream=True, stream_options={"include_usage": True}))
     return next(chunk.usage.total_tokens for chunk in chunks if chunk.usage is not None)
 
 
 def test_a_tenants_budget_is_exact_over_two_replicas_and_a_restart_of_redis(fleet: Fleet) -> None:
-    """What is charged is what answers say of their usage; and it is over by no more than one answer."""
+    """The charge is what answers say of their usage; and it is over the budget by no more than one answer."""
     budget, clients = 6000, 8
     token = made(fleet, "exact", Limits(budget=Budget(budget)))
-    used: list[int] = []
+    token_counts: list[int] = []
     refusals: list[openai.RateLimitError] = []
     away: list[int] = []
     half = threading.Event()
@@ -90,7 +90,7 @@ def test_a_tenants_budget_is_exact_over_two_replicas_and_a_restart_of_redis(flee
         with client(fleet, number % 2, token) as c:
             for i in range(10_000):
                 try:
-                    used.append(ask(c, stream=i % 2 == 0))
+                    token_counts.append(ask(c, stream=i % 2 == 0))
                 except openai.RateLimitError as exc:
                     if exc.code == "insufficient_quota":
                         refusals.append(exc)
@@ -99,7 +99,7 @@ def test_a_tenants_budget_is_exact_over_two_replicas_and_a_restart_of_redis(flee
                 except openai.InternalServerError as exc:  # it came while Redis was away, and is asked again
                     away.append(exc.status_code)
                     time.sleep(0.1)
-                if sum(used) > budget / 3:
+                if sum(token_counts) > budget / 3:
                     half.set()
 
     with ThreadPoolExecutor(clients) as pool:
@@ -111,14 +111,14 @@ def test_a_tenants_budget_is_exact_over_two_replicas_and_a_restart_of_redis(flee
         fleet.start_redis()
         for each in using:
             each.result()
-    assert spent(fleet, "tenant/exact") == sum(used)
-    assert budget <= sum(used) < budget + PROMPT + ANSWER
+    assert spent(fleet, "tenant/exact") == sum(token_counts)
+    assert budget <= sum(token_counts) < budget + PROMPT + ANSWER
     assert set(away) <= {503}
     assert len(refusals) == clients
-    for refused in refusals:
-        assert (refused.type, refused.code) == ("insufficient_quota", "insufficient_quota")
-        assert "The tenant 'exact' has spent" in refused.message
-        assert int(refused.response.headers["retry-after"]) > 0
+    for refusal in refusals:
+        assert (refusal.type, refusal.code) == ("insufficient_quota", "insufficient_quota")
+        assert "The tenant 'exact' has spent" in refusal.message
+        assert int(refusal.response.headers["retry-after"]) > 0
     for replica in range(2):
         with client(fleet, replica, token) as c, pytest.raises(openai.RateLimitError):
             ask(c)
@@ -126,41 +126,44 @@ def test_a_tenants_budget_is_exact_over_two_replicas_and_a_restart_of_redis(flee
 
 
 def test_money_is_by_the_prices_of_cached_and_other_tokens(fleet: Fleet) -> None:
-    """As the answers' usage has them."""
+    """The numbers of tokens are those of the answers' usage."""
     token = made(fleet, "money", key=Limits(budget=Budget(1.0, "money", "day")))
-    asked: dict[str, Any] = {"model": "mock", "prompt": [7] * 200, "max_tokens": 5}
-    money, cached = 0.0, 0
+    fields: dict[str, Any] = {"model": "mock", "prompt": [7] * 200, "max_tokens": 5}
+    money, cached_tokens = 0.0, 0
     with client(fleet, 0, token) as c:
         for _ in range(3):
-            usage = c.completions.create(**asked).usage
+            usage = c.completions.create(**fields).usage
             assert usage is not None
             assert usage.prompt_tokens_details is not None
             hit = usage.prompt_tokens_details.cached_tokens or 0
-            cached += hit
+            cached_tokens += hit
             money += ((usage.prompt_tokens - hit) * 2.0 + hit * 0.5 + usage.completion_tokens * 8.0) / 1e6
-    assert cached > 0
+    assert cached_tokens > 0
     assert spent(fleet, "key_money") == pytest.approx(money)
 
 
 def test_requests_that_come_at_once_are_over_a_budget_by_one_answer_at_most(fleet: Fleet) -> None:
-    """Of several choices, too: others try again when it has ended, and are served if anything is left."""
+    """Answers of several choices do so too.
+
+    Other requests try again when such an answer has ended, and are served if anything is left.
+    """
     token = made(fleet, "at-once", key=Limits(budget=Budget(1000)))
-    asked: dict[str, Any] = {"model": "mock", "prompt": [5] * PROMPT, "max_tokens": 400, "n": 8}
+    fields: dict[str, Any] = {"model": "mock", "prompt": [5] * PROMPT, "max_tokens": 400, "n": 8}
 
     def use(number: int) -> int | str:
         with client(fleet, number % 2, token) as c:
             try:
-                usage = c.completions.create(**asked).usage
+                usage = c.completions.create(**fields).usage
             except openai.RateLimitError as exc:
                 return str(exc.code)
         assert usage is not None
         return usage.total_tokens
 
     with ThreadPoolExecutor(12) as pool:
-        found = list(pool.map(use, range(12)))
+        outcomes = list(pool.map(use, range(12)))
     whole = PROMPT + 8 * 400
-    assert found.count(whole) == 1
-    assert set(found) <= {whole, "rate_limit_exceeded", "insufficient_quota"}
+    assert outcomes.count(whole) == 1
+    assert set(outcomes) <= {whole, "rate_limit_exceeded", "insufficient_quota"}
     assert spent(fleet, "key_at-once") == whole
 
 
@@ -194,21 +197,21 @@ def test_places_of_a_killed_replica_are_given_to_others_and_those_of_a_living_on
         wait_until(lambda: admitted(1), "who has left makes room")
         first.close()
     with client(fleet, 0, token) as one:
-        lost = [running(one) for _ in range(2)]
+        streams = [running(one) for _ in range(2)]
         assert not admitted(1)
         before = float(fleet.redis.hget("xylem:budget:tenant/seats", "spent") or 0)  # type: ignore[arg-type]
         fleet.process("api-0").send_signal(signal.SIGKILL)
         wait_until(lambda: admitted(1), "the places of a dead replica are free")
         now = float(fleet.redis.hget("xylem:budget:tenant/seats", "spent") or 0)  # type: ignore[arg-type]
         assert now == before + PROMPT + ANSWER
-        for stream in lost:
+        for stream in streams:
             stream.close()
     (refusal,) = refusals
     assert refusal[0] == "rate_limit_exceeded"
     assert "The tenant 'seats' may have 2 requests at once" in refusal[1]
-    left = fleet.redis.keys("xylem:charged:*")
-    assert len(left) == 2  # type: ignore[arg-type]
-    fleet.redis.unlink(*left)  # type: ignore[misc]
+    keys = fleet.redis.keys("xylem:charged:*")
+    assert len(keys) == 2  # type: ignore[arg-type]
+    fleet.redis.unlink(*keys)  # type: ignore[misc]
     fleet.start_api(0)
     fleet.wait_whole()
 
@@ -221,11 +224,11 @@ def test_a_cancelled_background_answer_is_charged_what_was_made_and_leaves_no_re
     name = f"cancelled-{at}"
     token = made(fleet, name, Limits(budget=Budget(1_000_000)))
     with client(fleet, 0, token) as one, client(fleet, at, token) as other:
-        begun = one.responses.create(model="mock", input="hello", max_output_tokens=5000, background=True)
-        wait_until(lambda: one.responses.retrieve(begun.id).output, "something has come")
-        other.responses.cancel(begun.id)
-        charged = spent(fleet, f"tenant/{name}")
-    assert 1 < charged < 5000
+        response = one.responses.create(model="mock", input="hello", max_output_tokens=5000, background=True)
+        wait_until(lambda: one.responses.retrieve(response.id).output, "something has come")
+        other.responses.cancel(response.id)
+        charge = spent(fleet, f"tenant/{name}")
+    assert 1 < charge < 5000
     assert fleet.redis.exists(f"xylem:budget:tenant/{name}:reserved") == 0
 
 
@@ -243,13 +246,13 @@ def test_an_adopted_answer_is_charged_once(fleet: Fleet, by: signal.Signals) -> 
     name = f"kept-{by.name.lower()}"
     token = made(fleet, name, Limits(budget=Budget(1_000_000), parallel=1))
     with client(fleet, 0, token) as one, client(fleet, 1, token) as two:
-        asked: dict[str, Any] = {"model": "mock", "input": "hello", "max_output_tokens": 1000}
-        begun = one.responses.create(**asked, background=True)
-        wait_until(lambda: two.responses.retrieve(begun.id).output, "something has come")
+        fields: dict[str, Any] = {"model": "mock", "input": "hello", "max_output_tokens": 1000}
+        response = one.responses.create(**fields, background=True)
+        wait_until(lambda: two.responses.retrieve(response.id).output, "something has come")
         fleet.process("api-0").send_signal(by)
 
         def whole() -> Any:
-            now = two.responses.retrieve(begun.id)
+            now = two.responses.retrieve(response.id)
             assert now.status in ("queued", "in_progress", "incomplete", "completed")
             return now if now.status in ("incomplete", "completed") else None
 

@@ -41,14 +41,14 @@ def test_an_engine_that_hangs_with_nothing_to_do_ends_its_worker(valkey_url: str
     with worker_of(valkey_url, tmp_path, mock_pool(hangs_on="venom"), XYLEM_STALL_S="6") as s:
         s.api()
         s.wait_ready()
-        asked = {"model": "mock", "prompt": "a venom apple"}
+        body = {"model": "mock", "prompt": "a venom apple"}
         with suppress(httpx.ReadTimeout):
-            httpx.post(f"{s.url}/v1/completions", json=asked, timeout=httpx.Timeout(30, read=1))
+            httpx.post(f"{s.url}/v1/completions", json=body, timeout=httpx.Timeout(30, read=1))
         wait_until(lambda: not in_routing(s), "it has left routing")
         wait_until(lambda: s.names["worker"].poll() is not None, "it has ended")
-        said = s.log("worker")
-        assert said.index("engine_late") < said.index("engine_hangs")
-        assert "idle, and no answer" in said
+        log = s.log("worker")
+        assert log.index("engine_late") < log.index("engine_hangs")
+        assert "idle, and no answer" in log
         s.worker(name="other")
         wait_until(lambda: in_routing(s), "another one is ready")
 

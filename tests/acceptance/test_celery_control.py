@@ -38,16 +38,16 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def inspected(s: Stack, what: str, *args: str) -> Any:
-    """What its only worker answers to `celery inspect`."""
+    """The answer of its only worker to `celery inspect`."""
     (answer,) = inspected_of(s, what, 1, *args).values()
     return answer
 
 
 def inspected_of(s: Stack, what: str, workers: int, *args: str) -> dict[str, Any]:
-    """What each of so many workers answers."""
+    """The answer of each worker to `celery inspect`, by the worker's name; checks that there are so many workers."""
     command = [str(BIN / "celery"), "-A", "app", "inspect", what, "--json", *args]
-    said = subprocess.run(command, cwd=ROOT, env=s.environment(), check=True, capture_output=True, text=True)
-    answers: dict[str, Any] = json.loads(said.stdout)
+    result = subprocess.run(command, cwd=ROOT, env=s.environment(), check=True, capture_output=True, text=True)
+    answers: dict[str, Any] = json.loads(result.stdout)
     assert len(answers) == workers
     return answers
 
@@ -57,7 +57,7 @@ def queued(s: Stack, message: bytes) -> None:
 
 
 def test_a_running_request_is_listed_without_its_prompt_and_counted_once(served: Stack) -> None:
-    processed = inspected(served, "stats")["total"].get(DECODE_TASK, 0)
+    count_before = inspected(served, "stats")["total"].get(DECODE_TASK, 0)
     with httpx.stream("POST", f"{served.url}/v1/completions", json=SLOW, timeout=30) as answer:
         lines = answer.iter_lines()
         request = json.loads(next(lines).removeprefix("data: "))["id"]
@@ -68,7 +68,7 @@ def test_a_running_request_is_listed_without_its_prompt_and_counted_once(served:
         assert inspected(served, "reserved") == []
         assert "secret" not in json.dumps(task)
     wait_until(lambda: inspected(served, "active") == [], "the client's leaving ended it")
-    assert inspected(served, "stats")["total"][DECODE_TASK] == processed + 1
+    assert inspected(served, "stats")["total"][DECODE_TASK] == count_before + 1
 
 
 def test_a_worker_takes_messages_from_a_queue_of_its_own_that_leaves_no_binding(served: Stack) -> None:
@@ -82,19 +82,19 @@ def test_a_worker_takes_messages_from_a_queue_of_its_own_that_leaves_no_binding(
 
 
 def test_a_killed_worker_leaves_nothing_of_itself_with_celery(served: Stack) -> None:
-    """It was bound to the exchange of remote control for ever, as was each Flower to that of events."""
+    """The worker was bound to the exchange of remote control for ever, as was each Flower to that of events."""
     served.redis.sadd("xylem:_kombu.binding.celery.pidbox", "\x06\x16\x06\x16celery@long-ago.celery.pidbox")
     worker = served.worker(NARROW, "narrow")
     served.wait_ready(model="narrow")
     assert inspected_of(served, "ping", 2)
-    (killed,) = leases(served, NARROW)
+    (lease,) = leases(served, NARROW)
     stop(worker, signal.SIGKILL)
     wait_until(lambda: not leases(served, NARROW), "its lease has ended")
     flower, process = served.flower(FLOWER_UNAUTHENTICATED_API="1", FLOWER_PURGE_OFFLINE_WORKERS="1")
     try:
-        found = {key: served.redis.smembers(key) for key in served.redis.scan_iter("xylem:_kombu.binding*.*")}
-        assert not [members for members in found.values() if killed.worker.id.encode() in b"".join(members)]
-        assert not [key for key in found if (b"pidbox" in key and b"reply" not in key) or b"celeryev" in key]
+        bindings = {key: served.redis.smembers(key) for key in served.redis.scan_iter("xylem:_kombu.binding*.*")}
+        assert not [members for members in bindings.values() if lease.worker.id.encode() in b"".join(members)]
+        assert not [key for key in bindings if (b"pidbox" in key and b"reply" not in key) or b"celeryev" in key]
         wait_until(lambda: "worker-" in httpx.get(f"{flower}/api/workers?refresh=1").text, "Flower hears the others")
     finally:
         stop(process)
@@ -122,20 +122,20 @@ def test_a_message_without_what_only_flower_needs_is_a_task_all_the_same(served:
 
 
 def test_a_revoked_task_never_begins(served: Stack) -> None:
-    """And the worker's others do."""
+    """The worker's other tasks do."""
     command = [str(BIN / "celery"), "-A", "app", "control", "revoke", "cmpl-gone"]
     subprocess.run(command, cwd=ROOT, env=served.environment(), check=True, capture_output=True)
     assert inspected(served, "revoked") == ["cmpl-gone"]
-    processed = inspected(served, "stats")["total"][DECODE_TASK]
+    count_before = inspected(served, "stats")["total"][DECODE_TASK]
     queued(served, task_message(DECODE_TASK, POOL, RequestId("cmpl-gone"), 0, PRIORITY_STEPS[1]))
     assert httpx.post(f"{served.url}/v1/completions", json=SHORT, timeout=30).status_code == 200
     wait_until(lambda: not served.redis.exists(KEYS.queue(POOL, PRIORITY_STEPS[1])), "it was taken")
-    assert inspected(served, "stats")["total"][DECODE_TASK] == processed + 1
+    assert inspected(served, "stats")["total"][DECODE_TASK] == count_before + 1
 
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_worker_with_one_seat_takes_the_next_message_when_a_task_ends(served: Stack, apart: bool) -> None:
-    """And not when something else happens to wake Celery: a few times a second."""
+    """The worker does not wait until something else happens to wake Celery, as it does a few times a second."""
     model = "apart" if apart else "narrow"
     names = [name for name, pool in served.pools.items() if pool["model"] == model]
     for name in names:

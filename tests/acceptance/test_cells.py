@@ -31,9 +31,9 @@ class TwoCells:
         return f"{self.other.redis_url}#{self.other.deployment}"
 
     def cells(self) -> tuple[Any, Any]:
-        """What /health says of home and the other cell."""
-        told = (self.home.ready() or {})["cells"]
-        return told["home"], told[self._name]
+        """The entries of /health about home and the other cell."""
+        entries = (self.home.ready() or {})["cells"]
+        return entries["home"], entries[self._name]
 
     def total(self, metric: str) -> float:
         lines = httpx.get(f"{self.home.url}/metrics").text.splitlines()
@@ -44,9 +44,9 @@ class TwoCells:
         return self.total("cell_sent")
 
     def answer(self, number: int) -> str:
-        asked = {"model": "mock", "prompt": f"hello {number}", "seed": number, "max_tokens": TOKENS}
+        fields = {"model": "mock", "prompt": f"hello {number}", "seed": number, "max_tokens": TOKENS}
         text = ""
-        for chunk in self.client.completions.create(**asked, stream=True, extra_body={"ignore_eos": True}):
+        for chunk in self.client.completions.create(**fields, stream=True, extra_body={"ignore_eos": True}):
             text += chunk.choices[0].text
             self.streamed.release()
         return text
@@ -93,13 +93,16 @@ def two(tmp_path: Path) -> Iterator[TwoCells]:
 
 
 def test_requests_stay_at_home_while_it_has_room(two: TwoCells) -> None:
-    """Also one after the other: none goes to the other cell."""
+    """Requests one after the other stay too: none goes to the other cell."""
     two.alone(2 * AT_ONCE)
     assert two.sent() == 0
 
 
 def test_requests_without_room_at_home_are_answered_by_the_other_cell(two: TwoCells) -> None:
-    """With the same tokens; and those that find room nowhere are held until there is some, wherever that is."""
+    """The tokens are the same.
+
+    Requests that find room in neither cell are held until there is some in either.
+    """
     whole = two.alone(3 * AT_ONCE)
     streams = two.fill(2 * AT_ONCE)
     more = [two.threads.submit(two.answer, number) for number in range(2 * AT_ONCE, 3 * AT_ONCE)]
@@ -110,7 +113,7 @@ def test_requests_without_room_at_home_are_answered_by_the_other_cell(two: TwoCe
 
 
 def test_requests_go_on_in_the_other_cell_when_all_workers_at_home_die(two: TwoCells) -> None:
-    """At the token where they were."""
+    """Each goes on at the token where it was."""
     whole = two.alone(AT_ONCE)
     streams = two.begin(range(AT_ONCE))
     two.home.names["worker"].kill()
@@ -121,26 +124,26 @@ def test_requests_go_on_in_the_other_cell_when_all_workers_at_home_die(two: TwoC
 
 @pytest.mark.parametrize("lost", ["home", "other"])
 def test_requests_of_a_cell_without_redis_go_on_in_another_one(two: TwoCells, lost: str) -> None:
-    """At the token where they were, once the cell counts as lost; those of the other one notice nothing."""
+    """Each goes on at the token where it was, once the cell counts as lost; those of the other cell notice nothing."""
     whole = two.alone(2 * AT_ONCE)
     streams = two.fill(2 * AT_ONCE)
-    killed = two.home_redis if lost == "home" else two.other_redis
-    killed.kill()
+    victim = two.home_redis if lost == "home" else two.other_redis
+    victim.kill()
     assert [stream.result() for stream in streams] == whole
     reachable = [cell["reachable"] for cell in two.cells()]
     assert reachable == [lost != "home", lost != "other"]
     assert "cell_lost" in two.home.log("api")
     if lost == "home":  # new requests go to the other cell, too
         assert two.answer(0) == whole[0]
-    killed.start()
+    victim.start()
     wait_until(lambda: all(cell["reachable"] for cell in two.cells()), "the replica finds it again")
     assert [two.answer(number) for number in range(2)] == whole[:2]
 
 
 def test_a_stream_in_another_cell_that_its_client_leaves_is_stopped_there(two: TwoCells) -> None:
     """Its place is free long before the answer would have ended."""
-    asked: dict[str, Any] = {"model": "mock", "prompt": "long", "max_tokens": 8000}
-    streams = [two.client.completions.create(**asked, stream=True) for _ in range(AT_ONCE + 1)]
+    fields: dict[str, Any] = {"model": "mock", "prompt": "long", "max_tokens": 8000}
+    streams = [two.client.completions.create(**fields, stream=True) for _ in range(AT_ONCE + 1)]
     assert all(next(iter(stream)).choices for stream in streams)
     wait_until(lambda: [cell["requests"] for cell in two.cells()] == [AT_ONCE, 1], "one is in the other cell")
     streams.pop().close()

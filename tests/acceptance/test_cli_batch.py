@@ -57,20 +57,20 @@ def begun(s: Stack, *argv: str) -> Iterator["subprocess.Popen[str]"]:
 def xylem(s: Stack, *argv: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr."""
     with begun(s, *argv) as process:
-        said = process.communicate(timeout=60)
-        return process.returncode, *said
+        outputs = process.communicate(timeout=60)
+        return process.returncode, *outputs
 
 
 def submitted(s: Stack, lines: Path, *argv: str) -> str:
-    code, said, why = xylem(s, "submit", str(lines), *argv)
+    code, output, why = xylem(s, "submit", str(lines), *argv)
     assert code == 0, why
-    (id_,) = said.splitlines()
+    (id_,) = output.splitlines()
     return id_
 
 
 def shown(s: Stack, id_: str) -> dict[str, Any]:
-    found: dict[str, Any] = httpx.get(f"{s.url}/v1/batches/{id_}").raise_for_status().json()
-    return found
+    batch: dict[str, Any] = httpx.get(f"{s.url}/v1/batches/{id_}").raise_for_status().json()
+    return batch
 
 
 def output_file(s: Stack, content: bytes) -> FileId:
@@ -95,16 +95,16 @@ def waiting(s: Stack, lines: Path, *argv: str) -> Iterator[tuple["subprocess.Pop
 def test_a_file_is_submitted_and_its_batch_shown(served: Stack, lines: Path) -> None:
     """The endpoint is that of the first line that can be read; stdout has the id and nothing else."""
     id_ = submitted(served, lines, "--metadata", "job=night", "--metadata", "x=a=b", "--window", "2h")
-    found = shown(served, id_)
-    assert (found["endpoint"], found["completion_window"]) == ("/v1/responses", "2h")
-    assert found["metadata"] == {"job": "night", "x": "a=b"}
-    content = httpx.get(f"{served.url}/v1/files/{found['input_file_id']}/content").content
+    batch = shown(served, id_)
+    assert (batch["endpoint"], batch["completion_window"]) == ("/v1/responses", "2h")
+    assert batch["metadata"] == {"job": "night", "x": "a=b"}
+    content = httpx.get(f"{served.url}/v1/files/{batch['input_file_id']}/content").content
     assert content == lines.read_bytes()
-    assert httpx.get(f"{served.url}/v1/files/{found['input_file_id']}").json()["filename"] == "in.jsonl"
-    code, said, _ = xylem(served, "status", id_)
-    assert (code, "validating: 0 of 0 lines done" in said) == (0, True)
-    code, said, _ = xylem(served, "list", "--limit", "1")
-    assert (code, id_ in said, "validating" in said) == (0, True, True)
+    assert httpx.get(f"{served.url}/v1/files/{batch['input_file_id']}").json()["filename"] == "in.jsonl"
+    code, output, _ = xylem(served, "status", id_)
+    assert (code, "validating: 0 of 0 lines done" in output) == (0, True)
+    code, output, _ = xylem(served, "list", "--limit", "1")
+    assert (code, id_ in output, "validating" in output) == (0, True, True)
     assert shown(served, submitted(served, lines, "--endpoint", "/v1/completions"))["endpoint"] == "/v1/completions"
 
 
@@ -113,32 +113,32 @@ def test_a_batch_is_paused_resumed_and_cancelled(served: Stack, lines: Path) -> 
     assert "validating (paused)" in xylem(served, "pause", id_)[1]
     assert shown(served, id_)["paused"]
     assert "(paused)" not in xylem(served, "resume", id_)[1]
-    code, said, _ = xylem(served, "cancel", id_)
-    assert (code, "cancelling" in said, shown(served, id_)["status"]) == (0, True, "cancelling")
+    code, output, _ = xylem(served, "cancel", id_)
+    assert (code, "cancelling" in output, shown(served, id_)["status"]) == (0, True, "cancelling")
     set_status(served, id_, "cancelling", status="expired")
-    code, said, why = xylem(served, "cancel", id_)
-    assert (code, said, why) == (1, "", "xylem: Cannot cancel a batch with status 'expired'.\n")
+    code, output, why = xylem(served, "cancel", id_)
+    assert (code, output, why) == (1, "", "xylem: Cannot cancel a batch with status 'expired'.\n")
 
 
 def test_wait_fetches_answers_and_errors_at_the_batchs_end(served: Stack, lines: Path, tmp_path: Path) -> None:
-    """In files, and what failed apart from them."""
-    out, failed = tmp_path / "out.jsonl", tmp_path / "failed.jsonl"
-    with waiting(served, lines, "--output", str(out), "--errors", str(failed)) as (process, id_):
+    """Answers go to one file, and errors to another."""
+    out, error_path = tmp_path / "out.jsonl", tmp_path / "failed.jsonl"
+    with waiting(served, lines, "--output", str(out), "--errors", str(error_path)) as (process, id_):
         set_status(served, id_, "validating", status="in_progress", total=3, completed=1, completion=20)
         time.sleep(1)
         assert process.poll() is None
         answers = b'{"custom_id": "1"}\n' * 5000
         complete(served, id_, completed=2, failed=1, output=output_file(served, answers),
                  errors_file=output_file(served, b"{}\n"))  # fmt: skip
-        said, why = process.communicate(timeout=20)
-        assert (process.returncode, said) == (1, ""), "a line failed"
+        output, why = process.communicate(timeout=20)
+        assert (process.returncode, output) == (1, ""), "a line failed"
         assert "completed: 2 of 3 lines done, 1 failed" in why
-        assert f"1 lines failed: {failed} says why" in why.replace("\n", "")
+        assert f"1 lines failed: {error_path} says why" in why.replace("\n", "")
         assert out.read_bytes() == answers
-        assert failed.read_bytes() == b"{}\n"
+        assert error_path.read_bytes() == b"{}\n"
 
-        code, said, why = xylem(served, "results", id_)
-        assert (code, said.encode()) == (0, answers)
+        code, output, why = xylem(served, "results", id_)
+        assert (code, output.encode()) == (0, answers)
         assert why == f"1 lines failed; see them with: xylem batch results {id_} --errors PATH\n"
         out.unlink()
         assert xylem(served, "results", id_, "--output", str(out))[:2] == (0, "")
@@ -147,7 +147,7 @@ def test_wait_fetches_answers_and_errors_at_the_batchs_end(served: Stack, lines:
 
 @pytest.mark.parametrize("status", ["failed", "expired", "cancelled"])
 def test_wait_reports_a_batch_that_did_not_complete(served: Stack, lines: Path, status: str) -> None:
-    """By the exit code; and why, line by line."""
+    """The exit code says so; and the output gives the reasons, line by line."""
     with waiting(served, lines) as (process, id_):
         problems = [Problem("invalid_json_line", f"[bold]wrong {i}", i) for i in range(1, 13)]
         set_status(served, id_, "validating", status=status, problems=packed(problems))
@@ -200,15 +200,15 @@ def test_what_cannot_be_done_is_said_in_one_line(served: Stack, lines: Path, tmp
         (("status", "batch_unknown"), 1, "No batch found with id 'batch_unknown'."),
         (("results", "batch_unknown"), 1, "No batch found"),
     ):
-        found = xylem(served, *argv)
-        assert (found[0], found[1]) == (code, ""), found
-        assert found[2].startswith("xylem: ")
-        assert reason in found[2]
-        assert found[2].count("\n") == 1
+        outcome = xylem(served, *argv)
+        assert (outcome[0], outcome[1]) == (code, ""), outcome
+        assert outcome[2].startswith("xylem: ")
+        assert reason in outcome[2]
+        assert outcome[2].count("\n") == 1
 
 
 def test_without_a_server_it_is_said_how_to_start_one(served: Stack, lines: Path) -> None:
     command = [str(BIN / "xylem"), "batch", "submit", str(lines), "--url", "http://127.0.0.1:1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "start one with: xylem up" in done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "start one with: xylem up" in result.stderr

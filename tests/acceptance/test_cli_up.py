@@ -57,8 +57,8 @@ def test_up_serves_chats_and_stops_on_ctrl_c(system: System) -> None:
     assert "Xylem" in httpx.get(console).text
 
     (line,) = (line for line in system.output.read_text().splitlines() if line.startswith("curl"))
-    streamed = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=True).stdout
-    assert streamed.rstrip().endswith("data: [DONE]")
+    output = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=True).stdout
+    assert output.rstrip().endswith("data: [DONE]")
     chat = [BIN / "xylem", "chat", "hello", "--url", f"http://127.0.0.1:{system.port}"]
     assert subprocess.run(chat, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -69,14 +69,14 @@ def test_up_serves_chats_and_stops_on_ctrl_c(system: System) -> None:
 
 
 def test_what_clients_sent_is_this_users_alone(system: System) -> None:
-    """In files, in Redis, and in Flower, which a page's name that resolves to this machine does not open."""
+    """The check covers files, Redis, and Flower, which a page's name that resolves to this machine does not open."""
     flower = f"http://127.0.0.1:{system.flower_port}/healthcheck"
     assert httpx.get(flower, headers={"host": "evil.example"}).status_code == 421
     assert httpx.get(flower, headers={"host": f"localhost:{system.flower_port}"}).is_success
 
     url = (system.home / "run" / str(system.port) / "redis_url").read_text()
-    with Redis.from_url(url) as known, Redis.from_url(f"redis://127.0.0.1:{urlsplit(url).port}") as stranger:
-        assert known.ping()
+    with Redis.from_url(url) as owner, Redis.from_url(f"redis://127.0.0.1:{urlsplit(url).port}") as stranger:
+        assert owner.ping()
         with pytest.raises(AuthenticationError):
             stranger.ping()
     for process in system.children:

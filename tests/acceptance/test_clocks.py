@@ -76,7 +76,7 @@ def test_a_worker_whose_clock_is_off_has_the_time_that_was_asked_for(fleet: Stac
 
 @pytest.mark.parametrize("seconds", [OFF_S, -OFF_S])
 def test_kept_answers_and_batches_survive_a_replica_whose_clock_is_off(fleet: Stack, seconds: int) -> None:
-    """They are finished by processes whose clocks are right, or off the other way."""
+    """Processes whose clocks are right, or off the other way, finish them."""
     url = f"http://127.0.0.1:{(port := free_port())}"
     off(fleet, seconds, "off", "xylem", "api", XYLEM_PORT=str(port))
     batch_worker = f"batch{-seconds}"
@@ -85,12 +85,12 @@ def test_kept_answers_and_batches_survive_a_replica_whose_clock_is_off(fleet: St
     wait_until(lambda: "batch_worker_ready" in fleet.log(batch_worker), "the batch worker is ready", 60)
     line = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": BODY}
     file = {"file": ("f.jsonl", json.dumps(line).encode())}
-    uploaded = httpx.post(f"{url}/v1/files", data={"purpose": "batch"}, files=file, timeout=30).json()
-    asked = {"input_file_id": uploaded["id"], "endpoint": "/v1/completions", "completion_window": "30s"}
-    batch = httpx.post(f"{url}/v1/batches", json=asked, timeout=30).json()
-    wanted = {"model": "mock", "input": "hi", "max_output_tokens": 300, "background": True}
-    wanted |= {"timeout": 30, "ignore_eos": True}
-    response = httpx.post(f"{url}/v1/responses", json=wanted, timeout=30).json()
+    upload = httpx.post(f"{url}/v1/files", data={"purpose": "batch"}, files=file, timeout=30).json()
+    batch_body = {"input_file_id": upload["id"], "endpoint": "/v1/completions", "completion_window": "30s"}
+    batch = httpx.post(f"{url}/v1/batches", json=batch_body, timeout=30).json()
+    response_body = {"model": "mock", "input": "hi", "max_output_tokens": 300, "background": True}
+    response_body |= {"timeout": 30, "ignore_eos": True}
+    response = httpx.post(f"{url}/v1/responses", json=response_body, timeout=30).json()
     wait_until(lambda: [lease for lease in leases(fleet, POOL) if lease.load.running], "it is being answered")
     fleet.names["off"].kill()
 
@@ -105,14 +105,14 @@ def test_kept_answers_and_batches_survive_a_replica_whose_clock_is_off(fleet: St
 
 
 def test_a_prompt_is_handed_over_between_workers_whose_clocks_differ(fleet: Stack) -> None:
-    """What is lent for some seconds is not taken for expired."""
+    """Blocks that are lent for some seconds are not taken for expired."""
     worker_off(fleet, -OFF_S, PREFILL)
     worker_off(fleet, OFF_S, DECODE)
     fleet.wait_ready(model=TWO)
     wait_until(lambda: leases(fleet, PREFILL), "the prefill worker is there", 60)
     answer = ask(fleet.url, model=TWO, prompt="the quick brown fox jumps over the lazy dog " * 20)
     assert answer.status_code == 200, answer.text
-    found = timeline(fleet, answer.json()["id"])
-    assert [part.get("handoff_refused") for part in found["workers"]] == [None, None], found
-    assert "pulled" in found["workers"][1], found
-    assert max(found["stages"].values()) < OFF_S / 2, found
+    record = timeline(fleet, answer.json()["id"])
+    assert [part.get("handoff_refused") for part in record["workers"]] == [None, None], record
+    assert "pulled" in record["workers"][1], record
+    assert max(record["stages"].values()) < OFF_S / 2, record

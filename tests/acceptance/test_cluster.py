@@ -79,12 +79,12 @@ def test_long_prompts_are_computed_by_the_prefill_worker_and_known_by_their_pref
     fleet: tuple[Stack, Cluster, OpenAI],
 ) -> None:
     s, _, client = fleet
-    asked = {"model": "mock", "prompt": "once upon a time " + WORDS * 20, "max_tokens": 5}
-    answer = client.completions.create(**asked)  # type: ignore[call-overload]
+    request = {"model": "mock", "prompt": "once upon a time " + WORDS * 20, "max_tokens": 5}
+    answer = client.completions.create(**request)  # type: ignore[call-overload]
     assert len(timeline(s, answer.id)["workers"]) == 2
 
     def is_known() -> bool:
-        again = httpx.post(f"{s.url}/v1/completions", json=asked, headers={"x-xylem-explain": "1"}, timeout=60)
+        again = httpx.post(f"{s.url}/v1/completions", json=request, headers={"x-xylem-explain": "1"}, timeout=60)
         return any(part["blocks_cached"] for part in json.loads(again.headers["x-xylem-route"]))
 
     wait_until(is_known, "the prefix is known")
@@ -119,10 +119,12 @@ def busy(s: Stack) -> bool:
 
 def test_a_kept_answer_goes_on_without_its_client(fleet: tuple[Stack, Cluster, OpenAI]) -> None:
     _, cluster, client = fleet
-    made = client.responses.create(model="mock", input="hello", background=True, max_output_tokens=30)
-    done = wait_until(lambda: is_done(client, made.id), "it has ended")
-    assert done.output_text
-    nxt = client.responses.create(model="mock", input="and then?", previous_response_id=made.id, max_output_tokens=5)
+    response = client.responses.create(model="mock", input="hello", background=True, max_output_tokens=30)
+    end_state = wait_until(lambda: is_done(client, response.id), "it has ended")
+    assert end_state.output_text
+    nxt = client.responses.create(
+        model="mock", input="and then?", previous_response_id=response.id, max_output_tokens=5
+    )
     assert nxt.status in ("completed", "incomplete")
     tags = {
         kind: {key.partition("}")[0] for key in of_kind(cluster, kind)} for kind in ("loads", "kept", "cached", "out")
@@ -133,14 +135,14 @@ def test_a_kept_answer_goes_on_without_its_client(fleet: tuple[Stack, Cluster, O
 
 
 def is_done(client: OpenAI, response: str) -> Any:
-    found = client.responses.retrieve(response)
-    return found if found.status in ("completed", "incomplete") else None
+    current = client.responses.retrieve(response)
+    return current if current.status in ("completed", "incomplete") else None
 
 
 def test_a_batch_is_completed(fleet: tuple[Stack, Cluster, OpenAI]) -> None:
     _, _, client = fleet
-    asked = {"model": "mock", "prompt": "a line", "max_tokens": 5}
-    lines = [{"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": asked} for i in range(40)]
+    request = {"model": "mock", "prompt": "a line", "max_tokens": 5}
+    lines = [{"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": request} for i in range(40)]
     file = client.files.create(file=("in.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="batch")
     batch = client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
     wait_until(lambda: client.batches.retrieve(batch.id).status == "completed", "the batch is complete", 60, 0.2)
@@ -155,8 +157,8 @@ def test_pools_are_paused_and_their_limits_changed(fleet: tuple[Stack, Cluster, 
     for action in ("pause", "resume"):
         answer = httpx.post(f"{s.url}/admin/pools/{PREFILL}/{action}", json={}, timeout=60)
         assert answer.is_success, answer.text
-    changed = httpx.patch(f"{s.url}/admin/pools/{DECODE}/limits", json={"max_queued": 7}, timeout=60)
-    assert changed.is_success, changed.text
+    limits_answer = httpx.patch(f"{s.url}/admin/pools/{DECODE}/limits", json={"max_queued": 7}, timeout=60)
+    assert limits_answer.is_success, limits_answer.text
     assert streamed(client, 5)
 
 
@@ -165,12 +167,12 @@ def test_the_command_line_works_on_a_cluster(fleet: tuple[Stack, Cluster, OpenAI
     s, cluster, _ = fleet
 
     def xylem(*args: str) -> str:
-        done = subprocess.run([BIN / "xylem", *args], env=s.environment(), capture_output=True, text=True, check=False)
-        return done.stdout + done.stderr
+        run = subprocess.run([BIN / "xylem", *args], env=s.environment(), capture_output=True, text=True, check=False)
+        return run.stdout + run.stderr
 
-    made = xylem("keys", "create", "alice")
-    assert "alice" in xylem("keys", "list"), made
+    output = xylem("keys", "create", "alice")
+    assert "alice" in xylem("keys", "list"), output
     assert of_kind(cluster, "keys") == ["{xylem}:keys:api"]
-    told = xylem("doctor")
-    assert "cluster://127.0.0.1:" in told, told
-    assert "✗" not in told, told
+    report = xylem("doctor")
+    assert "cluster://127.0.0.1:" in report, report
+    assert "✗" not in report, report

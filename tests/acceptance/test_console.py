@@ -47,7 +47,7 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def opened(browser: Browser, served: Stack) -> Iterator[Tab]:
-    """On a desktop's screen. In the end, nothing may have gone wrong in it."""
+    """A tab on a desktop's screen. In the end, nothing may have gone wrong in it."""
     with tab(browser, served.url, viewport={"width": 1280, "height": 900}) as one:
         yield one
 
@@ -79,10 +79,10 @@ def test_an_answer_has_its_figures_and_says_why_it_came_from_there(opened: Tab) 
     ask(opened, "And then?")
     answer = page.get_by_role("article", name="Answer of mock").nth(1)
     expect(answer).to_have_attribute("aria-busy", "false")
-    shown = answer.inner_text()
-    assert "40 tokens" in shown
-    cached = answer.locator("dt:text-is('of these cached') + dd").inner_text()
-    assert int(cached.replace(",", "")) >= 32
+    text = answer.inner_text()
+    assert "40 tokens" in text
+    cached_text = answer.locator("dt:text-is('of these cached') + dd").inner_text()
+    assert int(cached_text.replace(",", "")) >= 32
     assert float(answer.locator("dt:text-is('tokens a second') + dd").inner_text()) > 0
     answer.get_by_text("Why this worker").click()
     expect(answer.locator(".candidates > li")).to_have_count(2)
@@ -125,7 +125,7 @@ def test_an_answer_that_is_stopped_leaves_its_seat(opened: Tab, served: Stack) -
 
 
 def test_a_model_that_sees_gets_pictures(opened: Tab, served: Stack) -> None:
-    """They are part of the prompt: it has more tokens than the text."""
+    """Pictures are part of the prompt: it has more tokens than the text."""
     play(opened, "seeing", Most_tokens="5")
     files: Any = {"name": "red.png", "mimeType": "image/png", "buffer": png(200)}
     opened.page.get_by_label("Add pictures").set_input_files(files)
@@ -190,7 +190,7 @@ def test_a_requests_way_is_shown_also_where_its_worker_died(opened: Tab, served:
 
 
 def test_the_tree_of_prefixes_shows_what_prompts_share_and_who_has_it(opened: Tab, served: Stack) -> None:
-    """By digests: nothing of a prompt is in the page."""
+    """The tree shows digests: nothing of a prompt is in the page."""
     for end in ("one", "two", "three"):
         chat(served, f"{LONG} {end}")
     opened.go("/console/fleet")
@@ -220,9 +220,9 @@ def submit(opened: Tab, file: dict[str, Any]) -> str:
     page = opened.page
     page.get_by_label("Drop a file of requests here").set_input_files(file)  # type: ignore[arg-type]
     page.get_by_role("button", name="Submit the batch").click()
-    said = page.locator("form.upload [role=status]")
-    expect(said).to_contain_text("Submitted as")
-    return said.inner_text().removeprefix("Submitted as ").removesuffix(".")
+    status = page.locator("form.upload [role=status]")
+    expect(status).to_contain_text("Submitted as")
+    return status.inner_text().removeprefix("Submitted as ").removesuffix(".")
 
 
 def test_a_batch_is_answered_and_its_results_and_failures_are_read(opened: Tab, tmp_path: Path) -> None:
@@ -234,8 +234,8 @@ def test_a_batch_is_answered_and_its_results_and_failures_are_read(opened: Tab, 
     with page.expect_download() as download:
         card.get_by_role("button", name="Results").click()
     download.value.save_as(tmp_path / "results")
-    answered = {json.loads(line)["custom_id"] for line in (tmp_path / "results").read_text().splitlines()}
-    assert answered == {f"line-{i}" for i in range(3, 10)}
+    ids = {json.loads(line)["custom_id"] for line in (tmp_path / "results").read_text().splitlines()}
+    assert ids == {f"line-{i}" for i in range(3, 10)}
     card.get_by_role("button", name="Failures by reason").click()
     expect(card.get_by_role("row").nth(1)).to_contain_text(
         "invalid_value 3 line-0, line-1, line-2", use_inner_text=True
@@ -246,10 +246,10 @@ def test_a_file_is_dropped_and_its_batch_paused_resumed_and_cancelled(opened: Ta
     opened.go("/console/batches")
     page = opened.page
     text = batch_file(40, tokens=2000)["buffer"].decode()
-    dropped = page.evaluate_handle(
+    transfer = page.evaluate_handle(
         "text => { const t = new DataTransfer(); t.items.add(new File([text], 'dropped.jsonl')); return t; }", text
     )
-    page.dispatch_event(".zone", "drop", {"dataTransfer": dropped})
+    page.dispatch_event(".zone", "drop", {"dataTransfer": transfer})
     expect(page.locator("form.upload [role=status]")).to_contain_text("dropped.jsonl")
     expect(page.locator("form.upload [role=status]")).to_contain_text("40 lines, for /v1/chat/completions")
     page.get_by_role("button", name="Submit the batch").click()
@@ -281,9 +281,9 @@ def locked(served: Stack) -> str:
 def test_keys_are_asked_for_and_kept_in_the_tab_only(browser: Browser, served: Stack, locked: str) -> None:
     """Play needs an API key, and Fleet the admin key; a wrong one is told, and nothing is in a cookie."""
     key = create(served, [locked], "alice")
-    with tab(browser, locked) as opened:
-        page = opened.page
-        opened.go("/console/fleet")
+    with tab(browser, locked) as console_tab:
+        page = console_tab.page
+        console_tab.go("/console/fleet")
         dialog = page.get_by_role("dialog", name="Keys")
         expect(dialog).to_be_visible()
         for admin_key in ("wrong", "sesame"):
@@ -301,38 +301,38 @@ def test_keys_are_asked_for_and_kept_in_the_tab_only(browser: Browser, served: S
         page.keyboard.press("Enter")
         expect(dialog).not_to_be_visible()
         expect(page.get_by_label("Model")).to_have_value("mock")
-        ask(opened, "hello")
+        ask(console_tab, "hello")
         expect(page.get_by_role("article", name="Answer of mock")).to_have_attribute("aria-busy", "false")
         expect(page.get_by_role("alert")).not_to_be_visible()
         assert page.context.cookies() == []
         assert page.evaluate("localStorage.length") == 0
         assert sorted(page.evaluate("Object.keys(sessionStorage)")) == ["xylem.admin-key", "xylem.api-key"]
         # The browser itself reports each refusal.
-        opened.wrong[:] = [said for said in opened.wrong if "401" not in said and "403" not in said]
+        console_tab.wrong[:] = [fault for fault in console_tab.wrong if "401" not in fault and "403" not in fault]
 
 
 def test_a_live_list_of_batches_ends_with_its_key(served: Stack, locked: str) -> None:
-    """It was open when the key was revoked."""
+    """The list was open when the key was revoked."""
     headers = {"authorization": f"Bearer {create(served, [locked], 'bob')}", "accept": "text/event-stream"}
     with httpx.stream("GET", f"{locked}/v1/batches", headers=headers, timeout=60) as live:
         lines = live.iter_lines()
         assert json.loads(next(lines).removeprefix("data: "))["data"] == []
         assert xylem(served, "keys", "revoke", "bob").returncode == 0
-        told = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
-    assert told[-1]["error"]["code"] == "invalid_api_key"
+        messages = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    assert messages[-1]["error"]["code"] == "invalid_api_key"
 
 
 def test_a_key_has_so_many_live_lists_at_most(served: Stack, locked: str) -> None:
     """300 of them held up every other tenant."""
     mine, other = ({"authorization": f"Bearer {create(served, [locked], name)}"} for name in ("carol", "dave"))
     url, events = f"{locked}/v1/batches", {"accept": "text/event-stream"}
-    with ExitStack() as opened:
+    with ExitStack() as exits:
         for _ in range(32):
-            live = opened.enter_context(httpx.stream("GET", url, headers=mine | events, timeout=60))
+            live = exits.enter_context(httpx.stream("GET", url, headers=mine | events, timeout=60))
             assert live.status_code == 200
-        refused = httpx.get(url, headers=mine | events, timeout=60)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
-        assert refused.headers["retry-after"]
+        answer = httpx.get(url, headers=mine | events, timeout=60)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+        assert answer.headers["retry-after"]
         assert httpx.get(url, headers=mine, timeout=60).status_code == 200
         with httpx.stream("GET", url, headers=other | events, timeout=60) as live:
             assert live.status_code == 200
@@ -342,10 +342,10 @@ def test_a_key_has_so_many_live_lists_at_most(served: Stack, locked: str) -> Non
 @pytest.mark.parametrize("width", [1280, 360])
 def test_each_page_is_for_everybody(browser: Browser, served: Stack, scheme: Any, width: int) -> None:
     """axe finds nothing serious, with an answer and a batch on the page; on a phone nothing is beside the screen."""
-    with tab(browser, served.url, color_scheme=scheme, viewport={"width": width, "height": 740}) as opened:
-        page = opened.page
-        play(opened)
-        ask(opened, "hello")
+    with tab(browser, served.url, color_scheme=scheme, viewport={"width": width, "height": 740}) as console_tab:
+        page = console_tab.page
+        play(console_tab)
+        ask(console_tab, "hello")
         expect(page.get_by_role("article", name="Answer of mock")).to_have_attribute("aria-busy", "false")
         page.get_by_text("Why this worker").click()
         page.get_by_text("Timeline").click()
@@ -362,7 +362,7 @@ def test_each_page_is_for_everybody(browser: Browser, served: Stack, scheme: Any
 
 
 def test_a_keyboard_is_enough(opened: Tab) -> None:
-    """To skip to the page, to reach another one and to leave a dialog."""
+    """The keys skip to the page, reach another one and leave a dialog."""
     opened.go()
     page = opened.page
     expect(page.get_by_label("Model")).not_to_have_value("")
@@ -428,7 +428,7 @@ def test_the_console_can_be_off_and_a_live_stream_does_not_hold_up_a_stop(served
 
 
 def test_the_first_paint_is_marked(opened: Tab) -> None:
-    """What `console_ready_ms` of the benchmark measures: a model can be asked."""
+    """The mark, which the benchmark measures as `console_ready_ms`, says that a model can be asked."""
     opened.go()
     opened.page.wait_for_function(f"() => performance.getEntriesByName('{READY}').length > 0")
     expect(opened.page.get_by_role("button", name="Send")).to_be_enabled()

@@ -38,9 +38,9 @@ def opened(browser: Browser, served: Stack) -> Iterator[Tab]:
 
 
 def test_a_key_that_is_made_there_serves_and_what_it_used_is_shown(opened: Tab, served: Stack) -> None:
-    """Of a tenant with weight 3 and a budget, beside the default one: its share is three quarters."""
-    asked = {"weight": 3.0, "budget": "1000000tokens/month"}
-    assert httpx.put(f"{served.url}/admin/tenants/research", json=asked, headers=HEADERS).status_code == 200
+    """The tenant has weight 3 and a budget, beside the default one: its share is three quarters."""
+    settings = {"weight": 3.0, "budget": "1000000tokens/month"}
+    assert httpx.put(f"{served.url}/admin/tenants/research", json=settings, headers=HEADERS).status_code == 200
     page = opened.page
     opened.go("/console/tenants")
     page.get_by_label("Name", exact=True).fill("alice")
@@ -63,14 +63,14 @@ def test_a_key_that_is_made_there_serves_and_what_it_used_is_shown(opened: Tab, 
 
 
 def test_a_revoked_key_is_gone_from_the_page_and_refused(opened: Tab, served: Stack) -> None:
-    made = httpx.post(f"{served.url}/admin/keys", json={"name": "bob"}, headers=HEADERS).json()
+    api_key = httpx.post(f"{served.url}/admin/keys", json={"name": "bob"}, headers=HEADERS).json()
     page = opened.page
     page.on("dialog", lambda dialog: dialog.accept())
     opened.go("/console/tenants")
     page.locator(".card", has=page.get_by_role("heading", name="default")).get_by_text("Keys").click()
     page.get_by_role("button", name="Revoke bob").click()
     expect(page.get_by_role("button", name="Revoke bob")).to_have_count(0)
-    bearer = {"authorization": f"Bearer {made['key']}"}
+    bearer = {"authorization": f"Bearer {api_key['key']}"}
     wait_until(lambda: httpx.get(f"{served.url}/v1/models", headers=bearer).status_code == 401, "it is refused")
 
 

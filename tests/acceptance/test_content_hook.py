@@ -48,8 +48,8 @@ class _Inspect(BaseHTTPRequestHandler):
         raw = self.rfile.read(int(self.headers["content-length"]))
         self.server.asked.append(json.loads(raw))
         self.server.heads.append((self.headers, raw))
-        made = self.server.reply(self.server.asked[-1])
-        status, body = made if isinstance(made, tuple) else (200, json.dumps(made).encode())
+        reply = self.server.reply(self.server.asked[-1])
+        status, body = reply if isinstance(reply, tuple) else (200, json.dumps(reply).encode())
         self.send_response(status)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -116,13 +116,13 @@ def test_a_prompt_is_shown_to_the_hook_with_its_request_and_an_answer_with_its_t
 ) -> None:
     """Signed as the webhook's calls are."""
     answer = client.chat(SAID)
-    (prompt,), (made,) = inspector.about("prompt"), inspector.about("answer")
+    (prompt,), (inspection,) = inspector.about("prompt"), inspector.about("answer")
     who = {
         "request": answer.id, "tenant": "silent", "key": "sam", "model": "mock", "endpoint": "/v1/chat/completions",
     }  # fmt: skip
-    assert {name: prompt[name] for name in who} == {name: made[name] for name in who} == who
+    assert {name: prompt[name] for name in who} == {name: inspection[name] for name in who} == who
     assert prompt["body"]["messages"] == [{"role": "user", "content": SAID}]
-    assert made["answers"] == [answer.choices[0].message.content]
+    assert inspection["answers"] == [answer.choices[0].message.content]
     for headers, raw in inspector.heads:
         stamp = int(headers["webhook-timestamp"])
         assert abs(time.time() - stamp) < 60
@@ -136,8 +136,8 @@ THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type"
 
 
 def heron(asked: dict[str, Any]) -> dict[str, Any]:
-    said = json.dumps(asked.get("body", asked.get("answers")))
-    return {"allow": "herons" not in said, "reason": "no herons"}
+    text = json.dumps(asked.get("body", asked.get("answers")))
+    return {"allow": "herons" not in text, "reason": "no herons"}
 
 
 @pytest.mark.parametrize(("path", "body"), [
@@ -164,16 +164,16 @@ def test_a_refused_prompt_is_refused_at_every_endpoint_with_the_hooks_reason(
     if path.startswith("/v2/models"):
         assert (answer.status_code, "no herons" in answer.text) == (400, True)
     else:
-        refused = refusal(answer, 400)
-        assert refused["code"] == "content_policy_violation"
-        assert "no herons" in refused["message"]
+        error = refusal(answer, 400)
+        assert error["code"] == "content_policy_violation"
+        assert "no herons" in error["message"]
     assert inspector.about("answer") == []
 
 
 def test_anthropics_clients_get_its_shape(client: Holder, inspector: Inspector) -> None:
     inspector.reply = heron
-    asked = {"model": "mock", "max_tokens": 4, "messages": [{"role": "user", "content": SAID}]}
-    answer = client.call("POST", "/v1/messages", json=asked)
+    body = {"model": "mock", "max_tokens": 4, "messages": [{"role": "user", "content": SAID}]}
+    answer = client.call("POST", "/v1/messages", json=body)
     assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
@@ -183,24 +183,24 @@ def test_a_refused_answer_is_never_sent_not_even_its_beginning(
 ) -> None:
     """A stream is held until the hook has seen all of it."""
     inspector.reply = lambda asked: {"allow": asked["part"] == "prompt"}
-    with pytest.raises(openai.BadRequestError) as refused:
+    with pytest.raises(openai.BadRequestError) as exc_info:
         list(client.chat("Tell me of rivers", **more))
-    assert refused.value.code == "content_policy_violation"
-    (made,) = inspector.about("answer")
-    assert len(made["answers"]) == more.get("n", 1)
-    assert all(made["answers"])
+    assert exc_info.value.code == "content_policy_violation"
+    (inspection,) = inspector.about("answer")
+    assert len(inspection["answers"]) == more.get("n", 1)
+    assert all(inspection["answers"])
 
 
 def test_a_stream_that_passes_is_the_same_as_without_the_hook(
     served: Stack, client: Holder, inspector: Inspector
 ) -> None:
-    asked = {
+    body = {
         "model": "mock", "prompt": "Tell me of rivers", "max_tokens": 30, "stream": True, "temperature": 0, "seed": 1,
         "stream_options": {"include_usage": True},
     }  # fmt: skip
 
     def read(url: str) -> tuple[str, Any]:
-        raw = httpx.post(f"{url}/v1/completions", json=asked, headers={"authorization": f"Bearer {client.token}"}).text
+        raw = httpx.post(f"{url}/v1/completions", json=body, headers={"authorization": f"Bearer {client.token}"}).text
         chunks = [json.loads(line) for line in re.findall(r"^data: ({.*})$", raw, re.MULTILINE)]
         return "".join(c["choices"][0]["text"] for c in chunks if c["choices"]), chunks[-1]["usage"][
             "completion_tokens"
@@ -225,11 +225,11 @@ def test_a_hook_that_fails_stops_requests_or_lets_them_go_on_as_is_set(
     inspector.reply = slow if reply == "slow" else lambda _: reply
     goes_on = httpx.post(f"{OPEN}/v1/completions", json=body, headers=own, timeout=30)
     assert goes_on.status_code == 200, goes_on.text
-    counted = httpx.get(f"{OPEN}/metrics").text
-    assert re.search(r'xylem_content_inspections_total\{outcome="passed_unseen",part="prompt"\} [1-9]', counted)
+    metrics = httpx.get(f"{OPEN}/metrics").text
+    assert re.search(r'xylem_content_inspections_total\{outcome="passed_unseen",part="prompt"\} [1-9]', metrics)
     if reply != "slow":  # which is in time for this replica
-        refused = refusal(client.call("POST", "/v1/completions", json=body), 503)
-        assert refused["code"] == "content_hook_unavailable"
+        error = refusal(client.call("POST", "/v1/completions", json=body), 503)
+        assert error["code"] == "content_hook_unavailable"
 
 
 def test_lines_of_batches_are_inspected_and_wait_for_a_hook_that_fails(client: Holder, inspector: Inspector) -> None:
@@ -239,10 +239,10 @@ def test_lines_of_batches_are_inspected_and_wait_for_a_hook_that_fails(client: H
     api = client.openai
     file = api.files.create(file=("in.jsonl", lines), purpose="batch").id
     batch = api.batches.create(input_file_id=file, endpoint="/v1/completions", completion_window="24h").id
-    ended = wait_until(lambda: b if (b := api.batches.retrieve(batch)).completed_at else None, "the batch's end", 60)
-    assert (ended.request_counts.completed, ended.request_counts.failed) == (1, 1)
-    (failed,) = api.files.content(ended.error_file_id).text.splitlines()
-    assert json.loads(failed)["response"]["body"]["error"]["code"] == "content_policy_violation"
+    end = wait_until(lambda: b if (b := api.batches.retrieve(batch)).completed_at else None, "the batch's end", 60)
+    assert (end.request_counts.completed, end.request_counts.failed) == (1, 1)
+    (error_line,) = api.files.content(end.error_file_id).text.splitlines()
+    assert json.loads(error_line)["response"]["body"]["error"]["code"] == "content_policy_violation"
     assert {one["tenant"] for one in inspector.asked} == {"silent"}
 
 
@@ -257,8 +257,8 @@ def test_a_line_is_computed_once_however_long_the_hook_is_down(client: Holder, i
     api = client.openai
     file = api.files.create(file=("in.jsonl", LINE), purpose="batch").id
     batch = api.batches.create(input_file_id=file, endpoint="/v1/completions", completion_window="24h").id
-    ended = wait_until(lambda: b if (b := api.batches.retrieve(batch)).completed_at else None, "the batch's end", 60)
-    assert (ended.request_counts.completed, ended.request_counts.failed) == (1, 0)
+    end = wait_until(lambda: b if (b := api.batches.retrieve(batch)).completed_at else None, "the batch's end", 60)
+    assert (end.request_counts.completed, end.request_counts.failed) == (1, 0)
     assert (len(inspector.about("prompt")), len(inspector.about("answer"))) == (1, 3)
     assert len({(one["request"], *one["answers"]) for one in inspector.about("answer")}) == 1
 
@@ -267,14 +267,14 @@ def test_contents_are_logged_of_tenants_that_agreed_and_of_no_others(
     served: Stack, client: Holder, inspector: Inspector
 ) -> None:
     """Whole and streamed, and lines of batches; not even of refused requests, or of a hook that fails."""
-    agreed, words = Holder(served, "ada", "agreed", (QUIET,)), "Zebras read quietly."
-    with openai.OpenAI(base_url=f"{QUIET}/v1", api_key=agreed.token, max_retries=0) as quiet:  # no hook: the log alone
-        asked: dict[str, Any] = {"model": "mock", "prompt": words, "max_tokens": 8, "seed": 1}
-        whole = quiet.completions.create(**asked)
-        streamed = list(quiet.completions.create(**asked, stream=True))
-    assert "".join(chunk.choices[0].text for chunk in streamed) == whole.choices[0].text
-    lines = wait_until(lambda: found if len(found := contents(served, "quiet")) == 2 else None, "two lines")
-    for line, id_ in zip(lines, (whole.id, streamed[0].id), strict=True):
+    ada, words = Holder(served, "ada", "agreed", (QUIET,)), "Zebras read quietly."
+    with openai.OpenAI(base_url=f"{QUIET}/v1", api_key=ada.token, max_retries=0) as quiet:  # no hook: the log alone
+        fields: dict[str, Any] = {"model": "mock", "prompt": words, "max_tokens": 8, "seed": 1}
+        whole = quiet.completions.create(**fields)
+        chunks = list(quiet.completions.create(**fields, stream=True))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == whole.choices[0].text
+    lines = wait_until(lambda: entries if len(entries := contents(served, "quiet")) == 2 else None, "two lines")
+    for line, id_ in zip(lines, (whole.id, chunks[0].id), strict=True):
         assert (line["request"], line["tenant"], line["outcome"]) == (id_, "agreed", "ok")
         assert json.loads(line["body"])["prompt"] == words
         assert line["answers"] == [whole.choices[0].text]

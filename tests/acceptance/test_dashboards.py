@@ -49,8 +49,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     }
     env = {"XYLEM_WORKER_PORT": "0", "XYLEM_MEDIA_STORE": str(path / "media")}
     with valkey(path) as url, stack(url, path, pools, **env) as s:
-        planned = {"objectives": {"mock": {"ttft_s": 1.0, "itl_s": 0.1}}}
-        s.pools_file.write_text(yaml.safe_dump({"pools": pools, "planner": planned}))
+        planner = {"objectives": {"mock": {"ttft_s": 1.0, "itl_s": 0.1}}}
+        s.pools_file.write_text(yaml.safe_dump({"pools": pools, "planner": planner}))
         s.api()
         s.spawn("planner", str(BIN / "xylem"), "planner", "--interval", "1")
         for name in pools:
@@ -109,18 +109,18 @@ def under_load(s: Stack) -> Iterator[None]:
 
 @pytest.mark.timeout(240)
 def test_no_panel_is_empty(served: Stack, tmp_path: Path) -> None:
-    """Neither for want of numbers nor of a label that its legend names."""
-    left = [one.name for one in everything()]
+    """Each panel has numbers, and the labels that its legend names."""
+    empty_panels = [one.name for one in everything()]
 
     def all_show() -> bool:
-        left[:] = empty(client, WINDOW)
-        return not left
+        empty_panels[:] = empty(client, WINDOW)
+        return not empty_panels
 
     with prometheus(served, tmp_path) as client, under_load(served):
         try:
             wait_until(all_show, "every panel shows something", ENOUGH_S, every_s=1.0)
         finally:
-            print(json.dumps({"panels_empty": len(left)}), *left, sep="\n")  # noqa: T201 (what fails)
+            print(json.dumps({"panels_empty": len(empty_panels)}), *empty_panels, sep="\n")  # noqa: T201 (what fails)
         assert not shows(client, Query("sum (xylem_gone)"), WINDOW)
         assert not shows(client, Query("max (xylem_workers)", "{{pool}}"), WINDOW)
         targets = client.get("/api/v1/targets").json()["data"]["activeTargets"]

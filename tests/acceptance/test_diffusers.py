@@ -60,10 +60,10 @@ def client(served: Stack) -> Iterator[OpenAI]:
 
 
 def painted(client: OpenAI, steps: int, n: int = 1) -> list[bytes]:
-    made = client.images.generate(
+    response = client.images.generate(
         model="painter", prompt="a cat", n=n, extra_body={"seed": 5, "num_inference_steps": steps}
     )
-    return [b64decode(d.b64_json or "") for d in made.data or ()]
+    return [b64decode(d.b64_json or "") for d in response.data or ()]
 
 
 def test_several_pictures_at_once_are_those_of_each_alone(client: OpenAI) -> None:
@@ -73,12 +73,12 @@ def test_several_pictures_at_once_are_those_of_each_alone(client: OpenAI) -> Non
 
 
 def test_a_killed_workers_picture_is_painted_elsewhere_with_equal_bytes(served: Stack, client: OpenAI) -> None:
-    expected = painted(client, 200)
+    reference = painted(client, 200)
     with ThreadPoolExecutor() as pool:
-        asked = pool.submit(painted, client, 200)
+        future = pool.submit(painted, client, 200)
         run = wait_until(lambda: running(served), "it is painted")
         os.kill(pid_of_worker(served, POOL, run), signal.SIGKILL)
-        assert asked.result() == expected
+        assert future.result() == reference
 
 
 def test_a_client_that_leaves_stops_the_engine(served: Stack, client: OpenAI) -> None:
@@ -96,14 +96,14 @@ def test_a_client_that_leaves_stops_the_engine(served: Stack, client: OpenAI) ->
 def test_what_the_engine_cannot_edit_is_refused_by_its_name(client: OpenAI) -> None:
     file = io.BytesIO()
     Image.new("RGB", (32, 32), "red").save(file, "PNG")
-    with pytest.raises(BadRequestError) as refused:
+    with pytest.raises(BadRequestError) as exc_info:
         client.images.edit(model="painter", prompt="a cat", image=[("a.png", file.getvalue())] * 2)
-    assert refused.value.param == "image"
+    assert exc_info.value.param == "image"
 
 
 def test_a_video_can_be_played(client: OpenAI, tmp_path: Path) -> None:
     video = client.videos.create(model="filmer", prompt="a cat", seconds="1")  # type: ignore[arg-type]
     wait_until(lambda: client.videos.retrieve(video.id).status == "completed", "the video", 100)
     (tmp_path / "video.mp4").write_bytes(client.videos.download_content(video.id).content)
-    with av.open(str(tmp_path / "video.mp4")) as played:
-        assert sum(1 for _ in played.decode(video=0)) == 9
+    with av.open(str(tmp_path / "video.mp4")) as container:
+        assert sum(1 for _ in container.decode(video=0)) == 9

@@ -72,9 +72,12 @@ def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def have(
     s: Stack, prefill: str = PREFILL, decode: str = DECODE, *, prefillers: int = 1, decoders: int = 1, **of_prefill: str
 ) -> None:
-    """These workers and no others: who is there already stays. `of_prefill` is the environment of a new one."""
-    wanted = Counter({prefill: prefillers, decode: decoders})
-    missing = wanted.copy()
+    """Starts and kills workers until there are these and no others; those that fit already stay.
+
+    `of_prefill` is the environment of a new prefill worker.
+    """
+    counts = Counter({prefill: prefillers, decode: decoders})
+    missing = counts.copy()
     for lease in leases(s):
         if missing[lease.worker.pool]:
             missing[lease.worker.pool] -= 1
@@ -82,7 +85,7 @@ def have(
             process_of(lease).kill()
     for name in missing.elements():
         s.worker(name, name, **of_prefill if name == prefill else {})
-    wait_until(lambda: Counter(lease.worker.pool for lease in leases(s)) == wanted, f"{wanted}", 60)
+    wait_until(lambda: Counter(lease.worker.pool for lease in leases(s)) == counts, f"{counts}", 60)
     s.wait_ready(decoders, str(POOLS[decode]["model"]))
 
 
@@ -137,7 +140,7 @@ def ask(s: Stack, prompt: str = LONG, **wanted: Any) -> Any:
 
 
 def whole(s: Stack, prompt: str = LONG, **wanted: Any) -> Any:
-    """With none of the KV that is there already."""
+    """The answer that uses none of the KV that is there already."""
     return ask(s, prompt, extra_body={"ignore_eos": True, "cache_salt": "other"}, **wanted)
 
 
@@ -148,13 +151,13 @@ def seen(s: Stack, answer: Any) -> dict[str, Any]:
 def test_a_long_prompt_is_computed_by_one_worker_and_answered_by_the_other(pair: Stack) -> None:
     answer = ask(pair, "one " + LONG)
     (prefill,), (decode,) = leases(pair, PREFILL), leases(pair, DECODE)
-    told = seen(pair, answer)
-    assert [w["worker"] for w in told["workers"]] == [prefill.worker.id, decode.worker.id]
-    assert told["workers"][1]["pulled"]["tokens"] == told["prompt_tokens"]
-    assert told["workers"][1]["pulled"]["size"] > 0
-    assert {"placement", "queue", "prefill", "hop", "transfer", "resume", "decode"} == set(told["stages"])
+    record = seen(pair, answer)
+    assert [w["worker"] for w in record["workers"]] == [prefill.worker.id, decode.worker.id]
+    assert record["workers"][1]["pulled"]["tokens"] == record["prompt_tokens"]
+    assert record["workers"][1]["pulled"]["size"] > 0
+    assert {"placement", "queue", "prefill", "hop", "transfer", "resume", "decode"} == set(record["stages"])
     wait_until(lambda: all_free(pair), "all is free again")
-    prompt = told["prompt_tokens"]
+    prompt = record["prompt_tokens"]
     wait_until(
         lambda: metric(pair, DECODE, "pulled_tokens") == prompt, "its own counter says that it pulled the prompt"
     )
@@ -176,7 +179,7 @@ def test_a_prompt_that_is_mostly_cached_where_it_is_decoded_stays_there(pair: St
 
 
 def test_the_first_token_comes_before_the_prompt_is_handed_over(pair: Stack) -> None:
-    """It is there while the decode worker stands still."""
+    """The token is there while the decode worker stands still."""
     with OpenAI(base_url=f"{pair.url}/v1", api_key="none", max_retries=0, timeout=90) as c:
         with standing_still(leases(pair, DECODE)[0]):
             stream = c.completions.create(
@@ -218,11 +221,11 @@ def test_answers_are_those_of_one_worker(pair: Stack, wanted: dict[str, Any]) ->
 
 
 def test_a_stop_string_ends_an_answer_at_its_first_token(pair: Stack) -> None:
-    """Then nothing is handed over, and nothing stays behind."""
+    """Nothing is handed over then, and nothing stays behind."""
     first = ask(pair, "stops " + LONG, max_tokens=1).choices[0].text
-    stopped = ask(pair, "stops " + LONG, stop=[first], extra_body={"cache_salt": "x"})
-    assert (stopped.choices[0].text, stopped.choices[0].finish_reason) == ("", "stop")
-    assert len(seen(pair, stopped)["workers"]) == 1
+    short_answer = ask(pair, "stops " + LONG, stop=[first], extra_body={"cache_salt": "x"})
+    assert (short_answer.choices[0].text, short_answer.choices[0].finish_reason) == ("", "stop")
+    assert len(seen(pair, short_answer)["workers"]) == 1
     wait_until(lambda: all_free(pair), "all is free again")
 
 
@@ -231,8 +234,8 @@ def test_its_thresholds_are_limits_of_a_prefill_pool(pair: Stack) -> None:
     limits = f"{pair.url}/admin/pools/%s/limits"
     assert httpx.get(limits % PREFILL).json()["remote_tokens"] == 64
     assert "remote_tokens" not in httpx.get(limits % DECODE).json()
-    refused = httpx.patch(limits % DECODE, json={"remote_tokens": 1})
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "remote_tokens")
+    answer = httpx.patch(limits % DECODE, json={"remote_tokens": 1})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "remote_tokens")
 
 
 def test_the_metrics_tell_where_prompts_were_computed_and_how_much_was_moved(pair: Stack) -> None:
@@ -255,7 +258,7 @@ def test_a_client_that_leaves_leaves_nothing_behind(pair: Stack) -> None:
 
 
 def test_task_events_and_logs_tell_of_the_handoff_and_of_neither_prompt_nor_answer(pair: Stack) -> None:
-    """What Celery's chain carries, and Flower shows, says where the KV is."""
+    """Celery's chain, and Flower, which shows it, have only the place of the KV."""
     watching = Celery("watching", broker=pair.redis_url)
     watching.conf.broker_transport_options = {"global_keyprefix": f"{pair.deployment}:"}
     events: list[dict[str, Any]] = []
@@ -272,13 +275,13 @@ def test_task_events_and_logs_tell_of_the_handoff_and_of_neither_prompt_nor_answ
         wait_until(lambda: pair.redis.scard(bound), "its queue is bound")
         answer = ask(pair, "zanzibar " + LONG, extra_headers={"x-request-id": "mine"})
         capturing.result()
-    told = json.dumps(events)
+    events_json = json.dumps(events)
     assert {e["name"] for e in events} == {"app.tasks.prefill.prefill", "app.tasks.decode.decode"}
-    assert "holder" in told
+    assert "holder" in events_json
     assert [e["kwargs"] for e in events] == ["{'x_request_id': 'mine'}"] * 2
     logs = "".join(pair.log(name) for name in ("api", PREFILL, DECODE))
     for secret in ("zanzibar", answer.choices[0].text[:12]):
-        assert secret not in told + logs
+        assert secret not in events_json + logs
 
 
 def test_what_the_prefill_worker_had_cached_counts_as_cached(pair: Stack) -> None:
@@ -304,8 +307,8 @@ def test_a_prefill_worker_that_dies_with_the_kv_is_replaced_by_a_local_prefill(p
                 lambda: [p for p in leases(pair, PREFILL) if p.load.lent_blocks], "it has lent the KV"
             )
             kill(holder)
-        told = seen(pair, answer.result())
-        assert told["workers"][-1].get("handoff_refused") or told["attempts"] == 2
+        record = seen(pair, answer.result())
+        assert record["workers"][-1].get("handoff_refused") or record["attempts"] == 2
         assert answer.result().choices[0].text == one
         wait_until(lambda: all_free(pair), "all is free again")
 
@@ -323,8 +326,8 @@ def test_a_transfer_that_takes_too_long_is_given_up(fleet: Stack) -> None:
             process_of(holder).suspend()
         try:
             assert answer.result().usage.completion_tokens == 12
-            told = seen(fleet, answer.result())
-            assert told["workers"][-1].get("handoff_refused") or told["attempts"] >= 2
+            record = seen(fleet, answer.result())
+            assert record["workers"][-1].get("handoff_refused") or record["attempts"] >= 2
         finally:
             process_of(holder).resume()
 
@@ -347,7 +350,7 @@ def test_several_prefill_workers_hand_over_to_several_that_decode(fleet: Stack) 
     have(fleet, prefillers=2, decoders=2)
     wait_until(lambda: all_free(fleet), "all is free")
     everyway = {(p.worker.id, d.worker.id) for p in leases(fleet, PREFILL) for d in leases(fleet, DECODE)}
-    computed = metric(fleet, DECODE, "prefill_tokens")
+    tokens_before = metric(fleet, DECODE, "prefill_tokens")
     with ThreadPoolExecutor(8) as threads:
         prompts = [f"several {i} {LONG}" for i in range(20)]
         apart: list[Any] = []
@@ -359,7 +362,7 @@ def test_several_prefill_workers_hand_over_to_several_that_decode(fleet: Stack) 
             assert len(apart) < 100, f"chance takes only {ways}"
             prompts += [] if ways == everyway else [f"several {len(prompts)} {LONG}"]
         wait_until(lambda: all_free(fleet), "all is free again")
-        assert metric(fleet, DECODE, "prefill_tokens") - computed <= len(prompts)
+        assert metric(fleet, DECODE, "prefill_tokens") - tokens_before <= len(prompts)
         with together(fleet):
             one = list(threads.map(lambda prompt: whole(fleet, prompt), prompts))
     assert [a.choices[0].text for a in apart] == [w.choices[0].text for w in one]
@@ -378,10 +381,12 @@ def test_a_decode_worker_that_dies_before_the_hop_is_replaced_and_the_prompt_not
         answer = threads.submit(ask, fleet, "hop " + LONG * 3)  # three seconds, and no worker has any of it
         busy = wait_until(lambda: reserved(fleet), "it is reserved")
         process_of(busy).kill()
-        told = seen(fleet, answer.result())
-        assert told["attempts"] == 2
-        assert [w["worker"] != busy.worker.id for w in told["workers"]] == [True, True]
-        assert told["workers"][1]["pulled"]["tokens"] == told["prompt_tokens"], "from the handoff of the first attempt"
+        record = seen(fleet, answer.result())
+        assert record["attempts"] == 2
+        assert [w["worker"] != busy.worker.id for w in record["workers"]] == [True, True]
+        assert record["workers"][1]["pulled"]["tokens"] == record["prompt_tokens"], (
+            "from the handoff of the first attempt"
+        )
         wait_until(lambda: all_free(fleet), "all is free again")
 
 
@@ -391,8 +396,8 @@ def test_a_draining_decode_worker_gives_the_handoff_to_another(fleet: Stack) -> 
         answer = threads.submit(ask, fleet, "drain " + LONG * 3)
         busy = wait_until(lambda: reserved(fleet), "it is reserved")
         process_of(busy).terminate()
-        told = seen(fleet, answer.result())
-        assert told["workers"][-1]["worker"] != busy.worker.id
+        record = seen(fleet, answer.result())
+        assert record["workers"][-1]["worker"] != busy.worker.id
         wait_until(lambda: len(leases(fleet, DECODE)) == 1 and all_free(fleet), "all is free again")
 
 
@@ -403,9 +408,9 @@ def test_a_prefill_worker_that_dies_while_computing_costs_time_and_no_request(fl
         answer = threads.submit(ask, fleet, prompt)
         (busy,) = wait_until(lambda: [p for p in leases(fleet, "prefill-slow") if p.load.running], "it computes")
         process_of(busy).kill()
-        told = seen(fleet, answer.result())
-        assert told["attempts"] == 2
-        assert len(told["workers"]) == 1
+        record = seen(fleet, answer.result())
+        assert record["attempts"] == 2
+        assert len(record["workers"]) == 1
         assert answer.result().choices[0].text == whole(fleet, prompt).choices[0].text
         wait_until(lambda: all_free(fleet), "all is free again")
 
@@ -416,9 +421,9 @@ def test_a_handoff_that_is_refused_is_a_local_prefill(fleet: Stack, name: str) -
     have(fleet, f"prefill-{name}")
     answer = ask(fleet, f"refused {name} {LONG}", extra_headers={"x-request-id": f"mine.{name}"})
     assert [line for line in fleet.log(DECODE).splitlines() if "handoff_refused" in line and f"mine.{name}" in line]
-    told = seen(fleet, answer)
-    assert REFUSED[name][1] in told["workers"][1]["handoff_refused"]
-    assert told["attempts"] == 1
+    record = seen(fleet, answer)
+    assert REFUSED[name][1] in record["workers"][1]["handoff_refused"]
+    assert record["attempts"] == 1
     assert answer.usage.completion_tokens == 12
     wait_until(lambda: all_free(fleet), "all is free again")
 
@@ -453,9 +458,9 @@ def test_a_decode_task_that_cant_be_enqueued_is_placed_anew(fleet: Stack) -> Non
     redis.execute_command("ACL", "SETUSER", "half", "allchannels", *keys)
     try:
         have(fleet, "prefill-half", XYLEM_REDIS_URL=fleet.redis_url.replace("redis://", "redis://half:x@"))
-        told = seen(fleet, ask(fleet, "half " + LONG))
-        assert told["attempts"] == 2
-        assert told["workers"][1]["pulled"]["tokens"] == told["prompt_tokens"], "with the handoff that came back"
+        record = seen(fleet, ask(fleet, "half " + LONG))
+        assert record["attempts"] == 2
+        assert record["workers"][1]["pulled"]["tokens"] == record["prompt_tokens"], "with the handoff that came back"
         assert "decode_not_enqueued" in fleet.log("prefill-half")
         wait_until(lambda: all_free(fleet), "all is free again")
     finally:
@@ -474,8 +479,8 @@ def rooms(fleet: Stack) -> Stack:
 def test_a_handoff_at_once_gives_the_same_answers(rooms: Stack, wanted: dict[str, Any]) -> None:
     prompt = f"room {sorted(wanted)} " + LONG
     apart = ask(rooms, prompt, model="rooms", **wanted)
-    told = seen(rooms, apart)
-    assert told["workers"][-1]["pulled"]["tokens"] == told["prompt_tokens"]
+    record = seen(rooms, apart)
+    assert record["workers"][-1]["pulled"]["tokens"] == record["prompt_tokens"]
     with together(rooms, "prefill-rooms"):
         one = whole(rooms, prompt, model="rooms", **wanted)
     assert [c.text for c in apart.choices] == [c.text for c in one.choices]

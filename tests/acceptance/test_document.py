@@ -51,12 +51,12 @@ def http(served: Stack) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def document(http: httpx.Client) -> dict[str, Any]:
-    found: dict[str, Any] = http.get("/openapi.json", timeout=60).json()
-    return found
+    spec: dict[str, Any] = http.get("/openapi.json", timeout=60).json()
+    return spec
 
 
 def declared(document: dict[str, Any], path: str, method: str, kind: str = "application/json") -> Draft202012Validator:
-    """Of a good answer, or of what its events say."""
+    """The validator of a good answer, or of the data of its events."""
     content = document["paths"][path][method]["responses"]["200"]["content"][kind]
     schema = content["schema"] if "schema" in content else content["itemSchema"]["properties"]["data"]
     for part in [schema, *schema.get("anyOf", [])]:
@@ -65,7 +65,7 @@ def declared(document: dict[str, Any], path: str, method: str, kind: str = "appl
 
 
 def check(validator: Draft202012Validator, answer: dict[str, Any]) -> None:
-    """That it is as declared; and that nearly the same would not be."""
+    """Checks that the answer is as declared, and that nearly the same would not be."""
     errors = [f"{error.json_path}: {error.message}" for error in validator.iter_errors(answer)]
     assert not errors, (answer, errors)
     assert not validator.is_valid({**answer, "unheard_of": 1})
@@ -83,8 +83,8 @@ def test_a_whole_answer_is_as_declared(
         one = f"{RESPONSES}/{answer.json()['id']}"
         check(declared(document, f"{RESPONSES}/{{response}}", "get"), http.get(one).json())
         if fields.get("background"):
-            cancelled = http.post(f"{one}/cancel").json()
-            check(declared(document, f"{RESPONSES}/{{response}}/cancel", "post"), cancelled)
+            response = http.post(f"{one}/cancel").json()
+            check(declared(document, f"{RESPONSES}/{{response}}/cancel", "post"), response)
 
 
 @pytest.mark.parametrize("options", STREAMED)
@@ -93,8 +93,8 @@ def test_the_events_of_a_stream_are_as_declared(
     http: httpx.Client, document: dict[str, Any], path: str, fields: dict[str, Any], options: dict[str, Any]
 ) -> None:
     """The last of them is no JSON where OpenAI's is none."""
-    given = {"stream_options": options} if options and path != RESPONSES else {}
-    answer = http.post(path, json=HELLO[path] | fields | given | {"stream": True})
+    stream_options = {"stream_options": options} if options and path != RESPONSES else {}
+    answer = http.post(path, json=HELLO[path] | fields | stream_options | {"stream": True})
     assert answer.status_code == 200, answer.text
     events = re.findall(r"^data: (.*)$", answer.text, re.MULTILINE)
     assert len(events) >= 2
@@ -107,8 +107,8 @@ def test_models_and_refusals_are_as_declared(http: httpx.Client, document: dict[
     models = http.get("/v1/models").json()
     assert declared(document, "/v1/models", "get").is_valid(models)
     check(declared(document, "/v1/models/{name}", "get"), models["data"][0])
-    refused = document["paths"][CHAT]["post"]["responses"]["default"]["content"]["application/json"]["schema"]
-    validator = Draft202012Validator({**refused, "components": document["components"]})
+    error_schema = document["paths"][CHAT]["post"]["responses"]["default"]["content"]["application/json"]["schema"]
+    validator = Draft202012Validator({**error_schema, "components": document["components"]})
     assert validator.is_valid(http.post(CHAT, json={}).json())
     assert not validator.is_valid({"error": "x"})
 
@@ -119,12 +119,12 @@ def test_each_endpoint_says_which_key_it_wants(served: Stack, document: dict[str
     served.api("locked", port=port, XYLEM_REQUIRE_KEYS="true", XYLEM_ADMIN_KEY="sesame")
     url = f"http://127.0.0.1:{port}"
     wait_until(lambda: served.ready(url), "the other API listens")
-    locked = httpx.get(f"{url}/openapi.json", timeout=60).json()
-    for found, optional in ((document, [{}]), (locked, [])):
-        schemes = found["components"]["securitySchemes"]
+    keyed_spec = httpx.get(f"{url}/openapi.json", timeout=60).json()
+    for spec, optional in ((document, [{}]), (keyed_spec, [])):
+        schemes = spec["components"]["securitySchemes"]
         assert all(schemes[name]["scheme"] == "bearer" for name in ("api_key", "admin_key"))
         assert {schemes[f"{name}_x"]["name"] for name in ("api_key", "admin_key")} == {"x-api-key"}
-        for path, operations in found["paths"].items():
+        for path, operations in spec["paths"].items():
             for operation in operations.values():
                 key = "admin_key" if wants_admin_key(path) else "api_key"
                 is_asked = key == "admin_key" or not is_open(path)
@@ -138,10 +138,10 @@ def test_the_documentations_pages_load_nothing_from_elsewhere(http: httpx.Client
     """All that a page names is served here, with or without internet."""
     html = http.get(page)
     assert html.headers["content-type"].startswith("text/html")
-    named = re.findall(
+    matches = re.findall(
         r"""(?:src|href)\s*=\s*["']([^"']+)["']|url:\s*["']([^"']+)["']|spec-url=["']([^"']+)""", html.text
     )
-    addresses = ["".join(found) for found in named]
+    addresses = ["".join(groups) for groups in matches]
     assert len(addresses) >= 3
     for address in addresses:
         assert address.startswith("/"), address
@@ -150,7 +150,7 @@ def test_the_documentations_pages_load_nothing_from_elsewhere(http: httpx.Client
 
 
 def test_the_assets_are_only_read(http: httpx.Client) -> None:
-    """And nothing else of the disk."""
+    """Nothing else of the disk can be read."""
     assert http.post("/docs/static/swagger-ui.css").status_code == 405
     for path in ("/docs/static/../core.py", "/docs/static/%2e%2e/core.py", "/docs/static//etc/passwd", "/docs/static/"):
         assert http.get(path).status_code == 404

@@ -90,9 +90,9 @@ def test_base64_and_floats_are_the_same_vectors_in_the_order_of_the_texts(client
 
 
 def test_base64_is_little_endian_float32(served: Stack) -> None:
-    """As OpenAI has it."""
-    (made,) = post(served, "/v1/embeddings", input=TEXTS[0], encoding_format="base64").json()["data"]
-    assert array("f", b64decode(made["embedding"])).tolist() == as_made(TEXTS[0])
+    """OpenAI encodes it so."""
+    (item,) = post(served, "/v1/embeddings", input=TEXTS[0], encoding_format="base64").json()["data"]
+    assert array("f", b64decode(item["embedding"])).tolist() == as_made(TEXTS[0])
 
 
 def test_texts_and_their_token_ids_have_the_same_vectors(client: OpenAI) -> None:
@@ -106,8 +106,8 @@ def test_texts_and_their_token_ids_have_the_same_vectors(client: OpenAI) -> None
 
 def test_dimensions_are_those_that_the_model_was_trained_for(client: OpenAI) -> None:
     """Others are refused by name."""
-    made = client.embeddings.create(model="embedder", input=TEXTS[0], dimensions=32)
-    assert made.data[0].embedding == as_made(TEXTS[0], 32)
+    response = client.embeddings.create(model="embedder", input=TEXTS[0], dimensions=32)
+    assert response.data[0].embedding == as_made(TEXTS[0], 32)
     with pytest.raises(openai.BadRequestError, match="8, 32"):
         client.embeddings.create(model="embedder", input=TEXTS[0], dimensions=33)
 
@@ -117,14 +117,14 @@ def test_the_most_texts_of_a_request_are_shared_by_two_workers(served: Stack, cl
     served.wait_ready(2, "embedder")  # on a busy machine, a lease may be late
     before = metric(served, EMBED, "prefill_tokens")
     texts = [f"text {i}" for i in range(2048)]
-    made = client.embeddings.create(model="embedder", input=texts)
-    assert [d.index for d in made.data] == list(range(2048))
-    assert all(made.data[i].embedding == as_made(texts[i]) for i in (0, 63, 64, 1023, 1500, 2047))
-    prompts = httpx.get(f"{served.url}/requests/{made.id}").json()["prompts"]  # type: ignore[attr-defined]
+    response = client.embeddings.create(model="embedder", input=texts)
+    assert [d.index for d in response.data] == list(range(2048))
+    assert all(response.data[i].embedding == as_made(texts[i]) for i in (0, 63, 64, 1023, 1500, 2047))
+    prompts = httpx.get(f"{served.url}/requests/{response.id}").json()["prompts"]  # type: ignore[attr-defined]
     by_worker = [part["worker"] for prompt in prompts for part in prompt["workers"]]
     assert len(by_worker) == 32
     assert len(set(by_worker)) == 2
-    wait_until(lambda: metric(served, EMBED, "prefill_tokens") - before >= made.usage.prompt_tokens, "counted")
+    wait_until(lambda: metric(served, EMBED, "prefill_tokens") - before >= response.usage.prompt_tokens, "counted")
     wait_until(lambda: all_free(served, EMBED), "nothing is left")
 
 
@@ -154,34 +154,37 @@ def test_the_most_texts_of_a_request_are_shared_by_two_workers(served: Stack, cl
 )
 def test_what_can_not_be_encoded_is_refused_by_name(served: Stack, path: str, body: dict[str, Any], param: str) -> None:
     """400, with the place in the body."""
-    refused = post(served, f"/v1/{path}", **body)
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    answer = post(served, f"/v1/{path}", **body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 def test_cohere_gets_the_same_vectors_in_each_form(served: Stack) -> None:
-    """As many of them as OpenAI's clients may ask for, over several jobs, without naming the only model; and errors."""
+    """The texts are as many as OpenAI's clients may send, over several jobs; the only model need not be named.
+
+    Errors are checked too.
+    """
     texts, forms = [f"text {i}" for i in range(300)], ["float", "int8", "uint8", "binary", "ubinary", "base64"]
     answer = httpx.post(f"{served.url}/v2/embed", json={"texts": texts, "embedding_types": forms}, timeout=60)
-    made = answer.json()
-    assert (answer.status_code, made["texts"], list(made["embeddings"])) == (200, texts, forms)
-    assert made["embeddings"]["float"] == [as_made(text) for text in texts]
-    assert {len(made["embeddings"][form][299]) for form in ("int8", "uint8")} == {384}
-    assert {len(made["embeddings"][form][299]) for form in ("binary", "ubinary")} == {48}
-    assert array("f", b64decode(made["embeddings"]["base64"][299])).tolist() == as_made(texts[299])
+    response = answer.json()
+    assert (answer.status_code, response["texts"], list(response["embeddings"])) == (200, texts, forms)
+    assert response["embeddings"]["float"] == [as_made(text) for text in texts]
+    assert {len(response["embeddings"][form][299]) for form in ("int8", "uint8")} == {384}
+    assert {len(response["embeddings"][form][299]) for form in ("binary", "ubinary")} == {48}
+    assert array("f", b64decode(response["embeddings"]["base64"][299])).tolist() == as_made(texts[299])
     tokens = sum(len(load_tokenizer(MODEL).encode(text)) for text in texts)
-    assert made["meta"]["billed_units"] == {"input_tokens": tokens, "image_tokens": 0}
-    prompts = httpx.get(f"{served.url}/requests/{made['id']}").json()["prompts"]
+    assert response["meta"]["billed_units"] == {"input_tokens": tokens, "image_tokens": 0}
+    prompts = httpx.get(f"{served.url}/requests/{response['id']}").json()["prompts"]
     assert sum(prompt["prompt_tokens"] for prompt in prompts) == tokens
     short = post(served, "/v2/embed", texts=TEXTS[:1], output_dimension=32, input_type="search_query").json()
     assert short["embeddings"] == {"float": [as_made(TEXTS[0], 32)]}
-    refused = post(served, "/v2/embed", texts=TEXTS, images=["data:image/png;base64,AA=="])
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "images")
+    error_answer = post(served, "/v2/embed", texts=TEXTS, images=["data:image/png;base64,AA=="])
+    assert (error_answer.status_code, error_answer.json()["error"]["param"]) == (400, "images")
 
 
 def test_a_score_is_the_cosine_of_two_embeddings(served: Stack, client: OpenAI) -> None:
     """One text against many, or pairs."""
-    made = [d.embedding for d in client.embeddings.create(model="embedder", input=TEXTS).data]
-    cosines = [sum(a * b for a, b in zip(made[0], other, strict=True)) for other in made]
+    vectors = [d.embedding for d in client.embeddings.create(model="embedder", input=TEXTS).data]
+    cosines = [sum(a * b for a, b in zip(vectors[0], other, strict=True)) for other in vectors]
     many = post(served, "/v1/score", text_1=TEXTS[0], text_2=TEXTS).json()
     assert [d["score"] for d in many["data"]] == pytest.approx(cosines)
     pairs = post(served, "/v1/score", text_1=TEXTS, text_2=TEXTS[::-1]).json()
@@ -190,7 +193,7 @@ def test_a_score_is_the_cosine_of_two_embeddings(served: Stack, client: OpenAI) 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
 def test_documents_come_in_the_order_in_which_they_fit(served: Stack, path: str) -> None:
-    """With texts unless these aren't wanted, and no more than `top_n`."""
+    """The answer has the texts unless they aren't wanted, and no more than `top_n` documents."""
     whole = post(served, path, query=TEXTS[0], documents=[TEXTS[2], TEXTS[1], {"text": TEXTS[0]}]).json()
     assert [r["index"] for r in whole["results"]] == [2, 1, 0]
     assert whole["results"][0]["document"] == {"text": TEXTS[0]}
@@ -203,10 +206,10 @@ def test_a_classifier_tells_class_and_probabilities(served: Stack) -> None:
     """The names are the model's own."""
     answer = post(served, "/v1/classify", model="classifier", input=TEXTS).json()
     assert len(answer["data"]) == len(TEXTS)
-    for made in answer["data"]:
-        assert made["num_classes"] == len(made["probs"]) == 3
-        assert sum(made["probs"]) == pytest.approx(1)
-        assert made["label"] == ["sad", "glad", "neither"][made["probs"].index(max(made["probs"]))]
+    for item in answer["data"]:
+        assert item["num_classes"] == len(item["probs"]) == 3
+        assert sum(item["probs"]) == pytest.approx(1)
+        assert item["label"] == ["sad", "glad", "neither"][item["probs"].index(max(item["probs"]))]
 
 
 @pytest.mark.parametrize(
@@ -235,18 +238,18 @@ def ended_batch(client: OpenAI, endpoint: Any, bodies: list[dict[str, Any]]) -> 
     ]
     file = client.files.create(file=("lines.jsonl", "\n".join(lines).encode()), purpose="batch")
     batch = client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window="24h")
-    ended = wait_until(lambda: (b := client.batches.retrieve(batch.id)).status == "completed" and b, "completed")
-    answers = [json.loads(line) for line in client.files.content(ended.output_file_id).text.splitlines()]
-    return ended, [a["response"]["body"] for a in sorted(answers, key=lambda a: int(a["custom_id"]))]
+    end_state = wait_until(lambda: (b := client.batches.retrieve(batch.id)).status == "completed" and b, "completed")
+    answers = [json.loads(line) for line in client.files.content(end_state.output_file_id).text.splitlines()]
+    return end_state, [a["response"]["body"] for a in sorted(answers, key=lambda a: int(a["custom_id"]))]
 
 
 def test_lines_of_a_batch_are_embedded(client: OpenAI) -> None:
-    """With the same vectors as online, also one of several jobs; and what can't be is a line with an error."""
+    """The vectors are the same as online, also those of several jobs; a line that can't be embedded has an error."""
     many = [f"text {i}" for i in range(130)]
-    bodies = [{"model": "embedder", "input": given} for given in (*TEXTS, many, "")]
-    ended, made = ended_batch(client, "/v1/embeddings", bodies)
-    assert (ended.request_counts.completed, ended.request_counts.failed) == (4, 1)
-    vectors = [[d["embedding"] for d in one["data"]] for one in made]
+    bodies = [{"model": "embedder", "input": value} for value in (*TEXTS, many, "")]
+    end_state, answers = ended_batch(client, "/v1/embeddings", bodies)
+    assert (end_state.request_counts.completed, end_state.request_counts.failed) == (4, 1)
+    vectors = [[d["embedding"] for d in one["data"]] for one in answers]
     assert vectors == [*([as_made(text)] for text in TEXTS), [as_made(text) for text in many]]
 
 
@@ -262,12 +265,12 @@ def test_lines_of_a_batch_are_embedded(client: OpenAI) -> None:
 def test_lines_of_a_batch_are_scored_ranked_and_classified(
     served: Stack, client: OpenAI, endpoint: str, body: dict[str, Any], shows: str
 ) -> None:
-    """As online."""
+    """The results are the same as online."""
     online = post(served, endpoint, **body).json()
-    ended, made = ended_batch(client, endpoint, [body, body])
-    assert ended.request_counts.failed == 0
-    used = "meta" if "meta" in online else "usage"
-    assert [(one[shows], one[used]) for one in made] == [(online[shows], online[used])] * 2
+    end_state, answers = ended_batch(client, endpoint, [body, body])
+    assert end_state.request_counts.failed == 0
+    usage_field = "meta" if "meta" in online else "usage"
+    assert [(one[shows], one[usage_field]) for one in answers] == [(online[shows], online[usage_field])] * 2
 
 
 async def test_a_client_that_leaves_stops_the_engines(served: Stack) -> None:
@@ -275,10 +278,10 @@ async def test_a_client_that_leaves_stops_the_engines(served: Stack) -> None:
     before = metric(served, EMBED, "prefill_tokens")
     body = {"model": "embedder", "input": ["a " * 90] * 2048, "encoding_format": "base64"}
     async with httpx.AsyncClient(timeout=60) as client:
-        asked = asyncio.create_task(client.post(f"{served.url}/v1/embeddings", json=body))
+        task = asyncio.create_task(client.post(f"{served.url}/v1/embeddings", json=body))
         await asyncio.to_thread(wait_until, lambda: both_run(served), "both work")
-        asked.cancel()
-        await asyncio.wait([asked])
+        task.cancel()
+        await asyncio.wait([task])
     wait_until(lambda: all_free(served, EMBED), "nothing is left")
     assert metric(served, EMBED, "prefill_tokens") - before < 2048 * 90
 
@@ -287,11 +290,11 @@ def test_a_request_goes_on_when_a_worker_is_killed_in_its_middle(served: Stack, 
     """Whole, in order, and as if nothing had been."""
     texts = [f"text {i} " + "more " * 60 for i in range(2048)]
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(client.embeddings.create, model="embedder", input=texts)
+        future = pool.submit(client.embeddings.create, model="embedder", input=texts)
         wait_until(lambda: both_run(served), "both work")
         victim = next(x.worker for x in leases(served, EMBED))
         os.kill(victim.pid, signal.SIGKILL)
-        made = asked.result()
-    assert [d.embedding for d in made.data[::97]] == [as_made(text) for text in texts[::97]]
-    prompts = httpx.get(f"{served.url}/requests/{made.id}").json()["prompts"]  # type: ignore[attr-defined]
+        response = future.result()
+    assert [d.embedding for d in response.data[::97]] == [as_made(text) for text in texts[::97]]
+    prompts = httpx.get(f"{served.url}/requests/{response.id}").json()["prompts"]  # type: ignore[attr-defined]
     assert max(prompt["attempts"] for prompt in prompts) >= 2

@@ -64,8 +64,8 @@ def client(served: Stack) -> Iterator[OpenAI]:
 
 
 def answer(client: OpenAI, model: str, messages: list[Any], **fields: Any) -> Any:
-    given: dict[str, Any] = {"seed": 1, "max_tokens": 12} | fields
-    return client.chat.completions.create(model=model, messages=messages, **given)
+    options: dict[str, Any] = {"seed": 1, "max_tokens": 12} | fields
+    return client.chat.completions.create(model=model, messages=messages, **options)
 
 
 def text(client: OpenAI, model: str, messages: list[Any]) -> str:
@@ -89,13 +89,13 @@ def test_the_answer_is_the_same_and_the_second_question_needs_no_encoder(served:
 
 
 def test_a_question_whose_pictures_kv_is_there_needs_no_encoder(served: Stack, client: OpenAI) -> None:
-    """Though its rows are forgotten."""
+    """The picture's encoded rows are forgotten by then."""
     messages, before, blocks = asked(png(5)), settled(served), indexed_blocks(served, POOL)
     messages.append(
         {"role": "user", "content": "All of the picture is in whole blocks of KV if a text is behind it. " * 2}
     )
-    made = answer(client, "sees", messages)
-    blocks += made.usage.prompt_tokens // 16
+    response = answer(client, "sees", messages)
+    blocks += response.usage.prompt_tokens // 16
     wait_until(lambda: indexed_blocks(served, POOL) >= blocks, "its KV is in the index")
     served.redis.delete(entry(served, "sees", 5)[0])
     more = [*messages, {"role": "assistant", "content": "I see."}, {"role": "user", "content": "And what else?"}]
@@ -111,7 +111,7 @@ def test_several_pictures_are_spread_over_the_encoders(served: Stack, client: Op
 
 
 def test_what_counts_a_requests_encoders_is_gone_at_its_deadline(served: Stack, client: OpenAI) -> None:
-    """And half a minute more, as the request's record."""
+    """The counts expire half a minute after it, as the request's record does."""
     text(client, "sees", asked(png(15), png(16)))
     lives = [served.redis.ttl(name) for name in served.redis.scan_iter(f"{served.deployment}:encoded:*")]
     assert lives
@@ -121,11 +121,11 @@ def test_what_counts_a_requests_encoders_is_gone_at_its_deadline(served: Stack, 
 def test_encode_prefill_and_decode_on_three_workers(served: Stack, client: OpenAI) -> None:
     """The decode worker gets the prompt's KV, and no picture."""
     messages, before = asked(png(21)), settled(served)
-    made = answer(client, "apart", messages)
-    assert made.choices[0].message.content == text(client, "alone", messages)
+    response = answer(client, "apart", messages)
+    assert response.choices[0].message.content == text(client, "alone", messages)
     wait_for(served, before, encoded=1, fetched=1, lost=0, missing=0)
     roles = {lease.worker.id: lease.worker.role for lease in leases(served)}
-    assert [roles[part["worker"]] for part in timeline(served, made.id)["workers"]] == ["prefill", "decode"]
+    assert [roles[part["worker"]] for part in timeline(served, response.id)["workers"]] == ["prefill", "decode"]
 
 
 def test_a_lost_transfer_is_encoded_where_the_answer_is(served: Stack, client: OpenAI) -> None:
@@ -158,14 +158,14 @@ def test_without_an_encoder_a_worker_encodes_itself(served: Stack, client: OpenA
 def test_an_encoder_killed_while_it_encodes_and_before_it_begins(served: Stack, client: OpenAI) -> None:
     """One request is being encoded, and one waits behind it: each gets one answer, the right one."""
     first, second = asked(png(61), png(62), png(63), png(64)), asked(png(65), png(66), png(67), png(68))
-    expected = [text(client, "alone", messages) for messages in (first, second)]
+    reference_texts = [text(client, "alone", messages) for messages in (first, second)]
     victim = leases(served, EYES)[0].worker
     with ThreadPoolExecutor(2) as pool:
         answers = [pool.submit(text, client, "sees", messages) for messages in (first, second)]
         key = f"{served.deployment}:reservations:{victim.id}"
         wait_until(lambda: served.redis.hlen(key) == 2, "both are at the victim")
         _kill(served, victim.pid)
-        assert [one.result() for one in answers] == expected
+        assert [one.result() for one in answers] == reference_texts
     _restart(served, EYES, victim.pid)
 
 
@@ -196,16 +196,16 @@ def test_an_answer_goes_on_elsewhere_and_a_batchlike_one_waits_with_its_picture(
     served.worker(POOL, "second-both")
     wait_until(lambda: len(leases(served, POOL)) == 2, "a second worker")
     messages = asked(png(81))
-    expected = answer(client, "alone", messages, max_tokens=250).choices[0].message.content
-    assert answer(client, "sees", messages, max_tokens=250, service_tier="flex").choices[0].message.content == expected
-    got, victim = "", 0
+    reference = answer(client, "alone", messages, max_tokens=250).choices[0].message.content
+    assert answer(client, "sees", messages, max_tokens=250, service_tier="flex").choices[0].message.content == reference
+    content, victim = "", 0
     for chunk in answer(client, "sees", messages, max_tokens=250, stream=True):
-        got += chunk.choices[0].delta.content or ""
-        if not victim and got:
+        content += chunk.choices[0].delta.content or ""
+        if not victim and content:
             busy = next(lease for lease in leases(served, POOL) if _reserved(served, lease.worker.id))
             victim = busy.worker.pid
             _kill(served, victim)
-    assert got == expected
+    assert content == reference
     _restart(served, POOL, victim)
 
 

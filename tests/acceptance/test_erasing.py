@@ -35,20 +35,20 @@ def traces(s: Stack, place: Path, *needles: str) -> list[str]:
 
     And for what stays of a deleted answer: that there was one of the id.
     """
-    found = []
+    names = []
     for key in s.redis.scan_iter(f"{s.deployment}:*"):
         if b":kept:" in key and not s.redis.hexists(key, "record"):
             continue
-        said = key + _value(s.redis, key)
-        if any(needle.encode() in said for needle in needles):
-            found.append(key.decode())
+        raw = key + _value(s.redis, key)
+        if any(needle.encode() in raw for needle in needles):
+            names.append(key.decode())
     for path in place.rglob("*"):
         if path.is_file() and "stack" not in path.parts:
-            said = str(path).encode() + path.read_bytes()
-            if any(needle.encode() in said for needle in needles):
-                found.append(str(path.relative_to(place)))
+            raw = str(path).encode() + path.read_bytes()
+            if any(needle.encode() in raw for needle in needles):
+                names.append(str(path.relative_to(place)))
     own = ("keys:owners", "erasures", "keys:api", "batch-totals", "usage", "audit")
-    return [name for name in found if not name.endswith(own)]
+    return [name for name in names if not name.endswith(own)]
 
 
 def no_traces(s: Stack, place: Path, *needles: str) -> None:
@@ -76,30 +76,30 @@ def erase(s: Stack, of: str, name: str, url: str | None = None, **body: Any) -> 
     path = f"{url or s.url}/admin/{of}/{name}/erase"
     answer = httpx.post(path, json={"wait_s": 60, **body}, headers=ADMIN, timeout=90)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    erasure: dict[str, Any] = answer.json()
+    return erasure
 
 
 def test_all_that_a_key_has_made_is_gone_and_anothers_is_not(served: Stack, place: Path) -> None:
     """Nothing in Redis, and no file, has its ids or words; it is no longer valid; its replica has no timelines."""
-    gone, stays = Holder(served, "gone", "both"), Holder(served, "stays", "both")
+    leaver, stays = Holder(served, "gone", "both"), Holder(served, "stays", "both")
     words = "A sentence that nobody else says."
-    hers, others = gone.has_everything(), stays.has_everything()
-    gone.chat(words, store=True)
-    assert traces(served, place, gone.id, words)
+    hers, others = leaver.has_everything(), stays.has_everything()
+    leaver.chat(words, store=True)
+    assert traces(served, place, leaver.id, words)
 
-    found = erase(served, "keys", "gone")
-    assert found["status"] == "done", found
-    assert found["removed"]["keys"] == found["removed"]["conversations"] == 1
-    assert found["removed"]["batches"] == 2  # one in each shape
-    assert found["removed"]["answers"] == 4  # response, video, two chats
+    erasure = erase(served, "keys", "gone")
+    assert erasure["status"] == "done", erasure
+    assert erasure["removed"]["keys"] == erasure["removed"]["conversations"] == 1
+    assert erasure["removed"]["batches"] == 2  # one in each shape
+    assert erasure["removed"]["answers"] == 4  # response, video, two chats
     assert (
-        found["removed"]["files"] >= 6
+        erasure["removed"]["files"] >= 6
     )  # uploads, picture, video, a message batch with its results; the other output, if there is one
-    no_traces(served, place, gone.id, words, *hers.values())
-    assert gone.call("GET", "/v1/models").status_code == 401
-    shown = httpx.get(f"{served.url}/requests/{hers['request']}", headers=ADMIN)
-    assert shown.status_code == 404
+    no_traces(served, place, leaver.id, words, *hers.values())
+    assert leaver.call("GET", "/v1/models").status_code == 401
+    answer = httpx.get(f"{served.url}/requests/{hers['request']}", headers=ADMIN)
+    assert answer.status_code == 404
     for method, path in endpoints(served):
         if method == "get":
             assert stays.call("GET", path.format(**others)).status_code == 200, path
@@ -111,36 +111,36 @@ def test_erasing_again_finds_nothing_and_an_unknown_name_is_refused(served: Stac
     assert erase(served, "keys", "twice")["removed"] == {"keys": 1}
     assert erase(served, "keys", "twice")["status"] == "done"
     for path in ("key", "tenant"):
-        refused = httpx.post(f"{served.url}/admin/{path}s/nobody/erase", headers=ADMIN)
-        assert (refused.status_code, refused.json()["error"]["code"]) == (404, f"{path}_not_found")
+        answer = httpx.post(f"{served.url}/admin/{path}s/nobody/erase", headers=ADMIN)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, f"{path}_not_found")
     assert httpx.post(f"{served.url}/admin/keys/twice/erase").status_code == 403
 
 
 def test_a_tenant_goes_with_its_keys_its_revoked_keys_and_its_kv_in_the_store(served: Stack, place: Path) -> None:
-    """What another tenant has in the store stays; a new tenant of the name begins with nothing."""
+    """The other tenant's KV stays in the store; a new tenant of the name begins with nothing."""
     keep_tenant(served, Tenant(TenantId("acme"), limits=Limits(budget=Budget(1e6))))
     assert httpx.post(
         f"{served.url}/admin/tenants/acme/isolation", json={"isolated": True}, headers=ADMIN
     ).status_code == 200  # fmt: skip
-    one, left = Holder(served, "acme-1", "acme"), Holder(served, "acme-2", "acme")
+    one, two = Holder(served, "acme-1", "acme"), Holder(served, "acme-2", "acme")
     other = Holder(served, "other", "shared")
-    left.openai.files.create(file=("a.jsonl", b"{}\n"), purpose="batch")
+    two.openai.files.create(file=("a.jsonl", b"{}\n"), purpose="batch")
     one.chat(f"Of acme. {PROMPT}")
     other.chat(f"Of another. {PROMPT}")
-    salted = wait_until(lambda: [p for p in (place / "kv").rglob("salt-*/*/*") if p.is_file()], "blocks under the salt")
-    assert len(salted) > 8
+    blocks = wait_until(lambda: [p for p in (place / "kv").rglob("salt-*/*/*") if p.is_file()], "blocks under the salt")
+    assert len(blocks) > 8
     budget = f"{served.deployment}:budget:tenant/acme"
     assert served.redis.exists(budget)
     plain = [p for p in (place / "kv").rglob("*") if p.is_file() and "salt-" not in str(p)]
     assert xylem(served, "keys", "revoke", "acme-2").returncode == 0
 
-    done = xylem(served, "tenants", "erase", "acme", "--yes", "--clear-kv", "--url", served.url, "--key", "sesame")
-    assert done.returncode == 0, done.stderr
-    assert "1 keys" in done.stderr
-    assert "1 files" in done.stderr
-    assert not any(path.exists() for path in salted)
+    result = xylem(served, "tenants", "erase", "acme", "--yes", "--clear-kv", "--url", served.url, "--key", "sesame")
+    assert result.returncode == 0, result.stderr
+    assert "1 keys" in result.stderr
+    assert "1 files" in result.stderr
+    assert not any(path.exists() for path in blocks)
     assert all(path.exists() for path in plain)
-    no_traces(served, place, one.id, left.id)
+    no_traces(served, place, one.id, two.id)
     assert not served.redis.exists(budget)
     assert served.redis.hget(f"{served.deployment}:tenants", "acme") is None
     assert one.call("GET", "/v1/models").status_code == 401
@@ -158,17 +158,17 @@ def test_an_erasure_goes_on_when_its_replica_dies(served: Stack, place: Path) ->
     slow = holder.openai.responses.create(model="mock", input="hi", background=True, max_output_tokens=1500).id
     second = served.api("second", port=port)
     wait_until(lambda: served.ready(f"http://127.0.0.1:{port}"), "the second replica listens")
-    begun = erase(served, "keys", "unlucky", f"http://127.0.0.1:{port}", wait_s=0)
-    assert begun["status"] == "running"
+    start = erase(served, "keys", "unlucky", f"http://127.0.0.1:{port}", wait_s=0)
+    assert start["status"] == "running"
     stop(second, signal.SIGKILL)
-    found = wait_until(lambda: _ended(served, "unlucky"), "the erasure's end", 60)
-    assert found["removed"]["answers"] >= 4
+    end_state = wait_until(lambda: _ended(served, "unlucky"), "the erasure's end", 60)
+    assert end_state["removed"]["answers"] >= 4
     no_traces(served, place, holder.id, slow)
 
 
 def _ended(s: Stack, name: str) -> dict[str, Any] | None:
-    listed = httpx.get(f"{s.url}/admin/erasures", headers=ADMIN).json()["data"]
-    return next((one for one in listed if one["name"] == name and one["status"] == "done"), None)
+    erasures = httpx.get(f"{s.url}/admin/erasures", headers=ADMIN).json()["data"]
+    return next((one for one in erasures if one["name"] == name and one["status"] == "done"), None)
 
 
 def test_a_batch_that_runs_is_cancelled_and_leaves_nothing(served: Stack, place: Path) -> None:
@@ -185,13 +185,13 @@ def test_a_batch_that_runs_is_cancelled_and_leaves_nothing(served: Stack, place:
 
 
 def test_an_erasure_that_kills_replicas_is_given_up_with_a_reason_until_it_is_asked_for_again(served: Stack) -> None:
-    """As four replicas leave it that died of it; the others are carried out meanwhile."""
+    """The count is as four replicas leave it that died of the erasure; the others are carried out meanwhile."""
     for name in ("deadly", "harmless"):
         Holder(served, name, "both")
     served.redis.set(Keys(served.deployment).handling("erasure:key:deadly"), 4 * 3)
-    failed = erase(served, "keys", "deadly")
-    assert failed["status"] == "failed"
-    assert "API replicas died" in failed["reason"]
+    erasure = erase(served, "keys", "deadly")
+    assert erasure["status"] == "failed"
+    assert "API replicas died" in erasure["reason"]
     assert erase(served, "keys", "harmless")["status"] == "done"
     served.redis.hset(Keys(served.deployment).erasures()[0], "key:odd", b"of another version")
     again = erase(served, "keys", "deadly")

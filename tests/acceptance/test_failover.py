@@ -20,7 +20,7 @@ WITHIN_S = 20  # a failover, also on a busy machine
 
 @dataclass
 class Story:
-    """What was seen of a failover."""
+    """The observations of a failover."""
 
     watch: Watched
     served: Stack
@@ -50,19 +50,19 @@ def story(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
         assert answered(s)
         old = watch.master
         with openai.OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
-            asked = {"model": "mock", "prompt": "hello", "seed": 3, "max_tokens": 300}
-            asked["extra_body"] = {"ignore_eos": True}
-            whole = c.completions.create(**asked).choices[0].text
-            stream = iter(c.completions.create(**asked, stream=True))
+            fields = {"model": "mock", "prompt": "hello", "seed": 3, "max_tokens": 300}
+            fields["extra_body"] = {"ignore_eos": True}
+            whole = c.completions.create(**fields).choices[0].text
+            stream = iter(c.completions.create(**fields, stream=True))
             text = "".join(next(stream).choices[0].text for _ in range(20))
             with ThreadPoolExecutor() as threads:
                 watch.kill(old)
-                died = time.monotonic()
+                kill_time = time.monotonic()
                 rest = threads.submit(lambda: "".join(chunk.choices[0].text for chunk in stream))
                 wait_until(lambda: answered(s), "a request is answered", 60)
-                answered_s = time.monotonic() - died
+                answered_s = time.monotonic() - kill_time
                 text += rest.result()
-        yield Story(watch, s, flower, old, whole, text, answered_s, time.monotonic() - died)
+        yield Story(watch, s, flower, old, whole, text, answered_s, time.monotonic() - kill_time)
 
 
 def answered(s: Stack) -> bool:
@@ -76,12 +76,12 @@ def answered(s: Stack) -> bool:
 
 
 def workers(flower: str) -> list[str]:
-    """Those that answer Flower's questions."""
+    """The names of the workers that answer Flower's questions."""
     try:
-        found = httpx.get(f"{flower}/api/workers?refresh=1", timeout=10).json()
+        answers = httpx.get(f"{flower}/api/workers?refresh=1", timeout=10).json()
     except (httpx.TransportError, ValueError):
         return []
-    return [name for name, told in found.items() if told.get("stats")]
+    return [name for name, info in answers.items() if info.get("stats")]
 
 
 def test_a_stream_in_progress_goes_on(story: Story) -> None:
@@ -92,11 +92,11 @@ def test_a_stream_in_progress_goes_on(story: Story) -> None:
 
 @pytest.mark.parametrize("dies", [True, False])
 def test_requests_are_answered_again_within_seconds_of_a_failover(story: Story, dies: bool) -> None:
-    """By the same API and the same worker, whether the master died or became a replica on demand.
+    """The same API and the same worker answer, whether the master died or became a replica on demand.
 
-    Until then they are told to come again.
+    Until then, clients are told to come again.
     """
-    served, watch, old = story.served, story.watch, story.old
+    s, watch, old = story.served, story.watch, story.old
     assert story.answered_s < WITHIN_S
     if not dies:
         old = watch.master
@@ -104,10 +104,10 @@ def test_requests_are_answered_again_within_seconds_of_a_failover(story: Story, 
         wait_until(watch.settled, "the Sentinels know the new replica", 60)
         wait_until(lambda: begun(watch), "the failover has begun", 60, 0.5)
         wait_until(lambda: watch.master != old, "the failover", 60)
-    wait_until(lambda: answered(served), "a request is answered", WITHIN_S)
+    wait_until(lambda: answered(s), "a request is answered", WITHIN_S)
     assert watch.master != old
-    assert all(answered(served) for _ in range(5))
-    assert "Traceback" not in served.log("api")
+    assert all(answered(s) for _ in range(5))
+    assert "Traceback" not in s.log("api")
 
 
 def begun(watch: Watched) -> bool:
@@ -119,8 +119,8 @@ def begun(watch: Watched) -> bool:
 
 
 def test_flower_and_the_workers_control_commands_work_after_a_failover(story: Story) -> None:
-    """And nowhere is the password of Redis shown."""
-    served, flower = story.served, story.flower
+    """The password of Redis is shown nowhere."""
+    s, flower = story.served, story.flower
     (worker,) = wait_until(lambda: workers(flower), "Flower sees the worker again", 60)
 
     def read(page: str) -> str:
@@ -131,6 +131,6 @@ def test_flower_and_the_workers_control_commands_work_after_a_failover(story: St
         lambda: (page := read(f"worker/{worker}")) and POOL in page and page, "Flower knows the worker's queues", 60
     )
     assert MASTER in pages
-    for text in (pages, served.log("flower"), served.log("worker"), served.log("api")):
+    for text in (pages, s.log("flower"), s.log("worker"), s.log("api")):
         assert PASSWORD not in text
         assert quote(PASSWORD) not in text

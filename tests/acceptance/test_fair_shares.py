@@ -15,11 +15,14 @@ _STEP_MS = 25.0
 @pytest.mark.alone
 @pytest.mark.timeout(400)
 def test_two_floods_share_the_engines_by_weight_and_a_third_tenant_hardly_waits(tmp_path: Path) -> None:
-    """For a minute. The third one's first tokens come in a small part of the time that the floods wait."""
+    """The floods last a minute.
+
+    The third tenant's first tokens come in a small part of the time that the floods wait.
+    """
     with fleet(tmp_path, {**WEIGHTS, "quiet": 1.0}, _STEP_MS) as urls:
-        answered, ttfts = asyncio.run(beside_floods(urls, 240, _STEP_MS))
-    assert error(spent(answered, WEIGHTS), WEIGHTS) <= 0.05
-    assert sorted(ttfts)[int(0.9 * len(ttfts))] < median(a.at - a.began for a in answered) / 3
+        answers, ttfts = asyncio.run(beside_floods(urls, 240, _STEP_MS))
+    assert error(spent(answers, WEIGHTS), WEIGHTS) <= 0.05
+    assert sorted(ttfts)[int(0.9 * len(ttfts))] < median(a.at - a.began for a in answers) / 3
 
 
 @pytest.mark.alone
@@ -31,6 +34,6 @@ def test_a_flood_of_long_prompts_takes_no_more_than_its_share(tmp_path: Path) ->
     machine's speed: 0.51 on two idle cores, 0.28 on the same beside five busy processes.
     """
     with fleet(tmp_path, {"long": 1.0, "short": 1.0}, _STEP_MS) as urls:
-        answered = asyncio.run(beside_long_prompts(urls, 30, _STEP_MS))
-    got = spent(answered, ("long", "short"))
-    assert 0.05 <= got["long"] / sum(got.values()) <= 0.6
+        answers = asyncio.run(beside_long_prompts(urls, 30, _STEP_MS))
+    shares = spent(answers, ("long", "short"))
+    assert 0.05 <= shares["long"] / sum(shares.values()) <= 0.6

@@ -63,7 +63,7 @@ def stored(s: Stack) -> set[str]:
 
 
 def on_shelf(s: Stack, do: Callable[[FileStore], Any]) -> None:
-    """As a batch worker would."""
+    """Calls `do` with a file store as a batch worker has it."""
 
     async def act() -> None:
         client = async_client(s.redis_url)
@@ -78,8 +78,8 @@ def on_shelf(s: Stack, do: Callable[[FileStore], Any]) -> None:
 def test_a_file_is_kept_as_it_came_and_deleted(served: Stack, client: OpenAI) -> None:
     """Its bytes, whatever they are, its name, and a month to live. What was deleted is gone, on the disk too."""
     content = bytes(range(256)) * 1000 + b"\r\n--x\r\n"
-    made = bring(client, content, "Übung 1.jsonl")
-    assert made.model_dump(exclude={"id", "created_at", "expires_at"}) == {
+    upload = bring(client, content, "Übung 1.jsonl")
+    assert upload.model_dump(exclude={"id", "created_at", "expires_at"}) == {
         "object": "file",
         "bytes": len(content),
         "filename": "Übung 1.jsonl",
@@ -87,31 +87,31 @@ def test_a_file_is_kept_as_it_came_and_deleted(served: Stack, client: OpenAI) ->
         "status": "processed",
         "status_details": None,
     }
-    assert made.expires_at == made.created_at + 30 * 86_400
-    assert abs(made.created_at - time.time()) < 60
-    assert client.files.retrieve(made.id) == made
-    assert client.files.content(made.id).content == content
-    assert made.id in stored(served)
-    gone = client.files.delete(made.id)
-    assert (gone.id, gone.object, gone.deleted) == (made.id, "file", True)
+    assert upload.expires_at == upload.created_at + 30 * 86_400
+    assert abs(upload.created_at - time.time()) < 60
+    assert client.files.retrieve(upload.id) == upload
+    assert client.files.content(upload.id).content == content
+    assert upload.id in stored(served)
+    deletion = client.files.delete(upload.id)
+    assert (deletion.id, deletion.object, deletion.deleted) == (upload.id, "file", True)
     for call in (client.files.retrieve, client.files.content, client.files.delete):
-        with pytest.raises(openai.NotFoundError) as refused:
-            call(made.id)
-        assert refused.value.code == "file_not_found"
-    assert made.id not in stored(served)
+        with pytest.raises(openai.NotFoundError) as exc_info:
+            call(upload.id)
+        assert exc_info.value.code == "file_not_found"
+    assert upload.id not in stored(served)
 
 
 def test_files_are_listed_in_their_order_page_by_page(client: OpenAI, empty: None) -> None:
     """The newest first, unless asked otherwise; the client goes through the pages by itself."""
-    made = [bring(client).id for _ in range(7)]
-    assert [file.id for file in client.files.list()] == made[::-1]
-    assert [file.id for file in client.files.list(limit=2)] == made[::-1]
-    assert [file.id for file in client.files.list(limit=3, order="asc")] == made
-    page = client.files.list(limit=2, after=made[5])
-    assert [file.id for file in page.data] == [made[4], made[3]]
+    ids = [bring(client).id for _ in range(7)]
+    assert [file.id for file in client.files.list()] == ids[::-1]
+    assert [file.id for file in client.files.list(limit=2)] == ids[::-1]
+    assert [file.id for file in client.files.list(limit=3, order="asc")] == ids
+    page = client.files.list(limit=2, after=ids[5])
+    assert [file.id for file in page.data] == [ids[4], ids[3]]
     assert page.has_more
-    assert not client.files.list(limit=2, after=made[2]).has_more
-    assert [file.id for file in client.files.list(purpose="batch", limit=2)] == made[::-1]
+    assert not client.files.list(limit=2, after=ids[2]).has_more
+    assert [file.id for file in client.files.list(purpose="batch", limit=2)] == ids[::-1]
     assert list(client.files.list(purpose="batch_output")) == []
     with pytest.raises(openai.BadRequestError, match="'after'"):
         client.files.list(after="file-unknown")
@@ -119,13 +119,13 @@ def test_files_are_listed_in_their_order_page_by_page(client: OpenAI, empty: Non
 
 def test_a_file_lives_as_long_as_was_asked_and_is_then_gone_at_once(served: Stack, client: OpenAI, empty: None) -> None:
     """Its bytes go with the next sweep, which an API replica begins with."""
-    made = bring(client, expires_after={"anchor": "created_at", "seconds": 3600})
-    assert made.expires_at == made.created_at + 3600
+    upload = bring(client, expires_after={"anchor": "created_at", "seconds": 3600})
+    assert upload.expires_at == upload.created_at + 3600
     past = int(time.time()) - 1
     over = StoredFile(FileId("file-over"), "", "over.jsonl", "batch", 4, past - 3600, past)
     Storage(served.environment()["XYLEM_FILES"]).put(over.path, b"over")
     on_shelf(served, lambda file_store: file_store.add(over))
-    assert [file.id for file in client.files.list()] == [made.id]
+    assert [file.id for file in client.files.list()] == [upload.id]
     for call in (client.files.retrieve, client.files.content):
         with pytest.raises(openai.NotFoundError):
             call(over.id)
@@ -133,7 +133,7 @@ def test_a_file_lives_as_long_as_was_asked_and_is_then_gone_at_once(served: Stac
     served.api("sweeper", port=free_port())
     wait_until(lambda: over.id not in stored(served), "its bytes are gone")
     wait_until(lambda: not served.redis.exists("files:file:file-over"), "its record is gone")
-    assert client.files.content(made.id).content == LINE
+    assert client.files.content(upload.id).content == LINE
     assert "Traceback" not in served.log("sweeper")
 
 
@@ -152,7 +152,7 @@ def test_a_file_lives_as_long_as_was_asked_and_is_then_gone_at_once(served: Stac
     ),
 ])  # fmt: skip
 def test_a_bad_field_is_refused_by_name(served: Stack, fields: dict[str, str], param: str) -> None:
-    """And nothing is left behind."""
+    """Nothing of the file is left behind."""
     before = stored(served)
     answer = httpx.post(f"{served.url}/v1/files", data=fields, files={"file": ("in.jsonl", LINE)})
     assert refusal(answer, 400)["param"] == param
@@ -194,14 +194,14 @@ def test_a_client_that_goes_away_in_the_middle_leaves_nothing(served: Stack) -> 
 
 @pytest.mark.parametrize("id_", ["..", "%2e%2e%2f%2e%2e%2fetc%2fpasswd", "file-1/../../x", "%00", "x" * 5000, "*"])
 def test_an_id_is_looked_for_and_never_a_path(served: Stack, id_: str) -> None:
-    """Whatever a client sends is the name of no file."""
+    """No string that a client sends is the name of a file."""
     for path in (f"/v1/files/{id_}", f"/v1/files/{id_}/content"):
         assert httpx.get(served.url + path).status_code in (404, 405)
     assert httpx.delete(f"{served.url}/v1/files/{id_}").status_code in (404, 405)
 
 
 def test_what_is_too_large_is_refused_before_or_while_it_comes(valkey_url: str, tmp_path: Path) -> None:
-    """To the byte; whether its length is told or not; and the connection is as good as before."""
+    """The limit is exact to the byte, whether the length is sent or not; and the connection stays usable."""
     limit = 100_000
     env = {"XYLEM_DEPLOYMENT": "small", "XYLEM_FILES": str(tmp_path / "store"), "XYLEM_MAX_FILE": str(limit)}
     with stack(valkey_url, tmp_path, {POOL: mock_pool()}, **env) as s:
@@ -210,9 +210,9 @@ def test_what_is_too_large_is_refused_before_or_while_it_comes(valkey_url: str, 
         with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=20) as client:
             assert bring(client, b"x" * limit).bytes == limit
             for size in (limit + 1, limit + 100_000, 20 * MIB):
-                with pytest.raises(openai.APIStatusError) as refused:
+                with pytest.raises(openai.APIStatusError) as exc_info:
                     bring(client, b"x" * size)
-                assert (refused.value.status_code, refused.value.code) == (413, "body_too_large")
+                assert (exc_info.value.status_code, exc_info.value.code) == (413, "body_too_large")
             assert len(client.files.list().data) == 1
 
         def endless() -> Iterator[bytes]:
@@ -245,20 +245,20 @@ def test_large_files_go_through_little_memory(served: Stack, client: OpenAI, tmp
                 most = max(most, api.memory_info().rss)
         yield b"\r\n--y--\r\n"
 
-    made = httpx.post(
+    upload = httpx.post(
         f"{served.url}/v1/files",
         content=watched(),
         headers={"content-type": "multipart/form-data; boundary=y"},
         timeout=60,
     ).json()
-    assert made["bytes"] == 100 * MIB
-    with client.files.with_streaming_response.content(made["id"]) as answer, big.open("rb") as file:
+    assert upload["bytes"] == 100 * MIB
+    with client.files.with_streaming_response.content(upload["id"]) as answer, big.open("rb") as file:
         for piece in answer.iter_bytes(MIB):
             assert file.read(len(piece)) == piece
             most = max(most, api.memory_info().rss)
         assert file.read() == b""
     assert most - before < 20 * MIB
-    client.files.delete(made["id"])
+    client.files.delete(upload["id"])
 
 
 def test_a_storage_that_cannot_be_written_is_named(valkey_url: str, tmp_path: Path) -> None:
@@ -284,12 +284,12 @@ def test_files_of_a_key_have_its_quota_and_no_more(valkey_url: str, tmp_path: Pa
             key = create(s, [s.url], name, *limits)
             with OpenAI(base_url=f"{s.url}/v1", api_key=key, max_retries=0, timeout=20) as client:
                 before = stored(s)
-                made = [bring(client, b"x" * 1000).id for _ in range(most)]
-                with pytest.raises(openai.PermissionDeniedError, match="bytes") as refused:
+                ids = [bring(client, b"x" * 1000).id for _ in range(most)]
+                with pytest.raises(openai.PermissionDeniedError, match="bytes") as exc_info:
                     bring(client, b"x" * 1000)
-                assert (refused.value.code, refused.value.param) == ("file_quota_exceeded", "file")
-                assert stored(s) - before == set(made)
-                client.files.delete(made[0])
+                assert (exc_info.value.code, exc_info.value.param) == ("file_quota_exceeded", "file")
+                assert stored(s) - before == set(ids)
+                client.files.delete(ids[0])
                 bring(client, b"x" * 1000)
 
 
@@ -304,12 +304,12 @@ def test_files_are_of_the_key_that_brought_them(valkey_url: str, tmp_path: Path)
             for name in ("alice", "bob")
         )
         with alice, bob:
-            made = bring(alice)
+            upload = bring(alice)
             for call in (bob.files.retrieve, bob.files.content, bob.files.delete):
                 with pytest.raises(openai.NotFoundError):
-                    call(made.id)
+                    call(upload.id)
             assert list(bob.files.list()) == []
-            assert [file.id for file in alice.files.list()] == [made.id]
-            assert alice.files.content(made.id).content == LINE
+            assert [file.id for file in alice.files.list()] == [upload.id]
+            assert alice.files.content(upload.id).content == LINE
         answer = httpx.post(f"{s.url}/v1/files", data={"purpose": "batch"}, files={"file": ("x", LINE)})
         assert refusal(answer, 401)["code"] == "invalid_api_key"

@@ -38,8 +38,8 @@ def start(s: Stack, *names: str) -> None:
 def groups(s: Stack) -> list[Group]:
     """The group of each living member."""
     keys = s.redis.keys(f"{s.deployment}:member:*")
-    found = [s.redis.get(key.replace(b":member:", b":group:")) for key in keys]
-    return [decode_group(raw) for raw in found if raw is not None]
+    raw_groups = [s.redis.get(key.replace(b":member:", b":group:")) for key in keys]
+    return [decode_group(raw) for raw in raw_groups if raw is not None]
 
 
 def roles(s: Stack, *names: str) -> tuple[str, str]:
@@ -55,14 +55,14 @@ def members(s: Stack) -> list[Any]:
 
 
 def answer(s: Stack, tokens: int = 12) -> str:
-    asked = {"model": "mock", "messages": TEXT, "max_tokens": tokens, "seed": 1, "ignore_eos": True}
-    reply = httpx.post(f"{s.url}/v1/chat/completions", json=asked, timeout=60)
+    body = {"model": "mock", "messages": TEXT, "max_tokens": tokens, "seed": 1, "ignore_eos": True}
+    reply = httpx.post(f"{s.url}/v1/chat/completions", json=body, timeout=60)
     assert reply.status_code == 200, reply.text
     return str(reply.json()["choices"][0]["message"]["content"])
 
 
 async def streamed(s: Stack, tokens: int, after: int, then: Any) -> str:
-    """What a stream says in all; after so many pieces of it, `then` is done."""
+    """The whole text of a stream; calls `then` after so many pieces of it."""
     text, pieces = "", 0
     async with AsyncOpenAI(base_url=f"{s.url}/v1", api_key="none", timeout=300) as client:
         stream = await client.chat.completions.create(
@@ -96,7 +96,7 @@ def test_one_leads_and_takes_requests_and_the_other_follows(two: Stack) -> None:
 
 def test_a_lost_follower_ends_its_leader_and_the_answer_goes_on_in_a_new_group(two: Stack) -> None:
     """The stream says what it says undisturbed, and the new group has a higher epoch."""
-    undisturbed = answer(two, 60)
+    reference = answer(two, 60)
     epoch = groups(two)[0].epoch
     leader, follower = roles(two, "a", "b")
 
@@ -105,7 +105,7 @@ def test_a_lost_follower_ends_its_leader_and_the_answer_goes_on_in_a_new_group(t
         wait_until(lambda: two.names[leader].poll() is not None, "its leader has ended")
         start(two, "a", "b")
 
-    assert asyncio.run(streamed(two, 60, 5, lose)) == undisturbed
+    assert asyncio.run(streamed(two, 60, 5, lose)) == reference
     assert "group_lost" in two.log(leader)
     assert groups(two)[0].epoch > epoch
 
@@ -122,10 +122,10 @@ def test_a_lost_leader_ends_its_follower(two: Stack) -> None:
 @pytest.mark.parametrize("who", ["leader", "follower"])
 def test_a_member_that_is_told_to_end_lets_running_answers_end(two: Stack, who: str) -> None:
     """A follower's leader is told, and drains; nobody has to be restarted in a hurry."""
-    undisturbed = answer(two, 60)
+    reference = answer(two, 60)
     leader, follower = roles(two, "a", "b")
-    told = two.names[leader if who == "leader" else follower]
-    assert asyncio.run(streamed(two, 60, 5, lambda: told.send_signal(signal.SIGTERM))) == undisturbed
+    process = two.names[leader if who == "leader" else follower]
+    assert asyncio.run(streamed(two, 60, 5, lambda: process.send_signal(signal.SIGTERM))) == reference
     assert two.names[leader].wait(30) == 0
     assert two.names[follower].wait(30) == (0 if who == "follower" else 1)
     for name in (leader, follower):
@@ -135,7 +135,7 @@ def test_a_member_that_is_told_to_end_lets_running_answers_end(two: Stack, who: 
 
 
 def test_a_third_waits_and_takes_the_place_of_a_lost_one(two: Stack) -> None:
-    """It leads or follows; until then it is told to wait, and ends at once when it is told to."""
+    """The third worker leads or follows; until then it is told to wait, and ends at once when it is told to."""
     two.worker(name="c")
     wait_until(lambda: "waiting_for_members" in two.log("c"), "it waits")
     leader, follower = roles(two, "a", "b")

@@ -69,15 +69,17 @@ class Pods:
 
     def probes(self) -> dict[str, str]:
         """The URL of each probe by container and kind."""
-        found = {}
+        urls = {}
         for doc in of_kind(self._docs, "Deployment"):
             (container,) = doc["spec"]["template"]["spec"]["containers"]
             for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
                 if kind in container:
                     port, path = container["ports"][0]["containerPort"], container[kind]["httpGet"]["path"]
-                    shown = self._worker_ports[container["name"]] if port == 9100 else self._ports.get(str(port), port)
-                    found[f"{container['name']} {kind}"] = f"http://127.0.0.1:{shown}{path}"
-        return found
+                    local_port = (
+                        self._worker_ports[container["name"]] if port == 9100 else self._ports.get(str(port), port)
+                    )
+                    urls[f"{container['name']} {kind}"] = f"http://127.0.0.1:{local_port}{path}"
+        return urls
 
     def _environment(self, container: Document) -> dict[str, str]:
         env = {name: value for name, value in os.environ.items() if not name.startswith("XYLEM_")}
@@ -105,9 +107,9 @@ class Pods:
 @pytest.fixture
 def pods(tmp_path: Path) -> Iterator[Pods]:
     with ExitStack() as processes:
-        made = Pods(tmp_path, processes)
-        made.start()
-        yield made
+        helm_pods = Pods(tmp_path, processes)
+        helm_pods.start()
+        yield helm_pods
 
 
 def status(url: str) -> int:
@@ -123,15 +125,15 @@ def test_they_answer_chats_and_batches_and_their_probes_within_their_rights(pods
     for probe, url in pods.probes().items():
         wait_until(lambda url=url: status(url) == 200, f"{probe} at {url}", timeout_s=60)
     with httpx.Client(base_url=f"{pods.api}/v1", timeout=30) as client:
-        asked = {"model": "mock", "max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}]}
-        assert client.post("/chat/completions", json=asked).json()["usage"]["completion_tokens"] == 4
-        line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": asked}
+        body = {"model": "mock", "max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}]}
+        assert client.post("/chat/completions", json=body).json()["usage"]["completion_tokens"] == 4
+        line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": body}
         file = client.post("/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", json.dumps(line))}).json()
         batch = {"input_file_id": file["id"], "endpoint": line["url"], "completion_window": "24h"}
-        made = client.post("/batches", json=batch).json()["id"]
-        ended = wait_until(
-            lambda: (now := client.get(f"/batches/{made}").json())["status"] == "completed" and now, "the batch"
+        batch_id = client.post("/batches", json=batch).json()["id"]
+        end_state = wait_until(
+            lambda: (now := client.get(f"/batches/{batch_id}").json())["status"] == "completed" and now, "the batch"
         )
-        assert ended["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
+        assert end_state["request_counts"] == {"total": 1, "completed": 1, "failed": 0}
     with Redis(port=pods.redis, username="admin") as admin:
         assert [(entry["username"], entry["object"]) for entry in admin.acl_log()] == []

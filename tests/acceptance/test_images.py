@@ -60,7 +60,7 @@ def client(served: Stack) -> Iterator[OpenAI]:
 
 
 def made(prompt: str, seed: int, step: int = 4, **more: Any) -> bytes:
-    """What the engine paints."""
+    """The picture that the engine paints."""
     return picture(Painting(**{"width": 64, "height": 64, "steps": 4} | more, prompt=prompt, seed=seed), step)
 
 
@@ -89,12 +89,14 @@ def test_n_pictures_have_n_seeds_and_each_paints_the_same_again(client: OpenAI) 
 
 def test_size_steps_guidance_and_negative_prompt_reach_the_engine(client: OpenAI) -> None:
     ask: dict[str, Any] = {"seed": 1, "num_inference_steps": 2, "guidance_scale": 3.5, "negative_prompt": "a dog"}
-    got = client.images.generate(
+    response = client.images.generate(
         model="painter", prompt="a cat", size="64x32", output_format="jpeg", output_compression=50, extra_body=ask
     )  # type: ignore[call-overload]
-    expected = made("a cat", 1, 2, height=32, steps=2, guidance=3.5, negative="a dog", format="jpeg", quality=50)
-    assert b64decode(got.data[0].b64_json) == expected
-    assert (got.size, got.output_format) == ("64x32", "jpeg")
+    expected_picture = made(
+        "a cat", 1, 2, height=32, steps=2, guidance=3.5, negative="a dog", format="jpeg", quality=50
+    )
+    assert b64decode(response.data[0].b64_json) == expected_picture
+    assert (response.size, response.output_format) == ("64x32", "jpeg")
 
 
 def test_a_stream_has_partial_pictures_and_ends_with_the_whole_one(client: OpenAI) -> None:
@@ -113,13 +115,13 @@ def test_a_stream_has_partial_pictures_and_ends_with_the_whole_one(client: OpenA
 
 
 def test_a_url_shows_the_picture_until_it_is_deleted(served: Stack, client: OpenAI) -> None:
-    got = client.images.generate(model="painter", prompt="a cat", response_format="url", extra_body={"seed": 5})
-    assert got.data is not None
-    url = got.data[0].url
+    response = client.images.generate(model="painter", prompt="a cat", response_format="url", extra_body={"seed": 5})
+    assert response.data is not None
+    url = response.data[0].url
     assert url is not None
     assert url.startswith(f"{served.url}/v1/images/file-")
-    shown = httpx.get(url)
-    assert (shown.content, shown.headers["content-type"]) == (made("a cat", 5), "image/png")
+    answer = httpx.get(url)
+    assert (answer.content, answer.headers["content-type"]) == (made("a cat", 5), "image/png")
     assert httpx.get(url[:-1] + ("0" if url[-1] != "0" else "1")).status_code == 404
     assert client.files.delete(url.rpartition("/")[2]).deleted
     assert httpx.get(url).status_code == 404
@@ -133,16 +135,16 @@ def png(colour: str = "red", size: tuple[int, int] = (40, 30)) -> bytes:
 
 
 def test_an_edit_begins_from_its_picture(client: OpenAI) -> None:
-    """By its pixels: another file of the same picture is the same."""
+    """The pixels count: another file of the same picture gives the same."""
     pixels = Image.new("RGB", (40, 30), "red").tobytes()
-    expected = [
+    expected_pictures = [
         picture(Painting("a cat", 64, 64, 4, seed, strength=0.5), 4, picture_of(30, 40, pixels).sha256)
         for seed in (3, 4)
     ]
     ask: Any = {"model": "painter", "prompt": "a cat", "n": 2, "extra_body": {"seed": 3, "strength": 0.5}}
     for file in (png(), png() + b"more"):
-        got = client.images.edit(image=("a.png", file), **ask)
-        assert [b64decode(d.b64_json or "") for d in got.data or ()] == expected
+        response = client.images.edit(image=("a.png", file), **ask)
+        assert [b64decode(d.b64_json or "") for d in response.data or ()] == expected_pictures
     events = client.images.edit(
         image=("a.png", png()), model="painter", prompt="a cat", stream=True, partial_images=1, extra_body={"seed": 3}
     )
@@ -150,26 +152,26 @@ def test_an_edit_begins_from_its_picture(client: OpenAI) -> None:
 
 
 def test_a_mask_and_further_pictures_reach_the_engine(client: OpenAI) -> None:
-    """As pixels: white where the mask is fully transparent."""
+    """The engine gets pixels: white where the mask is fully transparent."""
     red, blue = (Image.new("RGB", (40, 30), colour) for colour in ("red", "blue"))
     where = Image.new("RGB", (40, 30), "black")
     where.paste("white", (0, 0, 20, 30))
-    begun = [picture_of(30, 40, one.tobytes()).sha256 for one in (red, blue, where)]
+    digests = [picture_of(30, 40, one.tobytes()).sha256 for one in (red, blue, where)]
     painting = Painting("a cat", 64, 64, 4, 3, strength=0.8, masked=True)
-    expected = picture(painting, 4, f"{begun[0]} {begun[1]} mask {begun[2]}")
+    expected_picture = picture(painting, 4, f"{digests[0]} {digests[1]} mask {digests[2]}")
     pictures = [("a.png", png()), ("b.png", png("blue"))]
-    got = client.images.edit(
+    response = client.images.edit(
         model="painter", prompt="a cat", image=pictures, mask=("m.png", mask()), extra_body={"seed": 3}
     )
-    assert b64decode((got.data or [])[0].b64_json or "") == expected
+    assert b64decode((response.data or [])[0].b64_json or "") == expected_picture
 
 
 def mask(size: tuple[int, int] = (40, 30), alpha: int = 0) -> bytes:
     """Its left half has that alpha."""
-    shown = Image.new("RGBA", size, (9, 9, 9, 1))
-    shown.paste((9, 9, 9, alpha), (0, 0, size[0] // 2, size[1]))
+    image = Image.new("RGBA", size, (9, 9, 9, 1))
+    image.paste((9, 9, 9, alpha), (0, 0, size[0] // 2, size[1]))
     file = io.BytesIO()
-    shown.save(file, "PNG")
+    image.save(file, "PNG")
     return file.getvalue()
 
 
@@ -198,8 +200,10 @@ def test_what_cannot_be_edited_is_refused_by_name(
 ) -> None:
     parts = [(name, ("a.png", file)) for name, file in files] or {"x": (None, "y")}
     form = {"model": "painter", "prompt": "a cat"} | fields
-    got = httpx.post(f"{served.url}/v1/images/edits", data=form, files=parts)
-    assert (got.status_code, got.json()["error"]["param"]) == (404 if param == "model" else 400, param), got.text
+    answer = httpx.post(f"{served.url}/v1/images/edits", data=form, files=parts)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (404 if param == "model" else 400, param), (
+        answer.text
+    )
 
 
 @pytest.mark.parametrize("path", ["/v1/images/edits", "/v1/videos", "/v1/files", "/v1/audio/transcriptions"])
@@ -207,8 +211,8 @@ def test_a_form_names_no_codec(served: Stack, path: str) -> None:
     """Python has some that make texts of no characters, and others that raise what nobody expects."""
     for charset in ("utf-7", "undefined", "punycode"):
         kind = {"content-type": f"multipart/form-data; boundary=x; charset={charset}"}
-        got = httpx.post(f"{served.url}{path}", content=b"--x--\r\n", headers=kind)
-        assert got.status_code == 415, got.text
+        answer = httpx.post(f"{served.url}{path}", content=b"--x--\r\n", headers=kind)
+        assert answer.status_code == 415, answer.text
 
 
 @pytest.mark.parametrize(
@@ -235,17 +239,17 @@ def test_a_form_names_no_codec(served: Stack, path: str) -> None:
     ],
 )
 def test_what_the_model_cannot_paint_is_refused_by_name(served: Stack, body: dict[str, Any], param: str) -> None:
-    got = post(served, **body)
-    assert got.status_code == 400, got.text
-    assert got.json()["error"]["param"] == param
-    assert param in got.json()["error"]["message"]
+    answer = post(served, **body)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param
+    assert param in answer.json()["error"]["message"]
 
 
 def test_a_model_that_paints_answers_no_chat_and_has_no_tokens(client: OpenAI, served: Stack) -> None:
     with pytest.raises(openai.BadRequestError, match="paints"):
         client.chat.completions.create(model="painter", messages=[{"role": "user", "content": "a cat"}])
-    got = httpx.post(f"{served.url}/tokenize", json={"model": "painter", "prompt": "a cat"})
-    assert (got.status_code, "paints" in got.text) == (400, True)
+    answer = httpx.post(f"{served.url}/tokenize", json={"model": "painter", "prompt": "a cat"})
+    assert (answer.status_code, "paints" in answer.text) == (400, True)
     assert [m.id for m in client.models.list()] == ["painter"]
 
 
@@ -262,20 +266,20 @@ def test_a_client_that_leaves_stops_its_picture_within_a_step(served: Stack, cli
 
 
 def test_a_deadline_stops_a_picture(served: Stack) -> None:
-    got = post(served, num_inference_steps=2000, timeout=0.3)
-    assert (got.status_code, got.json()["error"]["code"]) == (504, "deadline_exceeded")
+    answer = post(served, num_inference_steps=2000, timeout=0.3)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
     wait_until(lambda: idle(served), "the picture is given up")
 
 
 def test_a_killed_workers_picture_is_painted_elsewhere_with_equal_bytes(served: Stack) -> None:
     body: dict[str, Any] = {"prompt": "slow", "seed": 11, "num_inference_steps": 150}
     with ThreadPoolExecutor() as pool:
-        asked = pool.submit(post, served, **body)
+        future = pool.submit(post, served, **body)
         run = wait_until(lambda: running(served), "it is painted")
         os.kill(pid_of_worker(served, POOL, run), signal.SIGKILL)
-        got = asked.result()
-    assert got.status_code == 200, got.text
-    (data,) = got.json()["data"]
+        answer = future.result()
+    assert answer.status_code == 200, answer.text
+    (data,) = answer.json()["data"]
     assert b64decode(data["b64_json"]) == made("slow", 11, 150, steps=150)
     assert timeline(served, run)["attempts"] == 2
     for name in ("w1", "w2"):
@@ -288,8 +292,8 @@ def running(s: Stack) -> str | None:
     """The id of a request that an engine has begun."""
     if not any(lease.load.running for lease in leases(s, POOL)):
         return None
-    found = [key.decode() for key in s.redis.keys(f"{s.deployment}:request:img-*")]
-    return found[0].rpartition(":")[2].rpartition(".")[0] if found else None
+    keys = [key.decode() for key in s.redis.keys(f"{s.deployment}:request:img-*")]
+    return keys[0].rpartition(":")[2].rpartition(".")[0] if keys else None
 
 
 def test_pictures_are_lines_of_batches(served: Stack, client: OpenAI) -> None:
@@ -306,18 +310,18 @@ def test_pictures_are_lines_of_batches(served: Stack, client: OpenAI) -> None:
         endpoint="/v1/images/generations",
         completion_window="24h",  # type: ignore[arg-type]
     )
-    done = wait_until(
+    end_state = wait_until(
         lambda: b if (b := client.batches.retrieve(batch.id)).status == "completed" else None, "the batch", 60
     )
-    results = [json.loads(raw) for raw in client.files.content(done.output_file_id).text.splitlines()]
+    results = [json.loads(raw) for raw in client.files.content(end_state.output_file_id).text.splitlines()]
     pictures = {r["custom_id"]: b64decode(r["response"]["body"]["data"][0]["b64_json"]) for r in results}
     assert pictures == {str(i): made(f"picture {i}", i) for i in range(5)}
-    errors = [json.loads(raw) for raw in client.files.content(done.error_file_id).text.splitlines()]
+    errors = [json.loads(raw) for raw in client.files.content(end_state.error_file_id).text.splitlines()]
     assert {e["custom_id"] for e in errors} == {"5", "6"}
 
 
 def test_a_stored_picture_is_its_keys_own_and_expires(valkey_url: str, tmp_path: Path) -> None:
-    """Without its key, or with another one, there is none."""
+    """A request without its key, or with another one, finds no picture."""
     env = {
         "XYLEM_DEPLOYMENT": "pictures-of",
         "XYLEM_REQUIRE_KEYS": "true",
@@ -330,8 +334,8 @@ def test_a_stored_picture_is_its_keys_own_and_expires(valkey_url: str, tmp_path:
         s.wait_ready(1, "painter")
         alice, bob = (create(s, [s.url], name) for name in ("alice", "bob"))
         with OpenAI(base_url=f"{s.url}/v1", api_key=alice, max_retries=0, timeout=20) as client:
-            made_ = client.images.generate(model="painter", prompt="a cat", response_format="url")
-        url = (made_.data or [])[0].url or ""
+            answer = client.images.generate(model="painter", prompt="a cat", response_format="url")
+        url = (answer.data or [])[0].url or ""
 
         def seen(key: str) -> int:
             return httpx.get(url, headers={"Authorization": f"Bearer {key}"}).status_code
@@ -341,19 +345,19 @@ def test_a_stored_picture_is_its_keys_own_and_expires(valkey_url: str, tmp_path:
 
 
 def test_flower_is_told_of_a_pictures_steps(served: Stack) -> None:
-    """As Celery's events: each second, and at the last step."""
+    """Celery's events say so: each second, and at the last step."""
     app = Celery(broker=served.redis_url)
     app.conf.broker_transport_options = {"global_keyprefix": f"{served.deployment}:"}
-    told: list[str] = []
+    step_texts: list[str] = []
 
     def progress(event: dict[str, Any]) -> None:
-        told.append(event["result"])
+        step_texts.append(event["result"])
         receiver.should_stop = event["result"] == "step 80 of 80"
 
     with app.connection_for_read() as connection, ThreadPoolExecutor() as pool:
         receiver = app.events.Receiver(connection, handlers={"task-progress": progress})
-        asked = pool.submit(post, served, prompt="slow", num_inference_steps=80)
+        future = pool.submit(post, served, prompt="slow", num_inference_steps=80)
         receiver.capture(limit=None, timeout=30)
-        assert asked.result().status_code == 200
-    assert told[-1] == "step 80 of 80"
-    assert len(told) > 1
+        assert future.result().status_code == 200
+    assert step_texts[-1] == "step 80 of 80"
+    assert len(step_texts) > 1

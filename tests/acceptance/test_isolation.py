@@ -1,4 +1,7 @@
-"""What one key has made, no other key sees: each endpoint whose path has an id is asked, and each list is looked at."""
+"""Tests that no key sees what another has made.
+
+Each endpoint whose path has an id is asked, and each list is looked at.
+"""
 
 import re
 from collections.abc import Iterator
@@ -66,18 +69,18 @@ def test_an_id_of_another_key_is_not_found_whatever_is_asked(
 
     An endpoint that comes later fails here until `Holder.has_everything` makes what its path names.
     """
-    asked = endpoints(served)
-    assert len(asked) > 20
-    for method, path in asked:
+    operations = endpoints(served)
+    assert len(operations) > 20
+    for method, path in operations:
         names = re.findall(r"{(\w+)}", path)
         assert set(names) <= hers.keys(), f"{path}: nothing is made that this test could ask for"
         url, body = path.format(**hers), BODIES.get((method, path))
-        refused = bob.call(method.upper(), url, json=body)
+        foreign_answer = bob.call(method.upper(), url, json=body)
         unknown = bob.call(method.upper(), path.format(**{n: hers[n][:-4] + "0000" for n in names}), json=body)
-        assert refused.status_code == unknown.status_code == 404, (method, path, refused.text)
-        given, other = (answer.json()["error"] for answer in (refused, unknown))
-        assert (given.get("code"), given["type"]) == (other.get("code"), other["type"]), (method, path)
-    for method, path in asked:
+        assert foreign_answer.status_code == unknown.status_code == 404, (method, path, foreign_answer.text)
+        error, other = (answer.json()["error"] for answer in (foreign_answer, unknown))
+        assert (error.get("code"), error["type"]) == (other.get("code"), other["type"]), (method, path)
+    for method, path in operations:
         if method == "get":
             assert alice.call("GET", path.format(**hers)).status_code == 200, path
 
@@ -86,10 +89,10 @@ def test_lists_show_ones_own_only(alice: Holder, bob: Holder, hers: dict[str, st
     for path in LISTS:
         assert bob.call("GET", path).json()["data"] == [], path
         assert alice.call("GET", path).json()["data"], path
-    known = set(hers.values())
+    ids = set(hers.values())
     for path in LISTS:  # nor does an id of another's as a place to begin show what comes behind it
         name = "after_id" if path.startswith("/v1/messages") else "after"
-        after = [bob.call("GET", path, params={name: id_}) for id_ in known]
+        after = [bob.call("GET", path, params={name: id_}) for id_ in ids]
         assert all(answer.status_code != 200 or answer.json()["data"] == [] for answer in after), path
 
 
@@ -104,11 +107,11 @@ def test_ids_of_anothers_things_in_bodies_are_not_found(alice: Holder, bob: Hold
         ("/v1/responses/input_tokens", ask, "conversation"),
         ("/v1/responses/compact", ask, "response"),
     ):
-        named, nobodys = (body | {ids[what]: id_} for id_ in (hers[what], hers[what][:-4] + "0000"))
-        refused, unknown = bob.call("POST", path, json=named), bob.call("POST", path, json=nobodys)
-        assert refused.status_code == unknown.status_code in (400, 404), (path, refused.text)
-        assert refused.json()["error"]["code"] == unknown.json()["error"]["code"], path
-        assert alice.call("POST", path, json=named).status_code == 200, path
+        own_body, nobodys = (body | {ids[what]: id_} for id_ in (hers[what], hers[what][:-4] + "0000"))
+        foreign_answer, unknown = bob.call("POST", path, json=own_body), bob.call("POST", path, json=nobodys)
+        assert foreign_answer.status_code == unknown.status_code in (400, 404), (path, foreign_answer.text)
+        assert foreign_answer.json()["error"]["code"] == unknown.json()["error"]["code"], path
+        assert alice.call("POST", path, json=own_body).status_code == 200, path
 
 
 def test_an_idempotency_key_or_an_events_id_of_another_gives_nothing(alice: Holder, bob: Holder) -> None:
@@ -117,21 +120,21 @@ def test_an_idempotency_key_or_an_events_id_of_another_gives_nothing(alice: Hold
     first = alice.call("POST", "/v1/completions", json=body, headers=own)
     again = alice.call("POST", "/v1/completions", json=body, headers=own)
     other = bob.call("POST", "/v1/completions", json=body, headers=own)
-    kept, joined, others = (answer.headers["x-xylem-kept"] for answer in (first, again, other))
-    assert kept == joined != others
+    first_id, again_id, others = (answer.headers["x-xylem-kept"] for answer in (first, again, other))
+    assert first_id == again_id != others
     (last, *_) = re.findall(r"^id: (\S+)$", first.text, re.MULTILINE)
-    resumed = {"last-event-id": last}
-    assert alice.call("POST", "/v1/completions", json=body, headers=resumed).status_code == 200
-    refused = bob.call("POST", "/v1/completions", json=body, headers=resumed)
-    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "request_not_found")
+    resume_headers = {"last-event-id": last}
+    assert alice.call("POST", "/v1/completions", json=body, headers=resume_headers).status_code == 200
+    foreign_answer = bob.call("POST", "/v1/completions", json=body, headers=resume_headers)
+    assert (foreign_answer.status_code, foreign_answer.json()["error"]["code"]) == (404, "request_not_found")
 
 
 def test_a_tenant_with_kv_of_its_own_shares_none_and_cannot_be_probed(served: Stack) -> None:
-    """Not even by who knows the prompt and names a salt; keys of one tenant share it."""
+    """A client that knows the prompt and names a salt cannot probe it either; keys of one tenant share the KV."""
     carol, dave = Holder(served, "carol", "east"), Holder(served, "dave", "west")
     path = "/admin/tenants/east/isolation"
-    made = httpx.post(served.url + path, json={"isolated": True}, headers=ADMIN)
-    assert (made.status_code, made.json()["isolated"]) == (200, True)
+    answer = httpx.post(served.url + path, json={"isolated": True}, headers=ADMIN)
+    assert (answer.status_code, answer.json()["isolated"]) == (200, True)
     prompt = f"It is isolated. {PROMPT}"
 
     def cached(holder: Holder, **more: Any) -> int:
@@ -148,10 +151,10 @@ def test_a_tenant_with_kv_of_its_own_shares_none_and_cannot_be_probed(served: St
     frank = Holder(served, "frank", "west")
     other = f"It is isolated, too. {PROMPT}"
     carol.chat(other)
-    for named in ({}, {"extra_body": {"cache_salt": salt_of(served, "east")}}):
-        assert frank.chat(other, **named).usage.prompt_tokens_details.cached_tokens == 0
+    for fields in ({}, {"extra_body": {"cache_salt": salt_of(served, "east")}}):
+        assert frank.chat(other, **fields).usage.prompt_tokens_details.cached_tokens == 0
 
 
 def salt_of(s: Stack, tenant: str) -> str:
-    """Which no client knows."""
+    """The tenant's salt, which no client knows."""
     return decode_tenant(s.redis.hget(f"{s.deployment}:tenants", tenant)).salt

@@ -34,7 +34,7 @@ def http(served: Stack) -> Iterator[httpx.Client]:
 
 
 def completion(http: httpx.Client, **more: Any) -> str:
-    """What the OpenAI API answers to `hello`."""
+    """The answer of the OpenAI API to `hello`."""
     body = {"model": "mock", "prompt": "hello", **GREEDY, **more}
     text: str = http.post("/v1/completions", json=body).json()["choices"][0]["text"]
     return text
@@ -46,12 +46,12 @@ def infer(http: httpx.Client, model: str = "mock", **body: Any) -> httpx.Respons
 
 def unpacked(raw: bytes) -> list[str]:
     """Texts with their lengths before them."""
-    found = []
+    values = []
     while raw:
         (length,) = struct.unpack_from("<I", raw)
-        found.append(raw[4 : 4 + length].decode())
+        values.append(raw[4 : 4 + length].decode())
         raw = raw[4 + length :]
-    return found
+    return values
 
 
 def test_server_and_models_say_what_they_are(http: httpx.Client) -> None:
@@ -67,11 +67,11 @@ def test_server_and_models_say_what_they_are(http: httpx.Client) -> None:
 
 @pytest.mark.parametrize("path", ["", "/ready", "/versions/2", "/versions/2/ready"])
 def test_models_and_versions_that_are_not_there_are_not_found(http: httpx.Client, path: str) -> None:
-    """In the protocol's shape."""
-    refused = http.get(f"/v2/models/{'mock' if 'versions' in path else 'nothing'}{path}")
-    assert refused.status_code == 404
-    assert list(refused.json()) == ["error"]
-    assert ("'mock'" if "versions" in path else "'nothing'") in refused.json()["error"]
+    """The error has the protocol's shape."""
+    answer = http.get(f"/v2/models/{'mock' if 'versions' in path else 'nothing'}{path}")
+    assert answer.status_code == 404
+    assert list(answer.json()) == ["error"]
+    assert ("'mock'" if "versions" in path else "'nothing'") in answer.json()["error"]
 
 
 def test_a_text_is_continued_as_by_the_openai_api(http: httpx.Client) -> None:
@@ -89,11 +89,11 @@ def test_only_the_outputs_that_are_asked_for_come(http: httpx.Client) -> None:
 
 
 def test_tensors_go_both_ways_as_bytes_behind_the_json(http: httpx.Client) -> None:
-    """Of a text and, in one answer, bytes beside JSON."""
+    """The request has a text; the answer has bytes beside JSON."""
     raw = struct.pack("<I", 5) + b"hello"
-    given = {k: v for k, v in TEXT.items() if k != "data"} | {"parameters": {"binary_data_size": len(raw)}}
+    tensor = {k: v for k, v in TEXT.items() if k != "data"} | {"parameters": {"binary_data_size": len(raw)}}
     outputs = [{"name": "text_output", "parameters": {"binary_data": True}}, {"name": "finish_reason"}]
-    head = json.dumps({"inputs": [given], "parameters": GREEDY, "outputs": outputs}).encode()
+    head = json.dumps({"inputs": [tensor], "parameters": GREEDY, "outputs": outputs}).encode()
     headers = {LENGTH: str(len(head)), "Content-Type": "application/octet-stream"}
     answer = http.post("/v2/models/mock/infer", content=head + raw, headers=headers)
     assert answer.status_code == 200, answer.text
@@ -108,11 +108,11 @@ def test_texts_are_embedded_as_numbers_and_as_bytes(http: httpx.Client) -> None:
     """One row a text."""
     some = ["The cat sat on the mat.", "Engines answer requests"]
     rows = [array("f", vector(load_tokenizer(MODEL).encode(text), DIMENSIONS)) for text in some]
-    given = {"inputs": [TEXT | {"shape": [2], "data": some}]}
-    (out,) = http.post("/v2/models/embedder/infer", json=given).json()["outputs"]
+    body = {"inputs": [TEXT | {"shape": [2], "data": some}]}
+    (out,) = http.post("/v2/models/embedder/infer", json=body).json()["outputs"]
     assert (out["name"], out["datatype"], out["shape"]) == ("embeddings", "FP32", [2, DIMENSIONS])
     assert out["data"] == [number for row in rows for number in row]
-    as_bytes = http.post("/v2/models/embedder/infer", json=given | {"parameters": {"binary_data_output": True}})
+    as_bytes = http.post("/v2/models/embedder/infer", json=body | {"parameters": {"binary_data_output": True}})
     assert as_bytes.content[int(as_bytes.headers[LENGTH]) :] == b"".join(row.tobytes() for row in rows)
 
 
@@ -131,11 +131,11 @@ def test_generate_takes_parameters_in_both_places(http: httpx.Client, body: dict
 
 
 def test_without_max_tokens_an_answer_has_20(http: httpx.Client) -> None:
-    """As the generate extension has it."""
-    wanted = completion(http, max_tokens=20)
+    """The generate extension has this default."""
+    text = completion(http, max_tokens=20)
     free = {"temperature": 0, "ignore_eos": True}
-    assert http.post("/v2/models/mock/generate", json={"text_input": "hello", **free}).json()["text_output"] == wanted
-    assert infer(http, parameters=free).json()["outputs"][0]["data"] == [wanted]
+    assert http.post("/v2/models/mock/generate", json={"text_input": "hello", **free}).json()["text_output"] == text
+    assert infer(http, parameters=free).json()["outputs"][0]["data"] == [text]
 
 
 def test_pieces_of_a_stream_make_the_whole_answer(http: httpx.Client) -> None:
@@ -151,8 +151,8 @@ def test_pieces_of_a_stream_make_the_whole_answer(http: httpx.Client) -> None:
 
 def test_sampling_parameters_may_be_an_input(http: httpx.Client) -> None:
     """A JSON object, its numbers as texts too, with lists."""
-    given = {"temperature": "0", "max_tokens": "8", "ignore_eos": True, "stop": ["never"]}
-    tensor = TEXT | {"name": "sampling_parameters", "data": [json.dumps(given)]}
+    parameters = {"temperature": "0", "max_tokens": "8", "ignore_eos": True, "stop": ["never"]}
+    tensor = TEXT | {"name": "sampling_parameters", "data": [json.dumps(parameters)]}
     answer = infer(http, inputs=[TEXT, tensor], parameters={}).json()
     assert answer["outputs"][0]["data"] == [completion(http)]
 
@@ -181,31 +181,31 @@ def test_sampling_parameters_may_be_an_input(http: httpx.Client) -> None:
 def test_what_can_not_be_served_is_refused_by_name(
     http: httpx.Client, path: str, body: dict[str, Any], status: int, names: str
 ) -> None:
-    """In the protocol's shape."""
+    """The error has the protocol's shape."""
     whole = {"inputs": [TEXT]} | body if path.endswith("infer") else body
-    refused = http.post(f"/v2/models/{path}", json=whole)
-    assert refused.status_code == status, refused.text
-    assert list(refused.json()) == ["error"]
-    assert names in refused.json()["error"]
+    answer = http.post(f"/v2/models/{path}", json=whole)
+    assert answer.status_code == status, answer.text
+    assert list(answer.json()) == ["error"]
+    assert names in answer.json()["error"]
 
 
 @pytest.mark.parametrize(
     ("header", "names"), [("9999", LENGTH), ("-1", LENGTH), ("2", ""), ("all", LENGTH)], ids=lambda value: value or "-"
 )
 def test_a_wrong_length_of_the_json_is_refused(http: httpx.Client, header: str, names: str) -> None:
-    refused = http.post("/v2/models/mock/infer", content=json.dumps({"inputs": [TEXT]}), headers={LENGTH: header})
-    assert refused.status_code == 400
-    assert names in refused.json()["error"]
+    answer = http.post("/v2/models/mock/infer", content=json.dumps({"inputs": [TEXT]}), headers={LENGTH: header})
+    assert answer.status_code == 400
+    assert names in answer.json()["error"]
 
 
 def test_answers_are_as_the_document_says(http: httpx.Client) -> None:
     document = http.get("/openapi.json", timeout=60).json()
-    generated = http.post("/v2/models/mock/generate", json={"text_input": "hello"}).json()
+    generation = http.post("/v2/models/mock/generate", json={"text_input": "hello"}).json()
     for path, method, answer in (
         ("/v2", "get", http.get("/v2").json()),
         ("/v2/models/{name}", "get", http.get("/v2/models/mock").json()),
         ("/v2/models/{name}/infer", "post", infer(http).json()),
-        ("/v2/models/{name}/generate", "post", generated),
+        ("/v2/models/{name}/generate", "post", generation),
     ):
         declared(document, path, method).validate(answer)
         assert not declared(document, path, method).is_valid({**answer, "unheard_of": 1})

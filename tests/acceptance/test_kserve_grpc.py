@@ -34,7 +34,7 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="module")
 def locked(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """It asks for keys."""
+    """A stack that requires keys."""
     with kserve(valkey_url, tmp_path_factory.mktemp("kserve-keys"), XYLEM_REQUIRE_KEYS="true") as s:
         yield s
 
@@ -46,7 +46,7 @@ async def client(served: Stack) -> AsyncIterator[Client]:
 
 
 def completion(s: Stack, prompt: str = "hello") -> str:
-    """What the OpenAI API answers."""
+    """The answer of the OpenAI API."""
     body = {"model": "mock", "prompt": prompt, **GREEDY}
     text: str = httpx.post(f"{s.url}/v1/completions", json=body, timeout=60).json()["choices"][0]["text"]
     return text
@@ -54,9 +54,9 @@ def completion(s: Stack, prompt: str = "hello") -> str:
 
 async def refused(call: Any) -> tuple[Any, str]:
     """Its code and message."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
+    with pytest.raises(grpc.aio.AioRpcError) as exc_info:
         await call
-    return caught.value.code(), caught.value.details() or ""
+    return exc_info.value.code(), exc_info.value.details() or ""
 
 
 async def until(condition: Any, what: str) -> None:
@@ -74,7 +74,7 @@ async def test_server_and_models_say_what_they_are(client: Client) -> None:
 
 @pytest.mark.parametrize(("name", "version", "ready"), [("mock", "", True), ("mock", "2", False), ("no", "", False)])
 async def test_models_are_ready_or_not(client: Client, name: str, version: str, ready: bool) -> None:
-    """Also those that aren't there."""
+    """Models that aren't there are not ready."""
     asks = MESSAGES["ModelReadyRequest"](name=name, version=version)
     assert (await client.call("ModelReady", asks)).ready is ready
 
@@ -87,9 +87,9 @@ async def test_a_text_is_continued_as_by_the_openai_api(served: Stack, client: C
 
 async def test_raw_inputs_and_sampling_parameters_as_an_input(served: Stack, client: Client) -> None:
     """The way to give lists."""
-    given = json.dumps({**GREEDY, "stop": ["never"]}).encode()
+    parameters = json.dumps({**GREEDY, "stop": ["never"]}).encode()
     request = MESSAGES["ModelInferRequest"](model_name="mock")
-    for name, text in (("text_input", b"hello"), ("sampling_parameters", given)):
+    for name, text in (("text_input", b"hello"), ("sampling_parameters", parameters)):
         request.inputs.add(name=name, datatype="BYTES", shape=[1])
         request.raw_input_contents.append(len(text).to_bytes(4, "little") + text)
     assert texts(await client.call("ModelInfer", request))["text_output"] == completion(served)
@@ -121,8 +121,8 @@ async def test_a_text_is_embedded(client: Client) -> None:
     ids=["value", "parameter", "timeout", "stream", "model", "version", "no input", "raw inputs"],
 )
 async def test_what_can_not_be_served_is_refused_by_name(client: Client, request_: Any, code: Any, names: str) -> None:
-    found, message = await refused(client.call("ModelInfer", request_))
-    assert found == code
+    status_code, message = await refused(client.call("ModelInfer", request_))
+    assert status_code == code
     assert names in message
 
 
@@ -150,9 +150,9 @@ async def test_requests_of_one_stream_are_answered_side_by_side(served: Stack, c
     assert whole.infer_response.parameters[FINAL].bool_param
     for id_, messages in pieces.items():
         assert not any(message.error_message for message in messages)
-        found = [texts(message.infer_response) for message in messages]
-        assert "".join(piece.get("text_output", "") for piece in found) == completion(served, prompts[id_])
-        assert [piece["finish_reason"] for piece in found if "finish_reason" in piece] == ["length"]
+        outputs = [texts(message.infer_response) for message in messages]
+        assert "".join(piece.get("text_output", "") for piece in outputs) == completion(served, prompts[id_])
+        assert [piece["finish_reason"] for piece in outputs if "finish_reason" in piece] == ["length"]
         finals = [FINAL in message.infer_response.parameters for message in messages]
         assert finals == [False] * (len(messages) - 1) + [True]
 
@@ -162,9 +162,9 @@ async def test_an_answer_begins_before_its_stream_is_closed_for_more(client: Cli
     stream = client.stream()
     for id_ in ("one", "two"):
         await stream.write(asked("hello", streams=True, id=id_, **GREEDY))
-        found: dict[str, str] = {}
-        while "finish_reason" not in found:
-            found = texts((await stream.read()).infer_response)
+        output: dict[str, str] = {}
+        while "finish_reason" not in output:
+            output = texts((await stream.read()).infer_response)
     await stream.done_writing()
     assert await stream.read() == grpc.aio.EOF
 
@@ -196,15 +196,15 @@ async def test_a_client_that_cancels_frees_its_seat(served: Stack, client: Clien
 async def test_the_deadline_of_a_call_ends_the_request(served: Stack, client: Client) -> None:
     stream = client.stream(timeout=2.0)
     await stream.write(asked("hello", streams=True, **LONG))
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
+    with pytest.raises(grpc.aio.AioRpcError) as exc_info:
         while (await stream.read()) is not grpc.aio.EOF:
             pass
-    assert caught.value.code() == Code.DEADLINE_EXCEEDED
+    assert exc_info.value.code() == Code.DEADLINE_EXCEEDED
     await until(lambda: all_free(served, POOL), "nothing is left")
 
 
 async def test_a_timeout_in_microseconds_ends_the_request(client: Client) -> None:
-    """By the server: the client would wait for longer."""
+    """The server ends it: the client would wait for longer."""
     code, message = await refused(client.call("ModelInfer", asked("hello", timeout=200_000, **LONG)))
     assert code == Code.DEADLINE_EXCEEDED
     assert "deadline passed" in message
@@ -233,20 +233,20 @@ def test_without_a_key_only_health_is_served_over_http(locked: Stack) -> None:
         assert http.get("/v2/health/live").status_code == http.get("/v2/health/ready").status_code == 200
         for path in ("/v2", "/v2/models/mock", "/v2/models/mock/ready"):
             assert http.get(path).status_code == 401
-        unanswered = http.post("/v2/models/mock/generate", json={"text_input": "a"})
-        assert unanswered.status_code == 401
-        assert list(unanswered.json()) == ["error"]
+        answer = http.post("/v2/models/mock/generate", json={"text_input": "a"})
+        assert answer.status_code == 401
+        assert list(answer.json()) == ["error"]
         assert http.get("/v2", headers={"authorization": f"Bearer {key}"}).status_code == 200
 
 
 async def test_a_message_is_received_when_its_key_is_checked_and_so_many_of_a_key_at_once(locked: Stack) -> None:
-    """Else a client without one would fill the memory, with messages of 16 MB each that it never ends."""
+    """Unchecked clients would fill the memory, with messages of 16 MB each that they never end."""
     dora, emil = (create(locked, [locked.url], name) for name in ("dora", "emil"))
     async with grpc.aio.insecure_channel(f"127.0.0.1:{locked.env['XYLEM_GRPC_PORT']}") as channel:
         begin = channel.stream_unary(f"/{SERVICE}/ModelInfer")
         code, _ = await refused(begin(metadata=(("x-api-key", "wrong"),), timeout=20))
         assert code == Code.UNAUTHENTICATED
-        begun = [begin(metadata=(("x-api-key", dora),), timeout=100) for _ in range(16)]
+        calls = [begin(metadata=(("x-api-key", dora),), timeout=100) for _ in range(16)]
         client = Client(channel)
 
         async def ready(key: str) -> bool:
@@ -258,7 +258,7 @@ async def test_a_message_is_received_when_its_key_is_checked_and_so_many_of_a_ke
                 pass  # not all have begun
             assert await ready(emil)
             assert not waiting.done()
-            for call in begun:
+            for call in calls:
                 call.cancel()
             assert await waiting
 
@@ -302,22 +302,22 @@ async def test_each_message_of_an_open_stream_needs_a_valid_key(locked: Stack) -
 
 
 async def test_a_message_that_cannot_be_read_is_refused_as_the_clients_fault(served: Stack, client: Client) -> None:
-    """Also one of millions of values, which are not built."""
+    """A message of millions of values is refused too, and they are not built."""
     many = asked("hello")
     many.inputs[0].contents.bytes_contents.extend([b""] * 100_000)
-    code, said = await refused(client.call("ModelInfer", many))
-    assert (code, said) == (Code.INVALID_ARGUMENT, "The message has more than 8192 fields.")
+    code, reason = await refused(client.call("ModelInfer", many))
+    assert (code, reason) == (Code.INVALID_ARGUMENT, "The message has more than 8192 fields.")
     raw = asked("hello")
     raw.inputs[0].ClearField("contents")
     raw.raw_input_contents.append(bytes(2**20))
-    code, said = await refused(client.call("ModelInfer", raw))
-    assert (code, said) == (Code.INVALID_ARGUMENT, "Input 'text_input' has more than 2048 values.")
+    code, reason = await refused(client.call("ModelInfer", raw))
+    assert (code, reason) == (Code.INVALID_ARGUMENT, "Input 'text_input' has more than 2048 values.")
     long_name = MESSAGES["ModelReadyRequest"](name="m" * 2**17)
     assert (await refused(client.call("ModelReady", long_name)))[0] == Code.RESOURCE_EXHAUSTED
 
 
 async def test_a_replica_that_ends_lets_open_streams_answer(served: Stack) -> None:
-    """And takes no more from them: a stream that a client holds open does not hold up the end."""
+    """The replica takes no more from them: a stream that a client holds open does not hold up the end."""
     port = str(free_port())
     replica = served.api("second", port=free_port(), XYLEM_GRPC_PORT=port)
     await until(lambda: connects(int(port)), "the replica serves gRPC")
@@ -328,10 +328,10 @@ async def test_a_replica_that_ends_lets_open_streams_answer(served: Stack) -> No
         await idle.write(asked("hello", streams=True, **GREEDY))
         await idle.read()
         ending = asyncio.create_task(asyncio.to_thread(stop, replica, timeout_s=60))
-        found: dict[str, str] = {}
+        output: dict[str, str] = {}
         while (message := await busy.read()) is not grpc.aio.EOF:
-            found = texts(message.infer_response)
-        assert found["finish_reason"] == "length"
+            output = texts(message.infer_response)
+        assert output["finish_reason"] == "length"
         await ending
         assert replica.returncode == -signal.SIGTERM  # not killed: uvicorn ends so, once all is done
 
@@ -368,10 +368,10 @@ async def test_grpc_drains_beside_http(served: Stack) -> None:
 
 
 def test_a_taken_port_is_named(served: Stack, tmp_path: Path) -> None:
-    taken = served.env["XYLEM_GRPC_PORT"]
+    port_in_use = served.env["XYLEM_GRPC_PORT"]
     second = served.api("beside", port=free_port())
     second.wait(60)
     assert second.returncode != 0
-    said = served.log("beside")
-    assert f"XYLEM_GRPC_PORT={taken}" in said
-    assert "Traceback" not in said
+    log = served.log("beside")
+    assert f"XYLEM_GRPC_PORT={port_in_use}" in log
+    assert "Traceback" not in log

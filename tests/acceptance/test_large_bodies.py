@@ -49,7 +49,7 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture
 def ask(served: Stack) -> Iterator[Callable[..., httpx.Response]]:
     """A POST of a body; at the end of a test nothing may have held the loop for longer than `MOST_MS`."""
-    held = served.directory / "held"
+    holds_path = served.directory / "held"
     with httpx.Client(base_url=served.url, timeout=120) as client:
 
         def post(
@@ -58,10 +58,10 @@ def ask(served: Stack) -> Iterator[Callable[..., httpx.Response]]:
             return client.request(method, path, content=raw, headers={"content-type": kind, **headers})
 
         assert post(TEXT, b'{"model": "mock", "prompt": "warm", "max_tokens": 1}').status_code == 200
-        held.write_text("")
+        holds_path.write_text("")
         yield post
         wait_until(lambda: "xylem_requests_in_flight 0.0" in client.get("/metrics").text, "all have ended")
-    over = [line for line in held.read_text().splitlines() if float(line.split()[0]) > MOST_MS]
+    over = [line for line in holds_path.read_text().splitlines() if float(line.split()[0]) > MOST_MS]
     assert not over
 
 
@@ -76,9 +76,9 @@ def test_the_longest_prompt_as_token_ids_is_served(ask: Callable[..., httpx.Resp
 
 def test_the_largest_embedding_is_served(ask: Callable[..., httpx.Response]) -> None:
     count = 48_000
-    given = encoded(file(("F32", [count, 64], rows(1, 480, 64) * 100)))
-    assert len(given) > 0.97 * MAX_BODY
-    assert ask(TEXT, body(prompt_embeds=given)).json()["usage"]["prompt_tokens"] == count
+    embedding = encoded(file(("F32", [count, 64], rows(1, 480, 64) * 100)))
+    assert len(embedding) > 0.97 * MAX_BODY
+    assert ask(TEXT, body(prompt_embeds=embedding)).json()["usage"]["prompt_tokens"] == count
 
 
 def test_as_many_prompts_as_a_request_may_have_are_served(ask: Callable[..., httpx.Response]) -> None:
@@ -97,8 +97,8 @@ def test_the_longest_prompts_are_echoed(ask: Callable[..., httpx.Response], n: i
 def test_a_conversation_of_the_most_messages_is_served(ask: Callable[..., httpx.Response], path: str) -> None:
     messages = [{"role": "user", "content": WORDS[:20]}] * 4096
     responses = {"input": messages, "max_tokens": None, "max_output_tokens": 1}
-    asked = responses if path == RESPONSES else {"messages": messages}
-    answer = ask(path, body(**asked))
+    fields = responses if path == RESPONSES else {"messages": messages}
+    answer = ask(path, body(**fields))
     usage = answer.json()["usage"]
     assert usage.get("prompt_tokens", usage.get("input_tokens")) > 4096 * 4
 
@@ -114,9 +114,9 @@ def test_thousands_of_pictures_are_refused(ask: Callable[..., httpx.Response], p
             return {"type": "image", "source": {"type": "url", "url": f"https://a/{number}"}}
         return {"type": "image_url", "image_url": {"url": f"https://a/{number}"}}
 
-    shown = [{"role": "user", "content": [part(number) for number in range(turn, turn + 4000)]} for turn in range(4)]
-    asked = {"input": shown, "max_output_tokens": 1} if path == RESPONSES else {"messages": shown}
-    answer = ask(path, body(**({"max_tokens": None} if path in (RESPONSES, "/tokenize") else {}) | asked))
+    messages = [{"role": "user", "content": [part(number) for number in range(turn, turn + 4000)]} for turn in range(4)]
+    fields = {"input": messages, "max_output_tokens": 1} if path == RESPONSES else {"messages": messages}
+    answer = ask(path, body(**({"max_tokens": None} if path in (RESPONSES, "/tokenize") else {}) | fields))
     assert answer.status_code == 400
     assert "takes no pictures" in answer.text
 
@@ -125,8 +125,8 @@ def test_thousands_of_pictures_are_refused(ask: Callable[..., httpx.Response], p
 def test_a_text_that_nearly_fills_the_context_is_served(ask: Callable[..., httpx.Response], path: str) -> None:
     text = WORDS * (CONTEXT // 30)
     content = {TEXT: {"prompt": text}, CHAT: {"messages": [{"role": "user", "content": text}]}}
-    asked = content.get(path) or {"input": text, "max_tokens": None, "max_output_tokens": 1}
-    assert ask(path, body(**asked)).status_code == 200
+    fields = content.get(path) or {"input": text, "max_tokens": None, "max_output_tokens": 1}
+    assert ask(path, body(**fields)).status_code == 200
 
 
 @pytest.mark.parametrize(("path", "unit"), [
@@ -135,8 +135,8 @@ def test_a_text_that_nearly_fills_the_context_is_served(ask: Callable[..., httpx
 ])  # fmt: skip
 def test_the_longest_text_is_refused(ask: Callable[..., httpx.Response], path: str, unit: str) -> None:
     """All of it in one string, which a parser can't tell from a short one."""
-    quoted = json.dumps(unit).encode()[1:-1]
-    text = quoted * ((MAX_BODY - 200) // len(quoted))
+    escaped_unit = json.dumps(unit).encode()[1:-1]
+    text = escaped_unit * ((MAX_BODY - 200) // len(escaped_unit))
     before = {
         CHAT: b'{"model": "mock", "messages": [{"role": "user", "content": "%b"}]}',
         RESPONSES: b'{"model": "mock", "input": "%b"}',
@@ -182,7 +182,7 @@ WORST: dict[str, tuple[tuple[str, ...], bytes, bytes, bytes]] = {
 @pytest.mark.parametrize("size", [15 * 2**10, 300 * 2**10, MAX_BODY])
 @pytest.mark.parametrize("worst", WORST)
 def test_bodies_of_many_values_are_refused(ask: Callable[..., httpx.Response], worst: str, size: int) -> None:
-    """Before they are built, or while that takes no time."""
+    """The refusal comes before they are built, or while that takes no time."""
     paths, before, item, after = WORST[worst]
     for path in paths:
         answer = ask(path, filled(before, item, after, size), method="PATCH" if path == ADMIN else "POST")
@@ -200,7 +200,7 @@ def test_bodies_of_many_values_are_refused(ask: Callable[..., httpx.Response], w
     b'{"input_file_id": "%b", "endpoint": "/v1/completions", "completion_window": "%b"}' % (b"x" * 20, b"y" * 20_000),
 ])  # fmt: skip
 def test_a_refusal_repeats_no_long_text(ask: Callable[..., httpx.Response], path: str, raw: bytes) -> None:
-    """What a client sent it knows."""
+    """The client knows what it sent."""
     answer = ask(path, raw, method="PATCH" if path == ADMIN else "POST")
     assert 400 <= answer.status_code < 500
     assert len(answer.content) < 1000
@@ -230,8 +230,8 @@ def test_biases_of_unknown_tokens_or_too_many_are_refused(ask: Callable[..., htt
 def test_a_whole_answer_may_have_many_logprobs(ask: Callable[..., httpx.Response], path: str) -> None:
     """Made of a quarter of a million alternatives at once."""
     chat = {"messages": [{"role": "user", "content": "a"}], "logprobs": True, "top_logprobs": 20}
-    asked = chat if path == CHAT else {"prompt": "a", "logprobs": 20}
-    answer = ask(path, body(**asked | {"n": 128, "max_tokens": 100, "ignore_eos": True}))
+    fields = chat if path == CHAT else {"prompt": "a", "logprobs": 20}
+    answer = ask(path, body(**fields | {"n": 128, "max_tokens": 100, "ignore_eos": True}))
     assert answer.json()["usage"]["completion_tokens"] == 12_800
 
 
@@ -240,13 +240,13 @@ def test_a_whole_answer_may_have_many_logprobs(ask: Callable[..., httpx.Response
 def test_logprobs_of_an_echoed_prompt_are_bounded(
     ask: Callable[..., httpx.Response], logprobs: int, tokens: int, stream: bool
 ) -> None:
-    """They come at once, as one message."""
-    asked = {"echo": True, "logprobs": logprobs, "stream": stream}
-    answer = ask(TEXT, body(prompt=[1500] * tokens, **asked))
+    """The log probabilities come at once, as one message."""
+    fields = {"echo": True, "logprobs": logprobs, "stream": stream}
+    answer = ask(TEXT, body(prompt=[1500] * tokens, **fields))
     assert answer.status_code == 200
     assert answer.text.count('"top_logprobs"') >= 1
-    refused = ask(TEXT, body(prompt=[1500] * (tokens + 21), **asked))
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "logprobs")
+    error_answer = ask(TEXT, body(prompt=[1500] * (tokens + 21), **fields))
+    assert (error_answer.status_code, error_answer.json()["error"]["param"]) == (400, "logprobs")
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -254,16 +254,16 @@ def test_a_response_of_many_logprobs_is_shown_at_its_end_and_afterwards(
     served: Stack, ask: Callable[..., httpx.Response], stream: bool
 ) -> None:
     """Its last events say all of it once more, and so does each GET."""
-    asked = {"input": "a", "include": ["message.output_text.logprobs"], "top_logprobs": 20, "ignore_eos": True}
-    raw = json.dumps({"model": "mock", "max_output_tokens": 4000, "stream": stream, **asked}).encode()
+    fields = {"input": "a", "include": ["message.output_text.logprobs"], "top_logprobs": 20, "ignore_eos": True}
+    raw = json.dumps({"model": "mock", "max_output_tokens": 4000, "stream": stream, **fields}).encode()
     answer = ask(RESPONSES, raw)
     (last,) = [line for line in answer.text.splitlines() if '"response.incomplete"' in line and "data" in line][
         -1:
     ] or ["data: " + json.dumps({"response": answer.json()})]
-    made = json.loads(last.removeprefix("data: "))["response"]
-    assert made["usage"]["output_tokens"] == 4000
-    shown = httpx.get(f"{served.url}{RESPONSES}/{made['id']}", timeout=60).json()
-    assert len(shown["output"][0]["content"][0]["logprobs"]) == 4000
+    response = json.loads(last.removeprefix("data: "))["response"]
+    assert response["usage"]["output_tokens"] == 4000
+    stored_response = httpx.get(f"{served.url}{RESPONSES}/{response['id']}", timeout=60).json()
+    assert len(stored_response["output"][0]["content"][0]["logprobs"]) == 4000
 
 
 EVERY = [path for path, cost in COSTS.items() if cost.takes_body and SERVICE not in path]
@@ -271,7 +271,10 @@ EVERY = [path for path, cost in COSTS.items() if cost.takes_body and SERVICE not
 
 @pytest.mark.parametrize("path", EVERY)
 def test_no_endpoint_that_takes_a_body_holds_the_loop(ask: Callable[..., httpx.Response], path: str) -> None:
-    """Of the most bytes that are read at once: as many as the endpoint's bound lets through, and one of many more."""
+    """The bodies have the most bytes that are read at once.
+
+    One is as long as the endpoint's bound lets through, the other twice as long.
+    """
     for size in (bound_of(path) - 1000, 2 * bound_of(path)):
         for request in bodies(path, size):
             answer = ask(request.path, request.content, request.kind, request.method)
@@ -284,8 +287,8 @@ def test_a_million_numbers_are_answered(ask: Callable[..., httpx.Response], path
     """Vectors of as many texts as there may be: 20 MB that are neither written nor copied on the event loop."""
     texts = ["a"] * 2048
     tensor = {"name": "text_input", "datatype": "BYTES", "shape": [2048], "data": texts}
-    asked = {"inputs": [tensor]} if path.startswith("/v2") else {"model": "vectors", "input": texts}
-    answer = ask(path, json.dumps(asked).encode())
+    fields = {"inputs": [tensor]} if path.startswith("/v2") else {"model": "vectors", "input": texts}
+    answer = ask(path, json.dumps(fields).encode())
     assert answer.status_code == 200
     if path.startswith("/v2"):
         (vectors,) = answer.json()["outputs"]
@@ -296,7 +299,7 @@ def test_a_million_numbers_are_answered(ask: Callable[..., httpx.Response], path
 def test_a_tensor_of_millions_of_values_is_refused_before_they_are_built(
     ask: Callable[..., httpx.Response], datatype: str
 ) -> None:
-    """As bytes behind the JSON: of an empty text there are four."""
+    """The values come as bytes behind the JSON, where an empty text takes four."""
     binary = bytes(MAX_BODY - 1000)
     head = {"name": "text_input", "datatype": datatype, "shape": [1], "parameters": {"binary_data_size": len(binary)}}
     raw = json.dumps({"inputs": [head]}).encode()

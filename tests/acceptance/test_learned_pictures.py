@@ -41,9 +41,9 @@ def film(data: bytes) -> dict[str, Any]:
 
 
 def tokens(client: OpenAI, *pictures: bytes, model: str = "sees", text: str = "What is this?") -> int:
-    made = client.chat.completions.create(model=model, messages=asked(*pictures, text=text), max_tokens=4)
-    assert made.usage is not None
-    return made.usage.prompt_tokens
+    answer = client.chat.completions.create(model=model, messages=asked(*pictures, text=text), max_tokens=4)
+    assert answer.usage is not None
+    return answer.usage.prompt_tokens
 
 
 def test_a_pictures_tokens_are_counted_as_the_engine_has_them(served: Stack, client: OpenAI) -> None:
@@ -57,8 +57,8 @@ def test_a_pictures_tokens_are_counted_as_the_engine_has_them(served: Stack, cli
     assert tokens(client, png(2, 4 * SQUARE + 1, 3 * SQUARE), png(3, SQUARE, SQUARE)) == none + 15 + 1
     body = {"model": "sees", "messages": asked(png(1, 4 * SQUARE, 3 * SQUARE))}
     assert httpx.post(f"{served.url}/tokenize", json=body).json()["count"] == none + 12
-    known = served.redis.hgetall(f"{served.deployment}:expansions:mock-{MARKER}")
-    assert {field.decode() for field in known} == {"image:96x128:0", "image:96x129:0", "image:32x32:0"}
+    expansions = served.redis.hgetall(f"{served.deployment}:expansions:mock-{MARKER}")
+    assert {field.decode() for field in expansions} == {"image:96x128:0", "image:96x129:0", "image:32x32:0"}
 
 
 def test_a_second_question_meets_the_pictures_kv(served: Stack, client: OpenAI) -> None:
@@ -72,7 +72,7 @@ def test_a_second_question_meets_the_pictures_kv(served: Stack, client: OpenAI) 
 
 
 def test_a_video_is_one_medium_of_its_frames_and_its_length(served: Stack, client: OpenAI) -> None:
-    """In its frames' order, with a picture beside it; and the same as data and as a file."""
+    """The frames are in order, with a picture beside the video; a video as data and as a file is the same."""
     sign = httpx.post(f"{served.url}/tokenize", json={"model": "sees", "prompt": FILM}).json()["count"]
     none, squares = tokens(client), 4 * 2 * 2 * sign  # a sign of several tokens, for each
     data, picture = video(frames=4, fps=2), asked(png(1, SQUARE, SQUARE))[0]["content"][1]
@@ -87,8 +87,8 @@ def test_a_video_is_one_medium_of_its_frames_and_its_length(served: Stack, clien
     first = answered(film(data))
     assert first.usage.prompt_tokens == none + squares
     assert answered(film(data), picture, film(data)).usage.prompt_tokens == none + 2 * squares + 1
-    known = served.redis.hkeys(f"{served.deployment}:expansions:mock-{FILM}")
-    assert [field.decode() for field in known] == ["video:4x48x64x20:0"]
+    expansions = served.redis.hkeys(f"{served.deployment}:expansions:mock-{FILM}")
+    assert [field.decode() for field in expansions] == ["video:4x48x64x20:0"]
     assert (
         httpx.post(
             f"{served.url}/tokenize", json={"model": "sees", "messages": [{"role": "user", "content": [film(data)]}]}
@@ -96,8 +96,8 @@ def test_a_video_is_one_medium_of_its_frames_and_its_length(served: Stack, clien
         == tokens(client, text="") + squares
     )
     wait_until(lambda: indexed_blocks(served, POOL) > before, "the index has its blocks")
-    stored = client.files.create(file=("a.mp4", data), purpose="user_data")
-    again = answered({"type": "file", "file": {"file_id": stored.id}})
+    file = client.files.create(file=("a.mp4", data), purpose="user_data")
+    again = answered({"type": "file", "file": {"file_id": file.id}})
     assert again.choices[0].message.content == first.choices[0].message.content
     assert again.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens // SIZE * SIZE - SIZE
     slower = answered(film(video(frames=4, fps=1)))
@@ -110,31 +110,31 @@ def test_a_video_is_refused_by_a_model_that_takes_pictures_only(client: OpenAI, 
     if stored:
         file = client.files.create(file=("a.mp4", data), purpose="user_data")
         part = {"type": "file", "file": {"file_id": file.id}}
-    with pytest.raises(BadRequestError, match="takes no videos") as refused:
+    with pytest.raises(BadRequestError, match="takes no videos") as exc_info:
         client.chat.completions.create(model="odd", messages=[{"role": "user", "content": [part]}], max_tokens=4)
-    assert refused.value.param == "messages.0.content.0"
+    assert exc_info.value.param == "messages.0.content.0"
 
 
 def test_a_video_that_the_model_cannot_take_is_named(client: OpenAI) -> None:
     large = [{"role": "user", "content": [film(video(frames=8, fps=8, size=(640, 640)))]}]
-    with pytest.raises(BadRequestError, match="a video of 8 x 640 x 640 pixels: it has more than 1024") as refused:
+    with pytest.raises(BadRequestError, match="a video of 8 x 640 x 640 pixels: it has more than 1024") as exc_info:
         client.chat.completions.create(model="sees", messages=large, max_tokens=4)
-    assert refused.value.param == "messages.0.content.0"
+    assert exc_info.value.param == "messages.0.content.0"
 
 
 def test_a_shape_that_the_model_cannot_take_is_named(client: OpenAI) -> None:
-    with pytest.raises(BadRequestError, match="2000 x 2000 pixels: it has more than 1024 squares") as refused:
+    with pytest.raises(BadRequestError, match="2000 x 2000 pixels: it has more than 1024 squares") as exc_info:
         tokens(client, png(4, 2000, 2000))
-    assert refused.value.param == "messages.0.content.1"
+    assert exc_info.value.param == "messages.0.content.1"
 
 
 def test_a_narrow_picture_never_reaches_a_processor(client: OpenAI) -> None:
     """One that makes the shorter side 336 pixels took 6 GB for a picture of 3000 x 1."""
     assert tokens(client, png(7, 100, 1)) == tokens(client) + 4
     for width, height in ((101, 1), (2, 400)):
-        with pytest.raises(BadRequestError, match="more than 100 times the other") as refused:
+        with pytest.raises(BadRequestError, match="more than 100 times the other") as exc_info:
             tokens(client, png(8, width, height))
-        assert refused.value.param == "messages.0.content.1"
+        assert exc_info.value.param == "messages.0.content.1"
 
 
 def test_the_models_own_sign_in_a_text_is_refused_beside_a_picture(client: OpenAI) -> None:
@@ -144,7 +144,7 @@ def test_the_models_own_sign_in_a_text_is_refused_beside_a_picture(client: OpenA
 
 
 def test_an_answer_says_what_its_engine_had_and_corrects_what_was_known(served: Stack, client: OpenAI) -> None:
-    """This engine takes one token more than it says when it is asked."""
+    """The engine takes one token more than it says when it is asked."""
     none = tokens(client, model="odd")
     picture = png(6, 2 * SQUARE, 2 * SQUARE)
     assert tokens(client, picture, model="odd") == none + 5

@@ -7,9 +7,9 @@ from ops.bench.size import Size
 
 
 def test_llm_comply_finds_nothing_wrong_but_images(tmp_path: Path) -> None:
-    """And skips nothing."""
-    found = measured(tmp_path / "comply", Size.QUICK, print)
-    assert {check: status for check, status in found["llm_comply"].items() if status != "passed"} == dict.fromkeys(
+    """Nothing is skipped."""
+    figures = measured(tmp_path / "comply", Size.QUICK, print)
+    assert {check: status for check, status in figures["llm_comply"].items() if status != "passed"} == dict.fromkeys(
         IMAGES, "failed"
     )
-    assert (len(found["llm_comply"]), found["llm_comply_failed"]) == (31, 0)
+    assert (len(figures["llm_comply"]), figures["llm_comply_failed"]) == (31, 0)

@@ -67,8 +67,8 @@ _web, _OTHER = _Web(), free_port()
 @pytest.fixture
 def clean(served: Stack) -> Iterator[Stack]:
     yield served
-    made = httpx.get(f"{served.url}/admin/aliases").json()["aliases"]
-    alias(served, **dict.fromkeys(made)).raise_for_status()
+    aliases = httpx.get(f"{served.url}/admin/aliases").json()["aliases"]
+    alias(served, **dict.fromkeys(aliases)).raise_for_status()
     for one in httpx.get(f"{served.url}/admin/loras").json()["data"]:
         httpx.delete(f"{served.url}/admin/loras/{one['name']}", timeout=90).raise_for_status()
 
@@ -83,9 +83,9 @@ def client(port: int, key: str = "-") -> OpenAI:
 
 def ask(s: Stack, model: str, port: int | None = None, c: OpenAI | None = None) -> str:
     with nullcontext(c) if c is not None else client(port or s.port) as c:
-        made = c.chat.completions.create(model=model, messages=PROMPT, max_tokens=12, temperature=0)  # type: ignore[arg-type]
-    assert made.model == model
-    text = made.choices[0].message.content
+        answer = c.chat.completions.create(model=model, messages=PROMPT, max_tokens=12, temperature=0)  # type: ignore[arg-type]
+    assert answer.model == model
+    text = answer.choices[0].message.content
     assert text
     return text
 
@@ -100,8 +100,8 @@ def source(s: Stack, name: str) -> str:
 
 
 def add(s: Stack, name: str, of: str, **more: Any) -> httpx.Response:
-    asked = {"name": name, "source": source(s, of), "model": "mock", **more}
-    return httpx.post(f"{s.url}/admin/loras", json=asked, timeout=90)
+    body = {"name": name, "source": source(s, of), "model": "mock", **more}
+    return httpx.post(f"{s.url}/admin/loras", json=body, timeout=90)
 
 
 def xylem(s: Stack, *args: str) -> str:
@@ -116,7 +116,7 @@ def having(s: Stack, name: str) -> list[str]:
 
 
 def test_another_replica_knows_an_adapter_or_an_alias_as_soon_as_it_was_added(clean: Stack) -> None:
-    """Though it looks for changes only a few times a second: several in a row, each asked for at once."""
+    """Each of several in a row is asked for at once, though the replica looks for changes only a few times a second."""
     for number in range(4):
         name, other = f"new-{number}", f"alias-{number}"
         assert add(clean, name, "one").status_code == 200
@@ -127,7 +127,7 @@ def test_another_replica_knows_an_adapter_or_an_alias_as_soon_as_it_was_added(cl
 
 
 def test_an_adapter_is_a_model_of_its_own(clean: Stack) -> None:
-    """From the command line to the answer, at each replica; the model itself answers as before."""
+    """The adapter goes from the command line to the answer, at each replica; the model itself answers as before."""
     plain = ask(clean, "mock")
     assert "sql" in xylem(clean, "add", "sql", source(clean, "one"), "--model", "mock", "--min-workers", "2")
     assert len(having(clean, "sql")) == WORKERS
@@ -138,9 +138,9 @@ def test_an_adapter_is_a_model_of_its_own(clean: Stack) -> None:
     assert ask(clean, "mock") == plain
     assert (models(clean.port)["sql"].model_extra or {})["parent"] == "mock"
     assert 'xylem_requests_total{model="sql",outcome="ok"}' in httpx.get(f"{clean.url}/metrics").text
-    listed = xylem(clean, "list")
-    assert "sql" in listed
-    assert "mock" in listed
+    output = xylem(clean, "list")
+    assert "sql" in output
+    assert "mock" in output
 
 
 def test_batches_name_it_or_an_alias_as_their_model(clean: Stack) -> None:
@@ -158,20 +158,18 @@ def test_batches_name_it_or_an_alias_as_their_model(clean: Stack) -> None:
         wait_until(lambda: c.batches.retrieve(batch.id).status == "completed", "the batch is done", 60)
         output = c.batches.retrieve(batch.id).output_file_id
         assert output
-        answered = [json.loads(line)["response"]["body"] for line in c.files.content(output).text.splitlines()]
-    assert [(a["model"], a["choices"][0]["message"]["content"]) for a in answered] == [
-        ("lined", ask(clean, "lined"))
-    ] * 2
+        bodies = [json.loads(line)["response"]["body"] for line in c.files.content(output).text.splitlines()]
+    assert [(a["model"], a["choices"][0]["message"]["content"]) for a in bodies] == [("lined", ask(clean, "lined"))] * 2
 
 
 def test_its_prompts_are_cached_apart_and_found_again(clean: Stack) -> None:
-    """Neither the model's own KV nor another adapter's is taken, and its own is."""
+    """Each adapter finds its own KV, and neither the model's nor another adapter's."""
     for name, of in (("a1", "one"), ("a2", "two")):
         add(clean, name, of).raise_for_status()
 
     def cached(model: str) -> int:
-        asked = {"model": model, "messages": PROMPT, "max_tokens": 2}
-        usage = httpx.post(f"{clean.url}/v1/chat/completions", json=asked).json()["usage"]
+        body = {"model": model, "messages": PROMPT, "max_tokens": 2}
+        usage = httpx.post(f"{clean.url}/v1/chat/completions", json=body).json()["usage"]
         return int(usage["prompt_tokens_details"]["cached_tokens"])
 
     ask(clean, "mock")
@@ -181,7 +179,7 @@ def test_its_prompts_are_cached_apart_and_found_again(clean: Stack) -> None:
 
 
 def test_after_a_swap_no_answer_is_stale(clean: Stack) -> None:
-    """Under load at both replicas: whoever asks after the acknowledgement gets the new weights."""
+    """Both replicas are under load: a request after the acknowledgement gets the new weights."""
     add(clean, "hot", "one", min_workers=2).raise_for_status()
     answers = {}
     for name in ("one", "two"):
@@ -189,33 +187,33 @@ def test_after_a_swap_no_answer_is_stale(clean: Stack) -> None:
         answers[name] = ask(clean, f"sure-{name}")
         httpx.delete(f"{clean.url}/admin/loras/sure-{name}", timeout=90).raise_for_status()
     wait_until(lambda: "hot" in models(_OTHER), "the other replica knows it")
-    over, acknowledged = threading.Event(), [0.0]
-    seen: list[tuple[float, str]] = []
+    over, swap_times = threading.Event(), [0.0]
+    samples: list[tuple[float, str]] = []
 
     def load(port: int) -> None:
         with client(port) as c:
             while not over.is_set():
                 began = time.monotonic()
-                seen.append((began, ask(clean, "hot", c=c)))
+                samples.append((began, ask(clean, "hot", c=c)))
 
     with ThreadPoolExecutor(8) as threads:
         running = [threads.submit(load, port) for port in (clean.port, _OTHER) * 4]
         try:
-            wait_until(lambda: len(seen) > 20, "load")
-            swapped = httpx.post(f"{clean.url}/admin/loras/hot", json={"source": source(clean, "two")}, timeout=90)
-            acknowledged[0] = time.monotonic()
-            swapped.raise_for_status()
-            after = len(seen)
-            wait_until(lambda: len(seen) > after + 60, "load after the swap", 60)
+            wait_until(lambda: len(samples) > 20, "load")
+            swap = httpx.post(f"{clean.url}/admin/loras/hot", json={"source": source(clean, "two")}, timeout=90)
+            swap_times[0] = time.monotonic()
+            swap.raise_for_status()
+            after = len(samples)
+            wait_until(lambda: len(samples) > after + 60, "load after the swap", 60)
         finally:
             over.set()
         for one in running:
             one.result()
-    assert len(swapped.json()["workers"]) == WORKERS
-    before = {text for began, text in seen if began < acknowledged[0]}
+    assert len(swap.json()["workers"]) == WORKERS
+    before = {text for began, text in samples if began < swap_times[0]}
     assert answers["one"] in before
     assert before <= set(answers.values())
-    assert {text for began, text in seen if began > acknowledged[0]} == {answers["two"]}
+    assert {text for began, text in samples if began > swap_times[0]} == {answers["two"]}
 
 
 def test_a_worker_that_starts_anew_loads_by_itself(clean: Stack) -> None:
@@ -230,36 +228,36 @@ def test_a_worker_that_starts_anew_loads_by_itself(clean: Stack) -> None:
 
 
 def test_what_nobody_has_is_loaded_when_it_is_asked_for(clean: Stack) -> None:
-    """And where there is no slot left, what was used longest ago goes."""
+    """The adapter that was used longest ago goes where no slot is left."""
     for i, of in enumerate(("one", "two", "three", "one", "two", "three", "one", "two")):
         add(clean, f"cold-{i}", of, min_workers=0).raise_for_status()
     assert not having(clean, "cold-0")
-    made = [ask(clean, f"cold-{i}") for i in range(8)]
-    assert made[0] == made[3] == made[6] != made[1] == made[4] == made[7] != made[2] == made[5]
+    answers = [ask(clean, f"cold-{i}") for i in range(8)]
+    assert answers[0] == answers[3] == answers[6] != answers[1] == answers[4] == answers[7] != answers[2] == answers[5]
     assert all(len(one.worker.adapters) <= 3 for one in leases(clean))
 
 
 def test_one_that_cannot_be_loaded_is_its_own_trouble(clean: Stack) -> None:
     """Its requests are told why, and soon; never the model's own answer; all else goes on."""
-    broken = add(clean, "broken", "one").json()
-    assert not broken["workers"]
-    assert len(broken["failed"]) == WORKERS
+    adapter = add(clean, "broken", "one").json()
+    assert not adapter["workers"]
+    assert len(adapter["failed"]) == WORKERS
     assert add(clean, "rank", "large").json()["failed"]
     assert add(clean, "missing", "nowhere").json()["failed"]
-    failed = {one["name"]: str(one["failed"]) for one in httpx.get(f"{clean.url}/admin/loras").json()["data"]}
+    reasons = {one["name"]: str(one["failed"]) for one in httpx.get(f"{clean.url}/admin/loras").json()["data"]}
     for name, why in (("broken", "fails to load"), ("rank", "rank is 65"), ("missing", "has no ")):
-        assert why in failed[name]
-        with pytest.raises(openai.APIStatusError, match="can't be loaded") as refused:
+        assert why in reasons[name]
+        with pytest.raises(openai.APIStatusError, match="can't be loaded") as exc_info:
             ask(clean, name)
-        assert refused.value.status_code == 503
-        assert refused.value.code == "adapter_failed"
+        assert exc_info.value.status_code == 503
+        assert exc_info.value.code == "adapter_failed"
     assert ask(clean, "mock")
     clean.wait_ready(WORKERS)
     # In place of a good one it serves nobody, and another swap helps.
     add(clean, "good", "one").raise_for_status()
     answer = ask(clean, "good")
-    swapped = httpx.post(f"{clean.url}/admin/loras/good", json={"source": source(clean, "nowhere")}, timeout=90).json()
-    assert not swapped["workers"]
+    swap = httpx.post(f"{clean.url}/admin/loras/good", json={"source": source(clean, "nowhere")}, timeout=90).json()
+    assert not swap["workers"]
     with pytest.raises(openai.APIStatusError, match="can't be loaded"):
         ask(clean, "good")
     httpx.post(f"{clean.url}/admin/loras/good", json={"source": source(clean, "one")}, timeout=90).raise_for_status()
@@ -286,24 +284,24 @@ def test_a_removed_one_is_no_model_any_more(clean: Stack) -> None:
     ],
 )  # fmt: skip
 def test_what_may_not_be_is_refused_by_name(served: Stack, changes: dict[str, Any], param: str) -> None:
-    """Before anything is written down."""
+    """The refusal comes before anything is written down."""
     if changes.get("source") == "elsewhere":
         changes = {"source": str(served.directory / "sources" / ".." / "elsewhere")}
-    refused = add(served, "x", "one") if not changes else add(served, **({"name": "x", "of": "one"} | changes))
-    assert refused.status_code in (400, 404), refused.text
-    assert refused.json()["error"]["param"] == param
+    answer = add(served, "x", "one") if not changes else add(served, **({"name": "x", "of": "one"} | changes))
+    assert answer.status_code in (400, 404), answer.text
+    assert answer.json()["error"]["param"] == param
     assert httpx.get(f"{served.url}/admin/loras").json() == {"data": []}
 
 
 def test_links_lead_nowhere(clean: Stack) -> None:
-    """What lies in an allowed folder may be a link to anything on the worker's disk."""
+    """A link in an allowed folder may lead to anything on the worker's disk."""
     link = clean.directory / "sources" / "link"
     link.symlink_to(clean.directory / "elsewhere")
     assert "not allowed" in str(add(clean, "linked", "link").json()["failed"])
 
 
 def test_it_comes_by_http_with_a_checksum(clean: Stack) -> None:
-    """From an allowed host, as it was promised to be, and not from where that one sends us."""
+    """The archive comes from an allowed host, with the promised checksum, and not from where that host redirects."""
     public = clean.directory / "web" / "public"
     public.mkdir(parents=True)
     with tarfile.open(public / "a.tar.gz", "w:gz") as tar:
@@ -313,12 +311,12 @@ def test_it_comes_by_http_with_a_checksum(clean: Stack) -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", _web.port), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{_web.port}/public/a.tar.gz"
-        refused = add(clean, "web", "", source=url)
-        assert refused.json()["error"]["param"] == "sha256"
-        made = add(clean, "web", "", source=url, sha256=digest).json()
+        answer = add(clean, "web", "", source=url)
+        assert answer.json()["error"]["param"] == "sha256"
+        adapter = add(clean, "web", "", source=url, sha256=digest).json()
         wrong = add(clean, "wrong", "", source=url, sha256="0" * 64).json()
         server.shutdown()
-    assert made["workers"]
+    assert adapter["workers"]
     assert "SHA-256" in str(wrong["failed"])
     add(clean, "file", "one").raise_for_status()
     assert ask(clean, "web") == ask(clean, "file")
@@ -328,8 +326,8 @@ def test_vllms_endpoints_do_the_same(clean: Stack) -> None:
     def post(what: str, **body: Any) -> httpx.Response:
         return httpx.post(f"{clean.url}/v1/{what}_lora_adapter", json=body, timeout=90)
 
-    loaded = post("load", lora_name="v", lora_path=source(clean, "one"))
-    assert (loaded.status_code, "Success" in loaded.text) == (200, True)
+    answer = post("load", lora_name="v", lora_path=source(clean, "one"))
+    assert (answer.status_code, "Success" in answer.text) == (200, True)
     first = ask(clean, "v")
     assert post("load", lora_name="v", lora_path=source(clean, "two")).status_code == 400
     assert post("load", lora_name="v", lora_path=source(clean, "two"), load_inplace=True).status_code == 200
@@ -341,17 +339,17 @@ def test_vllms_endpoints_do_the_same(clean: Stack) -> None:
 
 
 def test_no_adapter_has_the_name_of_an_alias(clean: Stack) -> None:
-    """Else the alias would answer for it."""
+    """An alias of that name would answer for it."""
     add(clean, "taken", "one").raise_for_status()
-    refused = alias(clean, taken={"primary": "mock"})
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "aliases.taken")
+    answer = alias(clean, taken={"primary": "mock"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "aliases.taken")
     alias(clean, other={"primary": "mock"}).raise_for_status()
-    refused = add(clean, "other", "one")
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "name")
+    answer = add(clean, "other", "one")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "name")
 
 
 def test_an_alias_stands_for_it_and_its_fallback_answers_when_it_is_removed(clean: Stack) -> None:
-    """Also a request that may be repeated, at each replica; an alias of nothing is no model."""
+    """Each replica does so, for a request that may be repeated too; an alias of nothing is no model."""
     assert alias(clean, stands={"primary": "tuned"}).status_code == 400
     add(clean, "tuned", "one").raise_for_status()
     alias(clean, stands={"primary": "tuned", "fallback": "mock"}, alone={"primary": "tuned"}).raise_for_status()
@@ -359,8 +357,8 @@ def test_an_alias_stands_for_it_and_its_fallback_answers_when_it_is_removed(clea
 
     def answering(port: int, **headers: str) -> str:
         with client(port) as c:
-            asked: Any = {"model": "stands", "messages": PROMPT, "max_tokens": 2, "extra_headers": headers}
-            return c.chat.completions.create(**asked).model
+            fields: Any = {"model": "stands", "messages": PROMPT, "max_tokens": 2, "extra_headers": headers}
+            return c.chat.completions.create(**fields).model
 
     assert [answering(port) for port in (clean.port, _OTHER)] == ["tuned"] * 2
     assert answering(clean.port, **{"Idempotency-Key": "a"}) == "tuned"
@@ -378,7 +376,10 @@ def test_an_alias_stands_for_it_and_its_fallback_answers_when_it_is_removed(clea
 
 
 def test_only_an_admin_changes_adapters(clean: Stack) -> None:
-    """With clients' keys asked for or not; and a client's key is good for the adapter as for its model."""
+    """The admin's key is needed whether clients' keys are asked for or not.
+
+    A client's key is good for the adapter as for its model.
+    """
     token, port = "xyl-client", free_port()
     record = ApiKey("client", hashlib.sha256(token.encode()).digest(), 0.0)
     with Redis.from_url(clean.redis_url) as redis:
@@ -386,20 +387,20 @@ def test_only_an_admin_changes_adapters(clean: Stack) -> None:
     clean.api("locked", port, XYLEM_REQUIRE_KEYS="true", XYLEM_ADMIN_KEY="boss")
     url = f"http://127.0.0.1:{port}"
     clean.wait_ready(WORKERS, url=url)
-    asked = {"name": "mine", "source": source(clean, "one"), "model": "mock"}
+    adapter = {"name": "mine", "source": source(clean, "one"), "model": "mock"}
     vllms = {"lora_name": "theirs", "lora_path": source(clean, "one")}
     tries: list[tuple[str, str, dict[str, Any] | None]] = [
-        ("GET", "/admin/loras", None), ("POST", "/admin/loras", asked), ("POST", "/admin/loras/mine", {"source": "/x"}),
-        ("DELETE", "/admin/loras/mine", None), ("POST", "/v1/load_lora_adapter", vllms),
-        ("POST", "/v1/unload_lora_adapter", {"lora_name": "mine"}),
+        ("GET", "/admin/loras", None), ("POST", "/admin/loras", adapter),
+        ("POST", "/admin/loras/mine", {"source": "/x"}), ("DELETE", "/admin/loras/mine", None),
+        ("POST", "/v1/load_lora_adapter", vllms), ("POST", "/v1/unload_lora_adapter", {"lora_name": "mine"}),
     ]  # fmt: skip
     for key in ("", token, "wrong"):
         for method, path, body in tries:
             headers = {"authorization": f"Bearer {key}"} if key else {}
-            refused = httpx.request(method, url + path, json=body, headers=headers)
-            assert refused.status_code == 403, (key, method, path)
+            answer = httpx.request(method, url + path, json=body, headers=headers)
+            assert answer.status_code == 403, (key, method, path)
     boss = {"authorization": "Bearer boss"}
-    httpx.post(f"{url}/admin/loras", json=asked, headers=boss, timeout=90).raise_for_status()
+    httpx.post(f"{url}/admin/loras", json=adapter, headers=boss, timeout=90).raise_for_status()
     httpx.post(f"{url}/v1/load_lora_adapter", json=vllms, headers=boss, timeout=90).raise_for_status()
     with client(port, token) as c:
         assert c.chat.completions.create(model="mine", messages=PROMPT, max_tokens=2).choices  # type: ignore[arg-type]

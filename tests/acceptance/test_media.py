@@ -83,8 +83,8 @@ def client(served: Stack) -> Iterator[OpenAI]:
 
 
 def answer(client: OpenAI, messages: list[Any], **fields: Any) -> Any:
-    given = {"model": "sees", "seed": 1, "max_tokens": 12} | fields
-    return client.chat.completions.create(messages=messages, **given)
+    options = {"model": "sees", "seed": 1, "max_tokens": 12} | fields
+    return client.chat.completions.create(messages=messages, **options)
 
 
 def test_one_picture_is_the_same_in_each_api(served: Stack, client: OpenAI) -> None:
@@ -95,7 +95,7 @@ def test_one_picture_is_the_same_in_each_api(served: Stack, client: OpenAI) -> N
     assert text != answer(client, asked(other)).choices[0].message.content
     assert text == answer(client, asked(data)).choices[0].message.content
     parts = [{"type": "input_text", "text": "What is this?"}, {"type": "input_image", "image_url": url(data)}]
-    made = client.responses.create(
+    response = client.responses.create(
         model="sees", input=[{"role": "user", "content": parts}], max_output_tokens=12, store=False
     )
     with Anthropic(base_url=served.url, api_key="none", max_retries=0) as anthropic:
@@ -103,17 +103,17 @@ def test_one_picture_is_the_same_in_each_api(served: Stack, client: OpenAI) -> N
         blocks = [{"type": "text", "text": "What is this?"}, {"type": "image", "source": source}]
         turns: Any = [{"role": "user", "content": blocks}]
         message = anthropic.messages.create(model="sees", max_tokens=12, messages=turns)
-        counted = anthropic.messages.count_tokens(model="sees", messages=turns)
+        count = anthropic.messages.count_tokens(model="sees", messages=turns)
     tokens = chat.usage.prompt_tokens
-    assert made.usage is not None
+    assert response.usage is not None
     read = message.usage.cache_read_input_tokens or 0  # Anthropic counts them apart
-    assert made.usage.input_tokens == message.usage.input_tokens + read == counted.input_tokens == tokens
-    assert len(made.output_text) > 0
+    assert response.usage.input_tokens == message.usage.input_tokens + read == count.input_tokens == tokens
+    assert len(response.output_text) > 0
     assert tokens > 5 * 16
 
 
 def test_a_second_question_finds_the_picture_in_the_cache(served: Stack, client: OpenAI) -> None:
-    """And another picture of the same size does not: its blocks have its own hash."""
+    """Another picture of the same size is not found: its blocks have their own hash."""
     before = indexed_blocks(served, POOL)
     messages = asked(png(11), text="Look.")
     first = answer(client, messages).usage
@@ -130,23 +130,23 @@ def test_a_response_goes_on_from_one_with_a_picture(client: OpenAI) -> None:
     """The items of the earlier one have it, for clients and for the model."""
     look: Any = [{"type": "input_text", "text": "What is it?"}, {"type": "input_image", "image_url": url(png(15))}]
     first = client.responses.create(model="sees", input=[{"role": "user", "content": look}], max_output_tokens=8)
-    shown: Any = client.responses.input_items.list(first.id).data[0]
-    assert (shown.content[1].type, shown.content[1].image_url) == ("input_image", url(png(15)))
+    item: Any = client.responses.input_items.list(first.id).data[0]
+    assert (item.content[1].type, item.content[1].image_url) == ("input_image", url(png(15)))
     again = client.responses.create(model="sees", input="And?", previous_response_id=first.id, max_output_tokens=8)
     assert first.usage is not None
     assert again.usage is not None
     assert again.usage.input_tokens > first.usage.input_tokens
     assert again.usage.input_tokens_details.cached_tokens >= first.usage.input_tokens // SIZE * SIZE - SIZE
-    broken: Any = [{"type": "input_image", "image_url": "data:image/png;base64,AAAA"}]
-    with pytest.raises(BadRequestError) as refused:
+    bad_content: Any = [{"type": "input_image", "image_url": "data:image/png;base64,AAAA"}]
+    with pytest.raises(BadRequestError) as exc_info:
         client.responses.create(
-            model="sees", previous_response_id=first.id, input=[{"role": "user", "content": broken}]
+            model="sees", previous_response_id=first.id, input=[{"role": "user", "content": bad_content}]
         )
-    assert refused.value.param == "input.0.content.0"
+    assert exc_info.value.param == "input.0.content.0"
 
 
 def test_pixels_are_in_redis_and_nowhere_in_celery(served: Stack, client: OpenAI) -> None:
-    """While the request is in progress, however long it may take."""
+    """The pixels are there while the request is in progress, however long it may take."""
     data = png(21)
     chunks = answer(client, asked(data), stream=True, max_tokens=400, timeout=80_000, extra_body={"ignore_eos": True})
     next(chunks)
@@ -163,7 +163,7 @@ def test_pixels_are_in_redis_and_nowhere_in_celery(served: Stack, client: OpenAI
 def test_an_answer_goes_on_elsewhere_when_its_worker_is_killed(
     served: Stack, client: OpenAI, messages: list[Any]
 ) -> None:
-    """With the same pictures: the answer is the one that an undisturbed worker gives."""
+    """The pictures are the same: the answer is the one that an undisturbed worker gives."""
     fields: dict[str, Any] = {"max_tokens": 120, "extra_body": {"ignore_eos": True}}
     whole = answer(client, messages, **fields).choices[0].message.content
     stream = answer(client, messages, stream=True, **fields)
@@ -192,7 +192,7 @@ def test_a_kept_answer_is_continued_by_another_replica(served: Stack, client: Op
         "model": "sees", "messages": messages, "max_tokens": 150, "seed": 3, "stream": True, "ignore_eos": True,
     }  # fmt: skip
     whole = answer(client, messages, max_tokens=150, seed=3, extra_body={"ignore_eos": True})
-    wanted = whole.choices[0].message.content
+    reference = whole.choices[0].message.content
     headers = {"x-xylem-resumable": "1"}
     text, last = "", ""
     with (
@@ -212,7 +212,7 @@ def test_a_kept_answer_is_continued_by_another_replica(served: Stack, client: Op
     for line in rest.text.splitlines():
         if line.startswith("data: {"):
             text += json.loads(line[6:])["choices"][0]["delta"].get("content") or ""
-    assert text == wanted
+    assert text == reference
 
 
 def test_an_answer_is_the_same_aside_in_a_batch_and_with_the_prompt_computed_elsewhere(
@@ -221,43 +221,43 @@ def test_an_answer_is_the_same_aside_in_a_batch_and_with_the_prompt_computed_els
     """The picture goes the whole way with its job; a batch's line is parsed as a request is."""
     messages = [*asked(png(45)), *watched(video(frames=20))]
     body: dict[str, Any] = {"model": "sees", "seed": 1, "max_tokens": 12, "messages": messages}
-    wanted = client.chat.completions.create(**body).choices[0].message.content
-    assert client.chat.completions.create(**body, service_tier="flex").choices[0].message.content == wanted
+    reference = client.chat.completions.create(**body).choices[0].message.content
+    assert client.chat.completions.create(**body, service_tier="flex").choices[0].message.content == reference
     apart = client.chat.completions.create(**body | {"model": "apart"})
-    assert apart.choices[0].message.content == wanted
+    assert apart.choices[0].message.content == reference
     assert len(timeline(served, apart.id)["workers"]) == 2, "one computed the prompt, another one answered"
     served.worker("batch", "batch")
     line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
     lines = client.files.create(file=("lines.jsonl", json.dumps(line).encode()), purpose="batch")
     batch = client.batches.create(input_file_id=lines.id, endpoint="/v1/chat/completions", completion_window="24h")
-    done = wait_until(
-        lambda: found if (found := client.batches.retrieve(batch.id)).status == "completed" else None, "it is done", 60
+    end_state = wait_until(
+        lambda: now if (now := client.batches.retrieve(batch.id)).status == "completed" else None, "it is done", 60
     )
-    answered = json.loads(client.files.content(done.output_file_id).text)
-    assert answered["response"]["body"]["choices"][0]["message"]["content"] == wanted
+    output_line = json.loads(client.files.content(end_state.output_file_id).text)
+    assert output_line["response"]["body"]["choices"][0]["message"]["content"] == reference
 
 
 def test_a_file_of_ones_own_may_be_the_picture(client: OpenAI) -> None:
     data = png(51)
-    stored = client.files.create(file=("a.png", data), purpose="vision")
+    file = client.files.create(file=("a.png", data), purpose="vision")
     by_file: list[Any] = [
         {"role": "user", "content": [
-            {"type": "text", "text": "What is this?"}, {"type": "file", "file": {"file_id": stored.id}},
+            {"type": "text", "text": "What is this?"}, {"type": "file", "file": {"file_id": file.id}},
         ]}
     ]  # fmt: skip
-    found = answer(client, by_file)
-    assert found.choices[0].message.content == answer(client, asked(data)).choices[0].message.content
+    chat = answer(client, by_file)
+    assert chat.choices[0].message.content == answer(client, asked(data)).choices[0].message.content
     by_file[0]["content"][1]["file"]["file_id"] = "file-0"
-    with pytest.raises(BadRequestError) as refused:
+    with pytest.raises(BadRequestError) as exc_info:
         answer(client, by_file)
-    assert refused.value.param == "messages.0.content.1"
+    assert exc_info.value.param == "messages.0.content.1"
 
 
 def test_only_different_pictures_count_for_the_bound(client: OpenAI) -> None:
     assert answer(client, asked(*[png(52)] * 9)).choices[0].message.content
-    with pytest.raises(BadRequestError, match="at most 8 pictures") as refused:
+    with pytest.raises(BadRequestError, match="at most 8 pictures") as exc_info:
         answer(client, asked(png(0), *(png(i) for i in range(9))))
-    assert refused.value.param == "messages.0.content.10"
+    assert exc_info.value.param == "messages.0.content.10"
     files = [{"type": "file", "file": {"file_id": f"file-{i}"}} for i in range(9)]
     with pytest.raises(BadRequestError, match="at most 8 pictures"):  # before any of them is looked for
         answer(client, [{"role": "user", "content": files}])
@@ -268,25 +268,25 @@ def test_a_video_is_the_same_by_url_as_data_and_as_a_file(served: Stack, client:
     data, before = video(), indexed_blocks(served, POOL)
     path = Path(served.env["XYLEM_MEDIA_FOLDER"]) / "a.mp4"
     path.write_bytes(data)
-    stored = client.files.create(file=("a.mp4", data), purpose="user_data")
+    file = client.files.create(file=("a.mp4", data), purpose="user_data")
     first = answer(client, watched(data))
     wait_until(lambda: indexed_blocks(served, POOL) > before, "the index has its blocks")
     tokens = first.usage.prompt_tokens
     assert tokens > 8 * 5 * 16, "of each of eight frames four tiles and the whole"
     for part in (
         {"type": "video_url", "video_url": {"url": path.as_uri()}},
-        {"type": "file", "file": {"file_id": stored.id}},
+        {"type": "file", "file": {"file_id": file.id}},
     ):
-        found = answer(client, [{"role": "user", "content": [{"type": "text", "text": "What happens?"}, part]}])
-        assert found.choices[0].message.content == first.choices[0].message.content
-        assert found.usage.prompt_tokens == tokens
-        assert found.usage.prompt_tokens_details.cached_tokens >= tokens // SIZE * SIZE - SIZE
+        chat = answer(client, [{"role": "user", "content": [{"type": "text", "text": "What happens?"}, part]}])
+        assert chat.choices[0].message.content == first.choices[0].message.content
+        assert chat.usage.prompt_tokens == tokens
+        assert chat.usage.prompt_tokens_details.cached_tokens >= tokens // SIZE * SIZE - SIZE
     again = [*watched(data), {"role": "assistant", "content": "Light."}, {"role": "user", "content": "And then?"}]
     assert answer(client, again).usage.prompt_tokens_details.cached_tokens >= tokens // SIZE * SIZE - 2 * SIZE
     other = answer(client, watched(video(fps=11)))
     assert other.choices[0].message.content != first.choices[0].message.content, "the same frames at other times"
-    counted = httpx.post(f"{served.url}/tokenize", json={"model": "sees", "messages": watched(data)}, timeout=60)
-    assert counted.json()["count"] == tokens
+    count = httpx.post(f"{served.url}/tokenize", json={"model": "sees", "messages": watched(data)}, timeout=60)
+    assert count.json()["count"] == tokens
 
 
 @pytest.mark.parametrize(("model", "part", "param", "says"), [
@@ -310,27 +310,27 @@ def test_what_cannot_be_seen_is_refused_by_name(
     client: OpenAI, model: str, part: dict[str, Any], param: str, says: str
 ) -> None:
     content = [{"type": "text", "text": "What is this?"}, part]
-    with pytest.raises(BadRequestError, match=says) as refused:
+    with pytest.raises(BadRequestError, match=says) as exc_info:
         answer(client, [{"role": "user", "content": content}], model=model)
-    assert refused.value.param == param
+    assert exc_info.value.param == param
 
 
 def test_a_model_is_said_to_see_if_its_workers_do(client: OpenAI) -> None:
     """One without a worker: if its family does."""
-    found = {model.id: (model.model_extra or {})["capabilities"]["pictures"] for model in client.models.list()}
-    assert found == {"sees": True, "text": False, "blind": False, "qwen": True, "apart": True}
+    capabilities = {model.id: (model.model_extra or {})["capabilities"]["pictures"] for model in client.models.list()}
+    assert capabilities == {"sees": True, "text": False, "blind": False, "qwen": True, "apart": True}
 
 
 def test_a_file_that_is_a_video_is_refused_where_only_a_picture_may_be(client: OpenAI) -> None:
-    stored = client.files.create(file=("a.webm", video(form="webm", frames=3)), purpose="user_data")
-    look: Any = [{"role": "user", "content": [{"type": "input_image", "file_id": stored.id, "detail": "auto"}]}]
-    with pytest.raises(BadRequestError, match="none of JPEG") as refused:
+    file = client.files.create(file=("a.webm", video(form="webm", frames=3)), purpose="user_data")
+    look: Any = [{"role": "user", "content": [{"type": "input_image", "file_id": file.id, "detail": "auto"}]}]
+    with pytest.raises(BadRequestError, match="none of JPEG") as exc_info:
         client.responses.create(model="sees", input=look)
-    assert refused.value.param == "input.0.content.0"
+    assert exc_info.value.param == "input.0.content.0"
 
 
 def test_a_text_with_the_models_own_sign_of_a_picture_is_refused_beside_one(client: OpenAI) -> None:
-    """Else the sign would get the pixels."""
+    """The sign in the text would get the pixels."""
     with pytest.raises(BadRequestError, match="<image>"):
         answer(client, asked(png(1), text="An <image>"))
 
@@ -348,14 +348,14 @@ def test_lost_pixels_are_written_anew(served: Stack, client: OpenAI) -> None:
         finally:
             for worker in workers:
                 worker.resume()
-        made = waiting.result()
-    assert made.choices[0].message.content == answer(client, asked(png(61))).choices[0].message.content
+        chat = waiting.result()
+    assert chat.choices[0].message.content == answer(client, asked(png(61))).choices[0].message.content
 
 
 def test_pixels_that_were_lost_with_their_replica_are_read_again_by_the_one_that_adopts_the_answer(
     served: Stack, client: OpenAI
 ) -> None:
-    """As when it dies between the request's record and its pixels, or Redis with it."""
+    """A replica that dies between the request's record and its pixels leaves it so, as does Redis that dies with it."""
     port = free_port()
     owner = served.api("owner", port)
     wait_until(lambda: served.ready(f"http://127.0.0.1:{port}"), "it listens")
@@ -363,13 +363,13 @@ def test_pixels_that_were_lost_with_their_replica_are_read_again_by_the_one_that
         {"role": "user", "content": [{"type": "input_image", "image_url": url(png(63)), "detail": "auto"},
                                      {"type": "input_text", "text": "What is it?"}]}
     ]  # fmt: skip
-    asked: Any = {"model": "sees", "input": look, "max_output_tokens": 16, "extra_body": {"seed": 1}}
+    fields: Any = {"model": "sees", "input": look, "max_output_tokens": 16, "extra_body": {"seed": 1}}
     workers = [psutil.Process(lease.worker.pid) for lease in leases(served, POOL)]
     for worker in workers:
         worker.suspend()
     try:
         with OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as first:
-            made = first.responses.create(**asked, background=True)
+            response = first.responses.create(**fields, background=True)
         wait_until(lambda: served.redis.keys("media:request:*"), "it is placed", every_s=0.01)
         stop(owner, signal.SIGKILL)
         served.redis.delete(*served.redis.keys("media:media:*"))
@@ -377,5 +377,5 @@ def test_pixels_that_were_lost_with_their_replica_are_read_again_by_the_one_that
         for worker in workers:
             worker.resume()
     going = ("queued", "in_progress")
-    over = wait_until(lambda: (r := client.responses.retrieve(made.id)).status not in going and r, "its end", 60)
-    assert (over.status, over.output_text) == ("incomplete", client.responses.create(**asked).output_text)
+    over = wait_until(lambda: (r := client.responses.retrieve(response.id)).status not in going and r, "its end", 60)
+    assert (over.status, over.output_text) == ("incomplete", client.responses.create(**fields).output_text)

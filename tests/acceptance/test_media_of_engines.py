@@ -88,10 +88,10 @@ def test_the_index_has_the_hashes_that_the_api_computes(fleet: tuple[Kind, Fleet
         assert usage.prompt_tokens == len(prompt)
         blocks = (len(prompt) - 1) // SIZE
         wait_until(lambda: indexed_blocks(s, POOL) >= before + blocks, "the index has its blocks")
-        packed = prompt_hashes(prompt, SIZE, media=media)
-        found = s.redis.hmget(f"{s.deployment}:cached:{POOL}", [packed[i : i + 8] for i in range(0, len(packed), 8)])
-        assert len(found) == blocks
-        assert all(found)
+        hashes = prompt_hashes(prompt, SIZE, media=media)
+        entries = s.redis.hmget(f"{s.deployment}:cached:{POOL}", [hashes[i : i + 8] for i in range(0, len(hashes), 8)])
+        assert len(entries) == blocks
+        assert all(entries)
 
 
 def test_a_second_question_meets_the_pictures_kv_and_another_picture_does_not(fleet: tuple[Kind, Fleet]) -> None:
@@ -145,7 +145,7 @@ def expanded(kind: Kind, messages: list[Any], pictures: list[Image.Image]) -> tu
     prompt, media = pieces[0], []
     for picture, piece in zip(pictures, pieces[1:], strict=True):
         tokens = family.tokens(picture.height, picture.width)
-        hashed = picture_of(picture.height, picture.width, picture.tobytes()).sha256
-        media.append(Media("image", hashed, (picture.height, picture.width), len(prompt), len(tokens)))
+        digest = picture_of(picture.height, picture.width, picture.tobytes()).sha256
+        media.append(Media("image", digest, (picture.height, picture.width), len(prompt), len(tokens)))
         prompt = prompt + tokens + piece
     return prompt, media

@@ -30,7 +30,7 @@ def http(served: Stack) -> Iterator[httpx.Client]:
 
 
 def test_every_get_is_answered_to_head_too(http: httpx.Client) -> None:
-    """With the same status and headers, and without a body: the connection goes on with the next request."""
+    """The status and headers are the same, and there is no body: the connection goes on with the next request."""
     file = http.post("/v1/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", b"{}" * 2**20)}).json()["id"]
     paths = [
         path for path, methods in http.get("/openapi.json", timeout=60).json()["paths"].items() if "get" in methods
@@ -38,11 +38,11 @@ def test_every_get_is_answered_to_head_too(http: httpx.Client) -> None:
     assert len(paths) > 10
     for path in (*paths, "/docs", "/openapi.json", f"/v1/files/{file}/content", "/nothing", CHAT):
         url = path.replace("{pool}", POOL).replace("{name}", "mock").replace("{file}", file)
-        got, head = http.get(url), http.head(url)
+        get_answer, head = http.get(url), http.head(url)
         assert head.content == b""
-        assert (head.status_code, head.headers.keys()) == (got.status_code, got.headers.keys()), path
+        assert (head.status_code, head.headers.keys()) == (get_answer.status_code, get_answer.headers.keys()), path
         if path != "/metrics":  # which counts this
-            assert _lasting(head) == _lasting(got)
+            assert _lasting(head) == _lasting(get_answer)
 
 
 def _lasting(response: httpx.Response) -> dict[str, str]:
@@ -50,7 +50,7 @@ def _lasting(response: httpx.Response) -> dict[str, str]:
 
 
 def test_head_of_a_stream_does_not_wait_for_its_end(served: Stack, http: httpx.Client) -> None:
-    """Nor is anything of it read."""
+    """Nothing of the stream is read."""
     response = http.post("/v1/responses", json=BACKGROUND).json()["id"]
     head = http.head(f"/v1/responses/{response}", params={"stream": "true"})
     assert head.status_code == 200
@@ -63,9 +63,9 @@ def test_head_of_a_stream_does_not_wait_for_its_end(served: Stack, http: httpx.C
 
 @pytest.mark.parametrize("path", ["/v1/models", "/live", "/docs", "/v1/files", "/v1/models/mock", "/v1/batches"])
 def test_a_slash_at_the_end_changes_nothing(http: httpx.Client, path: str) -> None:
-    """It was a redirect, behind a proxy that ends TLS to another scheme."""
-    plain, slashed = http.get(path), http.get(f"{path}/", headers={"x-forwarded-proto": "https"})
-    assert (slashed.status_code, slashed.content) == (200, plain.content)
+    """A redirect was the answer once: behind a proxy that ends TLS, it led to another scheme."""
+    plain, slash_answer = http.get(path), http.get(f"{path}/", headers={"x-forwarded-proto": "https"})
+    assert (slash_answer.status_code, slash_answer.content) == (200, plain.content)
 
 
 def test_a_slash_at_the_end_of_what_generates_changes_nothing(http: httpx.Client) -> None:

@@ -27,7 +27,7 @@ def served(tmp_path: Path) -> Iterator[Stack]:
 
 
 def in_store(s: Stack) -> int:
-    """How many blocks the index has of the store."""
+    """Number of the store's blocks that the index has."""
     counts = s.redis.hgetall(f"{s.deployment}:tiered-count:{POOL}")
     numbers = {lease.store for lease in leases(s, POOL)}
     return sum(int(count) for number, count in counts.items() if int.from_bytes(number, "big") in numbers)
@@ -36,14 +36,14 @@ def in_store(s: Stack) -> int:
 def test_evicted_prompts_are_loaded_by_their_worker_by_another_one_and_after_a_restart(served: Stack) -> None:
     first = served.worker(POOL, "first")
     served.wait_ready(1)
-    text, route, cached = asked(served, "mock", "Once")
-    assert (cached, "blocks_in_host" in route) == (0, False)
+    text, route, hits = asked(served, "mock", "Once")
+    assert (hits, "blocks_in_host" in route) == (0, False)
     for other in ("Then", "Later"):  # evict it
         asked(served, "mock", other)
     wait_until(lambda: in_store(served) >= 40, "the store's blocks in the index")
 
-    again, route, cached = asked(served, "mock", "Once")
-    assert (again, route["blocks_in_host"] > 8, route["blocks_in_store"], cached > 8 * BLOCK) == (text, True, 0, True)
+    again, route, hits = asked(served, "mock", "Once")
+    assert (again, route["blocks_in_host"] > 8, route["blocks_in_store"], hits > 8 * BLOCK) == (text, True, 0, True)
     wait_until(lambda: leases(served, POOL)[0].speeds.host_bytes_per_s > 0, "a measured speed")
 
     (lease,) = leases(served, POOL)
@@ -52,16 +52,16 @@ def test_evicted_prompts_are_loaded_by_their_worker_by_another_one_and_after_a_r
     wait_until(lambda: {lease.store for lease in leases(served, POOL)} == {lease.store}, "one store")
     stop(first)
     served.wait_ready(1)
-    again, route, cached = asked(served, "mock", "Once")  # which the second worker never saw
-    assert (again, route["blocks_in_store"] > 8, cached > 8 * BLOCK) == (text, True, True)
+    again, route, hits = asked(served, "mock", "Once")  # which the second worker never saw
+    assert (again, route["blocks_in_store"] > 8, hits > 8 * BLOCK) == (text, True, True)
     wait_until(lambda: leases(served, POOL)[0].speeds.store_bytes_per_s > 0, "a measured speed")
 
     stop(second)
     served.worker(POOL, "restarted")
     served.wait_ready(1)
     wait_until(lambda: [lease.store for lease in leases(served, POOL)] == [lease.store], "the same store's number")
-    again, route, cached = asked(served, "mock", "Later")
-    assert (route["blocks_in_store"] > 8, cached > 8 * BLOCK) == (True, True)
+    again, route, hits = asked(served, "mock", "Later")
+    assert (route["blocks_in_store"] > 8, hits > 8 * BLOCK) == (True, True)
 
 
 def test_a_worker_whose_bucket_hangs_ends_when_it_is_told_to(tmp_path: Path) -> None:

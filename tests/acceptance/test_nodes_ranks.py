@@ -24,7 +24,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 
 
 def test_ranks_on_two_hosts_have_caches_of_their_own_in_the_index(ranks: Hosts) -> None:
-    """Those of the second one are fed on its own host, and routing finds both."""
+    """The second rank's index is fed on its own host, and routing finds both."""
     wait_until(lambda: len(leases(ranks.stack, POOL)[0].caches) == 2, "both ranks are in the lease")
     for i in range(6):  # an empty rank is preferred to one that is busy: both get some
         answer(ranks, 4, f"Story number {i}: {STORY}")
@@ -38,7 +38,7 @@ def test_ranks_on_two_hosts_have_caches_of_their_own_in_the_index(ranks: Hosts) 
 
 
 def test_a_rank_that_is_killed_ends_the_engine_which_comes_back(ranks: Hosts) -> None:
-    said, before = answer(ranks, 12), epoch(ranks)
+    text, before = answer(ranks, 12), epoch(ranks)
     ranks.kill(ranks.follower())
     recovers(ranks, before)
-    assert answer(ranks, 12) == said
+    assert answer(ranks, 12) == text

@@ -25,12 +25,12 @@ def sglang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 
 
 def test_an_sglang_on_two_hosts_makes_an_answer_and_survives_its_follower(sglang: Hosts) -> None:
-    """As vLLM; its follower has no KV events, since the leader's are those of both."""
-    said, before = answer(sglang, 24), epoch(sglang)
+    """The group does as vLLM's; its follower has no KV events, since the leader's are those of both."""
+    text, before = answer(sglang, 24), epoch(sglang)
     wait_until(lambda: indexed_blocks(sglang.stack, POOL), "the leader's KV events are in the index")
 
     def lose() -> None:
         sglang.kill(sglang.follower())
         recovers(sglang, before)
 
-    assert asyncio.run(streamed(sglang, 24, 5, lose)) == said
+    assert asyncio.run(streamed(sglang, 24, 5, lose)) == text

@@ -35,18 +35,18 @@ def test_tensors_on_three_hosts_make_an_answer(three: Hosts) -> None:
 
 def test_an_idle_follower_that_is_killed_ends_the_engine_which_comes_back(three: Hosts) -> None:
     """vLLM itself would not notice before the next request, which would fail."""
-    said, before = answer(three, 12), epoch(three)
+    text, before = answer(three, 12), epoch(three)
     three.kill(three.follower())
     recovers(three, before)
-    assert answer(three, 12) == said
+    assert answer(three, 12) == text
 
 
 def test_an_answer_survives_a_follower_that_is_killed_in_the_middle_of_it(three: Hosts) -> None:
-    """It goes on in the new group, and says what it says undisturbed."""
-    said, before = answer(three, 40), epoch(three)
+    """The answer goes on in the new group, and says what it says undisturbed."""
+    text, before = answer(three, 40), epoch(three)
 
     def lose() -> None:
         three.kill(three.follower())
         recovers(three, before)
 
-    assert asyncio.run(streamed(three, 40, 5, lose)) == said
+    assert asyncio.run(streamed(three, 40, 5, lose)) == text

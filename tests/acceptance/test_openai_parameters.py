@@ -165,7 +165,7 @@ def endpoint(request: pytest.FixtureRequest) -> Endpoint:
 
 @pytest.fixture(scope="module")
 def plain(served: Stack) -> dict[Endpoint, str]:
-    """What each endpoint says to the defaults of `Asker`, whole: the measure for the others."""
+    """The whole answer of each endpoint to the defaults of `Asker`: the measure for the others."""
     whole = Asker(served.url, "sync", stream=False)
     return {"chat": whole("chat").text, "text": whole("text").text}
 
@@ -179,20 +179,23 @@ def tokenize(http: httpx.Client, text: str) -> list[int]:
 def test_the_same_seed_gives_the_same_text_streamed_or_whole(
     ask: Asker, endpoint: Endpoint, plain: dict[Endpoint, str]
 ) -> None:
-    """And another seed another one. To the server both clients are one: what is below is asked in two ways of four."""
-    said = ask(endpoint)
-    assert said.text == plain[endpoint] != ""
-    assert said.choices[0].finish == "length"
-    assert ask(endpoint, seed=8).text != said.text
+    """A different seed gives a different text.
+
+    To the server both clients are one: the tests below ask in two ways of four.
+    """
+    answer = ask(endpoint)
+    assert answer.text == plain[endpoint] != ""
+    assert answer.choices[0].finish == "length"
+    assert ask(endpoint, seed=8).text != answer.text
     if ask.stream:
-        assert said.chunks > 2, "it comes in pieces"
+        assert answer.chunks > 2, "it comes in pieces"
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 def test_the_answer_has_at_most_so_many_tokens(ask: Asker, name: str) -> None:
-    """And `length` as its reason to end."""
-    said = ask("chat", **{"max_tokens": None, name: 5})
-    assert (said.tokens, said.choices[0].finish) == (5, "length")
+    """The reason of its end is `length`."""
+    answer = ask("chat", **{"max_tokens": None, name: 5})
+    assert (answer.tokens, answer.choices[0].finish) == (5, "length")
 
 
 def test_max_completion_tokens_is_the_newer_name_and_wins(ask: Asker) -> None:
@@ -209,8 +212,8 @@ def test_without_a_limit_a_text_has_16_tokens_and_a_chat_ends_by_itself(ask: Ask
 
 def test_ignore_eos_goes_on_to_the_limit(ask: Asker, endpoint: Endpoint) -> None:
     """The answer would have ended before."""
-    said = ask(endpoint, max_tokens=60, ignore_eos=True)
-    assert (said.tokens, said.choices[0].finish) == (60, "length")
+    answer = ask(endpoint, max_tokens=60, ignore_eos=True)
+    assert (answer.tokens, answer.choices[0].finish) == (60, "length")
     assert (ask(endpoint, max_tokens=60).choices[0].finish) == "stop"
 
 
@@ -224,13 +227,13 @@ def test_min_tokens_puts_the_end_off(ask: Asker, endpoint: Endpoint) -> None:
 def test_a_stop_string_ends_the_answer(
     ask: Asker, endpoint: Endpoint, plain: dict[Endpoint, str], include: bool, several: bool
 ) -> None:
-    """It is in the text only on demand, though it may begin and end within tokens."""
+    """The string is in the text only on demand, though it may begin and end within tokens."""
     text = plain[endpoint]
     stop = text[20:26]
     at = text.index(stop)
-    said = ask(endpoint, stop=["never said", stop] if several else stop, include_stop_str_in_output=include)
-    assert said.text == text[: at + len(stop) if include else at]
-    assert (said.choices[0].finish, said.choices[0].stop) == ("stop", stop)
+    answer = ask(endpoint, stop=["never said", stop] if several else stop, include_stop_str_in_output=include)
+    assert answer.text == text[: at + len(stop) if include else at]
+    assert (answer.choices[0].finish, answer.choices[0].stop) == ("stop", stop)
 
 
 @pytest.mark.parametrize("include", [False, True])
@@ -240,29 +243,29 @@ def test_a_stop_token_ends_the_answer(
     """Given by its id."""
     ids = tokenize(http, plain[endpoint])
     at = ids.index(ids[6])
-    said = ask(endpoint, stop_token_ids=[ids[6]], include_stop_str_in_output=include)
-    kept = ids[: at + 1 if include else at]
-    assert said.text == http.post("/detokenize", json={"model": "mock", "tokens": kept}).json()["prompt"]
-    assert (said.choices[0].finish, said.choices[0].stop, said.tokens) == ("stop", ids[6], at + 1)
+    answer = ask(endpoint, stop_token_ids=[ids[6]], include_stop_str_in_output=include)
+    answer_ids = ids[: at + 1 if include else at]
+    assert answer.text == http.post("/detokenize", json={"model": "mock", "tokens": answer_ids}).json()["prompt"]
+    assert (answer.choices[0].finish, answer.choices[0].stop, answer.tokens) == ("stop", ids[6], at + 1)
 
 
 def test_before_min_tokens_nothing_stops_the_answer(ask: Asker, endpoint: Endpoint, plain: dict[Endpoint, str]) -> None:
-    """Neither stop strings nor EOS."""
-    said = ask(endpoint, stop=plain[endpoint][4:8], min_tokens=12)
-    assert said.tokens >= 12
-    assert said.text.startswith(plain[endpoint][:8])
+    """Stop strings and EOS do not stop it."""
+    answer = ask(endpoint, stop=plain[endpoint][4:8], min_tokens=12)
+    assert answer.tokens >= 12
+    assert answer.text.startswith(plain[endpoint][:8])
 
 
 def test_n_gives_that_many_choices_with_their_own_indexes(
     ask: Asker, endpoint: Endpoint, plain: dict[Endpoint, str]
 ) -> None:
     """All different, the first as if it were alone, and together they are counted once with the prompt."""
-    said = ask(endpoint, n=3)
-    assert len({c.text for c in said.choices}) == 3
-    assert said.text == plain[endpoint]
-    assert said.tokens == 3 * 16
-    assert {c.finish for c in said.choices} == {"length"}
-    assert said.usage.prompt_tokens == ask(endpoint).usage.prompt_tokens
+    answer = ask(endpoint, n=3)
+    assert len({c.text for c in answer.choices}) == 3
+    assert answer.text == plain[endpoint]
+    assert answer.tokens == 3 * 16
+    assert {c.finish for c in answer.choices} == {"length"}
+    assert answer.usage.prompt_tokens == ask(endpoint).usage.prompt_tokens
 
 
 @pytest.mark.parametrize("greedy", [{"temperature": 0}, {"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}])
@@ -290,65 +293,65 @@ def test_logit_bias_forces_and_forbids_tokens(
 def test_a_penalty_makes_way_for_the_second_likeliest(
     ask: Asker, endpoint: Endpoint, http: httpx.Client, penalty: dict[str, float]
 ) -> None:
-    """Of two tokens forced almost equally, greedily the same comes for ever; with a penalty not twice in a row.
+    """Greedy sampling repeats one of two tokens forced almost equally for ever; with a penalty, not twice in a row.
 
-    Marks and no words, since the mock says those of its own accord.
+    The tokens are marks and no words, since the mock says those of its own accord.
     """
     first, second = (tokenize(http, mark)[0] for mark in "!?")
-    forced = {"logit_bias": {str(first): 100, str(second): 99}, "temperature": 0, "max_tokens": 2}
-    assert ask(endpoint, **forced).text == "!!"
-    assert ask(endpoint, **forced, **penalty).text == "!?"
+    fields = {"logit_bias": {str(first): 100, str(second): 99}, "temperature": 0, "max_tokens": 2}
+    assert ask(endpoint, **fields).text == "!!"
+    assert ask(endpoint, **fields, **penalty).text == "!?"
 
 
 def test_a_chats_logprobs_are_those_of_its_tokens(ask: Asker, plain: dict[Endpoint, str]) -> None:
-    """With as many alternatives as asked for, likeliest first; and none when only the chosen were asked for."""
-    said = ask("chat", logprobs=True, top_logprobs=3)
-    found = said.choices[0].logprobs
-    assert "".join(lp.token for lp in found) == said.text == plain["chat"]
-    assert len(found) == said.tokens
-    for lp in found:
+    """The alternatives are as many as asked for, likeliest first; none come when only the chosen were asked for."""
+    answer = ask("chat", logprobs=True, top_logprobs=3)
+    logprobs = answer.choices[0].logprobs
+    assert "".join(lp.token for lp in logprobs) == answer.text == plain["chat"]
+    assert len(logprobs) == answer.tokens
+    for lp in logprobs:
         assert bytes(lp.bytes).decode() == lp.token
         assert lp.logprob <= 0
         assert len(lp.top_logprobs) == 3
         assert [t.logprob for t in lp.top_logprobs] == sorted((t.logprob for t in lp.top_logprobs), reverse=True)
-    chosen = ask("chat", logprobs=True)
-    assert [lp.top_logprobs for lp in chosen.choices[0].logprobs] == [[]] * chosen.tokens
+    bare_answer = ask("chat", logprobs=True)
+    assert [lp.top_logprobs for lp in bare_answer.choices[0].logprobs] == [[]] * bare_answer.tokens
     assert ask("chat", logprobs=False).choices[0].logprobs == []
 
 
 def test_a_texts_logprobs_are_those_of_its_tokens(ask: Asker, plain: dict[Endpoint, str]) -> None:
-    """With their offsets in the text."""
-    said = ask("text", logprobs=2)
-    found = said.choices[0].logprobs
-    assert "".join(token for token, *_ in found) == said.text == plain["text"]
-    assert len(found) == said.tokens
-    for token, logprob, top, offset in found:
+    """Their offsets in the text are there."""
+    answer = ask("text", logprobs=2)
+    logprobs = answer.choices[0].logprobs
+    assert "".join(token for token, *_ in logprobs) == answer.text == plain["text"]
+    assert len(logprobs) == answer.tokens
+    for token, logprob, top, offset in logprobs:
         assert logprob <= 0
         assert len({token, *top}) == len(top) in (2, 3)  # itself is one of them
-        assert said.text[offset : offset + len(token)] == token
-    chosen = ask("text", logprobs=0)
-    assert all(top == {token: logprob} for token, logprob, top, _ in chosen.choices[0].logprobs)
+        assert answer.text[offset : offset + len(token)] == token
+    bare_answer = ask("text", logprobs=0)
+    assert all(top == {token: logprob} for token, logprob, top, _ in bare_answer.choices[0].logprobs)
 
 
 def test_echo_puts_the_prompt_before_the_answer(ask: Asker, plain: dict[Endpoint, str]) -> None:
-    """Before each choice; the tokens that are counted are the generated ones."""
-    said = ask("text", echo=True, n=2)
-    assert said.text == PROMPT + plain["text"]
-    assert said.choices[1].text.startswith(PROMPT)
-    assert said.tokens == 32
+    """The prompt is before each choice; the tokens that are counted are the generated ones."""
+    answer = ask("text", echo=True, n=2)
+    assert answer.text == PROMPT + plain["text"]
+    assert answer.choices[1].text.startswith(PROMPT)
+    assert answer.tokens == 32
 
 
 @pytest.mark.parametrize("max_tokens", [0, 4])
 def test_echo_with_logprobs_scores_the_prompt(ask: Asker, max_tokens: int) -> None:
     """Each of its tokens but the first, which nothing predicts; with max_tokens=0 nothing but the prompt."""
-    said = ask("text", echo=True, logprobs=1, max_tokens=max_tokens)
-    found = said.choices[0].logprobs
-    assert len(found) == said.usage.prompt_tokens + max_tokens
-    assert said.tokens == max_tokens
-    assert "".join(token for token, *_ in found) == said.text
-    assert (said.text == PROMPT) == (max_tokens == 0)
-    assert [logprob is None for _, logprob, *_ in found] == [True] + [False] * (len(found) - 1)
-    assert said.choices[0].finish == "length"
+    answer = ask("text", echo=True, logprobs=1, max_tokens=max_tokens)
+    logprobs = answer.choices[0].logprobs
+    assert len(logprobs) == answer.usage.prompt_tokens + max_tokens
+    assert answer.tokens == max_tokens
+    assert "".join(token for token, *_ in logprobs) == answer.text
+    assert (answer.text == PROMPT) == (max_tokens == 0)
+    assert [logprob is None for _, logprob, *_ in logprobs] == [True] + [False] * (len(logprobs) - 1)
+    assert answer.choices[0].finish == "length"
 
 
 def test_prompts_may_be_text_or_tokens_one_or_several(
@@ -360,12 +363,12 @@ def test_prompts_may_be_text_or_tokens_one_or_several(
     texts = [plain["text"], ask("text", prompt=other).text]
     assert [c.text for c in ask("text", prompt=ids).choices] == texts[:1]
     for many in ([PROMPT, other], [ids, other_ids]):
-        said = ask("text", prompt=many)
-        assert [c.text for c in said.choices] == texts
-        assert said.usage.prompt_tokens == len(ids) + len(other_ids)
-        assert said.tokens == 32
-    doubled = ask("text", prompt=[PROMPT, other], n=2)
-    assert [c.text for c in doubled.choices[::2]] == texts
+        answer = ask("text", prompt=many)
+        assert [c.text for c in answer.choices] == texts
+        assert answer.usage.prompt_tokens == len(ids) + len(other_ids)
+        assert answer.tokens == 32
+    pairs = ask("text", prompt=[PROMPT, other], n=2)
+    assert [c.text for c in pairs.choices[::2]] == texts
 
 
 def test_usage_counts_prompt_and_answer(ask: Asker, endpoint: Endpoint, http: httpx.Client) -> None:
@@ -403,17 +406,17 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 def answered(http: httpx.Client, path: str, fields: dict[str, Any]) -> str:
-    """What is said to a body of that endpoint with these fields besides."""
+    """The text that answers a body of that endpoint with these fields besides."""
     answer = http.post(path, json={"model": "mock", "seed": 7} | BODIES[path] | fields)
     assert answer.status_code == 200, (fields, answer.text)
-    found = answer.json()
+    body = answer.json()
     if path == "/v1/responses":
-        return str(found["output"][0]["content"][0]["text"])
-    return str(found["choices"][0]["text"] if path == "/v1/completions" else found["choices"][0]["message"]["content"])
+        return str(body["output"][0]["content"][0]["text"])
+    return str(body["choices"][0]["text"] if path == "/v1/completions" else body["choices"][0]["message"]["content"])
 
 
 def test_token_ids_are_continued_with_token_ids(http: httpx.Client) -> None:
-    """In vLLM's shape: the same tokens as a completion has, whole and streamed, with text where it is asked for."""
+    """The shape is vLLM's: the same tokens as a completion has, whole and streamed, with text where it is asked for."""
     prompt = http.post("/tokenize", json={"model": "mock", "prompt": PROMPT}).json()["tokens"]
     sampling = {"max_tokens": 6, "temperature": 0, "logprobs": 1}
     plain = http.post("/v1/completions", json={"prompt": prompt, "return_token_ids": True} | sampling).json()
@@ -428,8 +431,8 @@ def test_token_ids_are_continued_with_token_ids(http: httpx.Client) -> None:
     first = choice["logprobs"]["content"][0]
     assert (first["token_id"], first["rank"]) == (choice["token_ids"][0], 1)
     assert first["top_logprobs"][0] == {name: first[name] for name in ("token_id", "logprob", "rank")}
-    said = http.post("/inference/v1/generate", json=body | {"output_mode": "text"}).json()["choices"][0]
-    assert (said["text"], said["token_ids"]) == (text["text"], text["token_ids"])
+    text_choice = http.post("/inference/v1/generate", json=body | {"output_mode": "text"}).json()["choices"][0]
+    assert (text_choice["text"], text_choice["token_ids"]) == (text["text"], text["token_ids"])
     *chunks, usage, end = events(
         http, "/inference/v1/generate", body | {"stream_options": {"include_usage": True}, "max_tokens": None}
     )
@@ -446,14 +449,14 @@ def test_token_ids_are_continued_with_token_ids(http: httpx.Client) -> None:
     ({"sampling_params": {"max_tokens": 10**6}}, "token_ids"), ({"sampling_params": {"no": 1}}, "sampling_params.no"),
 ])  # fmt: skip
 def test_what_is_wrong_with_token_ids_is_named(http: httpx.Client, fields: dict[str, Any], param: str) -> None:
-    """By its place in this request, not in the completion that it becomes."""
+    """Its name is its place in this request, not in the completion that it becomes."""
     answer = http.post("/inference/v1/generate", json={"token_ids": [5], "sampling_params": {}} | fields)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 @pytest.mark.parametrize("path", BODIES)
 def test_the_only_model_that_is_served_need_not_be_named(http: httpx.Client, path: str) -> None:
-    """As at vLLM; the answer names it."""
+    """The answer names it, as at vLLM."""
     for body in (BODIES[path], BODIES[path] | {"model": None}):
         answer = http.post(path, json=body)
         assert (answer.status_code, answer.json()["model"]) == (200, "mock")
@@ -470,8 +473,8 @@ def test_what_changes_nothing_is_taken_in_every_endpoint(http: httpx.Client, pat
         for value in values:
             assert answered(http, path, {name: value}) == plain, (name, value)
     assert answered(http, path, {name: values[0] for name, values in table.items()}) == plain
-    recorded = {"metadata": {"run": "7"}, "safety_identifier": "somebody", "presence_penalty": 0}
-    assert answered(http, path, recorded) == plain
+    fields = {"metadata": {"run": "7"}, "safety_identifier": "somebody", "presence_penalty": 0}
+    assert answered(http, path, fields) == plain
 
 
 def test_a_history_may_have_what_an_answer_did_not(http: httpx.Client) -> None:
@@ -485,7 +488,7 @@ def test_a_history_may_have_what_an_answer_did_not(http: httpx.Client) -> None:
     ):
         assert answered(http, path, {"messages": [*MESSAGES, SAID | nothing, *MESSAGES]}) == plain
     silent = [{"role": "assistant", "content": content, "tool_calls": []} for content in (None, "")]
-    none, empty = (answered(http, path, {"messages": [*MESSAGES, said, *MESSAGES]}) for said in silent)
+    none, empty = (answered(http, path, {"messages": [*MESSAGES, message, *MESSAGES]}) for message in silent)
     assert none == empty
 
 
@@ -514,7 +517,7 @@ def test_reasoning_is_told_from_content_streamed_or_whole(thinks: Stack, served:
         assert message["content"] == "".join(p.text for p in parts if isinstance(p, Content))
         assert message["reasoning_content"]
         assert len(message["content"]) > 20
-    streamed = [{"reasoning_content": "", "content": ""} for _ in range(2)]
+    texts = [{"reasoning_content": "", "content": ""} for _ in range(2)]
     headers = {"x-xylem-resumable": "1"} if resumable else {}
     with OpenAI(base_url=f"{thinks.url}/v1", api_key="none", default_headers=headers) as c:
         own = {"ignore_eos": body.pop("ignore_eos")}
@@ -522,8 +525,8 @@ def test_reasoning_is_told_from_content_streamed_or_whole(thinks: Stack, served:
             for choice in chunk.choices:
                 delta = choice.delta.model_dump()
                 for part in ("reasoning_content", "content"):
-                    streamed[choice.index][part] += delta.get(part) or ""
-    assert streamed == [{k: c["message"][k] for k in ("reasoning_content", "content")} for c in whole["choices"]]
+                    texts[choice.index][part] += delta.get(part) or ""
+    assert texts == [{k: c["message"][k] for k in ("reasoning_content", "content")} for c in whole["choices"]]
 
 
 @pytest.mark.parametrize(("path", "body"), [
@@ -536,28 +539,28 @@ def test_a_header_names_the_effort_that_a_model_has_instead_of_the_requests(
     ask: Asker, path: str, body: dict[str, Any]
 ) -> None:
     """Agents send one to every model; this one's template knows none."""
-    said = httpx.post(f"{ask.url}/{path}", json={"model": "mock", "stream": ask.stream, **body})
-    assert said.status_code == 200, said.text
-    assert said.headers["x-xylem-reasoning-effort"] == "ignored"
+    answer = httpx.post(f"{ask.url}/{path}", json={"model": "mock", "stream": ask.stream, **body})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-xylem-reasoning-effort"] == "ignored"
 
 
 def test_a_client_may_send_every_default_of_openais(ask: Asker, plain: dict[Endpoint, str]) -> None:
-    """By the names that the client itself knows, and an answer as it came as part of the next request."""
-    said = ask(
+    """The names are those that the client itself knows; a received answer is part of the next request."""
+    answer = ask(
         "chat", audio=None, function_call="none", functions=[], metadata={}, modalities=["text"], n=1,
         parallel_tool_calls=True, prediction=None, prompt_cache_retention="in_memory", reasoning_effort="none",
         response_format={"type": "text"}, safety_identifier="me", service_tier="auto", store=False, tool_choice="none",
         tools=[], top_logprobs=0, verbosity="medium", web_search_options=None,
     )  # fmt: skip
-    assert said.text == plain["chat"]
+    assert answer.text == plain["chat"]
     if ask.stream:
         options = {"include_usage": True, "include_obfuscation": False}
         assert ask("chat", stream_options=options).text == plain["chat"]
     with openai.OpenAI(base_url=ask.url, api_key="none", max_retries=0) as client:
         first = client.chat.completions.create(model="mock", messages=MESSAGES, max_tokens=4)  # type: ignore[arg-type]
         message = first.choices[0].message
-        for sent in (message, message.model_dump(), message.model_dump() | {"annotations": []}):
-            ask("chat", messages=[*MESSAGES, sent, *MESSAGES])
+        for variant in (message, message.model_dump(), message.model_dump() | {"annotations": []}):
+            ask("chat", messages=[*MESSAGES, variant, *MESSAGES])
 
 
 def test_a_timeout_of_its_own_ends_a_request(ask: Asker, endpoint: Endpoint) -> None:
@@ -584,7 +587,7 @@ def events(http: httpx.Client, path: str, body: dict[str, Any]) -> list[str]:
 def test_a_stream_ends_with_done_and_has_usage_where_it_was_asked_for(
     http: httpx.Client, path: str, body: dict[str, Any]
 ) -> None:
-    """Not at all, null until the last chunk, or growing with each."""
+    """The usage is absent, null until the last chunk, or growing with each chunk."""
     without = events(http, path, body)
     assert without[-1] == "[DONE]"
     assert not any('"usage"' in event for event in without)
@@ -606,17 +609,17 @@ def test_what_is_tokenized_can_be_detokenized(http: httpx.Client) -> None:
         ids = tokenize(http, text)
         assert http.post("/detokenize", json={"model": "mock", "tokens": ids}).json() == {"prompt": text}
     body = {"model": "mock", "messages": [{"role": "user", "content": PROMPT}]}
-    shown = http.post("/tokenize", json=body).json()
-    assert shown["count"] == len(shown["tokens"])
-    assert shown["max_model_len"] == 8192
-    text = http.post("/detokenize", json={"model": "mock", "tokens": shown["tokens"]}).json()["prompt"]
+    result = http.post("/tokenize", json=body).json()
+    assert result["count"] == len(result["tokens"])
+    assert result["max_model_len"] == 8192
+    text = http.post("/detokenize", json={"model": "mock", "tokens": result["tokens"]}).json()["prompt"]
     assert PROMPT in text
     bare = http.post("/tokenize", json=body | {"add_generation_prompt": False}).json()
-    assert bare["count"] < shown["count"]
+    assert bare["count"] < result["count"]
 
 
 def test_models_are_listed_as_openai_lists_them(served: Stack) -> None:
-    """By the client itself."""
+    """The client itself lists them."""
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none") as client:
         models = list(client.models.list())
         assert [m.id for m in models] == ["mock"]
@@ -656,8 +659,8 @@ def cost_and_busy_time(http: httpx.Client) -> tuple[float, float]:
 
 
 def test_the_metrics_count_requests_and_tokens(http: httpx.Client, served: Stack) -> None:
-    """Once for each request, at its end, with its outcome."""
-    watched: list[tuple[str, dict[str, str], float]] = [
+    """Each request counts once, at its end, with its outcome."""
+    increments: list[tuple[str, dict[str, str], float]] = [
         ("xylem_requests_total", {"model": "mock", "outcome": "ok"}, 2),
         ("xylem_requests_total", {"model": "mock", "outcome": "deadline_exceeded"}, 1),
         ("xylem_output_tokens_sum", {"model": "mock"}, 10),
@@ -668,8 +671,8 @@ def test_the_metrics_count_requests_and_tokens(http: httpx.Client, served: Stack
         ("xylem_itl_seconds_count", {"model": "mock"}, 2),
         ("xylem_request_seconds_count", {"model": "mock"}, 3),
     ]
-    before = [metric(http, name, **labels) for name, labels, _ in watched]
-    refused, busy = metric(http, "xylem_refusals_total", reason="deadline_exceeded"), cost_and_busy_time(http)
+    before = [metric(http, name, **labels) for name, labels, _ in increments]
+    refusal_count, busy = metric(http, "xylem_refusals_total", reason="deadline_exceeded"), cost_and_busy_time(http)
     tokens = 0
     for stream in (False, True):
         tokens += Asker(served.url, "sync", stream=stream)("chat", max_tokens=5).tokens
@@ -677,14 +680,14 @@ def test_the_metrics_count_requests_and_tokens(http: httpx.Client, served: Stack
     with pytest.raises(openai.APIError):
         Asker(served.url, "sync", stream=False)("chat", timeout=1e-6)
     assert tokens == 10
-    for (name, labels, more), was in zip(watched, before, strict=True):
+    for (name, labels, more), was in zip(increments, before, strict=True):
         assert metric(http, name, **labels) == was + more, name
-    assert metric(http, "xylem_refusals_total", reason="deadline_exceeded") == refused + 1
+    assert metric(http, "xylem_refusals_total", reason="deadline_exceeded") == refusal_count + 1
     assert cost_and_busy_time(http)[0] > busy[0]
 
     def paid() -> bool:
-        cost, worked = (now - was for now, was in zip(cost_and_busy_time(http), busy, strict=True))
-        return cost <= worked
+        cost, busy_s = (now - was for now, was in zip(cost_and_busy_time(http), busy, strict=True))
+        return cost <= busy_s
 
     wait_until(paid, "the worker has told that it was busy for as long as the requests cost")
     assert metric(http, "xylem_requests_in_flight") == 0

@@ -1,4 +1,4 @@
-"""What a browser may do here in the name of a web page: nothing, unless the page is ours or named in a setting."""
+"""Tests what a browser may do in the name of a web page: nothing, unless the page is ours or named in a setting."""
 
 import shlex
 import subprocess
@@ -24,7 +24,7 @@ PREFLIGHT = {
 
 @pytest.fixture(scope="module")
 def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """On loopback, as by default; one foreign page is named."""
+    """A stack on loopback, as by default; one foreign page is named."""
     env = {"XYLEM_DEPLOYMENT": "origins", "XYLEM_ALLOWED_ORIGINS": APP}
     with stack(valkey_url, tmp_path_factory.mktemp("origins"), {POOL: mock_pool()}, **env) as s:
         s.api()
@@ -53,7 +53,7 @@ def http(served: Stack) -> Iterator[httpx.Client]:
 def test_a_foreign_page_is_refused(
     http: httpx.Client, method: str, path: str, sent: dict[str, Any], origin: str
 ) -> None:
-    """Before anything else, and without a word that would let the page read it."""
+    """The refusal comes before anything else, and without a word that would let the page read it."""
     answer = http.request(method, path, **sent | {"headers": {"origin": origin, **sent.get("headers", {})}})
     assert refusal(answer, 403)["code"] == "origin_not_allowed"
     assert not [name for name in answer.headers if name.startswith("access-control-")]
@@ -69,14 +69,14 @@ def test_a_page_of_the_same_origin_is_served(served: Stack, http: httpx.Client) 
 def test_a_named_page_may_ask_and_read(http: httpx.Client) -> None:
     """Whole, streamed and refused answers all carry what lets the page read them, and their headers."""
     origin = {"origin": APP}
-    allowed = http.options(CHAT, headers=origin | PREFLIGHT)
-    assert allowed.status_code == 204
+    preflight = http.options(CHAT, headers=origin | PREFLIGHT)
+    assert preflight.status_code == 204
     document = http.get("/openapi.json", timeout=60).json()
     methods = {method.upper() for operations in document["paths"].values() for method in operations}
-    assert methods <= {*allowed.headers["access-control-allow-methods"].split(", ")}
-    assert allowed.headers["access-control-allow-headers"] == PREFLIGHT["access-control-request-headers"]
+    assert methods <= {*preflight.headers["access-control-allow-methods"].split(", ")}
+    assert preflight.headers["access-control-allow-headers"] == PREFLIGHT["access-control-request-headers"]
     answers = [
-        allowed,
+        preflight,
         http.post(TEXT, json=ASK, headers=origin),
         http.post(TEXT, json=ASK | {"stream": True}, headers=origin),
         http.post("/v1/responses", json={"model": "mock", "input": "x", "max_output_tokens": 2}, headers=origin),
@@ -114,7 +114,7 @@ def test_on_loopback_another_hosts_name_is_refused(http: httpx.Client, path: str
     "host", ["localhost", "LOCALHOST:1", "localhost.:80", "127.0.0.1", "127.1.2.3:9", "[::1]:8000"]
 )
 def test_on_loopback_its_own_names_are_served(http: httpx.Client, host: str) -> None:
-    """With any port: it may be forwarded."""
+    """Any port is served: it may be forwarded."""
     assert http.get("/v1/models", headers={"host": host}).status_code == 200
 
 
@@ -149,7 +149,7 @@ def test_off_loopback_hosts_are_checked_only_if_a_setting_names_them(valkey_url:
     ("/v1/batches", "text/plain"), ("/v1/files", "text/plain"), ("/v1/files", "application/x-www-form-urlencoded"),
 ])  # fmt: skip
 def test_a_body_of_another_type_is_refused_by_name(http: httpx.Client, path: str, kind: str) -> None:
-    """What a page can send without a preflight is no JSON, whatever it says in it."""
+    """A body that a page can send without a preflight is no JSON, whatever it says in it."""
     answer = http.post(path, json=ASK, headers={"content-type": kind})
     error = refusal(answer, 415)
     assert error["code"] == "unsupported_media_type"
@@ -170,7 +170,7 @@ def test_a_post_without_a_body_needs_no_type(http: httpx.Client) -> None:
     ("POST", CHAT), ("POST", "/v1/batches"), ("POST", "/v1/files"), ("PATCH", f"/admin/pools/{POOL}/limits"),
 ])  # fmt: skip
 def test_an_encoded_body_is_refused_as_such(http: httpx.Client, method: str, path: str, encoding: str) -> None:
-    """And the answer says what would be taken."""
+    """The answer says what would be taken."""
     answer = http.request(method, path, json=ASK, headers={"content-encoding": encoding})
     error = refusal(answer, 415)
     assert encoding in error["message"]
@@ -179,16 +179,16 @@ def test_an_encoded_body_is_refused_as_such(http: httpx.Client, method: str, pat
 
 
 def test_the_curl_lines_of_readme_and_guide_are_served(served: Stack) -> None:
-    """As they stand there, but for the port and the model."""
+    """The lines run as they stand there, but for the port and the model."""
     pages = ("README.md", "docs/guide/routing.md", "docs/guide/resumable.md")
     text = "".join((ROOT / page).read_text() for page in pages)
-    shown = [part.partition("curl ")[2] for part in text.split("\n```sh\n") if part.startswith("curl ")]
-    first, pinned = [part.partition("}]}'")[0] + "}]}'" for part in shown]
+    lines = [part.partition("curl ")[2] for part in text.split("\n```sh\n") if part.startswith("curl ")]
+    first, pin_line = [part.partition("}]}'")[0] + "}]}'" for part in lines]
     patch = text.partition("(`curl ")[2].partition("`)")[0]
-    explained = text.partition("ask() { curl ")[2].partition('}"; }')[0] + '}"'
-    kept = text.partition("chat() { curl ")[2].partition("; }\n")[0].replace('"$@"', "")
-    for line in (first, pinned, patch, explained, kept):
+    explain_line = text.partition("ask() { curl ")[2].partition('}"; }')[0] + '}"'
+    chat_line = text.partition("chat() { curl ")[2].partition("; }\n")[0].replace('"$@"', "")
+    for line in (first, pin_line, patch, explain_line, chat_line):
         here = line.replace(":8000", f":{served.port}").replace("smollm2-135m-instruct", "mock")
         command = f"curl -sS --max-time 60 -o /dev/null -w '%{{http_code}}' {here}"
-        said = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=90, check=False)
-        assert said.stdout == "200", (shlex.split(here), said.stdout, said.stderr)
+        result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=90, check=False)
+        assert result.stdout == "200", (shlex.split(here), result.stdout, result.stderr)

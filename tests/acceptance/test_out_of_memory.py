@@ -29,7 +29,7 @@ def stacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture
 def served(stacked: Stack) -> Iterator[Stack]:
-    """With memory before each test, and after it."""
+    """A stack with memory before each test, and after it."""
     yield stacked
     free(stacked)
     stacked.wait_ready()
@@ -74,7 +74,7 @@ IN_BACKGROUND = {"model": "mock", "input": "hello", "max_output_tokens": 16, "ba
 def test_a_request_is_refused_and_told_why_and_when_to_come_again(
     served: Stack, path: str, asked: dict[str, Any]
 ) -> None:
-    """In OpenAI's shape; and once there is memory, it is answered."""
+    """The refusal has OpenAI's shape; and once there is memory, the request is answered."""
     full(served)
     answer = httpx.post(f"{served.url}/v1/{path}", json=asked, timeout=20)
     assert answer.status_code == 503
@@ -92,10 +92,10 @@ def test_a_request_is_refused_and_told_why_and_when_to_come_again(
 
 def test_a_stream_in_progress_goes_on_when_there_is_memory_again(served: Stack) -> None:
     """The worker keeps what Redis does not take."""
-    asked = {"model": "mock", "prompt": "hello", "seed": 3, "max_tokens": 300, "extra_body": {"ignore_eos": True}}
+    fields = {"model": "mock", "prompt": "hello", "seed": 3, "max_tokens": 300, "extra_body": {"ignore_eos": True}}
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
-        whole = client.completions.create(**asked).choices[0].text
-        stream = iter(client.completions.create(**asked, stream=True))
+        whole = client.completions.create(**fields).choices[0].text
+        stream = iter(client.completions.create(**fields, stream=True))
         text = "".join(next(stream).choices[0].text for _ in range(20))
         full(served)
         time.sleep(8)

@@ -47,8 +47,8 @@ ENV = {
 def ask(s: Stack, seed: int, prompt: str = LONG) -> tuple[str, str]:
     """The answer, and the request's id."""
     with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=200) as c:
-        asked: dict[str, Any] = {"model": MODEL, "prompt": prompt, "seed": seed, "temperature": 0, "max_tokens": 50}
-        answer = c.completions.create(**asked, extra_body={"ignore_eos": True})
+        fields: dict[str, Any] = {"model": MODEL, "prompt": prompt, "seed": seed, "temperature": 0, "max_tokens": 50}
+        answer = c.completions.create(**fields, extra_body={"ignore_eos": True})
     return answer.choices[0].text, answer.id
 
 
@@ -71,25 +71,25 @@ def busy(request: pytest.FixtureRequest, valkey_url: str, tmp_path: Path) -> Ite
 
 def pairs(s: Stack, answers: list[tuple[str, str]]) -> list[Any]:
     """The timelines of those that two workers had."""
-    return [told for _text, id_ in answers if len((told := timeline(s, id_))["workers"]) == 2]
+    return [record for _text, id_ in answers if len((record := timeline(s, id_))["workers"]) == 2]
 
 
 def test_a_free_worker_answers_with_the_kv_of_a_busy_one(busy: Stack) -> None:
-    """And the same as if it had computed the prompt."""
+    """The answer is the same as if it had computed the prompt."""
     alone = [ask(busy, seed)[0] for seed in range(BURST)]
-    computed = metric(busy, POOL, "prefill_tokens")
+    tokens_before = metric(busy, POOL, "prefill_tokens")
     with ThreadPoolExecutor(BURST) as threads:
         answers = list(threads.map(lambda seed: ask(busy, seed), range(BURST)))
     assert [text for text, _id in answers] == alone
-    told = pairs(busy, answers)
-    for pair in told:
+    records = pairs(busy, answers)
+    for pair in records:
         holder, other = pair["workers"]
         assert holder["worker"] != other["worker"]
-    prompt = told[0]["prompt_tokens"]
-    assert max(pair["workers"][1]["pulled"]["tokens"] for pair in told) == prompt
+    prompt = records[0]["prompt_tokens"]
+    assert max(pair["workers"][1]["pulled"]["tokens"] for pair in records) == prompt
     wait_until(lambda: all_free(busy, POOL), "nothing is lent any more")
     wait_until(lambda: metric(busy, POOL, "pulled_tokens") > 0, "the workers' own counters say so")
-    more = metric(busy, POOL, "prefill_tokens") - computed
+    more = metric(busy, POOL, "prefill_tokens") - tokens_before
     assert more < prompt, "nobody computed the prompt again"
 
 

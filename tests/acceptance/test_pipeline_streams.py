@@ -1,4 +1,7 @@
-"""What an earlier stage of a pipeline writes, as it is written. Real processes, the official client, scripted mocks."""
+"""Tests that what an earlier stage of a pipeline writes comes as it is written.
+
+Real processes, the official client, scripted mocks.
+"""
 
 import os
 import signal
@@ -61,9 +64,9 @@ def client(served: Stack) -> Iterator[OpenAI]:
 
 
 def streamed(client: OpenAI, model: str, text: str, **more: Any) -> Stream[ChatCompletionChunk]:
-    made = client.chat.completions.create(model=model, messages=asked(text), stream=True, **more)
-    assert isinstance(made, Stream)
-    return made
+    stream = client.chat.completions.create(model=model, messages=asked(text), stream=True, **more)
+    assert isinstance(stream, Stream)
+    return stream
 
 
 def told(chunk: ChatCompletionChunk) -> dict[str, Any]:
@@ -72,12 +75,12 @@ def told(chunk: ChatCompletionChunk) -> dict[str, Any]:
 
 def by_stage(chunks: list[ChatCompletionChunk]) -> dict[int, tuple[str, str]]:
     """The pieces of each stage together, and all of it as it was told behind them."""
-    made: dict[int, tuple[str, str]] = {}
+    texts: dict[int, tuple[str, str]] = {}
     for stage in filter(None, map(told, chunks)):
-        pieces, output = made.get(stage["stage"], ("", ""))
+        pieces, output = texts.get(stage["stage"], ("", ""))
         assert not output, "it has ended"
-        made[stage["stage"]] = pieces + stage.get("delta", ""), stage.get("output", "")
-    return made
+        texts[stage["stage"]] = pieces + stage.get("delta", ""), stage.get("output", "")
+    return texts
 
 
 def content(chunks: list[ChatCompletionChunk]) -> str:
@@ -85,7 +88,7 @@ def content(chunks: list[ChatCompletionChunk]) -> str:
 
 
 def test_what_a_stage_writes_comes_as_it_is_written(client: OpenAI) -> None:
-    """In chunks that say nothing else, before the answer; tokens count as those of a whole answer."""
+    """The chunks say nothing else and come before the answer; tokens count as those of a whole answer."""
     chunks = list(streamed(client, "shown", "slow", stream_options={"include_usage": True}))
     pieces = [told(c) for c in chunks if "delta" in told(c)]
     assert len(pieces) > WORDS / 4
@@ -98,10 +101,13 @@ def test_what_a_stage_writes_comes_as_it_is_written(client: OpenAI) -> None:
     assert content(chunks) == ANSWER
     assert {(c.id, c.model) for c in chunks} == {(chunks[0].id, "shown")}
     whole = client.chat.completions.create(model="shown", messages=asked("slow"))
-    used, usage = chunks[-1].usage, whole.usage
-    assert used is not None
+    stream_usage, usage = chunks[-1].usage, whole.usage
+    assert stream_usage is not None
     assert usage is not None
-    assert (used.prompt_tokens, used.completion_tokens) == (usage.prompt_tokens, usage.completion_tokens)
+    assert (stream_usage.prompt_tokens, stream_usage.completion_tokens) == (
+        usage.prompt_tokens,
+        usage.completion_tokens,
+    )
     assert (whole.model_extra or {})["stages"] == [{"stage": 1, "model": "writer", "output": SLOW}]
 
 
@@ -140,11 +146,11 @@ def first_tokens(s: Stack, model: str) -> float:
 def test_an_error_behind_pieces_is_the_streams_last_event(
     served: Stack, text: str, body: dict[str, Any], code: str
 ) -> None:
-    """And names the stage: the deadline is that of all."""
-    *made, failed = events(post(served, CHATS, "shown", stream=True, messages=asked(text), **body))
-    assert "delta" in made[0]["stage"]
-    assert failed["error"]["code"] == code
-    assert failed["error"]["message"].startswith("Stage 1 of 'shown', the model 'writer': ")
+    """The error names the stage: the deadline is that of all."""
+    *pieces, last = events(post(served, CHATS, "shown", stream=True, messages=asked(text), **body))
+    assert "delta" in pieces[0]["stage"]
+    assert last["error"]["code"] == code
+    assert last["error"]["message"].startswith("Stage 1 of 'shown', the model 'writer': ")
     wait_until(lambda: all_free(served, WRITERS, ANSWERERS), "nothing is left")
 
 
@@ -154,7 +160,7 @@ def test_the_client_hears_of_an_error_behind_pieces(client: OpenAI) -> None:
 
 
 def test_a_client_that_leaves_stops_the_stage_that_writes(served: Stack, client: OpenAI) -> None:
-    """And no other begins."""
+    """No other stage begins."""
     before = metric(served, ANSWERERS, "steps")
     with streamed(client, "shown", "endless") as stream:
         assert told(next(stream))["stage"] == 1
@@ -181,8 +187,8 @@ def test_pieces_go_on_when_a_worker_dies(served: Stack, client: OpenAI) -> None:
 def test_pieces_are_as_declared(served: Stack) -> None:
     document = httpx.get(f"{served.url}/openapi.json").json()
     shape = declared(document, CHATS, "post", "text/event-stream")
-    made = events(post(served, CHATS, "shown", stream=True, messages=asked("slow")))
-    assert {key for event in made for key in event.get("stage", ())} == {"stage", "model", "delta", "output"}
-    for event in made:
+    pieces = events(post(served, CHATS, "shown", stream=True, messages=asked("slow")))
+    assert {key for event in pieces for key in event.get("stage", ())} == {"stage", "model", "delta", "output"}
+    for event in pieces:
         assert not list(shape.iter_errors(event)), event
-    assert not shape.is_valid(made[0] | {"stage": {"stage": 1, "model": "writer"}})
+    assert not shape.is_valid(pieces[0] | {"stage": {"stage": 1, "model": "writer"}})

@@ -89,7 +89,7 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def declare(s: Stack) -> None:
-    """Before its processes start."""
+    """Writes the pipelines into the pools file, before the stack's processes start."""
     pipelines = {name: {"stages": stages} for name, stages in PIPELINES.items()}
     s.pools_file.write_text(yaml.safe_dump({"pools": s.pools, "pipelines": pipelines}))
 
@@ -125,7 +125,7 @@ def sound(data: bytes, form: str = "wav") -> dict[str, Any]:
 
 
 def events(answer: httpx.Response) -> list[Any]:
-    """Without `[DONE]`."""
+    """The events of the answer, without `[DONE]`."""
     lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
@@ -136,25 +136,27 @@ def idle(s: Stack) -> bool:
 
 def test_a_text_is_written_and_then_painted(client: OpenAI) -> None:
     """The answer has the prompt that was painted, and counts the text's tokens."""
-    got = client.images.generate(model="illustrate", prompt="a cat", n=2, extra_body={"seed": 7})
-    assert [b64decode(d.b64_json or "") for d in got.data or ()] == [painted(f"{SCENE}, in oil", s) for s in (7, 8)]
-    assert [d.revised_prompt for d in got.data or ()] == [f"{SCENE}, in oil"] * 2
-    assert got.usage is not None
-    assert got.usage.input_tokens > 0
-    assert got.usage.output_tokens > 0
-    assert got.usage.total_tokens == got.usage.input_tokens + got.usage.output_tokens
+    response = client.images.generate(model="illustrate", prompt="a cat", n=2, extra_body={"seed": 7})
+    assert [b64decode(d.b64_json or "") for d in response.data or ()] == [
+        painted(f"{SCENE}, in oil", s) for s in (7, 8)
+    ]
+    assert [d.revised_prompt for d in response.data or ()] == [f"{SCENE}, in oil"] * 2
+    assert response.usage is not None
+    assert response.usage.input_tokens > 0
+    assert response.usage.output_tokens > 0
+    assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
 
 
 def test_pictures_of_a_pipeline_are_streamed_and_stored_as_others_are(client: OpenAI, served: Stack) -> None:
-    made = list(
+    image_events = list(
         client.images.generate(
             model="illustrate", prompt="a cat", stream=True, partial_images=1, extra_body={"seed": 3}
         )
     )
-    assert [e.type for e in made] == ["image_generation.partial_image", "image_generation.completed"]
-    assert b64decode(made[1].b64_json) == painted(f"{SCENE}, in oil", 3)
-    assert {e.revised_prompt for e in made} == {f"{SCENE}, in oil"}  # type: ignore[union-attr]
-    assert made[1].usage.output_tokens > 0  # type: ignore[union-attr]
+    assert [e.type for e in image_events] == ["image_generation.partial_image", "image_generation.completed"]
+    assert b64decode(image_events[1].b64_json) == painted(f"{SCENE}, in oil", 3)
+    assert {e.revised_prompt for e in image_events} == {f"{SCENE}, in oil"}  # type: ignore[union-attr]
+    assert image_events[1].usage.output_tokens > 0  # type: ignore[union-attr]
     url = post(served, IMAGES, "illustrate", response_format="url", seed=5).json()["data"][0]["url"]
     assert httpx.get(url).content == painted(f"{SCENE}, in oil", 5)
 
@@ -167,51 +169,58 @@ def test_what_a_stage_keeps_is_not_shown(served: Stack) -> None:
 
 
 def test_speech_is_answered(client: OpenAI) -> None:
-    """In any format, beside a text, whole and streamed: what was heard comes as soon as it is there."""
-    heard = {"stage": 1, "model": "ears", "output": HEARD}
+    """The sound has any format, beside a text; answers come whole and streamed.
+
+    The text of the sound comes as soon as it is there.
+    """
+    stage = {"stage": 1, "model": "ears", "output": HEARD}
     for part in (sound(wav(tone(1.0))), sound(encoded(tone(1.0), "libmp3lame", "mp3"), "mp3")):
-        got = client.chat.completions.create(model="narrate", messages=asked(part))
-        assert (got.model, got.choices[0].message.content, got.choices[0].finish_reason) == ("narrate", ANSWER, "stop")
-        assert got.model_extra == got.model_extra | {"stages": [heard]}  # type: ignore[operator]
+        answer = client.chat.completions.create(model="narrate", messages=asked(part))
+        assert (answer.model, answer.choices[0].message.content, answer.choices[0].finish_reason) == (
+            "narrate",
+            ANSWER,
+            "stop",
+        )
+        assert answer.model_extra == answer.model_extra | {"stages": [stage]}  # type: ignore[operator]
     chunks = list(
         client.chat.completions.create(
             model="narrate", messages=asked(part), stream=True, stream_options={"include_usage": True}
         )
     )
     first, *others = chunks
-    assert (first.model_extra or {})["stage"] == heard
+    assert (first.model_extra or {})["stage"] == stage
     assert not any("stage" in (c.model_extra or {}) for c in others)
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == ANSWER
     assert {c.id for c in chunks} == {first.id}
     assert {c.model for c in chunks} == {"narrate"}
-    assert chunks[-1].usage == got.usage, "all stages count, in both forms"
-    assert got.usage is not None
+    assert chunks[-1].usage == answer.usage, "all stages count, in both forms"
+    assert answer.usage is not None
     alone = client.chat.completions.create(
         model="answerer", messages=[{"role": "system", "content": "Be brief."}, *asked(f"Said: {HEARD}")]
     )
     assert alone.usage is not None
     assert alone.choices[0].message.content == ANSWER
-    assert got.usage.prompt_tokens > alone.usage.prompt_tokens
-    assert got.usage.completion_tokens > alone.usage.completion_tokens
+    assert answer.usage.prompt_tokens > alone.usage.prompt_tokens
+    assert answer.usage.completion_tokens > alone.usage.completion_tokens
 
 
 def test_a_text_needs_no_ears_and_silence_has_no_text(client: OpenAI, served: Stack) -> None:
     before = metric(served, EARS, "steps")
-    got = client.chat.completions.create(model="narrate", messages=asked(HEARD))
-    assert got.choices[0].message.content == ANSWER
-    assert "stages" not in (got.model_extra or {})
+    answer = client.chat.completions.create(model="narrate", messages=asked(HEARD))
+    assert answer.choices[0].message.content == ANSWER
+    assert "stages" not in (answer.model_extra or {})
     silent = client.chat.completions.create(model="narrate", messages=asked(sound(wav(quiet(1.0)))), max_tokens=3)
     assert (silent.model_extra or {})["stages"][0]["output"] == ""
     assert metric(served, EARS, "steps") == before
 
 
 def test_parameters_are_those_of_the_last_stage(client: OpenAI) -> None:
-    got = client.chat.completions.create(
+    answer = client.chat.completions.create(
         model="rephrase", messages=asked("Paris where?"), max_tokens=1, n=2, logprobs=True
     )
-    assert [c.finish_reason for c in got.choices] == ["length"] * 2
-    assert [len((c.logprobs and c.logprobs.content) or ()) for c in got.choices] == [1, 1]
-    assert (got.model_extra or {})["stages"] == [{"stage": 1, "model": "writer", "output": "Where is Paris?"}]
+    assert [c.finish_reason for c in answer.choices] == ["length"] * 2
+    assert [len((c.logprobs and c.logprobs.content) or ()) for c in answer.choices] == [1, 1]
+    assert (answer.model_extra or {})["stages"] == [{"stage": 1, "model": "writer", "output": "Where is Paris?"}]
 
 
 @pytest.mark.parametrize(
@@ -242,21 +251,21 @@ def test_parameters_are_those_of_the_last_stage(client: OpenAI) -> None:
 def test_what_a_pipeline_cannot_do_is_refused_by_name(
     served: Stack, path: str, model: str, body: dict[str, Any], status: int, says: str, param: str | None
 ) -> None:
-    got = post(served, path, model, **body)
-    error = got.json()["error"]
-    assert (got.status_code, error.get("param")) == (status, param), got.text
+    answer = post(served, path, model, **body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error.get("param")) == (status, param), answer.text
     assert says in error["message"]
 
 
 def test_a_stream_whose_last_stage_fails_ends_with_one_error(served: Stack) -> None:
-    """After what the first has made."""
-    *pieces, made, failed = events(post(served, CHATS, "unanswered", stream=True))
-    assert made["stage"]["output"] == "".join(e["stage"]["delta"] for e in pieces) == "Where is Paris?"
-    assert failed["error"]["message"].startswith("Stage 2 of 'unanswered', the model 'absent': ")
-    assert failed["error"]["code"] == "no_worker"
-    *made, failed = events(post(served, CHATS, "rephrase", stream=True, max_tokens=10**6))
-    assert all("stage" in event for event in made)
-    assert failed["error"]["code"] == "context_length_exceeded"
+    """The error comes after what the first stage has made."""
+    *pieces, output_event, last = events(post(served, CHATS, "unanswered", stream=True))
+    assert output_event["stage"]["output"] == "".join(e["stage"]["delta"] for e in pieces) == "Where is Paris?"
+    assert last["error"]["message"].startswith("Stage 2 of 'unanswered', the model 'absent': ")
+    assert last["error"]["code"] == "no_worker"
+    *pieces, last = events(post(served, CHATS, "rephrase", stream=True, max_tokens=10**6))
+    assert all("stage" in event for event in pieces)
+    assert last["error"]["code"] == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("stage", [1, 2])
@@ -265,8 +274,8 @@ def test_one_deadline_is_that_of_all_stages(served: Stack, stage: int, stream: b
     body: dict[str, Any] = (
         {"prompt": "slow", "timeout": 0.5} if stage == 1 else {"num_inference_steps": 2000, "timeout": 1}
     )
-    got = post(served, IMAGES, "illustrate", stream=stream, **body)
-    (error,) = events(got) if got.status_code == 200 else [got.json()]
+    answer = post(served, IMAGES, "illustrate", stream=stream, **body)
+    (error,) = events(answer) if answer.status_code == 200 else [answer.json()]
     assert error["error"]["code"] == "deadline_exceeded"
     assert error["error"]["message"].startswith(f"Stage {stage} of 'illustrate'")
     wait_until(lambda: idle(served), "nothing is left")
@@ -276,7 +285,7 @@ def test_one_deadline_is_that_of_all_stages(served: Stack, stage: int, stream: b
     ("body", "pool"), [({"prompt": "endless"}, WRITERS), ({"num_inference_steps": 2000}, PAINTERS)]
 )
 def test_a_client_that_leaves_stops_the_stage_that_is_at_work(served: Stack, body: dict[str, Any], pool: str) -> None:
-    """And no other begins."""
+    """No other stage begins."""
     painted_before = metric(served, PAINTERS, "paint_steps")
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
     content = json.dumps({"model": "illustrate", "prompt": "a cat"} | body)
@@ -293,16 +302,16 @@ def test_a_client_that_leaves_stops_the_stage_that_is_at_work(served: Stack, bod
 )  # fmt: skip
 def test_a_worker_killed_in_either_stage_changes_nothing(served: Stack, body: dict[str, Any], pool: str) -> None:
     steps = body.get("num_inference_steps", 4)
-    expected = f"{SLOW if pool == WRITERS else SCENE}, in oil"
+    expected_prompt = f"{SLOW if pool == WRITERS else SCENE}, in oil"
     with ThreadPoolExecutor(1) as executor:
         request = executor.submit(post, served, IMAGES, "illustrate", seed=11, **body)
         busy = wait_until(lambda: [le for le in leases(served, pool) if le.load.running], "its stage is at work")
         os.kill(busy[0].worker.pid, signal.SIGKILL)
-        got = request.result(60)
-    assert got.status_code == 200, got.text
-    (data,) = got.json()["data"]
-    assert data["revised_prompt"] == expected
-    assert b64decode(data["b64_json"]) == painted(expected, 11, steps, steps=steps)
+        answer = request.result(60)
+    assert answer.status_code == 200, answer.text
+    (data,) = answer.json()["data"]
+    assert data["revised_prompt"] == expected_prompt
+    assert b64decode(data["b64_json"]) == painted(expected_prompt, 11, steps, steps=steps)
     for name in (f"{pool}-1", f"{pool}-2"):
         if served.names[name].poll() is not None:
             served.worker(pool, name=name)
@@ -310,12 +319,12 @@ def test_a_worker_killed_in_either_stage_changes_nothing(served: Stack, body: di
 
 
 def test_pipelines_are_listed_and_answers_are_as_declared(client: OpenAI, served: Stack) -> None:
-    found = {model.id: model.model_extra or {} for model in client.models.list()}
-    assert {name: found[name].get("pipeline") for name in PIPELINES} == {
+    models = {model.id: model.model_extra or {} for model in client.models.list()}
+    assert {name: models[name].get("pipeline") for name in PIPELINES} == {
         name: [stage["model"] for stage in stages] for name, stages in PIPELINES.items()
     }
-    assert found["narrate"]["capabilities"]["chat"]
-    assert [found[name]["capabilities"]["sound"] for name in ("narrate", "rephrase")] == [True, False]
+    assert models["narrate"]["capabilities"]["chat"]
+    assert [models[name]["capabilities"]["sound"] for name in ("narrate", "rephrase")] == [True, False]
     one = client.models.retrieve("narrate").model_extra or {}
     assert [pool["pool"] for pool in one["pools"]] == [EARS, ANSWERERS]
     anthropics = httpx.get(f"{served.url}/v1/models", headers={"anthropic-version": "2023-06-01"}).json()
@@ -323,16 +332,16 @@ def test_pipelines_are_listed_and_answers_are_as_declared(client: OpenAI, served
     document = httpx.get(f"{served.url}/openapi.json", timeout=60).json()
     for path, model, body in ((CHATS, "narrate", {"messages": asked(sound(GARDEN))}), (IMAGES, "illustrate", {})):
         assert not list(declared(document, path, "post").iter_errors(post(served, path, model, **body).json()))
-        streamed = declared(document, path, "post", "text/event-stream")
+        event_schema = declared(document, path, "post", "text/event-stream")
         for event in events(post(served, path, model, stream=True, **body)):
-            assert not list(streamed.iter_errors(event)), event
+            assert not list(event_schema.iter_errors(event)), event
 
 
 def test_a_pipelines_name_is_taken(served: Stack) -> None:
-    named = {"illustrate": {"primary": "writer"}}
-    got = httpx.patch(f"{served.url}/admin/aliases", json={"aliases": named})
-    assert got.status_code == 400
-    assert "there is a pipeline of that name" in got.text
+    aliases = {"illustrate": {"primary": "writer"}}
+    answer = httpx.patch(f"{served.url}/admin/aliases", json={"aliases": aliases})
+    assert answer.status_code == 400
+    assert "there is a pipeline of that name" in answer.text
 
 
 def test_a_pipeline_in_a_batch_is_that_lines_error(served: Stack, client: OpenAI) -> None:
@@ -344,11 +353,11 @@ def test_a_pipeline_in_a_batch_is_that_lines_error(served: Stack, client: OpenAI
     ]
     file = client.files.create(file=("a.jsonl", "\n".join(lines).encode()), purpose="batch")
     batch = client.batches.create(input_file_id=file.id, endpoint=CHATS, completion_window="24h")
-    done = wait_until(
+    end = wait_until(
         lambda: b if (b := client.batches.retrieve(batch.id)).status in ("completed", "failed") else None, "it ends", 60
     )
-    assert (done.status, done.request_counts and done.request_counts.failed) == ("completed", 1), done
-    (error,) = [json.loads(raw) for raw in client.files.content(done.error_file_id or "").text.splitlines()]
+    assert (end.status, end.request_counts and end.request_counts.failed) == ("completed", 1), end
+    (error,) = [json.loads(raw) for raw in client.files.content(end.error_file_id or "").text.splitlines()]
     assert (error["custom_id"], error["response"]["status_code"]) == ("rephrase", 400)
     assert "is a pipeline" in error["response"]["body"]["error"]["message"]
 
@@ -371,7 +380,7 @@ def test_an_api_key_pays_for_one_request_and_all_tokens(valkey_url: str, tmp_pat
             assert usage is not None
             assert int(first.headers["x-ratelimit-remaining-requests"]) == 1
             second = create_chat(model="rephrase", messages=asked("Paris where?"))
-            spent = 300 - int(second.headers["x-ratelimit-remaining-tokens"])
-            assert usage.total_tokens < spent <= 2 * usage.total_tokens
+            cost = 300 - int(second.headers["x-ratelimit-remaining-tokens"])
+            assert usage.total_tokens < cost <= 2 * usage.total_tokens
             with pytest.raises(openai.RateLimitError):
                 create_chat(model="rephrase", messages=asked("Paris where?"))

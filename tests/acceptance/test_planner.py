@@ -56,7 +56,7 @@ class System:
         wait_until(lambda: "curl -N" in self.output.read_text(), "the curl line", 120)
 
     def workers(self) -> int:
-        """That are ready."""
+        """Number of workers that are ready."""
         answer = httpx.get(f"http://127.0.0.1:{self.port}/ready", trust_env=False).json()
         return int(answer["workers"].get("mock", 0))
 
@@ -111,15 +111,15 @@ async def _load(system: System, per_s: float, until: Callable[[], bool], within_
     limits = httpx.Limits(max_connections=None)
     url = f"http://127.0.0.1:{system.port}"
     async with httpx.AsyncClient(base_url=url, timeout=120, limits=limits, trust_env=False) as client:
-        asked: list[asyncio.Task[int]] = []
+        tasks: list[asyncio.Task[int]] = []
         try:
             async with asyncio.timeout(within_s):
                 while not await asyncio.to_thread(until):
-                    asked.append(asyncio.create_task(_ask(client, len(asked))))
+                    tasks.append(asyncio.create_task(_ask(client, len(tasks))))
                     await asyncio.sleep(1 / per_s)
         except TimeoutError:
             raise AssertionError(f"not within {within_s:g} s: {system.desired()}, {system.workers()} workers") from None
-        return await asyncio.gather(*asked)
+        return await asyncio.gather(*tasks)
 
 
 async def test_workers_come_and_go_with_the_load_and_no_request_is_lost(tmp_path: Path, redis_url: str) -> None:
@@ -136,7 +136,7 @@ async def test_workers_come_and_go_with_the_load_and_no_request_is_lost(tmp_path
 async def test_advice_starts_nothing_and_the_next_planner_goes_on_where_a_killed_one_was(
     tmp_path: Path, redis_url: str
 ) -> None:
-    """It knows the traffic that the first one has seen."""
+    """The next planner knows the traffic that the first one has seen."""
     with running(tmp_path, redis_url) as system, ExitStack() as ends:
         assert "no planner runs" in _status(system)
         first = ends.enter_context(system.planner())
@@ -163,5 +163,5 @@ def _shows_status(system: System) -> None:
 
 
 def _status(system: System) -> str:
-    asked = [BIN / "xylem", "planner", "status"]
-    return subprocess.run(asked, env=system.env, capture_output=True, text=True, check=True).stdout
+    command = [BIN / "xylem", "planner", "status"]
+    return subprocess.run(command, env=system.env, capture_output=True, text=True, check=True).stdout

@@ -32,20 +32,23 @@ def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.mark.parametrize("what", ["poison", "venom"])
 def test_a_poison_prompt_is_given_up_and_the_others_are_answered(fleet: Stack, what: str) -> None:
-    """It kills or hangs three of four workers; who was on them goes on, and it gets one clear error."""
+    """The prompt kills or hangs three of four workers.
+
+    Other answers on them go on, and the prompt gets one clear error.
+    """
     names = [f"worker-{i}" for i in range(4)]
     for name in names:
         if name not in fleet.names or fleet.names[name].poll() is not None:
             fleet.worker(name=name)
     fleet.wait_ready(4)
     with ThreadPoolExecutor(9) as threads:
-        wanted = list(threads.map(lambda i: write(fleet, f"story {i}"), range(3)))
+        references = list(threads.map(lambda i: write(fleet, f"story {i}"), range(3)))
         stories = [threads.submit(write, fleet, f"story {i % 3}") for i in range(9)]
         wait_until(lambda: sum(lease.load.running for lease in leases(fleet, POOL)) == 9, "they have begun")
-        with pytest.raises(APIStatusError) as failed:
+        with pytest.raises(APIStatusError) as exc_info:
             write(fleet, f"a {what} apple")
-        assert (failed.value.status_code, failed.value.code) == (502, "worker_lost")
-        assert "3 workers" in failed.value.message
-        assert [story.result() for story in stories] == wanted * 3
+        assert (exc_info.value.status_code, exc_info.value.code) == (502, "worker_lost")
+        assert "3 workers" in exc_info.value.message
+        assert [story.result() for story in stories] == references * 3
     wait_until(lambda: sum(fleet.names[name].poll() is None for name in names) == 1, "three have ended")
     wait_until(lambda: all_free(fleet, POOL), "nothing is held for anybody")

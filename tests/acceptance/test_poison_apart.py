@@ -1,4 +1,7 @@
-"""What ends whoever begins it, where pictures, prompts and answers are computed by workers of their own."""
+"""Tests requests that end each process that begins them.
+
+Pictures, prompts and answers are computed by workers of their own.
+"""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,10 +39,10 @@ def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 def answer(s: Stack, messages: list[Any], tokens: int = 100) -> str:
     with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=100) as client:
-        made = client.chat.completions.create(
+        response = client.chat.completions.create(
             model="mock", messages=messages, max_tokens=tokens, seed=1, extra_body={"ignore_eos": True}
         )
-        return str(made.choices[0].message.content)
+        return str(response.choices[0].message.content)
 
 
 @pytest.mark.parametrize(("messages", "first"), [
@@ -57,13 +60,13 @@ def test_what_ends_each_worker_that_begins_it_costs_one_migration(
     fleet.wait_ready(COUNTS["decode"])
     others = [asked(png(i), text=f"Story {i}. " * 20) for i in range(2, 5)]
     with ThreadPoolExecutor(9) as threads:
-        wanted = list(threads.map(lambda each: answer(fleet, each), others))
+        references = list(threads.map(lambda each: answer(fleet, each), others))
         answers = [threads.submit(answer, fleet, each) for each in others * 3]
         wait_until(lambda: sum(lease.load.running for lease in leases(fleet, "decode")) == 9, "they have begun")
-        with pytest.raises(APIStatusError) as failed:
+        with pytest.raises(APIStatusError) as exc_info:
             answer(fleet, messages)
-        assert (failed.value.status_code, failed.value.code) == (502, "worker_lost")
-        assert [each.result() for each in answers] == wanted * 3
+        assert (exc_info.value.status_code, exc_info.value.code) == (502, "worker_lost")
+        assert [each.result() for each in answers] == references * 3
 
     def died() -> list[str]:
         return [role for name, role in NAMES.items() if fleet.names[name].poll() is not None]

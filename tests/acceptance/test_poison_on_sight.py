@@ -1,4 +1,4 @@
-"""What ends each process that begins to handle it: it costs some of them, and then itself only."""
+"""Tests requests that end each process that begins to handle them: each costs some processes, and then only itself."""
 
 import io
 import json
@@ -75,12 +75,12 @@ def lines_of(client: OpenAI, file: str | None) -> list[dict[str, Any]]:
 
 def ended(client: OpenAI, batch: Batch) -> Batch:
     def over() -> Batch | None:
-        found = client.batches.retrieve(batch.id)
-        return found if found.status in ("completed", "failed") else None
+        latest = client.batches.retrieve(batch.id)
+        return latest if latest.status in ("completed", "failed") else None
 
-    found = wait_until(over, f"{batch.id} has ended", 200, 0.2)
-    assert isinstance(found, Batch)
-    return found
+    latest = wait_until(over, f"{batch.id} has ended", 200, 0.2)
+    assert isinstance(latest, Batch)
+    return latest
 
 
 @pytest.mark.timeout(300)
@@ -88,12 +88,12 @@ def test_a_line_that_kills_batch_workers_fails_and_all_others_are_answered(deadl
     """One kills whoever reads the file, one whoever begins it; neither batch ever ended, nor any other one."""
     texts = [f"story {i}" for i in range(70)]
     with OpenAI(base_url=f"{deadly.url}/v1", api_key="none", timeout=60) as client, batch_workers(deadly, 2) as names:
-        poisoned = submitted(client, [*texts[:5], READER, *texts[6:40], RENDERER, *texts[41:]])
+        bad_batch = submitted(client, [*texts[:5], READER, *texts[6:40], RENDERER, *texts[41:]])
         other = submitted(client, texts)
         assert ended(client, other).request_counts.completed == len(texts)  # type: ignore[union-attr]
-        done = ended(client, poisoned)
-        assert done.status == "completed"
-        output, errors = lines_of(client, done.output_file_id), lines_of(client, done.error_file_id)
+        end_state = ended(client, bad_batch)
+        assert end_state.status == "completed"
+        output, errors = lines_of(client, end_state.output_file_id), lines_of(client, end_state.error_file_id)
         assert sorted(int(line["custom_id"]) for line in output) == [i for i in range(70) if i not in (5, 40)]
         assert {error["error"]["line"]: error["error"]["code"] for error in errors} == {
             6: "worker_lost",
@@ -102,7 +102,7 @@ def test_a_line_that_kills_batch_workers_fails_and_all_others_are_answered(deadl
         assert len(names) - 2 == 3 + 3  # twice with all, once with that line alone
 
     def counted() -> set[str]:
-        """Of what there are counts."""
+        """The kinds of work of which Redis has counts."""
         return {key.decode().split(":")[2] for key in deadly.redis.keys(f"{deadly.deployment}:handling:*")}
 
     wait_until(lambda: counted() == {"line"}, "the batches are cleaned up: but for lines', which stay for a day", 60)
@@ -110,7 +110,7 @@ def test_a_line_that_kills_batch_workers_fails_and_all_others_are_answered(deadl
 
 @pytest.mark.timeout(200)
 def test_an_answer_that_kills_the_replicas_that_adopt_it_fails_and_the_others_go_on(deadly: Stack) -> None:
-    """It went from replica to replica, and ended each, with all other clients' streams."""
+    """The answer went from replica to replica, and ended each, with all other clients' streams."""
     first = free_port()
     owner = deadly.api("owner", first)
     wait_until(lambda: deadly.ready(f"http://127.0.0.1:{first}"), "the owner listens")

@@ -1,4 +1,7 @@
-"""What operators do to a pool under load: sleep, wake, pause, other weights. Real processes, the mock engine."""
+"""Tests what operators do to a pool under load: sleep, wake, pause, other weights.
+
+Real processes, the mock engine.
+"""
 
 import asyncio
 import re
@@ -84,16 +87,16 @@ def ask(s: Stack, model: str = "mock", prompt: str = PROMPT, tokens: int = 60, *
 
 
 def texts(s: Stack, weights: Path, tokens: int = 60) -> dict[str | None, str]:
-    """What each version answers, by its fingerprint."""
-    found: dict[str | None, str] = {None: ask(s, tokens=tokens).choices[0].text}
+    """The answer of each version of the weights, by its fingerprint."""
+    text_by_version: dict[str | None, str] = {None: ask(s, tokens=tokens).choices[0].text}
     for version in ("v1", "v2"):
         change(s, "weights", version=version, path=str(weights / version), rolling=False)
         answer = ask(s, tokens=tokens)
         assert answer.system_fingerprint == version
-        found[version] = answer.choices[0].text
+        text_by_version[version] = answer.choices[0].text
     change(s, "weights", version="", rolling=False)
-    assert len({*found.values()}) == 3
-    return found
+    assert len({*text_by_version.values()}) == 3
+    return text_by_version
 
 
 class Enough(Exception):
@@ -115,13 +118,13 @@ class Load:
 @asynccontextmanager
 async def load(s: Stack, tokens: int = 60, at_once: int = 8) -> AsyncIterator[Load]:
     """Half of the answers are streamed. Entering returns when some are complete."""
-    made, over = Load(), asyncio.Event()
+    traffic, over = Load(), asyncio.Event()
     client = AsyncOpenAI(base_url=f"{s.url}/v1", api_key="x", max_retries=0, timeout=300)
 
     async def whole() -> None:
         answer = await client.completions.create(model="mock", prompt=PROMPT, max_tokens=tokens, temperature=0)
         assert answer.choices[0].finish_reason == "length"
-        made.answers.append((answer.system_fingerprint, answer.choices[0].text))
+        traffic.answers.append((answer.system_fingerprint, answer.choices[0].text))
 
     async def streamed() -> None:
         text, prints = "", set()
@@ -132,22 +135,22 @@ async def load(s: Stack, tokens: int = 60, at_once: int = 8) -> AsyncIterator[Lo
             prints.add(chunk.system_fingerprint)
             text += chunk.choices[0].text
         (one,) = prints
-        made.answers.append((one, text))
+        traffic.answers.append((one, text))
 
     async def ask_on(number: int) -> None:
         while not over.is_set():
             try:
                 await (streamed() if number % 2 else whole())
             except (APIError, AssertionError) as exc:
-                made.errors.append(exc)
+                traffic.errors.append(exc)
                 return
 
     tasks = [asyncio.create_task(ask_on(number)) for number in range(at_once)]
     try:
-        await until(lambda: len(made.answers) >= at_once or made.errors)
-        yield made
-        count = len(made.answers)
-        await until(lambda: len(made.answers) >= count + at_once or made.errors)
+        await until(lambda: len(traffic.answers) >= at_once or traffic.errors)
+        yield traffic
+        count = len(traffic.answers)
+        await until(lambda: len(traffic.answers) >= count + at_once or traffic.errors)
     finally:
         over.set()
         await asyncio.gather(*tasks)
@@ -162,34 +165,37 @@ async def until(condition: Any) -> None:
 
 @pytest.mark.parametrize("mode", ["wait", "abort", "keep"])
 async def test_workers_fall_asleep_and_wake_under_load_and_no_answer_is_lost(fleet: Stack, mode: str) -> None:
-    """With `abort` others go on with the answers, with `keep` they go on when the worker wakes. All are the same."""
-    async with load(fleet) as made:
-        told = await changes(fleet, "sleep", level=1, mode=mode, keep_awake=1)
-        assert len(told["done"]) == 2
-        assert sum(w["takes_requests"] for w in told["workers"].values()) == 1
-        assert sum(w["asleep"] for w in told["workers"].values()) == 2
-        before = len(made.answers)
-        await until(lambda: len(made.answers) >= before + 8 or made.errors)
+    """Other workers go on with the answers with `abort`; with `keep`, they go on when the worker wakes.
+
+    All are the same.
+    """
+    async with load(fleet) as traffic:
+        reply = await changes(fleet, "sleep", level=1, mode=mode, keep_awake=1)
+        assert len(reply["done"]) == 2
+        assert sum(w["takes_requests"] for w in reply["workers"].values()) == 1
+        assert sum(w["asleep"] for w in reply["workers"].values()) == 2
+        before = len(traffic.answers)
+        await until(lambda: len(traffic.answers) >= before + 8 or traffic.errors)
         assert len((await changes(fleet, "wake"))["done"]) == 3
-    assert not made.errors
-    assert len({*made.answers}) == 1
+    assert not traffic.errors
+    assert len({*traffic.answers}) == 1
     assert all(worker["takes_requests"] for worker in shown(fleet)["workers"].values())
 
 
 async def test_each_answer_under_a_swap_is_of_one_version_and_names_it(fleet: Stack, weights: Path) -> None:
     """Rolling, so that both versions serve meanwhile; once it is acknowledged only the new one does."""
-    known = {(version, text) for version, text in texts(fleet, weights).items()}
-    async with load(fleet) as made:
+    known_answers = {(version, text) for version, text in texts(fleet, weights).items()}
+    async with load(fleet) as traffic:
         for version in ("v1", "v2"):
-            told = await changes(fleet, "weights", version=version, path=str(weights / version))
-            assert len(told["done"]) == 3, told
-            began = len(made.answers)
-            await until(lambda began=began: len(made.answers) >= began + 8 or made.errors)
-    assert not made.errors
-    assert {*made.answers} <= known
-    assert {version for version, _ in made.answers} == {None, "v1", "v2"}
+            reply = await changes(fleet, "weights", version=version, path=str(weights / version))
+            assert len(reply["done"]) == 3, reply
+            began = len(traffic.answers)
+            await until(lambda began=began: len(traffic.answers) >= began + 8 or traffic.errors)
+    assert not traffic.errors
+    assert {*traffic.answers} <= known_answers
+    assert {version for version, _ in traffic.answers} == {None, "v1", "v2"}
     answer = ask(fleet)
-    assert (answer.system_fingerprint, answer.choices[0].text) in known
+    assert (answer.system_fingerprint, answer.choices[0].text) in known_answers
     assert answer.system_fingerprint == "v2"
 
 
@@ -203,7 +209,10 @@ def test_no_kv_of_other_weights_is_used(fleet: Stack, weights: Path) -> None:
 
 
 def test_a_prompt_is_computed_apart_only_with_the_same_weights(fleet: Stack, weights: Path) -> None:
-    """Else the worker that answers computes it; with the same version on both, KV is handed over again."""
+    """The worker that answers computes it otherwise.
+
+    KV is handed over again when both workers have the same version.
+    """
 
     def computed_apart(word: str) -> bool:
         before = metric(fleet, DECODE, "pulled_tokens")
@@ -226,7 +235,7 @@ def _settled(read: Any) -> float:
 
 
 def test_pause_keeps_answers_that_resume_goes_on_with(fleet: Stack) -> None:
-    expected = ask(fleet, tokens=400).choices[0].text
+    reference = ask(fleet, tokens=400).choices[0].text
     with OpenAI(base_url=f"{fleet.url}/v1", api_key="x", max_retries=0) as client:
         stream = client.completions.create(model="mock", prompt=PROMPT, max_tokens=400, temperature=0, stream=True)
         text = "".join(next(stream).choices[0].text for _ in range(3))
@@ -237,16 +246,16 @@ def test_pause_keeps_answers_that_resume_goes_on_with(fleet: Stack) -> None:
         change(fleet, "wake")
         change(fleet, "resume")
         text += "".join(chunk.choices[0].text for chunk in stream)
-    assert text == expected
+    assert text == reference
 
 
 def test_one_worker_can_be_changed_alone(fleet: Stack) -> None:
-    """Which holds for it only: others, and those that start later, go on."""
+    """The change holds for that worker only: others, and those that start later, go on."""
     one = leases(fleet, POOL)[0].worker.id
-    told = change(fleet, "pause", workers=[one])
-    assert told["done"] == [one]
-    assert told["wanted"]["paused"] is None
-    assert [worker for worker, state in told["workers"].items() if not state["takes_requests"]] == [one]
+    reply = change(fleet, "pause", workers=[one])
+    assert reply["done"] == [one]
+    assert reply["wanted"]["paused"] is None
+    assert [worker for worker, state in reply["workers"].items() if not state["takes_requests"]] == [one]
     assert ask(fleet).choices[0].finish_reason == "length"
     change(fleet, "resume", workers=[one])
     assert all(worker["takes_requests"] for worker in shown(fleet)["workers"].values())
@@ -254,25 +263,28 @@ def test_one_worker_can_be_changed_alone(fleet: Stack) -> None:
 
 async def test_requests_to_a_paused_pool_wait_for_it(fleet: Stack) -> None:
     await changes(fleet, "pause", mode="wait")
-    asked = asyncio.create_task(asyncio.to_thread(ask, fleet))
+    task = asyncio.create_task(asyncio.to_thread(ask, fleet))
     await asyncio.sleep(0.5)
-    assert not asked.done()
+    assert not task.done()
     await changes(fleet, "resume")
-    assert (await asked).choices[0].finish_reason == "length"
+    assert (await task).choices[0].finish_reason == "length"
 
 
 async def test_the_documented_loop_of_reinforcement_learning_runs(fleet: Stack, weights: Path) -> None:
-    """As it is written. The answer that is under way goes on with each of the weights, and says so."""
+    """The code runs as it is written.
+
+    The answer that is in progress goes on with each of the weights, and says so.
+    """
     together, apart = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     prints: list[str | None] = []
 
     async def read() -> None:
         async with AsyncOpenAI(base_url=f"{fleet.url}/v1", api_key="x", max_retries=0, timeout=300) as client:
-            made = await client.completions.create(
+            stream = await client.completions.create(
                 model="mock", prompt=PROMPT, max_tokens=15_000, temperature=0, stream=True
             )
-            async with made:
-                async for chunk in made:
+            async with stream:
+                async for chunk in stream:
                     prints.append(chunk.system_fingerprint)
                     if chunk.system_fingerprint == "step-7":
                         return
@@ -285,14 +297,14 @@ async def test_the_documented_loop_of_reinforcement_learning_runs(fleet: Stack, 
         wait_until(lambda: list(dict.fromkeys(prints)) == before, f"{before} have made some of it")
 
     names: dict[str, Any] = {"train_and_save": train_and_save}
-    asked = asyncio.create_task(read())
+    reader = asyncio.create_task(read())
     await until(lambda: prints)
     for block in (together, apart):
         code = block.replace("http://localhost:8000", fleet.url).replace("/weights/", f"{weights}/")
         with suppress(Enough):
             await asyncio.to_thread(exec, code, names)
     names["pool"].close()
-    await asked
+    await reader
     assert list(dict.fromkeys(prints)) == [None, "step-0", "step-1", "step-7"]
     assert ask(fleet).system_fingerprint == "step-7"
 
@@ -302,10 +314,10 @@ async def test_a_whole_answer_names_all_weights_that_made_it(fleet: Stack, weigh
         return sum(lease.load.used_blocks for lease in leases(fleet, POOL))
 
     await until(lambda: not blocks())
-    asked = asyncio.create_task(asyncio.to_thread(ask, fleet, tokens=1500))
+    task = asyncio.create_task(asyncio.to_thread(ask, fleet, tokens=1500))
     await until(lambda: blocks() > 3)  # more than the prompt takes
     await changes(fleet, "weights", version="v2", path=str(weights / "v2"), rolling=False, mode="keep")
-    assert (await asked).system_fingerprint == "initial+v2"
+    assert (await task).system_fingerprint == "initial+v2"
 
 
 async def test_a_worker_that_dies_in_a_change_is_named_and_its_successor_has_the_new_weights(
@@ -342,11 +354,11 @@ def test_a_request_wakes_a_pool_that_says_so(fleet: Stack) -> None:
 
 def test_a_sleeping_pool_refuses_requests_by_name(fleet: Stack) -> None:
     change(fleet, "sleep")
-    with pytest.raises(InternalServerError, match="sleep") as refused:
+    with pytest.raises(InternalServerError, match="sleep") as exc_info:
         ask(fleet)
-    assert refused.value.status_code == 503
-    assert refused.value.code == "pool_asleep"
-    assert refused.value.response.headers["retry-after"]
+    assert exc_info.value.status_code == 503
+    assert exc_info.value.code == "pool_asleep"
+    assert exc_info.value.response.headers["retry-after"]
 
 
 @pytest.mark.parametrize(
@@ -371,19 +383,19 @@ def test_what_can_not_be_is_refused_with_its_field(fleet: Stack, what: str, body
 
 
 def test_weights_that_no_worker_can_load_change_nothing(fleet: Stack, weights: Path) -> None:
-    expected = ask(fleet).choices[0].text
-    told = change(fleet, "weights", version="v9", path=str(weights / "v9"))
-    assert len(told["refused"]) == 1
-    assert "no folder" in next(iter(told["refused"].values()))
-    assert told["wanted"]["weights"] == ""
-    assert all(worker["takes_requests"] for worker in told["workers"].values())
-    assert ask(fleet).choices[0].text == expected
+    reference = ask(fleet).choices[0].text
+    reply = change(fleet, "weights", version="v9", path=str(weights / "v9"))
+    assert len(reply["refused"]) == 1
+    assert "no folder" in next(iter(reply["refused"].values()))
+    assert reply["wanted"]["weights"] == ""
+    assert all(worker["takes_requests"] for worker in reply["workers"].values())
+    assert ask(fleet).choices[0].text == reference
 
 
 def test_profiles_start_and_stop(fleet: Stack) -> None:
     assert len(change(fleet, "profile", action="start")["done"]) == 3
-    refused = change(fleet, "profile", action="start")["refused"]
-    assert all("already" in reason for reason in refused.values())
+    refusals = change(fleet, "profile", action="start")["refused"]
+    assert all("already" in reason for reason in refusals.values())
     assert len(change(fleet, "profile", action="stop")["done"]) == 3
 
 
@@ -396,12 +408,12 @@ def test_experts_are_recorded(fleet: Stack) -> None:
 
 def test_workers_change_their_ranks_and_serve_with_all_of_them(fleet: Stack) -> None:
     """More, and fewer again."""
-    expected = ask(fleet).choices[0].text
+    reference = ask(fleet).choices[0].text
     for ranks in (2, 1):
-        told = change(fleet, "scale_elastic_ep", data_parallel_size=ranks)
-        assert (len(told["done"]), told["refused"]) == (3, {})
+        reply = change(fleet, "scale_elastic_ep", data_parallel_size=ranks)
+        assert (len(reply["done"]), reply["refused"]) == (3, {})
         assert [lease.worker.ranks for lease in leases(fleet, POOL)] == [ranks] * 3
         with ThreadPoolExecutor(12) as threads:  # more than one rank of each has seats for
             answers = list(threads.map(lambda _: ask(fleet), range(12)))
-        assert {answer.choices[0].text for answer in answers} == {expected}
+        assert {answer.choices[0].text for answer in answers} == {reference}
     assert all(worker["takes_requests"] for worker in shown(fleet)["workers"].values())

@@ -36,13 +36,13 @@ def test_a_change_in_whose_middle_redis_dies_is_done_or_told_and_can_be_done_aga
         if what == "wake":
             change("sleep").raise_for_status()
         with ThreadPoolExecutor() as threads:
-            asked = threads.submit(change, what)
+            future = threads.submit(change, what)
             wait_until(lambda: any(lease.state.changing for lease in leases(fleet.stack)), "a worker changes")
             time.sleep(_WRITTEN_S)
             assert fleet.redis_process is not None
             stop(fleet.redis_process)
             fleet.start_redis()
-            first = asked.result()
+            first = future.result()
         assert first.status_code in (200, 503), first.text
         if first.status_code == 503:
             assert first.json()["error"]["code"] == "store_unavailable"

@@ -48,14 +48,14 @@ def clean(served: Stack) -> Iterator[Stack]:
 
 def pin(s: Stack, model: str = "mock", **body: Any) -> dict[str, Any]:
     answer = httpx.post(f"{s.url}{PREFIXES}", json={"model": model, **body}, timeout=90)
-    made: dict[str, Any] = answer.json()
-    assert answer.status_code == 200, made
-    return made
+    prefix: dict[str, Any] = answer.json()
+    assert answer.status_code == 200, prefix
+    return prefix
 
 
 def listed(s: Stack) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = httpx.get(f"{s.url}{PREFIXES}", timeout=30).json()["data"]
-    return found
+    prefixes: list[dict[str, Any]] = httpx.get(f"{s.url}{PREFIXES}", timeout=30).json()["data"]
+    return prefixes
 
 
 def card(s: Stack, pinned: dict[str, Any]) -> dict[str, Any]:
@@ -63,9 +63,9 @@ def card(s: Stack, pinned: dict[str, Any]) -> dict[str, Any]:
 
 
 def ask(s: Stack, path: str = "/v1/completions", **body: Any) -> tuple[int, list[int]]:
-    """How many tokens were cached, and how many blocks were known to be, at each worker."""
-    asked = {"model": "mock", "max_tokens": 1, "temperature": 0, **body}
-    answer = httpx.post(f"{s.url}{path}", json=asked, headers={"x-xylem-explain": "1"}, timeout=60)
+    """The number of cached tokens, and the number of blocks that routing knew at each worker."""
+    request = {"model": "mock", "max_tokens": 1, "temperature": 0, **body}
+    answer = httpx.post(f"{s.url}{path}", json=request, headers={"x-xylem-explain": "1"}, timeout=60)
     assert answer.status_code == 200, answer.text
     details = answer.json()["usage"].get("prompt_tokens_details") or {}
     route = json.loads(answer.headers["x-xylem-route"])[0]
@@ -80,10 +80,10 @@ def flood(s: Stack, model: str) -> None:
 
 def test_a_prefix_is_cached_at_the_first_request_on_whichever_worker(clean: Stack) -> None:
     tokens = [7 + i % 900 for i in range(300)]
-    pinned = pin(clean, tokens=tokens, pin_s=600)
-    assert pinned["tokens"] == 300
-    assert (pinned["warm"], pinned["pools"]) == (True, {POOL: {"blocks": 18, "places": 2, "wanted": 2}})
-    assert card(clean, pinned) == pinned
+    prefix = pin(clean, tokens=tokens, pin_s=600)
+    assert prefix["tokens"] == 300
+    assert (prefix["warm"], prefix["pools"]) == (True, {POOL: {"blocks": 18, "places": 2, "wanted": 2}})
+    assert card(clean, prefix) == prefix
     assert ask(clean, prompt=[*tokens, 5, 6, 7]) == (18 * BLOCK, [18, 18])
     assert ask(clean, prompt=[*tokens, 5, 6, 7], cache_salt="another tenant")[0] == 0
 
@@ -99,7 +99,7 @@ def test_a_text_is_cached_as_the_beginning_of_a_completion(clean: Stack) -> None
     "more", [[], [("user", "When?"), ("assistant", "At nine.")], [("user", "When does it leave?")]]
 )
 def test_messages_are_cached_as_the_beginning_of_chats(clean: Stack, more: list[tuple[str, str]]) -> None:
-    """Whatever comes next."""
+    """The next message may be any."""
     begin = [{"role": role, "content": text} for role, text in [("system", RULES), *more]]
     blocks = pin(clean, messages=begin)["pools"][POOL]["blocks"]
     if not more or more[-1][0] == "assistant":
@@ -113,30 +113,33 @@ def test_it_is_cached_for_an_adapter(clean: Stack) -> None:
     source = {"name": "sql", "source": str(clean.directory / "sources" / "sql"), "model": "mock", "min_workers": 2}
     httpx.post(f"{clean.url}/admin/loras", json=source, timeout=90).raise_for_status()
     tokens = [7 + i % 900 for i in range(100)]
-    pinned = pin(clean, "sql", tokens=tokens, pin_s=600)
-    assert (pinned["model"], pinned["warm"]) == ("sql", True)
+    prefix = pin(clean, "sql", tokens=tokens, pin_s=600)
+    assert (prefix["model"], prefix["warm"]) == ("sql", True)
     assert ask(clean, model="mock", prompt=tokens)[0] == 0
     assert ask(clean, model="sql", prompt=tokens)[0] == 6 * BLOCK
     httpx.delete(f"{clean.url}/admin/loras/sql", timeout=90).raise_for_status()
-    assert card(clean, pinned)["warm"] is False
+    assert card(clean, prefix)["warm"] is False
 
 
 def test_a_pinned_prefix_is_cached_after_a_flood_that_evicts_others(clean: Stack) -> None:
     """One that was dropped is among these, one that was computed once, and one whose time is over."""
-    kept, once, gone, over = ([100 + kind, *range(200)] for kind in range(4))
-    pinned = pin(clean, "other", tokens=kept, pin_s=600)
+    pinned_tokens, once, dropped_tokens, over = ([100 + kind, *range(200)] for kind in range(4))
+    prefix = pin(clean, "other", tokens=pinned_tokens, pin_s=600)
     assert pin(clean, "other", tokens=once)["until"] is None
-    dropped = pin(clean, "other", tokens=gone, pin_s=600)
+    dropped_prefix = pin(clean, "other", tokens=dropped_tokens, pin_s=600)
     short = pin(clean, "other", tokens=over, pin_s=0.5)
-    assert dropped["warm"]
-    assert httpx.delete(f"{clean.url}{PREFIXES}/{dropped['id']}").json() == {"id": dropped["id"], "dropped": True}
-    assert httpx.delete(f"{clean.url}{PREFIXES}/{dropped['id']}").status_code == 404
+    assert dropped_prefix["warm"]
+    assert httpx.delete(f"{clean.url}{PREFIXES}/{dropped_prefix['id']}").json() == {
+        "id": dropped_prefix["id"],
+        "dropped": True,
+    }
+    assert httpx.delete(f"{clean.url}{PREFIXES}/{dropped_prefix['id']}").status_code == 404
     wait_until(lambda: short["id"] not in {one["id"] for one in listed(clean)}, "its time is over")
 
     flood(clean, "other")
-    wait_until(lambda: card(clean, pinned)["warm"], "it is cached again")
-    assert ask(clean, model="other", prompt=[*kept, 1])[0] == 12 * BLOCK
-    for other in (once, gone, over):
+    wait_until(lambda: card(clean, prefix)["warm"], "it is cached again")
+    assert ask(clean, model="other", prompt=[*pinned_tokens, 1])[0] == 12 * BLOCK
+    for other in (once, dropped_tokens, over):
         assert ask(clean, model="other", prompt=[*other, 1])[0] == 0
 
 
@@ -159,17 +162,17 @@ def test_copies_are_on_so_many_workers_and_move_when_one_leaves_or_comes(clean: 
 
 def test_a_sleeping_worker_computes_nothing_and_after_waking_all(clean: Stack) -> None:
     httpx.post(f"{clean.url}/admin/pools/{OTHER}/sleep", json={}, timeout=60).raise_for_status()
-    pinned = pin(clean, "other", tokens=[*range(100)], pin_s=600, wait_s=0)
-    assert (pinned["warm"], pinned["pools"][OTHER]) == (False, {"blocks": 6, "places": 0, "wanted": 0})
+    prefix = pin(clean, "other", tokens=[*range(100)], pin_s=600, wait_s=0)
+    assert (prefix["warm"], prefix["pools"][OTHER]) == (False, {"blocks": 6, "places": 0, "wanted": 0})
     httpx.post(f"{clean.url}/admin/pools/{OTHER}/wake", json={}, timeout=60).raise_for_status()
-    wait_until(lambda: card(clean, pinned)["warm"], "it is cached")
-    cleared = httpx.post(f"{clean.url}/admin/pools/{OTHER}/clear_kv_blocks", timeout=60).json()
-    assert len(cleared["cleared"]) == 1
-    wait_until(lambda: card(clean, pinned)["warm"], "it is cached again")
+    wait_until(lambda: card(clean, prefix)["warm"], "it is cached")
+    reply = httpx.post(f"{clean.url}/admin/pools/{OTHER}/clear_kv_blocks", timeout=60).json()
+    assert len(reply["cleared"]) == 1
+    wait_until(lambda: card(clean, prefix)["warm"], "it is cached again")
 
 
 def test_it_is_nobodys_request(clean: Stack) -> None:
-    """In no metric of requests, and no measured speed."""
+    """No metric of requests counts it, and no measured speed is from it."""
 
     def counted() -> dict[str, str]:
         lines = httpx.get(f"{clean.url}/metrics").text.splitlines()
@@ -178,9 +181,9 @@ def test_it_is_nobodys_request(clean: Stack) -> None:
 
     fresh = clean.worker(POOL, "fresh")
     clean.wait_ready(3)
-    before, computed = counted(), metric(clean, POOL, "prefill_tokens")
+    before, tokens_before = counted(), metric(clean, POOL, "prefill_tokens")
     pin(clean, tokens=[9, *range(600)], pin_s=600)
-    wait_until(lambda: metric(clean, POOL, "prefill_tokens") >= computed + 3 * 592, "all workers have told of it")
+    wait_until(lambda: metric(clean, POOL, "prefill_tokens") >= tokens_before + 3 * 592, "all workers have told of it")
     assert counted() == before
     newest = next(lease for lease in leases(clean, POOL) if lease.worker.pid == fresh.pid)
     assert newest.speeds == Speeds()
@@ -229,10 +232,10 @@ def test_prefill_workers_have_it_and_decode_workers_do_not_on_each_rank(valkey_u
             s.worker(pool, pool)
         s.wait_ready()
         wait_until(lambda: leases(s, "prefill-pool-a"), "the prefill worker is there")
-        pinned = pin(s, tokens=[i % 2000 for i in range(5000)], pin_s=600)
-        assert pinned["pools"] == {"prefill-pool-a": {"blocks": 312, "places": 2, "wanted": 2}}
-        refused = httpx.post(f"{s.url}{PREFIXES}", json={"model": "mock", "text": RULES, "pools": [POOL]}, timeout=30)
-        assert refused.json()["error"]["param"] == "pools"
+        prefix = pin(s, tokens=[i % 2000 for i in range(5000)], pin_s=600)
+        assert prefix["pools"] == {"prefill-pool-a": {"blocks": 312, "places": 2, "wanted": 2}}
+        answer = httpx.post(f"{s.url}{PREFIXES}", json={"model": "mock", "text": RULES, "pools": [POOL]}, timeout=30)
+        assert answer.json()["error"]["param"] == "pools"
 
 
 def test_more_than_half_of_a_cache_is_refused(valkey_url: str, tmp_path: Path) -> None:

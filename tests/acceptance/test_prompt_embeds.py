@@ -48,15 +48,15 @@ def client(served: Stack) -> Iterator[OpenAI]:
 
 def answer(client: OpenAI, given: Any, **fields: Any) -> Any:
     extra = {"prompt_embeds": given} | fields.pop("extra_body", {})
-    asked = {"model": "rows", "prompt": "", "seed": 1, "max_tokens": 12} | fields
-    return client.completions.create(**asked, extra_body=extra)
+    options = {"model": "rows", "prompt": "", "seed": 1, "max_tokens": 12} | fields
+    return client.completions.create(**options, extra_body=extra)
 
 
 def test_an_answer_depends_on_the_rows(client: OpenAI) -> None:
     """Each counts as a token; embeddings and prompts of one request have a choice each, the embeddings first."""
     first, second = answer(client, embeds(1, 40)), answer(client, embeds(2, 40))
     assert first.usage.prompt_tokens == 40
-    texts = [made.choices[0].text for made in (first, second)]
+    texts = [response.choices[0].text for response in (first, second)]
     assert texts[0] != texts[1]
     plain = client.completions.create(model="rows", prompt="Hello", seed=1, max_tokens=12)
     both = answer(client, [embeds(1, 40), embeds(2, 40)], prompt="Hello")
@@ -75,10 +75,10 @@ def test_the_same_embedding_meets_its_kv_and_another_does_not(served: Stack, cli
 
 def test_many_at_once_leave_a_worker_connections_for_its_lease(served: Stack, client: OpenAI) -> None:
     """A job's rows take one to Redis; without any left, a worker that eight requests kept busy was taken for dead."""
-    given = [embeds(number, 8) for number in range(128)]
+    embeddings = [embeds(number, 8) for number in range(128)]
     with ThreadPoolExecutor(4) as together:
-        made = list(together.map(lambda _: answer(client, given, max_tokens=1), range(4)))
-    assert [len(one.choices) for one in made] == [128] * 4
+        responses = list(together.map(lambda _: answer(client, embeddings, max_tokens=1), range(4)))
+    assert [len(one.choices) for one in responses] == [128] * 4
     assert all("not_re" not in served.log(f"rows-{i}") for i in range(2))  # media_not_read, lease_not_renewed
 
 
@@ -86,9 +86,9 @@ def test_rows_are_in_redis_for_a_while_and_in_no_log(served: Stack, client: Open
     text = embeds(21, 30)
     chunks = answer(client, text, stream=True, max_tokens=400, extra_body={"ignore_eos": True})
     next(iter(chunks))
-    made = prompt_embeds_of(text, 64, 100)
-    key = f"embeds:media:{made.sha256}"
-    assert served.redis.get(key) == made.data
+    embedding = prompt_embeds_of(text, 64, 100)
+    key = f"embeds:media:{embedding.sha256}"
+    assert served.redis.get(key) == embedding.data
     assert 0 < served.redis.ttl(key) <= 300
     chunks.close()
     wait_until(lambda: not served.redis.exists(key), "they are gone")
@@ -98,10 +98,10 @@ def test_rows_are_in_redis_for_a_while_and_in_no_log(served: Stack, client: Open
 
 def test_an_answer_goes_on_elsewhere_when_its_worker_is_killed(served: Stack, client: OpenAI) -> None:
     """Behind the same rows: the answer is the one that an undisturbed worker gives."""
-    given = embeds(31, 50)
+    embedding = embeds(31, 50)
     fields: dict[str, Any] = {"max_tokens": 120, "extra_body": {"ignore_eos": True}}
-    whole = answer(client, given, **fields).choices[0].text
-    chunks = iter(answer(client, given, stream=True, **fields))
+    whole = answer(client, embedding, **fields).choices[0].text
+    chunks = iter(answer(client, embedding, stream=True, **fields))
     text = ""
     while len(text) < 40:
         chunk = next(chunks)
@@ -119,36 +119,36 @@ def test_an_answer_is_the_same_aside_in_a_batch_and_where_prompts_are_computed_e
     served: Stack, client: OpenAI
 ) -> None:
     """Rows are computed by the worker that answers."""
-    given = embeds(41, 100)
-    wanted = answer(client, given).choices[0].text
-    assert answer(client, given, extra_body={"service_tier": "flex"}).choices[0].text == wanted
-    apart = answer(client, given, model="apart")
-    assert apart.choices[0].text == wanted
+    embedding = embeds(41, 100)
+    reference = answer(client, embedding).choices[0].text
+    assert answer(client, embedding, extra_body={"service_tier": "flex"}).choices[0].text == reference
+    apart = answer(client, embedding, model="apart")
+    assert apart.choices[0].text == reference
     assert len(timeline(served, apart.id)["workers"]) == 1
     served.worker("batch", "batch")
-    body = {"model": "rows", "prompt_embeds": given, "seed": 1, "max_tokens": 12}
+    body = {"model": "rows", "prompt_embeds": embedding, "seed": 1, "max_tokens": 12}
     line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
     lines = client.files.create(file=("lines.jsonl", json.dumps(line).encode()), purpose="batch")
     batch = client.batches.create(input_file_id=lines.id, endpoint="/v1/completions", completion_window="24h")
-    done = wait_until(
-        lambda: found if (found := client.batches.retrieve(batch.id)).status == "completed" else None, "it is done", 60
+    end_state = wait_until(
+        lambda: now if (now := client.batches.retrieve(batch.id)).status == "completed" else None, "it is done", 60
     )
-    answered = json.loads(client.files.content(done.output_file_id).text)
-    assert answered["response"]["body"]["choices"][0]["text"] == wanted
+    output_line = json.loads(client.files.content(end_state.output_file_id).text)
+    assert output_line["response"]["body"]["choices"][0]["text"] == reference
 
 
 def test_what_takes_none_refuses_by_name(client: OpenAI) -> None:
-    with pytest.raises(BadRequestError, match="takes no prompt embeddings") as refused:
+    with pytest.raises(BadRequestError, match="takes no prompt embeddings") as exc_info:
         answer(client, embeds(1, 10), model="plain")
-    assert refused.value.param == "prompt_embeds"
+    assert exc_info.value.param == "prompt_embeds"
     part: Any = {"type": "prompt_embeds", "data": embeds(1, 10)}
-    with pytest.raises(BadRequestError, match="content parts of type 'prompt_embeds'") as refused:
+    with pytest.raises(BadRequestError, match="content parts of type 'prompt_embeds'") as exc_info:
         client.chat.completions.create(model="rows", messages=[{"role": "user", "content": [part]}])
-    assert refused.value.param == "messages.0.content.0.type"
-    with pytest.raises(BadRequestError, match="'prompt_embeds' is not supported") as refused:
+    assert exc_info.value.param == "messages.0.content.0.type"
+    with pytest.raises(BadRequestError, match="'prompt_embeds' is not supported") as exc_info:
         client.chat.completions.create(
             model="rows", messages=[{"role": "user", "content": "x"}], extra_body={"prompt_embeds": embeds(1, 10)}
         )
-    with pytest.raises(BadRequestError, match="shape") as refused:
+    with pytest.raises(BadRequestError, match="shape") as exc_info:
         answer(client, [embeds(1, 10), embeds(1, 10, 63)])
-    assert refused.value.param == "prompt_embeds.1"
+    assert exc_info.value.param == "prompt_embeds.1"

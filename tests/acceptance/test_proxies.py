@@ -56,7 +56,7 @@ def test_tokens_come_through_while_the_answer_is_made(served: Stack, front: str)
 
 
 def test_a_client_that_leaves_is_seen_through_a_proxy(served: Stack, front: str) -> None:
-    """Else its engine would go on for nobody."""
+    """The engine would go on for nobody if it were not seen."""
     body = {**ASK, "stream": True, "max_tokens": 4000, "ignore_eos": True}
     with httpx.Client(timeout=60) as http:
         with http.stream("POST", f"{front}{CHAT}", json=body) as answer:
@@ -74,9 +74,9 @@ def test_pages_below_a_base_path_find_all_that_they_need(served: Stack, front: s
     with httpx.Client(base_url=front, timeout=20) as http:
         for page in ("/docs", "/redoc", "/console", "/console/fleet"):
             html = http.get(page).text
-            found = re.findall(r'(?:href|src|url)[=:] ?["\']([^"\'#]+)["\']', html)
-            assert len(found) > 2
-            for path in found:
+            paths = re.findall(r'(?:href|src|url)[=:] ?["\']([^"\'#]+)["\']', html)
+            assert len(paths) > 2
+            for path in paths:
                 assert path.startswith(f"{ROOT_PATH}/")
                 assert httpx.get(front.removesuffix(ROOT_PATH) + path).is_success, path
         document = http.get("/openapi.json", timeout=60).json()
@@ -93,10 +93,10 @@ def test_the_page_of_the_address_that_clients_see_is_not_foreign(served: Stack, 
 
 @pytest.mark.parametrize("front", ["envoy"], indirect=True)
 def test_clients_may_speak_http_2_to_the_proxy(served: Stack, front: str) -> None:
-    asked = ["curl", "-sS", "--http2-prior-knowledge", "-w", "%{http_version}", f"{front}{CHAT}", "--json"]
+    command = ["curl", "-sS", "--http2-prior-knowledge", "-w", "%{http_version}", f"{front}{CHAT}", "--json"]
     body = '{"model": "mock", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, "stream": true}'
-    said = subprocess.run([*asked, body], capture_output=True, text=True, check=True).stdout
-    assert said.rstrip().endswith("data: [DONE]\n\n2")
+    output = subprocess.run([*command, body], capture_output=True, text=True, check=True).stdout
+    assert output.rstrip().endswith("data: [DONE]\n\n2")
 
 
 def test_the_api_listens_for_both_families_at_once(served: Stack) -> None:

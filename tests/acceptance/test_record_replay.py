@@ -39,7 +39,7 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @contextmanager
 def recording(s: Stack, out: Path, replicas: int = 2) -> Iterator["subprocess.Popen[str]"]:
-    """Under way: all replicas have reported."""
+    """Starts `xylem record` and yields its process once all replicas have reported."""
     command = [str(BIN / "xylem"), "record", "--out", str(out), "--minutes", "5"]
     with subprocess.Popen(command, cwd=ROOT, env=s.environment(), stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -57,11 +57,11 @@ def written(s: Stack) -> int:
 
 
 def ended(process: "subprocess.Popen[str]") -> str:
-    """What it says at its end, after a Ctrl-C."""
+    """The output of the process at its end, after a Ctrl-C."""
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
-    return said
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    return stderr
 
 
 def asked(url: str, prompt: str, **more: Any) -> dict[str, Any]:
@@ -82,12 +82,12 @@ def prompt(s: Stack, group: int, turn: int) -> str:
 
 def replayed(s: Stack, trace: Path, *more: str) -> tuple[int, dict[str, Any]]:
     command = [str(BIN / "xylem"), "replay", str(trace), "--url", s.url, "--json", *more]
-    done = subprocess.run(
+    result = subprocess.run(
         command, check=False, cwd=ROOT, env=s.environment(), capture_output=True, text=True, timeout=120
     )
-    assert done.stdout, done.stderr
-    results: dict[str, Any] = json.loads(done.stdout)
-    return done.returncode, results
+    assert result.stdout, result.stderr
+    results: dict[str, Any] = json.loads(result.stdout)
+    return result.returncode, results
 
 
 def shared_blocks(a: Request, b: Request) -> int:
@@ -104,8 +104,8 @@ def recorded(served: tuple[Stack, str], tmp_path_factory: pytest.TempPathFactory
         usages = [
             asked((s.url, other)[turn % 2], prompt(s, group, turn)) for turn in range(TURNS) for group in range(GROUPS)
         ]
-        said = ended(process)
-    assert f"{GROUPS * TURNS} requests of 2 API replicas" in said
+        stderr = ended(process)
+    assert f"{GROUPS * TURNS} requests of 2 API replicas" in stderr
     return path, usages
 
 
@@ -152,9 +152,9 @@ def test_a_replay_sends_the_same_requests_with_the_same_lengths_and_shared_prefi
     assert prompts["wanted"] == sum(usage["prompt_tokens"] for usage in usages)
     assert prompts["measured"] == pytest.approx(prompts["wanted"], rel=0.04)
     assert answers["measured"] == answers["wanted"] == len(usages) * ANSWER
-    cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in usages) / prompts["wanted"]
-    assert cached > 0.4
-    assert results["cached_share"] == pytest.approx(cached, abs=0.08)
+    cached_share = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in usages) / prompts["wanted"]
+    assert cached_share > 0.4
+    assert results["cached_share"] == pytest.approx(cached_share, abs=0.08)
     assert "<svg" in (tmp_path / "replay.svg").read_text()
 
 
@@ -176,8 +176,8 @@ def test_an_answer_that_runs_when_the_recording_ends_is_awaited(served: tuple[St
             next(lines)
             process.send_signal(signal.SIGINT)
             assert sum(1 for _ in lines) > 0
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
     assert [r.output_length for r in read_trace(tmp_path / "trace.jsonl")] == [400]
 
 
@@ -211,8 +211,8 @@ def test_a_replica_that_dies_does_not_end_the_recording(served: tuple[Stack, str
         wait_until(lambda: written(s) >= before + 9, "it has reported the request")
         stop(third, signal.SIGKILL)
         asked(s.url, "after that")
-        said = ended(process)
-    assert "2 requests of 3 API replicas" in said
+        stderr = ended(process)
+    assert "2 requests of 3 API replicas" in stderr
     assert len(read_trace(tmp_path / "trace.jsonl")) == 2
 
 
@@ -234,11 +234,11 @@ def test_a_replay_that_is_interrupted_reports_and_leaves_nothing_running(
             wait_until(lambda: counted("xylem_requests_total") == before + 2, "the tokenizer is measured")
             wait_until(lambda: counted("xylem_requests_in_flight") == 1, "the first request runs")
             process.send_signal(signal.SIGINT)
-            said, _ = process.communicate(timeout=60)
+            stdout, _ = process.communicate(timeout=60)
         finally:
             process.kill()
     assert process.returncode == 130
-    results = json.loads(said)
+    results = json.loads(stdout)
     assert results["stopped"] == "interrupted"
     assert results["requests"] == {"planned": 2, "sent": 1, "answered": 0, "failed": 1}
     wait_until(lambda: counted("xylem_requests_in_flight") == 0, "its request is given up")
@@ -248,6 +248,6 @@ def test_a_bad_line_of_a_trace_is_named_before_anything_is_sent(served: tuple[St
     trace = tmp_path / "trace.jsonl"
     trace.write_text('{"timestamp": 0, "input_length": 9, "output_length": 1}\n{"timestamp": 0}\n')
     command = [str(BIN / "xylem"), "replay", str(trace), "--url", served[0].url]
-    done = subprocess.run(command, check=False, cwd=ROOT, env=served[0].environment(), capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "trace.jsonl, line 2: " in done.stderr
+    result = subprocess.run(command, check=False, cwd=ROOT, env=served[0].environment(), capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "trace.jsonl, line 2: " in result.stderr

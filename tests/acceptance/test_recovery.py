@@ -68,8 +68,8 @@ BODY: dict[str, Any] = {"model": "mock", "prompt": "A fox went out", "max_tokens
 
 
 async def choices(s: Stack, **asked: Any) -> tuple[dict[int, Any], int]:
-    """Of each choice its text, tokens and finish; and the completion tokens that were counted."""
-    found: dict[int, Any] = {}
+    """Each choice's text, tokens and finish; and the completion tokens that were counted."""
+    choice_by_index: dict[int, Any] = {}
     usage = 0
     async with AsyncOpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60) as c:
         stream = await c.completions.create(
@@ -81,45 +81,48 @@ async def choices(s: Stack, **asked: Any) -> tuple[dict[int, Any], int]:
         async for chunk in stream:
             usage = chunk.usage.completion_tokens if chunk.usage else usage
             for choice in chunk.choices:
-                one = found.setdefault(choice.index, ["", [], []])
+                one = choice_by_index.setdefault(choice.index, ["", [], []])
                 one[0] += choice.text
                 one[1] += (choice.logprobs.tokens or []) if choice.logprobs else []
                 one[2] += [choice.finish_reason] if choice.finish_reason else []
-    return found, usage
+    return choice_by_index, usage
 
 
 def test_an_answer_whose_worker_is_killed_is_the_one_it_would_have_been(fleet: Stack) -> None:
     """Several choices, sampled, with logprobs and a stop string: no token is missing, there twice or counted twice."""
 
     async def run() -> None:
-        asked: dict[str, Any] = {"n": 3, "temperature": 1, "logprobs": 0, "max_tokens": 300}
-        (plain, _) = await choices(fleet, **asked)
-        asked["stop"] = [plain[0][0][-30:-22]]  # one of them ends early
-        undisturbed = await choices(fleet, **asked)
-        disturbed = asyncio.create_task(choices(fleet, **asked))
+        fields: dict[str, Any] = {"n": 3, "temperature": 1, "logprobs": 0, "max_tokens": 300}
+        (plain, _) = await choices(fleet, **fields)
+        fields["stop"] = [plain[0][0][-30:-22]]  # one of them ends early
+        reference = await choices(fleet, **fields)
+        task = asyncio.create_task(choices(fleet, **fields))
         await asyncio.sleep(0.5)
         fleet.names[await asyncio.to_thread(busy, fleet)].send_signal(signal.SIGKILL)
-        assert await disturbed == undisturbed
-        assert undisturbed[0][0][2] == ["stop"]
+        assert await task == reference
+        assert reference[0][0][2] == ["stop"]
 
     asyncio.run(run())
     nothing_left(fleet)
 
 
 def test_a_worker_that_stood_still_says_nothing_twice(fleet: Stack) -> None:
-    """When it wakes, another one has its requests: what it still sends is nobody's, and what it holds becomes free."""
+    """Another worker has its requests when it wakes.
+
+    Its further messages are ignored, and the blocks that it holds become free.
+    """
 
     async def run() -> None:
-        asked = {"max_tokens": 500, "logprobs": 0}
-        undisturbed = await choices(fleet, **asked)
-        disturbed = asyncio.create_task(choices(fleet, **asked))
+        fields = {"max_tokens": 500, "logprobs": 0}
+        reference = await choices(fleet, **fields)
+        task = asyncio.create_task(choices(fleet, **fields))
         await asyncio.sleep(0.5)
         process = fleet.names[await asyncio.to_thread(busy, fleet)]
         process.send_signal(signal.SIGSTOP)
         await asyncio.to_thread(wait_until, lambda: len(leases(fleet, POOL)) == 1, "it is taken for dead")
         await asyncio.sleep(0.5)  # the other one goes on
         process.send_signal(signal.SIGCONT)
-        assert await disturbed == undisturbed
+        assert await task == reference
 
     asyncio.run(run())
     wait_until(lambda: len(leases(fleet, POOL)) == 2, "both live")
@@ -143,16 +146,16 @@ def test_requests_that_come_while_no_worker_is_left_are_answered_by_the_next_one
         ({"service_tier": "flex"}, {}),
     ]
     with ThreadPoolExecutor(len(urls) * len(ways)) as threads:
-        asked = [
+        futures = [
             threads.submit(httpx.post, f"{url}/v1/completions", json=BODY | body, headers=headers, timeout=100)
             for url in urls
             for body, headers in ways
         ]
         wait_until(lambda: held(urls) == 12, "all of them wait")
-        assert not [answer.result().text for answer in asked if answer.done()]
+        assert not [answer.result().text for answer in futures if answer.done()]
         fleet.worker(name="w3")
-        answers = [answer.result() for answer in asked]
-    assert [answer.status_code for answer in answers] == [200] * len(asked)
+        answers = [answer.result() for answer in futures]
+    assert [answer.status_code for answer in answers] == [200] * len(futures)
     assert not [answer.text for answer in answers if '"error"' in answer.text or '"length"' not in answer.text]
     nothing_left(fleet)
 
@@ -177,11 +180,11 @@ def test_what_a_killed_api_replica_had_asked_for_is_dropped(fleet: Stack) -> Non
 def test_workers_are_restarted_one_after_the_other_and_no_request_fails(fleet: Stack) -> None:
     async def run() -> None:
         stop = asyncio.Event()
-        done: list[tuple[dict[int, Any], int]] = []
+        answers: list[tuple[dict[int, Any], int]] = []
 
         async def ask() -> None:
             while not stop.is_set():
-                done.append(await choices(fleet, max_tokens=40))
+                answers.append(await choices(fleet, max_tokens=40))
 
         clients = [asyncio.create_task(ask()) for _ in range(8)]
         for name in ("w1", "w2"):
@@ -190,11 +193,11 @@ def test_workers_are_restarted_one_after_the_other_and_no_request_fails(fleet: S
             assert await asyncio.to_thread(process.wait, 60) == 0
             fleet.worker(name=name)
             await asyncio.to_thread(fleet.wait_ready, 2)
-            answered = len(done)
-            await asyncio.to_thread(wait_until, lambda: len(done) >= answered + 2 * len(clients), "all go on")  # noqa: B023
+            count = len(answers)
+            await asyncio.to_thread(wait_until, lambda: len(answers) >= count + 2 * len(clients), "all go on")  # noqa: B023
         stop.set()
         await asyncio.gather(*clients)
-        assert all(answer == done[0] for answer in done)
+        assert all(answer == answers[0] for answer in answers)
 
     asyncio.run(run())
     nothing_left(fleet)
@@ -214,21 +217,24 @@ ASKED: dict[str, dict[str, Any]] = {
 
 def lines(url: str, body: dict[str, Any], most: int = 10**6, **headers: str) -> list[str]:
     """The data of so many events at most, each behind its id."""
-    found, last = [], ""
+    events, last = [], ""
     with httpx.stream("POST", url, json=body, headers=headers, timeout=30) as answer:
         assert answer.status_code == 200, answer.read()
         for line in answer.iter_lines():
             if line.startswith("id: "):
                 last = line[4:]
             elif line.startswith("data: "):
-                found.append(f"{last} {line[6:]}")
-                if len(found) == most:
+                events.append(f"{last} {line[6:]}")
+                if len(events) == most:
                     break
-    return found
+    return events
 
 
 def data(event: str) -> Any:
-    """Without what differs from request to request: what was cached, when a request is tried again, as well."""
+    """The event without what differs from request to request.
+
+    The number of cached tokens differs too, when a request is tried again.
+    """
     raw = event.partition(" ")[2]
     if raw == "[DONE]":
         return raw
@@ -239,14 +245,17 @@ def data(event: str) -> Any:
 
 
 def joined(events: list[str]) -> list[Any]:
-    """What they say in all: steps that wait for each other are one event. Each choice's text, and its other events."""
+    """Joins the events of a stream: each choice's text, then the other events.
+
+    Steps that wait for each other are one event, so the numbers of events differ.
+    """
     texts: dict[int, str] = {}
     others = []
     for event in map(data, events):
         choices = event["choices"] if isinstance(event, dict) else []
         for choice in choices:
-            said = choice.pop("text", None) or choice.get("delta", {}).pop("content", "")
-            texts[choice["index"]] = texts.get(choice["index"], "") + said
+            text = choice.pop("text", None) or choice.get("delta", {}).pop("content", "")
+            texts[choice["index"]] = texts.get(choice["index"], "") + text
         if not choices or any(choice["finish_reason"] for choice in choices):
             others.append(event)
     return [texts, *others]
@@ -272,15 +281,15 @@ def test_a_request_sent_again_with_its_key_is_the_same_one(fleet: Stack) -> None
     """One id, one text, one run on an engine; with another body the key is refused."""
     c = OpenAI(base_url=f"{fleet.url}/v1", api_key="none", max_retries=0, timeout=30)
     own = {"extra_headers": {"Idempotency-Key": "k1"}, "extra_body": {"ignore_eos": True}}
-    asked: dict[str, Any] = {"model": "mock", "prompt": "A fox" * 80, "max_tokens": 20, "temperature": 1.0}
+    fields: dict[str, Any] = {"model": "mock", "prompt": "A fox" * 80, "max_tokens": 20, "temperature": 1.0}
     before = metric(fleet, POOL, "prefill_tokens")
-    answers = [c.completions.create(**asked, **own) for _ in range(3)]
+    answers = [c.completions.create(**fields, **own) for _ in range(3)]
     assert len({a.id for a in answers}) == len({a.choices[0].text for a in answers}) == 1
     tokens = answers[0].usage.prompt_tokens  # type: ignore[union-attr]
     time.sleep(1.2)
     assert metric(fleet, POOL, "prefill_tokens") - before <= tokens
     with pytest.raises(Exception, match="not that of the first request"):
-        c.completions.create(**(asked | {"max_tokens": 21}), **own)
+        c.completions.create(**(fields | {"max_tokens": 21}), **own)
     nothing_left(fleet)
 
 

@@ -104,8 +104,8 @@ def run(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         "XYLEM_USAGE_URL": f"sqlite:///{directory / 'usage.sqlite'}",
     }
     with stack(guarded.url("xylem-api"), directory, pools, **env) as s:
-        planned = {"objectives": {"mock": {"ttft_s": 1.0, "itl_s": 0.1}}}
-        s.pools_file.write_text(yaml.safe_dump({"pools": pools, "planner": planned}))
+        planner_config = {"objectives": {"mock": {"ttft_s": 1.0, "itl_s": 0.1}}}
+        s.pools_file.write_text(yaml.safe_dump({"pools": pools, "planner": planner_config}))
         s.api()
         planner = str(BIN / "xylem"), "planner", "--interval", "1"
         s.spawn("planner", *planner, XYLEM_REDIS_URL=guarded.url("xylem-planner"))
@@ -120,11 +120,13 @@ def run(guarded: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def xylem(guarded: Guarded, *argv: str, **env: str) -> str:
-    """What the command says, as the operator."""
-    given = {**os.environ, **env, "XYLEM_REDIS_URL": guarded.url("xylem-operator")}
-    done = subprocess.run([str(BIN / "xylem"), *argv], cwd=ROOT, env=given, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    """The output of the command, run as the operator."""
+    full_env = {**os.environ, **env, "XYLEM_REDIS_URL": guarded.url("xylem-operator")}
+    result = subprocess.run(
+        [str(BIN / "xylem"), *argv], cwd=ROOT, env=full_env, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
 
 
 def png_url() -> str:
@@ -143,15 +145,17 @@ def asked_of_batch() -> dict[str, Any]:
 
 
 def test_an_operator_changes_tenants_and_prices_and_reads_who_did(guarded: Guarded) -> None:
-    """With its own user; an API replica may do the same, for /admin."""
+    """The operator has its own user; an API replica may do the same, for /admin."""
     xylem(guarded, "tenants", "set", "blue", "--rpm", "1000")
     assert "mock" in xylem(guarded, "tenants", "prices", "mock", "--input", "1")
     assert "tenants set" in xylem(guarded, "tenants", "audit")
     api, keys = guarded.as_user("xylem-api"), Keys("xylem")
     now = registry_of([api.execute_command(*command) for command in read_commands(keys)])  # type: ignore[no-untyped-call]
     assert now.tenants.keys() == {"blue"}
-    made = change_command(keys, now, [put_key(ApiKey("made", b"0" * 32, 1.0)), drop_tenant("blue"), drop_price("mock")])
-    assert api.execute_command(*made)  # type: ignore[no-untyped-call]
+    change = change_command(
+        keys, now, [put_key(ApiKey("made", b"0" * 32, 1.0)), drop_tenant("blue"), drop_price("mock")]
+    )
+    assert api.execute_command(*change)  # type: ignore[no-untyped-call]
     xylem(guarded, "keys", "revoke", "made")
 
 
@@ -177,27 +181,29 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
                 model="mock", prompt=prompt, max_tokens=20, stream=True, extra_body={"ignore_eos": True}
             )
             assert list(stream)[-1].choices[0].finish_reason == "length"
-        gone = client.completions.create(
+        long_stream = client.completions.create(
             model="mock", prompt="hello", max_tokens=4000, stream=True, extra_body={"ignore_eos": True}
         )
-        next(iter(gone))
-        gone.close()
+        next(iter(long_stream))
+        long_stream.close()
         look: Any = [{"type": "text", "text": "hi"}, {"type": "image_url", "image_url": {"url": png_url()}}]
-        seen = client.chat.completions.create(model="mock", messages=[{"role": "user", "content": look}], max_tokens=3)
-        assert seen.choices[0].message.content
-        asked = {
+        picture_chat = client.chat.completions.create(
+            model="mock", messages=[{"role": "user", "content": look}], max_tokens=3
+        )
+        assert picture_chat.choices[0].message.content
+        fields = {
             "model": "mock",
             "input": "hello",
             "max_output_tokens": 2,
             "extra_headers": {"Idempotency-Key": "once"},
         }
-        kept = client.responses.create(**asked, background=True)
-        assert len(list(client.responses.retrieve(kept.id, stream=True))) > 3
-        client.responses.cancel(kept.id)
-        client.responses.delete(kept.id)
+        response = client.responses.create(**fields, background=True)
+        assert len(list(client.responses.retrieve(response.id, stream=True))) > 3
+        client.responses.cancel(response.id)
+        client.responses.delete(response.id)
         conversation = client.conversations.create(metadata={"a": "b"})
-        said = client.responses.create(model="mock", input="hello", max_output_tokens=2, conversation=conversation.id)
-        client.responses.create(model="mock", input="hello", previous_response_id=said.id)
+        turn = client.responses.create(model="mock", input="hello", max_output_tokens=2, conversation=conversation.id)
+        client.responses.create(model="mock", input="hello", previous_response_id=turn.id)
         assert len(client.conversations.items.list(conversation.id).data) == 2
         client.conversations.update(conversation.id, metadata={"a": "c"})
         client.conversations.delete(conversation.id)
@@ -205,19 +211,19 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
             model="mock", messages=[{"role": "user", "content": "x"}], max_tokens=2, store=True
         )
         client.chat.completions.update(chat.id, metadata={"a": "b"})
-        assert [found.id for found in client.chat.completions.list(metadata={"a": "b"}).data] == [chat.id]
+        assert [match.id for match in client.chat.completions.list(metadata={"a": "b"}).data] == [chat.id]
         client.chat.completions.delete(chat.id)
         adapter = {"name": "sql", "model": "mock", "source": str(tiny_adapter(s.directory / "sql", "w"))}
-        made = httpx.post(f"{s.url}/admin/loras", json=adapter, timeout=90)
-        card = made.json()
-        assert len(card["workers"]) + sum(card["missing"].values()) == 2, (made.text, guarded.refused())
-        assert not card["failed"], made.text
+        reply = httpx.post(f"{s.url}/admin/loras", json=adapter, timeout=90)
+        card = reply.json()
+        assert len(card["workers"]) + sum(card["missing"].values()) == 2, (reply.text, guarded.refused())
+        assert not card["failed"], reply.text
         # Of the two workers that prefill together none may live yet: what starts after the answer loads it by itself.
         wait_until(lambda: both_have_it(s), "both pools have the adapter")
         pin = {"model": "sql", "tokens": list(range(5, 105)), "pin_s": 600}
-        pinned = httpx.post(f"{s.url}/admin/prefixes", json=pin, timeout=90).json()
-        assert pinned["warm"], (pinned, guarded.refused())
-        assert httpx.delete(f"{s.url}/admin/prefixes/{pinned['id']}").status_code == 200, guarded.refused()
+        prefix = httpx.post(f"{s.url}/admin/prefixes", json=pin, timeout=90).json()
+        assert prefix["warm"], (prefix, guarded.refused())
+        assert httpx.delete(f"{s.url}/admin/prefixes/{prefix['id']}").status_code == 200, guarded.refused()
         for prompt in ([5] * 10, list(range(5, 505))):
             assert client.completions.create(model="sql", prompt=prompt, max_tokens=2).choices
         body = asked_of_batch() | {"model": "sql"}
@@ -227,8 +233,8 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
         other = client.batches.create(input_file_id=file.id, endpoint="/v1/responses", completion_window="24h")
         client.batches.cancel(other.id)
         wait_until(lambda: client.batches.retrieve(batch.id).status == "completed", "the batch is done")
-        done = client.batches.retrieve(batch.id)
-        assert done.error_file_id is None, (client.files.content(done.error_file_id).text, guarded.refused())
+        end_state = client.batches.retrieve(batch.id)
+        assert end_state.error_file_id is None, (client.files.content(end_state.error_file_id).text, guarded.refused())
         assert len(list(client.batches.list())) == 2
         assert httpx.delete(f"{s.url}/admin/loras/sql", timeout=90).status_code == 200
         assert file.id in [f.id for f in client.files.list()]
@@ -247,19 +253,19 @@ def test_every_process_can_do_its_work_as_its_own_user_and_nothing_is_refused(
     time.sleep(11)  # a worker counts its account anew every 10 s
     stop(s.names["prefill-pool-a"])
     xylem(guarded, "doctor")
-    counted = "xylem:traffic-of:mock:10"
-    wait_until(lambda: guarded.admin.exists(counted), "the planner has read what was counted", 60)
+    traffic_key = "xylem:traffic-of:mock:10"
+    wait_until(lambda: guarded.admin.exists(traffic_key), "the planner has read what was counted", 60)
     assert POOL in xylem(guarded, "planner", "status", XYLEM_POOLS_FILE=str(s.pools_file))
     xylem(guarded, "record", "--out", str(s.directory / "trace.jsonl"), "--minutes", "0.05")
     wait_until(lambda: guarded.admin.xlen("xylem:usage") == 0, "usage is written to SQL")
     assert httpx.get(f"{s.url}/admin/usage").json()["data"][0]["requests"] > 10
-    erased = httpx.post(f"{s.url}/admin/keys/alice/erase", json={"wait_s": 30}, timeout=60).json()
-    assert erased["status"] == "done", (erased, guarded.refused())
-    assert erased["removed"]["batches"] == 2
-    made = httpx.post(f"{s.url}/admin/tenants/default/isolation", json={"isolated": True}).json()
-    assert made["isolated"]
-    erased = httpx.post(f"{s.url}/admin/tenants/default/erase", json={"wait_s": 30}, timeout=60).json()
-    assert erased["status"] == "done", (erased, guarded.refused())
+    erasure = httpx.post(f"{s.url}/admin/keys/alice/erase", json={"wait_s": 30}, timeout=60).json()
+    assert erasure["status"] == "done", (erasure, guarded.refused())
+    assert erasure["removed"]["batches"] == 2
+    reply = httpx.post(f"{s.url}/admin/tenants/default/isolation", json={"isolated": True}).json()
+    assert reply["isolated"]
+    erasure = httpx.post(f"{s.url}/admin/tenants/default/erase", json={"wait_s": 30}, timeout=60).json()
+    assert erasure["status"] == "done", (erasure, guarded.refused())
     xylem(guarded, "keys", "create", "bob")
     xylem(guarded, "keys", "revoke", "bob")
     assert guarded.refused() == []
@@ -316,7 +322,7 @@ def test_no_user_may_do_what_is_not_its_work(guarded: Guarded, user: str, comman
 
 @pytest.mark.parametrize("user", ["api", "batch"])
 def test_who_reads_tokens_may_only_unlink_them(guarded: Guarded, user: str) -> None:
-    """At its own end."""
+    """The reader unlinks them when it ends."""
     guarded.admin.xadd("xylem:out:1", {"s": b"x"})
     with guarded.as_user(f"xylem-{user}") as client:
         assert client.unlink("xylem:out:1", "xylem:out:1:marks") == 1
@@ -364,7 +370,7 @@ def test_one_url_with_tls_is_understood_by_all_processes(encrypted: tuple[str, P
 
 
 def test_a_store_with_a_certificate_of_nobody_we_know_is_not_talked_to(encrypted: tuple[str, Path]) -> None:
-    """Also by Celery, which on its own takes any certificate where the URL doesn't say how to look at it."""
+    """Celery refuses it too, which on its own takes any certificate where the URL doesn't say how to check it."""
     url, ca = encrypted
     with Redis.from_url(url) as client, pytest.raises(RedisConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
         client.ping()

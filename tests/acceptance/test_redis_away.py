@@ -1,4 +1,4 @@
-"""What may happen to the connections to Redis: no process ends of it, no answer is lost, and how soon all goes on."""
+"""Tests faults of the connections to Redis: no process ends, no answer is lost, and all goes on soon."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def fleet(valkey_url: str, between: Proxied, tmp_path_factory: pytest.TempPathFa
         "XYLEM_DEPLOYMENT": "away", "XYLEM_CELLS": f"{valkey_url}#other", "XYLEM_CANARY_S": "5", "XYLEM_USAGE": "true",
         "XYLEM_USAGE_URL": f"sqlite:///{home / 'usage.sqlite'}", "XYLEM_LOG_JSON": "true",
     }  # fmt: skip
-    guarded = {
+    keyed_env = {
         "XYLEM_REQUIRE_KEYS": "true", "XYLEM_ADMIN_KEY": "k" * 32, "XYLEM_OIDC_AUDIENCE": "x",
         "XYLEM_OIDC_ISSUER": "http://127.0.0.1:9/", "XYLEM_WEBHOOK_URL": "http://127.0.0.1:9/",
     }  # fmt: skip
@@ -49,13 +49,13 @@ def fleet(valkey_url: str, between: Proxied, tmp_path_factory: pytest.TempPathFa
         s.redis = Redis.from_url(valkey_url)  # the test's own way past the proxy
         with s.pools_file.open("a") as file:
             file.write("planner: {objectives: {mock: {ttft_s: 2, itl_s: 0.3}}}\n")
-        thrown, celery = (PYTHON, "-m", "tests.throwing"), (str(BIN / "celery"), "-A", "app", "worker", "-Q")
-        s.spawn("api", *thrown, str(BIN / "xylem"), "api")
-        s.spawn("guarded", *thrown, str(BIN / "xylem"), "api", XYLEM_PORT=str(free_port()), **guarded)
+        thrower, celery = (PYTHON, "-m", "tests.throwing"), (str(BIN / "celery"), "-A", "app", "worker", "-Q")
+        s.spawn("api", *thrower, str(BIN / "xylem"), "api")
+        s.spawn("guarded", *thrower, str(BIN / "xylem"), "api", XYLEM_PORT=str(free_port()), **keyed_env)
         for name, queue in (("w1", POOL), ("w2", POOL), ("batch", "batch")):
-            s.spawn(name, *thrown, *celery, queue)
-        s.spawn("planner", *thrown, str(ROOT / "workers/planner/__main__.py"), "advise", "redis", "1")
-        s.spawn("usage", *thrown, str(ROOT / "workers/usage/__main__.py"))
+            s.spawn(name, *thrower, *celery, queue)
+        s.spawn("planner", *thrower, str(ROOT / "workers/planner/__main__.py"), "advise", "redis", "1")
+        s.spawn("usage", *thrower, str(ROOT / "workers/usage/__main__.py"))
         s.wait_ready(2)
         for name, event in (("batch", "batch_worker_ready"), ("planner", "planner_leads"), ("usage", "writer_started")):
             wait_until(lambda name=name, event=event: event in s.log(name), f"{name} runs", 60)  # type: ignore[misc]
@@ -71,8 +71,8 @@ def ask(s: Stack, **asked: Any) -> httpx.Response:
 
 
 def all_live(s: Stack) -> None:
-    ended = {name: process.returncode for name, process in s.names.items() if process.poll() is not None}
-    assert not ended
+    exit_codes = {name: process.returncode for name, process in s.names.items() if process.poll() is not None}
+    assert not exit_codes
 
 
 def commands_are_heard(s: Stack) -> None:
@@ -89,8 +89,8 @@ def batches_are_made(s: Stack) -> None:
     client = OpenAI(base_url=f"{s.url}/v1", api_key="none", timeout=60)
     line = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": body()}
     file = client.files.create(file=("x.jsonl", json.dumps(line).encode()), purpose="batch")
-    made = client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
-    wait_until(lambda: client.batches.retrieve(made.id).status == "completed", "the batch is completed")
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/completions", completion_window="24h")
+    wait_until(lambda: client.batches.retrieve(batch.id).status == "completed", "the batch is completed")
 
 
 def usage_is_written(s: Stack) -> None:
@@ -98,7 +98,7 @@ def usage_is_written(s: Stack) -> None:
 
 
 def planner_plans(s: Stack) -> None:
-    """It says so anew each time."""
+    """Waits until the planner plans anew, as it says each time."""
     s.redis.delete(f"{s.deployment}:planning")
     wait_until(lambda: s.redis.exists(f"{s.deployment}:planning"), "the planner plans")
 
@@ -108,7 +108,7 @@ def workers_live(s: Stack) -> None:
 
 
 def answers(s: Stack) -> None:
-    """Of both workers, most likely."""
+    """Checks that answers come, most likely from both workers."""
     answer = ask(s, n=6)
     assert answer.status_code == 200, answer.text
 
@@ -136,33 +136,33 @@ _ELSEWHERE = {"group_not_seen", "weights_not_followed", "nixl_not_pumped", "room
 
 
 def heard(s: Stack) -> dict[str, set[str]]:
-    """By loop, the kinds of errors that some process has logged of it, with their cause."""
-    found: dict[str, set[str]] = {}
+    """The kinds of errors that some process has logged of each loop, with their cause."""
+    kinds_by_loop: dict[str, set[str]] = {}
     for name in s.names:
         for line in s.log(name).splitlines():
-            said = orjson.loads(line) if line.startswith("{") else {}
-            kinds = found.setdefault(said.get("event", ""), set())
-            stack = said.get("exception", "")
+            entry = orjson.loads(line) if line.startswith("{") else {}
+            kinds = kinds_by_loop.setdefault(entry.get("event", ""), set())
+            stack = entry.get("exception", "")
             if stack.startswith("ValueError\nthen\n"):  # the cause, which was never raised
                 kinds.add(stack.rpartition("\n")[2].strip())
             away = {"thrown": "StoreDown"} | {repr(kind("thrown")): kind.__name__ for kind in KINDS}
-            if (error := away.get(str(said.get("error")))) is not None:
+            if (error := away.get(str(entry.get("error")))) is not None:
                 kinds.add(error)
-    return found
+    return kinds_by_loop
 
 
 def test_no_loop_of_any_process_ends_of_an_error(fleet: Stack) -> None:
-    """Whatever kind is thrown into it: it is logged with its cause and counted, and the loop goes on."""
+    """Any kind of error may be thrown into it: it is logged with its cause and counted, and the loop goes on."""
     loops = set(re.findall(r'keep(?:_in_thread)?\(\s*"([a-z_]+)"', "".join(
         path.read_text() for folder in ("app", "workers") for path in (ROOT / folder).rglob("*.py")
     )))  # fmt: skip
-    wanted = {kind.__name__ for kind in KINDS} - {"CancelledError"}
+    names = {kind.__name__ for kind in KINDS} - {"CancelledError"}
     missing: dict[str, set[str]] = {}
 
     def all_heard() -> bool:
-        found = heard(fleet)
+        by_loop = heard(fleet)
         missing.clear()
-        missing.update({loop: left for loop in loops - _ELSEWHERE if (left := wanted - found.get(loop, set()))})
+        missing.update({loop: rest for loop in loops - _ELSEWHERE if (rest := names - by_loop.get(loop, set()))})
         return not missing
 
     assert len(loops) > 30
@@ -173,9 +173,9 @@ def test_no_loop_of_any_process_ends_of_an_error(fleet: Stack) -> None:
         "lease_not_renewed",
         "keys_not_read",
     }
-    told = httpx.get(f"{fleet.url}/metrics", trust_env=False).text
-    assert f'xylem_loop_failures_total{{failing="questions_not_answered"}} {len(KINDS)}.0' in told
-    assert re.search(r"xylem_worker_loop_failures_total{.*} [1-9]", told)
+    metrics = httpx.get(f"{fleet.url}/metrics", trust_env=False).text
+    assert f'xylem_loop_failures_total{{failing="questions_not_answered"}} {len(KINDS)}.0' in metrics
+    assert re.search(r"xylem_worker_loop_failures_total{.*} [1-9]", metrics)
     goes_on(fleet, 20)
 
 
@@ -231,7 +231,7 @@ FAULTS: list[tuple[Callable[[Stack, Proxied], None], float, float]] = [
 def test_no_process_ends_while_redis_is_away(
     fleet: Stack, between: Proxied, fault: Callable[[Stack, Proxied], None], lasts_s: float, within_s: float
 ) -> None:
-    """However it is away, and however long: what runs goes on, and nothing is lost."""
+    """Redis may be away in any way, for any time: what runs goes on, and nothing is lost."""
     before = {name: fleet.log(name) for name in ("w1", "w2", "batch")}
     with ThreadPoolExecutor(2) as threads:
         whole = ask(fleet, max_tokens=300).json()["choices"][0]["text"]
@@ -246,12 +246,12 @@ def test_no_process_ends_while_redis_is_away(
         goes_on(fleet, within_s)
         if lasts_s < PATIENCE_S:
             assert running.result().json()["choices"][0]["text"] == whole
-        refused = fault is out_of_memory or lasts_s > PATIENCE_S
-        assert waiting.result().status_code == (503 if refused else 200)
-    said = [line for name, old in before.items() for line in fleet.log(name).removeprefix(old).splitlines()]
-    lost = [line for line in said if "Connection to broker lost" in line]
-    assert not [line for line in said if "Frequency of restarts" in line]
-    assert len(lost) <= 3 * (3 + lasts_s), "Celery's consumer pauses, and longer each time"
+        is_refused = fault is out_of_memory or lasts_s > PATIENCE_S
+        assert waiting.result().status_code == (503 if is_refused else 200)
+    log_lines = [line for name, old in before.items() for line in fleet.log(name).removeprefix(old).splitlines()]
+    disconnects = [line for line in log_lines if "Connection to broker lost" in line]
+    assert not [line for line in log_lines if "Frequency of restarts" in line]
+    assert len(disconnects) <= 3 * (3 + lasts_s), "Celery's consumer pauses, and longer each time"
 
 
 def test_connections_that_something_between_forgets_are_made_anew(fleet: Stack, between: Proxied) -> None:
@@ -262,12 +262,12 @@ def test_connections_that_something_between_forgets_are_made_anew(fleet: Stack, 
 
 
 def test_a_hangup_ends_each_process_as_it_should(fleet: Stack) -> None:
-    """They drain: an answer that runs is whole. Whoever keeps them up starts others."""
+    """Each drains: an answer that runs is whole. A supervisor starts others."""
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(ask, fleet, max_tokens=300)
         time.sleep(1)
         for process in fleet.names.values():
             process.send_signal(signal.SIGHUP)
-        ended = {name: process.wait(60) for name, process in fleet.names.items()}
+        exit_codes = {name: process.wait(60) for name, process in fleet.names.items()}
         assert running.result().json()["usage"]["completion_tokens"] == 300
-    assert {name: code for name, code in ended.items() if code not in (0, -signal.SIGHUP)} == {}
+    assert {name: code for name, code in exit_codes.items() if code not in (0, -signal.SIGHUP)} == {}

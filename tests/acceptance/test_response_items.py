@@ -106,8 +106,8 @@ def kinds(response: Any) -> list[str]:
 
 def ended(client: OpenAI, response: str) -> Any:
     def over() -> Any:
-        found = client.responses.retrieve(response)
-        return found if found.status not in ("queued", "in_progress") else None
+        current = client.responses.retrieve(response)
+        return current if current.status not in ("queued", "in_progress") else None
 
     return wait_until(over, "the response is over", 60, 0.1)
 
@@ -130,9 +130,9 @@ def test_a_model_reasons_speaks_and_calls_in_items_of_their_own(client: OpenAI, 
     whole = client.responses.create(**asked("How is it in Paris?", include=["reasoning.encrypted_content"]))
     assert kinds(whole) == ["reasoning", "message", "function_call"]
     assert other.responses.retrieve(whole.id) == whole
-    thought, said, made = whole.output
-    assert (thought.content[0].text, said.content[0].text) == ("It wants Paris.", "Let me see.")  # type: ignore[union-attr,index]
-    assert (made.name, json.loads(made.arguments)) == ("get_weather", {"city": "Paris"})  # type: ignore[union-attr]
+    reasoning, message, tool_call = whole.output
+    assert (reasoning.content[0].text, message.content[0].text) == ("It wants Paris.", "Let me see.")  # type: ignore[union-attr,index]
+    assert (tool_call.name, json.loads(tool_call.arguments)) == ("get_weather", {"city": "Paris"})  # type: ignore[union-attr]
     assert whole.usage is not None
     assert 0 < whole.usage.output_tokens_details.reasoning_tokens < whole.usage.output_tokens
     for fields in ({}, {"store": False}, {"background": True}):
@@ -150,7 +150,10 @@ def test_a_model_reasons_speaks_and_calls_in_items_of_their_own(client: OpenAI, 
 
 
 def test_an_integer_of_any_length_is_repeated_wherever_a_request_is(served: Stack) -> None:
-    """In answers, events and what is fetched; no language's JSON has a longest one. So do models write them."""
+    """Answers, events and fetched responses have it: JSON has no longest integer in any language.
+
+    Models write such integers too.
+    """
     schema = {"type": "object", "properties": {"city": {"type": "integer", "maximum": 2**64, "enum": [2**64, 10**40]}}}
     body = {"model": "mock", "input": "Give a large number", "tools": [{"type": "function", "name": "get_weather"}]}
     body |= {"text": {"format": {"type": "text", "schema": {"maximum": 2**65}}}}
@@ -159,19 +162,23 @@ def test_an_integer_of_any_length_is_repeated_wherever_a_request_is(served: Stac
         whole = http.post("/v1/responses", json=body)
         assert (whole.status_code, whole.json()["tools"][0]["parameters"]) == (200, schema)
         assert whole.json()["text"]["format"]["schema"] == {"maximum": 2**65}
-        streamed = http.post("/v1/responses", json=body | {"stream": True}).text
-        assert streamed.count(json.dumps(schema, separators=(",", ":"))) == 3  # created, in progress, completed
-        kept = http.post("/v1/responses", json=body | {"background": True}).json()
-        assert kept["tools"][0]["parameters"] == schema
+        raw_events = http.post("/v1/responses", json=body | {"stream": True}).text
+        assert raw_events.count(json.dumps(schema, separators=(",", ":"))) == 3  # created, in progress, completed
+        response = http.post("/v1/responses", json=body | {"background": True}).json()
+        assert response["tools"][0]["parameters"] == schema
 
         def over() -> Any:
-            found = http.get(f"/v1/responses/{kept['id']}")
-            return found.json() if found.json()["status"] == "completed" else None
+            current = http.get(f"/v1/responses/{response['id']}")
+            return current.json() if current.json()["status"] == "completed" else None
 
         assert wait_until(over, "the response is over")["tools"][0]["parameters"] == schema
         tool = {"name": "get_weather", "input_schema": schema}
-        asked = {"model": "mock", "messages": [{"role": "user", "content": "Give a large number"}], "max_tokens": 99}
-        message = http.post("/v1/messages", json=asked | {"tools": [tool]})
+        message_body = {
+            "model": "mock",
+            "messages": [{"role": "user", "content": "Give a large number"}],
+            "max_tokens": 99,
+        }
+        message = http.post("/v1/messages", json=message_body | {"tools": [tool]})
         assert [block.get("input") for block in message.json()["content"]] == [{"city": 2**64}]
 
 
@@ -187,13 +194,13 @@ def test_custom_tools_and_namespaces_are_called_by_the_clients_names(client: Ope
 
 
 def test_a_call_is_answered_behind_the_response_at_another_replica(client: OpenAI, other: OpenAI) -> None:
-    """And so on; also when the first of the chain is deleted, and when the items come back from the client."""
+    """The chain goes on so, also when its first response is deleted, and when the items come back from the client."""
     first = client.responses.create(**asked("How is it in Paris?"))
-    (made,) = [item for item in first.output if item.type == "function_call"]
+    (tool_call,) = [item for item in first.output if item.type == "function_call"]
     result: Any = [
         {
             "type": "function_call_output",
-            "call_id": made.call_id,
+            "call_id": tool_call.call_id,
             "output": [{"type": "input_text", "text": "7 degrees"}],
         }
     ]
@@ -214,14 +221,14 @@ def test_reasoning_comes_back_enclosed(client: OpenAI) -> None:
     first = client.responses.create(
         **asked("How is it in Paris?", include=["reasoning.encrypted_content"], store=False)
     )
-    thought = first.output[0].model_dump(exclude_none=True, exclude={"content", "status"})
-    assert "Paris" not in thought["encrypted_content"]
-    back: Any = [{"role": "user", "content": "?"}, thought, {"role": "user", "content": "and?"}]
+    reasoning = first.output[0].model_dump(exclude_none=True, exclude={"content", "status"})
+    assert "Paris" not in reasoning["encrypted_content"]
+    back: Any = [{"role": "user", "content": "?"}, reasoning, {"role": "user", "content": "and?"}]
     assert client.responses.create(**asked(back, store=False)).output_text == "I thought of Paris."
-    for wrong, param in ((thought | {"encrypted_content": "gAAAA"}, "input.0.encrypted_content"),):
-        with pytest.raises(openai.BadRequestError) as refused:
+    for wrong, param in ((reasoning | {"encrypted_content": "gAAAA"}, "input.0.encrypted_content"),):
+        with pytest.raises(openai.BadRequestError) as exc_info:
             client.responses.create(**asked([wrong]))
-        assert refused.value.param == param
+        assert exc_info.value.param == param
 
 
 def test_what_is_not_there_is_refused_by_name(client: OpenAI) -> None:
@@ -232,9 +239,9 @@ def test_what_is_not_there_is_refused_by_name(client: OpenAI) -> None:
         ({"tools": [{"type": "web_search"}]}, "tools.0.type"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
     ):
-        with pytest.raises(openai.BadRequestError) as refused:
+        with pytest.raises(openai.BadRequestError) as exc_info:
             client.responses.create(**(asked("x") | fields))
-        assert refused.value.param == param
+        assert exc_info.value.param == param
     with pytest.raises(openai.NotFoundError) as unknown:
         client.responses.create(**asked("x", conversation="conv_0"))
     assert unknown.value.param == "conversation"
@@ -243,40 +250,44 @@ def test_what_is_not_there_is_refused_by_name(client: OpenAI) -> None:
 
 
 def test_a_conversation_has_what_was_said_in_it(client: OpenAI, other: OpenAI) -> None:
-    """At every replica, whole or streamed or in the background; a response that is asked for twice is said once."""
-    begun = client.conversations.create(metadata={"a": "b"}, items=[{"role": "user", "content": "Hello."}])  # type: ignore[typeddict-item]
-    assert other.conversations.retrieve(begun.id) == begun
-    first = client.responses.create(**asked("How is it in Paris?", conversation=begun.id))
+    """Every replica has it, whole, streamed or in the background; a response that is asked for twice is there once."""
+    conversation = client.conversations.create(metadata={"a": "b"}, items=[{"role": "user", "content": "Hello."}])  # type: ignore[typeddict-item]
+    assert other.conversations.retrieve(conversation.id) == conversation
+    first = client.responses.create(**asked("How is it in Paris?", conversation=conversation.id))
     assert first.conversation is not None
-    assert first.conversation.id == begun.id
-    (made,) = [item for item in first.output if item.type == "function_call"]
-    result: Any = [{"type": "function_call_output", "call_id": made.call_id, "output": "7 degrees"}]
+    assert first.conversation.id == conversation.id
+    (tool_call,) = [item for item in first.output if item.type == "function_call"]
+    result: Any = [{"type": "function_call_output", "call_id": tool_call.call_id, "output": "7 degrees"}]
     for _ in range(2):
         then = other.responses.create(
-            **asked(result, conversation={"id": begun.id}, background=True), extra_headers={"Idempotency-Key": begun.id}
+            **asked(result, conversation={"id": conversation.id}, background=True),
+            extra_headers={"Idempotency-Key": conversation.id},
         )
         assert ended(other, then.id).output_text == "It is cold."
-    items = list(client.conversations.items.list(begun.id, order="asc", limit=2))
+    items = list(client.conversations.items.list(conversation.id, order="asc", limit=2))
     assert [item.type for item in items] == [
         *("message", "message", "reasoning", "message", "function_call"),
         *("function_call_output", "message"),
     ]
     last = items[-1]
-    assert other.conversations.items.retrieve(last.id or "", conversation_id=begun.id) == last
-    other.conversations.items.delete(last.id or "", conversation_id=begun.id)
-    added = client.conversations.items.create(begun.id, items=[{"role": "user", "content": "1 more, please."}])  # type: ignore[typeddict-item]
-    assert [item.id for item in client.conversations.items.list(begun.id).data][:2] == [added.data[0].id, items[-2].id]
-    assert client.conversations.update(begun.id, metadata={"c": "d"}).metadata == {"c": "d"}
-    with client.responses.stream(**asked("And?", conversation=begun.id)) as stream:
+    assert other.conversations.items.retrieve(last.id or "", conversation_id=conversation.id) == last
+    other.conversations.items.delete(last.id or "", conversation_id=conversation.id)
+    extra = client.conversations.items.create(conversation.id, items=[{"role": "user", "content": "1 more, please."}])  # type: ignore[typeddict-item]
+    assert [item.id for item in client.conversations.items.list(conversation.id).data][:2] == [
+        extra.data[0].id,
+        items[-2].id,
+    ]
+    assert client.conversations.update(conversation.id, metadata={"c": "d"}).metadata == {"c": "d"}
+    with client.responses.stream(**asked("And?", conversation=conversation.id)) as stream:
         assert stream.get_final_response().usage.input_tokens > first.usage.input_tokens  # type: ignore[union-attr]
-    assert len(list(client.conversations.items.list(begun.id))) == 9
-    assert client.conversations.delete(begun.id).deleted
+    assert len(list(client.conversations.items.list(conversation.id))) == 9
+    assert client.conversations.delete(conversation.id).deleted
     with pytest.raises(openai.NotFoundError):
-        other.conversations.retrieve(begun.id)
+        other.conversations.retrieve(conversation.id)
 
 
 def test_a_page_of_long_items_ends_before_its_limit(client: OpenAI) -> None:
-    """It costs what a page costs, however long its conversation; the official client goes on by itself."""
+    """The page costs what a page costs, however long its conversation; the official client fetches the next itself."""
     conversation = client.conversations.create()
     for name in "abc":
         content: Any = [{"role": "user", "content": name * 4_000_000} for _ in range(2)]
@@ -291,28 +302,28 @@ def test_a_page_of_long_items_ends_before_its_limit(client: OpenAI) -> None:
 def test_a_conversation_in_which_a_response_is_being_made_is_locked_at_every_replica(
     served: Stack, client: OpenAI, other: OpenAI
 ) -> None:
-    """In OpenAI's words; the response, of no replica that lives, is ended by hand."""
-    begun = client.conversations.create()
+    """The error is in OpenAI's words; the response, of no live replica, is ended by hand."""
+    conversation = client.conversations.create()
     with Redis.from_url(served.redis_url) as redis:
         redis.hset(f"{served.deployment}:kept:running", "owner", "nobody")
-        redis.hset(f"{served.deployment}:conversation:{begun.id}", "busy", f"{served.deployment}:kept:running")
+        redis.hset(f"{served.deployment}:conversation:{conversation.id}", "busy", f"{served.deployment}:kept:running")
         for replica in (client, other):
-            with pytest.raises(openai.BadRequestError) as refused:
-                replica.responses.create(**asked("Hello.", conversation=begun.id))
-            assert (refused.value.code, refused.value.param) == ("conversation_locked", "conversation")
+            with pytest.raises(openai.BadRequestError) as exc_info:
+                replica.responses.create(**asked("Hello.", conversation=conversation.id))
+            assert (exc_info.value.code, exc_info.value.param) == ("conversation_locked", "conversation")
             with pytest.raises(openai.BadRequestError, match="Another response"):
-                replica.conversations.items.create(begun.id, items=[{"role": "user", "content": "1"}])  # type: ignore[typeddict-item]
+                replica.conversations.items.create(conversation.id, items=[{"role": "user", "content": "1"}])  # type: ignore[typeddict-item]
         redis.hset(f"{served.deployment}:kept:running", "end", "ended")
-    assert other.responses.create(**asked("Hello.", conversation=begun.id)).output_text
+    assert other.responses.create(**asked("Hello.", conversation=conversation.id)).output_text
 
 
 def test_a_prompt_is_counted_and_a_conversation_made_short(client: OpenAI, served: Stack) -> None:
     question = asked("How is it in Paris?")
-    made = client.responses.create(**question)
-    assert made.usage is not None
-    counted = client.responses.input_tokens.count(**question)
-    assert counted.input_tokens == made.usage.input_tokens
-    short = client.responses.compact(model="mock", input="Tell me of Paris.", previous_response_id=made.id)
+    response = client.responses.create(**question)
+    assert response.usage is not None
+    count = client.responses.input_tokens.count(**question)
+    assert count.input_tokens == response.usage.input_tokens
+    short = client.responses.compact(model="mock", input="Tell me of Paris.", previous_response_id=response.id)
     assert [item.type for item in short.output] == ["message", "message", "compaction"]
     back: Any = [*short.model_dump(exclude_none=True, warnings=False)["output"], {"role": "user", "content": "1 more"}]
     assert client.responses.create(**asked(back)).output_text == "All of it."
@@ -327,35 +338,35 @@ def test_what_is_too_long_is_truncated_if_asked(client: OpenAI) -> None:
         *({"role": "user", "content": "word " * 500} for _ in range(40)),
         {"role": "user", "content": "1 more"},
     ]
-    with pytest.raises(openai.BadRequestError) as refused:
+    with pytest.raises(openai.BadRequestError) as exc_info:
         client.responses.create(**asked(items))
-    assert refused.value.code == "context_length_exceeded"
-    made = client.responses.create(**asked(items, truncation="auto"))
-    assert (made.output_text, made.truncation) == ("All of it.", "auto")
+    assert exc_info.value.code == "context_length_exceeded"
+    response = client.responses.create(**asked(items, truncation="auto"))
+    assert (response.output_text, response.truncation) == ("All of it.", "auto")
 
 
 def test_a_call_goes_on_though_its_worker_is_killed_in_the_middle(served: Stack, client: OpenAI, other: OpenAI) -> None:
-    """In the background, at a conversation; the same at every replica, and said once."""
+    """The call is made in the background, at a conversation; it is the same at every replica, and is there once."""
     conversation = client.conversations.create()
-    made = client.responses.create(**asked("Tell me at length.", background=True, conversation=conversation.id))
-    arguments, killed = "", 0
+    response = client.responses.create(**asked("Tell me at length.", background=True, conversation=conversation.id))
+    arguments, victim = "", 0
     events = []
-    for event in other.responses.retrieve(made.id, stream=True):
+    for event in other.responses.retrieve(response.id, stream=True):
         events.append(event)
         if event.type == "response.function_call_arguments.delta":
             arguments += event.delta
-        if len(arguments) > 60 and not killed:
+        if len(arguments) > 60 and not victim:
             busy: Any = wait_until(
                 lambda: next((lease for lease in leases(served, POOL) if lease.load.running), None), "one runs it"
             )
-            killed = busy.worker.pid
-            os.kill(killed, signal.SIGKILL)
-    assert killed
+            victim = busy.worker.pid
+            os.kill(victim, signal.SIGKILL)
+    assert victim
     assert json.loads(arguments) == {"city": LONG}
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert len([event for event in events if event.type == "response.output_item.added"]) == 2
     assert events[-1].type == "response.completed"
-    assert events[-1].response == client.responses.retrieve(made.id)
+    assert events[-1].response == client.responses.retrieve(response.id)
     assert [item.type for item in client.conversations.items.list(conversation.id, order="asc").data] == [
         *("message", "reasoning", "function_call"),
     ]
@@ -365,8 +376,8 @@ def test_a_call_goes_on_though_its_worker_is_killed_in_the_middle(served: Stack,
 
 def test_codex_gets_an_answer_and_a_call_to_what_it_sends(served: Stack) -> None:
     """Its requests, recorded once (codex_exec 0.169.0), with shorter prompts."""
-    recorded = json.loads((Path(__file__).parent / "codex_requests.json").read_text())
-    for body, kind in zip(recorded, ("function_call", "message"), strict=True):
+    bodies = json.loads((Path(__file__).parent / "codex_requests.json").read_text())
+    for body, kind in zip(bodies, ("function_call", "message"), strict=True):
         answer = httpx.post(f"{served.url}/v1/responses", json=body, timeout=60)
         events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
         assert events[-1]["type"] == "response.completed", events[-1]
@@ -377,12 +388,12 @@ def test_a_conversation_is_said_once_though_the_replica_dies(served: Stack, seco
     """Its answer is adopted by the other replica, which goes on with the call and says it."""
     with client_of(served.url) as client:
         conversation = client.conversations.create()
-        made = client.responses.create(**asked("Tell me at length.", background=True, conversation=conversation.id))
-        stream = iter(client.responses.retrieve(made.id, stream=True))
+        response = client.responses.create(**asked("Tell me at length.", background=True, conversation=conversation.id))
+        stream = iter(client.responses.retrieve(response.id, stream=True))
         while next(stream).type != "response.function_call_arguments.delta":
             pass
         served.names["api"].kill()
-    whole = ended(other, made.id)
+    whole = ended(other, response.id)
     assert json.loads(whole.output[-1].arguments) == {"city": LONG}
     items = other.conversations.items.list(conversation.id, order="asc").data
     assert [item.type for item in items] == ["message", "reasoning", "function_call"]

@@ -69,22 +69,22 @@ def finished(c: OpenAI, response: str, timeout_s: float = 60) -> Response:
 
     def over() -> Response | None:
         try:
-            found = c.responses.retrieve(response)
+            current = c.responses.retrieve(response)
         except (openai.APIConnectionError, openai.InternalServerError):
             return None
-        return found if found.status not in ("queued", "in_progress") else None
+        return current if current.status not in ("queued", "in_progress") else None
 
-    found = wait_until(over, "the response is over", timeout_s, 0.1)
-    assert isinstance(found, Response)
-    return found
+    current = wait_until(over, "the response is over", timeout_s, 0.1)
+    assert isinstance(current, Response)
+    return current
 
 
 def begun(c: OpenAI, tokens: int = LONG) -> str:
     """The id of a background response of which something has come."""
-    made = c.responses.create(**ASKED, max_output_tokens=tokens, background=True)
-    assert made.status == "queued"
-    wait_until(lambda: c.responses.retrieve(made.id).output_text, "it has begun")
-    return made.id
+    response = c.responses.create(**ASKED, max_output_tokens=tokens, background=True)
+    assert response.status == "queued"
+    wait_until(lambda: c.responses.retrieve(response.id).output_text, "it has begun")
+    return response.id
 
 
 def kept(fleet: Fleet) -> set[str]:
@@ -100,14 +100,14 @@ def texts(events: Any) -> str:
 def test_a_response_is_made_whole_streamed_and_kept(fleet: Fleet) -> None:
     """The same text each way, with usage; other fields are those that were asked for."""
     with client(fleet) as c, client(fleet, 1) as other:
-        made = c.responses.create(**ASKED, max_output_tokens=20, metadata={"a": "b"}, instructions="Be brief.")
-        assert (made.status, made.metadata, made.instructions) == ("incomplete", {"a": "b"}, "Be brief.")
-        assert made.incomplete_details is not None
-        assert made.incomplete_details.reason == "max_output_tokens"
-        assert made.usage is not None
-        assert made.usage.output_tokens == 20
-        assert made.usage.total_tokens == made.usage.input_tokens + 20
-        assert other.responses.retrieve(made.id) == made
+        response = c.responses.create(**ASKED, max_output_tokens=20, metadata={"a": "b"}, instructions="Be brief.")
+        assert (response.status, response.metadata, response.instructions) == ("incomplete", {"a": "b"}, "Be brief.")
+        assert response.incomplete_details is not None
+        assert response.incomplete_details.reason == "max_output_tokens"
+        assert response.usage is not None
+        assert response.usage.output_tokens == 20
+        assert response.usage.total_tokens == response.usage.input_tokens + 20
+        assert other.responses.retrieve(response.id) == response
 
         text = whole(fleet, 20)
         for store in (True, False):
@@ -122,16 +122,16 @@ def test_a_response_is_made_whole_streamed_and_kept(fleet: Fleet) -> None:
             else:
                 with pytest.raises(openai.NotFoundError):
                     c.responses.retrieve(last.id)
-        ended = c.responses.create(model="mock", input="x", store=False)
-        assert ended.status in ("completed", "incomplete")
+        transient_response = c.responses.create(model="mock", input="x", store=False)
+        assert transient_response.status in ("completed", "incomplete")
         assert c.responses.create(**ASKED, max_output_tokens=20, store=False).output_text == text
 
 
 def test_an_answer_can_be_the_input_of_the_next_request(fleet: Fleet) -> None:
     with client(fleet) as c:
-        said = [{"role": "user", "content": "Hello."}]
-        first = c.responses.create(model="mock", input=said, max_output_tokens=5)  # type: ignore[arg-type]
-        going_on: Any = [*said, *first.output, {"role": "user", "content": "Go on."}]
+        messages = [{"role": "user", "content": "Hello."}]
+        first = c.responses.create(model="mock", input=messages, max_output_tokens=5)  # type: ignore[arg-type]
+        going_on: Any = [*messages, *first.output, {"role": "user", "content": "Go on."}]
         with_logprobs = c.responses.create(
             model="mock", input=going_on, max_output_tokens=5, include=["message.output_text.logprobs"], top_logprobs=2
         )
@@ -147,7 +147,7 @@ def test_an_answer_can_be_the_input_of_the_next_request(fleet: Fleet) -> None:
 
 
 def test_a_background_response_is_followed_on_another_replica_from_any_event_on(fleet: Fleet) -> None:
-    """While it runs and when it is over, each time the same events under the same numbers."""
+    """The events and their numbers are the same while it runs and when it is over."""
     with client(fleet) as c, client(fleet, 1) as other:
         response = begun(c)
         assert c.responses.retrieve(response).status == "in_progress"
@@ -165,46 +165,49 @@ def test_a_background_response_is_followed_on_another_replica_from_any_event_on(
 
 
 def test_a_background_stream_can_be_left_and_gone_on_with(fleet: Fleet) -> None:
-    """What is left behind goes on without its reader."""
+    """The response that is left goes on without its reader."""
     with client(fleet) as c, client(fleet, 1) as other:
         with c.responses.create(**ASKED, max_output_tokens=LONG, background=True, stream=True) as stream:
-            seen = [next(stream) for _ in range(40)]
-        assert seen[0].type == "response.created"
-        assert seen[0].response.status == "queued"
-        rest = other.responses.retrieve(seen[0].response.id, stream=True, starting_after=seen[-1].sequence_number)
-        events = [*seen, *rest]
+            head = [next(stream) for _ in range(40)]
+        assert head[0].type == "response.created"
+        assert head[0].response.status == "queued"
+        rest = other.responses.retrieve(head[0].response.id, stream=True, starting_after=head[-1].sequence_number)
+        events = [*head, *rest]
         assert [event.sequence_number for event in events] == list(range(len(events)))
         assert texts(events) == whole(fleet)
 
 
 @pytest.mark.parametrize("canceller", [0, 1])
 def test_a_cancelled_response_stops_long_before_its_end(fleet: Fleet, canceller: int) -> None:
-    """From any replica, and as often as one likes; what has come stays."""
+    """Any replica cancels it, as often as one likes; the text that has come stays."""
     with client(fleet) as c, client(fleet, canceller) as by:
         response = begun(c, ENDLESS)
         stream = iter(c.responses.retrieve(response, stream=True))
         next(stream)
-        cancelled = by.responses.cancel(response)
-        assert cancelled.status == "cancelled"
+        result = by.responses.cancel(response)
+        assert result.status == "cancelled"
         wait_until(lambda: free(fleet), "the engine is empty", ENDS_S)
-        assert cancelled.output_text
-        assert by.responses.cancel(response) == cancelled
-        assert c.responses.retrieve(response) == cancelled
+        assert result.output_text
+        assert by.responses.cancel(response) == result
+        assert c.responses.retrieve(response) == result
         *_, last = stream
         assert last.type == "response.failed"
-        assert last.response == cancelled
+        assert last.response == result
         over = c.responses.create(**ASKED, max_output_tokens=2, background=True)
-        ended = finished(c, over.id)
-        assert by.responses.cancel(over.id) == ended
+        end_state = finished(c, over.id)
+        assert by.responses.cancel(over.id) == end_state
 
 
 @pytest.mark.parametrize("canceller", [0, 1])
 def test_a_cancelled_response_is_counted_as_cancelled(fleet: Fleet, canceller: int) -> None:
-    """By the replica that made it, whichever was told; and no outcome is anything but `ok` or an error's code."""
+    """The replica that made it counts it, whichever one cancelled it.
+
+    All outcomes are `ok` or an error's code.
+    """
 
     def outcomes() -> dict[str, float]:
-        found = re.findall(r'^xylem_requests_total\{.*outcome="(.*?)".*\} (.*)$', metrics(fleet, 0), re.MULTILINE)
-        return {outcome: float(count) for outcome, count in found}
+        samples = re.findall(r'^xylem_requests_total\{.*outcome="(.*?)".*\} (.*)$', metrics(fleet, 0), re.MULTILINE)
+        return {outcome: float(count) for outcome, count in samples}
 
     before = outcomes().get("cancelled", 0)
     with client(fleet) as c, client(fleet, canceller) as by:
@@ -225,7 +228,7 @@ def test_a_cancelled_response_leaves_nothing_to_be_adopted(fleet: Fleet) -> None
 
 @pytest.mark.parametrize("deleter", [0, 1])
 def test_a_deleted_response_is_stopped_and_forgotten(fleet: Fleet, deleter: int) -> None:
-    """Who follows it is told its end."""
+    """The reader that follows it gets its end."""
     with client(fleet) as c, client(fleet, deleter) as by:
         response = begun(c, ENDLESS)
         stream = iter(c.responses.retrieve(response, stream=True))
@@ -234,26 +237,26 @@ def test_a_deleted_response_is_stopped_and_forgotten(fleet: Fleet, deleter: int)
         assert answer.json() == {"id": response, "object": "response", "deleted": True}
         assert list(stream)[-1].type == "response.failed"
         wait_until(lambda: free(fleet), "the engine is empty", ENDS_S)
-        for gone in (c.responses.retrieve, c.responses.cancel, c.responses.delete):
+        for call in (c.responses.retrieve, c.responses.cancel, c.responses.delete):
             with pytest.raises(openai.NotFoundError):
-                gone(response)
+                call(response)
         time.sleep(1)  # its owner has heard of it, and has not written it anew
         with pytest.raises(openai.NotFoundError):
             by.responses.retrieve(response)
 
 
 def test_only_background_responses_are_cancelled_or_streamed_later(fleet: Fleet) -> None:
-    """And only what is there; chat completions are not."""
+    """Responses that exist can be cancelled or streamed; chat completions cannot."""
     with client(fleet) as c:
-        made = c.responses.create(**ASKED, max_output_tokens=2)
+        response = c.responses.create(**ASKED, max_output_tokens=2)
         with pytest.raises(openai.BadRequestError, match="synchronous"):
-            c.responses.cancel(made.id)
+            c.responses.cancel(response.id)
         with pytest.raises(openai.BadRequestError, match="not created with background=true"):
-            c.responses.retrieve(made.id, stream=True)
+            c.responses.retrieve(response.id, stream=True)
         with pytest.raises(openai.BadRequestError, match="background"):
             c.responses.create(**ASKED, background=True, store=False)
         with pytest.raises(openai.BadRequestError, match="starting_after"):
-            c.responses.retrieve(made.id, extra_query={"starting_after": 3})
+            c.responses.retrieve(response.id, extra_query={"starting_after": 3})
         with pytest.raises(openai.NotFoundError):
             c.responses.retrieve("resp_0")
         chat = c.chat.completions.with_raw_response.create(
@@ -275,16 +278,16 @@ def test_closing_the_connection_stops_what_is_not_in_the_background(fleet: Fleet
         head = b"POST /v1/responses HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         sock.sendall(head % len(raw) + raw)
         wait_until(lambda: not free(fleet), "it runs")
-        found = kept(fleet) - before
-        assert len(found) == body.get("store", True)
+        new_ids = kept(fleet) - before
+        assert len(new_ids) == body.get("store", True)
     wait_until(lambda: free(fleet), "the engine is empty", ENDS_S)
     with client(fleet) as c:
-        for response in found:
+        for response in new_ids:
             assert c.responses.retrieve(response).status == "cancelled"
 
 
 def test_a_request_that_is_sent_again_joins_the_first(fleet: Fleet) -> None:
-    """On any replica; and it goes on when the first connection breaks."""
+    """Any replica joins it; and it goes on when the first connection breaks."""
     key = {"Idempotency-Key": "once"}
     with client(fleet) as c, client(fleet, 1) as other:
         with c.responses.create(**ASKED, max_output_tokens=LONG, stream=True, extra_headers=key) as stream:
@@ -299,19 +302,19 @@ def test_a_request_that_is_sent_again_joins_the_first(fleet: Fleet) -> None:
 
 
 def test_what_fails_says_why(fleet: Fleet) -> None:
-    """As an HTTP error where one waits for it, else as the status; over its deadline, both."""
+    """The reason is an HTTP error where a client waits for it, and the status otherwise; over its deadline, both."""
     with client(fleet) as c:
         late: dict[str, Any] = {**ASKED, "extra_body": {"timeout": 0.3, "ignore_eos": True}, "max_output_tokens": LONG}
         with pytest.raises(openai.InternalServerError) as error:
             c.responses.create(**late)
         assert error.value.status_code == 504
-        made = c.responses.create(**late, background=True)
-        failed = finished(c, made.id)
-        assert failed.status == "failed"
-        assert failed.error is not None
-        assert failed.error.code == "server_error"
-        assert "deadline_exceeded" in failed.error.message
-        *_, last = c.responses.retrieve(made.id, stream=True)
+        response = c.responses.create(**late, background=True)
+        end_state = finished(c, response.id)
+        assert end_state.status == "failed"
+        assert end_state.error is not None
+        assert end_state.error.code == "server_error"
+        assert "deadline_exceeded" in end_state.error.message
+        *_, last = c.responses.retrieve(response.id, stream=True)
         assert last.type == "response.failed"
         with pytest.raises(openai.NotFoundError):
             c.responses.create(model="nobody", input="x", background=True)
@@ -320,15 +323,15 @@ def test_what_fails_says_why(fleet: Fleet) -> None:
 def test_nothing_of_a_prompt_is_in_a_log(fleet: Fleet) -> None:
     with client(fleet) as c:
         word = "Rumpelstiltskin"
-        made = c.responses.create(model="mock", input=word, instructions=word, background=True)
-        finished(c, made.id)
+        response = c.responses.create(model="mock", input=word, instructions=word, background=True)
+        finished(c, response.id)
     for name in ("api-0", "api-1", f"{POOL}-0", f"{POOL}-1"):
         assert word not in fleet.stack.log(name)
 
 
 @pytest.fixture(scope="module")
 def keyed(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """It asks for API keys, and keeps little for each."""
+    """A stack that requires API keys, and keeps little for each."""
     env = {"XYLEM_REQUIRE_KEYS": "true", "XYLEM_KEEP_BYTES_PER_KEY": "60000", "XYLEM_DEPLOYMENT": "keyed"}
     with stack(valkey_url, tmp_path_factory.mktemp("keyed"), {POOL: mock_pool(step_ms=1.0)}, **env) as s:
         s.api()
@@ -348,35 +351,38 @@ def holder(s: Stack, name: str, *limits: str) -> OpenAI:
 
 
 def test_a_response_is_only_for_the_api_key_that_made_it(keyed: Stack) -> None:
-    """To another one it isn't there. A key over its limit is told so with its headers."""
+    """The response is not found with another key. A key over its limit is told so with its headers."""
     redis: Any = keyed.redis
     with holder(keyed, "alice") as alice, holder(keyed, "bob", "--rpm", "1") as bob:
-        made = alice.responses.create(model="mock", input="x", max_output_tokens=2, background=True)
-        assert finished(alice, made.id).status == "incomplete"
-        for closed in (bob.responses.retrieve, bob.responses.cancel, bob.responses.delete):
+        response = alice.responses.create(model="mock", input="x", max_output_tokens=2, background=True)
+        assert finished(alice, response.id).status == "incomplete"
+        for call in (bob.responses.retrieve, bob.responses.cancel, bob.responses.delete):
             with pytest.raises(openai.NotFoundError):
-                closed(made.id)
-        assert alice.responses.retrieve(made.id).status == "incomplete"
-        told = bob.responses.with_raw_response.create(model="mock", input="x", max_output_tokens=2)
-        assert told.headers["x-ratelimit-limit-requests"] == "1"
-        kept = len(redis.keys("keyed:kept:*"))
+                call(response.id)
+        assert alice.responses.retrieve(response.id).status == "incomplete"
+        answer = bob.responses.with_raw_response.create(model="mock", input="x", max_output_tokens=2)
+        assert answer.headers["x-ratelimit-limit-requests"] == "1"
+        key_count = len(redis.keys("keyed:kept:*"))
         with pytest.raises(openai.RateLimitError) as error:
             bob.responses.create(model="mock", input="x", background=True)
         assert error.value.response.headers["retry-after"]
-        assert len(redis.keys("keyed:kept:*")) == kept
+        assert len(redis.keys("keyed:kept:*")) == key_count
 
 
 def test_kept_answers_fill_redis_up_to_a_bound(keyed: Stack) -> None:
-    """Of one API key: it is told so, whatever it has kept, and others go on. What is no part of a prompt is small."""
+    """The bound is that of one API key.
+
+    It is told so, whatever it has kept, and other keys go on. Fields that are no part of a prompt are small.
+    """
     redis: Any = keyed.redis
     with holder(keyed, "carol") as carol, holder(keyed, "dave") as dave:
-        kept, before = redis.keys("keyed:kept:*"), redis.info("memory")["used_memory"]
+        keys, before = redis.keys("keyed:kept:*"), redis.info("memory")["used_memory"]
         for _ in range(4):
-            with pytest.raises(openai.BadRequestError) as refused:
+            with pytest.raises(openai.BadRequestError) as exc_info:
                 carol.responses.create(model="mock", input="x", user="u" * 15_000_000)
-            assert refused.value.param == "user"
+            assert exc_info.value.param == "user"
         assert redis.info("memory")["used_memory"] - before < 2**20
-        assert redis.keys("keyed:kept:*") == kept
+        assert redis.keys("keyed:kept:*") == keys
 
         first = _chat(carol, "chat", {"Idempotency-Key": "once"})
         kept_before = 0
@@ -396,60 +402,64 @@ def test_kept_answers_fill_redis_up_to_a_bound(keyed: Stack) -> None:
         assert _chat(carol, "chat", {}) == first, "what is not kept is served"
         assert carol.responses.create(model="mock", input="x", max_output_tokens=2, store=False).output_text
         holders = set(redis.hkeys("keyed:kept-bytes"))
-        made = dave.responses.create(model="mock", input="x", max_output_tokens=2)
+        response = dave.responses.create(model="mock", input="x", max_output_tokens=2)
         assert set(redis.hkeys("keyed:kept-bytes")) > holders
-        dave.responses.delete(made.id)
+        dave.responses.delete(response.id)
         assert set(redis.hkeys("keyed:kept-bytes")) == holders
 
 
 def _chat(c: OpenAI, text: str, headers: dict[str, str]) -> str:
-    """What the mock model says, the same each time."""
-    made = c.chat.completions.create(
+    """The answer of the mock model, the same each time."""
+    answer = c.chat.completions.create(
         model="mock", messages=[{"role": "user", "content": text}], seed=7, max_tokens=5, extra_headers=headers
     )
-    return str(made.choices[0].message.content)
+    return str(answer.choices[0].message.content)
 
 
 def test_the_input_of_a_kept_response_can_be_listed(fleet: Fleet) -> None:
-    """By the client, on any replica, page by page; of one that is not kept, or deleted, there is nothing."""
-    given: Any = [{"role": "user", "content": f"Message {i}."} for i in range(5)]
+    """Clients list it on any replica, page by page; a response that is not kept, or deleted, has no list."""
+    messages: Any = [{"role": "user", "content": f"Message {i}."} for i in range(5)]
     with client(fleet) as c, client(fleet, 1) as other:
-        made = c.responses.create(model="mock", input=given, max_output_tokens=2, instructions="Be brief.")
+        first_response = c.responses.create(model="mock", input=messages, max_output_tokens=2, instructions="Be brief.")
         items = list(
-            other.responses.input_items.list(made.id, limit=2, order="asc", include=["reasoning.encrypted_content"])
+            other.responses.input_items.list(
+                first_response.id, limit=2, order="asc", include=["reasoning.encrypted_content"]
+            )
         )
         texts_of = [item.content[0].text for item in items if item.type == "message"]  # type: ignore[union-attr]
-        assert texts_of == [message["content"] for message in given]
-        assert [item.id for item in c.responses.input_items.list(made.id)] == [item.id for item in items[::-1]]
+        assert texts_of == [message["content"] for message in messages]
+        assert [item.id for item in c.responses.input_items.list(first_response.id)] == [
+            item.id for item in items[::-1]
+        ]
         with pytest.raises(openai.BadRequestError, match="after"):
-            c.responses.input_items.list(made.id, after="msg_another")
+            c.responses.input_items.list(first_response.id, after="msg_another")
         with pytest.raises(openai.BadRequestError, match="limit"):
-            c.responses.input_items.list(made.id, limit=101)
-        c.responses.delete(made.id)
-        gone = c.responses.create(model="mock", input=given, max_output_tokens=2, store=False)
-        for response in (made, gone):
+            c.responses.input_items.list(first_response.id, limit=101)
+        c.responses.delete(first_response.id)
+        transient_response = c.responses.create(model="mock", input=messages, max_output_tokens=2, store=False)
+        for response in (first_response, transient_response):
             with pytest.raises(openai.NotFoundError):
                 c.responses.input_items.list(response.id)
 
 
 def test_what_can_be_included_may_be_asked_for(fleet: Fleet) -> None:
-    """When a response is made, and when it is fetched, whole or as events."""
+    """The parameter is taken when a response is made, and when it is fetched, whole or as events."""
     include: Any = ["reasoning.encrypted_content", "message.output_text.logprobs"]
-    asked = {**ASKED, "max_output_tokens": 5}
+    fields = {**ASKED, "max_output_tokens": 5}
     with client(fleet) as c:
-        made = c.responses.create(**asked, include=include[:1])
-        assert c.responses.retrieve(made.id, include=include) == made
-        behind = c.responses.create(**asked, background=True)
+        response = c.responses.create(**fields, include=include[:1])
+        assert c.responses.retrieve(response.id, include=include) == response
+        behind = c.responses.create(**fields, background=True)
         assert list(c.responses.retrieve(behind.id, stream=True, include=include))[-1].type == "response.incomplete"
 
 
 def test_penalties_change_an_answer_and_stand_in_its_object(fleet: Fleet) -> None:
     """0 where none was asked for."""
-    asked = {"model": "mock", "input": "Tell me a story.", "seed": 7, "ignore_eos": True, "max_output_tokens": 60}
+    body = {"model": "mock", "input": "Tell me a story.", "seed": 7, "ignore_eos": True, "max_output_tokens": 60}
 
     def said(**fields: Any) -> tuple[str, Any, Any]:
-        found = httpx.post(f"{fleet.urls()[0]}/v1/responses", json=asked | fields, timeout=60).json()
-        return found["output"][0]["content"][0]["text"], found["presence_penalty"], found["frequency_penalty"]
+        response = httpx.post(f"{fleet.urls()[0]}/v1/responses", json=body | fields, timeout=60).json()
+        return response["output"][0]["content"][0]["text"], response["presence_penalty"], response["frequency_penalty"]
 
     plain, *none = said()
     assert none == [0.0, 0.0]
@@ -457,9 +467,9 @@ def test_penalties_change_an_answer_and_stand_in_its_object(fleet: Fleet) -> Non
         {"presence_penalty": 2.0, "frequency_penalty": 0},
         {"presence_penalty": 0, "frequency_penalty": 2.0},
     ):
-        text, *shown = said(**penalties)
+        text, *values = said(**penalties)
         assert text != plain
-        assert shown == [*penalties.values()]
+        assert values == [*penalties.values()]
 
 
 def test_a_response_is_finished_though_the_replica_that_owns_it_dies(frail: Fleet) -> None:
@@ -468,13 +478,13 @@ def test_a_response_is_finished_though_the_replica_that_owns_it_dies(frail: Flee
     with client(frail) as c, client(frail, 1) as other:
         response = begun(c)
         stream = iter(other.responses.retrieve(response, stream=True))
-        seen = [next(stream)]
+        events = [next(stream)]
         frail.process("api-0").send_signal(signal.SIGKILL)
-        seen += stream
+        events += stream
         assert finished(other, response).output_text == text
-        assert texts(seen) == text
-        assert [event.sequence_number for event in seen] == list(range(len(seen)))
-        assert list(other.responses.retrieve(response, stream=True)) == seen
+        assert texts(events) == text
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        assert list(other.responses.retrieve(response, stream=True)) == events
 
 
 def test_a_response_is_finished_though_its_worker_dies(frail: Fleet) -> None:
@@ -504,13 +514,13 @@ def test_a_response_is_finished_though_redis_restarts(frail: Fleet, by: signal.S
     with client(frail) as c, client(frail, 1) as other:
         response = begun(c)
         stream = iter(other.responses.retrieve(response, stream=True))
-        seen = [next(stream) for _ in range(20)]
+        events = [next(stream) for _ in range(20)]
         assert frail.redis_process is not None
         frail.redis_process.send_signal(by)
         frail.redis_process.wait()
         frail.start_redis()
-        seen += stream
-        assert texts(seen) == text
-        assert [event.sequence_number for event in seen] == list(range(len(seen)))
+        events += stream
+        assert texts(events) == text
+        assert [event.sequence_number for event in events] == list(range(len(events)))
         assert finished(c, response).output_text == text
-        assert list(c.responses.retrieve(response, stream=True)) == seen
+        assert list(c.responses.retrieve(response, stream=True)) == events

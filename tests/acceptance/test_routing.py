@@ -62,7 +62,7 @@ async def hit_rate(urls: list[str], salt: str) -> float:
     usage = await asyncio.gather(*map(ask, range(120)))
     for c in clients:
         await c.close()
-    return sum(cached for _, cached in usage) / sum(tokens for tokens, _ in usage)
+    return sum(cached_tokens for _, cached_tokens in usage) / sum(tokens for tokens, _ in usage)
 
 
 @pytest.mark.timeout(180)
@@ -127,7 +127,7 @@ def test_routing_is_explained_only_on_request(fleet: tuple[Stack, list[str]]) ->
 
 
 def test_streams_are_explained_too(fleet: tuple[Stack, list[str]]) -> None:
-    """In the headers, before the first token."""
+    """The explanation is in the headers, before the first token."""
     _, urls = fleet
     body = {"model": "mock", "prompt": "hello", "stream": True, "max_tokens": 2}
     with httpx.stream("POST", f"{urls[0]}/v1/completions", json=body, headers={"x-xylem-explain": "1"}) as answer:
@@ -161,7 +161,7 @@ def test_the_hit_rate_is_in_the_metrics(fleet: tuple[Stack, list[str]]) -> None:
 
 
 def test_cleared_caches_are_forgotten(fleet: tuple[Stack, list[str]]) -> None:
-    """By the engines, and by the index at once."""
+    """The engines forget them, and the index does at once."""
     s, urls = fleet
     prompt = "to be forgotten " + WORDS * 15
     ask(urls[0], prompt, cache_salt="cleared")
@@ -174,27 +174,27 @@ def test_cleared_caches_are_forgotten(fleet: tuple[Stack, list[str]]) -> None:
 
 
 def test_limits_are_seen_changed_and_checked(fleet: tuple[Stack, list[str]]) -> None:
-    """By any replica, for all of them; nonsense is refused by name."""
+    """Any replica does so for all of them; nonsense is refused by name."""
     _, urls = fleet
     path = f"/admin/pools/{POOL}/limits"
     assert httpx.get(urls[0] + path).json() == {"max_queued": 1024, "active_blocks": None, "queued_tokens": None}
-    changed = httpx.patch(urls[0] + path, json={"active_blocks": 0.9, "max_queued": 7})
-    assert changed.json() == {"max_queued": 7, "active_blocks": 0.9, "queued_tokens": None}
-    assert httpx.get(urls[1] + path).json() == changed.json()
+    answer = httpx.patch(urls[0] + path, json={"active_blocks": 0.9, "max_queued": 7})
+    assert answer.json() == {"max_queued": 7, "active_blocks": 0.9, "queued_tokens": None}
+    assert httpx.get(urls[1] + path).json() == answer.json()
     assert httpx.patch(urls[1] + path, json={"active_blocks": None, "max_queued": None}).json()["max_queued"] == 1024
     for bad in ({"max_queued": -1}, {"active_blocks": 0}, {"queued_tokens": 0}, {"nonsense": 1}):
-        refused = httpx.patch(urls[0] + path, json=bad)
-        assert refused.status_code == 400
-        assert refused.json()["error"]["param"] in bad
+        error_answer = httpx.patch(urls[0] + path, json=bad)
+        assert error_answer.status_code == 400
+        assert error_answer.json()["error"]["param"] in bad
     for content in ('{"active_blocks": Infinity}', '{"max_queued": true}', "[]", "{not json"):
         assert httpx.patch(urls[0] + path, content=content).status_code == 400
     assert httpx.get(f"{urls[0]}/admin/pools/other/limits").status_code == 404
     page = httpx.post(f"{urls[0]}/admin/clear_kv_blocks", headers={"origin": "http://elsewhere"})
     assert page.status_code == 403  # a page in somebody's browser must not reach what has no key
     for header in ("forwarded", "via", "x-forwarded-for", "X-Forwarded-Host", "x-forwarded-proto", "x-real-ip"):
-        proxied = httpx.post(f"{urls[0]}/admin/clear_kv_blocks", headers={header: "anything"})
-        assert proxied.status_code == 403, header  # nor the clients of a proxy on this machine
-        assert "XYLEM_ADMIN_KEY" in proxied.json()["error"]["message"]
+        proxy_answer = httpx.post(f"{urls[0]}/admin/clear_kv_blocks", headers={header: "anything"})
+        assert proxy_answer.status_code == 403, header  # nor the clients of a proxy on this machine
+        assert "XYLEM_ADMIN_KEY" in proxy_answer.json()["error"]["message"]
 
 
 def test_a_killed_workers_cache_counts_for_nothing_at_once(fleet: tuple[Stack, list[str]]) -> None:
@@ -212,18 +212,18 @@ def test_a_killed_workers_cache_counts_for_nothing_at_once(fleet: tuple[Stack, l
         (lease,) = [lease for lease in leases(s, POOL) if lease.worker.id not in others]
         return lease if lease.caches[0] else None
 
-    gone = wait_until(cached_there, "the victim has something cached")
+    victim_lease = wait_until(cached_there, "the victim has something cached")
     victim.send_signal(signal.SIGKILL)
     s.wait_ready(4)
     wait_until(lambda: len(redis.hkeys(KEYS.pool(POOL))) == 4, "it is no member any more", 15)  # type: ignore[arg-type]
-    assert gone.worker.id.encode() not in [p for group in redis.hvals(KEYS.loads(POOL)) for p in entries(group)]
+    assert victim_lease.worker.id.encode() not in [p for group in redis.hvals(KEYS.loads(POOL)) for p in entries(group)]
     for number in range(next(numbers)):
         assert ask(urls[0], f"{number} on the victim " + WORDS * 15)
-    assert gone.caches[0] not in [number for lease in leases(s, POOL) for number in lease.caches]
+    assert victim_lease.caches[0] not in [number for lease in leases(s, POOL) for number in lease.caches]
 
 
 def test_admin_endpoints_want_the_key(valkey_url: str, tmp_path: Path) -> None:
-    """Or a server that only this machine can reach."""
+    """A server that only this machine can reach needs none."""
     pools = {POOL: mock_pool()}
     env = {"XYLEM_DEPLOYMENT": "locked", "XYLEM_ADMIN_KEY": "sesame", "XYLEM_ALLOWED_ORIGINS": "http://elsewhere"}
     with stack(valkey_url, tmp_path, pools, **env) as s:
@@ -231,9 +231,9 @@ def test_admin_endpoints_want_the_key(valkey_url: str, tmp_path: Path) -> None:
         wait_until(s.ready, "the API listens")
         url = f"{s.url}/admin/pools/{POOL}/limits"
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "sesame"}):
-            refused = httpx.get(url, headers=headers)
-            assert refused.status_code == 403
-            assert refused.json()["error"]["code"] == "forbidden"
+            answer = httpx.get(url, headers=headers)
+            assert answer.status_code == 403
+            assert answer.json()["error"]["code"] == "forbidden"
         assert httpx.get(url, headers={"authorization": "Bearer sesame"}).status_code == 200
         pool = httpx.patch(url, headers={"authorization": "Bearer sesame", "origin": "http://elsewhere"}, json={})
         assert pool.status_code == 200
@@ -260,7 +260,7 @@ def test_data_parallel_ranks_are_routed_to_by_their_own_caches(fleet: tuple[Stac
 
 
 def test_a_table_chooses_the_pool_by_length_and_target(fleet: tuple[Stack, list[str]]) -> None:
-    """And when that pool has no worker, another of the model's takes it."""
+    """Another pool of the model takes the request when that pool has no worker."""
     s, _ = fleet
     for name in ("short", "long"):
         s.worker(name, name)

@@ -1,4 +1,4 @@
-"""Who may do what: API keys and their limits, the admin's key, Flower, and requests that are made to hurt."""
+"""Tests access rights: API keys and their limits, the admin's key, Flower, and requests that are made to hurt."""
 
 import json
 import os
@@ -43,8 +43,8 @@ def urls(locked: Stack) -> list[str]:
     pids = [locked.names[name].pid for name in ("api", "other")]
 
     def ports() -> list[int]:
-        found = [c.laddr.port for pid in pids for c in psutil.Process(pid).net_connections() if c.status == "LISTEN"]
-        return found if len(found) == 2 else []
+        numbers = [c.laddr.port for pid in pids for c in psutil.Process(pid).net_connections() if c.status == "LISTEN"]
+        return numbers if len(numbers) == 2 else []
 
     return [f"http://127.0.0.1:{port}" for port in wait_until(ports, "both replicas listen")]
 
@@ -58,9 +58,9 @@ def xylem(s: Stack, *argv: str) -> "subprocess.CompletedProcess[str]":
 
 def create(s: Stack, urls: list[str], name: str, *limits: str) -> str:
     """A new key, once it is valid everywhere."""
-    made = xylem(s, "keys", "create", name, *limits)
-    assert made.returncode == 0, made.stderr
-    key = made.stdout.strip()
+    result = xylem(s, "keys", "create", name, *limits)
+    assert result.returncode == 0, result.stderr
+    key = result.stdout.strip()
     wait_until(lambda: all(status(url, key) == 200 for url in urls), "the key is valid", WITHIN_S)
     return key
 
@@ -86,9 +86,9 @@ def test_with_a_key_all_is_served_and_without_it_nothing_is(locked: Stack, urls:
             assert [m.id for m in good.models.list()] == ["mock"]
         with client(url, "none") as bad:
             for stream in (False, True):
-                with pytest.raises(openai.AuthenticationError) as refused:
+                with pytest.raises(openai.AuthenticationError) as exc_info:
                     bad.completions.create(**ASK, stream=stream)
-                assert (refused.value.code, refused.value.type) == ("invalid_api_key", "invalid_request_error")
+                assert (exc_info.value.code, exc_info.value.type) == ("invalid_api_key", "invalid_request_error")
             with pytest.raises(openai.AuthenticationError):
                 bad.models.list()
 
@@ -120,23 +120,23 @@ def test_timelines_want_a_clients_key_or_an_admins(locked: Stack) -> None:
     "path", ["/live", "/health", "/ready", "/metrics", "/sd", "/version", "/docs", "/openapi.json"]
 )
 def test_probes_metrics_and_documentation_stay_open(locked: Stack, path: str) -> None:
-    """Whoever probes has no key."""
+    """Probes have no key."""
     assert httpx.get(locked.url + path).status_code == 200
 
 
 def test_admin_wants_its_own_key_and_an_api_key_is_none(locked: Stack, key: str) -> None:
-    """And the other way round."""
+    """The admin's key is no API key either."""
     url = f"{locked.url}/admin/pools/{POOL}/limits"
-    for given, expected in ((None, 403), (key, 403), ("sesame", 200)):
-        headers = {} if given is None else {"authorization": f"Bearer {given}"}
-        assert httpx.get(url, headers=headers).status_code == expected
+    for token, expected_status in ((None, 403), (key, 403), ("sesame", 200)):
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        assert httpx.get(url, headers=headers).status_code == expected_status
     assert status(locked.url, "sesame") == 401
 
 
 @pytest.mark.parametrize("name", ["x-api-key", "api-key"])
 def test_a_key_may_come_in_a_header_of_its_own(locked: Stack, key: str, name: str) -> None:
     """API keys and the admin's; a bearer's token comes before it, and another scheme says nothing."""
-    for path, right, wrong, refused in (
+    for path, right, wrong, error_status in (
         ("/v1/models", key, "sesame", 401),
         (f"/admin/pools/{POOL}/limits", "sesame", key, 403),
     ):
@@ -144,12 +144,12 @@ def test_a_key_may_come_in_a_header_of_its_own(locked: Stack, key: str, name: st
         assert httpx.get(url, headers={name: right}).status_code == 200
         assert httpx.get(url, headers={name: right, "authorization": "Basic eDp5"}).status_code == 200
         assert httpx.get(url, headers={name: wrong, "authorization": f"Bearer {right}"}).status_code == 200
-        assert httpx.get(url, headers={name: wrong}).status_code == refused
-        assert httpx.get(url, headers={name: right, "authorization": f"Bearer {wrong}"}).status_code == refused
+        assert httpx.get(url, headers={name: wrong}).status_code == error_status
+        assert httpx.get(url, headers={name: right, "authorization": f"Bearer {wrong}"}).status_code == error_status
     answer = httpx.post(locked.url + TEXT, headers={name: key}, json={"model": "mock", "prompt": "x", "max_tokens": 2})
     assert answer.status_code == 200
-    said = refusal(httpx.get(f"{locked.url}/v1/models"), 401)["message"]
-    assert all(header in said for header in ("Authorization: Bearer", "x-api-key", "api-key"))
+    message = refusal(httpx.get(f"{locked.url}/v1/models"), 401)["message"]
+    assert all(header in message for header in ("Authorization: Bearer", "x-api-key", "api-key"))
 
 
 def test_a_revoked_key_is_refused_by_every_replica_and_what_runs_is_finished(locked: Stack, urls: list[str]) -> None:
@@ -170,11 +170,11 @@ def test_keys_are_listed_with_their_limits_and_never_shown_again(locked: Stack, 
     """A name is taken until its key is revoked."""
     key = create(locked, urls, "carol [bold]", "--rpm", "60", "--tpm", "9000")
     assert key.startswith("xyl-")
-    shown = xylem(locked, "keys", "list").stdout
-    assert "carol [bold]" in shown
-    assert "60" in shown
-    assert "9000" in shown
-    assert key not in shown
+    output = xylem(locked, "keys", "list").stdout
+    assert "carol [bold]" in output
+    assert "60" in output
+    assert "9000" in output
+    assert key not in output
     again = xylem(locked, "keys", "create", "carol [bold]")
     assert again.returncode == 1
     assert "already" in again.stderr
@@ -186,19 +186,19 @@ def test_keys_are_listed_with_their_limits_and_never_shown_again(locked: Stack, 
 
 def test_a_revoked_keys_name_given_to_somebody_new_opens_nothing_of_its_holder(locked: Stack, urls: list[str]) -> None:
     """Files, batches, responses and what an Idempotency-Key joins: all are of the key, and not of what it is called."""
-    asked: dict[str, Any] = {"model": "mock", "input": "hello", "max_output_tokens": 4}
+    fields: dict[str, Any] = {"model": "mock", "input": "hello", "max_output_tokens": 4}
     once = {"Idempotency-Key": "frank's"}
     with client(urls[0], create(locked, urls, "frank")) as frank:
         file = frank.files.create(file=("in.jsonl", b"{}\n"), purpose="batch")
         batch = frank.batches.create(
             input_file_id=file.id, endpoint="/v1/completions", completion_window="24h", metadata={"of": "frank"}
         )
-        said = frank.responses.create(**asked, extra_headers=once)
-        assert frank.responses.retrieve(said.id).id == said.id
+        response = frank.responses.create(**fields, extra_headers=once)
+        assert frank.responses.retrieve(response.id).id == response.id
         assert [f.id for f in frank.files.list()] == [file.id]
-        shown = xylem(locked, "keys", "list").stdout
-        revoked = xylem(locked, "keys", "revoke", "frank")
-        (id_,) = {word for word in shown.split() if word.startswith("key_") and word in revoked.stderr}
+        listing = xylem(locked, "keys", "list").stdout
+        result = xylem(locked, "keys", "revoke", "frank")
+        (id_,) = {word for word in listing.split() if word.startswith("key_") and word in result.stderr}
     with client(urls[1], create(locked, urls, "frank")) as new:
         assert id_ not in xylem(locked, "keys", "list").stdout
         assert list(new.files.list()) == []
@@ -207,23 +207,23 @@ def test_a_revoked_keys_name_given_to_somebody_new_opens_nothing_of_its_holder(l
             lambda: new.files.content(file.id),
             lambda: new.files.delete(file.id),
             lambda: new.batches.cancel(batch.id),
-            lambda: new.responses.retrieve(said.id),
-            lambda: new.responses.delete(said.id),
+            lambda: new.responses.retrieve(response.id),
+            lambda: new.responses.delete(response.id),
         )
         for ask in asks:
             with pytest.raises(openai.NotFoundError):
                 ask()
-        assert new.responses.create(**asked, extra_headers=once).id != said.id
+        assert new.responses.create(**fields, extra_headers=once).id != response.id
     redis = locked.redis
     assert redis.zrange(f"locked:files-of:{id_}", 0, -1) == [file.id.encode()]  # an operator still finds them
 
 
 def test_a_key_is_neither_in_redis_nor_in_a_log(locked: Stack, key: str) -> None:
-    """Nor is what could be used in its place."""
+    """Nothing that could be used in its place is there either."""
     redis = locked.redis
-    stored = redis.hgetall("locked:keys:api")
-    assert b"alice" in stored  # type: ignore[operator]
-    assert key.encode() not in b"".join(stored.values())  # type: ignore[union-attr]
+    key_records = redis.hgetall("locked:keys:api")
+    assert b"alice" in key_records  # type: ignore[operator]
+    assert key.encode() not in b"".join(key_records.values())  # type: ignore[union-attr]
     assert not redis.keys(f"*{key}*")
     for name in ("api", "other", "worker"):
         assert key not in locked.log(name)
@@ -239,11 +239,11 @@ def test_requests_over_the_limit_are_429_on_every_replica(locked: Stack, urls: l
         list(two.completions.create(**ASK, stream=True))
         for busy in (one, two):
             for stream in (False, True):
-                with pytest.raises(openai.RateLimitError) as refused:
+                with pytest.raises(openai.RateLimitError) as exc_info:
                     busy.completions.create(**ASK, stream=stream)
-                assert (refused.value.type, refused.value.code) == ("requests", "rate_limit_exceeded")
-                assert 20 <= int(refused.value.response.headers["retry-after"]) <= 30
-                assert refused.value.response.headers["x-ratelimit-remaining-requests"] == "0"
+                assert (exc_info.value.type, exc_info.value.code) == ("requests", "rate_limit_exceeded")
+                assert 20 <= int(exc_info.value.response.headers["retry-after"]) <= 30
+                assert exc_info.value.response.headers["x-ratelimit-remaining-requests"] == "0"
         one.models.list()  # which is no request that generates
     assert 'outcome="rate_limit_exceeded"' in httpx.get(f"{urls[0]}/metrics").text
 
@@ -257,16 +257,19 @@ def test_prompt_and_answer_both_count_against_the_tokens_of_a_key(locked: Stack,
         answer = one.completions.create(**ask)
         if stream:
             list(answer)
-        with pytest.raises(openai.RateLimitError) as refused:
+        with pytest.raises(openai.RateLimitError) as exc_info:
             two.completions.create(**ask)
-    assert refused.value.type == "tokens"
-    assert 10 <= int(refused.value.response.headers["retry-after"]) <= 16  # 30 tokens over, at 2 a second
+    assert exc_info.value.type == "tokens"
+    assert 10 <= int(exc_info.value.response.headers["retry-after"]) <= 16  # 30 tokens over, at 2 a second
 
 
 def test_every_replica_shows_a_request_to_its_key_and_to_an_admin_only(
     locked: Stack, urls: list[str], key: str
 ) -> None:
-    """While it runs and afterwards, by its whole id and with its prompts; for other keys it does not exist."""
+    """The request is shown while it runs and afterwards, by its whole id and with its prompts.
+
+    It does not exist for other keys.
+    """
     other = create(locked, urls, "heidi")
 
     def look(url: str, id_: str, with_: str) -> httpx.Response:
@@ -291,27 +294,27 @@ def test_every_replica_shows_a_request_to_its_key_and_to_an_admin_only(
         check(id_, 1)
         assert look(urls[1], id_, key).json()["prompts"][0]["state"] == "answering"
         running.close()
-        ended = mine.completions.create(**ASK | {"prompt": ["one", "two"]})
-    check(ended.id, 2)
-    assert {prompt["outcome"] for prompt in look(urls[1], ended.id, key).json()["prompts"]} == {"ok"}
+        completion = mine.completions.create(**ASK | {"prompt": ["one", "two"]})
+    check(completion.id, 2)
+    assert {prompt["outcome"] for prompt in look(urls[1], completion.id, key).json()["prompts"]} == {"ok"}
 
 
 @pytest.mark.parametrize(("limits", "least"), [((), -100), (("--min-priority", "0"), 0)])
 def test_a_key_asks_for_no_more_urgent_priority_than_it_may(
     locked: Stack, urls: list[str], limits: tuple[str, ...], least: int
 ) -> None:
-    """On every endpoint that generates; the refusal names the parameter."""
+    """Every endpoint that generates refuses it, and names the parameter."""
     auth = {"authorization": f"Bearer {create(locked, urls, f'grace{least}', *limits)}"}
     bodies: dict[str, dict[str, Any]] = {
         CHAT: {"messages": [{"role": "user", "content": "hello"}]}, TEXT: {"prompt": "hello"},
         "/v1/responses": {"input": "hello"},
     }  # fmt: skip
     for path, body in bodies.items():
-        for priority, expected in ((least, 200), (9, 200), (least - 1, 400), (-(2**31), 400)):
-            asked = {"model": "mock", "priority": priority, **body}
-            answer = httpx.post(urls[0] + path, json=asked, headers=auth, timeout=20)
-            assert answer.status_code == expected, answer.text
-            if expected == 400:
+        for priority, expected_status in ((least, 200), (9, 200), (least - 1, 400), (-(2**31), 400)):
+            request = {"model": "mock", "priority": priority, **body}
+            answer = httpx.post(urls[0] + path, json=request, headers=auth, timeout=20)
+            assert answer.status_code == expected_status, answer.text
+            if expected_status == 400:
                 assert refusal(answer, 400)["param"] == "priority"
 
 
@@ -326,7 +329,7 @@ def test_without_require_keys_a_key_is_ignored(valkey_url: str, tmp_path: Path) 
 
 
 def test_on_a_public_address_admin_is_off_without_a_key(valkey_url: str, tmp_path: Path) -> None:
-    """Whoever forgets to set one has no open door."""
+    """The door is closed if no admin's key is set."""
     with stack(valkey_url, tmp_path, {POOL: mock_pool()}, XYLEM_DEPLOYMENT="public", XYLEM_HOST="0.0.0.0") as s:
         s.api()
         wait_until(s.ready, "the API listens")
@@ -335,18 +338,18 @@ def test_on_a_public_address_admin_is_off_without_a_key(valkey_url: str, tmp_pat
 
 
 def answered(url: str, *parts: bytes) -> bytes:
-    """What the server says to these bytes until it closes, or nothing when it just closes."""
+    """The server's answer to these bytes until it closes, or nothing when it just closes."""
     host, port = url.removeprefix("http://").split(":")
-    said = b""
+    data = b""
     with socket.create_connection((host, int(port)), timeout=20) as s:
         try:
             for part in parts:
                 s.sendall(part)
-            while got := s.recv(65536):
-                said += got
+            while chunk := s.recv(65536):
+                data += chunk
         except ConnectionError:  # it closed while we wrote
             pass
-    return said
+    return data
 
 
 def spent_s(s: Stack) -> float:
@@ -357,9 +360,9 @@ def spent_s(s: Stack) -> float:
 def test_headers_over_the_limit_are_refused_as_they_come(locked: Stack) -> None:
     """431, and nothing is kept: httptools itself would collect them without end."""
     start = b"GET /live HTTP/1.1\r\nhost: x\r\nbig: "
-    said = answered(locked.url, start + b"a" * (64 * 1024 - len(start) + 1))
-    assert said.startswith(b"HTTP/1.1 431 ")
-    assert b"headers_too_large" in said
+    reply = answered(locked.url, start + b"a" * (64 * 1024 - len(start) + 1))
+    assert reply.startswith(b"HTTP/1.1 431 ")
+    assert b"headers_too_large" in reply
 
 
 def test_what_is_no_http_is_refused_in_openais_shape(locked: Stack) -> None:
@@ -379,9 +382,9 @@ def test_what_is_no_http_is_refused_in_openais_shape(locked: Stack) -> None:
 def test_a_megabyte_that_is_no_body_ends_its_connection_and_nothing_else(locked: Stack, parts: list[bytes]) -> None:
     """One header, many, a URL, trailers, a chunk's extension."""
     before = spent_s(locked)
-    said = answered(locked.url, *parts)
+    reply = answered(locked.url, *parts)
     assert spent_s(locked) - before < 5
-    assert b"200" not in said.partition(b"\r\n")[0]
+    assert b"200" not in reply.partition(b"\r\n")[0]
     assert httpx.get(f"{locked.url}/live").status_code == 200
 
 
@@ -404,7 +407,7 @@ def test_a_large_body_that_is_all_wrong_is_refused_without_going_through_all_of_
 
 
 class _Payload:
-    """What runs when it is unpickled."""
+    """A payload that makes a folder when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -414,7 +417,7 @@ class _Payload:
 
 
 def test_a_pickled_message_in_a_workers_queue_is_never_unpickled(locked: Stack, key: str, tmp_path: Path) -> None:
-    """Whoever can write to the queue still can't run code; the worker goes on."""
+    """Code that a client writes to the queue never runs; the worker goes on."""
     (lease,) = leases(locked, POOL)
     options = {"global_keyprefix": "locked:"}
     with Connection(locked.redis_url, transport_options=options) as connection:
@@ -435,7 +438,7 @@ def test_a_pickled_message_in_a_workers_queue_is_never_unpickled(locked: Stack, 
 
 
 def test_flower_listens_on_this_machine_only_and_asks_for_a_password_where_one_is_set(locked: Stack) -> None:
-    """Whoever starts it without an address gets a safe one."""
+    """The default address is a safe one."""
     url, flower = locked.flower(FLOWER_BASIC_AUTH="me:secret")
     listening = [c.laddr.ip for c in psutil.Process(flower.pid).net_connections() if c.status == "LISTEN"]
     assert listening == ["127.0.0.1"]

@@ -89,7 +89,7 @@ def test_two_workers_share_the_load_of_200_streams_and_every_token_comes_once_in
 
 
 def test_a_token_is_an_event_while_the_client_keeps_up(fleet: Stack) -> None:
-    """At a real engine's pace nothing is merged."""
+    """No tokens are merged at a real engine's pace."""
     fleet.worker()
     fleet.wait_ready(1)
 
@@ -102,7 +102,7 @@ def test_a_token_is_an_event_while_the_client_keeps_up(fleet: Stack) -> None:
 
 
 def test_a_client_that_does_not_read_gets_all_tokens_in_fewer_events(valkey_url: str, tmp_path: Path) -> None:
-    """What it has not taken waits in the API merged, choice by choice, and not as thousands of events."""
+    """The tokens that it has not read wait in the API merged, choice by choice, and not as thousands of events."""
     Redis.from_url(valkey_url).flushall()
     pools = {POOL: mock_pool(step_ms=1.0)}  # four seconds: no API replica stands still for so long
     with stack(valkey_url, tmp_path, pools) as s:
@@ -187,12 +187,12 @@ def test_requests_that_wait_behind_another_are_answered_in_order(fleet: Stack) -
     """All of them, if they are not too many."""
     fleet.worker()
     fleet.wait_ready(1)
-    asked = [raw_request(max_tokens=i % 5 + 1) for i in range(10)]
+    requests = [raw_request(max_tokens=i % 5 + 1) for i in range(10)]
     with socket.create_connection(("127.0.0.1", fleet.port), timeout=30) as sock:
-        sock.sendall(b"".join(asked) + b"GET /live HTTP/1.1\r\nconnection: close\r\n\r\n")
-        said = b"".join(iter(lambda: sock.recv(65536), b""))
-    assert [int(x) for x in re.findall(rb'"completion_tokens":(\d+)', said)] == [1, 2, 3, 4, 5] * 2
-    assert said.endswith(b'{"status":"ok"}')
+        sock.sendall(b"".join(requests) + b"GET /live HTTP/1.1\r\nconnection: close\r\n\r\n")
+        output = b"".join(iter(lambda: sock.recv(65536), b""))
+    assert [int(x) for x in re.findall(rb'"completion_tokens":(\d+)', output)] == [1, 2, 3, 4, 5] * 2
+    assert output.endswith(b'{"status":"ok"}')
 
 
 def test_a_draining_worker_finishes_its_streams_and_gets_no_new_ones(fleet: Stack) -> None:
@@ -203,7 +203,7 @@ def test_a_draining_worker_finishes_its_streams_and_gets_no_new_ones(fleet: Stac
 
     async def run() -> list[tuple[str, str | None, int]]:
         async with client(fleet) as c:
-            expected = (await ask(c, 200))[:2]
+            reference = (await ask(c, 200))[:2]
             fleet.worker(name="staying")
             await asyncio.to_thread(fleet.wait_ready, 2)
             before = [asyncio.create_task(ask(c, 200)) for _ in range(20)]
@@ -212,7 +212,7 @@ def test_a_draining_worker_finishes_its_streams_and_gets_no_new_ones(fleet: Stac
             await asyncio.to_thread(fleet.wait_ready, 1)
             after = [asyncio.create_task(ask(c, 200, ids=new)) for _ in range(10)]
             answers = await asyncio.gather(*before, *after)
-            assert all(a[:2] == expected for a in answers)
+            assert all(a[:2] == reference for a in answers)
             return answers
 
     assert len(asyncio.run(run())) == 30
@@ -223,7 +223,7 @@ def test_a_draining_worker_finishes_its_streams_and_gets_no_new_ones(fleet: Stac
 
 
 def test_what_waits_for_a_draining_worker_goes_on_while_others_still_run_there(valkey_url: str, tmp_path: Path) -> None:
-    """It is handed back at once, and not when the last running answer is over."""
+    """The request is handed back at once, and not when the last running answer is over."""
     Redis.from_url(valkey_url).flushall()
     pool = mock_pool(step_ms=20.0, max_running=1, answer_tokens=100_000)
     with stack(valkey_url, tmp_path, {POOL: pool}, XYLEM_DRAIN_TIMEOUT_S="240") as s:
@@ -239,7 +239,7 @@ def test_what_waits_for_a_draining_worker_goes_on_while_others_still_run_there(v
 
         async def run() -> None:
             async with client(s) as c:
-                asked = [asyncio.create_task(ask(c, 4000)) for _ in range(8)]
+                tasks = [asyncio.create_task(ask(c, 4000)) for _ in range(8)]
                 await asyncio.to_thread(
                     wait_until, lambda: waiting() and leases(s)[0].load.running, "one runs, and some are in its queue"
                 )
@@ -247,9 +247,9 @@ def test_what_waits_for_a_draining_worker_goes_on_while_others_still_run_there(v
                 await asyncio.to_thread(wait_until, lambda: not waiting(), "none is in its queue", 60)
                 assert going.poll() is None
                 assert sum(reserved(s).values()) > 0, "others still run there"
-                for task in asked:
+                for task in tasks:
                     task.cancel()
-                await asyncio.gather(*asked, return_exceptions=True)
+                await asyncio.gather(*tasks, return_exceptions=True)
 
         asyncio.run(run())
         assert going.wait(60) == 0
@@ -271,23 +271,23 @@ def test_what_a_draining_worker_never_began_runs_elsewhere(valkey_url: str, tmp_
 
         async def run() -> None:
             async with client(s) as c:
-                asked = [asyncio.create_task(ask(c, 30, ids=ids)) for _ in range(24)]
+                tasks = [asyncio.create_task(ask(c, 30, ids=ids)) for _ in range(24)]
                 await asyncio.to_thread(wait_until, shared, "both have more than they run")
                 going.send_signal(signal.SIGTERM)
-                answers = await asyncio.gather(*asked)
+                answers = await asyncio.gather(*tasks)
                 assert {a[:2] for a in answers} == {answers[0][:2]}
 
         asyncio.run(run())
         assert going.wait(20) == 0
         (staying,) = leases(s)
-        moved = [told["workers"][-1]["worker"] for id_ in ids if (told := timeline(s, id_))["attempts"] > 1]
-        assert set(moved) == {staying.worker.id}
+        new_workers = [record["workers"][-1]["worker"] for id_ in ids if (record := timeline(s, id_))["attempts"] > 1]
+        assert set(new_workers) == {staying.worker.id}
         wait_until(lambda: sum(reserved(s).values()) == 0, "all reservations are released")
 
 
 def test_a_killed_workers_requests_go_on_elsewhere_within_seconds(fleet: Stack) -> None:
-    """What was begun too: each client gets one whole answer, after a pause."""
-    killed = fleet.worker(name="killed")
+    """Answers that had begun go on too: each client gets one whole answer, after a pause."""
+    victim = fleet.worker(name="killed")
     fleet.worker(name="other")
     fleet.wait_ready(2)
     ids: list[str] = []
@@ -302,16 +302,16 @@ def test_a_killed_workers_requests_go_on_elsewhere_within_seconds(fleet: Stack) 
 
     async def run() -> Counter[str]:
         async with client(fleet) as c:
-            asked = [asyncio.create_task(one(c)) for _ in range(10)]
+            tasks = [asyncio.create_task(one(c)) for _ in range(10)]
             await asyncio.to_thread(wait_until, begun, "both have begun some")
-            killed.kill()
+            victim.kill()
             async with asyncio.timeout(15):
-                return Counter(await asyncio.gather(*asked))
+                return Counter(await asyncio.gather(*tasks))
 
     assert asyncio.run(run()) == {"length": 10}
     (other,) = leases(fleet)
-    moved = [told["workers"][-1]["worker"] for id_ in ids if (told := timeline(fleet, id_))["attempts"] > 1]
-    assert set(moved) == {other.worker.id}
+    new_workers = [record["workers"][-1]["worker"] for id_ in ids if (record := timeline(fleet, id_))["attempts"] > 1]
+    assert set(new_workers) == {other.worker.id}
     with OpenAI(base_url=f"{fleet.url}/v1", api_key="none") as c:
         answer = c.completions.create(model="mock", prompt="still there?", max_tokens=3)
     assert answer.usage is not None

@@ -50,25 +50,25 @@ def pool(model: str, engine: str, path: Path, role: str = "both") -> dict[str, A
 
 def first_token_model(directory: Path) -> Path:
     """A real model that would have the mean of all tokens, as one that has the first token's vector."""
-    made = shutil.copytree(MODEL_DIR, directory)
-    pooling = made / "1_Pooling/config.json"
+    folder = shutil.copytree(MODEL_DIR, directory)
+    pooling = folder / "1_Pooling/config.json"
     modes = json.loads(pooling.read_text()) | {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
     pooling.write_text(json.dumps(modes))
-    return made
+    return folder
 
 
 def model_of_engines(directory: Path) -> Path:
     """The few layers without a tokenizer.json: its vocabulary and merges as older models have them."""
-    made = shutil.copytree(shallow_model(), directory)
-    tokenizer = json.loads((made / "tokenizer.json").read_text())
-    (made / "tokenizer.json").unlink()
-    (made / "vocab.json").write_text(json.dumps(tokenizer["model"]["vocab"]))
-    (made / "merges.txt").write_text("\n".join(" ".join(merge) for merge in tokenizer["model"]["merges"]))
-    config = json.loads((made / "tokenizer_config.json").read_text())
-    added = {str(t["id"]): {k: v for k, v in t.items() if k != "id"} for t in tokenizer["added_tokens"]}
-    config |= {"tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": added}
-    (made / "tokenizer_config.json").write_text(json.dumps(config))
-    return made
+    folder = shutil.copytree(shallow_model(), directory)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text(json.dumps(tokenizer["model"]["vocab"]))
+    (folder / "merges.txt").write_text("\n".join(" ".join(merge) for merge in tokenizer["model"]["merges"]))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    added_tokens = {str(t["id"]): {k: v for k, v in t.items() if k != "id"} for t in tokenizer["added_tokens"]}
+    config |= {"tokenizer_class": "GPT2Tokenizer", "added_tokens_decoder": added_tokens}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -118,15 +118,15 @@ def test_prefill_and_decode_apart_give_the_answers_of_both_together(fleet: Stack
     for message in ASKED:
         whole = chat(client, APART, message, logprobs=True)
         text = whole.choices[0].message.content
-        streamed = "".join(c.choices[0].delta.content or "" for c in chat(client, APART, message, stream=True))
-        mixed = chat(client, MIXED, message, logprobs=True)
-        assert text == streamed == mixed.choices[0].message.content
-        for one, other in zip(whole.choices[0].logprobs.content, mixed.choices[0].logprobs.content, strict=True):
+        stream_text = "".join(c.choices[0].delta.content or "" for c in chat(client, APART, message, stream=True))
+        reference = chat(client, MIXED, message, logprobs=True)
+        assert text == stream_text == reference.choices[0].message.content
+        for one, other in zip(whole.choices[0].logprobs.content, reference.choices[0].logprobs.content, strict=True):
             assert one.logprob == pytest.approx(other.logprob, abs=1e-2)
         assert whole.usage.completion_tokens == 12
         (prefills,), (decodes,) = leases(fleet, PREFILL), leases(fleet, DECODE)
-        told = [worker["worker"] for worker in timeline(fleet, whole.id)["workers"]]
-        assert told == [prefills.worker.id, decodes.worker.id]
+        worker_ids = [worker["worker"] for worker in timeline(fleet, whole.id)["workers"]]
+        assert worker_ids == [prefills.worker.id, decodes.worker.id]
     several = chat(client, APART, ASKED[0], n=2)
     assert {choice.message.content for choice in several.choices} == {
         chat(client, MIXED, ASKED[0]).choices[0].message.content
@@ -135,7 +135,7 @@ def test_prefill_and_decode_apart_give_the_answers_of_both_together(fleet: Stack
 
 
 def test_a_tokenizer_that_only_engines_read_is_the_one_that_the_api_uses(fleet: Stack) -> None:
-    """In prompts and in answers; what the test above compares was tokenised in both ways."""
+    """Prompts and answers show it; the text that the test above compares was tokenised in both ways."""
 
     def tokens(model: str, prompt: str) -> list[int]:
         body = {"model": model, "prompt": prompt}
@@ -155,14 +155,14 @@ def test_a_client_that_leaves_leaves_nothing_behind_at_either_side(fleet: Stack,
 
 def test_formats_hold_apart_and_what_sglang_cannot_do_is_refused_by_name(client: OpenAI) -> None:
     """A seed goes to vLLM where there is one."""
-    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
-    answer = chat(client, APART, ASKED[0], response_format=wanted, ignore_eos=False, max_tokens=60)
+    answer_format = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+    answer = chat(client, APART, ASKED[0], response_format=answer_format, ignore_eos=False, max_tokens=60)
     assert answer.choices[0].finish_reason == "length" or json.loads(answer.choices[0].message.content).keys() == {"n"}
-    seeded = {"seed": 7, "temperature": 1}
-    with pytest.raises(BadRequestError, match="sample differently") as refused:
-        chat(client, APART, ASKED[0], **seeded)
-    assert refused.value.param == "seed"
-    first, again = (chat(client, MIXED, ASKED[0], **seeded).choices[0].message.content for _ in range(2))
+    sampling = {"seed": 7, "temperature": 1}
+    with pytest.raises(BadRequestError, match="sample differently") as exc_info:
+        chat(client, APART, ASKED[0], **sampling)
+    assert exc_info.value.param == "seed"
+    first, again = (chat(client, MIXED, ASKED[0], **sampling).choices[0].message.content for _ in range(2))
     assert first == again
     with pytest.raises(BadRequestError, match="prompt"):
         client.completions.create(model=APART, prompt="One two", extra_body={"prompt_logprobs": 1})
@@ -172,19 +172,21 @@ def test_adapters_answer_apart_as_the_merged_models_do(fleet: Stack, client: Ope
     """Each of both workers has them, and the model itself answers as before."""
 
     def tokens(model: str) -> list[int]:
-        asked = {"return_token_ids": True, "ignore_eos": True}
-        made = client.completions.create(model=model, prompt=STORY, max_tokens=8, temperature=0, extra_body=asked)
-        found = made.choices[0].model_dump()["token_ids"]
-        assert isinstance(found, list)
-        return found
+        options = {"return_token_ids": True, "ignore_eos": True}
+        completion = client.completions.create(
+            model=model, prompt=STORY, max_tokens=8, temperature=0, extra_body=options
+        )
+        token_ids = completion.choices[0].model_dump()["token_ids"]
+        assert isinstance(token_ids, list)
+        return token_ids
 
     plain = tokens(APART)
     for seed, name in enumerate(MERGED):
-        wanted = {"name": name, "source": str(make_adapter(fleet.directory / name, seed)), "model": APART}
-        added = httpx.post(f"{fleet.url}/admin/loras", json=wanted | {"min_workers": 1}, timeout=90)
-        assert added.status_code == 200, added.text
-    for name, merged in MERGED.items():
-        assert tokens(name) == merged
+        adapter = {"name": name, "source": str(make_adapter(fleet.directory / name, seed)), "model": APART}
+        answer = httpx.post(f"{fleet.url}/admin/loras", json=adapter | {"min_workers": 1}, timeout=90)
+        assert answer.status_code == 200, answer.text
+    for name, expected_ids in MERGED.items():
+        assert tokens(name) == expected_ids
     assert tokens(APART) == plain
     for name in MERGED:
         httpx.delete(f"{fleet.url}/admin/loras/{name}", timeout=90).raise_for_status()
@@ -192,19 +194,22 @@ def test_adapters_answer_apart_as_the_merged_models_do(fleet: Stack, client: Ope
 
 
 def test_embeddings_are_those_of_transformers(fleet: Stack, client: OpenAI) -> None:
-    """Of its first token: these numbers are what transformers 5.19 says. However many come together."""
+    """The first token's row is the embedding: these numbers come from transformers 5.19.
+
+    The number of texts that come together changes nothing.
+    """
     texts = ["The cat sits on the mat.", "Paris is the capital of France."]
     (one,) = client.embeddings.create(model=VECTORS, input=texts[0]).data
     many = client.embeddings.create(model=VECTORS, input=texts * 20).data
     assert one.embedding[:4] == pytest.approx([0.065768, -0.006618, -0.012785, 0.026594], abs=1e-5)
     assert many[1].embedding[:4] == pytest.approx([0.054827, 0.01087, 0.058571, -0.044482], abs=1e-5)
-    for index, made in enumerate(many):
-        assert made.embedding == pytest.approx(many[index % 2].embedding, abs=1e-5)
+    for index, item in enumerate(many):
+        assert item.embedding == pytest.approx(many[index % 2].embedding, abs=1e-5)
     wait_until(lambda: all_free(fleet, EMBED), "nothing is left")
 
 
 def test_an_answer_of_vllms_goes_on_at_sglang(fleet: Stack) -> None:
-    """As if nothing had happened."""
+    """The answer is as if nothing had happened."""
     body: dict[str, Any] = {"model": MIXED, "prompt": "The lighthouse keeper", "max_tokens": 80, "temperature": 0}
     body |= {"ignore_eos": True}
     usual = httpx.post(f"{fleet.url}/v1/completions", json=body, timeout=200).json()["choices"][0]["text"]
@@ -230,10 +235,10 @@ def test_the_next_prefill_worker_computes_what_the_last_one_did_not(fleet: Stack
     text = chat(client, APART, ASKED[1]).choices[0].message.content
     fleet.names[PREFILL].kill()
     with ThreadPoolExecutor() as threads:
-        asked = threads.submit(chat, client, APART, ASKED[1])
+        future = threads.submit(chat, client, APART, ASKED[1])
         wait_until(lambda: not leases(fleet, PREFILL), "it is known to be gone")
         time.sleep(1)
-        assert not asked.done()
+        assert not future.done()
         fleet.worker(PREFILL, "second-prefill")
-        assert asked.result(LOADS_S).choices[0].message.content == text
+        assert future.result(LOADS_S).choices[0].message.content == text
     wait_until(lambda: all_free(fleet, DECODE), "nothing is held")

@@ -59,9 +59,9 @@ def test_what_it_cannot_do_is_a_400_that_names_the_parameter(fleet: Fleet) -> No
             with pytest.raises(BadRequestError, match=f"{name}: not supported by diffusion language models"):
                 client.completions.create(model="diffuses", prompt="The", **{name: value})  # type: ignore[call-overload]
         schema: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
-        asked: Any = [{"role": "user", "content": "Hi"}]
+        messages: Any = [{"role": "user", "content": "Hi"}]
         with pytest.raises(BadRequestError, match="response_format: not supported by diffusion language models"):
-            client.chat.completions.create(model="diffuses", messages=asked, response_format=schema)
+            client.chat.completions.create(model="diffuses", messages=messages, response_format=schema)
 
 
 def test_an_answer_goes_on_at_the_other_worker(fleet: Fleet) -> None:
@@ -80,5 +80,5 @@ def test_an_answer_goes_on_at_the_other_worker(fleet: Fleet) -> None:
 
 def running(fleet: Fleet, name: str) -> int:
     pid = fleet.process(name).pid
-    found = [lease for lease in leases(fleet.stack, POOL) if lease.worker.pid == pid]
-    return sum(int(fleet.redis.hlen(f"xylem:reservations:{lease.worker.id}")) for lease in found)  # type: ignore[arg-type]
+    own_leases = [lease for lease in leases(fleet.stack, POOL) if lease.worker.pid == pid]
+    return sum(int(fleet.redis.hlen(f"xylem:reservations:{lease.worker.id}")) for lease in own_leases)  # type: ignore[arg-type]

@@ -43,8 +43,8 @@ def client(served: Stack) -> Iterator[OpenAI]:
 
 def painted(client: OpenAI, steps: int, n: int = 1) -> list[bytes]:
     more = {"seed": 5, "num_inference_steps": steps}
-    made = client.images.generate(model="painter", prompt="a cat", n=n, extra_body=more)
-    return [b64decode(d.b64_json or "") for d in made.data or ()]
+    response = client.images.generate(model="painter", prompt="a cat", n=n, extra_body=more)
+    return [b64decode(d.b64_json or "") for d in response.data or ()]
 
 
 def test_a_client_that_leaves_stops_the_engine(served: Stack, client: OpenAI) -> None:
@@ -61,9 +61,9 @@ def test_a_client_that_leaves_stops_the_engine(served: Stack, client: OpenAI) ->
 
 
 def test_a_killed_workers_picture_is_painted_elsewhere_with_equal_bytes(served: Stack, client: OpenAI) -> None:
-    expected = painted(client, 200)
+    reference = painted(client, 200)
     with ThreadPoolExecutor() as pool:
-        asked = pool.submit(painted, client, 200)
+        future = pool.submit(painted, client, 200)
         run = wait_until(lambda: running(served), "it is painted")
         os.kill(pid_of_worker(served, POOL, run), signal.SIGKILL)
-        assert asked.result() == expected
+        assert future.result() == reference

@@ -28,8 +28,8 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def test_sglangs_spans_are_below_ours(served: tuple[Stack, Collector]) -> None:
     """None for each token; and none of a request that isn't sampled."""
     s, sink = served
-    refused = new_trace()
-    assert post(s, TEXT, ASKED | {"model": "m"}, **traced(refused, "00")).status_code == 200
+    trace_id = new_trace()
+    assert post(s, TEXT, ASKED | {"model": "m"}, **traced(trace_id, "00")).status_code == 200
     spans = asked(s, sink, TEXT, ASKED | {"model": "m"})
 
     def theirs() -> list[Seen]:
@@ -39,4 +39,4 @@ def test_sglangs_spans_are_below_ours(served: tuple[Stack, Collector]) -> None:
     wait_until(lambda: attempt in {span.parent for span in theirs()}, "SGLang's span of the request is here")
     wait_until(lambda: "decode_forward" in {span.name for span in theirs()}, "and those of its scheduler")
     assert "decode_loop" not in {span.name for span in theirs()}
-    assert not sink.of(refused)
+    assert not sink.of(trace_id)

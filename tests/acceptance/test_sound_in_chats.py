@@ -55,8 +55,8 @@ def asked(*parts: dict[str, Any], text: str = "What is this?") -> list[Any]:
 
 
 def answer(client: OpenAI, messages: list[Any], **fields: Any) -> Any:
-    given = {"model": "hears", "seed": 1, "max_tokens": 12} | fields
-    return client.chat.completions.create(messages=messages, **given)
+    options = {"model": "hears", "seed": 1, "max_tokens": 12} | fields
+    return client.chat.completions.create(messages=messages, **options)
 
 
 def low(seconds: float) -> "array[int]":
@@ -64,43 +64,43 @@ def low(seconds: float) -> "array[int]":
 
 
 def test_an_answer_is_the_sounds_and_its_tokens_are_counted(served: Stack, client: OpenAI) -> None:
-    """Whatever file they are in, equal samples are one sound."""
+    """The file's format does not matter: equal samples are one sound."""
     first, text = answer(client, asked(part(wav(low(4))))), answer(client, asked())
-    said = first.choices[0].message.content
+    content = first.choices[0].message.content
     assert first.usage.prompt_tokens == text.usage.prompt_tokens + 4 * TOKENS_PER_S + len(["bos", "eos"])
-    assert answer(client, asked(part(wav(tone(4))))).choices[0].message.content != said
+    assert answer(client, asked(part(wav(tone(4))))).choices[0].message.content != content
     flac = part(encoded(low(4), "flac", "flac"))  # a file is what its content says
-    assert answer(client, asked(flac)).choices[0].message.content == said
+    assert answer(client, asked(flac)).choices[0].message.content == content
     mp3 = answer(client, asked(part(encoded(low(4), "libmp3lame", "mp3"), "mp3")))
     assert 0 <= mp3.usage.prompt_tokens - first.usage.prompt_tokens <= TOKENS_PER_S // 5, "MP3 fills up its frames"
     body = {"model": "hears", "messages": asked(part(wav(low(4))))}
-    counted = httpx.post(f"{served.url}/tokenize", json=body, timeout=60).json()
-    assert counted["count"] == first.usage.prompt_tokens
+    count = httpx.post(f"{served.url}/tokenize", json=body, timeout=60).json()
+    assert count["count"] == first.usage.prompt_tokens
 
 
 def test_a_response_hears_as_a_chat_does_and_the_next_one_remembers(served: Stack, client: OpenAI) -> None:
     """Its sound is the same one, so the chat's KV is met."""
     parts: list[Any] = [{"type": "input_text", "text": "What is this?"}, part(wav(low(3)))]
     chat = answer(client, asked(part(wav(low(3)))), temperature=0)
-    made = client.responses.create(
+    response = client.responses.create(
         model="hears", input=[{"role": "user", "content": parts}], temperature=0, max_output_tokens=12
     )
-    assert made.output_text == chat.choices[0].message.content
-    assert made.usage is not None
-    assert made.usage.input_tokens == chat.usage.prompt_tokens
-    (item,) = httpx.get(f"{served.url}/v1/responses/{made.id}/input_items", timeout=60).json()["data"]
+    assert response.output_text == chat.choices[0].message.content
+    assert response.usage is not None
+    assert response.usage.input_tokens == chat.usage.prompt_tokens
+    (item,) = httpx.get(f"{served.url}/v1/responses/{response.id}/input_items", timeout=60).json()["data"]
     assert [one["type"] for one in item["content"]] == ["input_text", "input_audio"]
-    then = client.responses.create(model="hears", input="And?", previous_response_id=made.id, max_output_tokens=4)
+    then = client.responses.create(model="hears", input="And?", previous_response_id=response.id, max_output_tokens=4)
     assert then.usage is not None
-    assert then.usage.input_tokens > made.usage.input_tokens + 12 - 1, "the sound is in the history"
-    broken: Any = [{"role": "user", "content": [parts[0], part(b"no sound")]}]
-    with pytest.raises(BadRequestError) as refused:
-        client.responses.create(model="hears", input=broken)
-    assert refused.value.param == "input.0.content.1"
+    assert then.usage.input_tokens > response.usage.input_tokens + 12 - 1, "the sound is in the history"
+    bad_messages: Any = [{"role": "user", "content": [parts[0], part(b"no sound")]}]
+    with pytest.raises(BadRequestError) as exc_info:
+        client.responses.create(model="hears", input=bad_messages)
+    assert exc_info.value.param == "input.0.content.1"
 
 
 def test_a_second_question_finds_the_sound_in_the_cache(served: Stack, client: OpenAI) -> None:
-    """And another sound of the same length does not."""
+    """A different sound of the same length finds nothing."""
     before = indexed_blocks(served, POOL)
     messages = asked(part(wav(low(10))), text="Listen.")
     first = answer(client, messages).usage
@@ -133,16 +133,16 @@ def test_an_answer_goes_on_elsewhere_with_its_sound(served: Stack, client: OpenA
 
 def test_a_line_of_a_batch_may_have_a_sound(served: Stack, client: OpenAI) -> None:
     body: dict[str, Any] = {"model": "hears", "seed": 1, "max_tokens": 12, "messages": asked(part(wav(low(1))))}
-    wanted = client.chat.completions.create(**body).choices[0].message.content
+    reference = client.chat.completions.create(**body).choices[0].message.content
     served.worker("batch", "batch")
     line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
     lines = client.files.create(file=("lines.jsonl", json.dumps(line).encode()), purpose="batch")
     batch = client.batches.create(input_file_id=lines.id, endpoint="/v1/chat/completions", completion_window="24h")
-    done = wait_until(
-        lambda: found if (found := client.batches.retrieve(batch.id)).status == "completed" else None, "it is done", 60
+    end_state = wait_until(
+        lambda: now if (now := client.batches.retrieve(batch.id)).status == "completed" else None, "it is done", 60
     )
-    answered = json.loads(client.files.content(done.output_file_id).text)
-    assert answered["response"]["body"]["choices"][0]["message"]["content"] == wanted
+    output_line = json.loads(client.files.content(end_state.output_file_id).text)
+    assert output_line["response"]["body"]["choices"][0]["message"]["content"] == reference
 
 
 FIRST = "messages.0.content.1"
@@ -166,24 +166,24 @@ FIRST = "messages.0.content.1"
 def test_what_cannot_be_heard_is_refused_by_name(
     client: OpenAI, model: str, parts: list[dict[str, Any]], param: str, says: str
 ) -> None:
-    with pytest.raises(BadRequestError, match=says) as refused:
+    with pytest.raises(BadRequestError, match=says) as exc_info:
         answer(client, asked(*parts), model=model)
-    assert refused.value.param == param
+    assert exc_info.value.param == param
 
 
 def test_a_model_is_said_to_hear_if_its_workers_do(client: OpenAI) -> None:
-    found = {model.id: (model.model_extra or {})["capabilities"]["sound"] for model in client.models.list()}
-    assert found == {"hears": True, "deaf": False, "text": False}
+    capabilities = {model.id: (model.model_extra or {})["capabilities"]["sound"] for model in client.models.list()}
+    assert capabilities == {"hears": True, "deaf": False, "text": False}
 
 
 def test_a_text_with_the_models_own_sign_of_a_sound_is_refused_beside_one(client: OpenAI) -> None:
-    """Else the sign would get the samples."""
+    """The sign in the text would get the samples."""
     with pytest.raises(BadRequestError, match="own sign of a sound"):
         answer(client, asked(part(wav(low(1))), text="An <|AUDIO|>"))
 
 
 def test_a_response_of_a_model_without_ears_is_refused_by_its_part(client: OpenAI) -> None:
     message: Any = {"role": "user", "content": [part(wav(low(1)))]}
-    with pytest.raises(BadRequestError, match="takes no sound") as refused:
+    with pytest.raises(BadRequestError, match="takes no sound") as exc_info:
         client.responses.create(model="text", input=[message])
-    assert refused.value.param == "input.0.content.0"
+    assert exc_info.value.param == "input.0.content.0"

@@ -53,14 +53,14 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """There is room for one."""
+    """A fleet with room for one request."""
     with serving(tmp_path_factory.mktemp("small"), mock_pool(max_running=1), XYLEM_MAX_QUEUED="0") as f:
         yield f
 
 
 @contextmanager
 def stopped(process: "subprocess.Popen[bytes] | None") -> Iterator[None]:
-    """While it stands still, and its connections stay."""
+    """Stops the process for a while; its connections stay."""
     assert process is not None
     process.send_signal(signal.SIGSTOP)
     try:
@@ -72,35 +72,35 @@ def stopped(process: "subprocess.Popen[bytes] | None") -> Iterator[None]:
 @contextmanager
 def streamed(fleet: Fleet, path: str, body: dict[str, Any], headers: dict[str, str]) -> Iterator[Iterator[str]]:
     """The lines of a stream; GET without a body."""
-    method, asked = ("POST", {"json": body}) if body else ("GET", {})
-    with httpx.stream(method, fleet.urls()[0] + path, headers=headers, timeout=30, **asked) as answer:
+    method, arguments = ("POST", {"json": body}) if body else ("GET", {})
+    with httpx.stream(method, fleet.urls()[0] + path, headers=headers, timeout=30, **arguments) as answer:
         assert answer.status_code == 200, answer.read()
         assert answer.headers["content-type"].startswith("text/event-stream")
         yield answer.iter_lines()
 
 
 def three_comments(lines: Iterator[str]) -> list[str]:
-    """What came until there were three in a row."""
-    seen = [next(lines)]
-    while [line for line in seen if line][-3:] != [": waiting"] * 3:
-        seen.append(next(lines))
-    return seen
+    """The lines that came until there were three comments in a row."""
+    new_lines = [next(lines)]
+    while [line for line in new_lines if line][-3:] != [": waiting"] * 3:
+        new_lines.append(next(lines))
+    return new_lines
 
 
 def events(lines: Iterable[str]) -> list[dict[str, Any] | str]:
     """All but comments. Each field stands alone in its line, each event ends with an empty one."""
-    found: list[dict[str, Any] | str] = []
+    contents: list[dict[str, Any] | str] = []
     for line in lines:
         if line.startswith("data: "):
             data = line.removeprefix("data: ")
-            found.append(data if data == "[DONE]" else json.loads(data))
+            contents.append(data if data == "[DONE]" else json.loads(data))
         else:
             assert not line or line == ": waiting" or line.startswith(("id: ", "event: ")), line
-    return found
+    return contents
 
 
 def text_of(found: list[dict[str, Any] | str]) -> dict[int, str]:
-    """Of each choice, whichever endpoint it is."""
+    """The text of each choice, whichever endpoint it is."""
     texts: dict[int, str] = {}
     for event in found:
         if isinstance(event, str):
@@ -121,66 +121,69 @@ def whole(fleet: Fleet, name: str) -> dict[int, str]:
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_comments_come_while_the_engine_says_nothing(fleet: Fleet, name: str) -> None:
-    """Before its first token, and between two of them."""
-    undisturbed = whole(fleet, name)
+    """The comments come before its first token, and between two of them."""
+    reference = whole(fleet, name)
     worker = fleet.stack.names[fleet.worker_names[0][0]]
     with ExitStack() as stream:
         with stopped(worker):
             lines = stream.enter_context(streamed(fleet, *STREAMS[name]))
-            got = three_comments(lines)
-            assert not any(text_of(events(got)).values())
-        got += [next(lines) for _ in range(12)]
+            all_lines = three_comments(lines)
+            assert not any(text_of(events(all_lines)).values())
+        all_lines += [next(lines) for _ in range(12)]
         with stopped(worker):
-            got += three_comments(lines)
-        got += lines
-    assert text_of(events(got)) == undisturbed
+            all_lines += three_comments(lines)
+        all_lines += lines
+    assert text_of(events(all_lines)) == reference
 
 
 def test_a_response_that_is_followed_later_is_not_silent_either(fleet: Fleet) -> None:
-    """And its events have the numbers that they have for everybody."""
+    """Its events have the numbers that they have for everybody."""
     with streamed(fleet, *STREAMS["response in the background"]) as lines:
         first = [next(lines) for _ in range(12)]
-        created = events(first)[0]
-        assert isinstance(created, dict)
-        path = f"{RESPONSES}/{created['response']['id']}?stream=true&starting_after=2"
+        first_event = events(first)[0]
+        assert isinstance(first_event, dict)
+        path = f"{RESPONSES}/{first_event['response']['id']}?stream=true&starting_after=2"
         with stopped(fleet.stack.names[fleet.worker_names[0][0]]), streamed(fleet, path, {}, {}) as later:
-            got = three_comments(later)
+            all_lines = three_comments(later)
     with streamed(fleet, path, {}, {}) as later:
-        got = [*later]
-    numbers = [event["sequence_number"] for event in events(got) if isinstance(event, dict)]
+        all_lines = [*later]
+    numbers = [event["sequence_number"] for event in events(all_lines) if isinstance(event, dict)]
     assert len(numbers) > 10
     assert numbers == list(range(3, 3 + len(numbers)))
 
 
 @pytest.mark.parametrize("name", ["text", "kept chat", "response", "response in the background"])
 def test_comments_come_while_redis_stands_still(fleet: Fleet, name: str) -> None:
-    """Of a stream that has begun, and of one that comes meanwhile: it is answered when Redis is back."""
-    undisturbed = whole(fleet, name)
+    """The comments come in a stream that has begun, and in one that begins meanwhile.
+
+    The latter is answered when Redis is back.
+    """
+    reference = whole(fleet, name)
     with streamed(fleet, *STREAMS[name]) as lines, ExitStack() as other:
-        got = [next(lines) for _ in range(12)]
+        all_lines = [next(lines) for _ in range(12)]
         with stopped(fleet.redis_process):
-            got += three_comments(lines)
+            all_lines += three_comments(lines)
             later = other.enter_context(streamed(fleet, *STREAMS[name]))
             came = three_comments(later)
             assert not any(text_of(events(came)).values())
-        got += lines
+        all_lines += lines
         came += later
-    assert text_of(events(got)) == undisturbed
-    assert text_of(events(came)) == undisturbed
+    assert text_of(events(all_lines)) == reference
+    assert text_of(events(came)) == reference
 
 
 @pytest.mark.parametrize("name", ["text", "chat", "kept chat", "response"])
 def test_comments_come_while_a_request_is_held(small: Fleet, name: str) -> None:
-    undisturbed = whole(small, name)
+    reference = whole(small, name)
     with streamed(small, TEXT, OF_TEXT | {"max_tokens": 1900}, {}) as other:
         next(other)
         with streamed(small, *STREAMS[name]) as lines:
-            got = three_comments(lines)
-            assert not any(text_of(events(got)).values())
+            all_lines = three_comments(lines)
+            assert not any(text_of(events(all_lines)).values())
             assert "xylem_requests_held 1.0" in httpx.get(f"{small.urls()[0]}/metrics").text
             other.close()  # type: ignore[attr-defined]
-            got += lines
-    assert text_of(events(got)) == undisturbed
+            all_lines += lines
+    assert text_of(events(all_lines)) == reference
 
 
 def test_an_error_behind_comments_is_an_event(small: Fleet) -> None:
@@ -190,12 +193,12 @@ def test_an_error_behind_comments_is_an_event(small: Fleet) -> None:
         for name in ("text", "kept chat", "response"):
             path, body, headers = STREAMS[name]
             with streamed(small, path, body | {"timeout": 1.5}, headers) as lines:
-                got = events(lines)
-            assert "deadline_exceeded" in json.dumps(got[-1])
+                contents = events(lines)
+            assert "deadline_exceeded" in json.dumps(contents[-1])
 
 
 def test_the_openai_client_takes_no_notice(fleet: Fleet) -> None:
-    """To it, an empty line behind an event with an id is an event."""
+    """The client takes an empty line behind an event with an id for an event."""
     worker = fleet.stack.names[fleet.worker_names[0][0]]
     ours = {"seed": 7, "ignore_eos": True}
 
@@ -213,8 +216,8 @@ def test_the_openai_client_takes_no_notice(fleet: Fleet) -> None:
             return "".join(e.delta for e in pieces if e.type == "response.output_text.delta")
 
         with ThreadPoolExecutor(3) as threads:
-            undisturbed = [chat(), chat(), response()]
+            references = [chat(), chat(), response()]
             with stopped(worker):
-                asked = [threads.submit(chat), threads.submit(chat, **KEPT), threads.submit(response)]
+                futures = [threads.submit(chat), threads.submit(chat, **KEPT), threads.submit(response)]
                 time.sleep(1)
-            assert [one.result() for one in asked] == undisturbed
+            assert [one.result() for one in futures] == references

@@ -38,7 +38,10 @@ def replica(valkey_url: str, tmp_path: Path) -> Iterator[Stack]:
 
 
 def test_answers_that_take_longer_end_with_an_error(replica: Stack) -> None:
-    """In a stream it is the last event, in the dialect's shape; else it is the response. The process isn't killed."""
+    """The error is the last event of a stream, in the dialect's shape, or else the response.
+
+    The process isn't killed.
+    """
     began: list[str] = []
 
     def streamed(name: str) -> dict[str, Any]:
@@ -51,8 +54,8 @@ def test_answers_that_take_longer_end_with_an_error(replica: Stack) -> None:
                     if not last:
                         began.append(name)
                     last = line[6:]
-        found: dict[str, Any] = orjson.loads(last)
-        return found
+        event: dict[str, Any] = orjson.loads(last)
+        return event
 
     def whole() -> httpx.Response:
         began.append("whole")
@@ -60,11 +63,11 @@ def test_answers_that_take_longer_end_with_an_error(replica: Stack) -> None:
 
     with ThreadPoolExecutor(1 + len(STREAMS)) as threads:
         streams = {name: threads.submit(streamed, name) for name in STREAMS}
-        asked = threads.submit(whole)
+        future = threads.submit(whole)
         wait_until(lambda: len(began) == len(STREAMS) + 1 and running(replica) == len(began), "all have begun")
         replica.names["api"].send_signal(signal.SIGTERM)
         lasts = {name: stream.result() for name, stream in streams.items()}
-        response = asked.result()
+        response = future.result()
     assert response.status_code == 503
     assert response.json()["error"]["code"] == "server_stopping"
     assert {lasts[name]["error"]["code"] for name in ("chat", "kept chat", "completion")} == {"server_stopping"}

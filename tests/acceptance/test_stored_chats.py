@@ -52,7 +52,7 @@ def client(served: Stack) -> Iterator[OpenAI]:
 
 @pytest.fixture
 def elsewhere(served: Stack) -> Iterator[OpenAI]:
-    """At the other replica."""
+    """A client of the other replica."""
     with OpenAI(base_url=f"http://127.0.0.1:{OTHER}/v1", api_key="none", max_retries=0, timeout=60) as c:
         yield c
 
@@ -65,7 +65,7 @@ def asked(question: str = "What is the capital?", **fields: Any) -> dict[str, An
     {"role": "user", "content": "How is it in Paris?"},
 ]}], ids=["plain", "choices", "tools"])  # fmt: skip
 def test_a_stored_chat_is_what_was_answered(client: OpenAI, elsewhere: OpenAI, fields: dict[str, Any]) -> None:
-    """At any replica, whatever it was."""
+    """Any replica has it, whatever the answer was."""
     answer = client.chat.completions.create(**asked(**fields, seed=1, max_tokens=50, metadata={"a": "b"}))
     for one in (client, elsewhere):
         assert one.chat.completions.retrieve(answer.id).to_dict() == answer.to_dict() | {"metadata": {"a": "b"}}
@@ -73,13 +73,13 @@ def test_a_stored_chat_is_what_was_answered(client: OpenAI, elsewhere: OpenAI, f
 
 def test_a_streamed_chat_is_stored_as_a_whole(client: OpenAI, elsewhere: OpenAI) -> None:
     with client.chat.completions.stream(**asked(seed=1, stream_options={"include_usage": True})) as stream:
-        streamed = stream.get_final_completion()
-    wait_until(lambda: held(elsewhere, streamed.id), "it is stored")
-    stored = elsewhere.chat.completions.retrieve(streamed.id)
-    assert stored.object == "chat.completion"
-    assert stored.usage == streamed.usage
-    assert stored.choices[0].message.content == streamed.choices[0].message.content == "It is Paris."
-    assert stored.choices[0].finish_reason == streamed.choices[0].finish_reason
+        completion = stream.get_final_completion()
+    wait_until(lambda: held(elsewhere, completion.id), "it is stored")
+    chat = elsewhere.chat.completions.retrieve(completion.id)
+    assert chat.object == "chat.completion"
+    assert chat.usage == completion.usage
+    assert chat.choices[0].message.content == completion.choices[0].message.content == "It is Paris."
+    assert chat.choices[0].finish_reason == completion.choices[0].finish_reason
 
 
 def held(client: OpenAI, id_: str) -> bool:
@@ -91,19 +91,19 @@ def held(client: OpenAI, id_: str) -> bool:
 
 
 def test_stored_chats_are_found_by_model_and_metadata_page_by_page(client: OpenAI, elsewhere: OpenAI) -> None:
-    made = [
+    ids = [
         client.chat.completions.create(**asked(max_tokens=3, metadata={"for": "pages", "odd": str(i % 2)})).id
         for i in range(5)
     ]
-    unstored = client.chat.completions.create(**asked(max_tokens=3, store=False, metadata={"for": "pages"})).id
+    other_id = client.chat.completions.create(**asked(max_tokens=3, store=False, metadata={"for": "pages"})).id
     chats = elsewhere.chat.completions
     first = chats.list(limit=2, metadata={"for": "pages"}, model=MODEL)
-    assert [chat.id for chat in first.data] == made[:2]
+    assert [chat.id for chat in first.data] == ids[:2]
     assert first.has_more
-    assert [chat.id for chat in first] == made  # the client goes through all pages
-    assert [chat.id for chat in chats.list(order="desc", metadata={"odd": "1"})] == [made[3], made[1]]
+    assert [chat.id for chat in first] == ids  # the client goes through all pages
+    assert [chat.id for chat in chats.list(order="desc", metadata={"odd": "1"})] == [ids[3], ids[1]]
     assert not chats.list(model="another").data
-    assert not held(client, unstored)
+    assert not held(client, other_id)
     with pytest.raises(openai.BadRequestError, match="'after'"):
         chats.list(after="chatcmpl-unknown")
     with pytest.raises(openai.BadRequestError) as exc:
@@ -134,9 +134,9 @@ def test_the_messages_of_a_stored_chat_are_those_that_it_was_asked_with(client: 
         {"role": "assistant", "content": [{"type": "refusal", "refusal": "Never."}]},
     ]
     id_ = client.chat.completions.create(**asked(messages=messages, max_tokens=3)).id
-    found = elsewhere.chat.completions.messages.list(id_, limit=1)
-    assert found.has_more
-    one, two, three, four = [message.to_dict() for message in found]
+    page = elsewhere.chat.completions.messages.list(id_, limit=1)
+    assert page.has_more
+    one, two, three, four = [message.to_dict() for message in page]
     assert one == {"id": f"{id_}-0", "role": "developer", "content": "Be short.", "name": None, "content_parts": None}
     assert (two["content"], two["content_parts"], two["name"]) == ("What is\nthe capital?", parts, "Eve")
     assert (three["content"], three["refusal"]) == ("", "No.")
@@ -164,12 +164,12 @@ def test_a_client_that_leaves_ends_its_chat_and_nothing_is_stored(served: Stack,
 
 def test_a_model_says_what_it_can_and_what_its_defaults_are(served: Stack, client: OpenAI) -> None:
     card = client.models.retrieve(MODEL)
-    told = card.to_dict()
-    (listed,) = client.models.list()
-    assert told.keys() - listed.to_dict().keys() == {"pools", "chat_template_kwargs", "reasoning_efforts"}
-    assert told == told | listed.to_dict()
-    assert (told["max_model_len"], told["dialect"], told["sampling_defaults"]) == (8192, "qwen3", DEFAULTS)
-    assert told["capabilities"] == {
+    fields = card.to_dict()
+    (entry,) = client.models.list()
+    assert fields.keys() - entry.to_dict().keys() == {"pools", "chat_template_kwargs", "reasoning_efforts"}
+    assert fields == fields | entry.to_dict()
+    assert (fields["max_model_len"], fields["dialect"], fields["sampling_defaults"]) == (8192, "qwen3", DEFAULTS)
+    assert fields["capabilities"] == {
         "chat": True, "tools": True, "reasoning": True, "pictures": False, "videos": False,
         "sound": False,
     }  # fmt: skip
@@ -180,7 +180,7 @@ def test_a_model_says_what_it_can_and_what_its_defaults_are(served: Stack, clien
 
 
 def test_a_models_own_defaults_are_used_and_told_unless_the_request_says_something(client: OpenAI) -> None:
-    """It is greedy, so that all answers are one; and no longer than that."""
+    """The model is greedy, so that all answers are one; its defaults do not limit their length."""
 
     def chat(**fields: Any) -> tuple[str | None, int]:
         answer = client.chat.completions.create(**asked("Tell me.", **fields))
@@ -198,25 +198,25 @@ def test_a_models_own_defaults_are_used_and_told_unless_the_request_says_somethi
 
 
 def test_tokens_of_reasoning_are_told_whole_streamed_and_stored(client: OpenAI, elsewhere: OpenAI) -> None:
-    thought = len(tokens_of(client, THINKS.partition("</think>")[0].removeprefix("<think>")))
+    reasoning_count = len(tokens_of(client, THINKS.partition("</think>")[0].removeprefix("<think>")))
     answer = client.chat.completions.create(**asked())
     with client.chat.completions.stream(**asked(store=False, stream_options={"include_usage": True})) as stream:
-        streamed = stream.get_final_completion()
-    for usage in (answer.usage, streamed.usage, elsewhere.chat.completions.retrieve(answer.id).usage):
+        completion = stream.get_final_completion()
+    for usage in (answer.usage, completion.usage, elsewhere.chat.completions.retrieve(answer.id).usage):
         assert usage is not None
         assert usage.completion_tokens_details is not None
-        assert usage.completion_tokens_details.reasoning_tokens == thought
+        assert usage.completion_tokens_details.reasoning_tokens == reasoning_count
 
 
 def tokens_of(client: OpenAI, text: str) -> list[int]:
     url = str(client.base_url).removesuffix("/v1/")
-    found: list[int] = httpx.post(f"{url}/tokenize", json={"model": MODEL, "prompt": text}).json()["tokens"]
-    return found
+    ids: list[int] = httpx.post(f"{url}/tokenize", json={"model": MODEL, "prompt": text}).json()["tokens"]
+    return ids
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_special_token_that_marks_nothing_is_no_content(client: OpenAI, stream: bool) -> None:
-    """Where tools are offered, the engine shows all special tokens."""
+    """The engine shows all special tokens where tools are offered."""
     fields = asked("It ends twice.", store=False, tools=[WEATHER], max_tokens=9, extra_body={"ignore_eos": True})
     if stream:
         pieces = [chunk.choices[0].delta.content for chunk in client.chat.completions.create(**fields, stream=True)]
@@ -228,20 +228,20 @@ def test_a_special_token_that_marks_nothing_is_no_content(client: OpenAI, stream
 
 
 def test_the_prompts_tokens_and_their_logprobs_are_told(client: OpenAI) -> None:
-    """As vLLM does; and each token of the answer by its id, with tools too."""
+    """The fields are those of vLLM; and each token of the answer has its id, with tools too."""
     fields = asked("How is it in Paris?", tools=[WEATHER], logprobs=True, top_logprobs=1)
     extra = {"return_token_ids": True, "return_tokens_as_token_ids": True, "prompt_logprobs": 1}
     answer = client.chat.completions.create(**fields, extra_body=extra)
-    told = answer.to_dict()
+    body = answer.to_dict()
     assert answer.usage is not None
-    prompt: Any = told["prompt_token_ids"]
+    prompt: Any = body["prompt_token_ids"]
     assert len(prompt) == answer.usage.prompt_tokens
-    choice: Any = told["choices"][0]  # type: ignore[index]
+    choice: Any = body["choices"][0]  # type: ignore[index]
     assert len(choice["token_ids"]) == answer.usage.completion_tokens
     assert [lp["token"] for lp in choice["logprobs"]["content"]] == [f"token_id:{t}" for t in choice["token_ids"]]
     assert choice["message"]["tool_calls"][0]["function"]["name"] == "get_weather"
-    first, *others = told["prompt_logprobs"]  # type: ignore[misc]
+    first, *others = body["prompt_logprobs"]  # type: ignore[misc]
     assert first is None
-    assert all(str(token) in found for token, found in zip(prompt[1:], others, strict=True))
-    stored = client.chat.completions.retrieve(answer.id).to_dict()
-    assert stored["prompt_logprobs"] == told["prompt_logprobs"]
+    assert all(str(token) in alternatives for token, alternatives in zip(prompt[1:], others, strict=True))
+    stored_chat = client.chat.completions.retrieve(answer.id).to_dict()
+    assert stored_chat["prompt_logprobs"] == body["prompt_logprobs"]

@@ -78,10 +78,10 @@ def numbers(count: int = 60, **fields: Any) -> dict[str, Any]:
 
 
 def test_a_schema_is_parsed_by_the_official_client(client: OpenAI) -> None:
-    parsed = client.chat.completions.parse(**asked(response_format=City, seed=1)).choices[0].message.parsed
-    assert isinstance(parsed, City)
+    city = client.chat.completions.parse(**asked(response_format=City, seed=1)).choices[0].message.parsed
+    assert isinstance(city, City)
     with client.chat.completions.stream(**asked(response_format=City, seed=1)) as stream:
-        assert stream.get_final_completion().choices[0].message.parsed == parsed
+        assert stream.get_final_completion().choices[0].message.parsed == city
 
 
 @pytest.mark.parametrize(("fields", "pattern"), [
@@ -108,36 +108,36 @@ def test_every_choice_of_every_prompt_fits(client: OpenAI, fields: dict[str, Any
 def test_a_forced_tool_is_called(client: OpenAI, choice: Any, names: set[str], finish: str, stream: bool) -> None:
     fields = asked(tools=[tool("look"), tool("go")], tool_choice=choice)
     if stream:
-        with client.chat.completions.stream(**fields) as streamed:
-            told: Any = streamed.get_final_completion().choices[0]
+        with client.chat.completions.stream(**fields) as events:
+            answer: Any = events.get_final_completion().choices[0]
     else:
-        told = client.chat.completions.create(**fields).choices[0]
-    assert told.finish_reason == finish
-    assert not told.message.content
-    assert told.message.tool_calls
-    assert {call.function.name for call in told.message.tool_calls} <= names
-    for call in told.message.tool_calls:
+        answer = client.chat.completions.create(**fields).choices[0]
+    assert answer.finish_reason == finish
+    assert not answer.message.content
+    assert answer.message.tool_calls
+    assert {call.function.name for call in answer.message.tool_calls} <= names
+    for call in answer.message.tool_calls:
         arguments = json.loads(call.function.arguments)
         assert 1 <= arguments["days"] <= 9
         assert arguments["unit"] in ("C", "F")
 
 
 def test_a_strict_tools_arguments_fit_whatever_the_model_would_write(client: OpenAI) -> None:
-    """It would write 12 days."""
+    """The model would write 12 days."""
     fields = asked("Play the script", parallel_tool_calls=False)
     loose, strict = (
         client.chat.completions.create(**fields, tools=[tool("look", strict=strict)]).choices[0]
         for strict in (False, True)
     )
-    for told, days in ((loose, {12}), (strict, set(range(1, 10)))):
-        (call,) = told.message.tool_calls or []
+    for answer, days in ((loose, {12}), (strict, set(range(1, 10)))):
+        (call,) = answer.message.tool_calls or []
         assert json.loads(call.function.arguments)["days"] in days
-        assert told.finish_reason == "tool_calls"
+        assert answer.finish_reason == "tool_calls"
 
 
 def test_the_length_ends_a_forced_call_too(client: OpenAI) -> None:
-    told = client.chat.completions.create(**asked(tools=[tool("look")], tool_choice="required", max_tokens=12))
-    assert told.choices[0].finish_reason == "length"
+    answer = client.chat.completions.create(**asked(tools=[tool("look")], tool_choice="required", max_tokens=12))
+    assert answer.choices[0].finish_reason == "length"
 
 
 def test_an_answer_is_the_same_though_its_worker_is_killed_in_the_middle_of_its_schema(
@@ -145,13 +145,13 @@ def test_an_answer_is_the_same_though_its_worker_is_killed_in_the_middle_of_its_
 ) -> None:
     whole = client.chat.completions.create(**numbers()).choices[0]
     assert len(json.loads(whole.message.content or "")) == 60
-    text, killed = "", 0
+    text, victim = "", 0
     for chunk in client.chat.completions.create(**numbers(), stream=True):
         text += chunk.choices[0].delta.content or ""
-        if len(text) > 60 and not killed:
-            killed = pid_of_worker(served, POOL, chunk.id)
-            os.kill(killed, signal.SIGKILL)
-    assert killed
+        if len(text) > 60 and not victim:
+            victim = pid_of_worker(served, POOL, chunk.id)
+            os.kill(victim, signal.SIGKILL)
+    assert victim
     assert text == whole.message.content
     served.worker(name="w3")
     wait_until(lambda: len(leases(served, POOL)) == 2, "two workers again", 60)
@@ -162,16 +162,16 @@ def test_an_answer_is_the_same_though_its_worker_drains_in_the_middle_of_its_sch
 ) -> None:
     count = 200  # more than a worker needs to notice that it is to end
     whole = client.chat.completions.create(**numbers(count)).choices[0]
-    text, drained, answer = "", 0, ""
+    text, victim, answer = "", 0, ""
     for chunk in client.chat.completions.create(**numbers(count), stream=True):
         text, answer = text + (chunk.choices[0].delta.content or ""), chunk.id
-        if len(text) > 60 and not drained:
-            drained = pid_of_worker(served, POOL, answer)
-            os.kill(drained, signal.SIGTERM)
+        if len(text) > 60 and not victim:
+            victim = pid_of_worker(served, POOL, answer)
+            os.kill(victim, signal.SIGTERM)
     assert text == whole.message.content
     assert timeline(served, answer)["attempts"] == 2
     served.worker(name="w4")
-    wait_until(lambda: drained not in [lease.worker.pid for lease in leases(served, POOL)], "it has gone", 60)
+    wait_until(lambda: victim not in [lease.worker.pid for lease in leases(served, POOL)], "it has gone", 60)
     wait_until(lambda: len(leases(served, POOL)) == 2, "two workers again", 60)
 
 
@@ -184,9 +184,9 @@ def test_an_answer_is_the_same_though_it_steps_aside_in_the_middle_of_its_schema
             if len(text) > 60 and not others:
                 plain = asked("Go on", max_tokens=600, extra_body={"ignore_eos": True})
                 others = [threads.submit(client.chat.completions.create, **plain) for _ in range(6)]
-        ended = [other.done() for other in others]
+        end_flags = [other.done() for other in others]
     assert text == whole.message.content
-    assert all(ended), "it had more than enough time to end before these, and didn't go on beside them"
+    assert all(end_flags), "it had more than enough time to end before these, and didn't go on beside them"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -204,9 +204,9 @@ def test_an_answer_is_the_same_though_it_steps_aside_in_the_middle_of_its_schema
 def test_what_is_no_grammar_is_refused_before_the_first_byte(
     client: OpenAI, fields: dict[str, Any], param: str, stream: bool
 ) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
+    with pytest.raises(openai.BadRequestError) as exc_info:
         client.chat.completions.create(**asked(stream=stream, **fields))
-    assert refused.value.param == param
+    assert exc_info.value.param == param
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -260,14 +260,14 @@ def _hostile() -> Iterator[tuple[str, dict[str, Any], str]]:
 
 
 def test_a_grammar_of_which_a_compiler_would_die_is_refused_by_name(served: Stack) -> None:
-    """And the same process goes on."""
-    said = {
+    """The same process goes on."""
+    prompts = {
         "completions": {"prompt": "?", "max_tokens": 5},
         "responses": {"input": "?", "max_output_tokens": 16},
     }
     running = [proc.poll() for proc in served.procs]
     for path, fields, param in _hostile():
-        plain = said.get(path, {"messages": [{"role": "user", "content": "?"}], "max_tokens": 5})
+        plain = prompts.get(path, {"messages": [{"role": "user", "content": "?"}], "max_tokens": 5})
         answer = httpx.post(f"{served.url}/v1/{path}", json={"model": "mock"} | plain | fields, timeout=60)
         assert answer.status_code == 400, answer.text
         assert param in answer.text
@@ -286,8 +286,8 @@ def test_a_schema_goes_on_at_another_replica_in_its_middle(served: Stack) -> Non
     last = part[-1].partition(" ")[0]
     rest = lines(f"{other}/v1/chat/completions", body, **{"last-event-id": last})
     texts = [
-        "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in told if chunk != "[DONE]")
-        for told in (whole, [data(event) for event in part + rest])
+        "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks if chunk != "[DONE]")
+        for chunks in (whole, [data(event) for event in part + rest])
     ]
     assert texts[0] == texts[1]
     assert len(json.loads(texts[0])) == 60

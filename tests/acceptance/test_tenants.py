@@ -61,7 +61,7 @@ def admin(s: Stack, method: str, path: str, body: Any = None, key: str = "sesame
 
 
 def xylem(s: Stack, *argv: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
-    done = subprocess.run(
+    result = subprocess.run(
         [str(BIN / "xylem"), *argv],
         cwd=ROOT,
         env=s.environment(),
@@ -70,8 +70,8 @@ def xylem(s: Stack, *argv: str, code: int = 0) -> "subprocess.CompletedProcess[s
         timeout=60,
         check=False,
     )
-    assert done.returncode == code, done.stderr
-    return done
+    assert result.returncode == code, result.stderr
+    return result
 
 
 def made_key(s: Stack, name: str, **limits: Any) -> str:
@@ -97,9 +97,9 @@ def test_a_key_asks_for_its_models_only_and_sees_no_others(served: Stack) -> Non
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key=key, max_retries=0) as client:
         assert [model.id for model in client.models.list()] == ["small"]
         for name in ("mock", "nothing"):
-            with pytest.raises(openai.NotFoundError, match="does not exist or you do not have access") as refused:
+            with pytest.raises(openai.NotFoundError, match="does not exist or you do not have access") as exc_info:
                 client.chat.completions.create(**ASK | {"model": name})
-            assert (refused.value.code, refused.value.param) == ("model_not_found", "model")
+            assert (exc_info.value.code, exc_info.value.param) == ("model_not_found", "model")
             with pytest.raises(openai.NotFoundError):
                 client.models.retrieve(name)
         for path, body in (
@@ -120,7 +120,10 @@ def test_a_key_asks_for_its_models_only_and_sees_no_others(served: Stack) -> Non
 
 
 def test_an_answer_is_as_long_as_the_key_and_its_tenant_allow(served: Stack) -> None:
-    """What is asked for and too long is refused with its name; what isn't is cut, also below the completions' 16."""
+    """An answer that is asked for and too long is refused with the parameter's name.
+
+    If nothing is asked for, it is cut, also below the completions' 16.
+    """
     admin(served, "PUT", "/admin/tenants/short", {"max_tokens": 9, "default_max_tokens": 5})
     key = made_key(served, "short-1", tenant="short")
     mine = made_key(served, "short-2", tenant="short", default_max_tokens=7, max_tokens=100)
@@ -130,9 +133,9 @@ def test_an_answer_is_as_long_as_the_key_and_its_tenant_allow(served: Stack) -> 
     assert completion_tokens(chat(served, mine, **endless)) == 7
     assert completion_tokens(chat(served, key, **endless, max_tokens=9)) == 9
     for field in ("max_tokens", "max_completion_tokens"):
-        refused = refusal(chat(served, mine, **{field: 10}), 400)
-        assert refused["param"] == field
-        assert "10 is over 9" in refused["message"]
+        error = refusal(chat(served, mine, **{field: 10}), 400)
+        assert error["param"] == field
+        assert "10 is over 9" in error["message"]
     assert completion_tokens(chat(served, plain, **endless, max_tokens=40)) == 40
 
     def text(key: str, **asked: Any) -> int:
@@ -140,11 +143,11 @@ def test_an_answer_is_as_long_as_the_key_and_its_tenant_allow(served: Stack) -> 
         return completion_tokens(httpx.post(f"{served.url}/v1/completions", json=body, headers={"x-api-key": key}))
 
     assert (text(key), text(plain), text(key, max_tokens=9)) == (5, 16, 9)
-    said = httpx.post(
+    answer = httpx.post(
         f"{served.url}/v1/responses", json={"model": "mock", "input": "x", "max_output_tokens": 10},
         headers={"x-api-key": key},
     )  # fmt: skip
-    assert refusal(said, 400)["param"] == "max_output_tokens"
+    assert refusal(answer, 400)["param"] == "max_output_tokens"
 
 
 def test_priorities_stay_within_the_range_of_key_and_tenant(served: Stack) -> None:
@@ -185,9 +188,9 @@ def test_no_batch_begins_when_files_have_more_than_their_quota(served: Stack) ->
         admin(served, "PATCH", "/admin/keys/hoarder", {"file_quota": 3 + RECORD})
         client.batches.create(**batch)
         admin(served, "PATCH", "/admin/keys/hoarder", {"file_quota": 2 + RECORD})  # as results would have it
-        with pytest.raises(openai.PermissionDeniedError, match=f"{3 + RECORD} of the {2 + RECORD} bytes") as refused:
+        with pytest.raises(openai.PermissionDeniedError, match=f"{3 + RECORD} of the {2 + RECORD} bytes") as exc_info:
             client.batches.create(**batch)
-        assert (refused.value.code, refused.value.param) == ("file_quota_exceeded", "input_file_id")
+        assert (exc_info.value.code, exc_info.value.param) == ("file_quota_exceeded", "input_file_id")
 
 
 def test_uploads_and_new_batches_are_requests(served: Stack) -> None:
@@ -207,7 +210,7 @@ def test_uploads_and_new_batches_are_requests(served: Stack) -> None:
 
 
 def test_the_files_of_a_tenants_keys_have_its_quota_together(served: Stack) -> None:
-    """Those of a revoked key, too, as long as they are there."""
+    """The files of a revoked key count too, as long as they are there."""
     most = 10 + 2 * RECORD
     admin(served, "PUT", "/admin/tenants/shelf", {"file_quota": most})
     keys = [made_key(served, f"shelf-{n}", tenant="shelf") for n in range(2)]
@@ -227,23 +230,23 @@ def test_the_kept_answers_of_a_tenants_keys_have_its_bytes_together(served: Stac
     """Each is some hundred bytes."""
     admin(served, "PUT", "/admin/tenants/diary", {"keep_bytes": 2500})
     first, second = (made_key(served, f"diary-{n}", tenant="diary") for n in range(2))
-    kept = 0
+    count = 0
     while (answer := chat(served, first, store=True, max_tokens=1)).status_code == 200:
-        kept += 1
+        count += 1
     assert "this tenant" not in refusal(answer, 429)["message"]  # for one key alone it is as its own
-    assert kept
+    assert count
     assert "this tenant" in refusal(chat(served, second, store=True), 429)["message"]
     admin(served, "PUT", "/admin/tenants/diary", {"keep_bytes": 100})
-    made = httpx.post(f"{served.url}/v1/conversations", json={}, headers={"x-api-key": second})
-    assert refusal(made, 429)["code"] == "kept_answers_full"
+    response = httpx.post(f"{served.url}/v1/conversations", json={}, headers={"x-api-key": second})
+    assert refusal(response, 429)["code"] == "kept_answers_full"
 
 
 def test_kept_answers_have_the_bytes_that_the_key_may_have(served: Stack) -> None:
     """429 as for all clients together."""
     key = made_key(served, "forgetful", keep_bytes=100)
     assert refusal(chat(served, key, store=True), 429)["code"] == "kept_answers_full"
-    made = httpx.post(f"{served.url}/v1/conversations", json={}, headers={"x-api-key": key})
-    assert refusal(made, 429)["code"] == "kept_answers_full"
+    response = httpx.post(f"{served.url}/v1/conversations", json={}, headers={"x-api-key": key})
+    assert refusal(response, 429)["code"] == "kept_answers_full"
     assert chat(served, key, max_tokens=1).status_code == 200
 
 
@@ -270,7 +273,7 @@ def ended(client: openai.OpenAI, made: str) -> Any:
 
 
 def test_the_batches_of_a_tenants_keys_have_its_lines_together(served: Stack) -> None:
-    """Of those that have not ended, what is left: the slow key has one line a minute."""
+    """The lines left of batches that have not ended count: the slow key has one line a minute."""
     admin(served, "PUT", "/admin/tenants/mill", {"batch_lines": 4})
     keys = (
         made_key(served, "mill-0", tenant="mill", batch_requests_per_min=1),
@@ -297,12 +300,12 @@ def test_lines_of_a_batch_are_within_its_keys_limits(served: Stack) -> None:
         over = ended(client, batch(client, [*bodies, body]))
         assert over.status == "failed"
         assert "at most 4 lines" in over.errors.data[0].message
-        done = ended(client, batch(client, bodies))
-        assert (done.request_counts.completed, done.request_counts.failed) == (2, 2)
-        answers = [json.loads(line) for line in client.files.content(done.output_file_id).text.splitlines()]
+        end_state = ended(client, batch(client, bodies))
+        assert (end_state.request_counts.completed, end_state.request_counts.failed) == (2, 2)
+        answers = [json.loads(line) for line in client.files.content(end_state.output_file_id).text.splitlines()]
         tokens = {a["custom_id"]: a["response"]["body"]["usage"]["completion_tokens"] for a in answers}
         assert tokens == {"0": 3, "1": 6}
-        failures = [json.loads(line) for line in client.files.content(done.error_file_id).text.splitlines()]
+        failures = [json.loads(line) for line in client.files.content(end_state.error_file_id).text.splitlines()]
         codes = {f["custom_id"]: f["response"]["body"]["error"]["code"] for f in failures}
         assert codes == {"2": "invalid_value", "3": "model_not_found"}
 
@@ -320,19 +323,19 @@ def test_limits_changed_by_a_command_hold_without_a_restart(served: Stack) -> No
     xylem(served, "tenants", "set", "blue", "--max-tokens", "none")
     wait_until(lambda: chat(served, key, max_tokens=3).status_code == 200, "it holds no more", WITHIN_S)
     assert "4" in xylem(served, "keys", "list").stdout
-    refused = xylem(served, "keys", "create", "eve", "--tenant", "nowhere", code=1).stderr
-    assert "nowhere" in refused
-    for wrong, named in (
+    stderr = xylem(served, "keys", "create", "eve", "--tenant", "nowhere", code=1).stderr
+    assert "nowhere" in stderr
+    for wrong, mention in (
         (("--budget", "5euros/day"), "--budget='5euros/day'"),
         (("--rpm", "0"), "--rpm"),
         (("--expires", "soon"), "--expires"),
         (("--default-max-tokens", "9", "--max-tokens", "3"), "max_tokens=3"),
     ):
-        assert named.split("=")[0] in xylem(served, "keys", "create", "eve", *wrong, code=2).stderr
+        assert mention.split("=")[0] in xylem(served, "keys", "create", "eve", *wrong, code=2).stderr
 
 
 def test_a_key_of_another_service_is_imported_by_its_digest(served: Stack) -> None:
-    """It is never sent here; and no second name gets it."""
+    """The key itself is never sent here; and no second name gets it."""
     import hashlib
 
     digest = hashlib.sha256(b"sk-of-old").hexdigest()
@@ -356,14 +359,14 @@ prices:
 
 
 def test_a_file_is_applied_as_a_whole_or_not_at_all(served: Stack, tmp_path: Path) -> None:
-    """With what changes shown first; the same file once more changes nothing; keys made by hand stay."""
+    """The changes are shown first; the same file once more changes nothing; keys made by hand stay."""
     import hashlib
 
     file = tmp_path / "tenants.yaml"
     by_hand = made_key(served, "by-hand")
     before = admin(served, "GET", "/admin/tenants"), admin(served, "GET", "/admin/keys")
     good = FILE % hashlib.sha256(b"of-the-file").hexdigest()
-    for wrong, named in (
+    for wrong, mention in (
         (good.replace("weight: 3", "weight: -3"), "tenants.file-a.weight=-3"),
         (good.replace("60", "many"), "tenants.file-b.requests_per_min='many'"),
         (good.replace("tokens/month", "tokens/year"), "tenants.file-a.budget"),
@@ -371,16 +374,16 @@ def test_a_file_is_applied_as_a_whole_or_not_at_all(served: Stack, tmp_path: Pat
         (good.replace("sha256:", "max_tokens: 5, sha256:", 1), "max_tokens"),
     ):
         file.write_text(wrong)
-        assert named in xylem(served, "tenants", "apply", str(file), "--yes", code=2).stderr
+        assert mention in xylem(served, "tenants", "apply", str(file), "--yes", code=2).stderr
     file.write_text(good)
-    shown = xylem(served, "tenants", "apply", str(file), "--dry-run").stdout
-    assert "+ tenant file-a" in shown
+    output = xylem(served, "tenants", "apply", str(file), "--dry-run").stdout
+    assert "+ tenant file-a" in output
     assert (admin(served, "GET", "/admin/tenants"), admin(served, "GET", "/admin/keys")) == before
-    refused = subprocess.run(
+    result = subprocess.run(
         [str(BIN / "xylem"), "tenants", "apply", str(file)], cwd=ROOT, env=served.environment(), input="n\n",
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert refused.returncode == 1
+    assert result.returncode == 1
     assert admin(served, "GET", "/admin/tenants") == before[0]
 
     keep = xylem(served, "tenants", "apply", str(file), "--yes").stderr
@@ -451,9 +454,9 @@ def test_an_encoded_slash_in_a_path_is_part_of_a_name(served: Stack) -> None:
     xylem(served, "keys", "erase", "yy/y", "--yes", "--url", served.url, "--key", "sesame")
     assert "no slash" in xylem(served, "keys", "create", "x/y", code=2).stderr
     assert "'.'" in xylem(served, "tenants", "set", "..", code=2).stderr
-    left = {key["name"] for key in admin(served, "GET", "/admin/keys")["data"]}
-    assert {"zz", "zz/y"} <= left
-    assert not {"zz/", "yy/", "yy/y", "x/y"} & left
+    names = {key["name"] for key in admin(served, "GET", "/admin/keys")["data"]}
+    assert {"zz", "zz/y"} <= names
+    assert not {"zz/", "yy/", "yy/y", "x/y"} & names
 
 
 def test_what_admins_do_is_in_the_audit_log_without_secrets(served: Stack) -> None:
@@ -487,25 +490,25 @@ def test_what_admins_do_is_in_the_audit_log_without_secrets(served: Stack) -> No
 
 
 def test_a_token_of_the_issuer_serves_as_a_key(served: Stack, issuer: Issuer) -> None:
-    """Of each algorithm; its claims say the tenant and the models."""
+    """Each algorithm's token serves; its claims say the tenant and the models."""
     issuer.add("elliptic", "ES256")
     issuer.add("edwards", "EdDSA")
     issuer.add("pss", "PS256")
     for kid in ("one", "elliptic", "edwards", "pss"):
         wait_until(lambda kid=kid: chat(served, issuer.token(kid), max_tokens=1).status_code == 200, kid, WITHIN_S)
-    limited = issuer.token(scope={"models": "small other"})
-    assert chat(served, limited, max_tokens=1).status_code == 404
-    assert chat(served, limited, model="small", max_tokens=1).status_code == 200
+    token = issuer.token(scope={"models": "small other"})
+    assert chat(served, token, max_tokens=1).status_code == 404
+    assert chat(served, token, model="small", max_tokens=1).status_code == 200
     assert chat(served, issuer.token(scope=None), max_tokens=1).status_code == 404, "it names no models"
 
 
 def test_what_one_token_has_made_is_there_for_the_next_of_the_same_person_alone(served: Stack, issuer: Issuer) -> None:
     """The owner is issuer, subject and tenant."""
     first, again, other = issuer.token(jti="1"), issuer.token(jti="2"), issuer.token(sub="bob")
-    made = chat(served, first, store=True, max_tokens=2).json()["id"]
+    chat_id = chat(served, first, store=True, max_tokens=2).json()["id"]
 
     def found(token: str) -> int:
-        url = f"{served.url}/v1/chat/completions/{made}"
+        url = f"{served.url}/v1/chat/completions/{chat_id}"
         return httpx.get(url, headers={"authorization": f"Bearer {token}"}).status_code
 
     assert [found(again), found(other)] == [200, 404]
@@ -522,8 +525,8 @@ def test_what_tokens_have_made_is_erased_with_their_tenant(served: Stack, issuer
         return answer.json()["id"] if answer.status_code == 200 else None
 
     file = wait_until(uploaded, "the tenant is known", WITHIN_S)
-    erased = admin(served, "POST", "/admin/tenants/fleeting/erase", {"wait_s": 60})
-    assert (erased["status"], erased["removed"]["files"]) == ("done", 1)
+    erasure = admin(served, "POST", "/admin/tenants/fleeting/erase", {"wait_s": 60})
+    assert (erasure["status"], erasure["removed"]["files"]) == ("done", 1)
     assert served.redis.exists(f"{served.deployment}:file:{file}") == 0
 
 
@@ -539,9 +542,9 @@ def test_who_moves_to_another_tenant_leaves_what_was_made_in_the_first_one(serve
         return answer.json()["id"] if answer.status_code == 200 else None
 
     def erased(tenant: str) -> int:
-        done = admin(served, "POST", f"/admin/tenants/{tenant}/erase", {"wait_s": 60})
-        assert done["status"] == "done"
-        return done["removed"].get("files", 0)
+        erasure = admin(served, "POST", f"/admin/tenants/{tenant}/erase", {"wait_s": 60})
+        assert erasure["status"] == "done"
+        return erasure["removed"].get("files", 0)
 
     first, second = (wait_until(lambda t=t: uploaded(t), "it is known", WITHIN_S) for t in ("old-team", "new-team"))
     assert erased("new-team") == 1
@@ -562,8 +565,8 @@ def test_a_token_that_is_not_good_is_refused_and_told_why(served: Stack, issuer:
 
     def unsigned(**header: Any) -> str:
         parts = [{"alg": "none", "typ": "JWT", **header}, {"iss": issuer.url, "aud": AUDIENCE, "sub": "alice"}]
-        encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts]
-        return ".".join([*encoded, ""])
+        segments = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts]
+        return ".".join([*segments, ""])
 
     good = issuer.token()
     head, body, signature = good.split(".")
@@ -593,25 +596,25 @@ def test_a_token_that_is_not_good_is_refused_and_told_why(served: Stack, issuer:
 
 
 def test_a_new_key_of_the_issuer_is_fetched_and_an_old_ones_tokens_are_refused(served: Stack, issuer: Issuer) -> None:
-    """Without a restart, and not once for each unknown key."""
+    """No restart is needed, and no fetch for each unknown key."""
     old = issuer.token()
     assert chat(served, old, max_tokens=1).status_code == 200
-    kept = issuer.keys.pop("one")
+    old_key = issuer.keys.pop("one")
     issuer.add("two")
     try:
         wait_until(lambda: chat(served, issuer.token("two"), max_tokens=1).status_code == 200, "rotated", WITHIN_S)
         assert "no such key" in refusal(chat(served, old), 401)["message"]
         before = issuer.fetched
         for number in range(30):
-            assert chat(served, issuer.token(f"unknown-{number}", key=kept[1])).status_code == 401
+            assert chat(served, issuer.token(f"unknown-{number}", key=old_key[1])).status_code == 401
         assert issuer.fetched - before <= 3
     finally:
-        issuer.keys["one"] = kept
+        issuer.keys["one"] = old_key
     wait_until(lambda: chat(served, old, max_tokens=1).status_code == 200, "it is known again", WITHIN_S)
 
 
 def test_a_token_with_the_claim_is_an_admins(served: Stack, issuer: Issuer) -> None:
-    """And noted by its subject; another one is refused."""
+    """The audit notes its subject; a token without the claim is refused."""
     boss = issuer.token(sub="carol", groups=["people", "operators"])
     admin(served, "PUT", "/admin/tenants/hers", {}, key=boss)
     assert admin(served, "GET", "/admin/audit?order=desc&limit=1")["data"][0]["who"] == "oidc: carol"
@@ -621,15 +624,15 @@ def test_a_token_with_the_claim_is_an_admins(served: Stack, issuer: Issuer) -> N
 
 def test_while_the_issuer_is_away_what_was_known_holds(served: Stack, issuer: Issuer) -> None:
     """Tokens that were seen, and new ones of known keys. A new key is not known."""
-    seen = issuer.token()
-    assert chat(served, seen, max_tokens=1).status_code == 200
-    shown = issuer.shown
+    token = issuer.token()
+    assert chat(served, token, max_tokens=1).status_code == 200
+    original = issuer.shown
     issuer.shown = lambda _path: None  # type: ignore[method-assign]
     try:
         key = issuer.add("unseen")
         assert chat(served, issuer.token("unseen", key=key)).status_code == 401
-        assert chat(served, seen, max_tokens=1).status_code == 200
+        assert chat(served, token, max_tokens=1).status_code == 200
         assert chat(served, issuer.token(jti="new"), max_tokens=1).status_code == 200
     finally:
-        issuer.shown = shown  # type: ignore[method-assign]
+        issuer.shown = original  # type: ignore[method-assign]
         del issuer.keys["unseen"]

@@ -32,38 +32,38 @@ def served(valkey_url: str, path: Path) -> Iterator[tuple[Stack, RedisServer, Re
 
 @pytest.mark.parametrize("own", [True, False])
 def test_no_token_is_lost_with_a_server_of_tokens(valkey_url: str, tmp_path: Path, *, own: bool) -> None:
-    """Neither of the answers in progress nor of others; and no answer is computed elsewhere for it."""
+    """No token is lost of the answers in progress or of others, and no answer is computed elsewhere for it."""
     with (
-        served(valkey_url, tmp_path) as (s, taken, other),
+        served(valkey_url, tmp_path) as (s, own_server, other),
         openai.OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60) as client,
         ThreadPoolExecutor(STREAMS) as threads,
     ):
-        begun = Semaphore(0)
+        progress = Semaphore(0)
 
         def answer(number: int, *, tells: bool = True) -> str:
-            asked = {"model": "mock", "prompt": f"hello {number}", "seed": number, "max_tokens": TOKENS}
+            fields = {"model": "mock", "prompt": f"hello {number}", "seed": number, "max_tokens": TOKENS}
             text = ""
-            for chunk in client.completions.create(**asked, stream=True, extra_body={"ignore_eos": True}):
+            for chunk in client.completions.create(**fields, stream=True, extra_body={"ignore_eos": True}):
                 text += chunk.choices[0].text
                 if tells:
-                    begun.release()
+                    progress.release()
             return text
 
         whole = list(threads.map(lambda n: answer(n, tells=False), range(STREAMS)))
         streams = [threads.submit(answer, number) for number in range(STREAMS)]
         for _ in range(10 * STREAMS):
-            begun.acquire()
-        killed = taken if own else other
-        killed.kill()
+            progress.acquire()
+        victim = own_server if own else other
+        victim.kill()
         if own:
             assert s.redis.keys(f"{s.deployment}:out:*") == []
             wait_until(lambda: not s.ready()["subscribed"], "the replica notices")  # type: ignore[index]
-        killed.start()
+        victim.start()
         assert [stream.result() for stream in streams] == whole
         metrics = httpx.get(f"{s.url}/metrics").text.splitlines()
-        moved = [line for line in metrics if line.startswith("xylem_migrations_total")]
-        assert moved
-        assert all(line.endswith(" 0.0") for line in moved)
+        migrations = [line for line in metrics if line.startswith("xylem_migrations_total")]
+        assert migrations
+        assert all(line.endswith(" 0.0") for line in migrations)
 
 
 def test_a_worker_that_does_not_know_the_replicas_server_gets_no_request(valkey_url: str, tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_a_worker_that_does_not_know_the_replicas_server_gets_no_request(valkey_
         wait_until(lambda: s.redis.hlen(f"{s.deployment}:pool:{POOL}") == 1, "the worker is there")
         wait_until(s.ready, "the replica answers")
         body = {"model": "mock", "prompt": "hello", "max_tokens": 3}
-        refused = httpx.post(f"{s.url}/v1/completions", json=body)
-        assert refused.status_code == 503, refused.text
+        refusal = httpx.post(f"{s.url}/v1/completions", json=body)
+        assert refusal.status_code == 503, refusal.text
         s.worker(name="new", XYLEM_TOKEN_REDIS_URLS=server.url)
         s.wait_ready()
         answer = httpx.post(f"{s.url}/v1/completions", json=body)

@@ -72,7 +72,7 @@ def asked(question: str, **fields: Any) -> dict[str, Any]:
 
 
 def streamed(client: OpenAI, **fields: Any) -> ChatCompletion:
-    """As the client's own helper puts it together."""
+    """Returns the completion as the client's own helper puts it together."""
     with client.chat.completions.stream(**fields) as stream:
         return stream.get_final_completion()
 
@@ -115,51 +115,51 @@ def test_a_stop_string_counts_in_content_only(client: OpenAI, tools: Any, stops:
     """Whole, streamed, and in two choices; no token behind it is counted."""
     fields = asked("What is restated?", tools=tools, temperature=0)
     plain = client.chat.completions.create(**fields)
-    said = plain.choices[0].message.content
-    assert said == "The answer is 42 😀.\nQuestion: and then?"
-    behind = TOKENIZER.encode(said.partition(stops[0])[2], add_special_tokens=False)
-    for made in (
+    content = plain.choices[0].message.content
+    assert content == "The answer is 42 😀.\nQuestion: and then?"
+    behind = TOKENIZER.encode(content.partition(stops[0])[2], add_special_tokens=False)
+    for completion in (
         client.chat.completions.create(**fields, stop=stops),
         client.chat.completions.create(**fields, stop=stops, n=2),
         streamed(client, **fields, stop=stops, stream_options={"include_usage": True}),
     ):
-        for choice in made.choices:
+        for choice in completion.choices:
             assert choice.message.content == "The answer is 42 😀." + ("\n" if stops == ["Question:"] else "")
             assert choice.finish_reason == "stop"
             assert getattr(choice, "stop_reason", stops[0]) == stops[0]  # which the helper leaves out
             assert choice.message.model_dump()["reasoning_content"] == "I restate Question: what is asked."
-        assert made.usage is not None
+        assert completion.usage is not None
         assert plain.usage is not None
         # One of the tokens behind is needed, and counted, where whitespace could be that before a call.
-        left = plain.usage.completion_tokens - made.usage.completion_tokens / len(made.choices)
-        assert left == len(behind) + 1 - (stops == ["\n"])
+        saved_tokens = plain.usage.completion_tokens - completion.usage.completion_tokens / len(completion.choices)
+        assert saved_tokens == len(behind) + 1 - (stops == ["\n"])
 
 
 def test_the_logprobs_of_an_answer_with_reasoning_are_those_of_its_content(client: OpenAI) -> None:
     """The same each time, and all bytes of the text, in chats and in Responses."""
-    said = "The answer is 42 😀.\nQuestion: and then?"
-    found = set()
+    text = "The answer is 42 😀.\nQuestion: and then?"
+    variants = set()
     for _ in range(3):
         fields = {"model": "mock", "input": "What is restated?", "temperature": 0}
         response = client.responses.create(**fields, include=["message.output_text.logprobs"])  # type: ignore[call-overload]
         part = response.output[-1].content[0]
-        assert part.text == said
-        found.add(tuple((lp.token, lp.logprob, bytes(lp.bytes)) for lp in part.logprobs))
+        assert part.text == text
+        variants.add(tuple((lp.token, lp.logprob, bytes(lp.bytes)) for lp in part.logprobs))
         chat = asked("What is restated?", temperature=0, tools=openai.NOT_GIVEN, logprobs=True)
         whole = client.chat.completions.create(**chat).choices[0].logprobs.content
-        found.add(tuple((lp.token, lp.logprob, bytes(lp.bytes)) for lp in whole))
+        variants.add(tuple((lp.token, lp.logprob, bytes(lp.bytes)) for lp in whole))
         pieces = [chunk.choices[0].logprobs for chunk in client.chat.completions.create(**chat, stream=True)]
-        found.add(tuple((p.token, p.logprob, bytes(p.bytes)) for piece in pieces if piece for p in piece.content))
-    (one,) = found
-    assert b"".join(raw for _, _, raw in one).decode() == said
+        variants.add(tuple((p.token, p.logprob, bytes(p.bytes)) for piece in pieces if piece for p in piece.content))
+    (one,) = variants
+    assert b"".join(raw for _, _, raw in one).decode() == text
     assert all("\ufffd" not in token for token, _, _ in one)
     texts = client.completions.create(model="mock", prompt="restated", max_tokens=60, logprobs=1).choices[0]
     assert texts.logprobs is not None
     assert texts.logprobs.tokens is not None
-    shown = [token for token in texts.logprobs.tokens if not token.startswith("<|")]
-    assert "".join(shown) == texts.text
+    text_tokens = [token for token in texts.logprobs.tokens if not token.startswith("<|")]
+    assert "".join(text_tokens) == texts.text
     assert texts.logprobs.text_offset is not None
-    assert texts.text[texts.logprobs.text_offset[shown.index("😀")] :].startswith("😀")
+    assert texts.text[texts.logprobs.text_offset[text_tokens.index("😀")] :].startswith("😀")
 
 
 def test_without_tools_the_text_is_what_the_model_wrote(client: OpenAI) -> None:
@@ -175,28 +175,28 @@ def test_of_a_call_that_is_cut_off_what_was_made_is_there(client: OpenAI, max_to
     whole = client.chat.completions.create(**fields).choices[0]
     pieces = [chunk.choices[0] for chunk in client.chat.completions.create(**fields, stream=True)]
     assert whole.finish_reason == pieces[-1].finish_reason == "length"
-    said = "".join(call.function.arguments for call in whole.message.tool_calls or [])
-    assert said == "".join(call.function.arguments for piece in pieces for call in piece.delta.tool_calls or [])
-    assert LONG.startswith(said)
-    assert len(said) < len(LONG)
+    arguments = "".join(call.function.arguments for call in whole.message.tool_calls or [])
+    assert arguments == "".join(call.function.arguments for piece in pieces for call in piece.delta.tool_calls or [])
+    assert LONG.startswith(arguments)
+    assert len(arguments) < len(LONG)
 
 
 def test_a_call_goes_on_though_its_worker_is_killed_in_the_middle(served: Stack, client: OpenAI) -> None:
     """The same call with the same id, begun once."""
     chunks = client.chat.completions.create(**asked("Tell me at length"), stream=True)
-    arguments, begun, killed = "", [], 0
+    arguments, ids, victim = "", [], 0
     for chunk in chunks:
         for call in chunk.choices[0].delta.tool_calls or []:
             assert call.function is not None
             arguments += call.function.arguments or ""
-            begun += [call.id] if call.id else []
-        if len(arguments) > 60 and not killed:
-            killed = pid_of_worker(served, POOL, chunk.id)
-            os.kill(killed, signal.SIGKILL)
+            ids += [call.id] if call.id else []
+        if len(arguments) > 60 and not victim:
+            victim = pid_of_worker(served, POOL, chunk.id)
+            os.kill(victim, signal.SIGKILL)
         if chunk.choices[0].finish_reason:
             assert chunk.choices[0].finish_reason == "tool_calls"
-    assert killed
-    assert (json.loads(arguments), len(begun)) == (json.loads(LONG), 1)
+    assert victim
+    assert (json.loads(arguments), len(ids)) == (json.loads(LONG), 1)
     served.worker(name="w3")
     wait_until(lambda: len(leases(served, POOL)) == 2, "two workers again", 60)
 
@@ -212,12 +212,14 @@ def test_a_call_goes_on_at_another_replica_in_its_middle(served: Stack) -> None:
     served.names["api"].kill()
     last = part[-1].partition(" ")[0]
     rest = lines(f"{other}/v1/chat/completions", body, **{"last-event-id": last})
-    told = [json.loads(event.partition(" ")[2]) for event in part + rest[:-1]]
-    pieces = [call for chunk in told if chunk["choices"] for call in chunk["choices"][0]["delta"].get("tool_calls", [])]
+    chunks = [json.loads(event.partition(" ")[2]) for event in part + rest[:-1]]
+    pieces = [
+        call for chunk in chunks if chunk["choices"] for call in chunk["choices"][0]["delta"].get("tool_calls", [])
+    ]
     assert [("id" in piece, piece["function"].get("name")) for piece in pieces[:2]] == [
         (True, "get_weather"),
         (False, None),
     ]
     assert len([piece for piece in pieces if "id" in piece]) == 1
     assert "".join(piece["function"]["arguments"] for piece in pieces) == LONG
-    assert told[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"

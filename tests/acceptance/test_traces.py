@@ -58,8 +58,8 @@ POOLS = {
 
 @pytest.fixture(scope="module")
 def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
-    with collector(tmp_path_factory.mktemp("collector")) as made:
-        yield made
+    with collector(tmp_path_factory.mktemp("collector")) as receiver:
+        yield receiver
 
 
 @pytest.fixture(scope="module")
@@ -93,24 +93,24 @@ def asked(s: Stack, sink: Collector, path: str, body: dict[str, Any], **headers:
 
 
 def tree(spans: list[Seen]) -> dict[str, list[str]]:
-    """By the name of each span with children, their names in order of their beginnings. Names are unique here."""
+    """The names of each span's children, in order of their beginnings, by the span's name. Names are unique here."""
     names = {span.id: span.name for span in spans}
-    made: dict[str, list[str]] = {}
+    children: dict[str, list[str]] = {}
     for span in sorted(spans, key=lambda span: (span.start, span.end)):
-        made.setdefault(names.get(span.parent, span.parent), []).append(span.name)
-    return made
+        children.setdefault(names.get(span.parent, span.parent), []).append(span.name)
+    return children
 
 
 def one(spans: list[Seen], name: str) -> Seen:
-    (found,) = [span for span in spans if span.name == name]
-    return found
+    (match,) = [span for span in spans if span.name == name]
+    return match
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
 def test_a_request_is_a_tree_of_its_stages_in_the_clients_trace(
     valkey_url: str, tmp_path: Path, sink: Collector, protocol: str
 ) -> None:
-    """Over either protocol, at the SDK's default sampler; each stage is within its request."""
+    """Either protocol carries it, at the SDK's default sampler; each stage is within its request."""
     env = sink.environment(protocol) | {"XYLEM_DEPLOYMENT": tmp_path.name, "OTEL_SERVICE_NAME": "my-gateway"}
     with stack(valkey_url, tmp_path, {POOL: mock_pool()}, **env) as s:
         s.api()
@@ -120,18 +120,18 @@ def test_a_request_is_a_tree_of_its_stages_in_the_clients_trace(
         without = post(s, TEXT, ASKED)
         own = wait_until(lambda: [x for x in sink.spans if without.json()["id"] in x.attributes.values()], "its own")
     assert own[0].parent == "" or own[0].name == "attempt", "a trace that began here"
-    seen = tree(spans)
-    assert seen[PARENT] == ["chat mock"]
-    assert Counter(seen["chat mock"]) == Counter(["receive", "tokenise", "attempt"])
-    assert seen["attempt"] == ["place", "queue", "prefill", "first_token", "decode"]
+    children = tree(spans)
+    assert children[PARENT] == ["chat mock"]
+    assert Counter(children["chat mock"]) == Counter(["receive", "tokenise", "attempt"])
+    assert children["attempt"] == ["place", "queue", "prefill", "first_token", "decode"]
     root = one(spans, "chat mock")
     assert all(root.start <= span.start <= span.end <= root.end for span in spans)
-    expected = {
+    attributes = {
         "gen_ai.operation.name": "chat", "gen_ai.request.model": "mock", "gen_ai.usage.output_tokens": 8,
         "gen_ai.request.max_tokens": 8, "gen_ai.request.seed": 7, "http.response.status_code": 200,
         "url.path": CHAT, "xylem.x_request_id": "mine.1",
     }  # fmt: skip
-    assert expected.items() <= root.attributes.items()
+    assert attributes.items() <= root.attributes.items()
     assert [name for name, _ in root.events] == ["first_token"]
     (candidate,) = json.loads(one(spans, "place").attributes["xylem.candidates"])
     assert candidate["worker"] == one(spans, "decode").attributes["xylem.worker"]
@@ -174,18 +174,18 @@ def test_a_request_whose_worker_dies_shows_both_attempts(served: Stack, sink: Co
 
 
 def test_what_was_not_sampled_is_not_exported(served: Stack, sink: Collector) -> None:
-    """Neither for a client that says no, nor without one: this sampler begins no trace."""
-    refused = new_trace()
-    answers = [post(served, TEXT, ASKED, **traced(refused, "00")), post(served, TEXT, ASKED)]
+    """No span is exported for a client that says no, nor without one: this sampler begins no trace."""
+    trace_id = new_trace()
+    answers = [post(served, TEXT, ASKED, **traced(trace_id, "00")), post(served, TEXT, ASKED)]
     answers.append(post(served, TEXT, ASKED, traceparent="00-nonsense"))
     asked(served, sink, TEXT, ASKED)  # comes later
     ids = {answer.json()["id"] for answer in answers}
-    assert not sink.of(refused)
+    assert not sink.of(trace_id)
     assert not [span for span in sink.spans if ids & {str(v) for v in span.attributes.values()}]
 
 
 def test_no_text_of_a_prompt_or_an_answer_leaves(served: Stack, sink: Collector) -> None:
-    """Not of a stop string, an unknown model or an unknown parameter either."""
+    """Stop strings, unknown models and unknown parameters do not leave either."""
     trace = new_trace()
     answer = post(served, TEXT, ASKED | {"stop": ["zzz-stop"], "seed": 3, "user": "someone"}, **traced(trace))
     words = [word for word in answer.json()["choices"][0]["text"].split() if len(word) > 5]
@@ -194,10 +194,10 @@ def test_no_text_of_a_prompt_or_an_answer_leaves(served: Stack, sink: Collector)
         assert post(served, TEXT, body, **traced(wrong)).status_code in (400, 404)
         assert sink.trace(wrong)[0].attributes["http.response.status_code"] in (400, 404)
     sink.trace(trace)
-    sent = b"".join(sink.raw)
-    assert b"xylem.request" in sent
+    exports = b"".join(sink.raw)
+    assert b"xylem.request" in exports
     for text in (SECRET, "zzz-stop", "someone", "a-secret", *words):
-        assert text.encode() not in sent, text
+        assert text.encode() not in exports, text
 
 
 @pytest.mark.parametrize(("path", "body", "stages", "name"), [
@@ -219,7 +219,7 @@ def test_each_kind_of_request_has_one_root(
 
 
 def test_each_prompt_of_a_request_has_an_attempt(served: Stack, sink: Collector) -> None:
-    """Of many, the first ones do."""
+    """The first ones of many prompts do."""
     many = asked(served, sink, TEXT, ASKED | {"prompt": ["a prompt"] * 40, "max_tokens": 1})
     assert sum(span.name == "attempt" for span in many) == 32
     assert one(many, "text_completion mock").attributes["xylem.prompts"] == 40
@@ -243,7 +243,7 @@ def test_a_refused_request_shows_why_and_its_log_line_has_the_trace(served: Stac
 
 
 def test_a_workers_log_line_about_a_request_has_its_trace(served: Stack, sink: Collector) -> None:
-    """As has the line of a worker that refuses another one's KV; the trace shows that it did."""
+    """The line of a worker that refuses another one's KV has it too; the trace shows that it did."""
     for pool in ("prefill-other", "decode-other"):
         served.worker(pool, pool)
     served.wait_ready(model="refusing")
@@ -258,7 +258,7 @@ def test_a_workers_log_line_about_a_request_has_its_trace(served: Stack, sink: C
 def test_an_answer_that_another_replica_takes_over_stays_in_its_trace(
     valkey_url: str, tmp_path: Path, sink: Collector
 ) -> None:
-    """With one root: that of the replica that ended it."""
+    """The trace has one root: that of the replica that ended it."""
     env = sink.environment() | {"XYLEM_DEPLOYMENT": tmp_path.name}
     with stack(valkey_url, tmp_path, {POOL: mock_pool(step_ms=20.0)}, **env) as s:
         port = free_port()
@@ -300,8 +300,8 @@ def test_each_line_of_a_batch_is_a_trace(valkey_url: str, tmp_path: Path, sink: 
 
 
 def three(sink: Collector, batch: str) -> list[Seen]:
-    found = [span for span in sink.spans if span.attributes.get("xylem.batch") == batch]
-    return found if len(found) == 3 else []
+    matches = [span for span in sink.spans if span.attributes.get("xylem.batch") == batch]
+    return matches if len(matches) == 3 else []
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
@@ -331,12 +331,12 @@ def test_a_collector_that_is_away_holds_up_nobody(
 def silent() -> socket.socket:
     """A server that takes connections and says nothing."""
     listening = socket.create_server(("127.0.0.1", 0))
-    taken = []
+    connections = []
 
     def take() -> None:
         try:
             while True:
-                taken.append(listening.accept())
+                connections.append(listening.accept())
         except OSError:
             pass
 

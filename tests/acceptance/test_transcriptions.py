@@ -83,7 +83,7 @@ def test_the_same_samples_have_the_same_text_and_others_another(served: Stack) -
      ("alac", "mov")],
 )  # fmt: skip
 def test_every_usual_format_is_understood(served: Stack, codec: str, container: str) -> None:
-    """As their content says, whatever the file's name is."""
+    """The content says the format, whatever the file's name is."""
     answer = post(served, encoded(tone(1.0), codec, container, 48_000), response_format="verbose_json").json()
     assert answer["duration"] == pytest.approx(1.0, abs=0.15)
 
@@ -94,8 +94,8 @@ def test_all_formats_tell_the_same_by_the_official_client(client: OpenAI) -> Non
     file = ("garden.flac", GARDEN)
     whole = make(model="scripted", file=file, response_format="verbose_json", timestamp_granularities=["segment"])
     assert whole.segments is not None
-    told = [(one.start, one.end, one.text) for one in whole.segments]
-    assert told == [(0.0, 1.5, " the first part"), (1.8, 3.0, " the second"), (3.0, whole.duration, " the third")]
+    segments = [(one.start, one.end, one.text) for one in whole.segments]
+    assert segments == [(0.0, 1.5, " the first part"), (1.8, 3.0, " the second"), (3.0, whole.duration, " the third")]
     assert (whole.language, whole.text) == ("english", "the first part the second the third")
     assert whole.duration == pytest.approx(4.4, abs=0.1)
     assert all(one.avg_logprob < 0 and one.compression_ratio > 0 for one in whole.segments)
@@ -121,13 +121,13 @@ def test_a_long_sound_is_several_jobs_on_all_workers_in_order(served: Stack, cli
     assert all(timing > 0 for timing in _prefilled(served)), "both workers have listened"
     text = text_of(served, RIVERS)
     with client.audio.transcriptions.create(model="whisper", file=RIVERS, stream=True) as events:
-        seen = list(events)
-    assert "".join(e.delta for e in seen if e.type == "transcript.text.delta") == text
-    assert [e.type for e in seen[:-1]] == ["transcript.text.delta"] * (len(seen) - 1)
-    last = seen[-1]
+        all_events = list(events)
+    assert "".join(e.delta for e in all_events if e.type == "transcript.text.delta") == text
+    assert [e.type for e in all_events[:-1]] == ["transcript.text.delta"] * (len(all_events) - 1)
+    last = all_events[-1]
     assert last.type == "transcript.text.done"
     assert last.text == text
-    assert len(seen) > 30  # tokens come as they are made, but for those of windows whose turn is later
+    assert len(all_events) > 30  # tokens come as they are made, but for those of windows whose turn is later
 
 
 def _prefilled(s: Stack) -> list[float]:
@@ -147,16 +147,16 @@ def test_a_worker_killed_amid_a_window_changes_nothing(served: Stack) -> None:
     """Its windows go on elsewhere, after what they had."""
     text = text_of(served, RIVERS)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(text_of, served, RIVERS)
+        future = pool.submit(text_of, served, RIVERS)
         busy = wait_until(lambda: [le for le in leases(served, POOL) if le.load.running], "a worker is at it")
         os.kill(busy[0].worker.pid, signal.SIGKILL)
-        assert asked.result(60) == text
+        assert future.result(60) == text
     served.worker(POOL, name="w3")
     served.wait_ready(2, "whisper")
 
 
 def test_a_pool_that_slept_hears_again(served: Stack) -> None:
-    """Before it is back, each worker proves that its engine writes a token: of a second of silence."""
+    """Each worker proves that its engine writes a token of a second of silence, before it is back."""
     text = text_of(served, GARDEN, model="many", language="en")
     for change, asleep in (("sleep", 1), ("wake", 0)):
         answer = httpx.post(f"{served.url}/admin/pools/{MANY}/{change}", json={}, timeout=60)
@@ -169,10 +169,10 @@ def test_a_pool_that_slept_hears_again(served: Stack) -> None:
 
 
 def test_an_alias_is_answered_by_its_fallback(served: Stack) -> None:
-    """While its first model has no worker."""
+    """The fallback answers while its first model has no worker."""
     text = text_of(served, GARDEN)
-    named = {"ears": {"primary": "absent", "fallback": "whisper"}}
-    httpx.patch(f"{served.url}/admin/aliases", json={"aliases": named}).raise_for_status()
+    aliases = {"ears": {"primary": "absent", "fallback": "whisper"}}
+    httpx.patch(f"{served.url}/admin/aliases", json={"aliases": aliases}).raise_for_status()
     assert text_of(served, GARDEN, model="ears") == text
     assert post(served, GARDEN, model="absent").status_code == 503
 
@@ -194,13 +194,13 @@ def test_a_client_that_leaves_frees_the_workers(served: Stack) -> None:
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # one of the client's overloads
 def test_translations_need_a_model_that_knows_languages(served: Stack, client: OpenAI) -> None:
-    """And the language that is heard is found out, unless the request says it."""
-    with pytest.raises(openai.BadRequestError, match="knows English only") as refused:
+    """The language that is heard is found out, unless the request says it."""
+    with pytest.raises(openai.BadRequestError, match="knows English only") as exc_info:
         client.audio.translations.create(model="whisper", file=GARDEN)
-    assert refused.value.param == "model"
+    assert exc_info.value.param == "model"
     assert client.audio.translations.create(model="many", file=GARDEN).text
-    heard = client.audio.transcriptions.create(model="many", file=GARDEN, response_format="verbose_json")
-    assert heard.language in ("english", "german", "french")
+    transcription = client.audio.transcriptions.create(model="many", file=GARDEN, response_format="verbose_json")
+    assert transcription.language in ("english", "german", "french")
     german = client.audio.transcriptions.create(
         model="many", file=GARDEN, response_format="verbose_json", language="de"
     )
@@ -250,7 +250,7 @@ def bad_sounds() -> dict[str, tuple[bytes, str]]:
 
 @pytest.mark.parametrize("name", bad_sounds())
 def test_bad_sounds_are_refused_by_name(served: Stack, name: str) -> None:
-    """With 400 about `file`, and the next request is served."""
+    """The status is 400, about `file`, and the next request is served."""
     data, says = bad_sounds()[name]
     answer = post(served, data)
     assert answer.status_code == 400, answer.text
@@ -264,9 +264,9 @@ def test_odd_sounds_are_understood(served: Stack) -> None:
     """Numbers that are none, and a head that promises more than there is."""
     odd = array("f", [float("nan"), float("inf"), -float("inf"), 1e30, *([0.1, -0.1] * 8000)])
     assert text_of(served, float_wav(odd))
-    promised = bytearray(wav(tone(0.5)))
-    promised[40:44] = b"\xff\xff\xff\x7f"
-    assert text_of(served, bytes(promised))
+    data = bytearray(wav(tone(0.5)))
+    data[40:44] = b"\xff\xff\xff\x7f"
+    assert text_of(served, bytes(data))
     assert text_of(served, RIVERS[: len(RIVERS) // 2])
 
 
@@ -291,26 +291,26 @@ def test_odd_sounds_are_understood(served: Stack) -> None:
     ],
 )
 def test_wrong_fields_are_refused_by_name(served: Stack, fields: dict[str, str], param: str) -> None:
-    """Before the sound is decoded."""
+    """The refusal comes before the sound is decoded."""
     answer = post(served, GARDEN, **fields)
     assert answer.status_code in (400, 404), answer.text
     assert answer.json()["error"]["param"] == param
 
 
 def test_a_file_that_is_too_large_or_missing_is_refused(served: Stack) -> None:
-    """By its name."""
+    """The refusal names the file."""
     answer = post(served, bytes(26 * 2**20))
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "file")
     no_file = httpx.post(f"{served.url}/v1/audio/transcriptions", data={"model": "whisper"}, files={"other": b"x"})
     assert (no_file.status_code, no_file.json()["error"]["param"]) == (400, "file")
     chat = {"model": "whisper", "messages": [{"role": "user", "content": "hi"}]}
-    refused = httpx.post(f"{served.url}/v1/chat/completions", json=chat)
-    assert refused.status_code == 400
-    assert "/v1/audio/transcriptions" in refused.json()["error"]["message"]
+    chat_answer = httpx.post(f"{served.url}/v1/chat/completions", json=chat)
+    assert chat_answer.status_code == 400
+    assert "/v1/audio/transcriptions" in chat_answer.json()["error"]["message"]
 
 
 def test_answers_are_as_declared(served: Stack) -> None:
-    """In /openapi.json."""
+    """The declaration is that of /openapi.json."""
     document = httpx.get(f"{served.url}/openapi.json", timeout=60).json()
     for form in ("json", "verbose_json"):
         answer = post(served, GARDEN, response_format=form)
@@ -320,6 +320,6 @@ def test_answers_are_as_declared(served: Stack) -> None:
 
 
 def test_sounds_are_gone_from_redis_with_their_requests(served: Stack) -> None:
-    """However long they might have taken."""
+    """The requests' time limits don't matter."""
     text_of(served, GARDEN, timeout="500")
     wait_until(lambda: not served.redis.keys(f"{served.deployment}:media:*"), "they are gone")

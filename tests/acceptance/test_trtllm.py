@@ -45,20 +45,20 @@ def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def chat(s: Stack, question: str, **wanted: Any) -> tuple[str, str]:
     """The answer's id and text, streamed."""
     with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
-        asked = [{"role": "user", "content": question}]
+        messages = [{"role": "user", "content": question}]
         chunks: list[Any] = list(
-            client.chat.completions.create(model="m", messages=asked, stream=True, temperature=0, **wanted)  # type: ignore[call-overload]
+            client.chat.completions.create(model="m", messages=messages, stream=True, temperature=0, **wanted)  # type: ignore[call-overload]
         )
     return chunks[0].id, "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
 
 
 def test_a_long_prompt_is_computed_by_one_worker_and_answered_by_the_other(fleet: Stack) -> None:
-    """With the same answer as where both is done by one, and from then on the cache is known to the router."""
+    """The answer is the same as where one worker does both, and from then on the cache is known to the router."""
     id_, text = chat(fleet, LONG, max_tokens=12)
     (prefill,), (decode,) = leases(fleet, PREFILL), leases(fleet, DECODE)
-    told = timeline(fleet, id_)
-    assert [w["worker"] for w in told["workers"]] == [prefill.worker.id, decode.worker.id]
-    assert told["workers"][1]["pulled"]["tokens"] == told["prompt_tokens"]
+    record = timeline(fleet, id_)
+    assert [w["worker"] for w in record["workers"]] == [prefill.worker.id, decode.worker.id]
+    assert record["workers"][1]["pulled"]["tokens"] == record["prompt_tokens"]
     wait_until(lambda: all_free(fleet, PREFILL, DECODE), "all is free again")
 
     def cached() -> bool:

@@ -21,8 +21,10 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_nothing_is_lost_when_a_fleet_is_upgraded_under_load(tmp_path: Path, before: Path, first: str) -> None:
     """Streams that others can resume or not, prompts that are computed apart, and a batch."""
     with old_fleet(tmp_path / "fleet", before) as fleet:
-        found = upgraded(fleet, workers_first=first == "workers")
-    assert found.report.bad == []
-    assert (found.report.restarted, found.report.leaked_blocks) == (0, 0), "no connection broke before its answer's end"
-    assert found.report.requests > 50
-    assert (found.completed, found.failed) == (LINES, 0)
+        outcome = upgraded(fleet, workers_first=first == "workers")
+    assert outcome.report.bad == []
+    assert (outcome.report.restarted, outcome.report.leaked_blocks) == (0, 0), (
+        "no connection broke before its answer's end"
+    )
+    assert outcome.report.requests > 50
+    assert (outcome.completed, outcome.failed) == (LINES, 0)

@@ -55,7 +55,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 def client(s: Stack, name: str, tenant: str) -> OpenAI:
-    """With a new key, of a tenant."""
+    """A client with a new key of a tenant."""
     token = f"xyl-{name}"
     key = ApiKey(name, sha256(token.encode()).digest(), time.time(), id=new_key_id(), tenant=TenantId(tenant))
     s.redis.hset("xylem:tenants", tenant, encode(Tenant(TenantId(tenant))))
@@ -81,10 +81,10 @@ def written(s: Stack) -> bool:
 
 
 def sums(*usages: Any) -> list[int]:
-    """Of answers' own `usage`."""
-    cached = [u.prompt_tokens_details.cached_tokens if hasattr(u, "completion_tokens") else 0 for u in usages]
-    made = [getattr(u, "completion_tokens", 0) for u in usages]
-    return [len(usages), sum(u.prompt_tokens for u in usages), sum(cached), sum(made)]
+    """Sums of the answers' own `usage`: requests, prompt tokens, cached tokens and completion tokens."""
+    cached_counts = [u.prompt_tokens_details.cached_tokens if hasattr(u, "completion_tokens") else 0 for u in usages]
+    output_counts = [getattr(u, "completion_tokens", 0) for u in usages]
+    return [len(usages), sum(u.prompt_tokens for u in usages), sum(cached_counts), sum(output_counts)]
 
 
 def test_usage_is_the_sum_of_what_answers_say(served: Stack) -> None:
@@ -99,8 +99,8 @@ def test_usage_is_the_sum_of_what_answers_say(served: Stack) -> None:
     usages.append(red.completions.create(model="mock", prompt=["a b", "c d e"], max_tokens=5).usage)
     usages.append(red.embeddings.create(model="embeds", input=["hello there", "and you"]).usage)
     cut = {"model": "embeds", "texts": ["hello there and you " * 9], "max_tokens": 5}
-    made = httpx.post(f"{s.url}/v2/embed", json=cut, headers={"x-api-key": red.api_key}).json()
-    assert made["meta"]["billed_units"]["input_tokens"] == 5
+    embedding = httpx.post(f"{s.url}/v2/embed", json=cut, headers={"x-api-key": red.api_key}).json()
+    assert embedding["meta"]["billed_units"]["input_tokens"] == 5
     usages.append(SimpleNamespace(prompt_tokens=5))
     other = blue.chat.completions.create(**chat).usage
     wait_until(lambda: of_tenant(s, "red")["requests"] == len(usages) and written(s), "all are written")
@@ -138,10 +138,10 @@ def test_a_client_of_openais_organization_usage_gets_its_shape(served: Stack) ->
     params["group_by"] = ["project_id", "api_key_id", "model"]
     page: Any = admin.get("/organization/usage/completions", cast_to=object, options={"params": params})
     results = [result for bucket in page["data"] for result in bucket["results"]]
-    requests, prompt, cached, made = sums(*usages)
+    requests, prompt, cached_tokens, output_tokens = sums(*usages)
     assert sum(r["num_model_requests"] for r in results) == requests
-    got = [sum(r[f"{name}_tokens"] for r in results) for name in ("input", "input_cached", "output")]
-    assert got == [prompt, cached, made]
+    token_sums = [sum(r[f"{name}_tokens"] for r in results) for name in ("input", "input_cached", "output")]
+    assert token_sums == [prompt, cached_tokens, output_tokens]
     assert {(r["project_id"], r["model"], r["object"]) for r in results} == {
         ("organised", "mock", "organization.usage.completions.result")
     }
@@ -159,9 +159,9 @@ def test_lines_of_a_batch_leave_records_with_its_id(served: Stack) -> None:
     wait_until(lambda: of_tenant(s, "batching")["requests"] == 5, "all are written")
     content = team.files.content(str(team.batches.retrieve(batch.id).output_file_id)).text
     answers = [json.loads(line)["response"]["body"]["usage"] for line in content.splitlines()]
-    told = csv.DictReader(xylem(s, "usage", "export", "-", "--tenant", "batching").splitlines())
-    named = {(r["id"], r["x_request_id"]) for r in told}
-    assert named == {(a["id"], a["response"]["request_id"]) for a in map(json.loads, content.splitlines())}
+    records = csv.DictReader(xylem(s, "usage", "export", "-", "--tenant", "batching").splitlines())
+    ids = {(r["id"], r["x_request_id"]) for r in records}
+    assert ids == {(a["id"], a["response"]["request_id"]) for a in map(json.loads, content.splitlines())}
     (row,) = asked(s, tenant="batching", group_by="batch,key")["data"]
     assert (row["batch"], row["key_name"]) == (batch.id, "batching-1")
     assert row["prompt_tokens"] == sum(a["prompt_tokens"] for a in answers)
@@ -202,14 +202,14 @@ def test_reports_are_the_same_as_csv_as_parquet_and_on_the_command_line(served: 
     for _ in range(2):
         team.completions.create(model="mock", prompt="hello", max_tokens=2)
     wait_until(lambda: of_tenant(s, "reports")["requests"] == 2, "all are written")
-    wanted = asked(s, tenant="reports", group_by="tenant,model")["data"]
+    rows = asked(s, tenant="reports", group_by="tenant,model")["data"]
     where = f"{s.url}/admin/usage?tenant=reports&group_by=tenant,model"
     as_csv = httpx.get(where, headers=ADMIN | {"accept": "text/csv"})
     assert as_csv.headers["content-type"].startswith("text/csv")
     (row,) = csv.DictReader(io.StringIO(as_csv.text))
-    assert row == {name: str(value) for name, value in wanted[0].items()}
+    assert row == {name: str(value) for name, value in rows[0].items()}
     as_parquet = httpx.get(f"{where}&format=parquet", headers=ADMIN).content
-    assert pyarrow.parquet.read_table(io.BytesIO(as_parquet)).to_pylist() == wanted
+    assert pyarrow.parquet.read_table(io.BytesIO(as_parquet)).to_pylist() == rows
     xylem(s, "usage", "export", str(tmp_path / "all.parquet"), "--tenant", "reports")
     each = pyarrow.parquet.read_table(tmp_path / "all.parquet").to_pylist()
     assert [(r["tenant"], r["outcome"], r["completion_tokens"]) for r in each] == [("reports", "ok", 2)] * 2
@@ -228,6 +228,6 @@ def test_reports_are_the_same_as_csv_as_parquet_and_on_the_command_line(served: 
     ],
 )
 def test_a_bad_question_is_refused_by_name(served: Stack, path: str, named: str) -> None:
-    refused = httpx.get(served.url + path, headers=ADMIN)
-    assert refused.status_code == 400
-    assert named in refused.json()["error"]["message"]
+    answer = httpx.get(served.url + path, headers=ADMIN)
+    assert answer.status_code == 400
+    assert named in answer.json()["error"]["message"]

@@ -56,12 +56,12 @@ def begin_video(client: OpenAI, prompt: str, **more: Any) -> Any:
 def test_a_video_is_a_job_with_its_progress_and_content(served: Stack, client: OpenAI) -> None:
     video = begin_video(client, "a cat", seed=5, num_inference_steps=60)
     assert (video.status, video.progress, video.seconds, video.size) == ("queued", 0, "1.125", "64x64")
-    begun = wait_until(lambda: v if (v := client.videos.retrieve(video.id)).progress else None, "its progress")
-    assert begun.status == "in_progress"
+    running_video = wait_until(lambda: v if (v := client.videos.retrieve(video.id)).progress else None, "its progress")
+    assert running_video.status == "in_progress"
     with pytest.raises(openai.BadRequestError, match="not complete"):
         client.videos.download_content(video.id)
-    done = video_until(client, video.id, "completed")
-    assert (done.progress, done.expires_at - done.completed_at) == (100, 3600)
+    end_state = video_until(client, video.id, "completed")
+    assert (end_state.progress, end_state.expires_at - end_state.completed_at) == (100, 3600)
     content = client.videos.download_content(video.id)
     assert content.content == film("a cat", 5, 60)
     assert content.response.headers["content-type"] == "video/mp4"
@@ -100,8 +100,8 @@ def test_a_video_goes_on_when_its_api_replica_dies(served: Stack, client: OpenAI
     wait_until(lambda: httpx.get(f"{url}/v1/videos/{video['id']}").json()["progress"], "it is being made")
     other.kill()
     other.wait()
-    done = video_until(client, video["id"], "completed")
-    assert client.videos.download_content(done.id).content == film("a survivor", video["seed"], 100)
+    end_state = video_until(client, video["id"], "completed")
+    assert client.videos.download_content(end_state.id).content == film("a survivor", video["seed"], 100)
 
 
 @pytest.mark.parametrize(
@@ -111,5 +111,5 @@ def test_a_video_goes_on_when_its_api_replica_dies(served: Stack, client: OpenAI
      ({"model": "painter"}, "model")],
 )  # fmt: skip
 def test_what_no_video_can_be_is_refused_by_name(served: Stack, body: dict[str, Any], param: str) -> None:
-    got = httpx.post(f"{served.url}/v1/videos", json={"model": "filmer", "prompt": "a cat"} | body)
-    assert (got.status_code, got.json()["error"]["param"]) == (400, param), got.text
+    answer = httpx.post(f"{served.url}/v1/videos", json={"model": "filmer", "prompt": "a cat"} | body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text

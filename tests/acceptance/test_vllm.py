@@ -120,24 +120,27 @@ def test_concurrent_streams_are_batched_and_each_is_right(one: Fleet) -> None:
 
 
 def test_drafts_change_no_answer_and_are_counted_where_they_were_accepted(drafting: Fleet) -> None:
-    """By position in the metrics, and of a prediction in the usage. What a CPU would sample wrongly is refused."""
-    asked = {"model": MODEL, "messages": [{"role": "user", "content": "one two three four five six, " * 8}]}
-    asked |= {"max_tokens": 60, "temperature": 0, "ignore_eos": True}
+    """The metrics count them by position, and the usage counts those of a prediction.
+
+    Parameters that a CPU would sample wrongly are refused.
+    """
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "one two three four five six, " * 8}]}
+    body |= {"max_tokens": 60, "temperature": 0, "ignore_eos": True}
     url = f"{drafting.stack.url}/v1/chat/completions"
-    plain = httpx.post(url, json=asked, timeout=60).json()
+    plain = httpx.post(url, json=body, timeout=60).json()
     text = plain["choices"][0]["message"]["content"]
-    predicted = httpx.post(url, json=asked | {"prediction": {"type": "content", "content": text}}, timeout=60).json()
-    assert predicted["choices"] == plain["choices"]
-    details = predicted["usage"]["completion_tokens_details"]
+    prediction = httpx.post(url, json=body | {"prediction": {"type": "content", "content": text}}, timeout=60).json()
+    assert prediction["choices"] == plain["choices"]
+    details = prediction["usage"]["completion_tokens_details"]
     assert 0 < details["accepted_prediction_tokens"] <= 60
     wait_until(lambda: metric(drafting.stack, POOL, "accepted_tokens_1"), "a heartbeat")
-    counted = [metric(drafting.stack, POOL, f"accepted_tokens_{position}") for position in (1, 2, 3)]
-    assert counted == sorted(counted, reverse=True)
-    assert metric(drafting.stack, POOL, "drafted_tokens") >= sum(counted)
-    refused = httpx.post(url, json=asked | {"temperature": 1.0, "top_k": 5}, timeout=60)
-    assert refused.status_code == 400
-    assert "temperature=1.0" in refused.json()["error"]["message"]
-    assert httpx.post(url, json=asked | {"top_k": 5}, timeout=60).json()["choices"] == plain["choices"]
+    accepted_counts = [metric(drafting.stack, POOL, f"accepted_tokens_{position}") for position in (1, 2, 3)]
+    assert accepted_counts == sorted(accepted_counts, reverse=True)
+    assert metric(drafting.stack, POOL, "drafted_tokens") >= sum(accepted_counts)
+    answer = httpx.post(url, json=body | {"temperature": 1.0, "top_k": 5}, timeout=60)
+    assert answer.status_code == 400
+    assert "temperature=1.0" in answer.json()["error"]["message"]
+    assert httpx.post(url, json=body | {"top_k": 5}, timeout=60).json()["choices"] == plain["choices"]
 
 
 def test_a_repeated_prompt_is_found_in_the_cache(one: Fleet) -> None:
@@ -150,18 +153,18 @@ def test_a_repeated_prompt_is_found_in_the_cache(one: Fleet) -> None:
 
 
 def test_a_pinned_prefix_is_in_the_real_cache_at_the_first_chat_and_again_after_that_was_cleared(two: Fleet) -> None:
-    """At both workers."""
+    """Both workers have it."""
     system = {"role": "system", "content": "You answer as the captain of a boat that leaves at nine. " * 12}
     with httpx.Client(base_url=two.stack.url, timeout=120) as http:
-        pinned = http.post("/admin/prefixes", json={"model": MODEL, "messages": [system], "pin_s": 600}).json()
-        blocks = pinned["pools"][POOL]["blocks"]
-        assert (pinned["warm"], pinned["pools"][POOL]) == (True, {"blocks": blocks, "places": 2, "wanted": 2})
+        prefix = http.post("/admin/prefixes", json={"model": MODEL, "messages": [system], "pin_s": 600}).json()
+        blocks = prefix["pools"][POOL]["blocks"]
+        assert (prefix["warm"], prefix["pools"][POOL]) == (True, {"blocks": blocks, "places": 2, "wanted": 2})
         http.post("/admin/clear_kv_blocks").raise_for_status()
         wait_until(lambda: http.get("/admin/prefixes").json()["data"][0]["warm"], "it is cached again")
-        asked = {"model": MODEL, "messages": [system, *FRANCE], "max_tokens": 1}
-        used = http.post("/v1/chat/completions", json=asked).json()["usage"]
-        assert used["prompt_tokens_details"]["cached_tokens"] == blocks * 32 > 3 * 32
-        http.delete(f"/admin/prefixes/{pinned['id']}").raise_for_status()
+        body = {"model": MODEL, "messages": [system, *FRANCE], "max_tokens": 1}
+        usage = http.post("/v1/chat/completions", json=body).json()["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] == blocks * 32 > 3 * 32
+        http.delete(f"/admin/prefixes/{prefix['id']}").raise_for_status()
 
 
 def test_a_disconnect_frees_the_real_engine_long_before_the_end(one: Fleet) -> None:
@@ -177,7 +180,7 @@ def test_a_disconnect_frees_the_real_engine_long_before_the_end(one: Fleet) -> N
 
 
 def test_the_engines_refusals_reach_the_client(one: Fleet) -> None:
-    """What only the engine can judge comes back as a 400 with its reason, streamed or not."""
+    """Errors that only the engine can find come back as a 400 with the reason, streamed or not."""
     for stream in (False, True):
         body = {"model": MODEL, "prompt": "x", "max_tokens": 1, "logit_bias": {"999999999": 1}, "stream": stream}
         answer = httpx.post(f"{one.stack.url}/v1/completions", json=body, timeout=60)
@@ -195,7 +198,7 @@ def test_a_deadline_ends_the_request_in_the_engine(one: Fleet) -> None:
 
 
 def test_a_flex_answer_is_the_usual_one_though_it_gave_way(one: Fleet) -> None:
-    """On the real engine too: sent away in the middle, it goes on behind what it had said."""
+    """The real engine does so too: a request put aside in the middle of its answer goes on behind what it had said."""
     questions = [f"Tell me about the {thing}." for thing in ("sea", "moon", "wind", "rain", "sun", "snow")]
 
     async def ask(c: AsyncOpenAI, question: str, tier: str, tokens: int = 80) -> str:
@@ -264,7 +267,7 @@ def test_a_batch_answers_what_online_requests_are_answered(two: Fleet) -> None:
 
 
 def test_the_second_request_goes_to_the_same_real_worker_and_finds_its_prefix_cached(two: Fleet) -> None:
-    """Of two; until the caches are cleared."""
+    """Two workers are there; the prefix is cached until the caches are cleared."""
     question = "Read this. " + "The quick brown fox jumps over the lazy dog. " * 40 + "What jumps?"
     (url,) = two.urls()
 
@@ -283,23 +286,23 @@ def test_the_second_request_goes_to_the_same_real_worker_and_finds_its_prefix_ca
             timeout=60,
         )
         (route,) = json.loads(answer.headers["x-xylem-route"])
-        cached = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
-        return route["worker"], cached, [c["blocks_cached"] for c in route["candidates"]]
+        cached_tokens = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return route["worker"], cached_tokens, [c["blocks_cached"] for c in route["candidates"]]
 
     for salt in "abcd":
-        home, cached, known = ask(salt)
-        assert (cached, known) == (0, [0, 0])
+        home, cached_tokens, block_counts = ask(salt)
+        assert (cached_tokens, block_counts) == (0, [0, 0])
         time.sleep(0.5)  # its KV events are on their way
-        again, cached, known = ask(salt)
+        again, cached_tokens, block_counts = ask(salt)
         assert again == home
-        assert cached > 300
-        assert sorted(known) == [0, cached // 32]
+        assert cached_tokens > 300
+        assert sorted(block_counts) == [0, cached_tokens // 32]
     wait_until(lambda: two.leaked_blocks() == 0, "both engines are idle")
-    cleared = httpx.post(f"{url}/admin/clear_kv_blocks", timeout=30).json()
-    assert (len(cleared["cleared"]), cleared["refused"]) == (2, {})
+    reply = httpx.post(f"{url}/admin/clear_kv_blocks", timeout=30).json()
+    assert (len(reply["cleared"]), reply["refused"]) == (2, {})
     for salt in "abcd":
-        _, cached, known = ask(salt)
-        assert (cached, known) == (0, [0, 0])
+        _, cached_tokens, block_counts = ask(salt)
+        assert (cached_tokens, block_counts) == (0, [0, 0])
 
 
 def streamed(fleet: Fleet, prompt: str, under_way: Barrier | None = None, tokens: int = 300) -> tuple[str, str]:

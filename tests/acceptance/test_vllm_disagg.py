@@ -62,7 +62,10 @@ def pool(role: str, model: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def fleet(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """What kills a worker is at the end of this file, and puts another in its place."""
+    """A stack with a prefill worker and a decode worker.
+
+    The tests that kill a worker, and put another in its place, are at the end of this file.
+    """
     path = tmp_path_factory.mktemp("vllm-disagg")
     model = shallow_model()
     env = {
@@ -100,27 +103,27 @@ class Answer:
 
 
 def ask(s: Stack, **wanted: Any) -> Answer:
-    """At temperature 0, with whatever else is wanted; streamed or not it is the same."""
+    """The answer at temperature 0, with whatever else is wanted; streamed or not it is the same."""
     own = {key: wanted.pop(key) for key in ("prompt", "messages", "stream") if key in wanted}
     body = {"temperature": 0, "max_tokens": 16, "ignore_eos": True} | wanted
     with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=200) as c:
         create: Any = c.chat.completions.create if "messages" in own else c.completions.create
         came = create(model=MODEL, **own, extra_body=body)
         parts = list(came) if own.get("stream") else [came]
-    found = Answer(parts[0].id, {})
+    answer = Answer(parts[0].id, {})
     for part in parts:
         for choice in part.choices:
-            _add(found.choices.setdefault(choice.index, Choice()), choice)
-    return found
+            _add(answer.choices.setdefault(choice.index, Choice()), choice)
+    return answer
 
 
 def _add(to: Choice, part: Any) -> None:
-    said = getattr(part, "message", None) or getattr(part, "delta", None)
-    to.text += part.text if said is None else said.content or ""
-    for call in (said is not None and said.tool_calls) or ():
+    message = getattr(part, "message", None) or getattr(part, "delta", None)
+    to.text += part.text if message is None else message.content or ""
+    for call in (message is not None and message.tool_calls) or ():
         to.text += f"{call.function.name or ''}{call.function.arguments or ''}"
     to.finish = part.finish_reason or to.finish
-    if part.logprobs is not None and said is None:
+    if part.logprobs is not None and message is None:
         to.tokens += part.logprobs.tokens
         to.logprobs += part.logprobs.token_logprobs
     elif part.logprobs is not None:
@@ -138,11 +141,11 @@ def together(s: Stack) -> Iterator[None]:
 
 
 def whole(s: Stack, **wanted: Any) -> Answer:
-    """What the decode worker says alone, with none of the KV that it has already."""
+    """The answer of the decode worker alone, with none of the KV that it has already."""
     with together(s):
-        found = ask(s, cache_salt="whole", **wanted)
-    assert len(timeline(s, found.id)["workers"]) == 1
-    return found
+        answer = ask(s, cache_salt="whole", **wanted)
+    assert len(timeline(s, answer.id)["workers"]) == 1
+    return answer
 
 
 def assert_same(one: Answer, other: Answer) -> None:
@@ -161,14 +164,14 @@ class Settled(NamedTuple):
 
 
 def settled(s: Stack) -> Settled:
-    """What the decode worker has done, once all is free by leases that are younger than this call."""
-    redis, asked = s.redis, time.monotonic()
+    """The decode worker's counts, once all is free by leases that are younger than this call."""
+    redis, began = s.redis, time.monotonic()
 
     def free() -> bool:
         keys = [f"{s.deployment}:worker:{lease.worker.id}" for p in (PREFILL, DECODE) for lease in leases(s, p)]
         now = time.monotonic()
         ages = [LEASE_TTL_S - redis.pttl(key) / 1000 for key in keys]
-        return all(now - age > asked for age in ages) and all_free(s, PREFILL, DECODE)
+        return all(now - age > began for age in ages) and all_free(s, PREFILL, DECODE)
 
     wait_until(free, "all KV blocks are free", 2 * KV_LEASE_S + 10)
     (lease,) = leases(s, DECODE)
@@ -180,8 +183,8 @@ def assert_nothing_held(s: Stack, workers: int = 2) -> None:
 
     def told() -> dict[str, Any] | None:
         """None while an engine is in a step: of a long prompt that may take longer than the API waits."""
-        found: dict[str, Any] = httpx.post(f"{s.url}/admin/clear_kv_blocks", timeout=30).json()
-        return None if "no answer" in found["refused"].values() else found
+        reply: dict[str, Any] = httpx.post(f"{s.url}/admin/clear_kv_blocks", timeout=30).json()
+        return None if "no answer" in reply["refused"].values() else reply
 
     answer = wait_until(told, "the engines answer", 60)
     assert (len(answer["cleared"]), answer["refused"]) == (workers, {})
@@ -265,52 +268,55 @@ def test_an_answer_is_the_one_of_a_single_worker_and_its_prompt_was_computed_onc
     fleet: Stack, words: list[int], name: str
 ) -> None:
     """Token by token; by the engines' own counters the one that decodes computed nothing, and no KV stays held."""
-    happens, length, wanted = CASES[name]
+    happens, length, options = CASES[name]
     prompt = {"prompt": [1000 + length, *words[: length - 1]]} if length else {}
-    if "stop" in wanted:
+    if "stop" in options:
         text = whole(fleet, **prompt, **VARIED).choices[0].text
-        wanted = VARIED | wanted | {"stop": [*wanted["stop"], text[len(text) // 2 :][:4]]}
-    one = whole(fleet, **prompt, **wanted)
+        options = VARIED | options | {"stop": [*options["stop"], text[len(text) // 2 :][:4]]}
+    one = whole(fleet, **prompt, **options)
     before = settled(fleet)
-    answer = ask(fleet, cache_salt=name, **prompt, **wanted)
-    told, after = timeline(fleet, answer.id), settled(fleet)
+    answer = ask(fleet, cache_salt=name, **prompt, **options)
+    record, after = timeline(fleet, answer.id), settled(fleet)
 
     assert_same(answer, one)
-    if "stop" in wanted:
+    if "stop" in options:
         assert {choice.finish for choice in answer.choices.values()} == {"stop"}
     for form, begins in (("response_format", "{"), ("tool_choice", "look{")):
-        assert form not in wanted or all(c.text.startswith(begins) for c in answer.choices.values())
-    computed = after.prefill_tokens - before.prefill_tokens
-    pulled = after.pulled_tokens - before.pulled_tokens
+        assert form not in options or all(c.text.startswith(begins) for c in answer.choices.values())
+    computed_tokens = after.prefill_tokens - before.prefill_tokens
+    pulled_tokens = after.pulled_tokens - before.pulled_tokens
     if happens == SHORT:
-        assert (len(told["workers"]), computed, pulled) == (1, told["prompt_tokens"], 0)
+        assert (len(record["workers"]), computed_tokens, pulled_tokens) == (1, record["prompt_tokens"], 0)
     else:
-        (prefill,), others = leases(fleet, PREFILL), wanted.get("n", 1) - 1
-        assert [part["worker"] for part in told["workers"]] == [prefill.worker.id, after.worker]
-        assert pulled == told["prompt_tokens"]
-        assert computed <= 1 + others * BLOCK, "another choice finds whole blocks in the cache"
-    assert told["attempts"] == 1
+        (prefill,), others = leases(fleet, PREFILL), options.get("n", 1) - 1
+        assert [part["worker"] for part in record["workers"]] == [prefill.worker.id, after.worker]
+        assert pulled_tokens == record["prompt_tokens"]
+        assert computed_tokens <= 1 + others * BLOCK, "another choice finds whole blocks in the cache"
+    assert record["attempts"] == 1
 
 
 def test_prompts_with_one_prefix_are_pulled_once_and_answered_as_by_one_worker(fleet: Stack, words: list[int]) -> None:
-    """Of the second only what the decode worker has not; the third lacks less than the threshold, and stays there."""
+    """The second prompt pulls only what the decode worker lacks.
+
+    The third lacks less than the threshold, and stays at the decode worker.
+    """
     prefix = [2000, *words[: 10 * BLOCK - 1]]
     prompts = [[*prefix, *words[at : at + length]] for at, length in ((400, 100), (500, 100), (600, 20))]
     alone = [whole(fleet, prompt=prompt, logprobs=1) for prompt in prompts]
-    counted = [settled(fleet)]
+    snapshots = [settled(fleet)]
     answers = []
     for prompt in prompts:
         answers.append(ask(fleet, cache_salt="prefix", prompt=prompt, logprobs=1))
-        counted.append(settled(fleet))
+        snapshots.append(settled(fleet))
         have = -(-len(prefix) // BLOCK)
         wait_until(lambda: indexed_blocks(fleet, DECODE) >= have, "routing knows of the prefix")  # noqa: B023
     for answer, one in zip(answers, alone, strict=True):
         assert_same(answer, one)
-    grown = list(pairwise(counted))
-    pulled = [after.pulled_tokens - before.pulled_tokens for before, after in grown]
-    computed = [after.prefill_tokens - before.prefill_tokens for before, after in grown]
-    assert pulled == [420, 100, 0]
-    assert (max(computed[:2]) <= 1, computed[2]) == (True, 20)
+    pairs = list(pairwise(snapshots))
+    pulled_counts = [after.pulled_tokens - before.pulled_tokens for before, after in pairs]
+    computed_counts = [after.prefill_tokens - before.prefill_tokens for before, after in pairs]
+    assert pulled_counts == [420, 100, 0]
+    assert (max(computed_counts[:2]) <= 1, computed_counts[2]) == (True, 20)
     assert [len(timeline(fleet, answer.id)["workers"]) for answer in answers] == [2, 2, 1]
     assert_nothing_held(fleet)
 
@@ -335,7 +341,7 @@ def test_a_client_that_leaves_during_the_prefill_leaves_nothing_behind(fleet: St
 
 def test_a_client_that_leaves_between_the_tasks_leaves_nothing_behind(fleet: Stack, words: list[int]) -> None:
     """The decode worker finds nobody to answer, and gives the KV up."""
-    before, said = settled(fleet), len(fleet.log("prefill"))
+    before, log_length = settled(fleet), len(fleet.log("prefill"))
     with standing_still(fleet, "decode"):
         with client(fleet, prompt=[3001, *words[:300]]):
             wait_until(lambda: lent(fleet), "the prompt's KV is lent")
@@ -344,11 +350,14 @@ def test_a_client_that_leaves_between_the_tasks_leaves_nothing_behind(fleet: Sta
     after = settled(fleet)
     assert (after.prefill_tokens, after.pulled_tokens) == (before.prefill_tokens, before.pulled_tokens)
     assert_nothing_held(fleet)
-    assert "expired" not in fleet.log("prefill")[said:], "it did not wait for the lease's end"
+    assert "expired" not in fleet.log("prefill")[log_length:], "it did not wait for the lease's end"
 
 
 def test_when_the_decode_worker_dies_the_next_one_goes_on(fleet: Stack, words: list[int]) -> None:
-    """With what it was answering, and what had not begun; KV that nobody comes for is free with its lease."""
+    """The next worker takes the answer in progress and the request that had not begun.
+
+    KV that nobody fetches is free when its lease ends.
+    """
     prompt = [4000, *words[:300]]
     one = whole(fleet, prompt=prompt, logprobs=1)
     with ThreadPoolExecutor() as threads, client(fleet, prompt=[4001, *words[:200]], max_tokens=200, stream=True) as c:
@@ -374,8 +383,8 @@ def test_when_the_decode_worker_dies_the_next_one_goes_on(fleet: Stack, words: l
     before = settled(fleet)
     answer = ask(fleet, prompt=prompt, logprobs=1)
     assert_same(answer, one)
-    told, after = timeline(fleet, answer.id), settled(fleet)
-    assert (len(told["workers"]), after.pulled_tokens - before.pulled_tokens) == (2, len(prompt))
+    record, after = timeline(fleet, answer.id), settled(fleet)
+    assert (len(record["workers"]), after.pulled_tokens - before.pulled_tokens) == (2, len(prompt))
     assert after.prefill_tokens - before.prefill_tokens <= 1
 
 
@@ -386,13 +395,13 @@ def test_a_prefill_worker_that_dies_with_the_kv_costs_time_and_not_the_answer(fl
     before = settled(fleet)
     with ThreadPoolExecutor() as threads:
         with standing_still(fleet, "second-decode"):
-            asked = threads.submit(ask, fleet, prompt=prompt, logprobs=1)
+            future = threads.submit(ask, fleet, prompt=prompt, logprobs=1)
             wait_until(lambda: lent(fleet), "the prompt's KV is lent")
             kill(fleet, "prefill")
-        answer = asked.result(60)
+        answer = future.result(60)
     assert_same(answer, one)
-    told = timeline(fleet, answer.id)
-    assert told["workers"][-1].get("handoff_refused") or told["attempts"] == 2
+    record = timeline(fleet, answer.id)
+    assert record["workers"][-1].get("handoff_refused") or record["attempts"] == 2
     wait_until(lambda: not leases(fleet, PREFILL), "it is known to be gone")
     after = settled(fleet)
     assert after.prefill_tokens - before.prefill_tokens == len(prompt)

@@ -56,7 +56,10 @@ def url(classifier: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def alone(asked: Callable[..., list[list[float]]], *args: Any) -> list[list[float]]:
-    """In a process of its own: in this one, engines may have changed what transformers computes with."""
+    """Calls the function in a process of its own.
+
+    In this one, engines may have changed what transformers computes with.
+    """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         return process.submit(asked, *args).result()
 
@@ -92,12 +95,12 @@ def test_embeddings_are_those_of_transformers(url: str) -> None:
     answer = post(url, "/v1/embeddings", input=TEXTS, encoding_format="base64").json()
     vectors = alone(embeddings_of_transformers, TEXTS)
     assert len(answer["data"]) == len(TEXTS)
-    for expected, made in zip(vectors, answer["data"], strict=True):
-        assert array("f", b64decode(made["embedding"])).tolist() == pytest.approx(expected, abs=1e-5)
+    for vector, item in zip(vectors, answer["data"], strict=True):
+        assert array("f", b64decode(item["embedding"])).tolist() == pytest.approx(vector, abs=1e-5)
 
 
 def test_fewer_dimensions_are_the_first_ones_made_as_long_as_all(url: str) -> None:
-    """Those that the model's configuration names."""
+    """The numbers of dimensions are those that the model's configuration names."""
     whole = post(url, "/v1/embeddings", input=TEXTS[:4]).json()["data"]
     short = post(url, "/v1/embeddings", input=TEXTS[:4], dimensions=64).json()["data"]
     for all_, some in zip(whole, short, strict=True):
@@ -106,14 +109,14 @@ def test_fewer_dimensions_are_the_first_ones_made_as_long_as_all(url: str) -> No
 
 
 def test_scores_and_ranks_are_cosines_of_embeddings(url: str) -> None:
-    """And another way of saying it is the best of the documents."""
+    """A paraphrase of the query is the best of the documents."""
     query, *others = (d["embedding"] for d in post(url, "/v1/embeddings", input=TEXTS[:3]).json()["data"])
     cosines = [sum(map(mul, query, other)) / hypot(*query) / hypot(*other) for other in others]
-    ranked = post(url, "/v1/rerank", query=TEXTS[0], documents=TEXTS[1:3]).json()["results"]
-    scored = post(url, "/v1/score", text_1=TEXTS[0], text_2=TEXTS[1:3]).json()["data"]
-    assert [r["index"] for r in ranked] == [0, 1]
-    assert [r["relevance_score"] for r in ranked] == pytest.approx(cosines, abs=1e-5)
-    assert [d["score"] for d in scored] == pytest.approx(cosines, abs=1e-5)
+    ranks = post(url, "/v1/rerank", query=TEXTS[0], documents=TEXTS[1:3]).json()["results"]
+    scores = post(url, "/v1/score", text_1=TEXTS[0], text_2=TEXTS[1:3]).json()["data"]
+    assert [r["index"] for r in ranks] == [0, 1]
+    assert [r["relevance_score"] for r in ranks] == pytest.approx(cosines, abs=1e-5)
+    assert [d["score"] for d in scores] == pytest.approx(cosines, abs=1e-5)
     assert cosines[0] > 0.4 > cosines[1]
 
 
@@ -121,11 +124,11 @@ def test_classes_are_those_of_transformers(url: str, classifier: Path) -> None:
     """Probabilities within 1e-4, and the names of the model's configuration."""
     texts = [*TEXTS[:3], *TEXTS[4:20]]
     answer = post(url, "/v1/classify", model="classifier", input=texts).json()["data"]
-    for expected, made in zip(alone(classes_of_transformers, texts, classifier), answer, strict=True):
-        assert max(expected) < 0.99  # else any head that is as sure would do
-        assert made["probs"] == pytest.approx(expected, abs=1e-4)
-        assert made["label"] == CLASSES[expected.index(max(expected))]
-    assert len({made["label"] for made in answer}) > 1
+    for probabilities, item in zip(alone(classes_of_transformers, texts, classifier), answer, strict=True):
+        assert max(probabilities) < 0.99  # else any head that is as sure would do
+        assert item["probs"] == pytest.approx(probabilities, abs=1e-4)
+        assert item["label"] == CLASSES[probabilities.index(max(probabilities))]
+    assert len({item["label"] for item in answer}) > 1
 
 
 @pytest.mark.parametrize(
@@ -138,13 +141,13 @@ def test_classes_are_those_of_transformers(url: str, classifier: Path) -> None:
     ],
 )
 def test_what_the_model_does_not_take_is_refused_by_name(url: str, body: dict[str, Any], param: str) -> None:
-    """Before anything is computed."""
-    refused = post(url, "/v1/embeddings", **body)
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    """The refusal comes before anything is computed."""
+    answer = post(url, "/v1/embeddings", **body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 def test_urgent_and_flexible_requests_are_embedded_alike(url: str) -> None:
-    """Whatever the priority, and also where it gives way to others."""
+    """The priority changes nothing, even where a request gives way to others."""
     usual, urgent, flexible = (
         post(url, "/v1/embeddings", input=TEXTS[:3], **how).json()["data"]
         for how in ({}, {"priority": -5}, {"service_tier": "flex"})

@@ -48,8 +48,8 @@ def served(
 
 @pytest.fixture
 def client(served: Stack) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=120) as made:
-        yield made
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=120) as openai_client:
+        yield openai_client
 
 
 def answer(client: OpenAI, model: str, messages: list[Any]) -> Any:
@@ -71,11 +71,11 @@ def test_the_three_answer_as_one_does(served: Stack, client: OpenAI) -> None:
     before, texts = counts(served), set()
     for seed in range(10):
         messages = asked(stripes(seed), stripes(seed + 100))
-        made = answer(client, "sees", messages)
-        text = made.choices[0].message.content
+        response = answer(client, "sees", messages)
+        text = response.choices[0].message.content
         assert text == answer(client, "alone", messages).choices[0].message.content
         roles = {lease.worker.id: lease.worker.role for lease in leases(served)}
-        assert [roles[part["worker"]] for part in timeline(served, made.id)["workers"]] == ["prefill", "decode"]
+        assert [roles[part["worker"]] for part in timeline(served, response.id)["workers"]] == ["prefill", "decode"]
         texts.add(text)
     assert len(texts) > 1
     after = {**before, (EYES, "encoded"): before[EYES, "encoded"] + 20}
@@ -86,10 +86,10 @@ def test_the_three_answer_as_one_does(served: Stack, client: OpenAI) -> None:
 def test_without_an_encode_worker_the_prefill_worker_encodes(served: Stack, client: OpenAI) -> None:
     """Encode and prefill in one worker."""
     messages, before = asked(stripes(50)), metric(served, PREFILL, "pictures_missing")
-    expected = answer(client, "alone", messages).choices[0].message.content
+    reference = answer(client, "alone", messages).choices[0].message.content
     served.names[EYES].send_signal(signal.SIGTERM)
     wait_until(lambda: not leases(served, EYES), "no encode worker")
-    made = answer(client, "sees", messages)
-    assert made.choices[0].message.content == expected
-    assert len(timeline(served, made.id)["workers"]) == 2
+    response = answer(client, "sees", messages)
+    assert response.choices[0].message.content == reference
+    assert len(timeline(served, response.id)["workers"]) == 2
     wait_until(lambda: metric(served, PREFILL, "pictures_missing") == before + 1, "it is counted")

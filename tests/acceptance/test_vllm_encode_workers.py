@@ -59,8 +59,8 @@ def served(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def client(served: Stack) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.url, timeout=120) as made:
-        yield made
+    with httpx.Client(base_url=served.url, timeout=120) as http_client:
+        yield http_client
 
 
 def cases(seed: int, count: int = 1) -> list[Case]:
@@ -86,7 +86,7 @@ def stopped(s: Stack, name: str) -> Iterator[None]:
 
 
 def said_of_blank(s: Stack, client: httpx.Client, picture: Image.Image, question: str) -> str:
-    """Of a picture whose pixels only the encoder gets."""
+    """The answer about a picture whose pixels only the encoder gets."""
     key = f"{s.deployment}:media:{name_of(picture)}"
     with ThreadPoolExecutor(1) as pool:
         with stopped(s, POOL):
@@ -130,19 +130,21 @@ def test_another_picture_in_its_place_is_noticed(served: Stack, client: httpx.Cl
 
 def test_an_encoder_that_dies_with_pictures_and_after_it_none(served: Stack, client: httpx.Client) -> None:
     """One waits there, one has been encoded there, one comes later: one answer for each, the right one."""
-    known, waiting, later = cases(4, 3)
-    expected = [said(client, "alone", picture, question.text) for picture, question in (waiting, known, later)]
-    said(client, "sees", known[0], "What is in the picture?")
+    earlier_case, waiting, later = cases(4, 3)
+    reference_texts = [
+        said(client, "alone", picture, question.text) for picture, question in (waiting, earlier_case, later)
+    ]
+    said(client, "sees", earlier_case[0], "What is in the picture?")
     before = {name: metric(served, POOL, f"pictures_{name}") for name in ("fetched", "lost", "missing")}
     [encoder] = leases(served, EYES)
     with ThreadPoolExecutor(1) as pool:
         os.kill(encoder.worker.pid, signal.SIGSTOP)
         answer = pool.submit(said, client, "sees", waiting[0], waiting[1].text)
-        reserved = f"{served.deployment}:reservations:{encoder.worker.id}"
-        wait_until(lambda: served.redis.hlen(reserved), "it waits for the encoder")
+        reservations_key = f"{served.deployment}:reservations:{encoder.worker.id}"
+        wait_until(lambda: served.redis.hlen(reservations_key), "it waits for the encoder")
         os.kill(encoder.worker.pid, signal.SIGKILL)
         first = answer.result()
-    others = [said(client, "sees", picture, question.text) for picture, question in (known, later)]
-    assert [first, *others] == expected
-    wanted = {"fetched": before["fetched"], "lost": before["lost"] + 1, "missing": before["missing"] + 2}
-    wait_until(lambda: {name: metric(served, POOL, f"pictures_{name}") for name in wanted} == wanted, "counted")
+    others = [said(client, "sees", picture, question.text) for picture, question in (earlier_case, later)]
+    assert [first, *others] == reference_texts
+    counts = {"fetched": before["fetched"], "lost": before["lost"] + 1, "missing": before["missing"] + 2}
+    wait_until(lambda: {name: metric(served, POOL, f"pictures_{name}") for name in counts} == counts, "counted")

@@ -60,11 +60,11 @@ class Pair:
 
     async def handed_over(self, prompt: list[int], **sampling: Any) -> list[StepOutput]:
         """The whole answer, its first token from one engine and the others from the other one."""
-        found = await self.prefill.prefill(asked(prompt, **sampling))
-        outputs = [] if found.output is None else [found.output]
-        if found.handoff is None:
+        prefill = await self.prefill.prefill(asked(prompt, **sampling))
+        outputs = [] if prefill.output is None else [prefill.output]
+        if prefill.handoff is None:
             return outputs
-        return outputs + await steps(self.decode, going_on(prompt, found, **sampling))
+        return outputs + await steps(self.decode, going_on(prompt, prefill, **sampling))
 
     async def both_idle(self, within_s: float = 10.0) -> None:
         """No request and no KV block, as vLLM itself counts them. What nobody fetches is lent for 20 s and more."""
@@ -86,8 +86,8 @@ def asked(prompt: list[int], **sampling: Any) -> GenerateRequest:
 
 def going_on(prompt: list[int], found: Prefilled, **sampling: Any) -> GenerateRequest:
     first = found.output
-    begun = [] if first is None else [PartialOutput(first.tokens, len(first.text))]
-    return replace(asked(prompt, **sampling), handoff=found.handoff, begun=begun)
+    partial_outputs = [] if first is None else [PartialOutput(first.tokens, len(first.text))]
+    return replace(asked(prompt, **sampling), handoff=found.handoff, begun=partial_outputs)
 
 
 async def steps(engine: "VllmEngine", request: GenerateRequest) -> list[StepOutput]:
@@ -101,7 +101,7 @@ def said(outputs: list[StepOutput], index: int = 0) -> tuple[list[int], str, obj
 
 
 def logprobs(outputs: list[StepOutput]) -> list[TokenLogprob]:
-    return [found for output in outputs for found in output.logprobs or []]
+    return [entry for output in outputs for entry in output.logprobs or []]
 
 
 @pytest_asyncio.fixture(
@@ -146,16 +146,16 @@ async def test_a_prefix_from_host_memory_is_handed_over(pair: Pair) -> None:
     first = await pair.handed_over(prompt)
     for engine in (pair.prefill, pair.decode):
         assert await engine._loaded().reset_prefix_cache()  # of its own cache only
-    found = await pair.prefill.prefill(asked(prompt))
-    assert found.cached_tokens >= 300 // BLOCK * BLOCK
-    assert found.output is not None
-    assert said([found.output, *await steps(pair.decode, going_on(prompt, found))]) == said(first)
+    prefill = await pair.prefill.prefill(asked(prompt))
+    assert prefill.cached_tokens >= 300 // BLOCK * BLOCK
+    assert prefill.output is not None
+    assert said([prefill.output, *await steps(pair.decode, going_on(prompt, prefill))]) == said(first)
 
 
 @pytest.mark.tiers
 @pytest.mark.parametrize("pair", [PEERS], indirect=True, ids=["peers"])
 async def test_peers_take_kv_from_each_other(pair: Pair) -> None:
-    """Also at the same time, and while both answer requests of their own."""
+    """Both do so at the same time too, and while both answer requests of their own."""
     back = Pair(pair.decode, pair.prefill, pair.info, pair.text)
     prompts = [pair.prompt(300) for _ in range(4)]
     own = [
@@ -231,10 +231,12 @@ async def test_several_choices_share_what_one_of_them_pulled(pair: Pair, samplin
 
 
 async def test_closing_an_answer_of_several_choices_ends_them_all(pair: Pair) -> None:
-    """Though they are two requests to vLLM."""
+    """The choices are two requests to vLLM."""
     prompt = pair.prompt(100)
-    found = await pair.prefill.prefill(asked(prompt, n=3, temperature=1.0))
-    async with aclosing(pair.decode.generate(going_on(prompt, found, n=3, temperature=1.0, max_tokens=500))) as stream:
+    prefill = await pair.prefill.prefill(asked(prompt, n=3, temperature=1.0))
+    async with aclosing(
+        pair.decode.generate(going_on(prompt, prefill, n=3, temperature=1.0, max_tokens=500))
+    ) as stream:
         async for step in stream:
             if step.index == 2:
                 assert step.finish is None
@@ -246,29 +248,29 @@ async def test_closing_an_answer_of_several_choices_ends_them_all(pair: Pair) ->
 
 @pytest.mark.parametrize("n", [1, 3])
 async def test_an_abort_ends_all_choices(pair: Pair, n: int) -> None:
-    """By the request's id alone."""
+    """The request's id alone is enough."""
     prompt = pair.prompt(100)
-    found = await pair.prefill.prefill(asked(prompt, n=n, temperature=1.0))
-    request = going_on(prompt, found, n=n, temperature=1.0, max_tokens=500)
-    seen = set()
+    prefill = await pair.prefill.prefill(asked(prompt, n=n, temperature=1.0))
+    request = going_on(prompt, prefill, n=n, temperature=1.0, max_tokens=500)
+    ends = set()
     async for step in pair.decode.generate(request):
         if step.finish is not None:
-            seen.add((step.index, step.finish))
+            ends.add((step.index, step.finish))
         elif step.index == n - 1:
             await pair.decode.abort(request.id)
-    assert seen == {(i, "abort") for i in range(n)}
+    assert ends == {(i, "abort") for i in range(n)}
     await pair.both_idle()
 
 
 async def test_what_is_lent_is_counted_until_it_is_discarded(pair: Pair) -> None:
     """The holder frees it at once, not when its lease ends."""
-    found = await pair.prefill.prefill(asked(pair.prompt(10 * BLOCK)))
+    prefill = await pair.prefill.prefill(asked(pair.prompt(10 * BLOCK)))
     await asyncio.sleep(0.5)
     stats = pair.prefill.stats()
     assert (stats.running, stats.used_blocks, stats.lent_blocks) == (0, 10, 10)
-    assert isinstance(found.handoff, KvHandle)
-    assert found.handoff.tokens == 10 * BLOCK
-    discarding = asyncio.create_task(pair.decode.discard(found.handoff))
+    assert isinstance(prefill.handoff, KvHandle)
+    assert prefill.handoff.tokens == 10 * BLOCK
+    discarding = asyncio.create_task(pair.decode.discard(prefill.handoff))
     await pair.both_idle()
     await discarding
 
@@ -276,12 +278,12 @@ async def test_what_is_lent_is_counted_until_it_is_discarded(pair: Pair) -> None
 async def test_a_cancelled_prefill_frees_its_blocks(pair: Pair) -> None:
     """Nobody will come for them. Of more than the engine computes at once, some are amid it when the first one ends."""
     tasks = [asyncio.create_task(pair.prefill.prefill(asked(pair.prompt(900)))) for _ in range(12)]
-    done, cancelled = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in cancelled:
+    ended_tasks, pending_tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending_tasks:
         task.cancel()
-    await asyncio.wait(cancelled)
-    assert all(task.cancelled() for task in cancelled)
-    for handoff in [task.result().handoff for task in done]:
+    await asyncio.wait(pending_tasks)
+    assert all(task.cancelled() for task in pending_tasks)
+    for handoff in [task.result().handoff for task in ended_tasks]:
         assert handoff is not None
         await pair.decode.discard(handoff)
     await pair.both_idle()
@@ -290,34 +292,34 @@ async def test_a_cancelled_prefill_frees_its_blocks(pair: Pair) -> None:
 async def test_an_answer_of_one_token_is_handed_to_nobody(pair: Pair) -> None:
     """Its KV isn't even kept."""
     prompt = pair.prompt(50)
-    found = await pair.prefill.prefill(asked(prompt, max_tokens=1, stop=("a rather long stop string",)))
-    assert found.handoff is None
-    assert found.output is not None
-    assert (found.output.finish, bool(found.output.text)) == ("length", True)
+    prefill = await pair.prefill.prefill(asked(prompt, max_tokens=1, stop=("a rather long stop string",)))
+    assert prefill.handoff is None
+    assert prefill.output is not None
+    assert (prefill.output.finish, bool(prefill.output.text)) == ("length", True)
     await pair.both_idle()
 
 
 async def test_an_expired_handoff_is_refused(pair: Pair) -> None:
     """Other KV may lie there by now."""
     prompt = pair.prompt(50)
-    found = await pair.prefill.prefill(asked(prompt))
-    assert found.handoff is not None
-    assert time.time() + 20 < found.handoff.expires < time.time() + 30
-    late = replace(found, handoff=replace(found.handoff, expires=time.time()))
+    prefill = await pair.prefill.prefill(asked(prompt))
+    assert prefill.handoff is not None
+    assert time.time() + 20 < prefill.handoff.expires < time.time() + 30
+    late = replace(prefill, handoff=replace(prefill.handoff, expires=time.time()))
     with pytest.raises(HandoffFailed, match="expired"):
         await steps(pair.decode, going_on(prompt, late))
-    other = replace(found.handoff, params=found.handoff.params | {"compatible": {"block_size": 16}})
+    other = replace(prefill.handoff, params=prefill.handoff.params | {"compatible": {"block_size": 16}})
     with pytest.raises(HandoffFailed):
-        await steps(pair.decode, going_on(prompt, replace(found, handoff=other)))
-    await pair.decode.discard(found.handoff)
+        await steps(pair.decode, going_on(prompt, replace(prefill, handoff=other)))
+    await pair.decode.discard(prefill.handoff)
     await pair.both_idle()
 
 
 async def test_a_begun_answer_goes_on_without_a_handoff(pair: Pair) -> None:
-    """With the tokens that are out, whatever this engine would have said."""
-    prompt, begun = pair.prompt(50), PartialOutput([2000, 5000, 6000], text_len=3)
-    outputs = await steps(pair.decode, replace(asked(prompt, logprobs=0), begun=[begun]))
-    went_on = await steps(pair.prefill, asked([*prompt, *begun.tokens], max_tokens=5))
+    """The answer goes on from the tokens that are out, whatever this engine would have said."""
+    prompt, partial_output = pair.prompt(50), PartialOutput([2000, 5000, 6000], text_len=3)
+    outputs = await steps(pair.decode, replace(asked(prompt, logprobs=0), begun=[partial_output]))
+    went_on = await steps(pair.prefill, asked([*prompt, *partial_output.tokens], max_tokens=5))
     assert said(outputs)[0] == said(went_on)[0]
     assert all(len(output.logprobs or []) == len(output.tokens) for output in outputs)
 
@@ -326,33 +328,33 @@ async def test_an_answer_that_is_over_with_its_first_token_says_so(pair: Pair) -
     """A stop token, found where the prompt was computed. Its KV is kept all the same, until somebody gives it up."""
     prompt = pair.prompt(50)
     token = said(await steps(pair.prefill, asked(prompt)))[0][0]
-    found = await pair.prefill.prefill(asked(prompt, stop_token_ids=(token,)))
-    assert found.output is not None
-    assert (found.output.tokens, found.output.finish, found.output.stop) == ([token], "stop", token)
-    assert isinstance(found.handoff, KvHandle)
-    await pair.decode.discard(found.handoff)
+    prefill = await pair.prefill.prefill(asked(prompt, stop_token_ids=(token,)))
+    assert prefill.output is not None
+    assert (prefill.output.tokens, prefill.output.finish, prefill.output.stop) == ([token], "stop", token)
+    assert isinstance(prefill.handoff, KvHandle)
+    await pair.decode.discard(prefill.handoff)
     await pair.both_idle()
 
 
 async def test_a_dead_holder_costs_the_handoff_and_not_the_answer(pair: Pair) -> None:
     """Last, since it kills the engine that computes prompts."""
     prompt = pair.prompt(300)
-    found = await pair.prefill.prefill(asked(prompt))
+    prefill = await pair.prefill.prefill(asked(prompt))
     other = await pair.prefill.prefill(asked(pair.prompt(300)))
     whole = said(await steps(pair.prefill, asked(prompt)))
     children = [child for p in pair.prefill._processes for child in psutil.Process(p.pid).children(recursive=True)]
     for pid in [p.pid for p in pair.prefill._processes] + [child.pid for child in children]:
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
-    gone, _ = await asyncio.to_thread(psutil.wait_procs, children, 5)
-    assert len(gone) == len(children)
+    exits, _ = await asyncio.to_thread(psutil.wait_procs, children, 5)
+    assert len(exits) == len(children)
     began = time.monotonic()
     with pytest.raises(HandoffFailed):
-        await steps(pair.decode, going_on(prompt, found))
+        await steps(pair.decode, going_on(prompt, prefill))
     assert time.monotonic() - began < 10
-    assert found.output is not None
-    outputs = await steps(pair.decode, replace(going_on(prompt, found), handoff=None))
-    assert said([found.output, *outputs]) == whole
+    assert prefill.output is not None
+    outputs = await steps(pair.decode, replace(going_on(prompt, prefill), handoff=None))
+    assert said([prefill.output, *outputs]) == whole
     assert other.handoff is not None
     await pair.decode.discard(other.handoff)
     stats = pair.decode.stats()

@@ -42,30 +42,33 @@ def asked(fleet: Fleet, prompt: list[int]) -> tuple[dict[str, Any], int]:
 
 
 def test_a_prompt_goes_to_the_worker_that_can_resume_it_and_its_cached_tokens_are_foretold(fleet: Fleet) -> None:
-    shared, homes = [(number * 37) % 40_000 + 100 for number in range(1100)], set()
+    common_tokens, homes = [(number * 37) % 40_000 + 100 for number in range(1100)], set()
     for number in range(1, 5):
-        prompt = [number, *shared]
-        first, cached = asked(fleet, prompt)
-        assert (first["blocks_cached"], cached) == (0, 0)
+        prompt = [number, *common_tokens]
+        first, cached_tokens = asked(fleet, prompt)
+        assert (first["blocks_cached"], cached_tokens) == (0, 0)
         wait_until(lambda least=number: indexed_blocks(fleet.stack, POOL) >= least, "the index has its last point")
         for longer in (prompt, prompt + [7] * 200):
-            route, cached = asked(fleet, longer)
-            assert (route["worker"], cached) == (first["worker"], 2 * STEP)
-            found = route["blocks_cached"], route["tokens_to_compute"]
-            assert found == (2 * STEP // BLOCK, len(longer) - 2 * STEP)
+            route, cached_tokens = asked(fleet, longer)
+            assert (route["worker"], cached_tokens) == (first["worker"], 2 * STEP)
+            prediction = route["blocks_cached"], route["tokens_to_compute"]
+            assert prediction == (2 * STEP // BLOCK, len(longer) - 2 * STEP)
         homes.add(first["worker"])
     assert len(homes) == 2, "else nothing was chosen"
 
 
 def test_a_prompt_that_shares_a_part_only_is_computed_anew_as_is_foretold(fleet: Fleet) -> None:
-    """In its middle no layer with a window can go on. And of no answer here was too much foretold, or too little."""
-    shared = [(number * 41) % 40_000 + 100 for number in range(600)]
-    cached = []
+    """No layer with a window can go on in the middle of the prompt.
+
+    The predictions of all answers here were exact.
+    """
+    common_tokens = [(number * 41) % 40_000 + 100 for number in range(600)]
+    counts = []
     for about in (1, 2):
-        route, had = asked(fleet, [*shared, about, *[(number * 43 + about) % 40_000 for number in range(500)]])
-        cached.append((route["blocks_cached"] * BLOCK, had))
-    assert cached[0] == (0, 0)
-    assert all(foretold == had for foretold, had in cached)
+        route, had = asked(fleet, [*common_tokens, about, *[(number * 43 + about) % 40_000 for number in range(500)]])
+        counts.append((route["blocks_cached"] * BLOCK, had))
+    assert counts[0] == (0, 0)
+    assert all(foretold == had for foretold, had in counts)
     assert counted(fleet, "audited") >= 14
     assert counted(fleet, "audits_wrong") == counted(fleet, "audit_error_tokens") == 0
 

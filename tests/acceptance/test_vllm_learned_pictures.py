@@ -27,8 +27,8 @@ def served(
     request: pytest.FixtureRequest, valkey_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
     """One model in three workers, each of which does a part; and in one that does all."""
-    made = tmp_path_factory.mktemp("learned")
-    model = written(request.param, made, shallow_model(), weights=True)
+    folder = tmp_path_factory.mktemp("learned")
+    model = written(request.param, folder, shallow_model(), weights=True)
     args = {
         "dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 2**28, "max_num_batched_tokens": 4096,
         "limit_mm_per_prompt": {kind: most or 1 for kind, most in SEEING[request.param].limits.items()},
@@ -43,7 +43,7 @@ def served(
         "decode-pool": pool("apart", "decode"), "whole-pool": pool("whole", "both"),
     }  # fmt: skip
     env = {"XYLEM_DEPLOYMENT": f"learned-{request.param}", "XYLEM_HEARTBEAT_S": "0.2", "XYLEM_LEASE_TTL_S": "10"}
-    with stack(valkey_url, made, pools, **env) as s:
+    with stack(valkey_url, folder, pools, **env) as s:
         s.api()
         for name in pools:
             s.worker(name, name, **ENV)
@@ -53,8 +53,8 @@ def served(
 
 @pytest.fixture
 def client(served: Stack) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=300) as made:
-        yield made
+    with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0, timeout=300) as openai_client:
+        yield openai_client
 
 
 def asked(*numbers: int) -> list[Any]:
@@ -78,19 +78,22 @@ def answer(client: OpenAI, model: str, messages: list[Any]) -> Any:
 
 
 def likely(answered: Any) -> list[float]:
-    """How likely tokens are: a model with random weights may say the same of all pictures, but not as surely."""
+    """Log probabilities of tokens.
+
+    A model with random weights may say the same of all pictures, but not as surely.
+    """
     return [top.logprob for token in answered.choices[0].logprobs.content for top in token.top_logprobs]
 
 
 def test_it_answers_alike_whole_and_in_parts(served: Stack, client: OpenAI) -> None:
-    """And counts alike; what it says is of the picture."""
-    before, said = settled(served), list[list[float]]()
+    """Both count alike; what the model says is of the picture."""
+    before, likelihoods = settled(served), list[list[float]]()
     for number in range(4):
         whole, apart = (answer(client, model, asked(number)) for model in ("whole", "apart"))
         assert likely(apart) == pytest.approx(likely(whole), abs=0.01)
         assert apart.usage.prompt_tokens == whole.usage.prompt_tokens > 30
-        said.append(likely(whole))
-    for one, other in pairwise(said):
+        likelihoods.append(likely(whole))
+    for one, other in pairwise(likelihoods):
         assert one != pytest.approx(other, abs=0.05), "another picture"
     wait_for(served, before, encoded=4, found=0, fetched=4, lost=0, missing=0)
 

@@ -38,9 +38,9 @@ def test_what_whisper_hears_is_answered(valkey_url: str, tmp_path: Path) -> None
         s.wait_ready(1, "whisper-1", 200)
         sound = {"data": b64encode(GARDEN).decode(), "format": "wav"}  # a FLAC: its content counts
         with OpenAI(base_url=f"{s.url}/v1", api_key="none", max_retries=0, timeout=100) as client:
-            got = client.chat.completions.create(
+            answer = client.chat.completions.create(
                 model="narrate",
                 messages=[{"role": "user", "content": [{"type": "input_audio", "input_audio": sound}]}],  # type: ignore[list-item,misc]
             )
-    assert (got.model_extra or {})["stages"][0]["output"].endswith(SPOKEN)
-    assert got.choices[0].message.content == "Let them play."
+    assert (answer.model_extra or {})["stages"][0]["output"].endswith(SPOKEN)
+    assert answer.choices[0].message.content == "Let them play."

@@ -50,33 +50,33 @@ def rows_of(ids: list[int], kind: str = "F32") -> str:
 
 def answer(client: OpenAI, prompt: Any = "", given: Any = None, **fields: Any) -> Any:
     extra = {"ignore_eos": True} | ({} if given is None else {"prompt_embeds": given})
-    asked = {"max_tokens": 12, "temperature": 0} | fields
-    return client.completions.create(model=MODEL, prompt=prompt, extra_body=extra, **asked)
+    options = {"max_tokens": 12, "temperature": 0} | fields
+    return client.completions.create(model=MODEL, prompt=prompt, extra_body=extra, **options)
 
 
 def test_the_rows_of_tokens_give_what_the_tokens_give(client: OpenAI) -> None:
-    """In each dtype, several at once, and beside tokens."""
-    wanted = answer(client, IDS)
-    made = answer(client, IDS, [rows_of(IDS), rows_of(IDS, "BF16")])
-    assert [choice.text for choice in made.choices] == [wanted.choices[0].text] * 3
-    assert made.usage.prompt_tokens == 3 * len(IDS)
+    """The rows have each dtype, come several at once, and stand beside tokens."""
+    reference = answer(client, IDS)
+    response = answer(client, IDS, [rows_of(IDS), rows_of(IDS, "BF16")])
+    assert [choice.text for choice in response.choices] == [reference.choices[0].text] * 3
+    assert response.usage.prompt_tokens == 3 * len(IDS)
 
 
 def test_the_index_has_the_hashes_that_the_api_computes(fleet: Fleet, client: OpenAI) -> None:
-    """So the same embedding meets its KV at the worker that has it, and another one nothing."""
+    """The same embedding meets its KV at the worker that has it, and another one finds nothing."""
     s, ids = fleet.stack, IDS[::-1]
-    given, before = rows_of(ids), indexed_blocks(fleet.stack, POOL)
-    first = answer(client, given=given)
+    rows, before = rows_of(ids), indexed_blocks(fleet.stack, POOL)
+    first = answer(client, given=rows)
     blocks = (len(ids) - 1) // SIZE
     wait_until(lambda: indexed_blocks(s, POOL) >= before + blocks, "the index has its blocks")
-    made = prompt_embeds_of(given, WIDTH, 1024)
-    media = Media("embeds", made.sha256, (made.rows, made.width), 0, made.rows, dtype=made.dtype)
-    packed = prompt_hashes([0] * len(ids), SIZE, media=[media])
-    found = s.redis.hmget(f"{s.deployment}:cached:{POOL}", [packed[i : i + 8] for i in range(0, len(packed), 8)])
-    assert len(found) == blocks
-    assert all(found)
+    embeds = prompt_embeds_of(rows, WIDTH, 1024)
+    media = Media("embeds", embeds.sha256, (embeds.rows, embeds.width), 0, embeds.rows, dtype=embeds.dtype)
+    hashes = prompt_hashes([0] * len(ids), SIZE, media=[media])
+    entries = s.redis.hmget(f"{s.deployment}:cached:{POOL}", [hashes[i : i + 8] for i in range(0, len(hashes), 8)])
+    assert len(entries) == blocks
+    assert all(entries)
     for _ in range(3):
-        again = answer(client, given=given)
+        again = answer(client, given=rows)
         assert again.usage.prompt_tokens_details.cached_tokens == blocks * SIZE
         assert again.choices[0].text == first.choices[0].text
     other = answer(client, given=rows_of(IDS[3:])).usage
@@ -84,22 +84,22 @@ def test_the_index_has_the_hashes_that_the_api_computes(fleet: Fleet, client: Op
 
 
 def test_wrong_rows_do_not_end_the_engine(client: OpenAI) -> None:
-    """Neither what is refused nor the largest numbers that there are."""
-    wanted = answer(client, IDS).choices[0].text
+    """Rows that are refused don't end it, nor do the largest numbers that there are."""
+    reference = answer(client, IDS).choices[0].text
     for wrong in (embeds(1, 10, WIDTH - 1), embeds(1, 10, WIDTH + 1), embeds(1, 1024, WIDTH), "AAAA"):
-        with pytest.raises(APIError) as refused:
+        with pytest.raises(APIError) as exc_info:
             answer(client, given=wrong)
-        assert refused.value.param == "prompt_embeds"
+        assert exc_info.value.param == "prompt_embeds"
     largest = b"\xff\xff\x7f\x7f" * (10 * WIDTH)
     assert answer(client, given=encoded(file(("F32", [10, WIDTH], largest)))).usage.completion_tokens == 12
-    assert answer(client, IDS).choices[0].text == wanted
+    assert answer(client, IDS).choices[0].text == reference
 
 
 def test_an_answer_goes_on_elsewhere_when_its_worker_is_killed(fleet: Fleet, client: OpenAI) -> None:
     """Its tokens are tokens behind the same rows. The last test: a worker is gone afterwards."""
-    given = rows_of(IDS[7:])
+    rows = rows_of(IDS[7:])
     whole = answer(client, IDS[7:], max_tokens=200).choices[0].text
-    chunks = iter(answer(client, given=given, max_tokens=200, stream=True))
+    chunks = iter(answer(client, given=rows, max_tokens=200, stream=True))
     text = ""
     while len(text) < 40:
         chunk = next(chunks)

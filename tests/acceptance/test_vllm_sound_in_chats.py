@@ -63,13 +63,13 @@ def expanded(*files: bytes) -> tuple[list[int], list[Media]]:
     tokenizer, sounds = load_tokenizer(path, None, "file"), sounds_of(path)
     assert sounds is not None
     parts = [{"type": "text", "text": "Listen."}, *({"type": "audio"} for _ in files)]
-    prompt, media, left = [], [], [decode_sound(data, most_s=60)[0] for data in files]
+    prompt, media, queue = [], [], [decode_sound(data, most_s=60)[0] for data in files]
     text = tokenizer.render_chat([{"role": "user", "content": parts}])
     for token in tokenizer.encode(text, add_special_tokens=False):
         if token != sounds.token_id:
             prompt.append(token)
             continue
-        sound = left.pop(0)
+        sound = queue.pop(0)
         tokens = sounds.tokens(sound.length)
         media.append(Media("audio", sound.sha256, (sound.length,), len(prompt), len(tokens)))
         prompt += tokens
@@ -87,18 +87,18 @@ def test_the_answer_is_that_of_transformers(client: OpenAI) -> None:
     files = [GARDEN, wav(tone(3))]
     prompt, _ = expanded(*files)
     samples = [np.frombuffer(decode_sound(data, most_s=60)[0].data, "<f4") for data in files]
-    heard = extractor(
+    features = extractor(
         samples, sampling_rate=16_000, padding="max_length", return_attention_mask=True, return_tensors="pt"
     )
-    made = model.generate(
+    output = model.generate(
         input_ids=torch.tensor([prompt]),
         attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-        input_features=heard["input_features"],
-        feature_attention_mask=heard["attention_mask"],
+        input_features=features["input_features"],
+        feature_attention_mask=features["attention_mask"],
         max_new_tokens=12,
         do_sample=False,
     )
-    theirs = load_tokenizer(path, None, "file").decode(made[0, len(prompt) :].tolist(), skip_special_tokens=True)
+    theirs = load_tokenizer(path, None, "file").decode(output[0, len(prompt) :].tolist(), skip_special_tokens=True)
     ours = answer(client, asked(*files))
     assert ours.choices[0].message.content == theirs
     assert ours.usage.prompt_tokens == len(prompt)
@@ -113,9 +113,9 @@ def test_a_second_question_meets_the_sounds_kv_and_another_sound_does_not(fleet:
     prompt, media = expanded(*files)
     blocks = (len(prompt) - 1) // SIZE
     wait_until(lambda: indexed_blocks(s, POOL) >= before + blocks, "the index has its blocks")
-    packed = prompt_hashes(prompt, SIZE, media=media)
-    found = s.redis.hmget(f"{s.deployment}:cached:{POOL}", [packed[i : i + 8] for i in range(0, len(packed), 8)])
-    assert (len(found), all(found)) == (blocks, True)
+    hashes = prompt_hashes(prompt, SIZE, media=media)
+    entries = s.redis.hmget(f"{s.deployment}:cached:{POOL}", [hashes[i : i + 8] for i in range(0, len(hashes), 8)])
+    assert (len(entries), all(entries)) == (blocks, True)
     more = [*asked(*files), {"role": "assistant", "content": "I do."}, {"role": "user", "content": "And?"}]
     assert answer(client, more).usage.prompt_tokens_details.cached_tokens >= len(prompt) // SIZE * SIZE - SIZE
     other = answer(client, asked(wav(tone(8, 310.0)), files[1]))

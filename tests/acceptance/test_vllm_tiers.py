@@ -32,7 +32,7 @@ def served(tmp_path: Path) -> Iterator[Stack]:
 
 
 def in_index(s: Stack) -> dict[int, int]:
-    """How many blocks each number of a tier has."""
+    """Number of blocks that each number of a tier has."""
     counts = s.redis.hgetall(f"{s.deployment}:tiered-count:{POOL}")
     numbers = [field for field in counts if len(field) == 4]  # others are the marks of writes
     return {int.from_bytes(number, "big"): int(counts[number]) for number in numbers}
@@ -41,25 +41,25 @@ def in_index(s: Stack) -> dict[int, int]:
 def test_evicted_and_after_a_restart_a_prompt_is_loaded_and_routing_knows(served: Stack, tmp_path: Path) -> None:
     worker = served.worker(POOL, "first")
     served.wait_ready(1, MODEL)
-    text, route, cached = asked(served, MODEL, "Once")
-    assert cached == 0
+    text, route, cached_tokens = asked(served, MODEL, "Once")
+    assert cached_tokens == 0
     assert "blocks_in_host" not in route
     for other in ("Then", "Later"):  # evict it
         asked(served, MODEL, other)
     (lease,) = leases(served, POOL)
     wait_until(lambda: in_index(served).get(lease.store, 0) >= 30, "the store's blocks in the index")
 
-    again, route, cached = asked(served, MODEL, "Once")
-    assert (again, route["blocks_in_host"] > 8, cached > 8 * BLOCK) == (text, True, True)
+    again, route, cached_tokens = asked(served, MODEL, "Once")
+    assert (again, route["blocks_in_host"] > 8, cached_tokens > 8 * BLOCK) == (text, True, True)
     wait_until(lambda: leases(served, POOL)[0].speeds.host_bytes_per_s > 0, "a measured speed")
 
     stop(worker)
-    known = {name[4:].hex() for name in served.redis.hkeys(f"{served.deployment}:stored:{POOL}")}
+    index_ids = {name[4:].hex() for name in served.redis.hkeys(f"{served.deployment}:stored:{POOL}")}
     files = {path.name.partition("-")[0][-16:] for path in (tmp_path / "kv").rglob("*-0")}
-    assert known == files  # what the index has of the store is what is there
+    assert index_ids == files  # what the index has of the store is what is there
     served.worker(POOL, "second")
     served.wait_ready(1, MODEL)
     wait_until(lambda: leases(served, POOL)[0].store == lease.store, "the same store's number")
-    again, route, cached = asked(served, MODEL, "Once")
-    assert (again, route["blocks_in_store"] > 8, cached > 8 * BLOCK) == (text, True, True)
+    again, route, cached_tokens = asked(served, MODEL, "Once")
+    assert (again, route["blocks_in_store"] > 8, cached_tokens > 8 * BLOCK) == (text, True, True)
     wait_until(lambda: leases(served, POOL)[0].speeds.store_bytes_per_s > 0, "a measured speed")

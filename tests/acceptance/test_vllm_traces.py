@@ -38,7 +38,7 @@ def test_vllms_span_is_below_ours(served: tuple[Stack, Collector]) -> None:
 
 
 def test_vllm_exports_nothing_of_a_request_that_is_not_sampled(served: tuple[Stack, Collector]) -> None:
-    """It would begin a trace of its own if it were told nothing."""
+    """The engine would begin a trace of its own if it were told nothing."""
     s, sink = served
     before = sum(span.name == "llm_request" for span in sink.spans)
     assert post(s, TEXT, ASKED | {"model": MODEL}, **traced(new_trace(), "00")).status_code == 200

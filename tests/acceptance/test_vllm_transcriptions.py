@@ -55,7 +55,7 @@ def client(served: Stack) -> Iterator[OpenAI]:
 
 
 def transformers_texts(model: str, sounds: list[bytes]) -> list[str]:
-    """As transformers writes these windows down."""
+    """The texts that transformers writes for these windows of sound."""
     import numpy as np
     import torch
     from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
@@ -64,12 +64,12 @@ def transformers_texts(model: str, sounds: list[bytes]) -> list[str]:
 
     whisper = WhisperForConditionalGeneration.from_pretrained(model, dtype=torch.float32)
     extract, tokenizer = WhisperFeatureExtractor.from_pretrained(model), load_tokenizer(Path(model))
-    made = []
+    texts = []
     for sound in sounds:
         features = extract(np.frombuffer(sound, "<f4"), sampling_rate=16_000, return_tensors="pt").input_features
         (tokens,) = whisper.generate(features, num_beams=1, do_sample=False, return_timestamps=False)
-        made.append(tokenizer.decode(tokens.tolist()).strip())
-    return made
+        texts.append(tokenizer.decode(tokens.tolist()).strip())
+    return texts
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +115,8 @@ def test_no_word_is_lost_where_times_are_told(client: OpenAI) -> None:
     assert "on the banks of a river london paris and cairo" in " ".join(_words(whole.text))
     assert all(after.start - before.end < 1 for before, after in pairwise(whole.segments))
     for form in ("srt", "vtt"):
-        told = client.audio.transcriptions.create(model="whisper-1", file=RIVERS, response_format=form)
-        lines = [line for line in told.splitlines() if "-->" not in line and not line.isdigit() and line != "WEBVTT"]
+        output = client.audio.transcriptions.create(model="whisper-1", file=RIVERS, response_format=form)
+        lines = [line for line in output.splitlines() if "-->" not in line and not line.isdigit() and line != "WEBVTT"]
         assert _words(" ".join(lines)) == _words(plain.text)
 
 
@@ -128,9 +128,9 @@ def _words(text: str) -> list[str]:
 def test_a_prompt_guides_what_is_heard(client: OpenAI, wanted: tuple[str, str]) -> None:
     """Whisper takes it for what was said before."""
     prompt = "The weather. What will the weather be like? Is the weather nice today?"
-    said = client.audio.transcriptions.create(model="whisper-1", file=GARDEN, prompt=prompt).text
-    assert said.endswith(SPOKEN)
-    assert said != wanted[0]
+    text = client.audio.transcriptions.create(model="whisper-1", file=GARDEN, prompt=prompt).text
+    assert text.endswith(SPOKEN)
+    assert text != wanted[0]
 
 
 def _reserved(s: Stack) -> list[int]:
@@ -141,19 +141,19 @@ def _reserved(s: Stack) -> list[int]:
 
 def test_a_worker_killed_amid_a_window_changes_nothing(served: Stack, client: OpenAI, wanted: tuple[str, str]) -> None:
     """The other one goes on behind the tokens that have come."""
-    seen = ""
+    text = ""
     with client.audio.transcriptions.create(model="whisper-1", file=RIVERS, stream=True) as events:
         for event in events:
             if event.type == "transcript.text.delta":
-                if len(seen) < 20 <= len(seen + event.delta):
+                if len(text) < 20 <= len(text + event.delta):
                     os.kill(_reserved(served)[0], signal.SIGKILL)
-                seen += event.delta
-    assert seen == wanted[1]
+                text += event.delta
+    assert text == wanted[1]
     wait_until(lambda: all_free(served, POOL), "nothing is left")
 
 
 def test_silence_asks_no_engine_and_faint_noise_does_not_end_it(served: Stack) -> None:
-    """After the kill there is one worker."""
+    """One worker is left after the kill."""
 
     def post(data: bytes) -> httpx.Response:
         return httpx.post(

@@ -11,7 +11,7 @@ POOL = "decode-pool-a"
 
 
 def test_a_worker_writes_its_log_into_the_file_that_celery_names(valkey_url: str, tmp_path: Path) -> None:
-    """With the worker's name where Celery puts it."""
+    """The file's name has the worker's name where Celery puts it."""
     with stack(valkey_url, tmp_path, {POOL: mock_pool()}, XYLEM_DEPLOYMENT="logs") as s:
         argv = (str(BIN / "celery"), "-A", "app", "worker", "-Q", POOL, "-n", "one@host", "--logfile")
         s.spawn("stderr", *argv, str(tmp_path / "of-%n.log"))

@@ -40,13 +40,13 @@ def targets(s: Stack, pool: str = POOL) -> dict[str, str]:
     """Worker → where its port is, as Prometheus is told."""
     answer = httpx.get(f"{s.url}/sd")
     assert answer.headers["content-type"] == "application/json"
-    found: dict[str, str] = {}
+    addresses: dict[str, str] = {}
     for target in answer.json():
         assert target["labels"].keys() == {"pool", "worker"}
         assert target["labels"]["pool"] in (POOL, BATCH_QUEUE)
         if target["labels"]["pool"] == pool:
-            (found[target["labels"]["worker"]],) = target["targets"]
-    return found
+            (addresses[target["labels"]["worker"]],) = target["targets"]
+    return addresses
 
 
 def test_prometheus_finds_each_worker_and_its_metrics_once(served: Stack) -> None:
@@ -77,15 +77,15 @@ def test_a_port_says_whether_its_worker_lives_and_takes_requests(served: Stack) 
 
 
 def test_a_batch_worker_has_a_port_too(served: Stack) -> None:
-    """Of what it counts as a replica does, its event loop is there, and what tenants used: other sums stay."""
+    """The sums of its event loop and of what tenants used are there; others that a replica counts stay out."""
     ((_, at),) = targets(served, BATCH_QUEUE).items()
     families = list(text_string_to_metric_families(httpx.get(f"http://{at}/metrics").text))
     names = [family.name for family in families]
     assert len(names) == len(set(names))
     assert "process_resident_memory_bytes" in names
     own = {name.removesuffix("_created") for name in names if name.startswith("xylem_")}
-    used = {f"xylem_tenant_{what}" for what in ("requests", "tokens", "engine_seconds")}
-    assert own == {"xylem_loop_delay_seconds", "xylem_loop_failures", "xylem_usage_lost", *used}
+    usage_names = {f"xylem_tenant_{what}" for what in ("requests", "tokens", "engine_seconds")}
+    assert own == {"xylem_loop_delay_seconds", "xylem_loop_failures", "xylem_usage_lost", *usage_names}
     for check in ("live", "ready"):
         answer = httpx.get(f"http://{at}/{check}")
         assert (answer.status_code, answer.json()[check]) == (200, True)
@@ -95,16 +95,16 @@ def test_a_batch_worker_that_is_gone_is_no_target_and_one_without_its_port_does_
     ((worker, at),) = targets(served, BATCH_QUEUE).items()
     served.names["batch"].send_signal(signal.SIGKILL)
     wait_until(lambda: not targets(served, BATCH_QUEUE), f"{worker} at {at} is forgotten")
-    taken = next(iter(targets(served).values())).rpartition(":")[2]
-    second = served.worker(BATCH_QUEUE, "another batch", XYLEM_WORKER_PORT=taken)
+    port_in_use = next(iter(targets(served).values())).rpartition(":")[2]
+    second = served.worker(BATCH_QUEUE, "another batch", XYLEM_WORKER_PORT=port_in_use)
     wait_until(lambda: second.poll() is not None, "it ends")
     assert second.returncode == 1
     assert "XYLEM_WORKER_PORT" in served.log("another batch")
 
 
 def test_a_worker_whose_port_is_taken_does_not_start(served: Stack) -> None:
-    taken = next(iter(targets(served).values())).rpartition(":")[2]
-    second = served.worker(POOL, "third", XYLEM_WORKER_PORT=taken)
+    port_in_use = next(iter(targets(served).values())).rpartition(":")[2]
+    second = served.worker(POOL, "third", XYLEM_WORKER_PORT=port_in_use)
     wait_until(lambda: second.poll() is not None, "it ends")
     assert second.returncode == 1
     assert "XYLEM_WORKER_PORT" in served.log("third")

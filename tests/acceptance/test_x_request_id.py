@@ -62,13 +62,13 @@ ANSWERS = [
 def test_every_response_is_named_by_its_client_or_by_the_server(
     served: Stack, method: str, path: str, body: dict[str, Any] | None, status: int
 ) -> None:
-    """Once: proxies and clients take the first of two."""
+    """The name comes once: proxies and clients take the first of two."""
     for own in ("a.b_c-d:1", None):
         headers = {"x-request-id": own} if own else {}
         answer = httpx.request(method, served.url + path, json=body, headers=headers)
         assert answer.status_code == status, answer.text
-        (found,) = answer.headers.get_list("x-request-id")
-        assert found == own if own else len(found) >= 24
+        (request_id,) = answer.headers.get_list("x-request-id")
+        assert request_id == own if own else len(request_id) >= 24
 
 
 @pytest.mark.parametrize("path", ["/v1/models", TEXT, "/admin/pools/decode-pool-a/limits"])
@@ -85,23 +85,23 @@ def test_refusals_for_want_of_a_key_have_an_x_request_id(served: Stack, path: st
     (b"GET /live HTTP/1.1\r\nX-Request-Id: mine\r\nHost: here\r\n\r\nnonsense\r\n\r\n", 400, ""),
 ])  # fmt: skip
 def test_what_is_no_http_is_named_as_well(served: Stack, sent: bytes, status: int, found: str) -> None:
-    """But never as the request before it on the same connection."""
+    """Its name is never that of the request before it on the same connection."""
     with socket.create_connection(("127.0.0.1", served.port), timeout=10) as connection:
         connection.sendall(sent)
-        received = b""
+        data = b""
         while part := connection.recv(65536):
-            received += part
-    head = received[received.rindex(b"HTTP/1.1 ") :].partition(b"\r\n\r\n")[0].decode()
+            data += part
+    head = data[data.rindex(b"HTTP/1.1 ") :].partition(b"\r\n\r\n")[0].decode()
     assert head.startswith(f"HTTP/1.1 {status} ")
-    (named,) = [line.partition(": ")[2] for line in head.lower().splitlines() if line.startswith("x-request-id")]
-    assert named == found if found else named.startswith("req_")
+    (request_id,) = [line.partition(": ")[2] for line in head.lower().splitlines() if line.startswith("x-request-id")]
+    assert request_id == found if found else request_id.startswith("req_")
 
 
 @pytest.mark.parametrize("own", [b"", b"two words", b"x" * 129, "é".encode(), b'"; drop', b"<b>", b"a\tb"])
 def test_what_may_not_stand_in_a_log_is_replaced(served: Stack, own: bytes) -> None:
     answer = httpx.get(f"{served.url}/live", headers={b"x-request-id": own})
-    (found,) = answer.headers.get_list("x-request-id")
-    assert found.startswith("req_")
+    (request_id,) = answer.headers.get_list("x-request-id")
+    assert request_id.startswith("req_")
 
 
 @pytest.mark.parametrize(("path", "body"), [(TEXT, ASKED), (CHAT, OF_CHAT), (RESPONSES, OF_RESPONSE)])
@@ -109,7 +109,10 @@ def test_what_may_not_stand_in_a_log_is_replaced(served: Stack, own: bytes) -> N
 def test_a_request_without_an_id_is_called_as_its_answer(
     served: Stack, path: str, body: dict[str, Any], headers: dict[str, str]
 ) -> None:
-    """So `/requests/{x-request-id}` tells of it. One that joins another's answer is called as that."""
+    """The answer's id makes `/requests/{x-request-id}` tell of it.
+
+    A request that joins another's answer has that answer's id.
+    """
     headers = {name: value + path for name, value in headers.items()}
     for _ in range(2):
         answer = httpx.post(served.url + path, json=body, headers=headers)
@@ -120,7 +123,7 @@ def test_a_request_without_an_id_is_called_as_its_answer(
 
 @pytest.mark.parametrize("resumable", [False, True])
 def test_the_timeline_tells_what_the_client_calls_its_request(served: Stack, *, resumable: bool) -> None:
-    """While it runs, and when it has ended."""
+    """The timeline tells it while the request runs, and when it has ended."""
     body = ASKED | {"stream": True, "max_tokens": 1000, "ignore_eos": True}
     headers = {"x-request-id": "mine.1"} | ({"x-xylem-resumable": "1"} if resumable else {})
     with httpx.stream("POST", served.url + TEXT, json=body, headers=headers) as answer:
@@ -135,14 +138,14 @@ def test_the_timeline_tells_what_the_client_calls_its_request(served: Stack, *, 
 
 
 def test_a_failure_is_logged_with_its_id(served: Stack) -> None:
-    """Which the client was given."""
+    """The id is the one that the client was given."""
     for own in ("fails.1", None):
         headers = {"x-request-id": own} if own else {}
         answer = httpx.post(served.url + TEXT, json=ASKED | {"model": "idle"}, headers=headers)
         assert answer.status_code == 503
-        named = answer.headers["x-request-id"]
+        request_id = answer.headers["x-request-id"]
         lines = [json.loads(line) for line in served.log("api").splitlines() if line.startswith("{")]
-        (line,) = [line for line in lines if line.get("x_request_id") == named]
+        (line,) = [line for line in lines if line.get("x_request_id") == request_id]
         assert (line["event"], line["code"]) == ("request_failed", "no_worker")
 
 
@@ -150,8 +153,8 @@ def test_the_openai_client_knows_it(served: Stack) -> None:
     with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
         own = client.completions.create(**ASKED, extra_headers={"x-request-id": "mine"})
         assert own._request_id == "mine"
-        made = client.completions.create(**ASKED)
-        assert made._request_id == made.id
+        completion = client.completions.create(**ASKED)
+        assert completion._request_id == completion.id
 
 
 def test_flower_shows_the_x_request_id(served: Stack) -> None:

@@ -35,24 +35,24 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--clients", type=int, default=12)
     options.add_argument("--keep", type=Path, help="a folder for the logs, which else are deleted")
-    given = options.parse_args()
+    arguments = options.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as by Ctrl-C, the fleet ends
     out = Console(file=sys.stderr)
     with tempfile.TemporaryDirectory() as scratch:
-        directory = given.keep or Path(scratch)
-        served = pools(directory.absolute() / "kv")
-        fleet = Fleet(directory / "fleet", served, forks=False, usage=True, proxied=True, batch_workers=2)
+        directory = arguments.keep or Path(scratch)
+        pool_configs = pools(directory.absolute() / "kv")
+        fleet = Fleet(directory / "fleet", pool_configs, forks=False, usage=True, proxied=True, batch_workers=2)
         with fleet, out.status("starting") as status:
-            faults = plan(given.faults, random.Random(given.seed), given.only or NAMES)
-            rng = random.Random(given.seed)
+            faults = plan(arguments.faults, random.Random(arguments.seed), arguments.only or NAMES)
+            rng = random.Random(arguments.seed)
             cases = make_cases("mock", 24, rng) + make_structured_cases("mock", 9, rng)
             cases += make_picture_cases("mock", 9, rng)
 
             def tell(number: int, fault: str, took_s: float) -> None:
                 out.print(f"{number:4}  {fault:32} {took_s:6.2f} s")
-                status.update(f"{number} of {given.faults} faults")
+                status.update(f"{number} of {arguments.faults} faults")
 
-            report = asyncio.run(run(fleet, cases, faults, seed=given.seed, clients=given.clients, tell=tell))
+            report = asyncio.run(run(fleet, cases, faults, seed=arguments.seed, clients=arguments.clients, tell=tell))
         report.leaked_processes = len(fleet.left_behind())
     show(report, out)
     sys.stdout.write(json.dumps(as_json(report)) + "\n")
@@ -64,8 +64,8 @@ def main() -> int:
 def show(report: Report, out: Console, title: str = "Faults under load", what: str = "fault") -> None:
     table = Table(what, "times", "lasted", "recovery p50", "worst", title=title)
     for fault, took in sorted(report.by_fault.items()):
-        lasted = f"{report.lasted_s[fault]:.2f} s" if report.lasted_s[fault] else ""
-        table.add_row(fault, str(len(took)), lasted, f"{percentile(took, 0.5):.2f} s", f"{max(took):.2f} s")
+        duration = f"{report.lasted_s[fault]:.2f} s" if report.lasted_s[fault] else ""
+        table.add_row(fault, str(len(took)), duration, f"{percentile(took, 0.5):.2f} s", f"{max(took):.2f} s")
     out.print(table)
     for bad in (*report.bad[:20], *report.index.wrong[:20], *report.usage.wrong[:20]):
         out.print(bad, markup=False, style="red")

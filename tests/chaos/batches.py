@@ -52,13 +52,13 @@ async def submitted(fleet: Fleet, rng: random.Random) -> Poisoned:
                 await asyncio.sleep(0.1)
 
         file = await posted("/v1/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", raw)})
-        asked = {"input_file_id": file, "endpoint": _PATH, "completion_window": "24h"}
-        batch = await posted("/v1/batches", json=asked)
+        body = {"input_file_id": file, "endpoint": _PATH, "completion_window": "24h"}
+        batch = await posted("/v1/batches", json=body)
     return Poisoned(batch, _LINES, deadly, _TOKENS)
 
 
 def wrong_lines(fleet: Fleet, batches: Iterable[Poisoned]) -> list[tuple[str, str]]:
-    """As `judged`, of all batches of a fleet, when each has ended or patience has."""
+    """Lines as `judged` gives them, of all batches of a fleet, when each has ended or patience has."""
     end = time.monotonic() + _PATIENCE_S
     return [wrong for batch in batches for wrong in judged(batch, *_ended(fleet, batch, end))]
 
@@ -68,28 +68,28 @@ def _ended(fleet: Fleet, batch: Poisoned, until: float) -> tuple[str, list[dict[
     with httpx.Client(base_url=fleet.urls()[0], timeout=60) as client:
         while True:
             fleet.restart_ended()
-            found = client.get(f"/v1/batches/{batch.id}").json()
-            if found.get("status") in ("completed", "failed") or time.monotonic() > until:
+            answer = client.get(f"/v1/batches/{batch.id}").json()
+            if answer.get("status") in ("completed", "failed") or time.monotonic() > until:
                 break
             time.sleep(0.2)
-        files = [found.get(name) for name in ("output_file_id", "error_file_id")]
+        files = [answer.get(name) for name in ("output_file_id", "error_file_id")]
         texts = [client.get(f"/v1/files/{file}/content").text for file in files if file]
-    return str(found.get("status", found)), [json.loads(line) for text in texts for line in text.splitlines()]
+    return str(answer.get("status", answer)), [json.loads(line) for text in texts for line in text.splitlines()]
 
 
 def judged(batch: Poisoned, status: str, results: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Of each line whose one result is not what it should be: 'lost', 'duplicated' or 'failed', and what came."""
+    """Lines whose one result is not what it should be: 'lost', 'duplicated' or 'failed', and the results that came."""
     for line in range(batch.lines):
-        found = [result for result in results if _number(result) == line]
-        if len(found) == 1 and _is_right(batch, line, found[0]):
+        line_results = [result for result in results if _number(result) == line]
+        if len(line_results) == 1 and _is_right(batch, line, line_results[0]):
             continue
-        kind = "failed" if len(found) == 1 else "duplicated" if found else "lost"
+        kind = "failed" if len(line_results) == 1 else "duplicated" if line_results else "lost"
         which = "deadly line" if line == batch.deadly else "line"
-        yield kind, f"{which} {line} of {batch.id}, {status}: {str(found)[:300]}"
+        yield kind, f"{which} {line} of {batch.id}, {status}: {str(line_results)[:300]}"
 
 
 def _number(result: dict[str, Any]) -> int:
-    """Of its line, from 0. One that nobody could read has no `custom_id`."""
+    """The number of a result's line, from 0. A line that nobody could read has no `custom_id`."""
     return int(result["error"]["line"]) - 1 if result["custom_id"] is None else int(result["custom_id"])
 
 

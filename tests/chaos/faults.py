@@ -1,4 +1,4 @@
-"""What can go wrong. Each fault is done to a whole fleet, and returns when its cause is over."""
+"""Faults that can happen. Each is done to a whole fleet, and returns when its cause is over."""
 
 import asyncio
 import os
@@ -23,14 +23,14 @@ def _worker(fleet: Fleet, rng: random.Random) -> str:
 
 
 async def worker_killed(fleet: Fleet, rng: random.Random) -> None:
-    """As by the kernel for want of memory."""
+    """Kills a worker, as the kernel does for want of memory."""
     name = _worker(fleet, rng)
     fleet.process(name).send_signal(signal.SIGKILL)
     await _restart(fleet, name)
 
 
 async def all_workers_killed(fleet: Fleet, rng: random.Random) -> None:
-    """Whoever comes meanwhile waits for the first that is back."""
+    """Kills all workers; a request that comes meanwhile waits for the first that is back."""
     names = [name for name, _ in fleet.worker_names]
     with _outage(fleet):
         for name in names:
@@ -50,7 +50,7 @@ async def two_workers_killed(fleet: Fleet, rng: random.Random) -> None:
 
 
 async def worker_stands_still(fleet: Fleet, rng: random.Random) -> None:
-    """For longer than its lease: when it wakes, others have its requests, and what it says comes too late."""
+    """Stops a worker for longer than its lease: others have its requests when it wakes, and it answers too late."""
     process = fleet.process(_worker(fleet, rng))
     process.send_signal(signal.SIGSTOP)
     await asyncio.sleep(rng.uniform(2.5, 6))
@@ -58,7 +58,7 @@ async def worker_stands_still(fleet: Fleet, rng: random.Random) -> None:
 
 
 async def worker_hiccups(fleet: Fleet, rng: random.Random) -> None:
-    """For less than its lease."""
+    """Stops a worker for less than its lease."""
     process = fleet.process(_worker(fleet, rng))
     process.send_signal(signal.SIGSTOP)
     await asyncio.sleep(rng.uniform(0.2, 1))
@@ -90,7 +90,7 @@ async def redis_restarted(fleet: Fleet, rng: random.Random) -> None:
 
 
 async def redis_killed(fleet: Fleet, rng: random.Random) -> None:
-    """With its machine: it comes back without up to a second of what it knew."""
+    """Kills Redis with its machine: it comes back without up to a second of what it knew."""
     log = max((fleet.directory / "redis/appendonlydir").glob("*.incr.aof"), key=lambda path: path.stat().st_mtime)
     length = log.stat().st_size
     await asyncio.sleep(rng.uniform(0, 1))
@@ -117,7 +117,7 @@ async def connections_cut(fleet: Fleet, rng: random.Random) -> None:
 
 
 async def proxy_closes(fleet: Fleet, rng: random.Random) -> None:
-    """What is before Redis accepts connections, and closes them at once."""
+    """Makes the proxy before Redis accept connections and close them at once."""
     if fleet.proxy is not None:
         with _outage(fleet):
             await asyncio.to_thread(fleet.proxy.closes)
@@ -148,7 +148,7 @@ async def worker_and_redis_killed(fleet: Fleet, rng: random.Random) -> None:
 
 
 async def usage_writer_killed(fleet: Fleet, rng: random.Random) -> None:
-    """What it has written may still be in Redis, for the next one."""
+    """Kills the usage writer: what it has written may still be in Redis, for the next one."""
     if fleet.usage is not None:
         fleet.process("usage").send_signal(signal.SIGKILL)
         await asyncio.to_thread(fleet.process("usage").wait)
@@ -166,14 +166,14 @@ async def stored_blocks_lost(fleet: Fleet, rng: random.Random) -> None:
 async def grammars_that_kill_compilers(fleet: Fleet, rng: random.Random) -> None:
     """Each is refused, by a process that goes on."""
     before = [proc for proc in fleet.stack.procs if proc.poll() is None]
-    said = {"model": "mock", "messages": [{"role": "user", "content": "?"}]}
+    body = {"model": "mock", "messages": [{"role": "user", "content": "?"}]}
     for field, grammar in (("guided_grammar", rules(4000)), *(("guided_json", schema) for schema in DEEP.values())):
         status = None
         async with httpx.AsyncClient(timeout=60) as client, asyncio.timeout(90):
             while status is None:
                 url = f"{rng.choice(fleet.urls())}/v1/chat/completions"
                 with suppress(httpx.TransportError):  # the replica is only being started
-                    status = (await client.post(url, json=said | {field: grammar})).status_code
+                    status = (await client.post(url, json=body | {field: grammar})).status_code
                 await asyncio.sleep(0.1)
         assert status == 400
     assert all(proc.poll() is None for proc in before)
@@ -218,10 +218,10 @@ SILENT: frozenset[Fault] = frozenset({connections_forgotten})
 
 
 def plan(count: int, rng: random.Random, only: Container[str] = NAMES) -> list[Fault]:
-    """So many faults, by their names, in an order of chance: each of them at least once, if there are enough."""
-    chosen = {fault: weight for fault, weight in FAULTS if fault.__name__ in only}
-    faults = [*chosen][:count]
-    faults += rng.choices([*chosen], [*chosen.values()], k=count - len(faults))
+    """Faults by their names, so many, in a random order: each of them at least once, if there are enough."""
+    weights = {fault: weight for fault, weight in FAULTS if fault.__name__ in only}
+    faults = [*weights][:count]
+    faults += rng.choices([*weights], [*weights.values()], k=count - len(faults))
     rng.shuffle(faults)
     return faults
 
@@ -268,7 +268,7 @@ async def _freeze_redis(fleet: Fleet, seconds: float) -> None:
 
 @contextmanager
 def _outage(fleet: Fleet) -> Iterator[None]:
-    """While Redis, or every worker, is away by our doing: nobody can get on before."""
+    """An outage of Redis, or of every worker, by our doing, while the block runs: nobody can get on before its end."""
     began = time.monotonic()
     yield
     fleet.outages.append((began, time.monotonic()))

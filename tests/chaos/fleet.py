@@ -38,13 +38,13 @@ def pools(store: Path) -> dict[str, dict[str, Any]]:
 
 
 def processes_in(directory: Path) -> list[int]:
-    """Those that run, and whose output goes there."""
-    found = []
+    """Pids of the running processes whose output goes there."""
+    pids = []
     for pid in psutil.pids():
         with suppress(OSError):  # it has ended, or is a zombie
             if directory in Path(f"/proc/{pid}/fd/1").readlink().parents:
-                found.append(pid)
-    return found
+                pids.append(pid)
+    return pids
 
 
 class Fleet:
@@ -177,7 +177,7 @@ class Fleet:
             wait_until(lambda: (self.stack.ready() or {}).get("ready"), f"API replica {port} is ready", timeout_s)
 
     def restart_ended(self) -> None:
-        """As a supervisor does."""
+        """Restarts the processes that have ended, as a supervisor does."""
         for name, _ in self.worker_names:  # one that starts while Redis is away ends, and says so
             if self.process(name).poll() is not None:
                 self.start_worker(name)
@@ -202,9 +202,9 @@ class Fleet:
     def leaked_blocks(self) -> int:
         """KV blocks that idle engines hold, and reservations for nobody."""
         engines = leases(self.stack)
-        held = sum(lease.load.used_blocks + lease.load.running + lease.load.waiting for lease in engines)
-        reserved = sum(int(self.redis.hlen(f"xylem:reservations:{lease.worker.id}")) for lease in engines)  # type: ignore[arg-type]
-        return held + reserved
+        engine_blocks = sum(lease.load.used_blocks + lease.load.running + lease.load.waiting for lease in engines)
+        reservations = sum(int(self.redis.hlen(f"xylem:reservations:{lease.worker.id}")) for lease in engines)  # type: ignore[arg-type]
+        return engine_blocks + reservations
 
     def left_behind(self) -> list[int]:
         """Processes of this fleet that still run."""

@@ -25,29 +25,29 @@ class Compared:
 
 
 def compared(fleet: Fleet, pool: str, patience_s: float = _PATIENCE_S) -> Compared:
-    """Of a fleet that is quiet, once nothing is wrong, or that is still so when patience ends."""
+    """The comparison for a quiet fleet, once nothing is wrong, or as it is when patience ends."""
     end = time.monotonic() + patience_s
-    while (found := _look(fleet, PoolId(pool))).wrong and time.monotonic() < end:
+    while (comparison := _look(fleet, PoolId(pool))).wrong and time.monotonic() < end:
         time.sleep(0.2)
-    return found
+    return comparison
 
 
 def _look(fleet: Fleet, pool: PoolId) -> Compared:
     keys, index = Keys(fleet.stack.deployment), {}
     for name, (entries, counts) in {"cached": keys.cached(pool), "tiered": keys.tiered(pool)}.items():
         index[name] = _Index(fleet.redis.hgetall(entries), fleet.redis.hgetall(counts))  # type: ignore[arg-type]
-    found, names = Compared(), dict[int, bytes]()
+    comparison, names = Compared(), dict[int, bytes]()
     living = leases(fleet.stack, pool)
     for lease in living:
-        _compare_caches(lease, index, names, found)
-    stored: dict[bytes, bytes] = fleet.redis.hgetall(keys.stored(pool))  # type: ignore[assignment]
+        _compare_caches(lease, index, names, comparison)
+    store_entries: dict[bytes, bytes] = fleet.redis.hgetall(keys.stored(pool))  # type: ignore[assignment]
     if (store := fleet.store) is not None:
         numbers = {lease.store for lease in living} | {int(n) for n in fleet.redis.hvals(keys.stores(pool))}  # type: ignore[union-attr]
         if len(numbers) == 1:
-            _compare_store(numbers.pop(), index["tiered"], stored, store, names, found)
+            _compare_store(numbers.pop(), index["tiered"], store_entries, store, names, comparison)
         else:
-            found.wrong.append(f"the store has the numbers {numbers}")
-    return found
+            comparison.wrong.append(f"the store has the numbers {numbers}")
+    return comparison
 
 
 class _Index:
@@ -72,16 +72,16 @@ def _compare_caches(lease: Lease, index: Mapping[str, _Index], names: dict[int, 
     except OSError as exc:
         found.wrong.append(f"{lease.worker.id} doesn't tell what it holds: {exc}")
         return
-    for rank, held in enumerate(ranks):
-        names |= (own := _names(held, lease.worker.block_size))
+    for rank, rank_blocks in enumerate(ranks):
+        names |= (own := _names(rank_blocks, lease.worker.block_size))
         hosts = [*lease.hosts, *[0] * len(ranks)]
         for what, which, number, there in (
-            ("cache", "cached", lease.caches[rank], held.device),
-            ("host memory", "tiered", hosts[rank], held.host),
+            ("cache", "cached", lease.caches[rank], rank_blocks.device),
+            ("host memory", "tiered", hosts[rank], rank_blocks.host),
         ):
             where = f"{what} of {lease.worker.id}, rank {rank}"
-            claimed, really = index[which].of(number, where, found), {own[block] for block in there}
-            found.wrong += _differences(where, claimed - really, really - claimed)
+            claims, really = index[which].of(number, where, found), {own[block] for block in there}
+            found.wrong += _differences(where, claims - really, really - claims)
 
 
 def _differences(where: str, claimed: Iterable[bytes], unclaimed: Iterable[bytes]) -> Iterator[str]:
@@ -117,10 +117,10 @@ def _compare_store(
 ) -> None:
     """A file may be unclaimed, by a worker that was killed before it said so, say: then nothing leads to it."""
     own = packed(number)
-    told = {int.from_bytes(name[4:]): ours for name, ours in stored.items() if name[:4] == own}
-    claimed = index.of(number, "store", found)
+    store_hashes = {int.from_bytes(name[4:]): ours for name, ours in stored.items() if name[:4] == own}
+    claims = index.of(number, "store", found)
     files = {int(path.name, 16) for path in store.rglob("*") if path.is_file() and path.suffix != ".part"}
-    there = {ours for block, ours in told.items() if block in files}
-    found.wrong += _differences("store", (claimed | {*told.values()}) - there, there - claimed)
-    wrong = [block for block in told.keys() & names.keys() if names[block] != told[block]]
+    there = {ours for block, ours in store_hashes.items() if block in files}
+    found.wrong += _differences("store", (claims | {*store_hashes.values()}) - there, there - claims)
+    wrong = [block for block in store_hashes.keys() & names.keys() if names[block] != store_hashes[block]]
     found.wrong += [f"store: {block:x} is claimed to be another block" for block in wrong]

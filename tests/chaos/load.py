@@ -43,7 +43,7 @@ class Case:
 
 @dataclass
 class Seen:
-    """What a client has of one answer."""
+    """The parts of one answer that a client has."""
 
     texts: dict[int, str] = field(default_factory=dict)
     tokens: dict[int, list[str]] = field(default_factory=dict)  # as logprobs spell them
@@ -118,13 +118,13 @@ def make_structured_cases(
     ]  # fmt: skip
     cases = []
     for number in range(count):
-        path, asked = kinds[number % len(kinds)]
+        path, constraint = kinds[number % len(kinds)]
         prompt = f"{number} " + " ".join(rng.choice(WORDS) for _ in range(rng.choice((5, 40))))
         is_chat = path.endswith("chat/completions")
-        said = {"messages": [{"role": "user", "content": prompt}]} if is_chat else {"prompt": prompt}
+        prompt_fields = {"messages": [{"role": "user", "content": prompt}]} if is_chat else {"prompt": prompt}
         sampling = {"max_tokens": rng.choice(most), "temperature": temperature, "seed": rng.randrange(1000)}
-        streamed = {"stream": True, "stream_options": {"include_usage": True}}
-        cases.append(Case(path, {"model": model} | said | sampling | streamed | asked))
+        stream_fields = {"stream": True, "stream_options": {"include_usage": True}}
+        cases.append(Case(path, {"model": model} | prompt_fields | sampling | stream_fields | constraint))
     return cases
 
 
@@ -132,11 +132,13 @@ def make_picture_cases(model: str, count: int, rng: random.Random) -> list[Case]
     """Streams about one or two pictures, of which some are in several."""
     cases = []
     for _ in range(count):
-        shown = [png(rng.randrange(6), *rng.choice(((120, 90), (64, 64)))) for _ in range(rng.choice((1, 2)))]
+        pictures = [png(rng.randrange(6), *rng.choice(((120, 90), (64, 64)))) for _ in range(rng.choice((1, 2)))]
         sampling = {"max_tokens": rng.choice((20, 80, 200)), "temperature": 1, "seed": rng.randrange(1000)}
-        streamed = {"stream": True, "stream_options": {"include_usage": True}, "logprobs": True, "top_logprobs": 0}
-        said = {"messages": asked(*shown, text=" ".join(rng.choice(WORDS) for _ in range(rng.choice((5, 40)))))}
-        body = {"model": model, "ignore_eos": True} | said | sampling | streamed
+        stream_fields = {"stream": True, "stream_options": {"include_usage": True}, "logprobs": True, "top_logprobs": 0}
+        prompt_fields = {
+            "messages": asked(*pictures, text=" ".join(rng.choice(WORDS) for _ in range(rng.choice((5, 40)))))
+        }
+        body = {"model": model, "ignore_eos": True} | prompt_fields | sampling | stream_fields
         cases.append(Case("/v1/chat/completions", body))
     return cases
 
@@ -157,10 +159,10 @@ class Load:
     async def learn(self, cases: list[Case]) -> None:
         """Asks each case once, undisturbed."""
         for case in cases:
-            asked = Asked(case)
-            await self._ask(asked)
-            assert (asked.seen.ends, asked.seen.errors) == (1, []), asked.seen
-            self.cases.append(Case(case.path, case.body, asked.seen))
+            request = Asked(case)
+            await self._ask(request)
+            assert (request.seen.ends, request.seen.errors) == (1, []), request.seen
+            self.cases.append(Case(case.path, case.body, request.seen))
         self.done.clear()
 
     def start(self, clients: int) -> None:
@@ -174,16 +176,16 @@ class Load:
 
     async def _client(self) -> None:
         while not self._stop:
-            asked = Asked(self._rng.choice(self.cases))
-            self.running.add(asked)
+            request = Asked(self._rng.choice(self.cases))
+            self.running.add(request)
             try:
-                await self._ask(asked)
+                await self._ask(request)
             finally:
-                self.running.discard(asked)
+                self.running.discard(request)
             await asyncio.sleep(self._rng.uniform(0, 0.1))
 
     async def _ask(self, asked: Asked) -> None:
-        """To the end, over as many connections as it takes: replicas may die, and a client has others."""
+        """Asks to the end, over as many connections as it takes: replicas may die, and a client has others."""
         key, last_id, deadline = uuid.uuid4().hex, "", time.monotonic() + _PATIENCE_S
         resumable = self._rng.random() < 0.5
         asked.times.append(time.monotonic())
@@ -217,32 +219,32 @@ class Load:
         self.done.append(asked)
 
     def _take(self, asked: Asked, data: str) -> None:
-        seen = asked.seen
+        answer = asked.seen
         asked.times.append(time.monotonic())
         if data == "[DONE]":
-            seen.ends += 1
+            answer.ends += 1
             return
         chunk = json.loads(data)
         if "error" in chunk:
-            seen.errors.append(f"{chunk['error'].get('code')}: {chunk['error'].get('message')}")
+            answer.errors.append(f"{chunk['error'].get('code')}: {chunk['error'].get('message')}")
             return
         if chunk.get("usage"):
             usage = chunk["usage"]
-            seen.usages.append(usage["completion_tokens"])
-            cached = usage["prompt_tokens_details"]["cached_tokens"]
-            seen.told[chunk["id"]] = usage["prompt_tokens"], cached, usage["completion_tokens"]
+            answer.usages.append(usage["completion_tokens"])
+            cached_tokens = usage["prompt_tokens_details"]["cached_tokens"]
+            answer.told[chunk["id"]] = usage["prompt_tokens"], cached_tokens, usage["completion_tokens"]
         for choice in chunk["choices"]:
             index, logprobs = choice["index"], choice.get("logprobs") or {}
             text = choice["text"] if "text" in choice else _said(choice["delta"])
-            seen.texts[index] = seen.texts.get(index, "") + text
+            answer.texts[index] = answer.texts.get(index, "") + text
             tokens = logprobs.get("tokens") or [t["token"] for t in logprobs.get("content") or ()]
-            seen.tokens.setdefault(index, []).extend(tokens)
+            answer.tokens.setdefault(index, []).extend(tokens)
             if choice.get("finish_reason"):
-                seen.finishes.setdefault(index, []).append(choice["finish_reason"])
+                answer.finishes.setdefault(index, []).append(choice["finish_reason"])
 
 
 def _said(delta: dict[str, Any]) -> str:
     """Calls too, but for their ids, which differ from request to request."""
-    called = [call["function"] for call in delta.get("tool_calls") or ()]
-    calls = [f"{function.get('name', '')}{function.get('arguments', '')}" for function in called]
+    functions = [call["function"] for call in delta.get("tool_calls") or ()]
+    calls = [f"{function.get('name', '')}{function.get('arguments', '')}" for function in functions]
     return "".join([delta.get("content") or "", *calls])

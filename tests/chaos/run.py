@@ -40,14 +40,14 @@ class Report:
 
 def judge(asked: Asked) -> str:
     """'ok', 'failed', 'lost' or 'duplicated'."""
-    want, got = asked.case.expected, asked.seen
+    want, answer = asked.case.expected, asked.seen
     assert want is not None
-    if got.errors:
+    if answer.errors:
         return "failed"
-    if got.same(want):
+    if answer.same(want):
         return "ok"
-    longer = [got.texts.get(i, "") for i in want.texts if len(got.texts.get(i, "")) > len(want.texts[i])]
-    many = got.ends > 1 or any(len(f) > 1 for f in got.finishes.values()) or len(got.usages) > 1
+    longer = [answer.texts.get(i, "") for i in want.texts if len(answer.texts.get(i, "")) > len(want.texts[i])]
+    many = answer.ends > 1 or any(len(f) > 1 for f in answer.finishes.values()) or len(answer.usages) > 1
     return "duplicated" if longer or many else "lost"
 
 
@@ -67,10 +67,10 @@ def stall(asked: Asked, since: float, until: float, outages: Sequence[tuple[floa
 def _outside(a: float, b: float, outages: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """The parts of the time from a to b that are in no outage."""
     parts = []
-    for began, ended in outages:
-        if a < ended and began < b:
+    for began, end in outages:
+        if a < end and began < b:
             parts.append((a, max(a, began)))
-            a = min(b, ended)
+            a = min(b, end)
     return [*parts, (a, b)]
 
 
@@ -96,9 +96,9 @@ async def run(
         await fault(fleet, rng)
         await asyncio.to_thread(fleet.wait_whole, missing=1)  # the last one may still load when the next fault comes
         await _all_got_on(hit, time.monotonic())
-        took = max((stall(asked, began, time.monotonic(), fleet.outages) for asked in hit), default=0.0)
-        lasted = max((until - since for since, until in fleet.outages), default=0.0)
-        report.lasted_s[fault.__name__] = max(lasted, report.lasted_s.get(fault.__name__, 0.0))
+        took = max((stall(request, began, time.monotonic(), fleet.outages) for request in hit), default=0.0)
+        outage_s = max((until - since for since, until in fleet.outages), default=0.0)
+        report.lasted_s[fault.__name__] = max(outage_s, report.lasted_s.get(fault.__name__, 0.0))
         (report.silent_s if fault in SILENT else report.recovery_s).append(took)
         report.by_fault.setdefault(fault.__name__, []).append(took)
         tell(number, fault.__name__, took)
@@ -115,12 +115,12 @@ async def run(
 
 
 def _account(report: Report, done: Sequence[Asked]) -> None:
-    kinds = Counter(judge(asked) for asked in done)
+    kinds = Counter(judge(request) for request in done)
     report.requests = len(done)
     report.lost, report.duplicated, report.failed = kinds["lost"], kinds["duplicated"], kinds["failed"]
-    report.resumed = sum(asked.resumed for asked in done)
-    report.restarted = sum(asked.restarted for asked in done)
-    report.bad = [f"{kind}: {_described(asked)}" for asked in done if (kind := judge(asked)) != "ok"]
+    report.resumed = sum(request.resumed for request in done)
+    report.restarted = sum(request.restarted for request in done)
+    report.bad = [f"{kind}: {_described(request)}" for request in done if (kind := judge(request)) != "ok"]
 
 
 def _account_batches(report: Report, fleet: Fleet) -> None:
@@ -135,12 +135,12 @@ def _account_batches(report: Report, fleet: Fleet) -> None:
 
 
 def _described(asked: Asked) -> str:
-    want, got = asked.case.expected, asked.seen
+    want, answer = asked.case.expected, asked.seen
     assert want is not None
-    lengths = {i: (len(got.texts.get(i, "")), len(want.texts[i])) for i in want.texts}
+    lengths = {i: (len(answer.texts.get(i, "")), len(want.texts[i])) for i in want.texts}
     return (
-        f"{asked.case.path} errors={got.errors} ends={got.ends} finishes={got.finishes} "
-        f"usage={got.usages}/{want.usages} "
+        f"{asked.case.path} errors={answer.errors} ends={answer.ends} finishes={answer.finishes} "
+        f"usage={answer.usages}/{want.usages} "
         f"characters={lengths} resumed={asked.resumed} restarted={asked.restarted}"
     )
 
@@ -153,12 +153,12 @@ async def _all_got_on(hit: set[Asked], since: float) -> None:
 
 
 async def leaked_blocks(fleet: Fleet) -> int:
-    """What is still held some seconds after the last answer."""
+    """The number of blocks that are still held some seconds after the last answer."""
     for _ in range(60):
-        if not (leaked := await asyncio.to_thread(fleet.leaked_blocks)):
+        if not (blocks := await asyncio.to_thread(fleet.leaked_blocks)):
             return 0
         await asyncio.sleep(0.25)
-    return leaked
+    return blocks
 
 
 def percentile(values: Sequence[float], share: float) -> float:

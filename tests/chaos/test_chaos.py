@@ -1,4 +1,4 @@
-"""What `make chaos` does at length: faults under load, and every answer as if nothing had been."""
+"""Short runs of what `make chaos` does at length: faults under load, and every answer as if nothing had been."""
 
 import asyncio
 import random
@@ -46,8 +46,8 @@ def test_every_fault_leaves_every_answer_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_told_to_end_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "tests.chaos", "--keep", str(tmp_path)]
-    told = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     wait_until(lambda: len(processes_in(tmp_path)) > 3, "its fleet starts", 120)
-    told.send_signal(number)
-    assert told.wait(240) != 0
+    process.send_signal(number)
+    assert process.wait(240) != 0
     assert processes_in(tmp_path) == []

@@ -44,18 +44,18 @@ _POOLS = {
 
 def extract(commit: str, to: Path) -> bool:
     """Puts the tree of that commit there; False if the history isn't here."""
-    known = subprocess.run(["git", "cat-file", "-e", commit], cwd=ROOT, check=False, capture_output=True)
-    if known.returncode:
+    lookup = subprocess.run(["git", "cat-file", "-e", commit], cwd=ROOT, check=False, capture_output=True)
+    if lookup.returncode:
         return False
-    packed = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
-    with tarfile.open(fileobj=io.BytesIO(packed)) as tree:
+    archive = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tree:
         tree.extractall(to, filter="data")
     return True
 
 
 @contextmanager
 def old_fleet(directory: Path, tree: Path) -> Iterator[Fleet]:
-    """Of that tree's code, with a batch worker."""
+    """A fleet of that tree's code, with a batch worker."""
     fleet = Fleet(directory, _POOLS, workers=2)
     fleet.stack.root = tree
     with fleet:
@@ -125,15 +125,15 @@ def upgraded(fleet: Fleet, *, workers_first: bool, seed: int = 3, clients: int =
 
 
 def imported(fleet: Fleet) -> Path:
-    """Where processes of the fleet's tree have `app` from."""
+    """The folder from which processes of the fleet's tree import `app`."""
     command = [sys.executable, "-c", "import app; print(app.__path__[0])"]
-    said = subprocess.run(command, cwd="/", env=fleet.stack.environment(), check=True, capture_output=True, text=True)
-    return Path(said.stdout.strip())
+    result = subprocess.run(command, cwd="/", env=fleet.stack.environment(), check=True, capture_output=True, text=True)
+    return Path(result.stdout.strip())
 
 
 def wire_version(tree: Path) -> int:
-    found = re.search(r"^WIRE_VERSION = (\d+)", (tree / "app/messages.py").read_text(), re.MULTILINE)
-    return int(found[1]) if found else 0
+    match = re.search(r"^WIRE_VERSION = (\d+)", (tree / "app/messages.py").read_text(), re.MULTILINE)
+    return int(match[1]) if match else 0
 
 
 def main() -> int:
@@ -141,30 +141,30 @@ def main() -> int:
     options = argparse.ArgumentParser(prog="make upgrade")
     options.add_argument("--from", dest="commit", default=BEFORE, help="a commit: the release before")
     options.add_argument("--order", choices=("workers", "replicas"), default="workers", help="which go first")
-    given = options.parse_args()
+    arguments = options.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as by Ctrl-C, the fleet ends
     out = Console(file=sys.stderr)
     with tempfile.TemporaryDirectory() as scratch:
         tree = Path(scratch) / "before"
-        if not extract(given.commit, tree):
-            options.error(f"--from {given.commit}: no such commit here")
+        if not extract(arguments.commit, tree):
+            options.error(f"--from {arguments.commit}: no such commit here")
         old = wire_version(tree)
-        out.print(f"From {given.commit} (wire version {old}) to this tree (wire version {WIRE_VERSION})")
+        out.print(f"From {arguments.commit} (wire version {old}) to this tree (wire version {WIRE_VERSION})")
         if abs(old - WIRE_VERSION) > 1:
             options.error(
-                f"--from {given.commit}: upgrade through the versions between, as docs/guide/upgrading.md says"
+                f"--from {arguments.commit}: upgrade through the versions between, as docs/guide/upgrading.md says"
             )
         with old_fleet(Path(scratch) / "fleet", tree) as fleet, out.status("replacing"):
-            found = upgraded(fleet, workers_first=given.order == "workers")
-    report = found.report
+            outcome = upgraded(fleet, workers_first=arguments.order == "workers")
+    report = outcome.report
     show(report, out, "Processes replaced under load", "replaced")
-    said = as_json(report)
-    kept = ("requests", "lost", "duplicated", "failed", "recovery_p50_s", "recovery_p99_s", "leaked_blocks")
+    metrics = as_json(report)
+    metric_names = ("requests", "lost", "duplicated", "failed", "recovery_p50_s", "recovery_p99_s", "leaked_blocks")
     line = {"wire_before": old, "wire": WIRE_VERSION, "replaced": len(report.recovery_s)}
-    line |= {key: said[key] for key in kept} | {"restarted": report.restarted}
-    line |= {"batch_completed": found.completed, "batch_failed": found.failed}
+    line |= {key: metrics[key] for key in metric_names} | {"restarted": report.restarted}
+    line |= {"batch_completed": outcome.completed, "batch_failed": outcome.failed}
     sys.stdout.write(json.dumps(line) + "\n")
-    return int(bool(report.bad or report.restarted or report.leaked_blocks or found.failed))
+    return int(bool(report.bad or report.restarted or report.leaked_blocks or outcome.failed))
 
 
 if __name__ == "__main__":

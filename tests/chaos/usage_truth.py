@@ -32,16 +32,21 @@ class Used:
 
 
 def used(fleet: Fleet, done: Iterable[Asked]) -> Used:
-    """Of a fleet that is quiet, once all records are written, or that is still so when patience ends."""
+    """The usage of a quiet fleet, once all records are written, or as it is when patience ends."""
     assert fleet.usage is not None
-    told = {request: tokens for asked in done if asked.seen.ends for request, tokens in asked.seen.told.items()}
+    tokens_by_request = {
+        request: tokens
+        for client_request in done
+        if client_request.seen.ends
+        for request, tokens in client_request.seen.told.items()
+    }
     database, end = UsageDatabase(f"sqlite:///{fleet.usage}"), time.monotonic() + _PATIENCE_S
     try:
-        while (found := differences(told, recorded(database))).wrong and time.monotonic() < end:
+        while (usage := differences(tokens_by_request, recorded(database))).wrong and time.monotonic() < end:
             time.sleep(0.2)
     finally:
         database.close()
-    return found
+    return usage
 
 
 def recorded(database: UsageDatabase) -> dict[str, Recorded]:
@@ -54,12 +59,14 @@ def recorded(database: UsageDatabase) -> dict[str, Recorded]:
 
 def differences(told: Mapping[str, Tokens], records: Mapping[str, Recorded]) -> Used:
     """Requests without an answer may have a record, too."""
-    found = Used(len(told))
-    for request, (prompt, cached, completion) in told.items():
+    usage = Used(len(told))
+    for request, (prompt, cached_tokens, completion) in told.items():
         record = records.get(request, Recorded((0, 0, 0), 0))
         if record.epoch:
-            cached = record.tokens[1]  # noqa: PLW2901
-        if (error := sum(abs(a - b) for a, b in zip(record.tokens, (prompt, cached, completion), strict=True))) > 0:
-            found.error += error
-            found.wrong.append(f"{request} told {told[request]}, and its record has {record}")
-    return found
+            cached_tokens = record.tokens[1]  # noqa: PLW2901
+        if (
+            error := sum(abs(a - b) for a, b in zip(record.tokens, (prompt, cached_tokens, completion), strict=True))
+        ) > 0:
+            usage.error += error
+            usage.wrong.append(f"{request} told {told[request]}, and its record has {record}")
+    return usage

@@ -57,16 +57,16 @@ def make_pool(engine: str, **changes: Any) -> Pool:
 
 def _children() -> set[psutil.Process]:
     """Multiprocessing's resource tracker stays with the parent, so it doesn't count."""
-    found = psutil.Process().children(recursive=True)
-    return {child for child in found if "resource_tracker" not in " ".join(child.cmdline())}
+    children = psutil.Process().children(recursive=True)
+    return {child for child in children if "resource_tracker" not in " ".join(child.cmdline())}
 
 
 def _profiling(folder: Path) -> dict[str, dict[str, Any]]:
     """Arguments with which records are short."""
-    recorded = {"profiler": "torch", "torch_profiler_dir": str(folder), "torch_profiler_with_stack": False}
+    profiler_config = {"profiler": "torch", "torch_profiler_dir": str(folder), "torch_profiler_with_stack": False}
     quiet = {"SGLANG_PROFILE_WITH_STACK": "false", "SGLANG_PROFILE_RECORD_SHAPES": "false"}
     return {
-        "vllm": {"profiler_config": recorded},
+        "vllm": {"profiler_config": profiler_config},
         "sglang": {"env": {"SGLANG_TORCH_PROFILER_DIR": str(folder), **quiet}},
     }
 
@@ -77,7 +77,7 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def loading(engine: str) -> AbstractContextManager[None]:
-    """What an engine needs around it here."""
+    """The context that an engine needs here."""
     if engine == "trtllm":
         return installed()
     return forks_of(engine) if engine in _REAL else nullcontext()
@@ -89,14 +89,14 @@ async def subject(request: pytest.FixtureRequest, profiles: Path) -> AsyncIterat
     pool = make_pool(engine, args=_ARGS[engine] | _profiling(profiles).get(engine, {}))
     with loading(engine):
         before = _children()
-        made = create_engine(pool)
-        if isinstance(made, Metered):
-            made.keep_metrics()
-        info = await made.start()
+        loaded_engine = create_engine(pool)
+        if isinstance(loaded_engine, Metered):
+            loaded_engine.keep_metrics()
+        info = await loaded_engine.start()
         soon_s = 6.0 if engine in _REAL else 1.0
-        yield Subject(engine, made, info, load_tokenizer(pool.model_dir), _children() - before, soon_s)
-        await made.close()
-    del made
+        yield Subject(engine, loaded_engine, info, load_tokenizer(pool.model_dir), _children() - before, soon_s)
+        await loaded_engine.close()
+    del loaded_engine
     gc.collect()  # what vLLM leaves to the collector is collected while this suite's warning filters hold
 
 
@@ -105,10 +105,10 @@ def other_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shallow model with one layer's output turned round: as large, and it says something else."""
     from safetensors.torch import load_file, save_file
 
-    made = tmp_path_factory.mktemp("weights")
+    folder = tmp_path_factory.mktemp("weights")
     source = shallow_model(model_dir())
     weights = load_file(source / "model.safetensors")
     weights[TURNED] = -weights[TURNED]
-    save_file(weights, made / "model.safetensors", metadata={"format": "pt"})
-    (made / "config.json").write_text(json.dumps(json.loads((source / "config.json").read_text())))
-    return made
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(json.loads((source / "config.json").read_text())))
+    return folder

@@ -1,4 +1,4 @@
-"""What operators do to an engine while it runs: pause it, put it to sleep, change its weights, profile it.
+"""Operators' actions on a running engine: they pause it, put it to sleep, change its weights, profile it.
 
 `test_engine_contract.py` has loaded the engines, and runs these.
 """
@@ -50,29 +50,29 @@ async def begun(subject: Subject, found: Answer, tokens: int = LONG) -> "asyncio
 async def test_what_pause_keeps_goes_on_unchanged(subject: Subject) -> None:
     """Nothing is made while it is paused, and a new request waits."""
     pauser, _, _ = control(subject)
-    expected = (await subject.answer(PROMPT, max_tokens=LONG, ignore_eos=True)).tokens
-    found = Answer()
-    task = await begun(subject, found)
+    expected_tokens = (await subject.answer(PROMPT, max_tokens=LONG, ignore_eos=True)).tokens
+    answer = Answer()
+    task = await begun(subject, answer)
     await pauser.pause("keep")
     later = asyncio.create_task(subject.answer(PROMPT, max_tokens=2))
     await asyncio.sleep(0.1)
-    made = len(found.tokens)
+    token_count = len(answer.tokens)
     await asyncio.sleep(0.3)
-    assert len(found.tokens) == made < LONG
+    assert len(answer.tokens) == token_count < LONG
     assert not later.done()
     await pauser.resume()
     await task
-    assert found.tokens == expected
+    assert answer.tokens == expected_tokens
     assert len((await later).tokens) == 2
 
 
 @can_change
 async def test_pause_waits_for_what_runs(subject: Subject) -> None:
     pauser, _, _ = control(subject)
-    found = Answer()
-    task = await begun(subject, found)
+    answer = Answer()
+    task = await begun(subject, answer)
     await pauser.pause("wait")
-    assert len(found.tokens) == LONG
+    assert len(answer.tokens) == LONG
     await task
     await pauser.resume()
     assert (await subject.answer(PROMPT, max_tokens=2)).finish == "length"
@@ -81,11 +81,11 @@ async def test_pause_waits_for_what_runs(subject: Subject) -> None:
 @can_change
 async def test_pause_aborts_what_runs(subject: Subject) -> None:
     pauser, _, _ = control(subject)
-    found = Answer()
-    task = await begun(subject, found, 400)
+    answer = Answer()
+    task = await begun(subject, answer, 400)
     await pauser.pause("abort")
     await task
-    assert found.finish == "abort"
+    assert answer.finish == "abort"
     await pauser.resume()
     assert (await subject.answer(PROMPT, max_tokens=2)).finish == "length"
 
@@ -93,9 +93,9 @@ async def test_pause_aborts_what_runs(subject: Subject) -> None:
 @can_change
 @pytest.mark.parametrize("level", [1, 2])
 async def test_a_sleeping_engine_refuses_and_a_woken_one_answers(subject: Subject, level: int) -> None:
-    """After level 2 its weights are loaded again first."""
+    """The weights are loaded again first after level 2."""
     _, sleeper, weights = control(subject)
-    expected = (await subject.answer(PROMPT)).tokens
+    expected_tokens = (await subject.answer(PROMPT)).tokens
     await sleeper.sleep(level, "abort")
     assert await sleeper.is_sleeping()
     with pytest.raises(EngineFailed, match="sleeps"):
@@ -111,7 +111,7 @@ async def test_a_sleeping_engine_refuses_and_a_woken_one_answers(subject: Subjec
     assert not await sleeper.is_sleeping()
     assert isinstance(subject.engine, Pauser)
     await subject.engine.resume()
-    assert (await subject.answer(PROMPT)).tokens == expected
+    assert (await subject.answer(PROMPT)).tokens == expected_tokens
 
 
 @can_change
@@ -143,20 +143,20 @@ async def test_other_weights_answer_otherwise_and_use_no_older_kv(subject: Subje
 
 @can_change
 async def test_a_kept_answer_goes_on_with_the_new_weights(subject: Subject, other_weights: Path) -> None:
-    """What a loop of reinforcement learning wants: its tokens so far, and all KV computed again."""
+    """A loop of reinforcement learning wants this: the tokens so far stay, and all KV is computed again."""
     pauser, _, weights = control(subject)
-    expected = (await subject.answer(PROMPT, max_tokens=LONG, ignore_eos=True)).tokens
-    found = Answer()
-    task = await begun(subject, found)
+    expected_tokens = (await subject.answer(PROMPT, max_tokens=LONG, ignore_eos=True)).tokens
+    answer = Answer()
+    task = await begun(subject, answer)
     await pauser.pause("keep")
     await asyncio.sleep(0.1)
-    made = len(found.tokens)
+    token_count = len(answer.tokens)
     await weights.update_weights("v2", WeightsSource(str(other_weights)))
     await pauser.resume()
     await task
-    assert found.tokens[:made] == expected[:made]
-    assert found.tokens != expected
-    assert found.finish == "length"
+    assert answer.tokens[:token_count] == expected_tokens[:token_count]
+    assert answer.tokens != expected_tokens
+    assert answer.finish == "length"
     await pauser.pause("wait")
     await weights.update_weights("", None)
     await pauser.resume()
@@ -202,7 +202,7 @@ async def test_weights_come_through_a_transfer_group(subject: Subject, other_wei
     await pauser.pause("wait")
     await weights.update_weights("v2", WeightsSource(str(other_weights)))
     await pauser.resume()
-    expected = (await subject.answer(PROMPT)).tokens
+    expected_tokens = (await subject.answer(PROMPT)).tokens
     await pauser.pause("wait")
     await weights.update_weights("", None)
     tensor, port = load_file(other_weights / "model.safetensors")[TURNED], free_port()
@@ -215,14 +215,14 @@ async def test_weights_come_through_a_transfer_group(subject: Subject, other_wei
 
     joins = {"master_address": "127.0.0.1", "master_port": port, "rank_offset": 1, "world_size": 2, "backend": "gloo"}
     comes = {"names": [TURNED], "dtypes": [str(tensor.dtype).removeprefix("torch.")], "shapes": [list(tensor.shape)]}
-    named = {"group_name": "trainer"}
+    group_name = {"group_name": "trainer"}
     with pytest.raises(RequestError, match="colour"):
         await weights.update_weights("v3", WeightsSource("", None, {"colour": 1}))
     training = asyncio.create_task(asyncio.to_thread(train))
-    await weights.update_weights("v3", WeightsSource("", joins | named, comes | named))
+    await weights.update_weights("v3", WeightsSource("", joins | group_name, comes | group_name))
     await training
     await pauser.resume()
-    assert (await subject.answer(PROMPT)).tokens == expected != before
+    assert (await subject.answer(PROMPT)).tokens == expected_tokens != before
     await pauser.pause("wait")
     await weights.update_weights("", None)
     await pauser.resume()

@@ -73,17 +73,17 @@ class Subject:
         return self.engine.generate(self.request(prompt, **settings))
 
     async def choices(self, prompt: str | list[int], **settings: Any) -> list[Answer]:
-        found: dict[int, Answer] = {}
+        answers: dict[int, Answer] = {}
         async for output in self.stream(prompt, **settings):
-            found.setdefault(output.index, Answer()).outputs.append(output)
-        return [found[index] for index in sorted(found)]
+            answers.setdefault(output.index, Answer()).outputs.append(output)
+        return [answers[index] for index in sorted(answers)]
 
     async def answer(self, prompt: str | list[int], **settings: Any) -> Answer:
         [choice] = await self.choices(prompt, **settings)
         return choice
 
     async def replayed(self, rank: int = 0) -> Ledger:
-        """What all KV events of a rank come to that it has published so far."""
+        """The ledger of all KV events that a rank has published so far."""
         source = self.engine.kv_events()[rank]
         ledger = Ledger(self.info.block_size, source.own_keys, source.pictures)
         with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as replay:
@@ -105,7 +105,7 @@ class Subject:
         return ledger
 
     async def clear(self) -> None:
-        """It refuses while blocks are held."""
+        """Clears the prefix cache; the engine refuses while blocks are held."""
         deadline = time.monotonic() + self.soon_s
         assert isinstance(self.engine, PrefixResetter)
         while not await self.engine.reset_prefix_cache():

@@ -76,9 +76,9 @@ async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     path = tmp_path_factory.mktemp("adapters")
-    made = {name: make_adapter(path / name, seed) for seed, name in enumerate((*MERGED, "three"))}
-    made["nowhere"] = path / "nowhere"
-    return made | {name: _spoilt(path / name, name) for name in _SPOILT}
+    paths = {name: make_adapter(path / name, seed) for seed, name in enumerate((*MERGED, "three"))}
+    paths["nowhere"] = path / "nowhere"
+    return paths | {name: _spoilt(path / name, name) for name in _SPOILT}
 
 
 def _spoilt(folder: Path, how: str) -> Path:
@@ -120,16 +120,16 @@ async def test_it_tells_how_many_it_holds(subject: Subject) -> None:
 async def test_adapters_answer_each_in_its_way_and_the_model_as_before(
     subject: Subject, folders: dict[str, Path]
 ) -> None:
-    """Also with its own KV in the cache, which no other finds."""
+    """Each has its own KV in the cache, which no other finds."""
     plain, _ = await answer(subject, None)
     await loras(subject).add_adapter("a@1", folders["one"])
     await loras(subject).add_adapter("b@1", folders["two"])
     one, fresh = await answer(subject, "a@1")
-    again, cached = await answer(subject, "a@1")
+    again, cached_tokens = await answer(subject, "a@1")
     two, others = await answer(subject, "b@1")
     assert one == again
     assert (fresh, others) == (0, 0)
-    assert cached > 0 or subject.info.block_size > len(subject.encode(STORY))
+    assert cached_tokens > 0 or subject.info.block_size > len(subject.encode(STORY))
     assert len({tuple(plain), tuple(one), tuple(two)}) == 3
     assert (await answer(subject, None))[0] == plain
     for name in ("a@1", "b@1"):
@@ -137,13 +137,13 @@ async def test_adapters_answer_each_in_its_way_and_the_model_as_before(
 
 
 async def test_real_engines_answer_as_the_merged_model_does(subject: Subject, folders: dict[str, Path]) -> None:
-    """So all of them give the same tokens, for the model and for each adapter. The double's model is the mock's."""
+    """All of them give the same tokens, for the model and for each adapter. The double's model is the mock's."""
     real, (plain, _) = subject.name in _REAL, await answer(subject, None)
     assert not real or plain == [216, *(28, 284) * 3, 28]
     for name, tokens in MERGED.items():
         await loras(subject).add_adapter(f"{name}@4", folders[name])
-        made, _ = await answer(subject, f"{name}@4")
-        assert made == tokens if real else made != plain
+        answer_tokens, _ = await answer(subject, f"{name}@4")
+        assert answer_tokens == tokens if real else answer_tokens != plain
         await loras(subject).remove_adapter(f"{name}@4")
 
 
@@ -152,8 +152,8 @@ async def test_another_version_has_other_weights_and_no_stale_kv(subject: Subjec
     await loras(subject).add_adapter("swap@1", folders["one"])
     old, _ = await answer(subject, "swap@1")
     await loras(subject).add_adapter("swap@2", folders["two"])
-    new, cached = await answer(subject, "swap@2")
-    assert (new != old, cached) == (True, 0)
+    new, cached_tokens = await answer(subject, "swap@2")
+    assert (new != old, cached_tokens) == (True, 0)
     assert (await answer(subject, "swap@1"))[0] == old
     await loras(subject).remove_adapter("swap@1")
     with pytest.raises(AdapterFailed):
@@ -163,25 +163,25 @@ async def test_another_version_has_other_weights_and_no_stale_kv(subject: Subjec
 
 
 async def test_its_kv_is_told_as_routing_looks_for_it(subject: Subject, folders: dict[str, Path]) -> None:
-    """By the name with its version, beside a salt as well; and the model's own as ever."""
+    """The key is the name with its version, beside a salt as well; the model's own KV is told as ever."""
     await loras(subject).add_adapter("kv@7", folders["one"])
     prompt = subject.encode(STORY * 4)
-    asked = subject.request(prompt, max_tokens=1)
+    base_request = subject.request(prompt, max_tokens=1)
     kinds = [("kv@7", "salt"), ("kv@7", None), (None, "salt"), (None, None)]
     for adapter, salt in kinds:
-        request = replace(asked, id=RunId(f"kv-{adapter}-{salt}"), adapter=adapter, cache_salt=salt)
+        request = replace(base_request, id=RunId(f"kv-{adapter}-{salt}"), adapter=adapter, cache_salt=salt)
         [_ async for _ in subject.engine.generate(request)]
     ledger = await subject.replayed()
     assert ledger.unknown == 0
     there, size = set(ledger.blocks()), subject.info.block_size
-    expected = [prompt_hashes(prompt, size, salt, adapter) for adapter, salt in kinds]
-    assert all(len(packed) >= 16 and packed[-8:] in there for packed in expected)
-    assert len(set(expected)) == len(kinds)
+    expected_hashes = [prompt_hashes(prompt, size, salt, adapter) for adapter, salt in kinds]
+    assert all(len(hashes) >= 16 and hashes[-8:] in there for hashes in expected_hashes)
+    assert len(set(expected_hashes)) == len(kinds)
     await loras(subject).remove_adapter("kv@7")
 
 
 async def test_what_was_not_added_is_refused(subject: Subject) -> None:
-    """And never answered as the model would."""
+    """No such request is answered as the model would."""
     with pytest.raises(AdapterFailed):
         await answer(subject, "nobody@1")
     await loras(subject).remove_adapter("nobody@1")
@@ -191,7 +191,7 @@ async def test_what_was_not_added_is_refused(subject: Subject) -> None:
 async def test_a_bad_adapter_is_refused_and_the_engine_goes_on(
     subject: Subject, folders: dict[str, Path], spoilt: str
 ) -> None:
-    """Also if another engine would take it."""
+    """Another engine may take the same adapter."""
     plain, _ = await answer(subject, None)
     takes = subject.name not in _SPOILT.get(spoilt, (subject.name,))
     with nullcontext() if takes else pytest.raises(AdapterFailed):
@@ -207,7 +207,7 @@ async def test_a_bad_adapter_is_refused_and_the_engine_goes_on(
 
 
 async def test_no_more_than_it_holds(subject: Subject, folders: dict[str, Path]) -> None:
-    """Or an engine would put one out, and load it again from files that may be gone by then."""
+    """An engine would otherwise put one out, and load it again from files that may be gone by then."""
     for name in ("one", "two"):
         await loras(subject).add_adapter(f"{name}@1", folders[name])
     with pytest.raises(AdapterFailed, match="2 adapters"):
@@ -224,8 +224,8 @@ async def test_resumed_answers_keep_their_adapter(subject: Subject, folders: dic
     await loras(subject).add_adapter("resumed@1", folders["one"])
     whole, _ = await answer(subject, "resumed@1")
     request = subject.request(STORY, max_tokens=8, ignore_eos=True)
-    begun = [PartialOutput(whole[:3], 0)]
-    request = cast(GenerateRequest, replace(request, adapter="resumed@1", begun=begun))
+    parts = [PartialOutput(whole[:3], 0)]
+    request = cast(GenerateRequest, replace(request, adapter="resumed@1", begun=parts))
     rest = [token async for output in subject.engine.generate(request) for token in output.tokens]
     assert whole[:3] + rest == whole
     await loras(subject).remove_adapter("resumed@1")
@@ -234,7 +234,7 @@ async def test_resumed_answers_keep_their_adapter(subject: Subject, folders: dic
 async def test_adapters_outlive_a_deep_sleep_and_other_weights(
     subject: Subject, folders: dict[str, Path], other_weights: Path
 ) -> None:
-    """Of the model, which they change as before; and its KV of before is nobody's."""
+    """The weights are the model's, which adapters change as before; its KV of before is nobody's."""
     engine = subject.engine
     if not isinstance(engine, Sleeper):
         assert subject.name in ("trtllm", "sglang")  # engines that can't sleep, nor change weights
@@ -247,10 +247,10 @@ async def test_adapters_outlive_a_deep_sleep_and_other_weights(
     await engine.wake()
     await engine.update_weights("v2", WeightsSource(str(other_weights)))
     await engine.resume()
-    new, cached = await answer(subject, "deep@1")
+    new, cached_tokens = await answer(subject, "deep@1")
     others, _ = await answer(subject, None)
     assert len({tuple(tokens) for tokens in (old[0], plain[0], new, others)}) == 4
-    assert cached == 0
+    assert cached_tokens == 0
     await engine.pause("wait")
     await engine.update_weights("", None)
     await engine.resume()
@@ -265,14 +265,16 @@ async def test_logprobs_of_a_prompt_beside_other_requests_end_no_engine(
     await loras(subject).add_adapter("beside@1", folders["one"])
     running = asyncio.create_task(subject.choices(STORY, max_tokens=100, ignore_eos=True))
     for adapter, n in product((None, "beside@1"), (1, 2)):
-        asked = subject.request(STORY, max_tokens=4, temperature=0.8, prompt_logprobs=1, n=n)
-        request = replace(asked, adapter=adapter)
+        base_request = subject.request(STORY, max_tokens=4, temperature=0.8, prompt_logprobs=1, n=n)
+        request = replace(base_request, adapter=adapter)
         if subject.name == "vllm":
             with pytest.raises(RequestError, match="prompt_logprobs"):
                 await anext(subject.engine.generate(request))
             continue
-        found = [o.prompt_logprobs async for o in subject.engine.generate(request) if o.prompt_logprobs is not None]
-        assert all(len(logprobs) == len(asked.prompt) for logprobs in found)
-        assert found
+        logprob_lists = [
+            o.prompt_logprobs async for o in subject.engine.generate(request) if o.prompt_logprobs is not None
+        ]
+        assert all(len(logprobs) == len(base_request.prompt) for logprobs in logprob_lists)
+        assert logprob_lists
     assert len((await running)[0].tokens) == 100
     await loras(subject).remove_adapter("beside@1")

@@ -119,8 +119,8 @@ def pool(folder: Path, **fields: Any) -> Pool:
 def test_a_model_without_a_tokenizer_json_is_read_as_its_engine_reads_it(folder: Path) -> None:
     import transformers
 
-    declared = PoolsFile.model_validate({"pools": {"p": pool(folder, tokenizer_mode="engine")}})
-    ours, theirs = load_models(declared)["m"].tokenizer, transformers.AutoTokenizer.from_pretrained(folder)
+    pools_file = PoolsFile.model_validate({"pools": {"p": pool(folder, tokenizer_mode="engine")}})
+    ours, theirs = load_models(pools_file)["m"].tokenizer, transformers.AutoTokenizer.from_pretrained(folder)
     for text in ("Hello worldly!", "", "hello [MASK] there"):
         assert ours.encode(text) == theirs(text)["input_ids"]
         assert ours.encode(text, add_special_tokens=False) == theirs(text, add_special_tokens=False)["input_ids"]

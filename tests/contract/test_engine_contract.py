@@ -1,6 +1,6 @@
-"""What every engine promises, over every engine that runs here.
+"""Promises of every engine, tested over every engine that runs here.
 
-In one file, since a real engine takes most of a minute to load.
+One file has all of it, since a real engine takes most of a minute to load.
 """
 
 import asyncio
@@ -130,16 +130,16 @@ async def test_ignore_eos_goes_on_to_max_tokens(subject: Subject) -> None:
 
 
 async def test_min_tokens_puts_off_eos_and_stops(subject: Subject) -> None:
-    """Before min_tokens neither EOS, nor a stop token, nor a stop string ends an answer."""
+    """No EOS, stop token or stop string ends an answer before min_tokens."""
     eos, bias = subject.tokenizer.eos_id, {"logit_bias": {subject.tokenizer.eos_id: 100.0}}
     plain = await subject.answer(STORY, ignore_eos=True)
     later = await subject.answer(STORY, max_tokens=24, min_tokens=16, stop=(plain.text[:4],), **bias)
     assert later.tokens.index(eos) == len(later.tokens) - 1 >= 15
-    stopped = await subject.answer(STORY, max_tokens=24, min_tokens=6, stop=tuple(plain.text), ignore_eos=True)
-    assert (len(stopped.tokens), stopped.finish) == (7, "stop")
-    banned = await subject.answer(STORY, max_tokens=6, min_tokens=6, stop_token_ids=(plain.tokens[0],))
-    assert len(banned.tokens) == 6
-    assert plain.tokens[0] not in banned.tokens
+    stopped_answer = await subject.answer(STORY, max_tokens=24, min_tokens=6, stop=tuple(plain.text), ignore_eos=True)
+    assert (len(stopped_answer.tokens), stopped_answer.finish) == (7, "stop")
+    banned_answer = await subject.answer(STORY, max_tokens=6, min_tokens=6, stop_token_ids=(plain.tokens[0],))
+    assert len(banned_answer.tokens) == 6
+    assert plain.tokens[0] not in banned_answer.tokens
 
 
 async def test_n_choices_each_finish_once(subject: Subject) -> None:
@@ -164,7 +164,7 @@ async def test_the_same_seed_gives_the_same_tokens_or_is_refused(subject: Subjec
 
 
 async def test_greedy_ignores_the_seed(subject: Subject) -> None:
-    """At temperature 0 there is nothing to draw."""
+    """Temperature 0 leaves nothing to draw."""
     first, other = [await subject.answer(STORY, seed=seed) for seed in (7, 8)]
     assert first.tokens == other.tokens
 
@@ -202,10 +202,10 @@ async def test_a_bias_forces_and_bans_tokens(subject: Subject) -> None:
     """+100 makes a token certain, -100 impossible."""
     plain = await subject.answer(STORY, ignore_eos=True)
     token = subject.encode(" door")[0]
-    forced = await subject.answer(STORY, logit_bias={token: 100.0}, ignore_eos=True)
-    assert forced.tokens == [token] * 8
-    banned = await subject.answer(STORY, logit_bias={plain.tokens[0]: -100.0}, ignore_eos=True)
-    assert plain.tokens[0] not in banned.tokens
+    forced_answer = await subject.answer(STORY, logit_bias={token: 100.0}, ignore_eos=True)
+    assert forced_answer.tokens == [token] * 8
+    banned_answer = await subject.answer(STORY, logit_bias={plain.tokens[0]: -100.0}, ignore_eos=True)
+    assert plain.tokens[0] not in banned_answer.tokens
 
 
 @pytest.mark.parametrize("top", [0, 1, 5])
@@ -215,12 +215,12 @@ async def test_logprobs_come_one_per_token_with_sorted_alternatives(subject: Sub
     assert len(answer.tokens) == 4
     for output in answer.outputs:
         assert output.logprobs is not None
-        assert [found.token_id for found in output.logprobs] == output.tokens
-        for found in output.logprobs:
-            assert found.logprob <= 0
-            assert len(found.top) == top
-            assert [entry[2] for entry in found.top] == sorted((entry[2] for entry in found.top), reverse=True)
-            assert [(found.token, found.token_id, found.logprob)][:top] == list(found.top[:1])
+        assert [item.token_id for item in output.logprobs] == output.tokens
+        for item in output.logprobs:
+            assert item.logprob <= 0
+            assert len(item.top) == top
+            assert [entry[2] for entry in item.top] == sorted((entry[2] for entry in item.top), reverse=True)
+            assert [(item.token, item.token_id, item.logprob)][:top] == list(item.top[:1])
 
 
 async def test_no_logprobs_unless_asked_for(subject: Subject) -> None:
@@ -235,12 +235,12 @@ async def test_prompt_logprobs_come_first_and_cover_the_prompt(subject: Subject)
     prompt = unique_prompt(subject, 80)
     await subject.answer(prompt, max_tokens=1)
     answer = await subject.answer(prompt, max_tokens=3, prompt_logprobs=2, ignore_eos=True)
-    found = answer.outputs[0].prompt_logprobs
-    assert found is not None
-    assert found[0] is None
-    assert [entry.token_id for entry in found if entry] == prompt[1:]
-    assert all(entry.logprob <= 0 and len(entry.top) == 2 for entry in found if entry)
-    for entry in found[1:]:  # an engine that doesn't know a rank says 0
+    entries = answer.outputs[0].prompt_logprobs
+    assert entries is not None
+    assert entries[0] is None
+    assert [entry.token_id for entry in entries if entry] == prompt[1:]
+    assert all(entry.logprob <= 0 and len(entry.top) == 2 for entry in entries if entry)
+    for entry in entries[1:]:  # an engine that doesn't know a rank says 0
         assert entry is not None
         assert entry.rank == 0 or (entry.rank <= 2) == (entry.token_id in [token for _, token, _ in entry.top])
     assert all(output.prompt_logprobs is None for output in answer.outputs[1:])
@@ -250,9 +250,9 @@ async def test_joined_names_of_tokens_are_the_text_also_of_a_character_of_severa
     """A token that ends no character has no name, and the one that ends it has the whole."""
     text = "So 😀🎉, and 日本 again"
     answer = await subject.answer(subject.encode(text), max_tokens=1, prompt_logprobs=1, ignore_eos=True)
-    found = answer.outputs[0].prompt_logprobs
-    assert found is not None
-    names = [entry.token for entry in found if entry]
+    entries = answer.outputs[0].prompt_logprobs
+    assert entries is not None
+    names = [entry.token for entry in entries if entry]
     assert text.endswith("".join(names))
     assert {"🎉", "😀"} & {*names}  # one of them may come with the space before it
     assert len("".join(names)) >= len(text) - 2
@@ -282,19 +282,19 @@ async def test_what_was_generated_is_cached(subject: Subject) -> None:
 
 
 async def test_kv_events_tell_what_is_cached_until_it_is_cleared(subject: Subject) -> None:
-    """As routing looks for it, and apart by salt."""
+    """The events tell it as routing looks for it, and apart by salt."""
     size = subject.info.block_size
     prompt = unique_prompt(subject, 3 * size + 1)
-    expected = {prompt_hashes(prompt, size, salt)[8 * i :][:8] for salt in (None, "salt") for i in range(3)}
+    expected_blocks = {prompt_hashes(prompt, size, salt)[8 * i :][:8] for salt in (None, "salt") for i in range(3)}
     for salt in (None, "salt"):
-        asked = replace(subject.request(prompt, max_tokens=1), cache_salt=salt)
-        assert [output.cached_tokens async for output in subject.engine.generate(asked)] == [0]
-    ledger = await subject.ledger_becomes(lambda blocks: blocks >= expected)
-    assert (len(expected), ledger.unknown) == (6, 0)
+        request = replace(subject.request(prompt, max_tokens=1), cache_salt=salt)
+        assert [output.cached_tokens async for output in subject.engine.generate(request)] == [0]
+    ledger = await subject.ledger_becomes(lambda blocks: blocks >= expected_blocks)
+    assert (len(expected_blocks), ledger.unknown) == (6, 0)
     if subject.name != "trtllm":  # which has no call to clear it
         await subject.clear()
         await subject.answer(".", max_tokens=1)  # vLLM tells of it in its next step
-        await subject.ledger_becomes(lambda blocks: not blocks & expected)
+        await subject.ledger_becomes(lambda blocks: not blocks & expected_blocks)
 
 
 async def test_steps_are_measured(subject: Subject) -> None:
@@ -314,7 +314,7 @@ async def test_steps_are_measured(subject: Subject) -> None:
 
 
 async def _caught_in_the_middle(subject: Subject) -> None:
-    """What must be true soon after a request was ended early: long before it would have ended by itself."""
+    """Waits for what must be true soon after a request was ended early: long before it would have ended by itself."""
     await subject.stats_become(idle, within_s=subject.soon_s)
     if subject.name != "trtllm":  # which has no such call
         await subject.clear()
@@ -333,7 +333,7 @@ async def test_abort_ends_the_stream_and_frees_the_blocks(subject: Subject, n: i
 
 
 async def test_closing_the_generator_aborts(subject: Subject) -> None:
-    """Whoever stops listening need not say more."""
+    """A reader that stops listening need not say more."""
     stream = subject.stream(STORY, max_tokens=400, ignore_eos=True)
     await anext(stream)
     await stream.aclose()
@@ -369,7 +369,7 @@ async def _drain(subject: Subject, request: object) -> list[str | None]:
 
 
 async def test_an_abort_is_of_one_request_however_the_others_are_called(subject: Subject) -> None:
-    """Also of one whose id begins with that of the aborted one."""
+    """The id of another request may begin with that of the aborted one."""
     short = subject.request(STORY, max_tokens=400, ignore_eos=True)
     long = replace(subject.request(STORY, max_tokens=24, ignore_eos=True), id=RequestId(f"{short.id}0"))
     stream, other = subject.engine.generate(short), subject.engine.generate(long)
@@ -458,14 +458,14 @@ async def test_more_requests_than_seats_wait_and_are_all_served(subject: Subject
 
 
 async def test_a_lower_priority_number_is_served_first(subject: Subject) -> None:
-    """When seats are taken, an urgent request overtakes those that wait."""
-    started: list[str] = []
+    """An urgent request overtakes those that wait, once the seats are taken."""
+    start_order: list[str] = []
 
     async def run(name: str, priority: int) -> None:
         stream = subject.stream(f"{name} {STORY}", max_tokens=40, ignore_eos=True, priority=priority)
         async for output in stream:
             if output.tokens:
-                started.append(name)
+                start_order.append(name)
                 break
         async for _ in stream:
             pass
@@ -476,25 +476,25 @@ async def test_a_lower_priority_number_is_served_first(subject: Subject) -> None
     await subject.stats_become(lambda stats: stats.waiting == 1, within_s=30)
     urgent = asyncio.create_task(run("urgent", -5))
     await asyncio.gather(*busy, patient, urgent)
-    assert started.index("urgent") < started.index("patient")
+    assert start_order.index("urgent") < start_order.index("patient")
 
 
 async def test_stats_return_to_zero(subject: Subject) -> None:
-    """When nothing runs, nothing is held: cached blocks count as free."""
+    """Nothing is held when nothing runs: cached blocks count as free."""
     await subject.answer(unique_prompt(subject, 100))
     await subject.stats_become(idle, within_s=subject.soon_s)
     assert subject.engine.stats().prefill_tokens > 0
 
 
 async def test_the_engine_tells_its_limits(subject: Subject) -> None:
-    """What was configured is what was loaded."""
+    """The configured limits are the loaded ones."""
     assert (subject.info.block_size, subject.info.max_running, subject.info.max_model_len) == (32, MAX_RUNNING, CONTEXT)
     assert subject.info.total_blocks * subject.info.block_size >= CONTEXT
 
 
 # An answer that another engine began goes on here, behind what is out.
 def out(choice: Answer, steps: int, *, finished: bool = False) -> PartialOutput:
-    """What is out of it after so many steps."""
+    """The part of a choice that is out after so many steps."""
     outputs = choice.outputs[:steps]
     return PartialOutput([t for o in outputs for t in o.tokens], sum(len(o.text) for o in outputs), finished)
 
@@ -508,11 +508,11 @@ async def stepwise(subject: Subject, *begun: PartialOutput, **settings: object) 
 
 
 async def go_on(subject: Subject, begun: list[PartialOutput], **settings: object) -> dict[int, Answer]:
-    asked = replace(subject.request(subject.chat(TALE), **settings), begun=begun)
-    found: dict[int, Answer] = {}
-    async for output in subject.engine.generate(asked):
-        found.setdefault(output.index, Answer()).outputs.append(output)
-    return found
+    request = replace(subject.request(subject.chat(TALE), **settings), begun=begun)
+    answers: dict[int, Answer] = {}
+    async for output in subject.engine.generate(request):
+        answers.setdefault(output.index, Answer()).outputs.append(output)
+    return answers
 
 
 @pytest.mark.parametrize("steps", [1, 7, 20])
@@ -520,10 +520,10 @@ async def test_a_greedy_answer_is_the_same_whoever_goes_on(subject: Subject, ste
     """No token and no character is missing or comes twice, and the usage adds up."""
     settings = {"max_tokens": 24, "ignore_eos": True}
     whole = await stepwise(subject, **settings)
-    begun = out(whole, steps)
-    rest = (await go_on(subject, [begun], **settings))[0]
-    assert begun.tokens + rest.tokens == whole.tokens
-    assert whole.text[: begun.text_len] + rest.text == whole.text
+    part = out(whole, steps)
+    rest = (await go_on(subject, [part], **settings))[0]
+    assert part.tokens + rest.tokens == whole.tokens
+    assert whole.text[: part.text_len] + rest.text == whole.text
     assert (rest.finish, rest.stop) == (whole.finish, whole.stop)
     assert rest.cached_tokens <= len(subject.chat(TALE))
 
@@ -534,12 +534,12 @@ async def test_an_answer_cut_within_a_character_goes_on_there_and_does_not_repea
 ) -> None:
     sign = subject.encode("Signs: \N{CUNEIFORM SIGN A} \N{EGYPTIAN HIEROGLYPH A001}")
     assert len(sign) > 8, "each of the last characters has several tokens"
-    made = sign[:-missing]
-    begun = PartialOutput(made, len(subject.tokenizer.decode(made).rstrip("\ufffd")))
+    first_tokens = sign[:-missing]
+    part = PartialOutput(first_tokens, len(subject.tokenizer.decode(first_tokens).rstrip("\ufffd")))
     one_of_all = {"logit_bias": {sign[0]: 0.01}}  # the mock's own answers have whole characters only
-    rest = (await go_on(subject, [begun], max_tokens=24, ignore_eos=True, **one_of_all))[0]
-    text = subject.tokenizer.decode([*made, *rest.tokens])
-    assert rest.text.rstrip("\ufffd") == text[begun.text_len :].rstrip("\ufffd")
+    rest = (await go_on(subject, [part], max_tokens=24, ignore_eos=True, **one_of_all))[0]
+    text = subject.tokenizer.decode([*first_tokens, *rest.tokens])
+    assert rest.text.rstrip("\ufffd") == text[part.text_len :].rstrip("\ufffd")
 
 
 async def test_a_prompt_that_ends_within_a_character_is_not_repeated(subject: Subject) -> None:
@@ -548,8 +548,8 @@ async def test_a_prompt_that_ends_within_a_character_is_not_repeated(subject: Su
     settings = {"max_tokens": 6, "ignore_eos": True, "logit_bias": {prompt[0]: 0.01}}
     answer = await subject.answer(prompt, **settings)
     assert "old signs" not in answer.text
-    told = subject.tokenizer.decode([*prompt, *answer.tokens])[len("The old signs: ") :]
-    assert answer.text.rstrip("\ufffd") == told.rstrip("\ufffd")
+    expected_text = subject.tokenizer.decode([*prompt, *answer.tokens])[len("The old signs: ") :]
+    assert answer.text.rstrip("\ufffd") == expected_text.rstrip("\ufffd")
 
 
 @pytest.mark.parametrize("include", [False, True])
@@ -562,33 +562,33 @@ async def test_a_stop_string_across_the_border_is_found(subject: Subject, before
     settings |= {"stop": (plain.text[border - before : border + 3],), "include_stop": include}
     whole = await stepwise(subject, **settings)
     assert whole.finish == "stop"
-    begun = out(whole, 12)
-    rest = await stepwise(subject, begun, **settings)
-    assert begun.tokens + rest.tokens == whole.tokens
-    assert whole.text[: begun.text_len] + rest.text == whole.text
+    part = out(whole, 12)
+    rest = await stepwise(subject, part, **settings)
+    assert part.tokens + rest.tokens == whole.tokens
+    assert whole.text[: part.text_len] + rest.text == whole.text
     assert (rest.finish, rest.stop) == ("stop", whole.stop)
 
 
 async def test_special_tokens_are_text_where_they_are_asked_for(subject: Subject) -> None:
-    """Also of an answer that is gone on with: the markers of calls are special tokens of many models."""
+    """The same holds for an answer that goes on: the markers of calls are special tokens of many models."""
     token = subject.tokenizer.raw.token_to_id("<|im_start|>")
     settings = {"max_tokens": 4, "logit_bias": {token: 100.0}}
     assert (await stepwise(subject, **settings)).text == ""
-    shown = await stepwise(subject, special_tokens=True, **settings)
-    assert shown.text == "<|im_start|>" * 4
-    begun = out(shown, 2)
-    rest = (await go_on(subject, [begun], special_tokens=True, **settings))[0]
-    assert shown.text[: begun.text_len] + rest.text == shown.text
+    whole = await stepwise(subject, special_tokens=True, **settings)
+    assert whole.text == "<|im_start|>" * 4
+    part = out(whole, 2)
+    rest = (await go_on(subject, [part], special_tokens=True, **settings))[0]
+    assert whole.text[: part.text_len] + rest.text == whole.text
 
 
 async def test_of_several_choices_only_the_open_ones_go_on(subject: Subject) -> None:
     """Each behind what is out of it; one of which nothing is out begins."""
     settings = {"max_tokens": 24, "ignore_eos": True}
     whole = await stepwise(subject, **settings)
-    begun = [out(whole, 12), out(whole, 24, finished=True), PartialOutput([])]
-    rest = await go_on(subject, begun, n=3, temperature=1e-4, **settings)
+    parts = [out(whole, 12), out(whole, 24, finished=True), PartialOutput([])]
+    rest = await go_on(subject, parts, n=3, temperature=1e-4, **settings)
     assert sorted(rest) == [0, 2]
-    assert [len(begun[i].tokens) + len(rest[i].tokens) for i in rest] == [24, 24]
+    assert [len(parts[i].tokens) + len(rest[i].tokens) for i in rest] == [24, 24]
     assert {choice.finish for choice in rest.values()} == {"length"}
 
 
@@ -667,11 +667,11 @@ async def test_what_is_no_grammar_is_refused(subject: Subject) -> None:
 
 async def test_abort_ends_a_resumed_answer(subject: Subject) -> None:
     """Its blocks are free then."""
-    asked = subject.request(subject.chat(TALE), max_tokens=400, ignore_eos=True)
-    asked = replace(asked, begun=[PartialOutput([1000] * 20)])
-    stream = subject.engine.generate(asked)
+    request = subject.request(subject.chat(TALE), max_tokens=400, ignore_eos=True)
+    request = replace(request, begun=[PartialOutput([1000] * 20)])
+    stream = subject.engine.generate(request)
     await anext(stream)
-    await subject.engine.abort(asked.id)
+    await subject.engine.abort(request.id)
     async with asyncio.timeout(60):
         finishes = [o.finish async for o in stream]
     assert [finish for finish in finishes if finish] in ([], ["abort"])
@@ -680,7 +680,7 @@ async def test_abort_ends_a_resumed_answer(subject: Subject) -> None:
 
 
 async def test_metrics_of_an_engines_own_count_each_token_once(subject: Subject) -> None:
-    """Though engines have several processes. Those that keep none say so."""
+    """The count is right although engines have several processes. Engines that keep no metrics say so."""
     if not isinstance(subject.engine, Metered):
         assert subject.name in ("mock", "trtllm")
         return
@@ -694,7 +694,7 @@ async def test_metrics_of_an_engines_own_count_each_token_once(subject: Subject)
 
 
 def settled(count: Callable[[], float]) -> float:
-    """As soon as it stays the same for half a second."""
+    """The count, as soon as it stays the same for half a second."""
     before = -1.0
     while before != (before := count()):
         time.sleep(0.5)
@@ -711,7 +711,7 @@ def tokens_counted(engine: str) -> float:
 async def test_an_engines_processes_sleep_when_idle_and_their_death_is_an_error_and_hurts_nobody_else(
     subject: Subject,
 ) -> None:
-    """Of engines that have processes of their own; no core is burnt, and nobody waits for the dead. Last: it kills."""
+    """Engines with processes of their own burn no core, and nobody waits for the dead. It comes last, as it kills."""
     processes = subject.processes
     bystander = await asyncio.to_thread(subprocess.Popen, ["sleep", "300"])  # a child, and none of the engine's
     if subject.name == "vllm":
@@ -720,9 +720,9 @@ async def test_an_engines_processes_sleep_when_idle_and_their_death_is_an_error_
         assert os.listdir(socket_folder())  # noqa: PTH208 (a folder of two)
     if subject.name in ("vllm", "sglang"):
         await asyncio.sleep(1.5)  # vLLM's worker spins for a second before it sleeps
-        spent = sum(sum(process.cpu_times()[:2]) for process in processes)
+        cpu_s = sum(sum(process.cpu_times()[:2]) for process in processes)
         await asyncio.sleep(2)
-        assert sum(sum(process.cpu_times()[:2]) for process in processes) - spent < 0.2
+        assert sum(sum(process.cpu_times()[:2]) for process in processes) - cpu_s < 0.2
 
         streams = [subject.stream("Once upon a time", max_tokens=400, ignore_eos=True) for _ in range(2)]
         for stream in streams:
@@ -737,8 +737,9 @@ async def test_an_engines_processes_sleep_when_idle_and_their_death_is_an_error_
     await subject.engine.close()
     with pytest.raises(EngineFailed):
         await subject.answer("Once upon a time")
-    _, left = await asyncio.to_thread(psutil.wait_procs, processes, 20)  # who lost its parent notices it in a moment
-    assert not left
+    # Who lost its parent notices it in a moment.
+    _, survivors = await asyncio.to_thread(psutil.wait_procs, processes, 20)
+    assert not survivors
     assert bystander.poll() is None
     bystander.kill()
     bystander.wait()

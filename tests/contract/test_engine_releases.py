@@ -1,4 +1,4 @@
-"""What the installed engines have is dealt with by the adapters, or ignored for a reason: no release adds unseen."""
+"""Names in the installed engines: adapters deal with each, or ignore it for a reason, so no release adds any unseen."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_each_name_of_an_installed_engine_is_dealt_with_or_ignored_for_a_reason(
 
 
 def test_what_is_ignored_is_there_and_is_not_dealt_with(engine: str, found: dict[str, set[str]]) -> None:
-    """Else a reason outlives what it was given for."""
+    """A reason would otherwise outlive what it was given for."""
     for part, reasons in ignored(engine).items():
         assert reasons.keys() <= found[part] - known(engine, part, found[part])
 

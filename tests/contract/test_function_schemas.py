@@ -29,13 +29,13 @@ def xgrammar() -> Xgrammar:
 
 
 def refusal(xgrammar: Xgrammar, name: str, schema: dict[str, Any], *, strict: bool) -> str:
-    """Of which part a tool of this schema can't be forced; "": it can."""
+    """The part of a tool with this schema that can't be forced; "": it can."""
     tool = {"type": "function", "function": {"name": "f", "parameters": schema, "strict": strict}}
     try:
-        made = grammar(Situation(DIALECTS[name]), tools=[tool], tool_choice="required")
-    except RequestError as refused:
-        return str(refused.param)
-    xgrammar.compile(made)
+        tool_grammar = grammar(Situation(DIALECTS[name]), tools=[tool], tool_choice="required")
+    except RequestError as error:
+        return str(error.param)
+    xgrammar.compile(tool_grammar)
     return ""
 
 
@@ -50,6 +50,6 @@ def test_functions_of_the_leaderboard_can_be_forced(xgrammar: Xgrammar, name: st
 def test_other_schemas_can_be_forced_or_are_refused_with_their_place(
     xgrammar: Xgrammar, name: str, strict: bool
 ) -> None:
-    refused = [said for schema in CORPUS["own"] if (said := refusal(xgrammar, name, schema, strict=strict))]
-    assert set(refused) == {"tools.0.function.parameters"}
-    assert len(refused) <= (8 if strict else 2)
+    refusals = [param for schema in CORPUS["own"] if (param := refusal(xgrammar, name, schema, strict=strict))]
+    assert set(refusals) == {"tools.0.function.parameters"}
+    assert len(refusals) <= (8 if strict else 2)

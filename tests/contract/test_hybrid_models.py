@@ -44,15 +44,15 @@ MORE = {"mistral": {"prefix_cache_retention_interval": None}}  # args: it has wi
 
 @pytest.mark.parametrize("name", MODELS)
 async def test_a_model_answers_alike_from_its_cache_whose_content_is_foretold(name: str, tmp_path: Path) -> None:
-    """In a bfloat16 model, about alike."""
+    """A bfloat16 model answers only about alike."""
     blocks, lines, between = MODELS[name]
     model = Model(name, written(name, tmp_path, _TOKENIZER), Log(tmp_path / "log"), (blocks,))
     with forks_of("vllm"):
         async with loaded(model, args=MORE.get(name, {})) as it:
             groups = groups_of(it)
             assert (why_unindexed(it.info), grid(groups), leaves(groups)) == ("", lines, between)
-            found = [await answers(it), await from_cache(it), await foretold(it, _PROMPTS, _LENGTHS)]
-    assert found == [right(), right(), right(f"{_PROMPTS}")]
+            results = [await answers(it), await from_cache(it), await foretold(it, _PROMPTS, _LENGTHS)]
+    assert results == [right(), right(), right(f"{_PROMPTS}")]
 
 
 async def test_a_model_with_states_answers_behind_another_engines_prefill_as_alone(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ async def test_vllms_own_types_decode_the_mocks_events() -> None:
     settings = pool(speedup=math.inf, total_blocks=8, max_model_len=256, kv_events={"topic": "kv-topic"})
     async with started(settings) as engine:
         source = engine.kv_events()[0]
-        seen = []
+        events = []
         with zmq.asyncio.Context() as context, context.socket(zmq.SUB) as sub:
             sub.connect(source.endpoint)
             sub.subscribe("kv-topic")
@@ -28,16 +28,16 @@ async def test_vllms_own_types_decode_the_mocks_events() -> None:
             await run(engine, request("a", 96, max_tokens=1))
             await run(engine, request("b", 200, first=900, max_tokens=1))
             await engine.reset_prefix_cache()
-            for expected in range(3):
+            for number in range(3):
                 topic, seq, payload = await asyncio.wait_for(sub.recv_multipart(), 5)
-                assert (topic, int.from_bytes(seq, "big")) == (b"kv-topic", expected)
-                seen.extend(decode(payload).events)
-    stored = seen[0]
-    assert isinstance(stored, kv_events.BlockStored)
-    assert (len(stored.block_hashes), stored.parent_block_hash, stored.block_size) == (3, None, 32)
-    assert stored.token_ids == request("a", 96).prompt
-    assert any(isinstance(event, kv_events.BlockRemoved) for event in seen)
-    assert isinstance(seen[-1], kv_events.AllBlocksCleared)
+                assert (topic, int.from_bytes(seq, "big")) == (b"kv-topic", number)
+                events.extend(decode(payload).events)
+    first_event = events[0]
+    assert isinstance(first_event, kv_events.BlockStored)
+    assert (len(first_event.block_hashes), first_event.parent_block_hash, first_event.block_size) == (3, None, 32)
+    assert first_event.token_ids == request("a", 96).prompt
+    assert any(isinstance(event, kv_events.BlockRemoved) for event in events)
+    assert isinstance(events[-1], kv_events.AllBlocksCleared)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")

@@ -29,15 +29,15 @@ VIDEO = Painting("a cat", 32, 32, 3, 1, format="mp4", frames=9, fps=8)
 
 
 def pool(kind: str, folder: Path, **rules: Any) -> Pool:
-    given: dict[str, Any] = {"model": kind, "engine": "mock", "task": "image", "max_running": 4}
+    fields: dict[str, Any] = {"model": kind, "engine": "mock", "task": "image", "max_running": 4}
     args: dict[str, Any] = {"step_ms": 5.0}
     if kind != "mock":
         from tests.pipelines import make
 
         engine, _, pipeline = kind.rpartition("-")
-        given |= {"engine": engine or "diffusers", "path": make(pipeline, folder / pipeline)}
+        fields |= {"engine": engine or "diffusers", "path": make(pipeline, folder / pipeline)}
         args = {"backend": "diffusers"} if engine else {"threads": 1}
-    return Pool.model_validate(given | {"args": args, "painting": {"size": "64x64"} | rules})
+    return Pool.model_validate(fields | {"args": args, "painting": {"size": "64x64"} | rules})
 
 
 @asynccontextmanager
@@ -102,10 +102,10 @@ async def steps_and_previews_come_before_the_file(painter: Painter, *, previews:
     before = painter.stats().paint_steps
     *steps, last = await made(painter, painting(previews=1))
     assert [(s.step, s.of) for s in steps if isinstance(s, PaintStep)] == [(n, 4) for n in range(1, 5)]
-    shown = [s.preview for s in steps if isinstance(s, PaintStep)]
-    assert [bool(file) for file in shown] == [False, previews, False, False]
+    preview_files = [s.preview for s in steps if isinstance(s, PaintStep)]
+    assert [bool(file) for file in preview_files] == [False, previews, False, False]
     assert isinstance(last, Painted)
-    for one in (last.file, *filter(None, shown)):
+    for one in (last.file, *filter(None, preview_files)):
         picture = Image.open(io.BytesIO(one))
         assert (picture.size, picture.format, picture.mode) == ((48, 32), "PNG", "RGB")
     assert painter.stats().paint_steps == before + 4
@@ -113,23 +113,25 @@ async def steps_and_previews_come_before_the_file(painter: Painter, *, previews:
 
 
 async def a_request_gives_the_same_bytes_also_beside_others(painter: Painter) -> None:
-    wanted = [painting(seed, prompt=prompt) for seed, prompt in ((1, "a cat"), (2, "a cat"), (1, "two small dogs"))]
-    wanted.append(painting(1, steps=5))
-    alone = [await file(painter, one) for one in wanted]
+    requests = [painting(seed, prompt=prompt) for seed, prompt in ((1, "a cat"), (2, "a cat"), (1, "two small dogs"))]
+    requests.append(painting(1, steps=5))
+    alone = [await file(painter, one) for one in requests]
     assert len(set(alone)) == 4
-    beside = await asyncio.gather(*(file(painter, one, str(i)) for i, one in enumerate(wanted)))
+    beside = await asyncio.gather(*(file(painter, one, str(i)) for i, one in enumerate(requests)))
     assert beside == alone
 
 
 async def a_probe_is_one_step_of_which_no_metric_tells(painter: Painter, of: Pool) -> None:
-    before, probed = painter.stats(), ProbedWork()
-    worker: Any = SimpleNamespace(engine=painter, painter=painter, worker=WorkerId("w"), gates=[None], probed=probed)
+    before, probe_work = painter.stats(), ProbedWork()
+    worker: Any = SimpleNamespace(
+        engine=painter, painter=painter, worker=WorkerId("w"), gates=[None], probed=probe_work
+    )
     await Probe(worker, of)()
     # Its thread looks for the next one a moment later.
     await asyncio.to_thread(wait_until, lambda: not painter.stats().running, "the painter is idle")
     after = painter.stats()
     assert (after.waiting, after.paint_steps) == (0, before.paint_steps + 1)
-    assert probed.without(after).paint_steps == before.paint_steps
+    assert probe_work.without(after).paint_steps == before.paint_steps
 
 
 async def an_edit_begins_from_its_picture(painter: Painter) -> None:
@@ -139,15 +141,15 @@ async def an_edit_begins_from_its_picture(painter: Painter) -> None:
 
 async def a_masked_edit_is_another_one(painter: Painter) -> None:
     whole, again = await edited(painter, painting(strength=0.5), flat(90)), painting(strength=0.5, masked=True)
-    masked = [await edited(painter, again, flat(90), mask=LEFT_HALF) for _ in range(2)]
-    assert masked[0] == masked[1] != whole
+    masked_files = [await edited(painter, again, flat(90), mask=LEFT_HALF) for _ in range(2)]
+    assert masked_files[0] == masked_files[1] != whole
 
 
 async def only_what_the_mask_shows_is_edited(painter: Painter) -> None:
     file = await edited(painter, painting(strength=1.0, masked=True), flat(90), mask=LEFT_HALF)
-    made = Image.open(io.BytesIO(file))
-    left, right = made.crop((0, 0, 24, 32)).getcolors(768), made.crop((24, 0, 48, 32)).getcolors(768)
-    assert right == [(24 * 32, (90, 90, 90))] != left
+    image = Image.open(io.BytesIO(file))
+    left_colours, right_colours = image.crop((0, 0, 24, 32)).getcolors(768), image.crop((24, 0, 48, 32)).getcolors(768)
+    assert right_colours == [(24 * 32, (90, 90, 90))] != left_colours
 
 
 async def edits_are_refused_by_name(painter: Painter) -> None:
@@ -170,14 +172,17 @@ async def edited(painter: Painter, wanted: Painting, *sources: MediaInput, mask:
 
 
 async def a_closed_request_ends_within_a_step(painter: Painter, *, untold: int) -> None:
-    """And the next one begins. `untold`: steps of another process that may be over, and are not counted yet."""
+    """Asserts that a closed request ends within a step, and that the next one begins.
+
+    `untold`: steps of another process that may be over, and are not counted yet.
+    """
     async with aclosing(painter.paint(PaintRequest(RunId("b.0"), painting(steps=900)))) as steps:
         async for one in steps:
             if isinstance(one, PaintStep) and one.step == 3:
                 break
-    left = painter.stats().paint_steps
+    steps_before = painter.stats().paint_steps
     await file(painter, painting(steps=2))
-    assert painter.stats().paint_steps <= left + 1 + 2 + untold
+    assert painter.stats().paint_steps <= steps_before + 1 + 2 + untold
 
 
 @pytest.mark.media
@@ -190,7 +195,7 @@ async def test_a_video_has_its_frames_and_is_the_same_again(kind: str, folder: P
         path = folder / "video.mp4"
         path.write_bytes(first)
         with av.open(str(path)) as video:
-            shown = [frame.to_image().size for frame in video.decode(video=0)]
-            assert (shown, video.streams.video[0].average_rate) == ([(32, 32)] * 9, 8)
+            frame_sizes = [frame.to_image().size for frame in video.decode(video=0)]
+            assert (frame_sizes, video.streams.video[0].average_rate) == ([(32, 32)] * 9, 8)
         with pytest.raises(RequestError, match="videos"):
             await made(painter, painting())

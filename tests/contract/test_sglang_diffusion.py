@@ -85,15 +85,15 @@ async def test_stops_in_the_middle_of_a_block_end_the_answer_there(subject: Subj
 
 
 async def test_an_answer_goes_on_after_each_of_its_blocks(subject: Subject) -> None:
-    """As another worker goes on when the first one dies: nothing is given out in the middle of a block."""
+    """Another worker goes on like this if the first one dies: nothing is given out in the middle of a block."""
     whole = await subject.answer(PROMPT, max_tokens=18, **FREE)
-    given = 0
+    token_count = 0
     for output in whole.outputs[:-1]:
-        given += len(output.tokens)
+        token_count += len(output.tokens)
         request = subject.request(PROMPT, max_tokens=18, **FREE)
-        begun = PartialOutput(whole.tokens[:given], len(subject.tokenizer.decode(whole.tokens[:given])))
-        rest = Answer([step async for step in subject.engine.generate(replace(request, begun=[begun]))])
-        assert whole.tokens[:given] + rest.tokens == whole.tokens
+        part = PartialOutput(whole.tokens[:token_count], len(subject.tokenizer.decode(whole.tokens[:token_count])))
+        rest = Answer([step async for step in subject.engine.generate(replace(request, begun=[part]))])
+        assert whole.tokens[:token_count] + rest.tokens == whole.tokens
         assert (rest.finish, whole.text.endswith(rest.text)) == ("length", True)
 
 
@@ -112,16 +112,16 @@ async def test_what_it_does_not_do_is_refused_by_name(subject: Subject) -> None:
         "n": 2, "logprobs": 1, "prompt_logprobs": 1, "min_tokens": 1, "presence_penalty": 1.0, "frequency_penalty": 1.0,
         "repetition_penalty": 1.1, "logit_bias": {5: 1.0},
     }.items():  # fmt: skip
-        with pytest.raises(RequestError) as refused:
+        with pytest.raises(RequestError) as refusal:
             await subject.answer(PROMPT, **{param: value})
-        assert refused.value.param == param
-    with pytest.raises(RequestError) as refused:
+        assert refusal.value.param == param
+    with pytest.raises(RequestError) as refusal:
         await subject.answer(PROMPT, grammar=Grammar("regex", "[a-z]+"))
-    assert refused.value.param == "response_format"
+    assert refusal.value.param == "response_format"
 
 
 async def test_nothing_is_drawn(subject: Subject) -> None:
-    """So seeds are kept, and the temperature changes nothing."""
+    """Seeds are honoured therefore, and the temperature changes nothing."""
     assert subject.info.seeds
     calm = await subject.answer(PROMPT, **FREE)
     assert (await subject.answer(PROMPT, temperature=1.0, seed=5, **FREE)).tokens == calm.tokens
@@ -131,10 +131,10 @@ async def test_the_index_has_the_prompts_blocks(subject: Subject) -> None:
     await subject.clear()
     prompt = list(range(300, 345))
     first = await subject.answer(prompt, **FREE)
-    packed = prompt_hashes(prompt, BLOCK)
-    wanted = {packed[i : i + 8] for i in range(0, len(packed), 8)}
-    assert len(wanted) == 11
-    await subject.ledger_becomes(wanted.issubset)
+    hashes = prompt_hashes(prompt, BLOCK)
+    blocks = {hashes[i : i + 8] for i in range(0, len(hashes), 8)}
+    assert len(blocks) == 11
+    await subject.ledger_becomes(blocks.issubset)
     again = await subject.answer(prompt, **FREE)
     assert (first.cached_tokens, again.cached_tokens, again.tokens) == (0, 44, first.tokens)
 
@@ -146,6 +146,6 @@ async def test_settings_that_it_would_bend_are_refused() -> None:
         "role=decode": {"role": "decode"},
         "enable_lora": {"args": {"dllm_algorithm": "LowConfidence", "enable_lora": True}},
     }
-    for why, changed in changes.items():
+    for why, settings in changes.items():
         with pytest.raises(SettingsError, match=why):
-            await create_engine(pool(**changed)).start()
+            await create_engine(pool(**settings)).start()

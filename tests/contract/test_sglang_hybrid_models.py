@@ -53,9 +53,9 @@ async def test_the_index_knows_what_sglang_has_cached_of_windows(tmp_path: Path)
             assert info.groups == (CacheGroup(0, "all", 32), CacheGroup(1, "window", 32, 128))
             assert grid(info.groups) == _LINES
             it = Loaded(engine, info, "", tells_late=True)
-            found = await audit(it, [*info.groups], prompts(Random(7), 24), (1, 4, 40))
+            report = await audit(it, [*info.groups], prompts(Random(7), 24), (1, 4, 40))
         finally:
             await engine.close()
-    assert (found.wrong, found.off, found.unknown) == (0, 0, 0)
-    assert found.cached > 1000, "else there was nothing to predict"
-    assert found.evicted, "else nothing was evicted"
+    assert (report.wrong, report.off, report.unknown) == (0, 0, 0)
+    assert report.cached > 1000, "else there was nothing to predict"
+    assert report.evicted, "else nothing was evicted"

@@ -96,7 +96,7 @@ async def sight() -> AsyncIterator[Sight]:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_the_answers_are_vllms(sight: Sight) -> None:
-    """With one picture of each size, with two, with none, and of answers that go on after what another engine said."""
+    """Requests have one picture of each size, two, or none; one answer goes on after what another engine said."""
 
     def questions(asker: Sight) -> list[GenerateRequest]:
         one = [asker.request("What?", (picture(n, *size), size)) for n, size in enumerate(SIZES)]
@@ -104,15 +104,15 @@ async def test_the_answers_are_vllms(sight: Sight) -> None:
         first = asker.request("What?", (picture(1, *SIZES[1]), SIZES[1]))
         return [*one, two, asker.request("No picture."), first]
 
-    ours = [(await sight.answer(asked)).tokens for asked in questions(sight)]
+    ours = [(await sight.answer(question)).tokens for question in questions(sight)]
     theirs: list[list[int]] = []
     async for vllm in loaded("vllm"):
-        theirs = [(await vllm.answer(asked)).tokens for asked in questions(vllm)]
+        theirs = [(await vllm.answer(question)).tokens for question in questions(vllm)]
     assert ours == theirs
     assert len({tuple(tokens) for tokens in ours}) == len(ours) - 1, "the last question is the second"
     again = questions(sight)[-1]
-    begun = replace(again, begun=[PartialOutput(theirs[-1][:3])])
-    assert (await sight.answer(begun)).tokens == theirs[-1][3:]
+    resumed_request = replace(again, begun=[PartialOutput(theirs[-1][:3])])
+    assert (await sight.answer(resumed_request)).tokens == theirs[-1][3:]
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -127,7 +127,7 @@ async def test_what_a_models_pictures_become_it_tells_as_vllm_does(
     path = written(model, tmp_path, shallow_model(), weights=True)
     tokenizer = load_tokenizer(path, None, "file")
     before, after = (tokenizer.encode(text, add_special_tokens=False) for text in around)
-    told: dict[str, list[tuple[MediaSign, list[int], list[TokenLogprob]]]] = {}
+    results: dict[str, list[tuple[MediaSign, list[int], list[TokenLogprob]]]] = {}
     for name, args in (ARGS | {"sglang": ARGS["sglang"] | {"enable_multimodal": True}}).items():
         pool = Pool.model_validate(
             {"model": "sees", "engine": name, "path": path, "max_running": 4, "max_model_len": 1024, "args": args}
@@ -136,34 +136,34 @@ async def test_what_a_models_pictures_become_it_tells_as_vllm_does(
             engine: Any = create_engine(pool)
             (sign,) = (await engine.start()).signs
             subject = Subject(name, engine, EngineInfo(32, 0, 0, 0), tokenizer, set(), 6.0)
-        told[name] = []
+        results[name] = []
         for number, (height, width) in enumerate([*SIZES, SIZES[0]]):
             becomes, data = await engine.expansion("image", (height, width), 0, 1), picture(number % 5, height, width)
             prompt, where = joined([*before, *becomes, *after], sign.joins)
             sha256, offset = picture_of(height, width, data).sha256, where[len(before)]
-            placed = Media("image", sha256, (height, width), offset, len(becomes))
-            asked = replace(
-                subject.request(prompt, logprobs=1), media=[MediaInput(placed, data)],
+            media = Media("image", sha256, (height, width), offset, len(becomes))
+            request = replace(
+                subject.request(prompt, logprobs=1), media=[MediaInput(media, data)],
                 written=[*before, *sign.target, *after],
             )  # fmt: skip
-            said = [lp async for step in engine.generate(asked) for lp in step.logprobs or ()]
-            told[name].append((replace(sign, digest="", most=0), becomes, said))
+            logprobs = [lp async for step in engine.generate(request) for lp in step.logprobs or ()]
+            results[name].append((replace(sign, digest="", most=0), becomes, logprobs))
         if model == "qwen3_vl":
             with pytest.raises(RequestError, match="can't take it"):
                 await engine.expansion("image", (1, 300), 0, 1)
         await engine.close()
-    for ours, theirs in zip(told["sglang"], told["vllm"], strict=True):
+    for ours, theirs in zip(results["sglang"], results["vllm"], strict=True):
         assert ours[:2] == theirs[:2]
         assert [lp.token_id for lp in ours[2]] == [lp.token_id for lp in theirs[2]]
         assert [lp.logprob for lp in ours[2]] == pytest.approx([lp.logprob for lp in theirs[2]], abs=1e-3)
-    firsts = [said[0].logprob for _, _, said in told["vllm"]]
+    firsts = [logprobs[0].logprob for _, _, logprobs in results["vllm"]]
     assert firsts[0] == pytest.approx(firsts[-1], abs=1e-6)
     assert len({round(logprob, 5) for logprob in firsts}) == len(SIZES)
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_the_cache_and_the_index_tell_pictures_apart(sight: Sight) -> None:
-    """Of another picture of the same size nothing is cached from its first token on; the index knows each block."""
+    """Nothing is cached of another picture of the same size, from its first token on; the index knows each block."""
     await sight.subject.clear()
     side = (448, 224)  # 128 tokens: four blocks and more
     red, blue = (picture(0, *side), side), (picture(255, *side), side)
@@ -174,20 +174,20 @@ async def test_the_cache_and_the_index_tell_pictures_apart(sight: Sight) -> None
     other = await sight.answer(sight.request("What?", blue))
     assert other.cached_tokens == 0
     assert other.tokens != first.tokens
-    wanted: set[bytes] = set()
-    for seen in ((red,), (blue,), (red, blue)):
-        asked = sight.request("What?", *seen)
-        await sight.answer(asked)
-        packed = prompt_hashes(asked.prompt, size, media=[one.media for one in asked.media])
-        wanted |= {packed[i : i + 8] for i in range(0, len(packed), 8)}
-    ledger = await sight.subject.ledger_becomes(wanted.issubset)
+    blocks: set[bytes] = set()
+    for pictures in ((red,), (blue,), (red, blue)):
+        request = sight.request("What?", *pictures)
+        await sight.answer(request)
+        hashes = prompt_hashes(request.prompt, size, media=[one.media for one in request.media])
+        blocks |= {hashes[i : i + 8] for i in range(0, len(hashes), 8)}
+    ledger = await sight.subject.ledger_becomes(blocks.issubset)
     assert ledger.unknown == 0
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_choices_share_their_picture(sight: Sight) -> None:
-    asked = sight.request("What?", (picture(3), (112, 112)), n=2)
-    indices = [output.index async for output in sight.subject.engine.generate(asked)]
+    request = sight.request("What?", (picture(3), (112, 112)), n=2)
+    indices = [output.index async for output in sight.subject.engine.generate(request)]
     assert set(indices) == {0, 1}
 
 
@@ -213,7 +213,7 @@ async def test_what_is_wrong_with_a_picture_is_refused_and_the_engine_lives(sigh
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_an_attention_backend_that_ends_at_a_text_beside_a_picture_is_refused(sight: Sight) -> None:
-    """Of what the engine chose by itself, too."""
+    """A backend that the engine chose by itself is refused, too."""
     engine: Any = sight.subject.engine
     from sglang.srt.arg_groups.model_override_base import attention_backends_of, resolved_view
     from sglang.srt.server_args import ServerArgs

@@ -21,8 +21,8 @@ pytestmark = [
 
 
 def pool(path: Path, args: dict[str, Any], **painting: Any) -> Pool:
-    given = {"model": "p", "engine": "sglang", "task": "image", "path": path, "args": args, "painting": painting}
-    return Pool.model_validate(given)
+    fields = {"model": "p", "engine": "sglang", "task": "image", "path": path, "args": args, "painting": painting}
+    return Pool.model_validate(fields)
 
 
 async def test_a_process_that_dies_ends_its_requests(tmp_path: Path) -> None:
@@ -31,15 +31,15 @@ async def test_a_process_that_dies_ends_its_requests(tmp_path: Path) -> None:
 
     painter: Any = create_engine(pool(make("sd", tmp_path / "sd"), {}))
     await painter.start()
-    wanted = PaintRequest(RunId("a.0"), Painting("a cat", 48, 32, 900, 1))
+    request = PaintRequest(RunId("a.0"), Painting("a cat", 48, 32, 900, 1))
     try:
         with pytest.raises(EngineDead):
-            async with asyncio.timeout(30), aclosing(painter.paint(wanted)) as steps:
+            async with asyncio.timeout(30), aclosing(painter.paint(request)) as steps:
                 async for one in steps:
                     if isinstance(one, PaintStep) and one.step == 2:
                         painter._generator._made.local_scheduler_process[0].kill()
         with pytest.raises(EngineDead):
-            async with asyncio.timeout(30), aclosing(painter.paint(wanted)) as steps:
+            async with asyncio.timeout(30), aclosing(painter.paint(request)) as steps:
                 await anext(steps)
     finally:
         await painter.close()

@@ -69,7 +69,7 @@ def keywords(call: ast.Call) -> set[str]:
     ],
 )
 def test_an_argument_that_can_not_be_is_named(args: dict[str, object], message: str) -> None:
-    """It stops the worker before it loads anything."""
+    """The error stops the worker before it loads anything."""
     with pytest.raises(SettingsError, match=message):
         create_engine(make_pool("sglang", args=args))
 
@@ -81,12 +81,12 @@ def given_to_sglang(**args: Any) -> dict[str, Any]:
 
 
 def test_its_own_yaml_is_taken_as_it_is() -> None:
-    """With the names of its command line, and JSON for what is nested."""
-    made = given_to_sglang(
+    """The names are those of its command line, and nested values are JSON."""
+    fields = given_to_sglang(
         **{"tensor-parallel-size": 2, "ep": 4, "mem-fraction-static": 0.5, "kv-events-config": '{"buffer_steps": 5}'}
     )
-    assert (made["tp_size"], made["ep_size"], made["mem_fraction_static"]) == (2, 4, 0.5)
-    assert json.loads(made["kv_events_config"]).items() >= {"buffer_steps": 5, "publisher": "zmq"}.items()
+    assert (fields["tp_size"], fields["ep_size"], fields["mem_fraction_static"]) == (2, 4, 0.5)
+    assert json.loads(fields["kv_events_config"]).items() >= {"buffer_steps": 5, "publisher": "zmq"}.items()
 
 
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
@@ -125,14 +125,14 @@ def loaded(**changes: Any) -> tuple[Any, Manager]:
 async def test_whatever_waits_is_told_when_sglang_dies() -> None:
     """Vectors and changes, too; and what comes afterwards."""
     engine, manager = loaded(task="embed", args={"expert_distribution_recorder_mode": "stat"})
-    asked = [
+    tasks = [
         asyncio.ensure_future(engine.encode(EncodeRequest(RunId("a"), [[1], [2]], "embed"))),
         asyncio.ensure_future(engine.record_experts("start")),
     ]
     while len(manager.asked) < 3:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
     engine._died()
-    for one in asked:
+    for one in tasks:
         with pytest.raises(EngineDead):
             await asyncio.wait_for(one, 10)
     with pytest.raises(EngineDead):
@@ -147,10 +147,10 @@ async def test_experts_are_recorded_where_the_arguments_say_so(action: ExpertAct
         await engine.record_experts(action)
     assert not manager.asked
     engine, manager = loaded(args={"expert_distribution_recorder_mode": "stat"})
-    asked = asyncio.ensure_future(engine.record_experts(action))
+    task = asyncio.ensure_future(engine.record_experts(action))
     while not manager.asked:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
-    asked.cancel()
+    task.cancel()
     assert set(manager.asked) <= API["Engine"]["methods"].keys()
 
 
@@ -160,7 +160,7 @@ def test_ranks_that_prefill_are_refused_where_nobody_would_find_them() -> None:
 
 
 def test_a_model_that_sglang_would_embed_wrongly_is_refused() -> None:
-    """It takes the first or the last token's vector, whatever the model's own files say: here, the mean."""
+    """SGLang takes the first or the last token's vector, whatever the model's own files say: here, the mean."""
     with pytest.raises(SettingsError, match="pooling_mode_mean_tokens"):
         create_engine(make_pool("sglang", task="embed", path=MODEL_DIR))
 
@@ -193,7 +193,7 @@ def test_it_tells_of_host_memory_where_it_has_some_and_events(
 
 
 class Node:
-    """As much of SGLang's tree as its recorder of events looks at: a node's pages, by the radix key of them."""
+    """A node of SGLang's tree, as far as its recorder of events looks at it: pages, by their radix key."""
 
     def __init__(self, parent: "Node | None", tokens: list[int], salt: str | None = None) -> None:
         from sglang.srt.mem_cache.radix_cache import RadixKey
@@ -203,7 +203,7 @@ class Node:
 
 
 def test_its_own_events_move_blocks_between_the_devices_and_the_hosts_part() -> None:
-    """In the order of a HiCache: copied while on the device, evicted there, loaded back, evicted, dropped."""
+    """The order is that of a HiCache: copied while on the device, evicted there, loaded back, evicted, dropped."""
     from sglang.srt.disaggregation.kv_events import KVEventBatch, StorageMedium
     from sglang.srt.mem_cache.events import KVCacheEventRecorder
 
@@ -243,9 +243,9 @@ def test_every_argument_of_the_engine_is_one_of_sglangs(role: str, ranks: int) -
     from app.engines.sglang.args import engine_args
 
     args = {"enable_dp_attention": True} if role == "prefill" else {}
-    made = engine_args(make_pool("sglang", role=role, data_parallel_size=ranks, args=args), "127.0.0.1")
-    assert made.fields.keys() <= API["ServerArgs"]["fields"].keys()
-    assert json.loads(made.fields["kv_events_config"]).keys() <= API["KVEventsConfig"]["fields"].keys()
+    arguments = engine_args(make_pool("sglang", role=role, data_parallel_size=ranks, args=args), "127.0.0.1")
+    assert arguments.fields.keys() <= API["ServerArgs"]["fields"].keys()
+    assert json.loads(arguments.fields["kv_events_config"]).keys() <= API["KVEventsConfig"]["fields"].keys()
 
 
 def test_every_argument_of_a_request_is_one_of_sglangs() -> None:
@@ -253,14 +253,14 @@ def test_every_argument_of_a_request_is_one_of_sglangs() -> None:
 
     params = API["SamplingParams"]["fields"].keys()
     for grammar in GRAMMARS:
-        asked = convert.sampling_params(Sampling(max_tokens=8, grammar=grammar), 3)
-        assert asked.keys() <= params
-        assert sum(asked.get(kind) is not None for kind in ("json_schema", "regex", "ebnf", "structural_tag")) == 1
+        fields = convert.sampling_params(Sampling(max_tokens=8, grammar=grammar), 3)
+        assert fields.keys() <= params
+        assert sum(fields.get(kind) is not None for kind in ("json_schema", "regex", "ebnf", "structural_tag")) == 1
     assert convert.sampling_params(EVERYTHING, 0).keys() <= params
     [generate] = calls_of(requests, "async_generate")
-    given = keywords(generate) | convert.logprob_arguments(EVERYTHING).keys()
-    given |= {"bootstrap_host", "bootstrap_port", "bootstrap_room"}
-    assert given <= parameters(API["Engine"]["methods"]["async_generate"])
+    keyword_names = keywords(generate) | convert.logprob_arguments(EVERYTHING).keys()
+    keyword_names |= {"bootstrap_host", "bootstrap_port", "bootstrap_room"}
+    assert keyword_names <= parameters(API["Engine"]["methods"]["async_generate"])
     [embed] = calls_of(encoding, "EmbeddingReqInput")
     assert keywords(embed) <= API["EmbeddingReqInput"]["fields"].keys()
 
@@ -277,24 +277,26 @@ def test_every_argument_of_a_pause_or_a_sleep_is_one_of_sglangs() -> None:
 
 
 def test_sglangs_drafts_are_counted_by_position() -> None:
-    """It tells how often 0, 1, 2, … tokens of a draft were accepted, at the end of each answer."""
+    """SGLang tells how often 0, 1, 2, … tokens of a draft were accepted, at the end of each answer."""
     from app.engines.sglang.convert import drafted
 
-    counted = Speculation()
-    counted.add(
+    speculation = Speculation()
+    speculation.add(
         *drafted({"spec_verify_ct": 10, "spec_num_proposed_drafts": 30, "spec_correct_drafts_histogram": [4, 3, 2, 1]})
     )
-    counted.add(*drafted({"spec_verify_ct": 2, "spec_num_proposed_drafts": 6, "spec_correct_drafts_histogram": [0, 2]}))
-    assert (counted.drafts, counted.drafted, counted.accepted) == (12, 36, [8, 3, 1])
-    counted.add(*drafted({}))  # it speculates not
-    assert counted.drafts == 12
+    speculation.add(
+        *drafted({"spec_verify_ct": 2, "spec_num_proposed_drafts": 6, "spec_correct_drafts_histogram": [0, 2]})
+    )
+    assert (speculation.drafts, speculation.drafted, speculation.accepted) == (12, 36, [8, 3, 1])
+    speculation.add(*drafted({}))  # it speculates not
+    assert speculation.drafts == 12
 
 
 def manager(*, has_requests: bool = False) -> MagicMock:
     """SGLang's, as far as a pause needs it."""
-    made = MagicMock(is_pause_cond=asyncio.Condition(), pause_generation=AsyncMock(), get_internal_state=AsyncMock())
-    made.model_update_lock.is_locked = AsyncMock(return_value=has_requests)
-    return made
+    mock = MagicMock(is_pause_cond=asyncio.Condition(), pause_generation=AsyncMock(), get_internal_state=AsyncMock())
+    mock.model_update_lock.is_locked = AsyncMock(return_value=has_requests)
+    return mock
 
 
 async def test_kv_that_came_from_another_engine_is_not_computed_again() -> None:
@@ -364,11 +366,11 @@ bystander.kill()
 
 def test_sglangs_end_and_its_signal_are_no_end_of_others() -> None:
     """Its own shutdown would kill all children of this process, and its SIGQUIT the process itself."""
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", ENDS], cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "2 [False, False] None"
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "2 [False, False] None"
 
 
 def test_hosts_meet_at_the_leader_and_only_it_tells_of_kv() -> None:

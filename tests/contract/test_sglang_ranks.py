@@ -50,8 +50,8 @@ async def test_each_rank_has_a_cache_of_its_own_tells_of_it_and_clears_it(ranks:
     assert ranks.info.ranks == len(ranks.engine.kv_events()) == 2
     prompt = ranks.encode(STORY)
     first = prompt_hashes(prompt, size)[:8]
-    tokens, cached = await answered(ranks, 0)
-    assert cached == 0
+    tokens, cached_tokens = await answered(ranks, 0)
+    assert cached_tokens == 0
     assert await answered(ranks, 0) == (tokens, (len(prompt) - 1) // size * size)
     await ranks.ledger_becomes(lambda blocks: first in blocks)
     await ranks.ledger_becomes(lambda blocks: not blocks, rank=1)

@@ -58,8 +58,8 @@ class Seer:
 
     def answer(self, question: str, pictures: list[Image.Image]) -> str:
         inputs = self.processor(text=self.prompt(question, len(pictures)), images=pictures or None, return_tensors="pt")
-        made = self.model.generate(**inputs, max_new_tokens=24, do_sample=False)
-        return str(self.processor.tokenizer.decode(made[0, inputs.input_ids.shape[1] :], skip_special_tokens=True))
+        output = self.model.generate(**inputs, max_new_tokens=24, do_sample=False)
+        return str(self.processor.tokenizer.decode(output[0, inputs.input_ids.shape[1] :], skip_special_tokens=True))
 
 
 @pytest.fixture(scope="module")
@@ -68,16 +68,16 @@ def seer(shapes: Path) -> Seer:
 
 
 def test_it_sees_what_is_drawn_and_vllm_sees_the_same(shapes: Path, seer: Seer, tmp_path: Path) -> None:
-    """At least 40 of 50 pictures that it never met (44, when it was made), and vLLM's answers are transformers'."""
+    """The score is at least 40 of 50 new pictures (44, when it was made), and vLLM's answers are transformers'."""
     questions = list(exam(SEED, 50))
     answers = [seer.answer(question.text, [picture]) for picture, question in questions]
     right = sum(is_right(answer, question) for answer, (_, question) in zip(answers, questions, strict=True))
-    asked = []
+    prompts = []
     for number, (picture, question) in enumerate(questions):
         picture.save(tmp_path / f"{number}.png")
-        asked.append((seer.prompt(question.text), str(tmp_path / f"{number}.png")))
-    asked.append((seer.prompt("What is the capital of France?", 0), ""))
-    *theirs, france = _vllm(shapes, asked)
+        prompts.append((seer.prompt(question.text), str(tmp_path / f"{number}.png")))
+    prompts.append((seer.prompt("What is the capital of France?", 0), ""))
+    *theirs, france = _vllm(shapes, prompts)
     assert "Paris" in france
     assert [a for a, b in zip(theirs, answers, strict=True) if a.strip() != b.strip()] == []
     assert right >= 40
@@ -97,8 +97,10 @@ def test_text_alone_is_answered_as_by_smollm2(seer: Seer) -> None:
         prompt = words.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         assert seer.prompt(question, 0) == prompt
         inputs = words(prompt, return_tensors="pt", add_special_tokens=False)
-        made = plain.generate(**inputs, max_new_tokens=24, do_sample=False)
-        assert seer.answer(question, []) == words.decode(made[0, inputs.input_ids.shape[1] :], skip_special_tokens=True)
+        output = plain.generate(**inputs, max_new_tokens=24, do_sample=False)
+        assert seer.answer(question, []) == words.decode(
+            output[0, inputs.input_ids.shape[1] :], skip_special_tokens=True
+        )
 
 
 def test_a_picture_in_tiles_has_a_thousand_tokens(tmp_path: Path) -> None:
@@ -115,15 +117,15 @@ def test_it_paints_what_it_is_asked_for(tmp_path: Path) -> None:
     painting.prepare(tmp_path / "painter")
     paint = diffusers_painter(tmp_path / "painter")
     assert paint("a red circle", 1).tobytes() == paint("a red circle", 1).tobytes()
-    found = painted(paint, SEED)
-    assert found["painted_colours"] >= 45
-    assert found["painted"] >= 40
+    scores = painted(paint, SEED)
+    assert scores["painted_colours"] >= 45
+    assert scores["painted"] >= 40
 
 
 def _vllm(model: Path, asked: list[tuple[str, str]]) -> list[str]:
-    """In a process of its own, which takes its memory with it."""
+    """The answers of vLLM in a process of its own, which takes its memory with it."""
     env = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "TORCH_COMPILE_DISABLE": "1"}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", VLLM, str(model)],
         input=json.dumps(asked),
         capture_output=True,
@@ -131,6 +133,6 @@ def _vllm(model: Path, asked: list[tuple[str, str]]) -> list[str]:
         env=env | {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"},
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("answers "))
+    assert result.returncode == 0, result.stderr[-3000:]
+    (line,) = (line for line in result.stdout.splitlines() if line.startswith("answers "))
     return [str(answer) for answer in json.loads(line.removeprefix("answers "))]

@@ -1,4 +1,4 @@
-"""What `make templates` calls right and wrong, with small templates instead of the packages'."""
+"""Verdicts of `make templates` on right and wrong prompts, with small templates instead of the packages'."""
 
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,8 @@ def outcome(at: Path, template: str, conversation: str) -> tuple[str, str]:
 def test_a_prompt_is_right_as_transformers_renders_it_or_a_named_repair_of_it(
     tmp_path: Path, template: str, conversation: str, kind: str, why: str
 ) -> None:
-    found, because = outcome(tmp_path, template, conversation)
-    assert (found, because.replace(", texts are lines", ",")) == (kind, why)
+    verdict, because = outcome(tmp_path, template, conversation)
+    assert (verdict, because.replace(", texts are lines", ",")) == (kind, why)
 
 
 @pytest.mark.parametrize("conversation", ["turns", "answer begun", "reasoning before a call", "result as parts"])

@@ -1,4 +1,4 @@
-"""What the adapter uses of TensorRT-LLM stands in its contract, and a name that changed there is noticed."""
+"""Names of TensorRT-LLM that the adapter uses: each is in its contract, and one that changed there is noticed."""
 
 import ast
 import asyncio
@@ -54,13 +54,13 @@ async def engine(**settings: Any) -> AsyncIterator[Any]:
     mock = json.dumps({"speedup": 10.0, "total_blocks": 64, "answer_tokens": 900})
     args = {"env": {MOCK: mock}, "scheduler_config": {"enable_prefix_aware_scheduling": True}, "enable_lora": True}
     pool = Pool(model="m", engine="trtllm", max_model_len=1024, data_parallel_size=2, args=args, **settings)
-    made = create_engine(pool)
+    loaded_engine = create_engine(pool)
     try:
-        info = await made.start()
+        info = await loaded_engine.start()
         assert (info.block_size, info.total_blocks, info.ranks, len(info.grammars)) == (32, 64, 2, 5)
-        yield made
+        yield loaded_engine
     finally:
-        await made.close()
+        await loaded_engine.close()
 
 
 async def answer(made: Engine, request: GenerateRequest) -> list[Any]:
@@ -69,13 +69,13 @@ async def answer(made: Engine, request: GenerateRequest) -> list[Any]:
 
 async def replayed(source: KvEventSource) -> list[KvEvent]:
     """All that was published so far."""
-    found: list[KvEvent] = []
+    events: list[KvEvent] = []
     with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.connect(source.replay_endpoint)
         await dealer.send_multipart([b"", bytes(8)])
         while (frames := await dealer.recv_multipart())[-1]:
-            found += decode_batch(frames[-1]).events
-    return found
+            events += decode_batch(frames[-1]).events
+    return events
 
 
 async def use_everything() -> None:
@@ -91,31 +91,31 @@ async def use_everything() -> None:
         for grammar in GRAMMARS:
             await bound(decodes, grammar)
         plain = ask("apart", PROMPT[:70])
-        done = await computes.prefill(plain)
-        assert done.output.finish is None
-        behind = PartialOutput(done.output.tokens, len(done.output.text))
-        rest = await answer(decodes, replace(plain, id=RunId("behind"), begun=[behind], handoff=done.handoff))
+        prefill_result = await computes.prefill(plain)
+        assert prefill_result.output.finish is None
+        behind = PartialOutput(prefill_result.output.tokens, len(prefill_result.output.text))
+        rest = await answer(decodes, replace(plain, id=RunId("behind"), begun=[behind], handoff=prefill_result.handoff))
         assert rest[0].pulled.tokens == 70
         assert [*behind.tokens, *(t for o in rest for t in o.tokens)] == [
             t for o in await answer(computes, plain) for t in o.tokens
         ]
         await adapted(decodes)
         await aborted(decodes)
-        stored = {rank: await replayed(source) for rank, source in decodes.kv_events().items()}
-        assert any(isinstance(e, BlockStored) and e.extra_keys == [["salt"], None, None] for e in stored[1])
-        assert any(isinstance(e, BlockStored) and e.token_ids[:64] == PROMPT[:64] for e in stored[0])
-        assert any(isinstance(e, BlockStored) and e.lora_name == "sql@1" for e in stored[0])
-        assert all(isinstance(e, BlockStored) for e in stored[0] + stored[1])
+        events_by_rank = {rank: await replayed(source) for rank, source in decodes.kv_events().items()}
+        assert any(isinstance(e, BlockStored) and e.extra_keys == [["salt"], None, None] for e in events_by_rank[1])
+        assert any(isinstance(e, BlockStored) and e.token_ids[:64] == PROMPT[:64] for e in events_by_rank[0])
+        assert any(isinstance(e, BlockStored) and e.lora_name == "sql@1" for e in events_by_rank[0])
+        assert all(isinstance(e, BlockStored) for e in events_by_rank[0] + events_by_rank[1])
         await evicted(decodes)
         await bound(decodes, EBNF)
 
 
 async def bound(made: Engine, grammar: Grammar) -> None:
     """Whole, and again from the middle."""
-    held = await answer(made, ask(grammar.kind, grammar=grammar, max_tokens=8))
-    out = PartialOutput(held[0].tokens, len(held[0].text))
+    outputs = await answer(made, ask(grammar.kind, grammar=grammar, max_tokens=8))
+    out = PartialOutput(outputs[0].tokens, len(outputs[0].text))
     rest = await answer(made, replace(ask("rest", grammar=grammar, max_tokens=8), begun=[out]))
-    assert [t for o in rest for t in o.tokens] == [t for o in held[1:] for t in o.tokens]
+    assert [t for o in rest for t in o.tokens] == [t for o in outputs[1:] for t in o.tokens]
     assert rest[-1].finish == "stop"
 
 
@@ -161,7 +161,7 @@ async def aborted(made: Engine) -> None:
 
 @pytest.fixture(scope="module")
 def uses() -> set[Use]:
-    """What the adapter uses where nothing is amiss."""
+    """The names that the adapter uses where nothing is amiss."""
     with installed() as package:
         asyncio.run(use_everything())
     return package.uses
@@ -170,26 +170,26 @@ def uses() -> set[Use]:
 def test_every_keyword_that_is_passed_is_in_the_contract_and_was_seen_by_the_double(uses: set[Use]) -> None:
     """The double is strict, so what it has seen is there; this says that it has seen all of them."""
     classes = contract()["classes"]
-    passed = set()
+    keyword_uses = set()
     for file in ADAPTER.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call):
                 name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
                 owner, prefix = ("LLM", f"{name}.") if name == "generate_async" else (name, "")
                 if owner in classes:
-                    passed |= {Use(owner, f"{prefix}{keyword.arg}") for keyword in node.keywords if keyword.arg}
-    assert len(passed) > 30
-    assert passed <= uses
+                    keyword_uses |= {Use(owner, f"{prefix}{keyword.arg}") for keyword in node.keywords if keyword.arg}
+    assert len(keyword_uses) > 30
+    assert keyword_uses <= uses
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore")  # what broke in the middle leaves sockets
 def test_a_name_that_changed_is_noticed(uses: set[Use], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all that the adapter passes or reads: each is renamed, and what worked before fails."""
+    """Each name that the adapter passes or reads is renamed, and what worked before fails."""
     monkeypatch.setattr("app.engines.mock.engine.Vocabulary", cache(Vocabulary))  # made for each engine otherwise
-    unnoticed = [use for use in sorted(uses) if not noticed(use)]
+    unnoticed_uses = [use for use in sorted(uses) if not noticed(use)]
     gc.collect()
-    assert not unnoticed
+    assert not unnoticed_uses
 
 
 def noticed(use: Use) -> bool:

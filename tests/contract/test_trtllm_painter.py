@@ -38,25 +38,25 @@ ARGS: dict[str, Any] = {
 
 @pytest.fixture
 def package() -> Iterator[Package]:
-    with installed() as made:
-        yield made
+    with installed() as installation:
+        yield installation
 
 
 def pool(folder: Path, pipeline: str = PICTURE, args: dict[str, Any] | None = None, **rules: Any) -> Pool:
     folder.mkdir(exist_ok=True)
     (folder / "model_index.json").write_text(json.dumps({"_class_name": pipeline}))
-    given = {"model": "p", "engine": "trtllm", "task": "image", "path": folder, "args": args or {}}
-    return Pool.model_validate(given | {"painting": {"videos": pipeline == VIDEO} | rules})
+    fields = {"model": "p", "engine": "trtllm", "task": "image", "path": folder, "args": args or {}}
+    return Pool.model_validate(fields | {"painting": {"videos": pipeline == VIDEO} | rules})
 
 
 @asynccontextmanager
 async def started(folder: Path, pipeline: str = PICTURE, **args: Any) -> AsyncIterator[Any]:
-    made: Any = create_engine(pool(folder, pipeline, args))
-    await made.start()
+    painter: Any = create_engine(pool(folder, pipeline, args))
+    await painter.start()
     try:
-        yield made
+        yield painter
     finally:
-        await made.close()
+        await painter.close()
 
 
 def painting(**more: Any) -> Painting:
@@ -77,12 +77,12 @@ async def file(painter: Any, wanted: Painting) -> bytes:
 @pytest.mark.usefixtures("package")
 async def test_the_same_request_gives_the_same_bytes_and_another_one_others(tmp_path: Path) -> None:
     async with started(tmp_path) as painter:
-        wanted = [painting(), painting(seed=2), painting(negative="a dog"), painting(guidance=3.0), painting(steps=5)]
-        files = [await file(painter, one) for one in wanted]
-        assert len(set(files)) == len(wanted)
-        assert await asyncio.gather(*(file(painter, one) for one in wanted)) == files
-        shown = Image.open(io.BytesIO(files[0]))
-        assert (shown.size, shown.format) == ((48, 32), "PNG")
+        requests = [painting(), painting(seed=2), painting(negative="a dog"), painting(guidance=3.0), painting(steps=5)]
+        files = [await file(painter, one) for one in requests]
+        assert len(set(files)) == len(requests)
+        assert await asyncio.gather(*(file(painter, one) for one in requests)) == files
+        image = Image.open(io.BytesIO(files[0]))
+        assert (image.size, image.format) == ((48, 32), "PNG")
         assert painter.stats().paint_steps == 2 * (4 * 4 + 5)
         [step, _last] = await made(painter, painting())
         assert step == PaintStep(4, 4)  # it tells of no other
@@ -92,13 +92,13 @@ async def test_the_same_request_gives_the_same_bytes_and_another_one_others(tmp_
 
 @pytest.mark.usefixtures("package")
 async def test_one_that_waits_is_stopped_before_it_begins(tmp_path: Path) -> None:
-    """And the one that is painted is painted to its end: VisualGen can't be told."""
+    """The one that is being painted is painted to its end: VisualGen can't be told."""
     async with started(tmp_path) as painter:
         first = asyncio.create_task(file(painter, painting()))
         waiting = painter.paint(PaintRequest(RunId("b.0"), painting(steps=900)))
-        asked = asyncio.ensure_future(anext(waiting))
-        asked.cancel()
-        await asyncio.gather(first, asked, return_exceptions=True)
+        next_step = asyncio.ensure_future(anext(waiting))
+        next_step.cancel()
+        await asyncio.gather(first, next_step, return_exceptions=True)
         await file(painter, painting())
         assert painter.stats().paint_steps <= 900 + 2 * 4
         assert first.result()
@@ -106,9 +106,9 @@ async def test_one_that_waits_is_stopped_before_it_begins(tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("package")
 async def test_a_video_has_its_frames(tmp_path: Path) -> None:
-    wanted = painting(format="mp4", frames=9, fps=8)
+    request = painting(format="mp4", frames=9, fps=8)
     async with started(tmp_path, VIDEO) as painter:
-        assert b"ftyp" in (await file(painter, wanted))[:16]
+        assert b"ftyp" in (await file(painter, request))[:16]
 
 
 @pytest.mark.usefixtures("package")
@@ -119,9 +119,9 @@ async def test_what_it_cannot_paint_is_refused_or_fails_without_the_prompt(tmp_p
             await made(painter, painting(strength=0.5), picture)
         with pytest.raises(RequestError, match="height"):
             await made(painter, painting(height=40))
-        with pytest.raises(EngineFailed) as failed:
+        with pytest.raises(EngineFailed) as failure:
             await made(painter, painting(prompt="fails"))
-        assert "fails" not in failed.value.message
+        assert "fails" not in failure.value.message
         assert await file(painter, painting())
 
 
@@ -177,15 +177,15 @@ async def use_everything(folder: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # what broke in the middle leaves sockets
 def test_a_name_that_changed_is_noticed(tmp_path: Path) -> None:
-    """Of all that the painter passes or reads: each is renamed, and what worked before fails."""
+    """Each name that the painter passes or reads is renamed, and what worked before fails."""
     with installed() as package:
         asyncio.run(use_everything(tmp_path))
     uses = {use for use in package.uses if not use.name.startswith("__init__")}
     assert {use.owner for use in uses} >= {"VisualGen", "VisualGenArgs", "VisualGenParams", "VisualGenOutput"}
     assert len(uses) > 30
-    unnoticed = [use for use in sorted(uses) if not _noticed(use, tmp_path)]
+    unnoticed_uses = [use for use in sorted(uses) if not _noticed(use, tmp_path)]
     gc.collect()
-    assert not unnoticed
+    assert not unnoticed_uses
 
 
 def _noticed(use: Use, folder: Path) -> bool:

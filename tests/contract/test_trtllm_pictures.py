@@ -34,8 +34,8 @@ ANSWER = Sampling(max_tokens=6, temperature=0.0)
 
 @pytest.fixture
 def package() -> Iterator[Package]:
-    with installed() as made:
-        yield made
+    with installed() as installation:
+        yield installation
 
 
 @pytest.fixture(scope="module")
@@ -55,19 +55,19 @@ def sees(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @asynccontextmanager
 async def engine(folder: Path, role: Role = "both", **args: Any) -> AsyncIterator[Any]:
     mock = {"speedup": 50.0, "total_blocks": 64, "media": ["image"], "embedding_width": WIDTH}
-    given = {"env": {MOCK: json.dumps(mock)} if role != "encode" else {}} | args
+    options = {"env": {MOCK: json.dumps(mock)} if role != "encode" else {}} | args
     pool = Pool(
-        model="m", engine="trtllm", path=folder, max_model_len=1024, args=given, role=role, embeddings=role == "both"
+        model="m", engine="trtllm", path=folder, max_model_len=1024, args=options, role=role, embeddings=role == "both"
     )
-    made: Any = create_engine(pool)
+    loaded_engine: Any = create_engine(pool)
     try:
-        info = await made.start()
+        info = await loaded_engine.start()
         assert info.media == ("image",)
         assert info.computes == (role != "encode")
         assert (info.embeddings is not None) == (role == "both")
-        yield made
+        yield loaded_engine
     finally:
-        await made.close()
+        await loaded_engine.close()
 
 
 def question(folder: Path, *pixels: bytes) -> GenerateRequest:
@@ -93,11 +93,11 @@ async def answer(made: Any, request: GenerateRequest) -> list[int]:
 
 async def encoded(made: Any, request: GenerateRequest) -> list[Embedding]:
     assert isinstance(made, PictureEncoder)
-    found = []
+    embeddings = []
     for one in request.media:
         stands = request.prompt[one.media.offset : one.media.offset + one.media.length]
-        found.append(await made.encode_picture(PictureRequest(RunId("e"), one, stands)))
-    return found
+        embeddings.append(await made.encode_picture(PictureRequest(RunId("e"), one, stands)))
+    return embeddings
 
 
 def blank(request: GenerateRequest, made: list[Embedding]) -> GenerateRequest:
@@ -108,45 +108,45 @@ def blank(request: GenerateRequest, made: list[Embedding]) -> GenerateRequest:
 
 @pytest.mark.usefixtures("package")
 async def test_an_answer_depends_on_its_pictures(sees: Path) -> None:
-    async with engine(sees) as made:
-        asked = [question(sees, flat(7), flat(9)), question(sees, flat(9), flat(7)), question(sees, flat(7))]
-        answers = [await answer(made, one) for one in asked]
+    async with engine(sees) as loaded_engine:
+        requests = [question(sees, flat(7), flat(9)), question(sees, flat(9), flat(7)), question(sees, flat(7))]
+        answers = [await answer(loaded_engine, one) for one in requests]
         assert len(set(map(tuple, answers))) == 3
-        assert [await answer(made, one) for one in asked] == answers
+        assert [await answer(loaded_engine, one) for one in requests] == answers
 
 
 @pytest.mark.usefixtures("package")
 async def test_encoded_apart_the_answer_is_that_of_the_pixels(sees: Path) -> None:
     """The engine that answers has blank pictures beside what was encoded."""
-    asked = [question(sees, flat(colour), flat(255 - colour)) for colour in (1, 2, 3)]
+    requests = [question(sees, flat(colour), flat(255 - colour)) for colour in (1, 2, 3)]
     async with engine(sees, "encode") as encoder:
-        made = [await encoded(encoder, one) for one in asked]
-        assert {(e.rows, e.width, e.dtype) for two in made for e in two} == {(16, WIDTH, "float32")}
+        embedding_lists = [await encoded(encoder, one) for one in requests]
+        assert {(e.rows, e.width, e.dtype) for two in embedding_lists for e in two} == {(16, WIDTH, "float32")}
         with pytest.raises(EngineFailed, match="pictures only"):
-            await answer(encoder, asked[0])
+            await answer(encoder, requests[0])
     async with engine(sees) as decoder:
-        together = [await answer(decoder, one) for one in asked]
-        apart = [await answer(decoder, blank(one, two)) for one, two in zip(asked, made, strict=True)]
+        together = [await answer(decoder, one) for one in requests]
+        apart = [await answer(decoder, blank(one, two)) for one, two in zip(requests, embedding_lists, strict=True)]
         assert apart == together
         assert await answer(decoder, question(sees, flat(0), flat(0))) not in together
         # One of the two is not encoded: then both are taken as pixels.
-        half = blank(asked[0], made[0])
-        half = replace(half, media=[half.media[0], asked[0].media[1]])
+        half = blank(requests[0], embedding_lists[0])
+        half = replace(half, media=[half.media[0], requests[0].media[1]])
         assert await answer(decoder, half) == await answer(decoder, question(sees, flat(0), flat(254)))
 
 
 @pytest.mark.usefixtures("package")
 async def test_a_prompt_whose_text_becomes_other_tokens_goes_with_pixels(sees: Path) -> None:
-    """With encoded pictures TensorRT-LLM takes text only, which it would read as other tokens than these."""
-    tokenizer, asked = load_tokenizer(sees), question(sees, flat(5))
+    """TensorRT-LLM takes only text with encoded pictures, and would read it as other tokens than these."""
+    tokenizer, request = load_tokenizer(sees), question(sees, flat(5))
     letters = [token for letter in " the" for token in tokenizer.encode(letter, add_special_tokens=False)]
-    split = replace(asked, prompt=[*asked.prompt, *letters])
+    split = replace(request, prompt=[*request.prompt, *letters])
     async with engine(sees, "encode") as encoder:
-        made = await encoded(encoder, asked)
+        embeddings = await encoded(encoder, request)
     async with engine(sees) as decoder:
-        assert await answer(decoder, blank(asked, made)) == await answer(decoder, asked)
+        assert await answer(decoder, blank(request, embeddings)) == await answer(decoder, request)
         blank_one = replace(split, media=[replace(split.media[0], data=flat(0))])
-        assert await answer(decoder, blank(split, made)) == await answer(decoder, blank_one)
+        assert await answer(decoder, blank(split, embeddings)) == await answer(decoder, blank_one)
 
 
 @pytest.mark.usefixtures("package")
@@ -158,15 +158,15 @@ async def test_pictures_are_not_handed_over_with_their_kv(sees: Path) -> None:
 
 @pytest.mark.usefixtures("package")
 async def test_a_model_without_eyes_takes_no_pictures(sees: Path) -> None:
-    asked = question(sees, flat(1))
+    request = question(sees, flat(1))
     pool = Pool(model="m", engine="trtllm", max_model_len=1024, args={"env": {MOCK: "{}"}})
-    made: Any = create_engine(pool)
-    assert (await made.start()).media == ()
+    loaded_engine: Any = create_engine(pool)
+    assert (await loaded_engine.start()).media == ()
     try:
         with pytest.raises(RequestError, match="pictures"):
-            await answer(made, asked)
+            await answer(loaded_engine, request)
     finally:
-        await made.close()
+        await loaded_engine.close()
     with pytest.raises(SettingsError, match="role=encode"):
         create_engine(pool.model_copy(update={"role": "encode"}))
 
@@ -180,12 +180,12 @@ async def test_a_bad_argument_of_the_encoder_is_named(args: dict[str, Any], sees
 
 
 async def use_everything(folder: Path) -> None:
-    asked = question(folder, flat(1), flat(2))
+    request = question(folder, flat(1), flat(2))
     async with engine(folder, "encode", tensor_parallel_size=1, max_num_tokens=4096) as encoder:
-        made = await encoded(encoder, asked)
-        assert len(made[0].data) == 16 * WIDTH * 4
+        embeddings = await encoded(encoder, request)
+        assert len(embeddings[0].data) == 16 * WIDTH * 4
     async with engine(folder) as decoder:
-        assert await answer(decoder, asked) == await answer(decoder, blank(asked, made))
+        assert await answer(decoder, request) == await answer(decoder, blank(request, embeddings))
 
 
 _OWNERS = ("MultimodalEncoder", "SharedTensorContainer", "DisaggregatedParams")
@@ -193,7 +193,7 @@ _OWNERS = ("MultimodalEncoder", "SharedTensorContainer", "DisaggregatedParams")
 
 @pytest.mark.filterwarnings("ignore")  # what broke in the middle leaves sockets
 def test_a_name_that_changed_is_noticed(sees: Path) -> None:
-    """Of what pictures need besides: each is renamed, and what worked before fails."""
+    """Each name that pictures need besides is renamed, and what worked before fails."""
     with installed() as package:
         asyncio.run(use_everything(sees))
     uses = {use for use in package.uses if use.owner in _OWNERS} | {
@@ -201,9 +201,9 @@ def test_a_name_that_changed_is_noticed(sees: Path) -> None:
     }
     assert uses <= package.uses
     assert len(uses) >= 8
-    unnoticed = [use for use in sorted(uses) if not _noticed(use, sees)]
+    unnoticed_uses = [use for use in sorted(uses) if not _noticed(use, sees)]
     gc.collect()
-    assert not unnoticed
+    assert not unnoticed_uses
 
 
 def _noticed(use: Use, folder: Path) -> bool:

@@ -59,24 +59,24 @@ async def test_answers_are_the_real_pictures_though_the_consumer_holds_blank_one
     prompt = [9, 10, *placeholders, 11, 12]
 
     def media(data: bytes, salt: str = "") -> Media:
-        """With another hash for each salt: vLLM remembers what it has seen under a hash."""
+        """A picture with another hash for each salt: vLLM remembers what it has seen under a hash."""
         name = picture_of(SIDE, SIDE, data).sha256[len(salt) :] + salt
         return Media("image", name, (SIDE, SIDE), 2, len(placeholders))
 
     encoder = engine(kind, "encode")
-    made: list[Embedding] = []
+    embeddings: list[Embedding] = []
     try:
         info = await encoder.start()
         assert isinstance(encoder, PictureEncoder)
         assert not info.computes
         for number in range(count):
             data = picture(number)
-            asked = PictureRequest(RunId(f"encode-{number}"), MediaInput(media(data), data), placeholders)
-            made.append(await encoder.encode_picture(asked))
+            request = PictureRequest(RunId(f"encode-{number}"), MediaInput(media(data), data), placeholders)
+            embeddings.append(await encoder.encode_picture(request))
         again = await encoder.encode_picture(
             PictureRequest(RunId("again"), MediaInput(media(picture(0)), picture(0)), placeholders)
         )
-        assert again == made[0]
+        assert again == embeddings[0]
         assert not any(_files(encoder))
     finally:
         await encoder.close()
@@ -87,11 +87,11 @@ async def test_answers_are_the_real_pictures_though_the_consumer_holds_blank_one
         info = await consumer.start()
         shape = info.embeddings
         assert shape is not None
-        expected = placeholders.count(shape.token) if shape.token is not None else len(placeholders)
-        assert {(one.rows, one.width, one.dtype) for one in made} == {(expected, shape.width, shape.dtype)}
+        row_count = placeholders.count(shape.token) if shape.token is not None else len(placeholders)
+        assert {(one.rows, one.width, one.dtype) for one in embeddings} == {(row_count, shape.width, shape.dtype)}
         blank = bytes(SIDE * SIDE * 3)
         answers = []
-        for number, embedding in enumerate(made):
+        for number, embedding in enumerate(embeddings):
             data = picture(number)
             apart = await _answer(consumer, f"apart-{number}", prompt, MediaInput(media(data), blank, embedding))
             together = await _answer(consumer, f"together-{number}", prompt, MediaInput(media(data, "a"), data))
@@ -134,15 +134,15 @@ async def _answer(engine: Engine, run: str, prompt: list[int], one: MediaInput) 
 
 def _folder(engine: Engine) -> Path:
     assert isinstance(engine, Configured)
-    configured = engine.configuration()["AsyncEngineArgs"]["ec_transfer_config"]
-    return Path(configured.ec_connector_extra_config["shared_storage_path"])
+    transfer_config = engine.configuration()["AsyncEngineArgs"]["ec_transfer_config"]
+    return Path(transfer_config.ec_connector_extra_config["shared_storage_path"])
 
 
 def _names(folder: Path) -> list[str]:
-    """Of encoded pictures."""
+    """The names of encoded pictures."""
     return [file.parent.name for file in folder.rglob("*.safetensors")]
 
 
 def _files(engine: Engine) -> list[Path]:
-    """Of encoded pictures."""
+    """The files of encoded pictures."""
     return list(_folder(engine).rglob("*.safetensors"))

@@ -1,4 +1,4 @@
-"""What the adapter asks vLLM for when it encodes; the vectors themselves are in acceptance/test_vllm_embeddings.py."""
+"""Calls of the adapter when vLLM encodes; the vectors themselves are in acceptance/test_vllm_embeddings.py."""
 
 import asyncio
 from array import array
@@ -19,7 +19,7 @@ class Asked:
     """Stands in for AsyncLLM: notes what is asked for, and makes of each input a vector with its first token."""
 
     def __init__(self, ranks: int = 1, answers: int = 3, size: int = 1) -> None:
-        """It answers so many inputs, with vectors of that size."""
+        """Sets how many inputs it answers, and the size of their vectors."""
         self.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(data_parallel_size=ranks))
         self.ranks: list[int | None] = []
         self.aborted: list[str] = []
@@ -31,12 +31,12 @@ class Asked:
         from vllm.v1.engine.output_processor import RequestOutputCollector
 
         self.ranks.append(data_parallel_rank)
-        made = RequestOutputCollector(params.output_kind, id_)
+        collector = RequestOutputCollector(params.output_kind, id_)
         if len(self.ranks) <= self._answers:
             tokens = prompt["prompt_token_ids"]
             data = torch.full((self._size,), float(tokens[0]))
-            made.put(PoolingRequestOutput(id_, PoolingOutput(data), tokens, 0, finished=True))
-        return made
+            collector.put(PoolingRequestOutput(id_, PoolingOutput(data), tokens, 0, finished=True))
+        return collector
 
     async def abort(self, ids: list[str]) -> None:
         self.aborted += ids
@@ -50,22 +50,22 @@ async def encoded(asked: Any) -> "array[float]":
 
 @pytest.mark.parametrize(("ranks", "told"), [(1, None), (2, 1)])
 async def test_all_inputs_go_to_the_rank_that_was_chosen(ranks: int, told: int | None) -> None:
-    """By which its load is counted, too; vLLM takes none where there is one."""
-    asked = Asked(ranks)
-    assert (await encoded(asked)).tolist() == [1, 2, 3]
-    assert asked.ranks == [told] * 3
-    assert asked.aborted == []
+    """The rank's load is counted by that choice, too; vLLM takes none where there is one."""
+    async_llm = Asked(ranks)
+    assert (await encoded(async_llm)).tolist() == [1, 2, 3]
+    assert async_llm.ranks == [told] * 3
+    assert async_llm.aborted == []
 
 
 async def test_a_cancelled_request_aborts_all_its_inputs() -> None:
-    """Also those that vLLM has not answered."""
-    asked = Asked(answers=1)
-    encoding = asyncio.ensure_future(encoded(asked))
+    """Inputs that vLLM has not answered are aborted, too."""
+    async_llm = Asked(answers=1)
+    encoding = asyncio.ensure_future(encoded(async_llm))
     await asyncio.sleep(0)
     encoding.cancel()
     with pytest.raises(asyncio.CancelledError):
         await encoding
-    assert asked.aborted == ["r.0-0", "r.0-1", "r.0-2"]
+    assert async_llm.aborted == ["r.0-0", "r.0-1", "r.0-2"]
 
 
 async def test_an_input_that_vllm_aborted_fails_the_request() -> None:

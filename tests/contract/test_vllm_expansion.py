@@ -1,4 +1,4 @@
-"""What vLLM's own processors say of blank pictures: without an engine, for tiny models of real types."""
+"""Expansion of blank pictures by vLLM's own processors: without an engine, for tiny models of real types."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +38,7 @@ def asked() -> Asked:
 def test_the_families_that_are_known_expand_as_vllms_processor_does(
     asked: Asked, kind: Kind, limits: dict[str, int]
 ) -> None:
-    """They need not be asked: so the answer must be the same."""
+    """Known families need not be asked, so the answer must be the same."""
     from app.engines.vllm.expansion import sign_of, tokens_of
 
     path = random_vlm(kind)
@@ -89,8 +89,8 @@ def test_a_digest_is_of_all_that_decides_what_a_picture_becomes(asked: Asked, tm
     path = written("llava", tmp_path, shallow_model())
     first = sign_of(*asked(path, {"image": 4}), "image")
     assert sign_of(*asked(path, {"image": 2}), "image") == first
-    changed = path / "processor_config.json"
-    changed.write_text(changed.read_text() + "\n")
+    config_file = path / "processor_config.json"
+    config_file.write_text(config_file.read_text() + "\n")
     assert sign_of(*asked(path, {"image": 4}), "image").digest != first.digest
 
 
@@ -145,8 +145,8 @@ def test_a_processor_that_changes_more_than_the_pictures_place_is_not_used(
     apply = processor.apply
 
     def ended(*args: Any) -> Any:
-        made = apply(*args)
-        return {**made, "prompt_token_ids": [*made["prompt_token_ids"], 5]}
+        result = apply(*args)
+        return {**result, "prompt_token_ids": [*result["prompt_token_ids"], 5]}
 
     processor.apply = ended
     with pytest.raises(ValueError, match=r"no token of|changes more"):

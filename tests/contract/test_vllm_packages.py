@@ -1,4 +1,4 @@
-"""What vLLM's processors import is installed; a package that isn't is named when the engine starts."""
+"""Packages that vLLM's processors import are installed; one that isn't is named when the engine starts."""
 
 import subprocess
 import sys
@@ -49,17 +49,17 @@ except SettingsError as exc:
 
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_the_image_processor_of_a_family_runs(name: str) -> None:
-    """By torchvision: without it transformers falls back to another class, or the model's module can't be imported."""
+    """Torchvision runs it. Transformers falls back to another class without it, or can't import the model's module."""
     import transformers
 
     processor = getattr(transformers, name)()
-    made = processor(Image.new("RGB", (417, 300), (200, 10, 30)), return_tensors="pt")
-    assert made["pixel_values"].isfinite().all()
+    inputs = processor(Image.new("RGB", (417, 300), (200, 10, 30)), return_tensors="pt")
+    assert inputs["pixel_values"].isfinite().all()
     assert not type(processor).__name__.endswith("Pil")
 
 
 def test_a_package_that_the_models_module_needs_is_named_at_the_start(tmp_path: Path) -> None:
-    """Where torchvision isn't installed, vLLM said that the class "failed to be inspected"."""
+    """The words of vLLM, where torchvision isn't installed, were that the class "failed to be inspected"."""
     (tmp_path / "sitecustomize.py").write_text(HIDDEN)
     model = random_vlm("qwen2_vl", weights=False)
     ran = subprocess.run(
@@ -82,8 +82,8 @@ def test_a_package_that_a_processor_imports_when_it_is_used_is_named_at_the_star
     def imports(*_args: object, **_kwargs: object) -> NoReturn:
         raise ModuleNotFoundError("No module named 'soxr'", name="soxr")
 
-    given = {"model": str(random_vlm("idefics3", weights=False)), "dtype": "float32", "enforce_eager": True}
-    config = vllm_config(given).model_config
+    fields = {"model": str(random_vlm("idefics3", weights=False)), "dtype": "float32", "enforce_eager": True}
+    config = vllm_config(fields).model_config
     check_processor(config)
     monkeypatch.setattr(transformers.Idefics3Processor, "__call__", imports)
     with pytest.raises(SettingsError, match="not installed: soxr"):

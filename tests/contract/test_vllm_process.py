@@ -54,7 +54,7 @@ def test_speculation_is_refused_where_kv_is_handed_over(role: str) -> None:
 
 
 async def test_a_bad_value_is_a_settings_error() -> None:
-    """What vLLM's own configuration refuses is said in its words."""
+    """The words are vLLM's own for what its configuration refuses."""
     with pytest.raises(SettingsError, match="dtype"):
         await create_engine(make_pool("vllm", args={"dtype": "int3"})).start()
 
@@ -111,7 +111,7 @@ input()
 def test_sockets_of_a_killed_worker_are_gone_after_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of a living one stay, and its folder goes with it when it ends by itself."""
+    """Sockets of a living worker stay, and its folder goes with it when it ends by itself."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.delenv("VLLM_RPC_BASE_PATH", raising=False)
     with ExitStack() as stack:
@@ -126,20 +126,23 @@ def test_sockets_of_a_killed_worker_are_gone_after_the_next_start(
             (folder / "socket").touch()
             return process, folder
 
-        killed, left = started()
-        killed.kill()
-        killed.wait()
-        assert left.exists()
-        ended, kept = started()
-        assert {left.exists(), kept.parent} == {False, tmp_path}
+        first_process, first_folder = started()
+        first_process.kill()
+        first_process.wait()
+        assert first_folder.exists()
+        second_process, second_folder = started()
+        assert {first_folder.exists(), second_folder.parent} == {False, tmp_path}
         _, last = started()
-        assert kept.exists()
-        ended.communicate("\n", timeout=20)
+        assert second_folder.exists()
+        second_process.communicate("\n", timeout=20)
         assert list(tmp_path.glob("xylem-vllm-*")) == [last]
 
 
 def given_to_vllm(monkeypatch: pytest.MonkeyPatch, *, cpu: bool, role: str, pictures: str = "", **given: Any) -> Any:
-    """What vLLM gets on a machine with or without a GPU, for a pool of that role. `pictures`: their folder."""
+    """The arguments that vLLM gets on a machine with or without a GPU, for a pool of that role.
+
+    `pictures`: their folder.
+    """
     from app.engines.vllm import args
 
     monkeypatch.setattr(args, "current_platform", SimpleNamespace(is_cpu=lambda: cpu))
@@ -196,24 +199,24 @@ def test_one_gpu_that_hands_kv_over_computes_in_a_process_of_its_own(
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
 def test_our_log_level_is_vllms_unless_the_pool_says_another(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     monkeypatch.setenv("XYLEM_LOG_LEVEL", level)
-    found = given_to_vllm(monkeypatch, cpu=False, role="both")
-    assert found.environment["VLLM_LOGGING_LEVEL"] == level.upper()
+    arguments = given_to_vllm(monkeypatch, cpu=False, role="both")
+    assert arguments.environment["VLLM_LOGGING_LEVEL"] == level.upper()
     own = given_to_vllm(monkeypatch, cpu=False, role="both", env={"VLLM_LOGGING_LEVEL": "ERROR"})
     assert own.environment["VLLM_LOGGING_LEVEL"] == "ERROR"
 
 
 @pytest.mark.parametrize("pool", [pool for pool in POOLS.values() if pool.engine == "vllm"])
 def test_the_arguments_of_the_examples_are_vllms_own(pool: Pool) -> None:
-    """Of ops/pools; all give their length, so that no model is read. `xylem worker --show-config` can print them."""
+    """The examples of ops/pools give their length, so no model is read. `xylem worker --show-config` can print them."""
     engine = create_engine(pool.model_copy(update={"path": make_pool("vllm").path}))
     assert isinstance(engine, Configured)
-    shown = yaml.safe_load(yaml.safe_dump(masked(engine.configuration())))["AsyncEngineArgs"]
-    assert shown["max_model_len"] == pool.max_model_len
-    assert pool.args.keys() <= shown.keys()
+    shown_args = yaml.safe_load(yaml.safe_dump(masked(engine.configuration())))["AsyncEngineArgs"]
+    assert shown_args["max_model_len"] == pool.max_model_len
+    assert pool.args.keys() <= shown_args.keys()
 
 
 class Elastic:
-    """What the adapter has of an AsyncLLM; scaling ends as it is told."""
+    """An AsyncLLM, as far as the adapter has it; scaling ends as it is told."""
 
     def __init__(self, ends: Exception | None = None, **parallel: Any) -> None:
         defaults = {"enable_elastic_ep": True, "data_parallel_backend": "ray"}
@@ -245,9 +248,9 @@ async def test_ranks_change_while_vllm_runs_and_its_figures_still_come_to_us(mon
     assert (await scaled(engine, 4, monkeypatch)).ranks == 4
     inspect.signature(AsyncLLM.scale_elastic_ep).bind(None, **engine.asked)
     assert engine.asked == {"new_data_parallel_size": 4}
-    *given, settings = engine.logger_manager
-    inspect.signature(StatLoggerManager).bind(*given, **settings)
-    assert given == [engine.vllm_config, [0, 1, 2, 3]]
+    *arguments, settings = engine.logger_manager
+    inspect.signature(StatLoggerManager).bind(*arguments, **settings)
+    assert arguments == [engine.vllm_config, [0, 1, 2, 3]]
     assert engine._logger_ref == [engine.logger_manager]
 
 
@@ -277,7 +280,7 @@ def test_too_many_pictures_are_refused_in_our_words(kind: str, name: str) -> Non
 
 
 def test_each_of_several_ranks_publishes_at_a_place_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where there will be several."""
+    """The same holds where there will be several only later."""
     assert given_to_vllm(monkeypatch, cpu=False, role="both").fields["kv_events_config"].endpoint.startswith("ipc://")
     elastic = given_to_vllm(monkeypatch, cpu=False, role="both", **{"enable-elastic-ep": True}).fields
     assert elastic["kv_events_config"].endpoint == "tcp://*:0"
@@ -288,8 +291,8 @@ def test_stages_are_refused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its engine would load, and end at the first request."""
     with pytest.raises(SettingsError, match=r"args\.pipeline_parallel_size=2: on a CPU"):
         create_engine(make_pool("vllm", args={"pipeline_parallel_size": 2}))
-    made = given_to_vllm(monkeypatch, cpu=False, role="both", pipeline_parallel_size=2)
-    assert made.fields["pipeline_parallel_size"] == 2
+    arguments = given_to_vllm(monkeypatch, cpu=False, role="both", pipeline_parallel_size=2)
+    assert arguments.fields["pipeline_parallel_size"] == 2
 
 
 def engine_fields(node: Node | None = None, **changes: Any) -> dict[str, Any]:
@@ -356,13 +359,13 @@ def test_a_model_with_mamba_2_has_no_prefix_cache_on_a_cpu_and_the_worker_says_w
 ) -> None:
     """Its engine would end at the first request. What the pool's own args say goes before."""
     path = written(name, tmp_path, shallow_model())
-    for args, cached in (({}, caches), ({"enable_prefix_caching": True}, True)):
+    for args, has_cache in (({}, caches), ({"enable_prefix_caching": True}, True)):
         with structlog.testing.capture_logs() as logs:
             engine = create_engine(make_pool("vllm", path=path, args=args))
         assert isinstance(engine, Configured)
-        assert engine.configuration()["AsyncEngineArgs"]["enable_prefix_caching"] is cached
-        told = [log for log in logs if log["event"] == "prefix_caching_off"]
-        assert [log["setting"] for log in told] == ([] if cached else ["args.enable_prefix_caching: false"])
+        assert engine.configuration()["AsyncEngineArgs"]["enable_prefix_caching"] is has_cache
+        log_lines = [log for log in logs if log["event"] == "prefix_caching_off"]
+        assert [log["setting"] for log in log_lines] == ([] if has_cache else ["args.enable_prefix_caching: false"])
 
 
 def test_a_model_of_a_mamba_2_family_that_only_attends_keeps_its_cache(tmp_path: Path) -> None:

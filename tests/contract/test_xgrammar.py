@@ -42,10 +42,10 @@ class Xgrammar:
             "grammar": self._compiler.compile_grammar,
             "tag": self._compiler.compile_structural_tag,
         }[made.kind]
-        compiled = compile_(made.text)
+        compiled_grammar = compile_(made.text)
 
         def fits(text: str) -> bool:
-            matcher = self._library.GrammarMatcher(compiled, terminate_without_stop_token=True)
+            matcher = self._library.GrammarMatcher(compiled_grammar, terminate_without_stop_token=True)
             return bool(matcher.accept_string(text) and matcher.is_completed())
 
         return fits
@@ -62,15 +62,17 @@ def xgrammar() -> Xgrammar:
 
 @pytest.mark.parametrize("name", WRITABLE)
 def test_xgrammar_takes_what_a_family_is_forced_to_write(xgrammar: Xgrammar, name: str) -> None:
-    for begun in (False, True):
-        where = Situation(DIALECTS[name], begun=begun, reasons=True)
+    for is_begun in (False, True):
+        where = Situation(DIALECTS[name], begun=is_begun, reasons=True)
         for fields in ({"tool_choice": "required"}, JSON):
             assert not xgrammar.allows(grammar(where, tools=BOTH, **fields), "No.")
         free = grammar(where, tools=BOTH, parallel_tool_calls=False)
-        assert xgrammar.allows(free, "No.") != begun or not DIALECTS[name].thoughts
+        assert xgrammar.allows(free, "No.") != is_begun or not DIALECTS[name].thoughts
     several = name not in ENDLESS
-    forced = grammar(Situation(DIALECTS[name]), tools=BOTH, tool_choice="required", parallel_tool_calls=several)
-    assert xgrammar.allows(forced, written(forced, "<|channel|>commentary" if DIALECTS[name].channels else ""))
+    forced_grammar = grammar(Situation(DIALECTS[name]), tools=BOTH, tool_choice="required", parallel_tool_calls=several)
+    assert xgrammar.allows(
+        forced_grammar, written(forced_grammar, "<|channel|>commentary" if DIALECTS[name].channels else "")
+    )
 
 
 @pytest.mark.parametrize("fields", [
@@ -79,8 +81,10 @@ def test_xgrammar_takes_what_a_family_is_forced_to_write(xgrammar: Xgrammar, nam
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("begun", [False, True])
 def test_both_libraries_say_the_same(xgrammar: Xgrammar, fields: dict[str, Any], begun: bool) -> None:
-    made = grammar(Situation(DIALECTS["qwen3"], begun=begun, reasons=True), **({"tools": BOTH} | fields))
-    assert [text for text in TEXTS if xgrammar.allows(made, text)] == [text for text in TEXTS if allows(made, text)]
+    tool_grammar = grammar(Situation(DIALECTS["qwen3"], begun=begun, reasons=True), **({"tools": BOTH} | fields))
+    assert [text for text in TEXTS if xgrammar.allows(tool_grammar, text)] == [
+        text for text in TEXTS if allows(tool_grammar, text)
+    ]
 
 
 @pytest.mark.parametrize("name", arguments.WRITERS)
@@ -91,9 +95,11 @@ def test_both_libraries_say_the_same(xgrammar: Xgrammar, fields: dict[str, Any],
 def test_both_hold_arguments_that_are_not_json_to_the_same(
     xgrammar: Xgrammar, name: str, fields: dict[str, Any]
 ) -> None:
-    made, write = arguments.taken(name, **fields), arguments.WRITERS[name]
+    call_grammar, write = arguments.taken(name, **fields), arguments.WRITERS[name]
     texts = ["No [1].", *map(write, [*arguments.VALID, *arguments.INVALID])]
-    assert [text for text in texts if xgrammar.allows(made, text)] == [text for text in texts if allows(made, text)]
+    assert [text for text in texts if xgrammar.allows(call_grammar, text)] == [
+        text for text in texts if allows(call_grammar, text)
+    ]
 
 
 STRINGS = [
@@ -117,12 +123,12 @@ def test_bounded_strings_are_json_and_have_escapes_each_of_which_is_a_character(
     for place, schema in places:
         as_json = Grammar("json", json.dumps(schema))
         as_tag = Grammar("tag", json.dumps({"format": {"type": "json_schema", "json_schema": schema}}))
-        for made in (as_json, as_tag):
-            held = xgrammar.matchers(tried(made))
+        for candidate in (as_json, as_tag):
+            matches = xgrammar.matchers(tried(candidate))
             for text in STRINGS:
-                written = place.format(f'"{text}"')
+                whole_text = place.format(f'"{text}"')
                 fits = _length(text) in range(length.get("minLength", 0), length.get("maxLength", 99) + 1)
-                assert held(written) == allows(made, written) == fits, (made, written)
+                assert matches(whole_text) == allows(candidate, whole_text) == fits, (candidate, whole_text)
 
 
 def _length(text: str) -> int:
@@ -147,17 +153,17 @@ def test_patterns_of_strings_make_no_broken_json(
     xgrammar: Xgrammar, pattern: str, fits: list[str], breaks: list[str]
 ) -> None:
     """xgrammar takes a pattern's own characters as those of the JSON."""
-    made = Grammar("json", json.dumps({"type": "string", "pattern": pattern}))
-    held = xgrammar.matchers(tried(made))
+    pattern_grammar = Grammar("json", json.dumps({"type": "string", "pattern": pattern}))
+    matches = xgrammar.matchers(tried(pattern_grammar))
     for text in fits:
-        assert held(f'"{text}"'), text
-        assert allows(made, f'"{text}"')
+        assert matches(f'"{text}"'), text
+        assert allows(pattern_grammar, f'"{text}"')
     for text in breaks:
-        assert not held(f'"{text}"'), text
+        assert not matches(f'"{text}"'), text
 
 
 def test_xgrammar_survives_what_llguidance_dies_of(xgrammar: Xgrammar) -> None:
-    """So far. What it refuses, an engine is left to refuse."""
+    """Nothing has killed it so far. A grammar that it refuses is left to an engine to refuse."""
     for schema in (*DEEP.values(), *CIRCLES.values()):
         assert tried(Grammar("json", json.dumps(schema))).kind == "json"
     odd = Grammar("json", '{"type": "nothing"}')

@@ -1,4 +1,4 @@
-"""How many inputs a test tries: in all tests the same few each time, in `make fuzz` others, and many times as many."""
+"""Number of inputs that a test tries: in tests the same few each time; in `make fuzz` others, many times as many."""
 
 import os
 from typing import Any

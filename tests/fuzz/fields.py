@@ -142,6 +142,6 @@ def _at(body: Any, path: tuple[Any, ...]) -> Any:
 
 
 def _with(body: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
-    changed = json.loads(json.dumps(body))
-    _at(changed, path[:-1])[path[-1]] = value
-    return changed
+    new_body = json.loads(json.dumps(body))
+    _at(new_body, path[:-1])[path[-1]] = value
+    return new_body

@@ -1,4 +1,4 @@
-"""Whatever a line of a batch's input is, it costs itself only. On a real folder, with what endpoints ask of a body."""
+"""Lines of a batch's input: any line costs itself only. The folder is real, and checks are the endpoints'."""
 
 import json
 import tempfile
@@ -63,29 +63,31 @@ HOSTILE = {
 
 
 def check(body: bytes) -> str:
-    asked = parse(ENDPOINTS[CHAT].schema, body)
-    asked.check()
-    return asked.model
+    chat_request = parse(ENDPOINTS[CHAT].schema, body)
+    chat_request.check()
+    return chat_request.model
 
 
 def cut_up(folder: str, lines: list[bytes]) -> tuple[list[BatchLine], list[Result]]:
     """The good lines and the broken ones."""
     storage = Storage(folder)
     storage.put("files/file-1", b"\n".join(lines))
-    done = split_input(storage, ORDER, "files/file-1", check, MAX_LINE, lambda: False)
-    good = [line for i in range(done.parts) for line in decode_part(storage.get(places.part(ORDER.id, i)) or b"").lines]
-    broken = decode_results(storage.get(places.broken(ORDER.id)) or b"")
-    assert (len(good) + len(broken), len(broken)) == (done.lines, done.broken)
-    return good, broken
+    totals = split_input(storage, ORDER, "files/file-1", check, MAX_LINE, lambda: False)
+    good = [
+        line for i in range(totals.parts) for line in decode_part(storage.get(places.part(ORDER.id, i)) or b"").lines
+    ]
+    failures = decode_results(storage.get(places.broken(ORDER.id)) or b"")
+    assert (len(good) + len(failures), len(failures)) == (totals.lines, totals.broken)
+    return good, failures
 
 
 @pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_line_costs_itself_only(tmp_path: Path, hostile: bytes) -> None:
-    good, broken = cut_up(str(tmp_path), [request(1), hostile, request(2)])
+    good, failures = cut_up(str(tmp_path), [request(1), hostile, request(2)])
     assert sorted(line.custom_id for line in good) == ["id-1", "id-2"]
-    assert [result.number for result in broken] == [2]
-    assert broken[0].problem is not None
-    assert json.loads(broken[0].body)["error"]["code"] == broken[0].problem.code
+    assert [result.number for result in failures] == [2]
+    assert failures[0].problem is not None
+    assert json.loads(failures[0].body)["error"]["code"] == failures[0].problem.code
 
 
 @examples(100)

@@ -27,7 +27,7 @@ OWN_NAMES = (("parameters.", ""), ("inputs.0.", "text_input."), ("inputs.0.", "i
 
 
 def understand(path: str, raw: bytes) -> None:
-    """As its endpoint does without a model. Raises: RequestError."""
+    """Parses a body as its endpoint does without a model. Raises: RequestError."""
     schemas: dict[str, Any] = {
         "/v1/chat/completions": ChatRequest, "/v1/completions": CompletionRequest, "/v1/responses": ResponseRequest,
         "/v1/messages": MessagesRequest, "/v2/embed": CohereEmbeddingRequest,
@@ -48,8 +48,8 @@ def is_named(change: Change, param: str) -> bool:
         return param == place
     if f"{param}.".startswith(f"{place}.") or (change.is_free and place.startswith(param)):
         return True
-    causes, named = place.split("."), param.split(".")
-    return any(cause in causes and other in named for cause, other in TOGETHER)
+    causes, names = place.split("."), param.split(".")
+    return any(cause in causes and other in names for cause, other in TOGETHER)
 
 
 def is_named_by_kserve(change: Change, param: str) -> bool:
@@ -63,7 +63,7 @@ def is_named_by_kserve(change: Change, param: str) -> bool:
 def test_a_request_with_one_changed_value_is_understood_or_refused_by_its_name(path: str) -> None:
     """Nulls count as not given; a field that nobody knows is refused, whatever it is beside."""
     understand(path, json.dumps(BODIES[path]).encode())
-    wrong, named = [], is_named_by_kserve if path.startswith("/v2/models") else is_named
+    wrong, is_right_param = [], is_named_by_kserve if path.startswith("/v2/models") else is_named
     for change in changes(BODIES[path]):
         try:
             understand(path, json.dumps(change.body).encode())
@@ -72,6 +72,6 @@ def test_a_request_with_one_changed_value_is_understood_or_refused_by_its_name(p
         except RequestError as exc:
             if change.unknown and change.value is None and not change.is_free:
                 wrong.append(f"{change.place}=null: {exc.message}")
-            elif not named(change, exc.param or ""):
+            elif not is_right_param(change, exc.param or ""):
                 wrong.append(f"{change.place}={change.value!r}: {exc.message}")
     assert not wrong, "\n".join(wrong)

@@ -148,21 +148,21 @@ WITHOUT = [
 
 
 def test_every_operation_of_the_document_is_tried(served: Stack) -> None:
-    found = httpx.get(f"{served.url}/openapi.json", timeout=20).json()["paths"]
-    assert {(m, path) for path, methods in found.items() for m in methods} == {
+    paths = httpx.get(f"{served.url}/openapi.json", timeout=20).json()["paths"]
+    assert {(m, path) for path, methods in paths.items() for m in methods} == {
         (m, path) for m, path, _ in WITH_BODY + WITHOUT
     }
 
 
 @pytest.mark.parametrize(("method", "path", "count"), WITH_BODY + WITHOUT)
 def test_a_right_request_is_answered_as_declared(served: Stack, method: str, path: str, count: int) -> None:
-    """In time. It may be refused for what a schema can't say: a model that isn't there, a prompt that is too long."""
+    """The answer is in time. It may refuse what no schema says: a model that isn't there, a prompt that is too long."""
     _try(served, method, path, count, GenerationMode.POSITIVE)
 
 
 @pytest.mark.parametrize(("method", "path", "count"), WITH_BODY)
 def test_a_wrong_request_is_answered_as_declared(served: Stack, method: str, path: str, count: int) -> None:
-    """In time, and where it is refused, in its API's shape."""
+    """The answer is in time and, if it is a refusal, in its API's shape."""
     _try(served, method, path, count, GenerationMode.NEGATIVE)
 
 
@@ -181,8 +181,8 @@ def test_a_request_with_one_changed_value_is_answered_or_refused(served: Stack, 
             length = int(answer.headers.get("inference-header-content-length", len(answer.content)))
             assert json.loads(answer.content[:length]), "behind it may be KServe's raw bytes"
         if path == RESPONSES and kept and answer.status_code == 200:
-            found = httpx.get(f"{served.url}{path}/{answer.json()['id']}", timeout=SOON_S)
-            assert (found.status_code, found.json()) == (200, answer.json())
+            stored_answer = httpx.get(f"{served.url}{path}/{answer.json()['id']}", timeout=SOON_S)
+            assert (stored_answer.status_code, stored_answer.json()) == (200, answer.json())
 
     each()
 
@@ -214,7 +214,7 @@ def _drawn(data: st.DataObject, cases: st.SearchStrategy[Case]) -> Case:
 
 
 def _within_reach(case: Case, url: str) -> None:
-    """What is there, an answer that is short enough to wait for, and fields that go together."""
+    """Fills in what is there, an answer that is short enough to wait for, and fields that go together."""
     for name in case.path_parameters or {}:
         case.path_parameters[name] = _there(name, url) or case.path_parameters[name]
     body = case.body
@@ -242,21 +242,21 @@ def _there(kind: str, url: str) -> str | None:
     if kind == "pool":
         return ADMIN_POOL
     if kind == "response":
-        made = httpx.post(f"{url}/v1/responses", json=RESPONSE)
+        answer = httpx.post(f"{url}/v1/responses", json=RESPONSE)
     elif kind == "file":
-        made = httpx.post(f"{url}/v1/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", b"{}")})
+        answer = httpx.post(f"{url}/v1/files", data={"purpose": "batch"}, files={"file": ("in.jsonl", b"{}")})
     elif kind == "conversation":
-        made = httpx.post(f"{url}/v1/conversations", json={})
+        answer = httpx.post(f"{url}/v1/conversations", json={})
     elif kind == "chat":
-        made = httpx.post(f"{url}/v1/chat/completions", json=CHAT)
+        answer = httpx.post(f"{url}/v1/chat/completions", json=CHAT)
     elif kind == "batch":
-        asked = {"input_file_id": _there("file", url), "endpoint": "/v1/responses", "completion_window": "24h"}
-        made = httpx.post(f"{url}/v1/batches", json=asked)
-        if made.status_code == 429:  # so many have not ended, as nobody runs them here
+        body = {"input_file_id": _there("file", url), "endpoint": "/v1/responses", "completion_window": "24h"}
+        answer = httpx.post(f"{url}/v1/batches", json=body)
+        if answer.status_code == 429:  # so many have not ended, as nobody runs them here
             return str(httpx.get(f"{url}/v1/batches", params={"limit": 1}).json()["data"][0]["id"])
     else:
         return None
-    return str(made.json()["id"])
+    return str(answer.json()["id"])
 
 
 def _known_tokens(prompt: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Whatever an engine says of its cache, the ledger says what a naive model says, or the bytes are refused."""
+"""KV events of any kind: the ledger says what a naive model says, or the bytes are refused."""
 
 from collections import Counter
 from typing import Any, NamedTuple
@@ -136,7 +136,7 @@ TestLedger.settings = examples(60, stateful_step_count=25)
 @examples(300)
 @given(damaged(st.builds(KvBatch, st.floats(), values(list[BlockStored])).map(encode)))
 def test_broken_bytes_are_events_or_a_decode_error(raw: bytes) -> None:
-    """And what was understood, the ledger bears."""
+    """The ledger bears whatever was understood."""
     try:
         events = decode_batch(raw).events
     except msgspec.DecodeError:

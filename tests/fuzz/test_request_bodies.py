@@ -1,4 +1,4 @@
-"""Whatever a client sends as a body is a request or a refusal that names what is wrong."""
+"""Bodies of clients: any is a request, or a refusal that names what is wrong."""
 
 import json
 from typing import Any
@@ -81,10 +81,10 @@ def test_a_body_is_understood_or_refused(body: Any, raw: bytes) -> None:
 )
 @example({"seed": -(2**63), "priority": 2**31 - 1, "timeout": 1e-300, "logit_bias": {"999999999": 1}})
 def test_a_good_request_with_a_strange_field_is_understood_or_refused(body: Any, changes: dict[str, Any]) -> None:
-    known = {
+    field_names = {
         name for name, field in body.model_fields.items() if field.annotation is not Any
     }  # with more than one value
-    good = {name: value for name, value in valid.items() if name in known}
+    good = {name: value for name, value in valid.items() if name in field_names}
     assert parse(body, json.dumps(good).encode())
     check(body, json.dumps(good | changes).encode())
 
@@ -92,17 +92,17 @@ def test_a_good_request_with_a_strange_field_is_understood_or_refused(body: Any,
 def check(body: Any, raw: bytes) -> None:
     refusal = ""
     try:
-        parsed = parse(body, raw)
-        if isinstance(parsed, (ResponseRequest, Retrieval, TokenizeRequest)):
-            parsed.check()
-        if isinstance(parsed, ResponseRequest):
-            parsed = parsed.as_chat()
-        if isinstance(parsed, (CountRequest, MessagesRequest)):
-            parsed = parsed.chat
-        if isinstance(parsed, (Conversation, CompletionRequest)):
-            parsed.check()
-            parsed.wishes(explain=False)
-            encode(parsed.sampling(16, logprobs=None))
+        request = parse(body, raw)
+        if isinstance(request, (ResponseRequest, Retrieval, TokenizeRequest)):
+            request.check()
+        if isinstance(request, ResponseRequest):
+            request = request.as_chat()
+        if isinstance(request, (CountRequest, MessagesRequest)):
+            request = request.chat
+        if isinstance(request, (Conversation, CompletionRequest)):
+            request.check()
+            request.wishes(explain=False)
+            encode(request.sampling(16, logprobs=None))
     except RequestError as exc:
         refusal = exc.message + (exc.param or "")
         assert refusal.strip()

@@ -1,4 +1,4 @@
-"""Whatever another process sends, of another version or broken, is understood or refused with one kind of error."""
+"""Messages of other processes, of another version or broken: each is understood, or refused with one kind of error."""
 
 import inspect
 import math
@@ -47,7 +47,7 @@ def test_every_message_comes_out_as_it_went_in(kind: type[Struct], data: st.Data
 @few
 @given(data=st.data())
 def test_fields_of_a_newer_version_are_ignored(kind: type[Struct], data: st.DataObject) -> None:
-    """At the end of an array, or under a name of their own."""
+    """New fields are at the end of an array, or under a name of their own."""
     message = data.draw(structs(kind))
     plain = msgspec.msgpack.decode(encode(message))
     newer = plain | {"news": 1} if isinstance(plain, dict) else [*plain, None, "news", [1, {"a": 2}]]
@@ -58,7 +58,7 @@ def test_fields_of_a_newer_version_are_ignored(kind: type[Struct], data: st.Data
 @few
 @given(data=st.data())
 def test_broken_bytes_are_a_message_or_a_decode_error(decode: Callable[[bytes], Any], data: st.DataObject) -> None:
-    """Who reads them catches exactly that one."""
+    """A reader catches exactly that one."""
     raw = data.draw(damaged(values(DECODERS[decode]).map(encode)))
     try:
         decode(raw)
@@ -68,7 +68,7 @@ def test_broken_bytes_are_a_message_or_a_decode_error(decode: Callable[[bytes], 
 
 @pytest.mark.parametrize("nest", NESTED)
 def test_endless_nesting_is_a_decode_error(nest: bytes) -> None:
-    """Where an engine may write what it likes."""
+    """An engine may write what it likes in this place."""
     whole = encode(
         EventBatch(WorkerId("w"), 1, [PrefillDone(RequestId("r"), 0, None, KvHandle("h", 1.0, 3, {"here": 1}))])
     )
@@ -99,7 +99,7 @@ BODIES = JSON | st.tuples(JSON, JSON, JSON).map(list)
 @examples(300)
 @given(damaged(TASKS) | BODIES.map(lambda body: orjson.dumps({"body": b64encode(orjson.dumps(body)).decode()})))
 def test_a_broken_task_message_is_read_or_refused(raw: bytes) -> None:
-    """What is no task is none, and harms nobody who reads on."""
+    """A message that is no task counts as none, and harms nobody who reads on."""
     if (args := read_task_message(raw)) is None:
         return
     handoff, _, attempt = args

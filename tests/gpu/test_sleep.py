@@ -1,4 +1,4 @@
-"""What only an accelerator shows: `pytest -m gpu`, on a machine with CUDA and the GPU build of vLLM or SGLang."""
+"""Behaviour that only an accelerator shows: `pytest -m gpu`, with CUDA and the GPU build of vLLM or SGLang."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +19,7 @@ pytestmark = [
 
 
 def used_bytes() -> int:
-    """Of the device's memory, by all processes."""
+    """Bytes of the device's memory that all processes use."""
     import torch
 
     free, total = torch.cuda.mem_get_info()
@@ -45,7 +45,7 @@ async def test_a_sleeping_engine_gives_its_memory_back_and_answers_as_before_whe
     assert isinstance(engine, Weights)
     assert isinstance(engine, Pauser)
     try:
-        expected = (await subject.answer("The sea is")).tokens
+        tokens_before = (await subject.answer("The sea is")).tokens
         awake = used_bytes()
         await engine.sleep(level, "wait")
         asleep = used_bytes()
@@ -56,7 +56,7 @@ async def test_a_sleeping_engine_gives_its_memory_back_and_answers_as_before_whe
             await engine.update_weights("", None)
         await engine.wake()
         await engine.resume()
-        assert (await subject.answer("The sea is")).tokens == expected
+        assert (await subject.answer("The sea is")).tokens == tokens_before
         assert used_bytes() > asleep + 2 * 2**30
     finally:
         await engine.close()

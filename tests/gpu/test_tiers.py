@@ -43,12 +43,12 @@ async def test_an_evicted_prompt_is_in_the_hosts_part_of_the_index_and_comes_fro
         assert (await subject.answer(prompt)).cached_tokens == 0
         for other in others:
             await subject.answer(other)
-        cached, in_host = blocks, set[bytes]()
+        cached_blocks, in_host = blocks, set[bytes]()
         async with asyncio.timeout(30):
-            while blocks & cached or not blocks <= in_host:
+            while blocks & cached_blocks or not blocks <= in_host:
                 await asyncio.sleep(0.1)
                 ledger = await subject.replayed()
-                cached, in_host = set(ledger.blocks()), set(ledger.host.blocks())
+                cached_blocks, in_host = set(ledger.blocks()), set(ledger.host.blocks())
         assert (await subject.answer(prompt)).cached_tokens >= TOKENS - info.block_size
     finally:
         await engine.close()

@@ -27,17 +27,17 @@ POOL = PoolId("decode-pool-a")
 @pytest_asyncio.fixture(autouse=True)
 async def wires(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Wire]]:
     """All of a test. What a test leaves running may connect again behind its end: each is closed when nothing runs."""
-    made: list[Wire] = []
+    instances: list[Wire] = []
     begin = Wire.__init__
 
     def noted(self: Wire, *args: Any, **options: Any) -> None:
         begin(self, *args, **options)
-        made.append(self)
+        instances.append(self)
 
     monkeypatch.setattr(Wire, "__init__", noted)
-    yield made
+    yield instances
     await _end_others()
-    for one in made:
+    for one in instances:
         one.close()
     await asyncio.sleep(0)  # in which their sockets are closed
 
@@ -60,7 +60,10 @@ async def wire(redis: "Redis") -> AsyncIterator[Wire]:
 
 
 async def _end_others() -> None:
-    """What a test has left running would connect again, and its socket would be found open in another test."""
+    """Ends the tasks that a test has left running.
+
+    They would connect again, and their sockets would be found open in another test.
+    """
     while others := asyncio.all_tasks() - {asyncio.current_task()}:  # also those that begin as others end
         await end_tasks(others)
 
@@ -81,9 +84,9 @@ async def register(
         max_model_len=4096,
         kv_events=True,
     )
-    told = changed(Lease(own), **lease)
-    own = told.worker
-    await redis.set(keys.worker(own.id), encode(told), px=round(ttl_s * 1000))
+    full_lease = changed(Lease(own), **lease)
+    own = full_lease.worker
+    await redis.set(keys.worker(own.id), encode(full_lease), px=round(ttl_s * 1000))
     await redis.hset(keys.pool(own.pool), own.id, f"{own.ranks},{int(own.kv_events)}")
     await redis.eval(TELL, 1, keys.changed(own.pool), own.id)
     return own.id
@@ -95,13 +98,13 @@ async def had_worker(redis: "Redis", keys: Keys, lately_s: float = 60) -> None:
 
 
 async def nobody_told() -> None:
-    """For an index whose number the test knows."""
+    """Does nothing: for an index whose number the test knows."""
 
 
 def watch_of(
     wire: Wire, keys: Keys, dispatcher: Dispatcher, pools: Mapping[PoolId, Pool], tokens: Wire | None = None
 ) -> LivenessWatch:
-    """Of that dispatcher's replica; `tokens`: where its tokens come, if not there."""
+    """The liveness watch of that dispatcher's replica; `tokens`: where its tokens come, if not there."""
     inbox = TokenInbox(tokens or wire, keys, dispatcher.api, dispatcher.deliver, dispatcher.worker_lost)
     fleet = FleetReader(wire, keys, pools, 1024)
     return LivenessWatch(wire, keys, dispatcher, inbox, fleet, pools, AdapterTable(wire, keys, {}), counts=True)

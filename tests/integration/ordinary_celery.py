@@ -16,11 +16,11 @@ app.conf.worker_send_task_events = True
 
 @app.task(name=DECODE_TASK, bind=True)
 def decode(self, request: str, attempt: int) -> None:  # type: ignore[no-untyped-def]
-    seen = [
+    values = [
         request,
         str(attempt),
         self.request.id,
         str(self.request.retries),
         self.request.delivery_info["routing_key"],
     ]
-    Redis.from_url(url).rpush("seen", *seen)
+    Redis.from_url(url).rpush("seen", *values)

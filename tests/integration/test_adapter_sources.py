@@ -69,7 +69,7 @@ def test_by_https_it_comes_from_the_address_that_was_looked_at(tmp_path: Path, m
     """The name is looked up once; it is the server's all the same, to its certificate too. Nothing else is followed."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certify(tmp_path)))
     digest = packed(tiny_adapter(tmp_path / "one", "weights"), tmp_path / "public/a.tar")
-    looked_up, asked = list[str](), list[str]()
+    looked_up, host_names = list[str](), list[str]()
     real = socket.getaddrinfo
 
     def look_up(host: Any, *args: Any, **more: Any) -> Any:
@@ -77,7 +77,7 @@ def test_by_https_it_comes_from_the_address_that_was_looked_at(tmp_path: Path, m
         return real("127.0.0.1", *args, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    with https(tmp_path, asked) as port:
+    with https(tmp_path, host_names) as port:
         hosts = f"https://localhost:{port}/public,https://elsewhere.example:{port}"
         settings = load_settings(lora_sources=hosts, lora_networks="127.0.0.0/8", max_lora=50_000)
 
@@ -90,7 +90,7 @@ def test_by_https_it_comes_from_the_address_that_was_looked_at(tmp_path: Path, m
 
         assert sorted(p.name for p in get("localhost").iterdir()) == FILES
         assert looked_up.count("localhost") == 1
-        assert asked == ["localhost", f"localhost:{port}"]
+        assert host_names == ["localhost", f"localhost:{port}"]
         with pytest.raises(AdapterFailed, match=r"elsewhere\.example can't be read"):  # not its certificate
             get("elsewhere.example")
         with pytest.raises(AdapterFailed, match="redirects are not followed"):

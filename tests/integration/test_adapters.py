@@ -44,30 +44,33 @@ async def eventually(condition: Callable[[], bool]) -> None:
 
 
 async def test_versions_count_up_and_are_never_given_twice(redis: "Redis") -> None:
-    """However often one is swapped, removed and added again, from many sides at once; also by a Redis that forgot."""
+    """Versions count up however often an adapter is swapped, removed and added again.
+
+    The changes come from many sides at once; a Redis that forgot does not give them twice either.
+    """
     registry = AdapterRegistry(redis, KEYS)
-    made, before = await registry.add(SQL)
+    adapter, before = await registry.add(SQL)
     assert before is None
-    seen = [made.version]
+    versions = [adapter.version]
     for _ in range(3):
         swaps = [registry.swap("sql", lambda old: replace(old, source=old.source + "x")) for _ in range(5)]
-        seen += sorted(new.version for new, _ in await asyncio.gather(*swaps))
-        assert (await registry.all())["sql"].version == seen[-1]
+        versions += sorted(new.version for new, _ in await asyncio.gather(*swaps))
+        assert (await registry.all())["sql"].version == versions[-1]
         await registry.remove("sql")
-        seen.append((await registry.add(SQL))[0].version)
-    assert seen == sorted(set(seen))
+        versions.append((await registry.add(SQL))[0].version)
+    assert versions == sorted(set(versions))
     await redis.flushall()
     await asyncio.sleep(0.1)
-    assert (await registry.add(SQL))[0].version > seen[-1]
+    assert (await registry.add(SQL))[0].version > versions[-1]
 
 
 async def test_the_same_once_more_changes_nothing_and_another_is_refused(redis: "Redis") -> None:
     registry = AdapterRegistry(redis, KEYS)
-    made, _ = await registry.add(SQL)
-    assert await registry.add(SQL) == (made, made)
+    adapter, _ = await registry.add(SQL)
+    assert await registry.add(SQL) == (adapter, adapter)
     with pytest.raises(RequestError, match="swap"):
         await registry.add(replace(SQL, source="/y"))
-    assert await registry.all() == {"sql": made}
+    assert await registry.all() == {"sql": adapter}
     await registry.remove("sql")
     for missing in (registry.remove("sql"), registry.swap("sql", lambda old: old)):
         with pytest.raises(ModelNotFound):
@@ -76,7 +79,10 @@ async def test_the_same_once_more_changes_nothing_and_another_is_refused(redis: 
 
 
 async def test_a_request_waits_for_its_adapter_and_gets_the_version_of_its_time(redis: "Redis", wire: Wire) -> None:
-    """It was asked for as version 1; a worker is asked to load it, is swapped meanwhile, and gets version 2."""
+    """The request was for version 1.
+
+    A worker is asked to load it, the adapter is swapped meanwhile, and the request gets version 2.
+    """
     registry = AdapterRegistry(redis, KEYS)
     old, _ = await registry.add(SQL)
     models = load_models(PoolsFile.model_validate({"pools": {str(k): v.model_dump() for k, v in POOLS.items()}}))
@@ -108,7 +114,7 @@ async def test_a_request_waits_for_its_adapter_and_gets_the_version_of_its_time(
 async def test_a_replica_that_has_not_heard_of_a_swap_places_nothing_on_the_old_version(
     redis: "Redis", wire: Wire
 ) -> None:
-    """Though a worker still says that it has it: both hear of it later, and then the new one is asked for."""
+    """A worker still says that it has the old one: both hear of the swap later, and then the new one is asked for."""
     registry = AdapterRegistry(redis, KEYS)
     old, _ = await registry.add(SQL)
     models = load_models(PoolsFile.model_validate({"pools": {str(k): v.model_dump() for k, v in POOLS.items()}}))
@@ -131,29 +137,29 @@ async def test_a_replica_that_has_not_heard_of_a_swap_places_nothing_on_the_old_
     await asyncio.wait_for(sending, 10)
     assert decode_job(await redis.get(KEYS.request(late.job.run))).adapter == new.versioned
     await registry.remove("sql")
-    removed = asyncio.create_task(d.send(inflight("r", new.versioned)))
+    last_send = asyncio.create_task(d.send(inflight("r", new.versioned)))
     await asyncio.sleep(0.05)
     await table.refresh()
     with pytest.raises(ModelNotFound):
-        await asyncio.wait_for(removed, 10)
+        await asyncio.wait_for(last_send, 10)
 
 
 async def test_one_that_nobody_can_load_is_refused_while_another_waits(redis: "Redis", wire: Wire) -> None:
     registry = AdapterRegistry(redis, KEYS)
-    made, _ = await registry.add(SQL)
+    adapter, _ = await registry.add(SQL)
     models = load_models(PoolsFile.model_validate({"pools": {str(k): v.model_dump() for k, v in POOLS.items()}}))
     table = AdapterTable(wire, KEYS, models)
     await table.refresh()
     d = Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, POOLS, 10), POOLS, patience_s=20, adapter=table.current)
     await register(redis, KEYS, "w", max_adapters=2)
-    waiting = inflight("r", made.versioned)
+    waiting = inflight("r", adapter.versioned)
     sending = asyncio.create_task(d.send(waiting))
     await eventually(lambda: waiting.held_since > 0)
     # `adapters` is a field of the worker, and of the lease: the helper sets the former.
     raw = await redis.get(KEYS.worker(WorkerId("w")))
     assert raw is not None
-    told = AdapterReport({made.versioned: "no weights"})
-    await redis.set(KEYS.worker(WorkerId("w")), encode(replace(decode_lease(raw), adapters=told)), px=60_000)
+    report = AdapterReport({adapter.versioned: "no weights"})
+    await redis.set(KEYS.worker(WorkerId("w")), encode(replace(decode_lease(raw), adapters=report)), px=60_000)
     await redis.eval(TELL, 1, KEYS.changed(POOL), "w")
     with pytest.raises(AdapterFailed, match="can't be loaded"):
         await asyncio.wait_for(sending, 10)

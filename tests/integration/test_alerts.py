@@ -8,5 +8,5 @@ def test_prometheus_takes_its_configuration() -> None:
 
 
 def test_alerts_fire_where_they_have_to_and_nowhere_else() -> None:
-    """As rules_test.yml says."""
+    """The expectations are in rules_test.yml."""
     assert "SUCCESS" in promtool("test", "rules", "rules_test.yml")

@@ -40,7 +40,7 @@ def request(key: str | None, path: str = "/v1/chat/completions", scheme: str = "
 
 
 async def test_a_stored_key_opens_and_no_other_one_does(redis: "Redis", wire: Wire) -> None:
-    """Nor a missing one, one of another scheme, or the digest itself, which is all that Redis has."""
+    """No key opens if it is missing, of another scheme, or the digest itself, which is all that Redis has."""
     alice, bob = token(), token()
     await store(redis, record("alice", alice), record("bob", bob))
     ring = ApiKeys(wire, KEYS)
@@ -116,7 +116,7 @@ async def test_what_is_not_declared_open_is_closed(redis: "Redis", wire: Wire, p
     "path", ["/live", "/health", "/ready", "/metrics", "/sd", "/version", "/docs", "/openapi.json"]
 )
 async def test_what_probes_and_people_look_at_is_open(redis: "Redis", wire: Wire, path: str) -> None:
-    """It has nothing of prompts and answers."""
+    """Nothing of prompts and answers is there."""
     ApiKeys(wire, KEYS).check(request(None, path))
 
 

@@ -27,8 +27,8 @@ def advisories(package: str) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))["package"]["name"]
-            body = json.dumps({"vulns": [flaw]} if asked == package else {}).encode()
+            package_name = json.loads(self.rfile.read(int(self.headers["content-length"])))["package"]["name"]
+            body = json.dumps({"vulns": [flaw]} if package_name == package else {}).encode()
             self.send_response(200)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
@@ -51,26 +51,26 @@ def audit(url: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_a_known_vulnerability_in_what_is_pinned_fails_and_is_named() -> None:
-    """With the version that has none."""
+    """The version that has no vulnerability is named too."""
     with advisories("jinja2") as url:
-        done = audit(url)
-    assert done.returncode != 0
-    assert "jinja2" in done.stdout
-    assert "PYSEC-0000-1" in done.stdout
-    assert "999" in done.stdout
+        result = audit(url)
+    assert result.returncode != 0
+    assert "jinja2" in result.stdout
+    assert "PYSEC-0000-1" in result.stdout
+    assert "999" in result.stdout
 
 
 def test_the_audit_passes_without_known_vulnerabilities() -> None:
     """All three lists were looked through."""
     with advisories("nothing-that-we-use") as url:
-        done = audit(url)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("No known vulnerabilities found") == 3
+        result = audit(url)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("No known vulnerabilities found") == 3
 
 
 def test_without_the_database_it_says_that_it_has_not_looked_and_fails_nothing() -> None:
     """A machine without the internet can check the rest."""
-    done = audit(f"http://127.0.0.1:{free_port()}/")
-    assert done.returncode == 0
-    assert done.stdout.startswith("audit: NOT DONE")
-    assert len(done.stdout.splitlines()) == 1
+    result = audit(f"http://127.0.0.1:{free_port()}/")
+    assert result.returncode == 0
+    assert result.stdout.startswith("audit: NOT DONE")
+    assert len(result.stdout.splitlines()) == 1

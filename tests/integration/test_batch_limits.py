@@ -1,4 +1,4 @@
-"""What the limits of an API key and its tenant let pass of their batches' lines, over a real Redis."""
+"""Tests what the limits of an API key and its tenant let pass of their batches' lines, over a real Redis."""
 
 import asyncio
 import time
@@ -57,7 +57,7 @@ async def left(redis: "Redis", of: str, account: str = "key_1") -> float:
 
 
 async def passed(tasks: "list[asyncio.Task[None]]", least: int = 0) -> int:
-    """Of them, at least so many, when the others wait."""
+    """Number of tasks that are done, at least so many, when the others wait."""
     while sum(task.done() for task in tasks) < least:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.5)
@@ -102,7 +102,7 @@ async def test_batches_with_limits_of_their_own_leave_the_others_as_they_are(red
 
 
 async def test_many_waiting_lines_ask_redis_as_often_as_one(redis: "Redis", wire: Wire) -> None:
-    asked: list[int] = []
+    counts: list[int] = []
     for lines in (1, 500):
         await redis.flushall()
         one, turn, count = client(Limits(batch_requests_per_min=1)), asyncio.Lock(), 0
@@ -118,15 +118,15 @@ async def test_many_waiting_lines_ask_redis_as_often_as_one(redis: "Redis", wire
         tasks = [asyncio.create_task(Line(wire, one, turn).admit()) for _ in range(lines)]
         assert await passed(tasks) == 0
         wire.execute_each = real  # type: ignore[method-assign]
-        asked.append(count)
+        counts.append(count)
         await end(tasks)
-    assert asked[1] <= asked[0] + 3
+    assert counts[1] <= counts[0] + 3
 
 
 async def test_a_lines_expected_tokens_are_charged_first_and_corrected_by_its_answer(
     redis: "Redis", wire: Wire
 ) -> None:
-    """Of rates and of budgets. Asked again, because a worker went, a line is charged once."""
+    """Rates and budgets are charged so. A line that is asked again, because a worker went, is charged once."""
     one = client(Limits(tokens_per_min=600, budget=Budget(10_000)))  # so few that what is charged stays to be seen
     first, again = (Line(wire, one, asyncio.Lock(), 256) for _ in range(2))
     await first.admit(100)
@@ -144,7 +144,7 @@ async def test_a_lines_expected_tokens_are_charged_first_and_corrected_by_its_an
 
 
 async def test_a_try_that_no_worker_had_gives_its_request_back(redis: "Redis", wire: Wire) -> None:
-    """So a line that tries for hours while workers are away uses up nothing."""
+    """A line that tries for hours while workers are away so uses up nothing."""
     one = client(Limits(batch_requests_per_min=2))
     for _ in range(5):
         line = Line(wire, one, asyncio.Lock())
@@ -164,7 +164,10 @@ async def test_lines_of_many_tokens_are_not_all_admitted_before_the_first_answer
 async def test_lines_of_a_tenant_without_budget_are_tried_again_in_the_next_period(
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or with more budget. They don't wait here for as long: their part would keep others from the batch worker."""
+    """More budget has them tried again too.
+
+    They don't wait here for as long: their part would keep others from the batch worker.
+    """
     one, turn, now = client(team=Limits(budget=Budget(100, "tokens", "day"))), asyncio.Lock(), clock.now()
     await Line(wire, one, turn).admit(100)
     line = Line(wire, one, turn)
@@ -176,7 +179,7 @@ async def test_lines_of_a_tenant_without_budget_are_tried_again_in_the_next_peri
 
 
 async def test_lines_do_not_wait_for_a_budget_that_an_online_request_reserves(redis: "Redis", wire: Wire) -> None:
-    """It may run for hours."""
+    """The online request may run for hours."""
     one = client(Limits(budget=Budget(100)))
     online = Charge.of(ledger(wire), one)
     assert online is not None
@@ -192,17 +195,17 @@ async def test_a_line_cancelled_while_redis_is_asked_holds_nothing(redis: "Redis
     """Its part is given up, for example."""
     one, real = client(Limits(batch_requests_per_min=5, budget=Budget(100))), wire.execute_each
     line = Line(wire, one, asyncio.Lock())
-    sent = asyncio.Event()
+    was_sent = asyncio.Event()
 
     async def slow(commands: Any) -> Any:
         replies = await real(commands)
-        sent.set()
+        was_sent.set()
         await asyncio.sleep(60)
         return replies
 
     wire.execute_each = slow  # type: ignore[method-assign]
     task = asyncio.create_task(line.admit(50))
-    await sent.wait()
+    await was_sent.wait()
     await end([task])
     wire.execute_each = real  # type: ignore[method-assign]
     await line.charge._ledger.settle_rest()
@@ -225,16 +228,16 @@ async def test_lines_have_the_limits_of_today_and_a_revoked_keys_those_it_had(re
     limits, old = LineLimits(book), order(Rate("key_1:batch", requests=5))
     await book.directory.refresh()
     assert limits.client(old).name == "alice"
-    found = (await limits.of([old]))[old.id]
-    assert [(one.requests, one.budget) for one, _ in found] == [(7, None), (0, Budget(100))]
+    accounts = (await limits.of([old]))[old.id]
+    assert [(one.requests, one.budget) for one, _ in accounts] == [(7, None), (0, Budget(100))]
     charge = limits.charge(old, plan, 1)
     assert charge is not None
     await charge.admit(RequestId("r"), Used("m", 30), clock.now() + 60)
     assert [has.spent for _, has in (await limits.of([old]))[old.id]] == [0, 31]
     await redis.hdel(KEYS.api_keys(), "alice")
     await book.directory.refresh()
-    found = (await limits.of([old]))[old.id]
-    assert [(one.rates, one.requests) for one, _ in found] == [("key_1:batch", 5), ("tenant/red", 0)]
+    accounts = (await limits.of([old]))[old.id]
+    assert [(one.rates, one.requests) for one, _ in accounts] == [("key_1:batch", 5), ("tenant/red", 0)]
     await redis.delete(KEYS.tenants())
     await book.directory.refresh()
     assert limits.charge(order(), plan, 1) is None
@@ -260,7 +263,7 @@ async def test_lines_may_ask_for_what_their_client_may_today_and_a_revoked_keys_
 async def test_a_line_whose_batch_worker_died_is_charged_by_the_next_one_alone(
     redis: "Redis", wire: Wire, wakes: bool
 ) -> None:
-    """With what was charged before: each death had the client pay for all lines in flight once more.
+    """The dead worker's charge counts on: each death once had the client pay for all lines in flight again.
 
     `wakes`: it only stood still, and ends its try later.
     """
@@ -302,7 +305,7 @@ async def test_lines_that_nobody_answers_any_more_get_back_what_dead_workers_wer
 
 
 async def test_without_redis_a_line_tries_again_later(redis: "Redis", wire: Wire) -> None:
-    """As if no worker were there: it is the part's runner that waits."""
+    """The error is as if no worker were there: it is the part's runner that waits."""
 
     async def away(_: Any) -> Any:
         raise StoreDown
@@ -329,5 +332,5 @@ async def test_a_batch_of_a_key_of_this_moment_has_its_name_and_its_limits(redis
     await redis.hset(KEYS.api_keys(), "alice", encode(record))
     await limits.known(new)
     assert limits.client(new).name == "alice"
-    [(account, _left)] = (await limits.of([new]))[new.id]
+    [(account, _balance)] = (await limits.of([new]))[new.id]
     assert account.requests == 7

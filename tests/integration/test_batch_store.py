@@ -34,10 +34,10 @@ async def running(redis: "Redis", batch_store: BatchStore) -> AsyncIterator[Batc
     """A batch in progress, of three parts; the workers A and B live."""
     for worker in (A, B):
         await redis.set(KEYS.api(worker), "1")
-    made = await batch_store.create(order())
-    await batch_store.set_parts(made.order.id, 3)
-    await batch_store.set_status(made.order.id, ["validating"], {"status": "in_progress", "total": 6, "parts": 3})
-    yield made.order.id
+    batch = await batch_store.create(order())
+    await batch_store.set_parts(batch.order.id, 3)
+    await batch_store.set_status(batch.order.id, ["validating"], {"status": "in_progress", "total": 6, "parts": 3})
+    yield batch.order.id
 
 
 def order(key: str = "", created: int | None = None, expires: int | None = None) -> BatchOrder:
@@ -58,7 +58,7 @@ async def counts(batch_store: BatchStore, batch: BatchId) -> tuple[int, ...]:
 
 
 async def later(redis: "Redis", batch: BatchId, ticket: PartClaim) -> None:
-    """As if it had been sent long ago, and nobody has taken it."""
+    """Writes the part's record as if it had been sent long ago, and nobody had taken it."""
     since = round(time.time() * 1000) - _LOST_MS - 1000
     await redis.hset(KEYS.taken(batch), str(ticket.part), f"{ticket.number}||{since}")
 
@@ -66,64 +66,64 @@ async def later(redis: "Redis", batch: BatchId, ticket: PartClaim) -> None:
 async def test_unfinished_batches_are_bounded_of_each_key_and_in_all(redis: "Redis", wire: Wire) -> None:
     """A batch takes up to 12 kB of Redis for a month, and time of the leader while it isn't finished."""
     few = BatchStore(wire, KEYS, 60, most_of_key=3, most=5)
-    made = [await few.create(order("alice")) for _ in range(3)]
-    with pytest.raises(TooManyBatches, match="3 of your batches") as refused:
+    batches = [await few.create(order("alice")) for _ in range(3)]
+    with pytest.raises(TooManyBatches, match="3 of your batches") as refusal:
         await few.create(order("alice"))
-    assert refused.value.retry_after_s == 60
+    assert refusal.value.retry_after_s == 60
     assert len(await few.all_of(KeyId("alice"))) == 3
     for _ in range(2):
         await few.create(order("bob"))
     with pytest.raises(TooManyBatches, match="are 5 batches"):
         await few.create(order("carol"))
-    ended = made[1].order.id
-    await few.set_status(ended, ["validating"], {"status": "failed", "failed_at": 1, "cleaned": 1})
-    await few.leave(ended)
+    ended_batch = batches[1].order.id
+    await few.set_status(ended_batch, ["validating"], {"status": "failed", "failed_at": 1, "cleaned": 1})
+    await few.leave(ended_batch)
     await few.create(order("alice"))
 
 
 async def test_the_newest_batches_of_a_key_are_kept_and_none_that_is_unfinished_is_removed(
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a month, or until there are so many newer ones."""
+    """Ended batches are kept for a month, or until there are so many newer ones."""
     monkeypatch.setattr("app.batch.batch_store._KEPT_OF_KEY", 4)
     few = BatchStore(wire, KEYS, 60, most_of_key=2)
     first = (await few.create(order("alice"))).order.id
     later = []
     for _ in range(8):
-        later.append(ended := (await few.create(order("alice"))).order.id)
-        await few.set_status(ended, ["validating"], {"status": "failed", "failed_at": 1, "cleaned": 1})
-        await few.leave(ended)
-    kept = [id_ for id_, _ in await few.all_of(KeyId("alice"))]
-    assert kept[0] == first
-    assert kept[1:] == later[-len(kept) + 1 :]
-    assert len(kept) <= 4
-    assert len(await redis.keys("*batch:batch_*")) == len(kept)
+        later.append(ended_batch := (await few.create(order("alice"))).order.id)
+        await few.set_status(ended_batch, ["validating"], {"status": "failed", "failed_at": 1, "cleaned": 1})
+        await few.leave(ended_batch)
+    remaining_ids = [id_ for id_, _ in await few.all_of(KeyId("alice"))]
+    assert remaining_ids[0] == first
+    assert remaining_ids[1:] == later[-len(remaining_ids) + 1 :]
+    assert len(remaining_ids) <= 4
+    assert len(await redis.keys("*batch:batch_*")) == len(remaining_ids)
 
 
 async def test_a_batch_is_found_by_who_made_it(batch_store: BatchStore) -> None:
-    """And by batch workers, who have no key."""
-    made = await batch_store.create(order("alice"))
-    assert await batch_store.find(made.order.id, "alice") == made
-    assert await batch_store.find(made.order.id, None) == made
+    """Batch workers, which have no key, find it too."""
+    batch = await batch_store.create(order("alice"))
+    assert await batch_store.find(batch.order.id, "alice") == batch
+    assert await batch_store.find(batch.order.id, None) == batch
     for key in ("bob", ""):
         with pytest.raises(BatchNotFound):
-            await batch_store.find(made.order.id, key)
+            await batch_store.find(batch.order.id, key)
 
 
 async def test_pages_hold_each_batch_once_the_newest_first(redis: "Redis", batch_store: BatchStore) -> None:
-    """Also of those that were made within one second; what is forgotten is in none of them."""
+    """Batches that were made within one second are there once too; none that is forgotten is on any page."""
     now = int(time.time())
-    made = [(await batch_store.create(order("alice", now))).order.id for _ in range(5)][::-1]
+    ids = [(await batch_store.create(order("alice", now))).order.id for _ in range(5)][::-1]
     await batch_store.create(order("bob"))
     first, more = await batch_store.owned("alice", "", 2)
-    assert ([b.order.id for b in first], more) == (made[:2], True)
-    second, more = await batch_store.owned("alice", made[1], 3)
-    assert ([b.order.id for b in second], more) == (made[2:], False)
-    assert await batch_store.owned("alice", made[-1], 3) == ([], False)
+    assert ([b.order.id for b in first], more) == (ids[:2], True)
+    second, more = await batch_store.owned("alice", ids[1], 3)
+    assert ([b.order.id for b in second], more) == (ids[2:], False)
+    assert await batch_store.owned("alice", ids[-1], 3) == ([], False)
     with pytest.raises(RequestError, match="'after'"):
         await batch_store.owned("alice", "batch_unknown", 3)
-    await redis.delete(KEYS.batch(made[1]))
-    assert [b.order.id for b in (await batch_store.owned("alice", "", 9))[0]] == [made[0], *made[2:]]
+    await redis.delete(KEYS.batch(ids[1]))
+    assert [b.order.id for b in (await batch_store.owned("alice", "", 9))[0]] == [ids[0], *ids[2:]]
     assert await redis.zcard(KEYS.batches_of("alice")) == 4
 
 
@@ -132,15 +132,18 @@ async def test_live_batches_are_those_of_which_something_is_to_be_done_the_most_
 ) -> None:
     """One that has ended is to be cleaned up, and its webhook told."""
     now = int(time.time())
-    late, soon, ended = [(await batch_store.create(order(expires=now + s))).order.id for s in (900, 300, 600)]
-    await batch_store.set_status(ended, ["validating"], {"status": "failed"})
-    assert [b.order.id for b in await batch_store.live()] == [soon, ended, late]
-    await batch_store.leave(ended)
+    late, soon, ended_batch = [(await batch_store.create(order(expires=now + s))).order.id for s in (900, 300, 600)]
+    await batch_store.set_status(ended_batch, ["validating"], {"status": "failed"})
+    assert [b.order.id for b in await batch_store.live()] == [soon, ended_batch, late]
+    await batch_store.leave(ended_batch)
     assert [b.order.id for b in await batch_store.live()] == [soon, late]
 
 
 async def test_a_batch_turns_only_from_where_it_was_expected_to_be(redis: "Redis", batch_store: BatchStore) -> None:
-    """So that of two who do the same, or the same one twice, the second does nothing. Ended, it is kept for a while."""
+    """The second of two workers that do the same, or of two tries, thus does nothing.
+
+    An ended batch is kept for a while.
+    """
     batch = (await batch_store.create(order())).order.id
     assert await batch_store.set_status(batch, ["validating"], {"status": "in_progress", "total": 2})
     assert not await batch_store.set_status(batch, ["validating"], {"status": "in_progress", "total": 9})
@@ -180,7 +183,7 @@ async def test_parts_are_sent_in_their_order_and_each_once(batch_store: BatchSto
 
 
 async def test_a_part_belongs_to_who_takes_it_first(batch_store: BatchStore, running: BatchId) -> None:
-    """However often its message comes."""
+    """The number of times that its message comes does not matter."""
     (ticket,) = await batch_store.hand_out({running: 1})
     assert await batch_store.claim_part(ticket, A)
     assert await batch_store.claim_part(ticket, A)
@@ -259,15 +262,15 @@ async def test_a_part_that_is_done_is_forgotten_and_one_that_is_not_comes_back(
 async def test_of_a_batch_that_has_stopped_nothing_is_begun(
     batch_store: BatchStore, running: BatchId, stopped: str
 ) -> None:
-    """What nobody has taken goes back; what is being computed may still be noted."""
-    taken, sent = await batch_store.hand_out({running: 2})
-    await batch_store.claim_part(taken, A)
+    """Parts that nobody has taken go back; those that are being computed may still be noted."""
+    claimed_part, sent_part = await batch_store.hand_out({running: 2})
+    await batch_store.claim_part(claimed_part, A)
     await (batch_store.pause(running, paused=True) if stopped == "paused" else batch_store.cancel(running))
-    assert not await batch_store.claim_part(sent, A)
+    assert not await batch_store.claim_part(sent_part, A)
     assert await batch_store.hand_out({running: 5}) == []
     assert await batch_store.loads([running]) == [BatchLoad(2, 1, None)]
-    assert await batch_store.add_result(taken, A, result(1))
-    await batch_store.return_part(taken, A, done=False)
+    assert await batch_store.add_result(claimed_part, A, result(1))
+    await batch_store.return_part(claimed_part, A, done=False)
     if stopped == "paused":
         await batch_store.pause(running, paused=False)
         assert [t.part for t in await batch_store.hand_out({running: 5})] == [0, 1, 2]
@@ -292,7 +295,7 @@ async def test_a_cancelled_batch_says_when_and_how_it_will_end(batch_store: Batc
 
 
 async def test_a_new_layout_replaces_the_one_that_was_begun(batch_store: BatchStore) -> None:
-    """Whoever validated before may have died in the middle of it."""
+    """The worker that validated before may have died in the middle of it."""
     batch = (await batch_store.create(order())).order.id
     assert await batch_store.set_parts(batch, 12_000)
     assert await batch_store.set_parts(batch, 11_000)
@@ -321,16 +324,19 @@ async def test_a_worker_that_lost_the_lock_sets_no_parts(redis: "Redis", batch_s
 async def test_lines_of_a_batch_are_not_counted_if_others_were_counted_since_they_were_looked_at(
     redis: "Redis", batch_store: BatchStore
 ) -> None:
-    """Nor for a worker that has lost the lock; what is no number, of a hand, begins anew."""
+    """No lines are counted for a worker that has lost the lock either.
+
+    A count that somebody wrote and is no number begins anew.
+    """
     first, second = [(await batch_store.create(order())).order.id for _ in range(2)]
     for worker, batch in ((A, first), (B, second)):
         await redis.set(KEYS.api(worker), "1")
         assert await batch_store.lock(batch, "validating", worker)
-    seen = await batch_store.counts()
-    assert await batch_store.count_lines(second, 7, seen, A)
+    earlier_counts = await batch_store.counts()
+    assert await batch_store.count_lines(second, 7, earlier_counts, A)
     assert (await batch_store.find(second, None)).left == 0
-    assert await batch_store.count_lines(first, 5, seen, A)
-    assert not await batch_store.count_lines(second, 7, seen, B)
+    assert await batch_store.count_lines(first, 5, earlier_counts, A)
+    assert not await batch_store.count_lines(second, 7, earlier_counts, B)
     assert [(await batch_store.find(batch, None)).left for batch in (first, second)] == [5, 0]
     await redis.set(KEYS.batch_counts(), "many")
     assert await batch_store.count_lines(second, 7, await batch_store.counts(), B)
@@ -339,7 +345,7 @@ async def test_lines_of_a_batch_are_not_counted_if_others_were_counted_since_the
 
 
 async def test_a_batch_is_complete_when_no_part_is_left(batch_store: BatchStore, running: BatchId) -> None:
-    """Whatever was read a moment ago."""
+    """The counts that were read a moment ago don't matter."""
     tickets = await batch_store.hand_out({running: 3})
     for ticket in tickets:
         await batch_store.claim_part(ticket, A)
@@ -356,13 +362,13 @@ async def test_a_batch_is_complete_when_no_part_is_left(batch_store: BatchStore,
 async def test_a_part_that_its_live_worker_does_not_report_is_handed_out_again(
     redis: "Redis", batch_store: BatchStore, running: BatchId
 ) -> None:
-    """It never heard that it has the part, or Redis has forgotten that it is done."""
-    said, silent = await batch_store.hand_out({running: 2})
+    """The worker never heard that it has the part, or Redis has forgotten that it is done."""
+    reported_part, silent = await batch_store.hand_out({running: 2})
     since = round(time.time() * 1000) - _SILENT_MS - 1000
-    for ticket in (said, silent):
+    for ticket in (reported_part, silent):
         await batch_store.claim_part(ticket, A)
         await redis.hset(KEYS.taken(running), str(ticket.part), f"{ticket.number}|{A}|{since}")
-    assert await batch_store.claim_part(said, A)
+    assert await batch_store.claim_part(reported_part, A)
     (new,) = await batch_store.hand_out({running: 0})
     assert new.part == silent.part
     assert await batch_store.claim_part(new, B)
@@ -396,12 +402,12 @@ async def test_unreadable_and_missing_batches_hide_no_others(
     """A key's list forgets batches that are gone."""
     unreadable = msgspec.structs.replace(order(), metadata={"n": 7})
     await batch_store.create(unreadable)
-    gone = (await batch_store.create(order())).order.id
-    await redis.delete(KEYS.batch(gone))
+    missing_batch = (await batch_store.create(order())).order.id
+    await redis.delete(KEYS.batch(missing_batch))
     await redis.zadd(KEYS.batches_of("alice"), {"batch_old": 1})
     await batch_store.create(order("alice"))
     assert running in [batch.order.id for batch in await batch_store.live()]
-    assert await redis.zscore(KEYS.batches(), gone) is None
+    assert await redis.zscore(KEYS.batches(), missing_batch) is None
     assert await redis.zscore(KEYS.batches(), unreadable.id) is not None
     assert await redis.zscore(KEYS.batches_of("alice"), "batch_old") is None
 
@@ -441,14 +447,14 @@ async def test_what_is_no_number_among_batch_workers_and_totals_is_left_out_and_
     (ticket,) = await batch_store.hand_out({running: 1})
     await batch_store.claim_part(ticket, A)
     assert await batch_store.add_result(ticket, A, result(1))
-    with structlog.testing.capture_logs() as logged:
+    with structlog.testing.capture_logs() as log_lines:
         for _ in range(2):
             assert await batch_store.capacity() == 32
             assert await batch_store.ports() == {A: "\ufffd:1", B: "127.0.0.1:1"}
             totals = await batch_store.totals()
             assert totals.pop("failed") == 7
             assert totals.keys() == {"prompt", "cached", "completion"}
-    assert [line["event"] for line in logged] == ["number_not_understood"] * 2
+    assert [line["event"] for line in log_lines] == ["number_not_understood"] * 2
     assert (await batch_store.find(running, None)).completed == 1
 
 
@@ -473,7 +479,7 @@ async def test_problems_are_read_as_they_were_written(batch_store: BatchStore, r
 async def test_files_whose_record_is_gone_do_not_stand_in_the_way_of_those_that_expire(
     redis: "Redis", wire: Wire
 ) -> None:
-    """Nor in their owner's list."""
+    """Their owner's list is not held up either."""
     file_store = FileStore(wire, KEYS)
     await redis.zadd(KEYS.files_expiring(), {f"file-{i}": 1 for i in range(150)})
     await redis.zadd(KEYS.files_of("alice"), {f"file-{i}": 1 for i in range(150)})
@@ -485,9 +491,9 @@ async def test_files_whose_record_is_gone_do_not_stand_in_the_way_of_those_that_
 async def test_a_batch_that_is_not_understood_keeps_no_other_from_being_listed(
     redis: "Redis", batch_store: BatchStore
 ) -> None:
-    """It stays for the version that knows it."""
-    odd, known = [(await batch_store.create(order(key="alice"))).order for _ in range(2)]
+    """The batch stays for the version that knows it."""
+    odd, readable_batch = [(await batch_store.create(order(key="alice"))).order for _ in range(2)]
     await redis.hset(KEYS.batch(odd.id), "order", b"\xc1")  # type: ignore[misc]
-    found, more = await batch_store.owned("alice", "", 10)
-    assert ([batch.order for batch in found], more) == ([known], False)
+    page, more = await batch_store.owned("alice", "", 10)
+    assert ([batch.order for batch in page], more) == ([readable_batch], False)
     assert await redis.zscore(KEYS.batches_of("alice"), odd.id) is not None

@@ -1,4 +1,4 @@
-"""What batch workers do, in a real Redis and on a real folder: twice, late, or without having heard that they may."""
+"""Tests batch workers that act twice, late, or without permission, with a real Redis and a real folder."""
 
 import asyncio
 import dataclasses
@@ -60,8 +60,8 @@ def storage(tmp_path: Path) -> Storage:
 def batch_workers(redis: Redis, store_url: str, tmp_path: Path) -> Iterator[list[BatchWorker]]:
     pools = tmp_path / "pools.yaml"
     pools.write_text(yaml.safe_dump({"pools": {"decode-pool-a": mock_pool()}}))
-    known = Deployment.read(load_settings(redis_url=store_url, files=str(tmp_path), pools_file=str(pools)))
-    two = [BatchWorker(known), BatchWorker(known)]
+    deployment = Deployment.read(load_settings(redis_url=store_url, files=str(tmp_path), pools_file=str(pools)))
+    two = [BatchWorker(deployment), BatchWorker(deployment)]
     for batch_worker in two:
         batch_worker.start()
     yield two
@@ -108,7 +108,7 @@ def finalizing(batch_worker: BatchWorker, storage: Storage) -> BatchId:
 
 
 def validating(batch_worker: BatchWorker, storage: Storage, raw: bytes, within: Limits = UNLIMITED) -> BatchId:
-    """Of that input file; nobody has looked at it."""
+    """Makes a batch of that input file, which nobody has looked at yet."""
     batch = created(batch_worker, within=within)
     storage.put("files/file-1", raw)
     file_store = FileStore(batch_worker._batch_store._wire, KEYS)
@@ -122,7 +122,7 @@ def request(number: int) -> bytes:
 
 
 def end(batch_worker: BatchWorker, batch: BatchId, ending: str) -> None:
-    """As the leader or a client would have it."""
+    """Ends the batch as the leader or a client would have it."""
     if ending == "cancelled":
         batch_worker.call(batch_worker._batch_store.cancel(batch))
     else:
@@ -149,17 +149,17 @@ def while_reading(
 
     An assertion inside `act` would be lost: the batch worker takes it for a break.
     """
-    get, begun = batch_worker._storage.get, []
-    returned: list[Any] = []
+    get, reads = batch_worker._storage.get, []
+    results: list[Any] = []
 
     def slow(asked: str) -> bytes | None:
-        if asked == path and not begun:
-            begun.append(asked)
-            returned.append(act())
+        if asked == path and not reads:
+            reads.append(asked)
+            results.append(act())
         return get(asked)
 
     monkeypatch.setattr(batch_worker._storage, "get", slow)
-    return returned
+    return results
 
 
 def done_but_not_said(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -173,7 +173,7 @@ def done_but_not_said(ask: Callable[..., Awaitable[Any]]) -> Callable[..., Await
 def test_a_worker_that_is_overtaken_while_finishing_leaves_the_files_as_they_are(
     redis: Redis, batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it would have read is deleted by then."""
+    """The files that it would have read are deleted by then."""
     slow, other = batch_workers
     batch = finalizing(slow, storage)
 
@@ -187,8 +187,8 @@ def test_a_worker_that_is_overtaken_while_finishing_leaves_the_files_as_they_are
     slow.batch_jobs.finish(batch)
     assert still_there == [False]
     assert ids(storage, batch) == [f"id-{i}" for i in range(1, 7)]
-    found = slow.call(slow._batch_store.find(batch, None))
-    assert (found.status, found.completed, found.failed, found.errors_file) == ("completed", 6, 0, None)
+    record = slow.call(slow._batch_store.find(batch, None))
+    assert (record.status, record.completed, record.failed, record.errors_file) == ("completed", 6, 0, None)
 
 
 def test_a_batch_whose_task_comes_twice_is_finished_once(
@@ -215,11 +215,11 @@ def test_a_part_that_comes_twice_to_one_worker_is_answered_once(
 ) -> None:
     batch_worker, batch = batch_workers[0], in_progress(batch_workers[0], storage, parts=1)
     (ticket,) = batch_worker.call(batch_worker._batch_store.hand_out({batch: 1}))
-    begun: list[PartClaim] = []
+    claims: list[PartClaim] = []
     run = PartRunner.run
 
     async def counted(part: PartRunner) -> None:
-        begun.append(part.ticket)
+        claims.append(part.ticket)
         await run(part)
 
     def stopped() -> bool:
@@ -235,18 +235,18 @@ def test_a_part_that_comes_twice_to_one_worker_is_answered_once(
     came_back = while_reading(batch_worker, monkeypatch, places.part(batch, 0), stopped)
     batch_worker.answer(batch, ticket.part, ticket.number)
     assert came_back == [True]
-    assert begun == [ticket]
+    assert claims == [ticket]
 
 
 def test_a_worker_that_has_all_that_it_takes_gives_a_part_back_at_once(
     batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it waited, nothing could be begun or finished in its place."""
+    """No other part could begin or finish in its place while it waited."""
     batch_worker, batch = batch_workers[0], in_progress(batch_workers[0], storage, parts=3)
-    begun: list[int] = []
+    parts: list[int] = []
 
     async def answer(part: PartRunner, asked: BatchLine) -> Result:
-        begun.append(part.ticket.part)
+        parts.append(part.ticket.part)
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -256,7 +256,7 @@ def test_a_worker_that_has_all_that_it_takes_gives_a_part_back_at_once(
     threads = [threading.Thread(target=batch_worker.answer, args=(batch, t.part, t.number)) for t in (first, second)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: set(begun) == {0, 1}, "two parts are being answered")
+    wait_until(lambda: set(parts) == {0, 1}, "two parts are being answered")
     batch_worker.answer(batch, third.part, third.number)
     assert batch_worker.call(batch_worker._batch_store.loads([batch])) == [BatchLoad(1, 2, None)]
     batch_worker.stop_parts()
@@ -272,42 +272,42 @@ def test_a_part_whose_lines_wait_for_what_may_last_is_given_back(
 ) -> None:
     """Such parts kept all places of a batch worker, for the rest of a month. The lines beside it are answered."""
     batch_worker, batch = batch_workers[0], in_progress(batch_workers[0], storage, parts=1)
-    asked: list[int] = []
+    line_numbers: list[int] = []
 
     async def answer(_: PartRunner, line: BatchLine) -> Result:
-        asked.append(line.number)
-        if asked.count(2) == 1 and line.number == 2:
+        line_numbers.append(line.number)
+        if line_numbers.count(2) == 1 and line.number == 2:
             raise lasting
         return answered(line.number)
 
     monkeypatch.setattr(PartRunner, "_request", answer)
     monkeypatch.setattr("workers.batch.part_runner._RETRY_S", 0.01)
-    for left in (BatchLoad(1, 0, None), BatchLoad(0, 0, None)):
+    for load in (BatchLoad(1, 0, None), BatchLoad(0, 0, None)):
         (ticket,) = batch_worker.call(batch_worker._batch_store.hand_out({batch: 1}))
         batch_worker.answer(batch, ticket.part, ticket.number)
-        assert batch_worker.call(batch_worker._batch_store.loads([batch])) == [left]
-    assert sorted(asked) == [1, 2, 2, 3]
-    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
-    assert (found.completed, found.failed) == (3, 0)
+        assert batch_worker.call(batch_worker._batch_store.loads([batch])) == [load]
+    assert sorted(line_numbers) == [1, 2, 2, 3]
+    record = batch_worker.call(batch_worker._batch_store.find(batch, None))
+    assert (record.completed, record.failed) == (3, 0)
 
 
 def test_a_line_that_names_no_model_is_for_the_only_one(
     redis: Redis, batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As online. Where there are more, its error says what is missing."""
+    """The online endpoints do the same. The line's error says what is missing where there are more models."""
     batch_worker = batch_workers[0]
     raw = request(1).replace(b'"model":"mock",', b"")
     assert b"model" not in raw
     batch = validating(batch_worker, storage, request(0) + b"\n" + raw)
     batch_worker.batch_jobs.begin(batch)
-    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
-    assert (found.status, found.model, found.total, found.failed) == ("in_progress", "mock", 2, 0)
+    record = batch_worker.call(batch_worker._batch_store.find(batch, None))
+    assert (record.status, record.model, record.total, record.failed) == ("in_progress", "mock", 2, 0)
     models = batch_worker.serving.models
     monkeypatch.setitem(models, "second", dataclasses.replace(models["mock"], name="second"))
     batch = validating(batch_worker, storage, raw)
     batch_worker.batch_jobs.begin(batch)
-    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
-    assert (found.total, found.failed) == (1, 1)
+    record = batch_worker.call(batch_worker._batch_store.find(batch, None))
+    assert (record.total, record.failed) == (1, 1)
     (error,) = decode_results(storage.get(places.broken(batch)) or b"")
     assert error.problem is not None
     assert (error.problem.message, error.problem.param) == ("'model' is missing.", "model")
@@ -316,7 +316,7 @@ def test_a_line_that_names_no_model_is_for_the_only_one(
 def test_batches_that_are_validated_at_once_do_not_pass_their_limit_together(
     batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While they are, nobody knows how many lines they have."""
+    """Nobody knows how many lines they have while they are validated."""
     slow, other = batch_workers
     raw, most = b"\n".join(map(request, range(3))), Limits(batch_lines=5)
     first, second, third = (validating(slow, storage, raw, most) for _ in range(3))
@@ -329,9 +329,9 @@ def test_batches_that_are_validated_at_once_do_not_pass_their_limit_together(
 
     monkeypatch.setattr(slow._batch_store, "count_lines", overtaken)
     slow.batch_jobs.begin(first)
-    found = [slow.call(slow._batch_store.find(batch, None)) for batch in (first, second)]
-    assert [batch.status for batch in found] == ["failed", "in_progress"]
-    (problem,) = found[0].problems
+    batches = [slow.call(slow._batch_store.find(batch, None)) for batch in (first, second)]
+    assert [batch.status for batch in batches] == ["failed", "in_progress"]
+    (problem,) = batches[0].problems
     assert (problem.code, problem.message) == (
         "too_many_lines", "Your unfinished batches have at most 5 lines together.",
     )  # fmt: skip
@@ -343,7 +343,7 @@ def test_batches_that_are_validated_at_once_do_not_pass_their_limit_together(
 def test_a_lock_whose_reply_is_lost_is_released(
     batch_workers: list[BatchWorker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else nobody would validate it as long as that worker lives."""
+    """A lock that stayed would keep the batch from being validated as long as that worker lives."""
     batch_worker, batch = batch_workers[0], created(batch_workers[0])
     with monkeypatch.context() as patch:
         patch.setattr(batch_worker._batch_store, "lock", done_but_not_said(batch_worker._batch_store.lock))
@@ -372,17 +372,17 @@ def test_a_lock_released_during_a_report_stays_released(
     batch_worker, batch = batch_workers[0], created(batch_workers[0])
     grasp = batch_worker._batch_store.lock
 
-    taken: list[bool] = []
+    results: list[bool] = []
 
     async def late(*args: Any) -> bool:
         batch_worker.batch_jobs.handling.clear()
-        taken.append(await grasp(*args))
-        return taken[-1]
+        results.append(await grasp(*args))
+        return results[-1]
 
     batch_worker.batch_jobs.handling[batch] = "validating"
     monkeypatch.setattr(batch_worker._batch_store, "lock", late)
     batch_worker.call(batch_worker._renew())
-    assert taken == [True]
+    assert results == [True]
     assert batch_worker.call(batch_worker._batch_store.loads([batch]))[0].holder is None
 
 
@@ -396,14 +396,14 @@ def test_a_worker_reports_its_parts_and_locks(redis: Redis, batch_workers: list[
     assert batch_worker.call(batch_worker._batch_store.lock(waiting, "validating", me))
     redis.hset(KEYS.taken(batch), "0", f"{ticket.number}|{me}|1")
     redis.hset(KEYS.batch(waiting), "holder_at", 1)
-    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
+    record = batch_worker.call(batch_worker._batch_store.find(batch, None))
     batch_worker._parts.add(
         PartRunner(
             batch_worker.serving,
             batch_worker._batch_store,
             storage,
             ticket,
-            found,
+            record,
             batch_worker._limits,
             batch_worker._handling,
         )
@@ -418,8 +418,8 @@ def test_a_worker_reports_its_parts_and_locks(redis: Redis, batch_workers: list[
 
 def test_one_batch_that_is_gone_hides_no_other_one(batch_workers: list[BatchWorker]) -> None:
     batch_worker, batch = batch_workers[0], created(batch_workers[0])
-    gone = {BatchId(f"batch_gone{i}"): "in_progress" for i in range(30)}
-    batch_worker.batch_jobs.handling.update(gone)  # type: ignore[arg-type]
+    missing_batches = {BatchId(f"batch_gone{i}"): "in_progress" for i in range(30)}
+    batch_worker.batch_jobs.handling.update(missing_batches)  # type: ignore[arg-type]
     batch_worker.batch_jobs.handling[batch] = "in_progress"
     time.sleep(1.5)
     assert batch_worker.batch_jobs.handling[batch] == "validating"
@@ -459,25 +459,25 @@ def test_a_batch_whose_validation_breaks_time_and_again_fails_with_a_reason(
     for i in range(MOST_BREAKS):
         assert batch_workers[0].call(batch_workers[0]._batch_store.find(batch, None)).status == "validating"
         batch_workers[i % 2].batch_jobs.begin(batch)
-    found = batch_workers[0].call(batch_workers[0]._batch_store.find(batch, None))
-    assert (found.status, found.failed_at is not None) == ("failed", True)
-    assert due(found, BatchLoad(0, 0, None), time.time(), webhook=True) == "tell"
-    shown = OpenAIBatch.model_validate(as_object(found))
-    assert shown.errors is not None
-    assert [(e.code, e.line, e.param) for e in shown.errors.data or []] == [("internal_error", None, None)]
+    record = batch_workers[0].call(batch_workers[0]._batch_store.find(batch, None))
+    assert (record.status, record.failed_at is not None) == ("failed", True)
+    assert due(record, BatchLoad(0, 0, None), time.time(), webhook=True) == "tell"
+    openai_batch = OpenAIBatch.model_validate(as_object(record))
+    assert openai_batch.errors is not None
+    assert [(e.code, e.line, e.param) for e in openai_batch.errors.data or []] == [("internal_error", None, None)]
 
 
 def test_a_batch_whose_end_breaks_time_and_again_fails_and_its_answers_stay_in_the_storage(
     redis: Redis, batch_workers: list[BatchWorker], storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was computed may be all that somebody has waited for."""
+    """The computed answers may be all that somebody has waited for."""
     batch_worker = batch_workers[0]
     batch = finalizing(batch_worker, storage)
     monkeypatch.setattr("workers.batch.batch_jobs.write_result_files", breaking)
     for _ in range(MOST_BREAKS):
         batch_worker.batch_jobs.finish(batch)
-    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
-    assert (found.status, [p.code for p in found.problems]) == ("failed", ["internal_error"])
+    record = batch_worker.call(batch_worker._batch_store.find(batch, None))
+    assert (record.status, [p.code for p in record.problems]) == ("failed", ["internal_error"])
     redis.hset(KEYS.batch(batch), "failed_at", 1)
     batch_worker.batch_jobs.finish(batch)
     assert batch_worker.call(batch_worker._batch_store.find(batch, None)).cleaned
@@ -494,8 +494,8 @@ def test_a_batch_that_cannot_be_cleaned_up_is_left_as_it_is(
     for _ in range(MOST_BREAKS):
         assert not batch_worker.call(batch_worker._batch_store.find(batch, None)).cleaned
         batch_worker.batch_jobs.finish(batch)
-    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
-    assert (found.status, found.cleaned) == ("completed", True)
+    record = batch_worker.call(batch_worker._batch_store.find(batch, None))
+    assert (record.status, record.cleaned) == ("completed", True)
 
 
 @pytest.mark.parametrize("away", [StorageDown("S3"), StoreDown("Redis"), InterruptedError()])
@@ -526,12 +526,12 @@ def test_a_webhook_that_breaks_in_an_unforeseen_way_counts_as_not_told(
     batch_worker.batch_jobs.notify(batch)
 
     def tried() -> Any:
-        found = batch_worker.call(batch_worker._batch_store.find(batch, None))
-        return found if found.tries else None
+        record = batch_worker.call(batch_worker._batch_store.find(batch, None))
+        return record if record.tries else None
 
-    found = wait_until(tried, "the try is noted")
-    assert (found.told, found.tries) == (False, 1)
-    assert found.tell_at > time.time()
+    record = wait_until(tried, "the try is noted")
+    assert (record.told, record.tries) == (False, 1)
+    assert record.tell_at > time.time()
 
 
 def test_a_webhook_that_does_not_answer_holds_no_thread_and_is_called_once(
@@ -547,12 +547,12 @@ def test_a_webhook_that_does_not_answer_holds_no_thread_and_is_called_once(
         for _ in range(2):  # the leader sends it again while it waits
             batch_worker.batch_jobs.notify(batch)
         server.settimeout(10)
-        called, _ = server.accept()
+        connection, _ = server.accept()
         server.settimeout(0.2)
         with pytest.raises(TimeoutError):
             server.accept()
         assert batch_worker.call(batch_worker._batch_store.find(batch, None)).tries == 0
-        called.close()
+        connection.close()
         wait_until(lambda: batch_worker.call(batch_worker._batch_store.find(batch, None)).tries == 1, "it is noted")
 
 
@@ -583,18 +583,18 @@ def test_a_part_that_breaks_time_and_again_is_given_up(
     assert batch_worker.call(batch_worker._batch_store.loads([batch]))[0].todo == 0
     assert batch_worker.call(batch_worker._batch_store.complete(batch, {"status": "finalizing", "ending": "completed"}))
     batch_worker.batch_jobs.finish(batch)
-    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
-    lost = {2} if broken == "add_result" else {1, 2, 3}
-    assert (found.status, found.completed, found.failed) == ("completed", 3 - len(lost), len(lost))
+    record = batch_worker.call(batch_worker._batch_store.find(batch, None))
+    lost_lines = {2} if broken == "add_result" else {1, 2, 3}
+    assert (record.status, record.completed, record.failed) == ("completed", 3 - len(lost_lines), len(lost_lines))
     codes = {error["error"]["line"]: error["error"]["code"] for error in errors_of(storage, batch)}
-    assert codes == dict.fromkeys(lost, "internal_error")
+    assert codes == dict.fromkeys(lost_lines, "internal_error")
 
 
 @pytest.mark.parametrize("ending", ["cancelled", "expired", "given up"])
 def test_a_client_is_not_charged_for_lines_in_flight_with_which_a_batch_worker_died(
     redis: Redis, batch_workers: list[BatchWorker], storage: Storage, ending: str
 ) -> None:
-    """If nobody answers them any more. Nobody gave back what their answers were expected to cost."""
+    """Nobody answers the lines any more, and nobody gave back what their answers were expected to cost."""
     key = ApiKey("alice", b"12345678", 0.0, id=KeyId("key_1"), more=Limits(budget=Budget(10_000)))
     redis.hset(KEYS.api_keys(), "alice", encode(key))
     dead, batch_worker = batch_workers
@@ -641,21 +641,21 @@ def test_a_part_whose_file_is_away_waits_for_it_however_often_it_is_tried(
         batch_worker.answer(batch, ticket.part, ticket.number)
     assert batch_worker.call(batch_worker._batch_store.complete(batch, {"status": "finalizing", "ending": "completed"}))
     batch_worker.batch_jobs.finish(batch)
-    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
-    assert (found.status, found.completed, found.failed) == ("completed", 3, 0)
+    record = batch_worker.call(batch_worker._batch_store.find(batch, None))
+    assert (record.status, record.completed, record.failed) == ("completed", 3, 0)
 
 
 @pytest.mark.parametrize("ending", ["cancelled", "expired"])
 def test_a_batch_that_ends_while_it_is_validated_has_all_its_lines_in_the_error_file(
     redis: Redis, batch_workers: list[BatchWorker], storage: Storage, ending: str
 ) -> None:
-    """Those that could not have been asked with their own error."""
+    """Lines that could not have been asked have their own error."""
     batch_worker = batch_workers[0]
     batch = validating(batch_worker, storage, b"\n".join([*(request(i) for i in range(100)), b"no JSON"]))
     end(batch_worker, batch, ending)
-    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
-    assert (found.status, found.total, found.completed, found.failed) == (ending, 101, 0, 101)
-    assert (found.output, found.errors_file) == (None, places.file_of(batch, "error"))
+    record = batch_worker.call(batch_worker._batch_store.find(batch, None))
+    assert (record.status, record.total, record.completed, record.failed) == (ending, 101, 0, 101)
+    assert (record.output, record.errors_file) == (None, places.file_of(batch, "error"))
     errors = {error["error"]["line"]: error["error"]["code"] for error in errors_of(storage, batch)}
     assert errors == {i + 1: f"batch_{ending}" for i in range(100)} | {101: "invalid_json_line"}
     redis.hset(KEYS.batch(batch), f"{ending}_at", 1)
@@ -667,15 +667,15 @@ def test_a_batch_that_ends_while_it_is_validated_has_all_its_lines_in_the_error_
 def test_a_batch_of_a_file_that_cannot_be_read_ends_as_it_was_told_while_it_is_validated(
     batch_workers: list[BatchWorker], storage: Storage, ending: str
 ) -> None:
-    """It is empty, or gone."""
+    """The file is empty, or gone."""
     batch_worker = batch_workers[0]
     for raw in (b"\n", None):
         batch = validating(batch_worker, storage, raw or b"")
         if raw is None:
             storage.delete("files/file-1")
         end(batch_worker, batch, ending)
-        found = batch_worker.call(batch_worker._batch_store.find(batch, None))
-        assert (found.status, found.total, found.output, found.errors_file) == (ending, 0, None, None)
+        record = batch_worker.call(batch_worker._batch_store.find(batch, None))
+        assert (record.status, record.total, record.output, record.errors_file) == (ending, 0, None, None)
 
 
 def test_a_batch_that_is_cancelled_between_its_validation_and_its_beginning_loses_no_line(
@@ -686,15 +686,15 @@ def test_a_batch_that_is_cancelled_between_its_validation_and_its_beginning_lose
     lay_out = batch_worker._batch_store.set_parts
 
     async def cancelled(*args: Any) -> bool:
-        done = await lay_out(*args)
+        was_set = await lay_out(*args)
         await batch_worker._batch_store.cancel(batch)
-        return done
+        return was_set
 
     monkeypatch.setattr(batch_worker._batch_store, "set_parts", cancelled)
     batch_worker.batch_jobs.begin(batch)
     other.batch_jobs.finish(batch)
-    found = batch_worker.call(batch_worker._batch_store.find(batch, None))
-    assert (found.status, found.total) == ("cancelled", 2)
+    record = batch_worker.call(batch_worker._batch_store.find(batch, None))
+    assert (record.status, record.total) == ("cancelled", 2)
     assert len(errors_of(storage, batch)) == 2
 
 
@@ -707,12 +707,12 @@ def test_a_task_that_asks_for_no_batch_begins_none(
 ) -> None:
     """One that could not be read again would be in the way of all others."""
     storage.put("inbox/a", b"{}")
-    asked = {"path": "inbox/a", "endpoint": "/v1/completions", "window": "1h", "metadata": {"n": "7"}}
+    fields = {"path": "inbox/a", "endpoint": "/v1/completions", "window": "1h", "metadata": {"n": "7"}}
     with pytest.raises(RequestError, match=named):
-        batch_workers[0].batch_jobs.submit(**asked | wrong, task="1")
+        batch_workers[0].batch_jobs.submit(**fields | wrong, task="1")
     assert redis.zcard(KEYS.batches()) == 0
-    batch = batch_workers[0].batch_jobs.submit(**asked, task="1")
-    assert batch_workers[0].batch_jobs.submit(**asked, task="1") == batch
+    batch = batch_workers[0].batch_jobs.submit(**fields, task="1")
+    assert batch_workers[0].batch_jobs.submit(**fields, task="1") == batch
     assert redis.zcard(KEYS.batches()) == 1
 
 
@@ -722,22 +722,22 @@ def test_a_long_answer_does_not_lie_in_redis(
     """Sixty-four of them, with the logprobs of many choices, would be gigabytes; nor in the worker's memory."""
     batch_worker, batch = batch_workers[0], in_progress(batch_workers[0], storage, parts=1)
     long = b'"%s"' % (b"x" * 1_000_000)
-    noted: list[int] = []
+    sizes: list[int] = []
     note = batch_worker._batch_store.add_result
 
     async def answer(_: PartRunner, asked: BatchLine) -> Result:
         return Result(asked.number, asked.custom_id, 200, f"cmpl-{asked.number}", long if asked.number > 1 else b"1")
 
     async def measured(*args: Any) -> bool:
-        noted.append(len(encode(args[-1])))
+        sizes.append(len(encode(args[-1])))
         return await note(*args)
 
     monkeypatch.setattr(PartRunner, "_request", answer)
     monkeypatch.setattr(batch_worker._batch_store, "add_result", measured)
     (ticket,) = batch_worker.call(batch_worker._batch_store.hand_out({batch: 1}))
     batch_worker.answer(batch, ticket.part, ticket.number)
-    assert len(noted) == 3
-    assert max(noted) < 1000
+    assert len(sizes) == 3
+    assert max(sizes) < 1000
     assert storage.size(places.answers(batch, 0)) < 1000
     batch_worker.call(
         batch_worker._batch_store.set_status(batch, ["in_progress"], {"status": "finalizing", "ending": "completed"})
@@ -749,9 +749,9 @@ def test_a_long_answer_does_not_lie_in_redis(
 
 
 def test_a_worker_ends_also_when_its_last_task_has_just_ended(redis: Redis, store_url: str, tmp_path: Path) -> None:
-    known = Deployment(load_settings(redis_url=store_url, files=str(tmp_path)), {}, {})
+    deployment = Deployment(load_settings(redis_url=store_url, files=str(tmp_path)), {}, {})
     for _ in range(5):
-        batch_worker = BatchWorker(known)
+        batch_worker = BatchWorker(deployment)
         batch_worker.start()
 
         async def both(batch_worker: BatchWorker = batch_worker) -> None:

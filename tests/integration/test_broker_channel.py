@@ -52,10 +52,10 @@ class Broker:
 
 @pytest.fixture
 def broker(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
-    made = Broker(store_url, monkeypatch)
-    yield made
-    made.connection.release()
-    made.redis.close()
+    instance = Broker(store_url, monkeypatch)
+    yield instance
+    instance.connection.release()
+    instance.redis.close()
 
 
 def test_all_that_wait_come_with_one_round_trip(broker: Broker) -> None:
@@ -67,7 +67,7 @@ def test_all_that_wait_come_with_one_round_trip(broker: Broker) -> None:
 
 
 def test_what_there_is_no_room_for_stays_in_redis(broker: Broker) -> None:
-    """Where it can be taken back."""
+    """The messages can be taken back there."""
     broker.most = 4
     broker.publish(*range(10))
     with broker.consumer():
@@ -89,7 +89,10 @@ def test_urgent_messages_come_first(broker: Broker) -> None:
 
 
 def test_a_message_that_cannot_be_taken_takes_no_other_with_it_and_ends_no_process(broker: Broker) -> None:
-    """As one whose body Celery can't take apart. A connection that fails as it is taken is made anew."""
+    """Such a message is one whose body Celery can't take apart.
+
+    A connection that fails as a message is taken is made anew.
+    """
     broker.publish(1, -2, 3)
     with broker.consumer():
         broker.connection.drain_events(timeout=5)
@@ -146,7 +149,7 @@ def test_a_connection_that_was_replaced_is_forgotten_by_the_event_loop(store_url
 
 
 def test_a_connection_that_cannot_be_registered_is_closed(broker: Broker) -> None:
-    """It asks Redis as it is registered; Celery's consumer loses it then, and nobody else would close it."""
+    """A connection asks Redis as it is registered; Celery's consumer loses it then, and nobody else would close it."""
     hub, connection = Hub(), BrokerConnection(broker.connection.as_uri(include_password=True))
     connection.connect()
     clients = broker.redis.client_list()

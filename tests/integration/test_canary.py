@@ -53,15 +53,15 @@ def idle(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
         one.adopts()
         one.runner.call(one.lease.register())
         one.runner.settings = one.runner.settings.model_copy(update={"canary_s": IDLE_S})
-        made = Idle(one)
-        yield made
-        made.end()
+        idle_worker = Idle(one)
+        yield idle_worker
+        idle_worker.end()
 
 
 def test_an_idle_engine_is_asked_again_and_again_and_nobody_sees_it(
     idle: Idle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither afterwards nor while a probe is in the engine, which has counted it already."""
+    """No metric shows it afterwards or while a probe is in the engine, which has counted it already."""
     runner, real, meanwhile = idle.one.runner, idle.engine.generate, list[float]()  # type: ignore[attr-defined]
 
     def told(name: str) -> float:
@@ -85,8 +85,8 @@ def test_what_stands_still_is_not_asked_until_it_goes_on(idle: Idle, stop: Any, 
     idle.is_probed()
     idle.one.executes(stop)
     before = idle.probes
-    looked = time.monotonic() + 10 * IDLE_S
-    wait_until(lambda: time.monotonic() > looked, "it has been looked at")
+    deadline = time.monotonic() + 10 * IDLE_S
+    wait_until(lambda: time.monotonic() > deadline, "it has been looked at")
     assert idle.probes == before
     idle.one.executes(go_on)
     idle.is_probed()
@@ -126,15 +126,15 @@ def test_a_late_engine_leaves_routing_and_comes_back_with_its_answer(
 
 
 def test_an_engine_that_never_answers_ends_its_worker(idle: Idle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once: what hangs can't end cleanly."""
-    ended: list[int] = []
+    """The end comes at once: a process that hangs can't end cleanly."""
+    exit_codes: list[int] = []
     monkeypatch.setattr(canary, "_LATE_S", 0.1)
-    monkeypatch.setattr(canary, "os", SimpleNamespace(_exit=ended.append))
+    monkeypatch.setattr(canary, "os", SimpleNamespace(_exit=exit_codes.append))
     idle.one.runner.settings = idle.one.runner.settings.model_copy(update={"stall_s": 0.3})
     (core,) = idle.engine._cores  # type: ignore[attr-defined]
     idle.one.runner.call(core.pause())
-    wait_until(lambda: ended, "the worker has ended")
-    assert ended[0] == 1
+    wait_until(lambda: exit_codes, "the worker has ended")
+    assert exit_codes[0] == 1
     idle.one.runner.soon(core.resume)
 
 

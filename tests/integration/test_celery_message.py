@@ -32,14 +32,14 @@ def events(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
         worker = subprocess.Popen(
             [*command, "-P", "solo", "--without-mingle"], cwd=ROOT, env=dict(os.environ), stdout=log, stderr=log
         )
-    seen: list[dict[str, Any]] = []
+    event_list: list[dict[str, Any]] = []
     watching = Celery("watching", broker=store_url)
     watching.conf.broker_transport_options = {"global_keyprefix": KEYS.prefix}
     stopping = threading.Event()
 
     def capture() -> None:
         with watching.connection_for_read() as connection:
-            receiver = watching.events.Receiver(connection, handlers={"*": seen.append})
+            receiver = watching.events.Receiver(connection, handlers={"*": event_list.append})
             while not stopping.is_set():
                 try:
                     receiver.capture(limit=None, timeout=0.5, wakeup=True)
@@ -49,8 +49,8 @@ def events(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     watcher = threading.Thread(target=capture)
     watcher.start()
     try:
-        wait_until(lambda: any(e["type"].startswith("worker-") for e in seen), "the worker is up", 30)
-        yield seen
+        wait_until(lambda: any(e["type"].startswith("worker-") for e in event_list), "the worker is up", 30)
+        yield event_list
     finally:
         stopping.set()
         watcher.join()
@@ -64,12 +64,12 @@ def test_an_ordinary_worker_runs_it_and_flower_would_show_it(events: list[dict[s
         raw = task_message(DECODE_TASK, QUEUE, RequestId(f"chatcmpl-{step}"), 2, step)
         redis.lpush(KEYS.queue(QUEUE, step), raw)
     wait_until(lambda: redis.llen("seen") == 5 * len(PRIORITY_STEPS), "all tasks ran")
-    seen = [v.decode() for v in redis.lrange("seen", 0, -1)]
+    values = [v.decode() for v in redis.lrange("seen", 0, -1)]
     for step in PRIORITY_STEPS:
         name = f"chatcmpl-{step}"
-        assert [name, "2", name, "2", QUEUE] in [seen[i : i + 5] for i in range(0, len(seen), 5)]
+        assert [name, "2", name, "2", QUEUE] in [values[i : i + 5] for i in range(0, len(values), 5)]
     wait_until(lambda: sum(e["type"] == "task-succeeded" for e in events) == len(PRIORITY_STEPS), "all succeeded")
-    received = next(e for e in events if e["type"] == "task-received" and e["uuid"] == "chatcmpl-0")
-    assert received["name"] == DECODE_TASK
-    assert received["args"] == "('chatcmpl-0', 2)"
+    event = next(e for e in events if e["type"] == "task-received" and e["uuid"] == "chatcmpl-0")
+    assert event["name"] == DECODE_TASK
+    assert event["args"] == "('chatcmpl-0', 2)"
     wait_until(lambda: redis.hlen("test:unacked") == 0, "all are acknowledged")

@@ -70,13 +70,13 @@ class Replica:
 
 @pytest_asyncio.fixture
 async def replica(redis: "Redis", wire: Wire, store_url: str) -> AsyncIterator[Replica]:
-    made = Replica(redis, wire, store_url)
+    instance = Replica(redis, wire, store_url)
     async with AsyncExitStack() as running:
-        for part in made.cells.parts:
+        for part in instance.cells.parts:
             await running.enter_async_context(beside(part.run()))
-        await until(lambda: all(state.reachable for state in made.cells.states().values()))
-        yield made
-        for cell in made.others:
+        await until(lambda: all(state.reachable for state in instance.cells.states().values()))
+        yield instance
+        for cell in instance.others:
             await cell.close(API)
 
 
@@ -86,9 +86,9 @@ async def test_a_request_goes_to_the_least_used_cell_once_home_is_full(replica: 
     await replica.room("n1", of=NEAR)
     await replica.room("f1", of=FAR)
     await replica.room("f2", of=FAR)
-    placed = [replica.place_of(await replica.send(f"r{i}")) for i in range(4)]
-    assert placed[0] == (HOME, "here")
-    assert sorted(cell for cell, _ in placed[1:]) == [FAR, FAR, NEAR]
+    placements = [replica.place_of(await replica.send(f"r{i}")) for i in range(4)]
+    assert placements[0] == (HOME, "here")
+    assert sorted(cell for cell, _ in placements[1:]) == [FAR, FAR, NEAR]
     assert {name: state.requests for name, state in replica.cells.states().items()} == {HOME: 1, NEAR: 1, FAR: 2}
     request = next(f for f in replica.dispatcher.in_flight.values() if f.cell == NEAR)
     keys = THERE[NEAR]
@@ -149,7 +149,10 @@ async def test_a_model_without_workers_at_home_is_served_elsewhere_or_refused(re
 
 
 async def test_a_request_whose_worker_elsewhere_dies_goes_home_first(replica: Replica) -> None:
-    """As a new attempt, with its tokens so far, though others there have room; an event of the old one is dropped."""
+    """The request is a new attempt with its tokens so far, though others there have room.
+
+    An event of the old attempt is dropped.
+    """
     await replica.room("here")
     await replica.room("n1", of=NEAR)
     first, request = await replica.send("first"), await replica.send("second")
@@ -159,7 +162,7 @@ async def test_a_request_whose_worker_elsewhere_dies_goes_home_first(replica: Re
     await replica.redis.delete(KEYS.reservations("here"), KEYS.loads(POOL))
     await replica.redis.delete(THERE[NEAR].worker("n1"))
     await until(lambda: replica.place_of(request) == (HOME, "here"))
-    assert [begun.tokens for begun in request.job.begun] == [[7]]
+    assert [output.tokens for output in request.job.begun] == [[7]]
     replica.dispatcher.deliver(Delta(request.job.request, 0, "y", [8]))
     assert request.out[0].tokens == [7]
 
@@ -176,7 +179,7 @@ async def test_computed_kv_stays_in_its_cell(replica: Replica) -> None:
 
 
 async def test_requests_at_home_go_on_elsewhere_when_its_redis_is_lost(redis: "Redis", store_url: str) -> None:
-    """But only as many as find room; the others' workers go on when it is back."""
+    """The requests that go on elsewhere are only as many as find room; the others' workers go on when it is back."""
     client = async_client(store_url)
     wire = Wire(client)
     replica = Replica(redis, wire, store_url)

@@ -27,19 +27,19 @@ async def stored(
 ) -> KeptRequest:
     store = ResumableStore(wire, KEYS, ApiId("a"), keep_s)
     came = time.time() - ago_s
-    kept = KeptRequest(
+    record = KeptRequest(
         RequestId(name), "chat", b"{}", came, came + ago_s + 60, key, chat=StoredChat("m", metadata or {"a": "b"})
     )
-    await store.put(kept)
-    await store.note(kept, 0, [encode([Delta(kept.id, 0, "x", [1])])], ended=False)
-    await store.note(kept, 0, [encode([Delta(kept.id, 0, "x", [1])]), end], ended=True, whole=end == END)
-    return kept
+    await store.put(record)
+    await store.note(record, 0, [encode([Delta(record.id, 0, "x", [1])])], ended=False)
+    await store.note(record, 0, [encode([Delta(record.id, 0, "x", [1])]), end], ended=True, whole=end == END)
+    return record
 
 
 async def names(index: ChatIndex, key: KeyId = MINE, **fields: Any) -> list[str]:
-    asked: dict[str, Any] = {"after": None, "limit": 10, "newest_first": False, "wanted": lambda _: True} | fields
-    found, _ = await index.page(key, **asked)
-    return [*found]
+    query: dict[str, Any] = {"after": None, "limit": 10, "newest_first": False, "wanted": lambda _: True} | fields
+    page, _ = await index.page(key, **query)
+    return [*page]
 
 
 async def test_a_stored_chat_is_its_api_keys_alone(wire: Wire) -> None:
@@ -64,7 +64,7 @@ async def test_unfinished_and_failed_chats_are_not_listed(wire: Wire) -> None:
 
 
 async def test_pages_go_on_behind_the_last_one_in_either_order(wire: Wire) -> None:
-    """Also where few of many fit."""
+    """The same holds where few of many chats match."""
     index = ChatIndex(wire, KEYS)
     for i in range(6):
         await stored(wire, f"c{i}", ago_s=6 - i, odd=str(i % 2))
@@ -82,9 +82,9 @@ async def test_pages_go_on_behind_the_last_one_in_either_order(wire: Wire) -> No
 
 async def test_one_that_has_expired_goes_from_the_list(redis: "Redis", wire: Wire) -> None:
     index = ChatIndex(wire, KEYS)
-    gone = await stored(wire, "gone")
+    expired_chat = await stored(wire, "gone")
     await stored(wire, "there", ago_s=1)  # the list is in the order in which they came
-    await redis.delete(KEYS.kept(gone.id))
+    await redis.delete(KEYS.kept(expired_chat.id))
     assert await names(index) == ["there"]
     assert await redis.zcard(KEYS.chats_of(MINE)) == 1
     await stored(wire, "old", ago_s=86_500, keep_s=60)
@@ -94,7 +94,7 @@ async def test_one_that_has_expired_goes_from_the_list(redis: "Redis", wire: Wir
 
 
 async def test_changed_metadata_are_counted_for_the_api_key(redis: "Redis", wire: Wire) -> None:
-    """And nothing is written for one that has gone."""
+    """Nothing is written for a chat that has gone."""
     index = ChatIndex(wire, KEYS)
     one = await stored(wire, "one", a="b")
     account = KEYS.kept_account()[0]
@@ -115,8 +115,8 @@ async def test_changed_metadata_are_counted_for_the_api_key(redis: "Redis", wire
 async def test_metadata_grow_within_the_room_there_is_and_always_shrink(redis: "Redis", wire: Wire) -> None:
     """One key filled the space of all clients by changes of metadata, which asked for no room."""
     one = await stored(wire, "one", a="b" * 100)
-    taken = int(await redis.hget(KEYS.kept_account()[0], f"key:{MINE}"))
-    of_key, of_all = ChatIndex(wire, KEYS, taken, 2**20), ChatIndex(wire, KEYS, 2**20, taken)
+    used_bytes = int(await redis.hget(KEYS.kept_account()[0], f"key:{MINE}"))
+    of_key, of_all = ChatIndex(wire, KEYS, used_bytes, 2**20), ChatIndex(wire, KEYS, 2**20, used_bytes)
     for index, metadata in ((of_key, {"a": "b" * 101}), (of_all, {"a": "b" * 101})):
         with pytest.raises(KeptFull):
             await index.change(one.id, StoredChat("m", metadata))
@@ -127,14 +127,14 @@ async def test_metadata_grow_within_the_room_there_is_and_always_shrink(redis: "
     with pytest.raises(KeptFull):
         await smaller.change(one.id, StoredChat("m", {"a": "b"}))
     await of_key.change(one.id, StoredChat("m", {"a": "b" * 500}), Quota(2**20))
-    assert int(await redis.hget(KEYS.kept_account()[0], f"key:{MINE}")) > taken
+    assert int(await redis.hget(KEYS.kept_account()[0], f"key:{MINE}")) > used_bytes
 
 
 async def test_a_chat_that_another_replica_ends_is_stored_as_well(wire: Wire) -> None:
     first, other = (ResumableStore(wire, KEYS, ApiId(api), 30) for api in "ab")
-    kept = KeptRequest(RequestId("moved"), "chat", b"{}", time.time(), time.time() + 60, MINE, chat=StoredChat("m"))
-    await first.put(kept)
-    found = await other.adopt(kept.id, ApiId("a"))
-    assert found is not None
-    await other.note(found.kept, found.epoch, [END], ended=True, whole=True)
+    record = KeptRequest(RequestId("moved"), "chat", b"{}", time.time(), time.time() + 60, MINE, chat=StoredChat("m"))
+    await first.put(record)
+    adoption = await other.adopt(record.id, ApiId("a"))
+    assert adoption is not None
+    await other.note(adoption.kept, adoption.epoch, [END], ended=True, whole=True)
     assert await names(ChatIndex(wire, KEYS)) == ["moved"]

@@ -1,4 +1,7 @@
-"""What `xylem up --planner` starts and ends, as the planner wants it: with real processes in the place of workers."""
+"""Tests which parts `xylem up --planner` starts and ends as the planner wants it.
+
+Real processes take the place of workers.
+"""
 
 import os
 from collections.abc import Callable, Mapping
@@ -53,47 +56,47 @@ def test_workers_are_started_as_many_as_are_wanted_and_there_may_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Supervisor(tmp_path) as supervisor:
-        planned = Planned(supervisor, monkeypatch)
-        assert planned.wants(2) == [0, 1]
-        assert planned.wants(2) == [0, 1]
-        assert planned.wants(7) == [0, 1, 2]
+        pool = Planned(supervisor, monkeypatch)
+        assert pool.wants(2) == [0, 1]
+        assert pool.wants(2) == [0, 1]
+        assert pool.wants(7) == [0, 1, 2]
 
 
 def test_advice_starts_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Supervisor(tmp_path) as supervisor:
-        planned = Planned(supervisor, monkeypatch)
-        assert planned.wants(2, act=False) == []
-        planned.wants(2)
-        planned.lease(0, 1)
-        assert planned.wants(0, "w0", "w1", act=False) == [0, 1]
+        pool = Planned(supervisor, monkeypatch)
+        assert pool.wants(2, act=False) == []
+        pool.wants(2)
+        pool.lease(0, 1)
+        assert pool.wants(0, "w0", "w1", act=False) == [0, 1]
 
 
 def test_those_that_take_no_requests_yet_end_first_and_then_those_that_the_plan_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And no others: what they have in their caches may be worth more."""
+    """No others end: what they have in their caches may be worth more."""
     with Supervisor(tmp_path) as supervisor:
-        planned = Planned(supervisor, monkeypatch)
-        planned.wants(3)
-        planned.lease(0, 1)
-        assert planned.wants(2, "w0") == [0, 1]
-        assert planned.wants(1, "gone", "w0", "w1") == [1]
-        assert planned.wants(0) == [1]
+        pool = Planned(supervisor, monkeypatch)
+        pool.wants(3)
+        pool.lease(0, 1)
+        assert pool.wants(2, "w0") == [0, 1]
+        assert pool.wants(1, "gone", "w0", "w1") == [1]
+        assert pool.wants(0) == [1]
 
 
 def test_one_that_was_ended_is_not_started_again_before_it_is_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Supervisor(tmp_path) as supervisor:
-        planned = Planned(supervisor, monkeypatch)
-        planned.wants(1)
-        planned.lease(0)
-        first = planned.pids[WorkerId("w0")]
-        planned.wants(0, "w0")
-        _watch_until(supervisor, lambda: not supervisor.has(planned.workers[0]))
+        pool = Planned(supervisor, monkeypatch)
+        pool.wants(1)
+        pool.lease(0)
+        first = pool.pids[WorkerId("w0")]
+        pool.wants(0, "w0")
+        _watch_until(supervisor, lambda: not supervisor.has(pool.workers[0]))
         assert not psutil.pid_exists(first)
-        assert planned.wants(1) == [0]
-        process = planned.workers[0].process
+        assert pool.wants(1) == [0]
+        process = pool.workers[0].process
         assert process is not None
         assert process.pid != first
 
@@ -109,7 +112,7 @@ def test_one_that_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
 
 
 class _Seen(Exception):
-    """What the test waits for has come."""
+    """The test's condition, which it waits for, has come."""
 
 
 def _watch_until(supervisor: Supervisor, seen: Callable[[], bool]) -> None:

@@ -77,7 +77,7 @@ def test_ranks_stop_one_after_the_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_during_the_start_stops_everything(number: signal.Signals, tmp_path: Path) -> None:
-    """And the process's own handlers are back afterwards."""
+    """The process's own handlers are back afterwards."""
     before = signal.getsignal(number)
     part = _shell("sleep 600")
     part.is_ready = _signal_soon(number)
@@ -89,7 +89,7 @@ def test_a_signal_during_the_start_stops_everything(number: signal.Signals, tmp_
 
 
 def test_a_death_during_the_start_is_told_with_its_last_words(tmp_path: Path) -> None:
-    """Whoever starts a system should not need to look for its logs."""
+    """The user who starts a system should not need to look for its logs."""
     part = _shell("echo no such model; exit 3")
     part.is_ready = lambda _: False
     with pytest.raises(Died, match=r"(?s)part0 ended with 3.*no such model"), Supervisor(tmp_path) as supervisor:

@@ -33,11 +33,11 @@ def test_a_client_knows_the_server_and_nothing_of_the_user(
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "secret")
     assert not try_script("import os; print(dict(os.environ), os.getcwd())")
-    said = (tmp_path / "x.log").read_text()
-    assert "'OPENAI_BASE_URL': 'http://127.0.0.1:1/v1'" in said
-    assert "'KSERVE_HTTP': '127.0.0.1:1', 'KSERVE_GRPC': '127.0.0.1:2'" in said
-    assert f"'HOME': '{tmp_path / 'x'}'" in said
-    assert "secret" not in said
+    log = (tmp_path / "x.log").read_text()
+    assert "'OPENAI_BASE_URL': 'http://127.0.0.1:1/v1'" in log
+    assert "'KSERVE_HTTP': '127.0.0.1:1', 'KSERVE_GRPC': '127.0.0.1:2'" in log
+    assert f"'HOME': '{tmp_path / 'x'}'" in log
+    assert "secret" not in log
 
 
 def test_a_client_that_fails_says_why(try_script: Callable[[str], str]) -> None:

@@ -29,9 +29,9 @@ TAGS = [f"{{t{i}}}:" for i in range(30)]  # on all nodes
 @pytest.fixture(scope="module", params=["valkey", "redis"])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     server = shutil.which("redis-server") if request.param == "redis" else None
-    with redis_cluster(tmp_path_factory.mktemp("cluster"), server) as found:
-        yield found
-        found.flush()
+    with redis_cluster(tmp_path_factory.mktemp("cluster"), server) as running_cluster:
+        yield running_cluster
+        running_cluster.flush()
 
 
 @asynccontextmanager
@@ -49,15 +49,15 @@ async def test_commands_of_one_list_go_to_all_nodes_and_replies_are_in_their_ord
     async with connected(cluster) as (_, wire):
         assert await wire.execute([("SET", f"{tag}x", tag) for tag in TAGS]) == [b"OK"] * len(TAGS)
         assert all(len(keys) > 3 for keys in cluster.keys_of_nodes())
-        asked = [("GET", f"{tag}x") for tag in TAGS]
-        assert await wire.execute([*asked, ("TIME",)])
-        assert (await wire.execute(asked)) == [tag.encode() for tag in TAGS]
-        refused = await wire.execute_each([("GET", "{t1}:x"), ("HGET", "{t2}:x", "y"), ("MGET", "{t1}:x", "{t2}:x")])
-        assert [isinstance(reply, StoreDown) for reply in refused] == [False, True, True]
+        commands = [("GET", f"{tag}x") for tag in TAGS]
+        assert await wire.execute([*commands, ("TIME",)])
+        assert (await wire.execute(commands)) == [tag.encode() for tag in TAGS]
+        replies = await wire.execute_each([("GET", "{t1}:x"), ("HGET", "{t2}:x", "y"), ("MGET", "{t1}:x", "{t2}:x")])
+        assert [isinstance(reply, StoreDown) for reply in replies] == [False, True, True]
 
 
 async def test_a_slot_that_moves_is_followed_key_by_key_and_afterwards(cluster: Cluster) -> None:
-    """By the connection that is there: nothing else notices."""
+    """The same connection follows it: nothing else notices."""
     async with connected(cluster) as (_, wire):
         slot = slot_of("{t1}:")
         before = cluster.node_of(slot)
@@ -75,14 +75,14 @@ async def test_a_slot_that_moves_is_followed_key_by_key_and_afterwards(cluster: 
 
 
 async def test_a_subscription_follows_its_slot(cluster: Cluster) -> None:
-    heard: list[Any] = []
+    messages: list[Any] = []
     async with connected(cluster) as (_, wire):
         channel = "{t2}:out"
         slot = slot_of(channel)
         to = next(node for node in cluster.nodes if node is not cluster.node_of(slot))
-        first = await wire.subscribe(channel, heard.append)
+        first = await wire.subscribe(channel, messages.append)
         async with asyncio.timeout(10):
-            while not heard:  # noqa: ASYNC110 (Redis has no event for it)
+            while not messages:  # noqa: ASYNC110 (Redis has no event for it)
                 await asyncio.sleep(0.01)
         assert await wire.execute([(wire.publish, channel, "one")]) == [1]
         cluster.begin_move(slot, to)
@@ -90,13 +90,13 @@ async def test_a_subscription_follows_its_slot(cluster: Cluster) -> None:
         async with asyncio.timeout(10):
             while not first.is_closed:  # noqa: ASYNC110 (the server has to notice)
                 await asyncio.sleep(0.01)
-        second = await wire.subscribe(channel, heard.append)
+        second = await wire.subscribe(channel, messages.append)
         async with asyncio.timeout(10):
             while not await wire.execute([(wire.publish, channel, "two")]) == [1]:  # noqa: ASYNC110, SIM201
                 await asyncio.sleep(0.01)
-            while heard[-1][-1] != b"two":  # noqa: ASYNC110
+            while messages[-1][-1] != b"two":  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        assert [reply[2] for reply in heard if reply[0] == b"smessage"] == [b"one", b"two"]
+        assert [reply[2] for reply in messages if reply[0] == b"smessage"] == [b"one", b"two"]
         second.close()
 
 
@@ -121,9 +121,9 @@ async def test_a_dead_node_fails_its_own_commands_soon_and_no_others(cluster: Cl
             for _ in range(5):
                 with pytest.raises(StoreDown):
                     await wire.execute([("GET", "{t3}:x")])
-            told = next(replies)
+            reply_count = next(replies)
             async with asyncio.timeout(10):
-                while next(replies) < told + 5:  # noqa: ASYNC110 (counts others' replies)
+                while next(replies) < reply_count + 5:  # noqa: ASYNC110 (counts others' replies)
                     await asyncio.sleep(0.01)
             node.start()
             await asyncio.to_thread(wait_until, cluster.is_whole, "the node is back")
@@ -154,7 +154,7 @@ async def test_a_node_that_hangs_is_an_error_and_no_wait_for_ever(cluster: Clust
 
 
 async def test_a_lost_connection_is_noticed_by_who_asks_for_the_same_one(cluster: Cluster) -> None:
-    """So a worker sends again what a node may have forgotten."""
+    """A worker thus sends again what a node may have forgotten."""
     async with connected(cluster) as (_, wire):
         await wire.execute([("SET", f"{tag}x", tag) for tag in TAGS])
         before = await wire.connection()
@@ -188,7 +188,7 @@ def test_a_client_that_asks_once_knows_clusters(cluster: Cluster) -> None:
 
 
 async def test_redis_own_client_talks_to_the_node_of_its_slot_and_follows_it(cluster: Cluster) -> None:
-    """With transactions, pipelines and blocking commands, as the admin endpoints use them."""
+    """The client uses transactions, pipelines and blocking commands, as the admin endpoints do."""
     slot = slot_of(HOME)
     async with connected(cluster) as (client, _):
         for number in range(3):
@@ -205,8 +205,8 @@ async def test_redis_own_client_talks_to_the_node_of_its_slot_and_follows_it(clu
             pipe.get("{home}:m")
             pipe.hset("{home}:h", mapping={"x": 1})
             pipe.hgetall("{home}:h")
-            found, _, hashed = await pipe.execute()
-            assert (found, hashed) == (str(number + 1).encode(), {b"x": b"1"})
+            value, _, fields = await pipe.execute()
+            assert (value, fields) == (str(number + 1).encode(), {b"x": b"1"})
             await client.rpush("{home}:list", "one")
             assert await client.blpop(["{home}:list"], timeout=1) == (b"{home}:list", b"one")
             to = next(node for node in cluster.nodes if node is not cluster.node_of(slot))
@@ -215,7 +215,7 @@ async def test_redis_own_client_talks_to_the_node_of_its_slot_and_follows_it(clu
 
 
 async def test_a_cluster_of_which_no_node_answers_is_an_error_of_redis() -> None:
-    """As that of a single server: callers catch the same."""
+    """The error is that of a single server: callers catch the same."""
     client = async_client("cluster://127.0.0.1:1,127.0.0.1:2")
     wire = Wire(client)
     with pytest.raises(StoreDown):
@@ -247,7 +247,7 @@ async def test_a_node_that_dies_is_replaced_by_its_replica(tmp_path: Path) -> No
 
 
 async def test_the_users_of_the_acl_file_work_on_a_cluster_as_its_head_says(cluster: Cluster) -> None:
-    """And still have no rights to other names."""
+    """The users still have no rights to other names."""
     (rule,) = [line for line in ACL.read_text().splitlines() if line.startswith("user xylem-api ")]
     rule = rule.replace("<API_PASSWORD>", "secret").replace("~xylem:", "~{xylem*}:").replace("&xylem:", "&{xylem*}:")
     _, name, *rights = rule.split()
@@ -267,15 +267,15 @@ async def test_the_users_of_the_acl_file_work_on_a_cluster_as_its_head_says(clus
         ("TIME",),
     ]
     assert await wire.execute([*commands, ("HGETALL", keys.kept(RequestId("r")))])
-    heard: list[Any] = []
-    channel = await wire.subscribe(keys.out(api), heard.append)
+    messages: list[Any] = []
+    channel = await wire.subscribe(keys.out(api), messages.append)
     async with asyncio.timeout(5):
-        while not heard:  # noqa: ASYNC110 (Redis has no event for it)
+        while not messages:  # noqa: ASYNC110 (Redis has no event for it)
             await asyncio.sleep(0.01)
-    assert heard[0][0] == b"ssubscribe"
+    assert messages[0][0] == b"ssubscribe"
     assert await client.exists(keys.api(api)) == 1
-    (refused,) = await wire.execute_each([("GET", "{other}:api:a")])
-    assert isinstance(refused, StoreDown)
+    (refusal,) = await wire.execute_each([("GET", "{other}:api:a")])
+    assert isinstance(refusal, StoreDown)
     channel.close()
     wire.close()
     await client.aclose()

@@ -64,33 +64,33 @@ class Fed:
         self._publisher.publish([*events])
 
     async def becomes(self, cached: list[bytes], in_host: list[bytes]) -> None:
-        """Of the prompt, in its order."""
-        found = None
+        """Waits until the prompt's blocks in the cache and in the host's memory are these, in order."""
+        contents = None
         async with asyncio.timeout(10):
-            while found != (cached, in_host):
+            while contents != (cached, in_host):
                 await asyncio.sleep(0.01)
-                found = await self._blocks(self.cache, CACHED), await self._blocks(self.host, TIERED)
+                contents = await self._blocks(self.cache, CACHED), await self._blocks(self.host, TIERED)
 
     async def _blocks(self, index: KvIndex, keys: tuple[str, str]) -> list[bytes] | None:
         """None: it is being written, so that the count beside the blocks is another one."""
         own, entries = packed(index.number), await self._redis.hgetall(keys[0])
-        found = [block for block in BLOCKS if own == entries.get(block)]
-        return found if int(await self._redis.hget(keys[1], own) or 0) == len(found) else None
+        blocks = [block for block in BLOCKS if own == entries.get(block)]
+        return blocks if int(await self._redis.hget(keys[1], own) or 0) == len(blocks) else None
 
 
 @asynccontextmanager
 async def fed(redis: "Redis", wire: Wire, most: float = math.inf) -> AsyncIterator[Fed]:
     publisher = KvPublisher(KvEventArgs())
-    made = Fed(redis, wire, publisher, most)
+    worker_feed = Fed(redis, wire, publisher, most)
     try:
-        async with beside(made.feed.run()):
-            yield made
+        async with beside(worker_feed.feed.run()):
+            yield worker_feed
     finally:
         await publisher.close()
 
 
 async def test_what_a_connector_has_of_a_worker_is_found_without_tiers_in_the_pool(redis: "Redis", wire: Wire) -> None:
-    """As Mooncake's store tells it: with small letters, and with tokens of which it says no salt."""
+    """The events are as Mooncake's store sends them: with small letters, and with tokens of which it says no salt."""
     async with fed(redis, wire) as worker:
         worker.hear(stored(0, 4, "GPU"), stored(0, 4, "cpu"), removed(1, 4, "GPU"))
         await worker.becomes(BLOCKS[:1], BLOCKS)
@@ -104,7 +104,10 @@ async def test_what_a_connector_has_of_a_worker_is_found_without_tiers_in_the_po
 
 
 async def test_a_block_that_is_announced_twice_counts_once(redis: "Redis", wire: Wire) -> None:
-    """By the engine and its connector, by one connector in two media, or by one again, as with chunks that overlap."""
+    """The announcements come from the engine and its connector, from one connector in two media, or again.
+
+    The latter happens with chunks that overlap.
+    """
     async with fed(redis, wire) as worker:
         worker.hear(stored(0, 4, "GPU"), stored(0, 2, "CPU"), stored(0, 4, "CPU"), stored(0, 4, "STORAGE"))
         await worker.becomes(BLOCKS, BLOCKS)

@@ -45,7 +45,7 @@ POOLS = {POOL: Pool(model="m", engine="mock")}
 
 
 def dispatcher(wire: Wire, max_queued: int = 100, **changes: Any) -> Dispatcher:
-    """Over one pool; `changes` are to its settings."""
+    """A dispatcher over one pool; `changes` are to its settings."""
     pools = {POOL: Pool.model_validate({"model": "m", "engine": "mock"} | changes)}
     return Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, pools, max_queued), pools, retry_after_s=3)
 
@@ -69,10 +69,10 @@ async def queued(redis: "Redis", worker: WorkerId) -> list[tuple[RequestId, int]
 
 
 async def attempts(redis: "Redis", worker: WorkerId) -> list[tuple[RequestId, int]]:
-    """What is queued for a worker as soon as anything is."""
+    """The attempts that are queued for a worker as soon as there are any."""
     for _ in range(400):
-        if found := await queued(redis, worker):
-            return found
+        if entries := await queued(redis, worker):
+            return entries
         await asyncio.sleep(0.02)
     raise AssertionError(f"nothing was queued for {worker}")
 
@@ -184,7 +184,10 @@ async def test_a_request_that_nobody_answers_ends_at_its_deadline(redis: "Redis"
 
 
 async def test_a_retry_may_land_on_the_same_worker(redis: "Redis", wire: Wire) -> None:
-    """It was thought dead, or gave the request back: its second attempt is another run, with its own account."""
+    """Its second attempt is another run, with its own account.
+
+    The worker was thought dead, or gave the request back.
+    """
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
     await d.send(inflight(job()))
@@ -214,7 +217,7 @@ async def test_a_request_that_ends_while_it_waits_for_a_round_is_waited_for_no_l
 
 
 async def test_one_request_that_cannot_be_placed_is_no_trouble_of_the_others(redis: "Redis", wire: Wire) -> None:
-    """What msgpack can't carry fails alone."""
+    """A request that msgpack can't carry fails alone."""
     await register(redis, KEYS, "w1")
     d = dispatcher(wire)
     bad = replace(job("bad"), sampling=Sampling(max_tokens=5, logit_bias={2**70: 1.0}))
@@ -249,7 +252,7 @@ async def test_siblings_meet_from_two_api_replicas(redis: "Redis", wire: Wire) -
 
 
 async def test_what_finds_no_room_is_held_and_placed_in_order_of_urgency(redis: "Redis", wire: Wire) -> None:
-    """Not refused while there is a place in the line."""
+    """Requests are not refused while there is a place in the line."""
     worker = await register(redis, KEYS, "w1", max_running=1)
     d = dispatcher(wire, max_queued=0)
     await d.send(inflight(job("running")))
@@ -257,8 +260,8 @@ async def test_what_finds_no_room_is_held_and_placed_in_order_of_urgency(redis: 
     waiting = [asyncio.create_task(d.send(inflight(job(n, seconds, priority=p)))) for n, p, seconds in names]
     await asyncio.sleep(0.2)
     assert d.placer.held == 3
-    ended = [RequestId("running"), RequestId("urgent"), RequestId("soon")]
-    for before, name in zip(ended, ("urgent", "soon", "late"), strict=True):
+    request_ids = [RequestId("running"), RequestId("urgent"), RequestId("soon")]
+    for before, name in zip(request_ids, ("urgent", "soon", "late"), strict=True):
         await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)  # as the worker does at the end of `before`
         d.deliver(Done(before, 0))
         await asyncio.sleep(0.15)
@@ -268,16 +271,16 @@ async def test_what_finds_no_room_is_held_and_placed_in_order_of_urgency(redis: 
 
 
 async def test_the_line_is_bounded_and_the_least_urgent_is_refused(redis: "Redis", wire: Wire) -> None:
-    """With Retry-After; one that is more urgent takes the place of one that isn't."""
+    """The refusal has Retry-After; a more urgent request takes the place of one that is less so."""
     await register(redis, KEYS, "w1", max_running=1)
     d = dispatcher(wire, max_queued=0, busy={"max_held": 1})
     await d.send(inflight(job("running")))
     usual = asyncio.create_task(d.send(inflight(job("usual"))))
     await asyncio.sleep(0.1)
     urgent = asyncio.create_task(d.send(inflight(job("urgent", priority=-1))))
-    with pytest.raises(Saturated) as refused:
+    with pytest.raises(Saturated) as refusal:
         await asyncio.wait_for(usual, 5)
-    assert refused.value.retry_after_s == 3
+    assert refusal.value.retry_after_s == 3
     assert not urgent.done()
     await d.cancel([RequestId("urgent")])
     await asyncio.wait_for(urgent, 5)  # nobody awaits it any more
@@ -323,13 +326,13 @@ async def test_without_a_line_what_was_accepted_waits_for_room_all_the_same(redi
 async def test_an_error_in_a_placement_round_fails_its_requests_only(
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """Neither held nor new requests wait for ever, and the next one is served."""
+    """Held and new requests do not wait for ever, and the next one is served."""
     worker = await register(redis, KEYS, "w1", max_running=1)
-    d, left = dispatcher(wire, max_queued=0), job("left")
+    d, abandoned_job = dispatcher(wire, max_queued=0), job("left")
     await d.send(inflight(job("running")))
-    held = asyncio.create_task(d.send(inflight(job("held"))))
+    held_send = asyncio.create_task(d.send(inflight(job("held"))))
     await asyncio.sleep(0.1)
-    broken, tries = d.placer, 0
+    placer, tries = d.placer, 0
 
     def breaks(*_: Any) -> Any:
         nonlocal tries
@@ -337,16 +340,16 @@ async def test_an_error_in_a_placement_round_fails_its_requests_only(
         monkeypatch.undo()
         raise RuntimeError("unforeseen")
 
-    monkeypatch.setattr(broken._abandoned if part == "stop" else broken, part, breaks)
-    broken.stop_later(replace(left, stages=[Stage("decode", POOL, worker, 0)]))
+    monkeypatch.setattr(placer._abandoned if part == "stop" else placer, part, breaks)
+    placer.stop_later(replace(abandoned_job, stages=[Stage("decode", POOL, worker, 0)]))
     async with asyncio.timeout(5):
         while not tries:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         if part == "stop":
             await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)
-            await held
+            await held_send
         else:
-            (outcome,) = await asyncio.gather(held, return_exceptions=True)
+            (outcome,) = await asyncio.gather(held_send, return_exceptions=True)
             assert (type(outcome), getattr(outcome, "code", "")) == (XylemError, "internal_error")
             await d.cancel([RequestId("held")])
             await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)
@@ -359,15 +362,15 @@ async def test_a_held_request_is_placed_when_a_limit_is_raised(redis: "Redis", w
     await register(redis, KEYS, "w1", max_running=8)
     d = dispatcher(wire, busy={"queued_tokens": 1})
     await d.send(inflight(job("r1")))
-    held = asyncio.create_task(d.send(inflight(job("r2"))))
+    held_send = asyncio.create_task(d.send(inflight(job("r2"))))
     await asyncio.sleep(0.2)
-    assert not held.done()
+    assert not held_send.done()
     await redis.hset(KEYS.limits(POOL), "queued_tokens", "1000")
-    await asyncio.wait_for(held, 5)
+    await asyncio.wait_for(held_send, 5)
 
 
 async def test_for_an_engine_without_events_guesses_are_written(redis: "Redis", wire: Wire) -> None:
-    """So the next request with that prefix finds it, until the guess expires or the cache would be full."""
+    """The next request with that prefix finds it, until the guess expires or the cache would be full."""
     for i in range(2):
         await register(redis, KEYS, f"w{i}", kv_events=False)
     d = dispatcher(wire)
@@ -386,15 +389,15 @@ async def test_for_an_engine_without_events_guesses_are_written(redis: "Redis", 
 
 
 async def test_no_more_is_guessed_than_a_cache_can_hold(redis: "Redis", wire: Wire) -> None:
-    """What was used longest ago is taken to be evicted."""
+    """The blocks that were used longest ago are taken to be evicted."""
     worker = await register(redis, KEYS, "w1", kv_events=False, total_blocks=15)
     d = dispatcher(wire)
     for name, token in (("r1", 1), ("r2", 2)):
         await d.send(inflight(replace(job(name), prompt=[token] * 321)))
         await asyncio.sleep(0.01)
-    kept = await redis.zrange(KEYS.predicted(POOL, place_id(worker, 0)), 0, -1)
-    assert len(kept) == 15
-    assert set(chain(root(), [2] * 320, 32)) <= set(kept)
+    guesses = await redis.zrange(KEYS.predicted(POOL, place_id(worker, 0)), 0, -1)
+    assert len(guesses) == 15
+    assert set(chain(root(), [2] * 320, 32)) <= set(guesses)
 
 
 async def test_the_next_group_of_pools_is_asked_when_the_first_has_nobody(redis: "Redis", wire: Wire) -> None:
@@ -409,7 +412,7 @@ async def test_the_next_group_of_pools_is_asked_when_the_first_has_nobody(redis:
 
 
 async def test_requests_held_for_one_model_do_not_block_another(redis: "Redis", wire: Wire) -> None:
-    """However many they are: each choice of pools has a line of its own."""
+    """The number of held requests doesn't matter: each choice of pools has a line of its own."""
     other = PoolId("other")
     pools = {other: Pool(model="o", engine="mock"), **POOLS}
     await register(redis, KEYS, "w1", max_running=1)
@@ -420,11 +423,11 @@ async def test_requests_held_for_one_model_do_not_block_another(redis: "Redis", 
     await set_load(redis, KEYS.loads(other), mine, 1)
     await redis.hset(KEYS.pool(other), mine, "1,1")
     await redis.hdel(KEYS.pool(POOL), mine)
-    held = asyncio.create_task(d.send(InFlight(job("other"), ((other,),), EventQueue(), RoutingHints())))
+    held_send = asyncio.create_task(d.send(InFlight(job("other"), ((other,),), EventQueue(), RoutingHints())))
     await asyncio.sleep(0.2)
     assert d.placer.held == 41
     await redis.eval(FORGET_LOADS, 1, KEYS.loads(other), mine)
-    await asyncio.wait_for(held, 5)
+    await asyncio.wait_for(held_send, 5)
     await d.cancel([RequestId(f"r{i}") for i in range(40)])
     await asyncio.wait_for(asyncio.gather(*many), 5)
 
@@ -455,7 +458,7 @@ async def test_who_is_held_ends_with_its_deadline(redis: "Redis", wire: Wire) ->
 
 @pytest.mark.parametrize("left", [False, True])
 async def test_a_request_ends_though_redis_hangs_while_it_is_placed(redis: "Redis", wire: Wire, left: bool) -> None:
-    """With its deadline, or because its client has left."""
+    """The request ends with its deadline, or because its client has left."""
     await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire), EventQueue()
     await d.send(inflight(job("first")))  # it is connected
@@ -480,10 +483,10 @@ async def test_a_placement_on_a_worker_that_has_just_gone_is_retried(redis: "Red
             self, wanted: Mapping[PoolId, Sequence[bytes]], grids: Mapping[PoolId, Grid] | None = None
         ) -> dict[PoolId, PoolView]:
             views = await super().read(wanted, grids)
-            await redis.delete(KEYS.worker(gone))
+            await redis.delete(KEYS.worker(lost_worker))
             return views
 
-    gone = await register(redis, KEYS, "gone")
+    lost_worker = await register(redis, KEYS, "gone")
     full = await register(redis, KEYS, "full", max_running=1)
     await set_load(redis, KEYS.loads(POOL), full, 1)
     d = Dispatcher(wire, KEYS, API, Slow(wire, KEYS, POOLS, 0), POOLS)
@@ -492,7 +495,7 @@ async def test_a_placement_on_a_worker_that_has_just_gone_is_retried(redis: "Red
     await asyncio.sleep(0.2)
     assert d.placer.held == 1
     assert f.job.worker == ""
-    assert d.worker_lost(gone) == 0
+    assert d.worker_lost(lost_worker) == 0
     await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), full)
     await asyncio.wait_for(sending, 5)
     assert f.job.worker == full
@@ -517,7 +520,7 @@ async def test_a_long_held_request_gets_its_outcome_as_an_event(
 
 
 async def test_a_newcomer_does_not_overtake_the_line(redis: "Redis", wire: Wire) -> None:
-    """There is room for one, and who has waited gets it, also when the newcomer's round is the one that sees it."""
+    """The one place goes to a request that has waited, also when the newcomer's round is the one that sees it."""
     worker = await register(redis, KEYS, "w1", max_running=1)
     d = dispatcher(wire, max_queued=0)
     await d.send(inflight(job("running", 10)))
@@ -532,21 +535,21 @@ async def test_a_newcomer_does_not_overtake_the_line(redis: "Redis", wire: Wire)
 
 
 async def test_an_outage_does_not_empty_the_line(redis: "Redis", wire: Wire) -> None:
-    """Who is held needs nothing of Redis but room, later."""
+    """A held request needs nothing of Redis but room, later."""
     await register(redis, KEYS, "w1", max_running=1)
     reader = FleetReader(wire, KEYS, POOLS, 0)
     d = Dispatcher(wire, KEYS, API, reader, POOLS, patience_s=5)
     await d.send(inflight(job("running")))
-    held = asyncio.create_task(d.send(inflight(job("held"))))
+    held_send = asyncio.create_task(d.send(inflight(job("held"))))
     await asyncio.sleep(0.15)
     real, reader.read = reader.read, AsyncMock(side_effect=StoreDown())  # type: ignore[method-assign]
     await asyncio.sleep(0.3)
     assert d.placer.held == 1
-    assert not held.done()
+    assert not held_send.done()
     await redis.flushdb()
     await register(redis, KEYS, "w2")
     reader.read = real  # type: ignore[method-assign]
-    await asyncio.wait_for(held, 5)
+    await asyncio.wait_for(held_send, 5)
 
 
 async def test_aside_requests_wait_in_a_line_of_their_own(redis: "Redis", wire: Wire) -> None:
@@ -555,23 +558,23 @@ async def test_aside_requests_wait_in_a_line_of_their_own(redis: "Redis", wire: 
     d = dispatcher(wire, max_queued=0, busy={"max_held": 2})
     await d.send(inflight(job("aside0", aside=True)))
     assert await queued(redis, worker) == [(RequestId("aside0"), 0)]
-    held = [asyncio.create_task(d.send(inflight(job(f"aside{i}", priority=i, aside=True)))) for i in (1, 2)]
+    held_sends = [asyncio.create_task(d.send(inflight(job(f"aside{i}", priority=i, aside=True)))) for i in (1, 2)]
     await asyncio.sleep(0.15)
     await asyncio.wait_for(d.send(inflight(job("online"))), 1)
     assert (await queued(redis, worker))[0] == (RequestId("online"), 0), "and is taken from the queue before it"
     waiting = asyncio.create_task(d.send(inflight(job("online2"))))
     await asyncio.sleep(0.15)
     assert d.placer.held == 3
-    assert not any(task.done() for task in (*held, waiting))
+    assert not any(task.done() for task in (*held_sends, waiting))
     await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)
     d.deliver(Done(RequestId("online"), 0))
     await asyncio.wait_for(waiting, 1)
-    assert not held[0].done(), "a first token is awaited there"
+    assert not held_sends[0].done(), "a first token is awaited there"
     await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)
-    await asyncio.wait_for(held[0], 1)
-    assert not held[1].done()
+    await asyncio.wait_for(held_sends[0], 1)
+    assert not held_sends[1].done()
     await d.cancel([RequestId("aside2")])
-    await asyncio.wait_for(held[1], 1)
+    await asyncio.wait_for(held_sends[1], 1)
 
 
 async def test_a_burst_of_what_gives_way_goes_through_its_line_without_a_pause(

@@ -77,8 +77,8 @@ async def queued(redis: "Redis", pool: PoolId, worker: WorkerId) -> list[tuple[H
 
 async def placed_again(redis: "Redis", worker: WorkerId) -> tuple[Handoff | None, int]:
     for _ in range(300):
-        if found := await queued(redis, POOL, worker):
-            return found[-1]
+        if entries := await queued(redis, POOL, worker):
+            return entries[-1]
         await asyncio.sleep(0.02)
     raise AssertionError("it was not placed again")
 
@@ -95,10 +95,10 @@ async def test_the_prefill_worker_gets_the_message_and_the_record_names_both(red
 async def test_at_once_both_get_a_message_with_the_same_room(redis: "Redis", wire: Wire) -> None:
     one, two = await prefiller(redis, meets_at="10.0.0.7:4711"), await decoder(redis)
     await dispatcher(wire).send(inflight())
-    ((left, _),), ((right, _),) = await queued(redis, PREFILL, one), await queued(redis, POOL, two)
-    assert isinstance(left, Rendezvous)
-    assert left == right
-    assert (left.host, left.port) == ("10.0.0.7", 4711)
+    ((prefill_room, _),), ((decode_room, _),) = await queued(redis, PREFILL, one), await queued(redis, POOL, two)
+    assert isinstance(prefill_room, Rendezvous)
+    assert prefill_room == decode_room
+    assert (prefill_room.host, prefill_room.port) == ("10.0.0.7", 4711)
 
 
 async def test_the_first_token_comes_first_whichever_worker_is_heard_first(redis: "Redis", wire: Wire) -> None:
@@ -165,7 +165,10 @@ async def test_a_handoff_that_comes_back_goes_to_another_worker_with_the_first_t
 
 @pytest.mark.parametrize("when", ["before", "after", "handed"])
 async def test_a_request_is_retried_when_the_worker_that_holds_it_dies(redis: "Redis", wire: Wire, when: str) -> None:
-    """Before the handoff the prefill worker's; after it the decode worker's. The first token is not lost."""
+    """The prefill worker holds it before the handoff, and the decode worker after it.
+
+    The first token is not lost.
+    """
     one, two = await prefiller(redis), await decoder(redis)
     d, f = dispatcher(wire), inflight()
     await d.send(f)

@@ -26,18 +26,18 @@ def picture(mark: int, pages: int = 1) -> Embedding:
 @pytest.fixture
 async def pair() -> AsyncIterator[Pair]:
     """Two memories of three pages each: an encode worker's, and that of a worker that answers."""
-    made = EmbeddingMemory(WorkerId("eyes"), 3 * PAGE), EmbeddingMemory(WorkerId("answers"), 3 * PAGE)
-    yield made
-    for memory in made:
+    memories = EmbeddingMemory(WorkerId("eyes"), 3 * PAGE), EmbeddingMemory(WorkerId("answers"), 3 * PAGE)
+    yield memories
+    for memory in memories:
         await memory.close()
 
 
 async def test_what_is_fetched_is_what_was_kept(pair: Pair) -> None:
     eyes, answers = pair
-    kept = await eyes.keep("a", picture(1, pages=3), "v1")
-    assert kept.forgotten == []
-    assert eyes.find("a") == kept.handle
-    assert await answers.fetch(kept.handle) == picture(1, pages=3)
+    entry = await eyes.keep("a", picture(1, pages=3), "v1")
+    assert entry.forgotten == []
+    assert eyes.find("a") == entry.handle
+    assert await answers.fetch(entry.handle) == picture(1, pages=3)
 
 
 async def test_the_least_recently_used_goes_first(pair: Pair) -> None:

@@ -106,7 +106,7 @@ def test_the_guard_ends_a_killed_workers_children_and_its_lease(valkey_url: str,
 
 
 def watched(worker: Worker) -> list[psutil.Process]:
-    """What a guard sees that looks now; a moment later it has seen it."""
+    """The processes that a guard sees that looks now; a moment later it has seen them."""
     time.sleep(1.3)
     return [p for p in psutil.Process(worker.process.pid).children(recursive=True) if p.pid != worker.guard.pid]
 

@@ -1,4 +1,4 @@
-"""What media become, asked of workers: against a real Redis."""
+"""Tests the expansions of media, asked of workers, with a real Redis."""
 
 import asyncio
 from collections.abc import Sequence
@@ -47,15 +47,15 @@ async def learned(known: Expansions, shown: Shown = ASKED) -> Sequence[int]:
 
 async def test_a_size_is_asked_once_for_all_requests_and_replicas(redis: "Redis", wire: Wire) -> None:
     await register(redis, KEYS, "a", signs=[SIGN])
-    told: list[ExpandMedia] = []
-    async with beside(tells(redis, "a", told)):
-        known = reader(redis, wire)
-        assert (await known.signs(POOLS))["image"] == SIGN
-        assert await asyncio.gather(*(learned(known) for _ in range(5))) == [[7, 7, 9]] * 5
+    commands: list[ExpandMedia] = []
+    async with beside(tells(redis, "a", commands)):
+        expansion_reader = reader(redis, wire)
+        assert (await expansion_reader.signs(POOLS))["image"] == SIGN
+        assert await asyncio.gather(*(learned(expansion_reader) for _ in range(5))) == [[7, 7, 9]] * 5
         assert await learned(reader(redis, wire)) == [7, 7, 9], "another replica reads it"
-        assert len(told) == 1
-        assert await learned(known, Shown(SIGN, (480, 641))) == [7, 7, 9]
-        assert [(one.kind, one.shape, one.number) for one in told] == [
+        assert len(commands) == 1
+        assert await learned(expansion_reader, Shown(SIGN, (480, 641))) == [7, 7, 9]
+        assert [(one.kind, one.shape, one.number) for one in commands] == [
             ("image", (480, 640), 0),
             ("image", (480, 641), 0),
         ]
@@ -73,27 +73,27 @@ async def test_a_worker_that_is_busy_is_asked_no_more_but_another_one_is(redis: 
 
 
 async def test_a_client_with_many_new_sizes_has_no_other_wait_behind_them(redis: "Redis", wire: Wire) -> None:
-    """Nor for a size that is in that client's line as well; and only its own line gets too long."""
+    """No other waits for a size that is in that client's line as well; and only its own line gets too long."""
     await register(redis, KEYS, "a", signs=[SIGN])
-    known, told, learnt = reader(redis, wire), list[ExpandMedia](), list[str]()
-    await known.signs(POOLS)
+    expansion_reader, commands, learnt = reader(redis, wire), list[ExpandMedia](), list[str]()
+    await expansion_reader.signs(POOLS)
 
     async def ask(client: str, width: int) -> None:
         CLIENT.set(client)
-        await known.tokens(Shown(SIGN, (1, width)), POOLS)
+        await expansion_reader.tokens(Shown(SIGN, (1, width)), POOLS)
         learnt.append(client)
 
     many = [asyncio.create_task(ask("red", width)) for width in range(1, 80)]
     other = asyncio.create_task(ask("blue", 60))
     await asyncio.sleep(0)
-    async with beside(tells(redis, "a", told)):
+    async with beside(tells(redis, "a", commands)):
         await asyncio.wait_for(other, 20)
         assert learnt.index("blue") < 12
-        ended = await asyncio.gather(*many, return_exceptions=True)
-    refused = [one for one in ended if one is not None]
-    assert 0 < len(refused) < 20
-    assert all(isinstance(one, Saturated) for one in refused)
-    assert len(told) == 79 - len(refused)
+        outcomes = await asyncio.gather(*many, return_exceptions=True)
+    refusals = [one for one in outcomes if one is not None]
+    assert 0 < len(refusals) < 20
+    assert all(isinstance(one, Saturated) for one in refusals)
+    assert len(commands) == 79 - len(refusals)
 
 
 async def test_a_shape_that_the_model_refuses_is_the_requests_fault(redis: "Redis", wire: Wire) -> None:
@@ -114,29 +114,29 @@ async def test_without_a_worker_that_can_tell_there_is_no_answer(redis: "Redis",
 
 
 async def test_workers_that_expand_otherwise_are_not_asked(redis: "Redis", wire: Wire) -> None:
-    """While a change rolls through a pool: what most of them do counts, and each replica says the same."""
+    """A change is rolling through a pool: what most workers do counts, and each replica says the same."""
     other = MediaSign("image", "other", "<picture>", (7,))
-    told: list[ExpandMedia] = []
+    commands: list[ExpandMedia] = []
     await register(redis, KEYS, "old", signs=[other])
     for worker in "ab":
         await register(redis, KEYS, worker, signs=[SIGN])
-    async with beside(tells(redis, "a", told)), beside(tells(redis, "b", told)):
-        known = reader(redis, wire)
-        assert await known.signs(POOLS) == {"image": SIGN}
-        assert await learned(known) == [7, 7, 9]
+    async with beside(tells(redis, "a", commands)), beside(tells(redis, "b", commands)):
+        expansion_reader = reader(redis, wire)
+        assert await expansion_reader.signs(POOLS) == {"image": SIGN}
+        assert await learned(expansion_reader) == [7, 7, 9]
 
 
 async def test_a_real_answer_corrects_it_for_all(redis: "Redis", wire: Wire) -> None:
     await register(redis, KEYS, "a", signs=[SIGN])
-    known, other = reader(redis, wire), Shown(SIGN, (1, 1))
+    expansion_reader, other = reader(redis, wire), Shown(SIGN, (1, 1))
     async with beside(tells(redis, "a", [])):
-        await learned(known)
-        await learned(known, other)
-        known.correct_soon([(ASKED, [8, 8]), (other, None)])
+        await learned(expansion_reader)
+        await learned(expansion_reader, other)
+        expansion_reader.correct_soon([(ASKED, [8, 8]), (other, None)])
         async with asyncio.timeout(10):
             while await redis.hexists(KEYS.expansions(SIGN.digest), other.field):  # type: ignore[misc]  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        assert await learned(known) == [8, 8]
+        assert await learned(expansion_reader) == [8, 8]
         assert await learned(reader(redis, wire)) == [8, 8]
 
 
@@ -144,9 +144,9 @@ async def test_redis_holds_so_many_of_a_model(redis: "Redis", wire: Wire, monkey
     """Clients may send as many sizes as they like."""
     monkeypatch.setattr(expansions, "MOST", 3)
     await register(redis, KEYS, "a", signs=[SIGN])
-    known = reader(redis, wire)
+    expansion_reader = reader(redis, wire)
     async with beside(tells(redis, "a", [])):
         for width in range(10):
-            await learned(known, Shown(SIGN, (1, width + 1)))
+            await learned(expansion_reader, Shown(SIGN, (1, width + 1)))
     assert await redis.hlen(KEYS.expansions(SIGN.digest)) == 3  # type: ignore[misc]
     assert await redis.ttl(KEYS.expansions(SIGN.digest)) > 0

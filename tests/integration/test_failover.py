@@ -29,7 +29,7 @@ async def client(watch: Watched) -> AsyncIterator["Redis"]:
 
 
 async def until_it_writes(wire: Wire) -> None:
-    """Like a client that is told to try again."""
+    """Waits until the wire writes, like a client that is told to try again."""
     async with asyncio.timeout(20):
         while True:
             try:
@@ -74,13 +74,13 @@ async def test_a_client_of_a_master_that_has_become_a_replica_leaves_it(watch: W
 
 
 def test_the_command_line_finds_the_master(watch: Watched) -> None:
-    """And says in a few words when nobody knows one."""
+    """The command says in a few words when nobody knows a master."""
     assert redis_problem(watch.url) is None
-    with sync_client(watch.url, 1) as found:
-        assert found.info("replication")["role"] == "master"
-    (shown,) = (c.found for c in run_checks(watch.url, None) if c.name == "Redis")
-    assert f"at {watch.url.partition('://')[0]}://127.0.0.1:" in shown
-    assert PASSWORD not in shown
+    with sync_client(watch.url, 1) as master_client:
+        assert master_client.info("replication")["role"] == "master"
+    (finding,) = (c.found for c in run_checks(watch.url, None) if c.name == "Redis")
+    assert f"at {watch.url.partition('://')[0]}://127.0.0.1:" in finding
+    assert PASSWORD not in finding
     assert redis_problem(watch.url.replace("the-master", "nobody")) == "No master found for 'nobody'"
     if watch.ca:
         assert redis_problem(watch.url.partition("&ssl_ca_certs")[0]), "whose certificate nobody knows"

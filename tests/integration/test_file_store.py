@@ -1,4 +1,4 @@
-"""How much an API key may keep: counted by what is known of its files, over a real Redis."""
+"""Tests how much an API key may keep: counted by the records of its files, over a real Redis."""
 
 import asyncio
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ async def fits(file_store: FileStore, brought: StoredFile, files: int = 1, quota
 
 
 async def test_files_that_come_at_once_do_not_pass_the_quota(redis: "Redis", wire: Wire) -> None:
-    """Over all replicas: here, two connections. Another key has its own."""
+    """The quota holds over all replicas: here, two connections. Another key has its own."""
     other = Wire(redis)
     came = await asyncio.gather(*(fits(FileStore(w, KEYS), file(13), 8) for w in (wire, other) * 20))
     other.close()
@@ -55,14 +55,14 @@ async def test_files_that_come_at_once_do_not_pass_the_quota(redis: "Redis", wir
 
 
 async def test_all_files_together_have_a_bound_of_their_own(redis: "Redis", wire: Wire) -> None:
-    """Before a byte comes, and when one is written down."""
+    """The bound holds before a byte comes, and when a file is written down."""
     file_store, quota = FileStore(wire, KEYS), Quota(10**6, in_all=100 + 2 * RECORD)
     first = file(60)
     await file_store.add(first, quota)
     await file_store.check_room(BOB, 40 + RECORD, quota)
-    for refused in (file_store.check_room(BOB, 41 + RECORD, quota), file_store.add(file(41, BOB), quota)):
+    for attempt in (file_store.check_room(BOB, 41 + RECORD, quota), file_store.add(file(41, BOB), quota)):
         with pytest.raises(FileQuotaUsed, match="of all clients"):
-            await refused
+            await attempt
     await file_store.add(file(40, BOB), quota)
     assert await file_store.used(BOB) == (40 + RECORD, 100 + 2 * RECORD)
     await file_store.remove(first)
@@ -73,15 +73,15 @@ async def test_all_files_together_have_a_bound_of_their_own(redis: "Redis", wire
 async def test_a_file_that_is_not_understood_keeps_no_other_from_being_listed_or_from_expiring(
     tmp_path: Path, redis: "Redis", wire: Wire
 ) -> None:
-    """It stays for the version that knows it."""
+    """The file stays for the version that knows it."""
     storage, file_store = Storage(str(tmp_path)), FileStore(wire, KEYS)
-    odd, kept, expired = file(1, expires=1), file(10), file(50, expires=2)
-    for each in (odd, kept, expired):
+    odd, kept_file, expired_file = file(1, expires=1), file(10), file(50, expires=2)
+    for each in (odd, kept_file, expired_file):
         await file_store.add(each)
     await redis.set(KEYS.file(odd.id), b"\xc1")
     await FileExpiry(storage, storage, file_store).sweep()
-    assert await file_store.owned(ALICE, "", 100, newest_first=True) == ([kept], False)
-    assert await file_store.all_of(ALICE) == [kept]
+    assert await file_store.owned(ALICE, "", 100, newest_first=True) == ([kept_file], False)
+    assert await file_store.all_of(ALICE) == [kept_file]
     with pytest.raises(FileGone):
         await file_store.find(odd.id, ALICE)
     assert await redis.zrange(KEYS.files_expiring(), 0, -1) == [odd.id.encode()]
@@ -89,23 +89,23 @@ async def test_a_file_that_is_not_understood_keeps_no_other_from_being_listed_or
 
 async def test_what_is_deleted_or_expires_is_given_back_once(tmp_path: Path, redis: "Redis", wire: Wire) -> None:
     storage, file_store = Storage(str(tmp_path)), FileStore(wire, KEYS)
-    kept, deleted, expired = file(10), file(40), file(50, expires=2)
-    for each in (kept, deleted, expired):
+    kept_file, deleted_file, expired_file = file(10), file(40), file(50, expires=2)
+    for each in (kept_file, deleted_file, expired_file):
         assert await fits(file_store, each, 3)
     for _ in range(2):
-        await forget(storage, file_store, deleted)
+        await forget(storage, file_store, deleted_file)
         assert (await file_store.used(ALICE)).own == 60 + 2 * RECORD
     await FileExpiry(storage, storage, file_store).sweep()
     assert (await file_store.used(ALICE)).own == 10 + RECORD
-    await forget(storage, file_store, kept)
+    await forget(storage, file_store, kept_file)
     assert await redis.keys(f"{KEYS.prefix}*") == []
 
 
 async def test_what_a_batch_made_counts_and_is_never_refused(redis: "Redis", wire: Wire) -> None:
     """Results are not lost for want of room; they leave less for what is uploaded. Made anew, they count once."""
-    file_store, made = FileStore(wire, KEYS), file(300)
-    await file_store.add(made)
-    await file_store.add(StoredFile(made.id, ALICE, made.name, "batch_output", 90, 1))
+    file_store, output_file = FileStore(wire, KEYS), file(300)
+    await file_store.add(output_file)
+    await file_store.add(StoredFile(output_file.id, ALICE, output_file.name, "batch_output", 90, 1))
     assert (await file_store.used(ALICE)).own == 90 + RECORD
     assert await fits(file_store, file(10), 2)
     assert not await fits(file_store, file(1), 3)
@@ -141,8 +141,8 @@ async def test_a_file_that_is_written_down_twice_counts_once(redis: "Redis", wir
 
 async def test_each_file_is_in_one_page_also_if_others_come_and_go_meanwhile(redis: "Redis", wire: Wire) -> None:
     file_store = FileStore(wire, KEYS)
-    made = [file(1) for _ in range(7)]
-    for one in made:
+    files = [file(1) for _ in range(7)]
+    for one in files:
         await file_store.add(one)
 
     class Busy(Wire):
@@ -165,10 +165,10 @@ async def test_each_file_is_in_one_page_also_if_others_come_and_go_meanwhile(red
     more = True
     while more:
         after = read[-1].id if read else ""
-        found, more = await FileStore(busy, KEYS).owned(ALICE, after, 2, newest_first=True)
-        read += found
+        page, more = await FileStore(busy, KEYS).owned(ALICE, after, 2, newest_first=True)
+        read += page
     busy.close()
-    assert read == made[::-1]
+    assert read == files[::-1]
 
 
 async def test_a_short_page_of_a_rare_purpose_takes_few_turns(redis: "Redis", wire: Wire) -> None:
@@ -183,19 +183,19 @@ async def test_a_short_page_of_a_rare_purpose_takes_few_turns(redis: "Redis", wi
 
     for _ in range(600):
         await FileStore(wire, KEYS).add(file(0), Quota(10**9))
-    counted = Counted(redis)
-    assert await FileStore(counted, KEYS).owned(ALICE, "", 1, newest_first=True, purpose="vision") == ([], False)
+    counting_wire = Counted(redis)
+    assert await FileStore(counting_wire, KEYS).owned(ALICE, "", 1, newest_first=True, purpose="vision") == ([], False)
     assert turns < 10
-    counted.close()
+    counting_wire.close()
 
 
 async def test_a_page_behind_a_file_that_was_deleted_is_refused(wire: Wire) -> None:
-    """It would look like the last one: a client that deletes each page's files would leave the rest."""
+    """The page would look like the last one: a client that deletes each page's files would leave the rest."""
     file_store = FileStore(wire, KEYS)
-    made = [file(1) for _ in range(3)]
-    for one in made:
+    files = [file(1) for _ in range(3)]
+    for one in files:
         await file_store.add(one)
-    await file_store.remove(made[1])
+    await file_store.remove(files[1])
     with pytest.raises(RequestError, match="'after'"):
-        await file_store.owned(ALICE, made[1].id, 1, newest_first=True)
-    assert (await file_store.owned(ALICE, made[2].id, 1, newest_first=True))[0] == [made[0]]
+        await file_store.owned(ALICE, files[1].id, 1, newest_first=True)
+    assert (await file_store.owned(ALICE, files[2].id, 1, newest_first=True))[0] == [files[0]]

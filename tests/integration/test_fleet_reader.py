@@ -1,4 +1,4 @@
-"""What a replica knows of its fleet without reading it all: leases that changed, and caches that are gone."""
+"""Tests what a replica knows of its fleet without reading it all: leases that changed, and caches that are gone."""
 
 from random import Random
 
@@ -45,7 +45,7 @@ async def written(redis: "Redis", worker: WorkerId, *, told: bool, **changes: bo
 
 
 async def test_the_next_round_knows_a_lease_that_changed_came_or_went(redis: "Redis", wire: Wire) -> None:
-    """Without reading the others: a change that nobody told is seen by the next look only."""
+    """The other leases are not read: a change that nobody told is seen by the next look only."""
     fleet = reader(wire)
     one, two = await register(redis, KEYS, "one"), await register(redis, KEYS, "two")
     assert await seen(fleet) == {one: False, two: False}
@@ -89,7 +89,7 @@ async def test_of_many_processes_one_reads_all_leases_in_each_interval(redis: "R
 async def test_of_many_workers_one_that_dies_comes_or_goes_untold_is_found_by_the_next_look(
     redis: "Redis", wire: Wire
 ) -> None:
-    """Though leases are counted instead of read: what one of them says of its load is as old as the last reading."""
+    """Leases are counted instead of read: the load that one of them reports is as old as the last reading."""
     fleet, workers = reader(wire), [await register(redis, KEYS, f"w{i}") for i in range(150)]
 
     async def look(now: float) -> None:
@@ -116,33 +116,36 @@ async def test_of_many_workers_one_that_dies_comes_or_goes_untold_is_found_by_th
 
 
 async def test_what_is_read_of_loads_is_what_scripts_have_written(redis: "Redis", wire: Wire) -> None:
-    """In any order of places that come and go, also after Redis came back empty: the same as of one that just began."""
+    """The places come and go in any order, also after Redis came back empty.
+
+    A reader that just began reads the same.
+    """
     random, fleet = Random(5), reader(wire)
     workers = [await register(redis, KEYS, f"{i * 37:08x}", ranks=1 + i % 3) for i in range(40)]
     places = [place_id(worker, rank) for i, worker in enumerate(workers) for rank in range(1 + i % 3)]
-    written: dict[str, int] = {}
+    loads: dict[str, int] = {}
     for step in range(60):
         for place in random.sample(places, random.randrange(6)):
             if random.random() < 0.3:
                 await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), place)
-                written.pop(place, None)
+                loads.pop(place, None)
             else:
-                written[place] = random.randrange(100)
-                await set_load(redis, KEYS.loads(POOL), place, written[place])
+                loads[place] = random.randrange(100)
+                await set_load(redis, KEYS.loads(POOL), place, loads[place])
         if step == 40:
             await redis.delete(KEYS.loads(POOL))
-            written = {}
+            loads = {}
         view = (await fleet.read({POOL: []}))[POOL]
         assert {place_id(c.lease.worker.id, c.rank): c.requests for c in view.candidates} == dict.fromkeys(
             places, 0
-        ) | written
+        ) | loads
         assert view.candidates == (await reader(wire).read({POOL: []}))[POOL].candidates
     await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), *places)
     assert await redis.exists(KEYS.loads(POOL)) == 0
 
 
 async def test_changes_that_redis_forgot_are_read_anew(redis: "Redis", wire: Wire) -> None:
-    """It came back empty, and workers have written their leases again."""
+    """Redis came back empty, and workers have written their leases again."""
     fleet = reader(wire)
     await register(redis, KEYS, "old")
     assert set(await seen(fleet)) == {"old"}
@@ -155,16 +158,16 @@ async def test_changes_that_redis_forgot_are_read_anew(redis: "Redis", wire: Wir
 
 async def test_a_member_without_a_lease_is_missing_until_it_is_removed(redis: "Redis", wire: Wire) -> None:
     fleet = reader(wire)
-    dead, awaited = await register(redis, KEYS, "dead"), WorkerId("awaited")
+    dead, awaited_worker = await register(redis, KEYS, "dead"), WorkerId("awaited")
     await redis.delete(KEYS.worker(dead))
     await fleet.answered(await wire.execute(fleet.questions()), 0.0)
-    assert fleet.missing({awaited: POOL}) == {dead: POOL, awaited: POOL}
+    assert fleet.missing({awaited_worker: POOL}) == {dead: POOL, awaited_worker: POOL}
     fleet.removed({dead: POOL})
     assert fleet.missing({}) == {}
 
 
 async def test_a_worker_of_the_wire_version_before_is_counted_by_its_own_hash(redis: "Redis", wire: Wire) -> None:
-    """It recounts that one each second; and API replicas of that version read it of ours."""
+    """The worker recounts that hash each second; API replicas of that version read it of our workers."""
     worker = await register(redis, KEYS, "old", wire=1, ranks=2)
     sums = {"requests.1": 3, "blocks.1": 40, "tokens.1": 500, "waiting.1": 2, "requests.1a": 1, "since.1": 5000}
     await redis.hset(KEYS.load(worker), mapping=sums)  # type: ignore[arg-type]
@@ -198,7 +201,7 @@ async def test_a_look_in_progress_does_not_hide_that_all_leases_have_to_be_read(
 
 
 async def test_a_round_that_goes_on_while_a_worker_leaves_misleads_no_later_one(redis: "Redis", wire: Wire) -> None:
-    """What it finds out of a session's places is of the places that it knows."""
+    """Its findings about a session's places hold for the places that it knows."""
     fleet = reader(wire)
     workers = [await register(redis, KEYS, f"w{i}") for i in range(3)]
     view = (await fleet.read({POOL: []}))[POOL]
@@ -216,9 +219,9 @@ async def filled(redis: "Redis", wire: Wire, name: str, blocks: list[bytes]) -> 
 
 
 async def test_caches_that_are_gone_are_swept_out_of_the_index(redis: "Redis", wire: Wire) -> None:
-    """After a minute, in steps, by one process; what others hold stays."""
+    """The sweep begins after a minute, in steps, by one process; the blocks that others hold stay."""
     blocks = [number.to_bytes(8, "big") for number in range(3000)]
-    gone, stays = await filled(redis, wire, "gone", blocks), await filled(redis, wire, "stays", blocks[:1000])
+    lost_index, stays = await filled(redis, wire, "gone", blocks), await filled(redis, wire, "stays", blocks[:1000])
     entries, counts = KEYS.cached(POOL)
     sweeps = [IndexSweep(wire, KEYS, ApiId(name), reader(wire), [POOL]) for name in ("a", "b")]
     for sweep in sweeps:
@@ -234,11 +237,11 @@ async def test_caches_that_are_gone_are_swept_out_of_the_index(redis: "Redis", w
     assert await redis.hkeys(counts) == [packed(stays.number), packed(stays.number) + b"w"]
     assert await stays.is_whole(1000)
     assert await redis.get(KEYS.sweeping(POOL)) == b"a"
-    assert gone.number != stays.number
+    assert lost_index.number != stays.number
 
 
 async def test_a_sweep_that_was_interrupted_shows_in_the_counts(redis: "Redis", wire: Wire) -> None:
-    """Whose cache is not gone after all writes it anew."""
+    """A worker whose cache is not gone after all writes it anew."""
     blocks = [number.to_bytes(8, "big") for number in range(3000)]
     index = await filled(redis, wire, "w", blocks)
     entries, counts = KEYS.cached(POOL)
@@ -250,7 +253,7 @@ async def test_a_sweep_that_was_interrupted_shows_in_the_counts(redis: "Redis", 
 
 async def test_what_is_gone_is_swept_though_redis_has_no_memory(redis: "Redis", wire: Wire) -> None:
     blocks = [number.to_bytes(8, "big") for number in range(100)]
-    gone, stays = await filled(redis, wire, "gone", blocks), await filled(redis, wire, "stays", blocks[:50])
+    lost_index, stays = await filled(redis, wire, "gone", blocks), await filled(redis, wire, "stays", blocks[:50])
     await redis.delete(KEYS.worker(WorkerId("gone")))
     sweep = IndexSweep(wire, KEYS, ApiId("a"), reader(wire), [POOL])
     await redis.config_set("maxmemory", 1)
@@ -261,11 +264,11 @@ async def test_what_is_gone_is_swept_though_redis_has_no_memory(redis: "Redis", 
         await redis.config_set("maxmemory", 0)
     assert await redis.hkeys(KEYS.cached(POOL)[1]) == [packed(stays.number), packed(stays.number) + b"w"]
     assert await stays.is_whole(50)
-    assert gone.number != stays.number
+    assert lost_index.number != stays.number
 
 
 async def test_loads_of_workers_that_are_gone_are_removed(redis: "Redis", wire: Wire) -> None:
-    """Those of a worker of another version, say, which knew nothing of them."""
+    """A worker of another version, say, knew nothing of them."""
     worker = await register(redis, KEYS, "w", ranks=2)
     places = [place_id(worker, 0), place_id(worker, 1), place_id(worker, 2), place_id(WorkerId("gone"), 0)]
     for place in places:
@@ -273,8 +276,8 @@ async def test_loads_of_workers_that_are_gone_are_removed(redis: "Redis", wire: 
     sweep = IndexSweep(wire, KEYS, ApiId("a"), reader(wire), [POOL])
     for now in (0.0, 61.0):
         await sweep.look(now)
-    left = [place for group in await redis.hvals(KEYS.loads(POOL)) for place in entries(group)]
-    assert set(left) == {place.encode() for place in places[:2]}
+    remaining_places = [place for group in await redis.hvals(KEYS.loads(POOL)) for place in entries(group)]
+    assert set(remaining_places) == {place.encode() for place in places[:2]}
 
 
 async def test_a_cleared_cache_counts_for_nothing_at_once(redis: "Redis", wire: Wire) -> None:

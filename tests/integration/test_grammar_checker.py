@@ -24,7 +24,7 @@ USUAL = Grammar("json", '{"type": "integer"}')
 
 @pytest.fixture
 async def unbounded() -> AsyncIterator[GrammarChecker]:
-    """With a compiler that our bounds don't protect."""
+    """A checker with a compiler that our bounds don't protect."""
     checker = GrammarChecker("tests.compilers.unbounded")
     yield checker
     await asyncio.to_thread(checker.close)
@@ -39,12 +39,12 @@ def pids(checker: GrammarChecker) -> set[int]:
 
 
 async def test_a_crash_is_the_refusal_of_its_grammar_only(unbounded: GrammarChecker) -> None:
-    """Those beside it are served, by a new process; and it is met once."""
+    """The grammars beside it are served, by a new process; and the crash happens once."""
     fatal = Grammar("grammar", rules(4000))
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as refusal:
         await unbounded.check([GrammarCheck(USUAL, "a"), GrammarCheck(fatal, "guided_grammar")])
-    assert refused.value.param == "guided_grammar"
-    assert refused.value.message == "'guided_grammar': its grammar could not be compiled."
+    assert refusal.value.param == "guided_grammar"
+    assert refusal.value.message == "'guided_grammar': its grammar could not be compiled."
     reasons = await asyncio.gather(*(reason(unbounded, Grammar("grammar", f'start: "{i}"')) for i in range(8)))
     assert reasons == [""] * 8
     alive = pids(unbounded)
@@ -62,7 +62,7 @@ async def test_time_and_memory_are_bounded(unbounded: GrammarChecker, monkeypatc
 async def test_what_a_library_takes_by_itself_is_not_the_grammars(
     library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With CUDA, torch alone takes more address space than a grammar may."""
+    """PyTorch with CUDA alone takes more address space than a grammar may."""
     monkeypatch.setattr(module, "_MEMORY", 2**28)  # less than with torch for CPUs
     checker = GrammarChecker(f"app.engines.{library}_process")
     words = " | ".join(f'"word {i}"' for i in range(20_000))
@@ -72,20 +72,20 @@ async def test_what_a_library_takes_by_itself_is_not_the_grammars(
 
 async def test_it_knows_nothing_of_our_environment(unbounded: GrammarChecker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XYLEM_ADMIN_KEY", "a-secret")
-    known = await reason(unbounded, Grammar("grammar", "environment"))
-    assert "PYTHONPATH" in known
-    assert "XYLEM" not in known
+    environment = await reason(unbounded, Grammar("grammar", "environment"))
+    assert "PYTHONPATH" in environment
+    assert "XYLEM" not in environment
 
 
 @pytest.fixture
 def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each checker that is made afterwards."""
+    """Limits each checker that is made afterwards to one process."""
     monkeypatch.setattr(module, "_PROCESSES", 1)
 
 
 @pytest.mark.usefixtures("one_at_a_time")
 async def test_a_process_that_somebody_else_ended_is_not_the_grammars_fault() -> None:
-    """It may be sent again, and is compiled then."""
+    """The grammar may be sent again, and is compiled then."""
     checker = GrammarChecker()
     assert await reason(checker, USUAL) == ""
     (pid,) = pids(checker)
@@ -98,7 +98,7 @@ async def test_a_process_that_somebody_else_ended_is_not_the_grammars_fault() ->
 
 
 async def test_equal_grammars_are_compiled_once() -> None:
-    """Also while the first is being compiled, and when who asked first has gone."""
+    """The same holds while the first is being compiled, and when the client that asked first has gone."""
     checker = GrammarChecker()
     first, *others = [asyncio.create_task(reason(checker, USUAL)) for _ in range(9)]
     await asyncio.sleep(0)
@@ -116,7 +116,7 @@ async def test_equal_grammars_are_compiled_once() -> None:
 async def test_a_client_does_not_wait_for_all_of_anothers(
     one_at_a_time: None, unbounded: GrammarChecker, monkeypatch: pytest.MonkeyPatch, at_worker: bool
 ) -> None:
-    """Neither in the API nor at a worker, and not for a grammar that the other has waiting as well."""
+    """The same holds in the API and at a worker, and for a grammar that the other has waiting as well."""
     monkeypatch.setattr(module, "_CPU_S", 0)
     worker = WorkerId("w")
     info = EngineInfo(16, 64, 4, 1024)

@@ -22,20 +22,20 @@ async def died_with(wire: Wire, *names: str, proved: bool = False) -> None:
     keys = [KEYS.handling(name) for name in names]
     async with AsyncExitStack() as stack:
         for name in names:
-            handled = await stack.enter_async_context(Handling(wire, KEYS).of(name))
+            attempt = await stack.enter_async_context(Handling(wire, KEYS).of(name))
             if proved:
-                await handled.proved()
-        left = await wire.execute([("GET", key) for key in keys])
-    await wire.execute([("SET", key, count, "EX", 86_400) for key, count in zip(keys, left, strict=True)])
+                await attempt.proved()
+        counts = await wire.execute([("GET", key) for key in keys])
+    await wire.execute([("SET", key, count, "EX", 86_400) for key, count in zip(keys, counts, strict=True)])
 
 
 async def deaths(wire: Wire, name: str) -> int:
-    async with Handling(wire, KEYS).of(name) as handled:
-        return handled.deaths
+    async with Handling(wire, KEYS).of(name) as attempt:
+        return attempt.deaths
 
 
 async def test_each_death_counts_and_one_that_proved_harmless_counts_a_third(wire: Wire) -> None:
-    """What had begun well is a less likely cause; leaving without a result changes nothing."""
+    """A request that had begun well is a less likely cause; leaving without a result changes nothing."""
     assert await deaths(wire, "a") == 0
     await died_with(wire, "a")
     assert [await deaths(wire, "a") for _ in range(2)] == [1, 1]
@@ -47,21 +47,21 @@ async def test_each_death_counts_and_one_that_proved_harmless_counts_a_third(wir
 
 @pytest.mark.parametrize("odd", [("SET", "many"), ("SET", b"\xc1"), ("SET", 2**63 - 1), ("RPUSH", "3")])
 async def test_a_count_that_is_no_number_begins_anew(wire: Wire, redis: "Redis", odd: tuple[str, Any]) -> None:
-    """What it counts would never be handled: a part of a batch, or all records of usage."""
+    """The work of that count would never be handled otherwise: a part of a batch, or all records of usage."""
     command, value = odd
     await redis.execute_command(command, KEYS.handling("a"), value)
-    async with Handling(wire, KEYS).of("a") as handled:
-        assert handled.deaths == 0
+    async with Handling(wire, KEYS).of("a") as attempt:
+        assert attempt.deaths == 0
         assert await redis.get(KEYS.handling("a")) == b"3"
-        handled.done = True
+        attempt.done = True
     assert not await redis.keys("*")
 
 
 async def test_what_is_done_leaves_nothing_and_what_is_left_goes_after_a_day(wire: Wire, redis: "Redis") -> None:
     """Redis holds nothing of good ones."""
     await died_with(wire, "a", "b")
-    async with Handling(wire, KEYS).of("a") as handled:
-        handled.done = True
+    async with Handling(wire, KEYS).of("a") as attempt:
+        attempt.done = True
     assert await redis.keys("*") == [KEYS.handling("b").encode()]
     assert 86_000 < await redis.ttl(KEYS.handling("b")) <= 86_400
     async with Handling(wire, KEYS).of("c"):
@@ -70,29 +70,29 @@ async def test_what_is_done_leaves_nothing_and_what_is_left_goes_after_a_day(wir
 
 
 async def test_suspects_begin_one_after_the_other_beside_those_that_are_none(wire: Wire) -> None:
-    """So that the next death is counted for one of them only."""
+    """The next death is thus counted for one of them only."""
     await died_with(wire, "a", "b")
     handling = Handling(wire, KEYS)
-    begun: asyncio.Queue[str] = asyncio.Queue()
+    starts: asyncio.Queue[str] = asyncio.Queue()
     go_on = {name: asyncio.Event() for name in "abc"}
 
     async def handle(name: str) -> None:
-        async with handling.of(name) as handled:
-            begun.put_nowait(name)
+        async with handling.of(name) as attempt:
+            starts.put_nowait(name)
             await go_on[name].wait()
-            await handled.proved()
+            await attempt.proved()
             await asyncio.Event().wait()
 
     tasks = [asyncio.create_task(handle(name)) for name in "abc"]
     async with asyncio.timeout(10):
-        (first,) = {await begun.get(), await begun.get()} - {"c"}
+        (first,) = {await starts.get(), await starts.get()} - {"c"}
     waits = "b" if first == "a" else "a"
     await asyncio.sleep(0.1)
-    assert begun.empty()
+    assert starts.empty()
     assert await wire.execute([("GET", KEYS.handling(name)) for name in (first, waits)]) == [b"6", b"3"]
     go_on[first].set()
     async with asyncio.timeout(10):
-        assert await begun.get() == waits
+        assert await starts.get() == waits
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -103,7 +103,7 @@ BATCH = BatchId("batch_1")
 
 
 async def test_the_end_of_an_earlier_line_lets_no_other_line_begin(wire: Wire) -> None:
-    """Else two lines that nobody has read yet begin at once, and the next death is counted for both."""
+    """Two lines that nobody has read yet would begin at once otherwise, and the next death would count for both."""
     handling = Handling(wire, KEYS)
     suspects = SuspectLines(handling, BATCH)
     async with handling.of("part") as part, AsyncExitStack() as stack:
@@ -120,7 +120,7 @@ async def test_the_end_of_an_earlier_line_lets_no_other_line_begin(wire: Wire) -
 
 
 async def test_a_part_has_begun_well_when_its_last_line_is_read_or_refused(wire: Wire) -> None:
-    """Also while its lines are begun one after the other."""
+    """The same holds while its lines are begun one after the other."""
     handling, name, line = Handling(wire, KEYS), of_part(BATCH, 0), of_line(BATCH, 2)
     for cut in (False, True):
         suspects = SuspectLines(handling, BATCH)
@@ -131,5 +131,5 @@ async def test_a_part_has_begun_well_when_its_last_line_is_read_or_refused(wire:
             await suspects.read(1)
             assert await wire.execute([("GET", KEYS.handling(name))]) == [b"3"]
             await suspects.read(2)
-            left = await wire.execute([("GET", KEYS.handling(each)) for each in (name, line)])
-            assert left == [b"1", b"1" if cut else None]
+            counts = await wire.execute([("GET", KEYS.handling(each)) for each in (name, line)])
+            assert counts == [b"1", b"1" if cut else None]

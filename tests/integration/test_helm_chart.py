@@ -35,8 +35,8 @@ CUSTOM = {"LeaderWorkerSet", "ServiceMonitor", "PodMonitor", "PrometheusRule", "
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_helm_finds_nothing_to_warn_of(example: str) -> None:
-    done = helm("lint", "--strict", str(CHART), "-f", str(EXAMPLES[example]))
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = helm("lint", "--strict", str(CHART), "-f", str(EXAMPLES[example]))
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -89,9 +89,9 @@ def test_the_examples_show_every_kind_of_object() -> None:
     ],
 )
 def test_a_wrong_value_is_refused_by_its_key(wrong: str, says: str) -> None:
-    done = helm("template", "xylem", str(CHART), "-f", str(EXAMPLES["cpu"]), "--set", wrong)
-    assert done.returncode != 0
-    assert says in done.stderr
+    result = helm("template", "xylem", str(CHART), "-f", str(EXAMPLES["cpu"]), "--set", wrong)
+    assert result.returncode != 0
+    assert says in result.stderr
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -99,24 +99,24 @@ def test_xylem_reads_the_pools_as_they_were_given(example: str, tmp_path: Path) 
     config = named(rendered(example), "ConfigMap", "xylem-pools")
     file = tmp_path / "pools.yaml"
     file.write_text(config["data"]["pools.yaml"])
-    given = tmp_path / "given.yaml"
-    given.write_text(yaml.safe_dump(yaml.safe_load(EXAMPLES[example].read_text())["poolsFile"]))
-    assert load_pools(file) == load_pools(given)
-    deployed = {
+    original_file = tmp_path / "given.yaml"
+    original_file.write_text(yaml.safe_dump(yaml.safe_load(EXAMPLES[example].read_text())["poolsFile"]))
+    assert load_pools(file) == load_pools(original_file)
+    pool_names = {
         container["command"][-1] for container in containers(rendered(example)) if container["name"] == "worker"
     }
-    assert deployed == set(load_pools(file).pools)
+    assert pool_names == set(load_pools(file).pools)
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_every_variable_is_a_setting_that_can_be_read(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
     docs = rendered(example)
-    shared = named(docs, "ConfigMap", "xylem-settings")["data"]
+    settings = named(docs, "ConfigMap", "xylem-settings")["data"]
     own = {entry["name"] for container in containers(docs) for entry in container.get("env", [])}
-    assert {f"XYLEM_{name.upper()}" for name in Settings.model_fields} >= shared.keys() | own
+    assert {f"XYLEM_{name.upper()}" for name in Settings.model_fields} >= settings.keys() | own
     more = {"planned": {"XYLEM_KUBERNETES_NAME"}, "disaggregated": {"XYLEM_GRPC_PORT"}}.get(example, set())
     assert own == {"XYLEM_REDIS_URL", "XYLEM_ADDRESS", "XYLEM_WORKER_PORT"} | more
-    for name, value in shared.items():
+    for name, value in settings.items():
         monkeypatch.setenv(name, value)
     assert load_settings().pools_file == Path("/etc/xylem/pools.yaml")
 
@@ -131,13 +131,13 @@ def test_monitoring_brings_alerts_and_dashboards_and_the_names_that_they_look_fo
     docs, observability = rendered("disaggregated"), ROOT / "ops/observability"
     (rules,) = of_kind(docs, "PrometheusRule")
     assert rules["spec"] == yaml.safe_load((observability / "prometheus/rules.yml").read_text())
-    shown = named(docs, "ConfigMap", "xylem-dashboards")["data"]
-    assert shown == {path.name: path.read_text() for path in (observability / "grafana/dashboards").glob("*.json")}
+    dashboards = named(docs, "ConfigMap", "xylem-dashboards")["data"]
+    assert dashboards == {path.name: path.read_text() for path in (observability / "grafana/dashboards").glob("*.json")}
     ends = [end for doc in of_kind(docs, "ServiceMonitor") for end in doc["spec"]["endpoints"]]
     ends += [end for doc in of_kind(docs, "PodMonitor") for end in doc["spec"]["podMetricsEndpoints"]]
     jobs = {label["replacement"] for end in ends for label in end["relabelings"] if label["targetLabel"] == "job"}
-    scraped = yaml.safe_load((observability / "prometheus/prometheus.yml").read_text())["scrape_configs"]
-    assert jobs == {one["job_name"] for one in scraped}
+    scrape_configs = yaml.safe_load((observability / "prometheus/prometheus.yml").read_text())["scrape_configs"]
+    assert jobs == {one["job_name"] for one in scrape_configs}
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -163,20 +163,20 @@ def test_what_points_at_pods_finds_them_and_their_ports(example: str) -> None:
             assert {end["port"] for end in spec["endpoints"]} <= {port["name"] for port in service["spec"]["ports"]}
         elif kind in ("HorizontalPodAutoscaler", "ScaledObject"):
             assert "replicas" not in named(docs, "Deployment", spec["scaleTargetRef"]["name"])["spec"]
-        for labels, wanted in aims:
-            found = selected(docs, labels)
-            assert found, f"{kind} {doc['metadata']['name']} selects no pod"
-            assert all(set(wanted) <= ports(pod) for pod in found)
+        for labels, port_names in aims:
+            templates = selected(docs, labels)
+            assert templates, f"{kind} {doc['metadata']['name']} selects no pod"
+            assert all(set(port_names) <= ports(pod) for pod in templates)
             if kind in ("Deployment", "StatefulSet"):
-                assert found == [spec["template"]]  # and no other's
+                assert templates == [spec["template"]]  # and no other's
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_what_pods_refer_to_is_made_or_named_in_the_values(example: str) -> None:
     docs = rendered(example)
-    made = {(doc["kind"], doc["metadata"]["name"]) for doc in docs}
+    objects = {(doc["kind"], doc["metadata"]["name"]) for doc in docs}
     values = EXAMPLES[example].read_text()
-    wanted: set[tuple[str, str]] = set()
+    references: set[tuple[str, str]] = set()
     for pod in pods(docs):
         for volume in pod["spec"]["volumes"]:
             for source, key, kind in (
@@ -185,21 +185,21 @@ def test_what_pods_refer_to_is_made_or_named_in_the_values(example: str) -> None
                 ("persistentVolumeClaim", "claimName", "PersistentVolumeClaim"),
             ):
                 if source in volume:
-                    wanted.add((kind, volume[source][key]))
+                    references.add((kind, volume[source][key]))
         for container in pod["spec"]["containers"]:
             names = {volume["name"] for volume in pod["spec"]["volumes"]} | {"data"}  # of the StatefulSet's template
             assert {mount["name"] for mount in container["volumeMounts"]} <= names
             probes = [container[key] for key in container if key.endswith("Probe")]
             assert {(p.get("httpGet") or p["tcpSocket"])["port"] for p in probes} <= ports(pod)
             for source in container.get("envFrom", []):
-                wanted |= {("ConfigMap", ref["name"]) for key, ref in source.items() if key == "configMapRef"}
-                wanted |= {("Secret", ref["name"]) for key, ref in source.items() if key == "secretRef"}
+                references |= {("ConfigMap", ref["name"]) for key, ref in source.items() if key == "configMapRef"}
+                references |= {("Secret", ref["name"]) for key, ref in source.items() if key == "secretRef"}
             for entry in container.get("env", []):
                 if ref := entry.get("valueFrom", {}).get("secretKeyRef"):
-                    wanted.add(("Secret", ref["name"]))
+                    references.add(("Secret", ref["name"]))
                     if secrets := [d for d in of_kind(docs, "Secret") if d["metadata"]["name"] == ref["name"]]:
                         assert ref["key"] in secrets[0]["stringData"]
-    assert {name for kind, name in wanted - made if not re.search(rf"\b{name}\b", values)} == set()
+    assert {name for kind, name in references - objects if not re.search(rf"\b{name}\b", values)} == set()
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -232,9 +232,9 @@ def test_grace_periods_and_probes_follow_from_the_settings() -> None:
 
 
 def test_a_port_for_grpc_is_opened_where_it_is_given() -> None:
-    """In the container, its setting, the Service and the network policy."""
-    wanted = {"cpu": [], "disaggregated": ["grpc"]}
-    for example, names in wanted.items():
+    """The port is in the container, its setting, the Service and the network policy."""
+    port_names = {"cpu": [], "disaggregated": ["grpc"]}
+    for example, names in port_names.items():
         docs = rendered(example)
         (api,) = (container for container in containers(docs) if container["name"] == "api")
         assert [p["name"] for p in api["ports"]] == ["http", *names]
@@ -249,8 +249,8 @@ def test_another_models_pool_restarts_no_worker() -> None:
     before = rendered("cpu", "--set", "valkey.seed=" + "s" * 24)
     extra = "poolsFile.pools.pool-b.model=other,poolsFile.pools.pool-b.engine=mock"
     after = rendered("cpu", "--set", f"valkey.seed={'s' * 24},{extra}")
-    changed = {pod["spec"]["containers"][0]["name"] for pod in pods(before) if pod not in pods(after)}
-    assert changed == {"api", "batch", "valkey"}
+    changed_pods = {pod["spec"]["containers"][0]["name"] for pod in pods(before) if pod not in pods(after)}
+    assert changed_pods == {"api", "batch", "valkey"}
 
 
 def test_an_engine_over_hosts_is_a_group_of_as_many_pods_and_scales_by_engines() -> None:
@@ -278,13 +278,13 @@ def test_the_ports_that_the_guide_lists_are_those_that_the_policies_open() -> No
         '"flowerFrom": [{"id": "flowerFrom"}]}',
     )  # fmt: skip
     label = "app.kubernetes.io/component"
-    opened = {
+    pod_ports = {
         (pod["metadata"]["labels"][label], port["name"], str(port["containerPort"]))
         for pod in pods(docs)
         for container in pod["spec"]["containers"]
         for port in container.get("ports", [])
     }
-    assert {(of, name, number) for of, name, number, _ in rows} == opened
+    assert {(of, name, number) for of, name, number, _ in rows} == pod_ports
     let_in = {of: set(re.findall(r"`(\w+From)`", who)) for of, _, _, who in rows}
     for policy in of_kind(docs, "NetworkPolicy"):
         rules = policy["spec"].get("ingress", [])
@@ -302,8 +302,8 @@ def test_the_ports_that_the_guide_lists_are_those_that_the_policies_open() -> No
 def test_the_planner_may_scale_the_planned_pools_and_nothing_else_sets_how_many_workers_they_have() -> None:
     docs = rendered("planned")
     (role,) = of_kind(docs, "Role")
-    scaled = {name for rule in role["rules"] for name in rule.get("resourceNames", [])}
-    assert scaled == {"xylem-decode-pool-a"}
+    deployment_names = {name for rule in role["rules"] for name in rule.get("resourceNames", [])}
+    assert deployment_names == {"xylem-decode-pool-a"}
     assert "replicas" not in named(docs, "Deployment", "xylem-decode-pool-a")["spec"]
     (binding,) = of_kind(docs, "RoleBinding")
     planner = named(docs, "Deployment", "xylem-planner")["spec"]["template"]["spec"]
@@ -336,8 +336,8 @@ def test_the_usage_writer_and_the_api_have_the_same_database_and_requests_are_re
     docs = rendered("cpu", "--set", "usage.enabled=true,usage.urlSecret=sql")
     for name in ("xylem-usage", "xylem-api"):
         (container,) = named(docs, "Deployment", name)["spec"]["template"]["spec"]["containers"]
-        (given,) = [one for one in container["env"] if one["name"] == "XYLEM_USAGE_URL"]
-        assert given["valueFrom"]["secretKeyRef"] == {"name": "sql", "key": "XYLEM_USAGE_URL"}
+        (variable,) = [one for one in container["env"] if one["name"] == "XYLEM_USAGE_URL"]
+        assert variable["valueFrom"]["secretKeyRef"] == {"name": "sql", "key": "XYLEM_USAGE_URL"}
     assert named(docs, "ConfigMap", "xylem-settings")["data"]["XYLEM_USAGE"] == "true"
     assert named(rendered("cpu"), "ConfigMap", "xylem-settings")["data"]["XYLEM_USAGE"] == "false"
 
@@ -354,7 +354,7 @@ def test_a_planner_that_only_advises_has_no_rights() -> None:
 
 def test_keda_and_the_planner_dont_scale_one_pool() -> None:
     keda = '{"minReplicas": 1, "maxReplicas": 2, "triggers": [{"type": "cpu", "metadata": {}}]}'
-    done = helm(
+    result = helm(
         "template",
         "xylem",
         str(CHART),
@@ -363,5 +363,5 @@ def test_keda_and_the_planner_dont_scale_one_pool() -> None:
         "--set-json",
         f"workers.decode-pool-a.keda={keda}",
     )
-    assert done.returncode != 0
-    assert "workers.decode-pool-a.keda" in done.stderr
+    assert result.returncode != 0
+    assert "workers.decode-pool-a.keda" in result.stderr

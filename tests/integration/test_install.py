@@ -44,8 +44,8 @@ def indexes(tmp_path: Path) -> Iterator[Indexes]:
 def clone(tmp_path: Path) -> Path:
     """The project, with a lock file of two packages, and without its own code."""
     clone = tmp_path / "clone"
-    copied = ("Makefile", "ops/install.sh", "ops/device.sh", "requirements/dev.txt", "requirements/torch-cpu.txt")
-    for name in (*copied, "pyproject.toml", "README.md"):
+    file_names = ("Makefile", "ops/install.sh", "ops/device.sh", "requirements/dev.txt", "requirements/torch-cpu.txt")
+    for name in (*file_names, "pyproject.toml", "README.md"):
         (clone / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, clone / name)
     for package in ("app", "workers"):
@@ -68,18 +68,18 @@ def make(clone: Path, indexes: Indexes, target: str) -> "subprocess.CompletedPro
 @pytest.mark.timeout(600)
 def test_a_machine_without_uv_whose_index_has_no_cpu_torch_gets_both(clone: Path, indexes: Indexes) -> None:
     """Plain pip finds no `torch==…+cpu` in the usual index, and this ended `make run` and `make test` at once."""
-    refused = make(clone, indexes, ".venv/.cpu")
-    assert refused.returncode
-    assert f"neither pip nor uv (--torch-backend cpu) finds torch=={TORCH}+cpu" in refused.stderr
+    first_run = make(clone, indexes, ".venv/.cpu")
+    assert first_run.returncode
+    assert f"neither pip nor uv (--torch-backend cpu) finds torch=={TORCH}+cpu" in first_run.stderr
     assert not (clone / ".venv").exists()  # the next try may name another Python
     assert f"{PYTORCH}/whl/cpu/torch/" in indexes.asked
 
     write_wheel(indexes.pytorch, "torch", f"{TORCH}+cpu")
-    installed = make(clone, indexes, ".venv/.cpu")
-    assert not installed.returncode, installed.stderr
+    second_run = make(clone, indexes, ".venv/.cpu")
+    assert not second_run.returncode, second_run.stderr
     assert (clone / ".venv/.cpu").exists()
-    listed = subprocess.run(
+    packages = subprocess.run(
         [str(clone / ".venv/bin/python"), "-m", "pip", "list", "--format=freeze"],
         check=True, capture_output=True, text=True,
     ).stdout.splitlines()  # fmt: skip
-    assert {f"torch=={TORCH}+cpu", "another==1.0", UV, "xylem-serve==0.1.0"} <= set(listed)
+    assert {f"torch=={TORCH}+cpu", "another==1.0", UV, "xylem-serve==0.1.0"} <= set(packages)

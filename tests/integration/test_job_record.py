@@ -12,9 +12,9 @@ from tests.integration.test_dispatch import KEYS, job
 
 
 async def test_a_record_is_waited_for_while_redis_is_away(redis: "Redis", wire: Wire, monkeypatch: Any) -> None:
-    """Without it nobody could be told of the request."""
-    asked = job()
-    await redis.set(KEYS.request(asked.run), encode(asked))
+    """Nobody could be told of the request without it."""
+    stored_job = job()
+    await redis.set(KEYS.request(stored_job.run), encode(stored_job))
     real, failures = wire.execute, [StoreDown("away"), StoreDown("away")]
 
     async def execute(commands: Any) -> Any:
@@ -24,7 +24,7 @@ async def test_a_record_is_waited_for_while_redis_is_away(redis: "Redis", wire: 
 
     monkeypatch.setattr(record, "RETRY_S", 0.01)
     monkeypatch.setattr(wire, "execute", execute)
-    assert await record.fetch(wire, KEYS, asked.run) == asked
+    assert await record.fetch(wire, KEYS, stored_job.run) == stored_job
     assert not failures
 
 

@@ -108,9 +108,9 @@ def cluster(kmock: KubernetesEmulator, account: Path) -> Cluster:
 
 @pytest.fixture
 async def scaler(cluster: Cluster) -> AsyncIterator[KubernetesScaler]:
-    made = KubernetesScaler(cluster.url, cluster.account, "xylem", {POOL: "Deployment"})
-    yield made
-    await made.close()
+    kubernetes_scaler = KubernetesScaler(cluster.url, cluster.account, "xylem", {POOL: "Deployment"})
+    yield kubernetes_scaler
+    await kubernetes_scaler.close()
 
 
 async def test_more_workers_are_one_patch_of_the_scale_with_the_pods_token(
@@ -184,9 +184,11 @@ async def test_kubectl_scales_with_the_same_request_and_sees_what_was_done(
 ) -> None:
     async def kubectl(*argv: str) -> str:
         command = [KUBECTL, "--server", cluster.url, "--namespace", "ns", f"--cache-dir={tmp_path}/cache", *argv]
-        done = await asyncio.to_thread(subprocess.run, command, check=False, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        result = await asyncio.to_thread(
+            subprocess.run, command, check=False, capture_output=True, text=True, timeout=60
+        )
+        assert result.returncode == 0, result.stderr
+        return result.stdout
 
     await kubectl("scale", f"deployment/{NAME}", "--replicas=2")
     await scaler.scale(POOL, desired(6), WORKERS)

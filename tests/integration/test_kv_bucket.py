@@ -58,20 +58,20 @@ def cleaner(url: str, most: float, index: StoreIndex, wire: Wire) -> StoreCleane
 
 
 async def test_what_others_remove_from_a_bucket_is_forgotten(redis: "Redis", wire: Wire, url: str) -> None:
-    stored = blocks(url)
-    index = await indexed(wire, stored, 5)
-    gone = next(one.path for one in open_store(url).all())
-    open_store(url).delete(gone)
+    store = blocks(url)
+    index = await indexed(wire, store, 5)
+    lost_path = next(one.path for one in open_store(url).all())
+    open_store(url).delete(lost_path)
     await cleaner(url, math.inf, index, wire).look()
     assert {name.hex() for name in await index.known()} == {path.rpartition("/")[2] for path in paths(url)}
     assert len(await index.known()) == 4
 
 
 async def test_a_bucket_is_bounded_and_loses_what_was_used_longest_ago(redis: "Redis", wire: Wire, url: str) -> None:
-    """Not what was written longest ago."""
+    """The blocks that were written longest ago may stay."""
     index = await indexed(wire, blocks(url), 10)
-    written = max(one.used for one in open_store(url).all())
-    while sorted(one.used for one in open_store(url).all())[-2] < written + 1:  # S3 tells whole seconds
+    write_time = max(one.used for one in open_store(url).all())
+    while sorted(one.used for one in open_store(url).all())[-2] < write_time + 1:  # S3 tells whole seconds
         await asyncio.sleep(0.1)
         blocks(url).use([0, 1])  # of another worker, which has noted nothing yet
     await cleaner(url, 3 * BLOCK_BYTES, index, wire).look()
@@ -91,13 +91,13 @@ def test_a_bucket_can_be_encrypted(url: str, tmp_path: Path) -> None:
 
 
 def test_a_bucket_that_goes_away_is_a_miss(s3: ThreadedMotoServer, url: str) -> None:
-    stored = blocks(url)
-    assert stored.put(7, 0)
+    store = blocks(url)
+    assert store.put(7, 0)
     s3.stop()
     with structlog.testing.capture_logs() as logs:
-        assert not stored.read(7)
-        assert not stored.put(8, 0)
-        stored.use([7, 8])
+        assert not store.read(7)
+        assert not store.put(8, 0)
+        store.use([7, 8])
     assert [line["action"] for line in logs] == ["kv_store_failed"]
 
 
@@ -107,7 +107,7 @@ async def test_a_cleaner_outlives_a_bucket_that_goes_away(
     s3: ThreadedMotoServer,
     url: str,
 ) -> None:
-    """What was known stays so: that it can't be listed doesn't say that it is gone."""
+    """Its known blocks stay known: that it can't be listed doesn't say that they are gone."""
     index = await indexed(wire, blocks(url), 5)
     s3.stop()
     looking = StoreCleaner(open_store(url), 0, index, wire, KEYS.cleaning(POOL), WorkerId("w"), 0.01)

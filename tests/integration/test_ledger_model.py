@@ -35,7 +35,7 @@ STEPS = st.lists(ADMISSION | END | ADOPTION | DEATH, max_size=25)
 
 @dataclass
 class Model:
-    """Of what the accounts have, if no time passes."""
+    """A model of what the accounts have, if no time passes."""
 
     accounts: tuple[Account, ...]
     charged: dict[str, tuple[int, float]] = field(default_factory=dict)
@@ -59,8 +59,8 @@ class Model:
         if request not in self.charged:
             if adopted:
                 return set()
-            if refused := set(self._refused(api)):
-                return refused
+            if refusals := set(self._refused(api)):
+                return refusals
             self.charged[request], self.holders[request] = cost, (more, "")
             self._add(1, *cost)
         self.by[request] = api
@@ -75,14 +75,14 @@ class Model:
         more, holder = self.holders[request]
         if holder == api:
             return
-        for one, reserved in zip(self.accounts, self.reserved, strict=True):
+        for one, reservations in zip(self.accounts, self.reserved, strict=True):
             if one.budget is not None and (much := more[one.budget.unit == "money"]):
-                if holder in reserved:
-                    reserved[holder] -= much
-                    if reserved[holder] <= 0:
-                        del reserved[holder]
+                if holder in reservations:
+                    reservations[holder] -= much
+                    if reservations[holder] <= 0:
+                        del reservations[holder]
                 if api:
-                    reserved[api] = reserved.get(api, 0) + much
+                    reservations[api] = reservations.get(api, 0) + much
         self.holders[request] = more, api
 
     def _is_reserved(self, i: int, api: str) -> bool:
@@ -100,8 +100,10 @@ class Model:
                 yield i, "budget"
             elif self._is_reserved(i, api):
                 yield i, "reserved"
-            for kind, limit, left in zip(("requests", "tokens"), (one.requests, one.tokens), self.left[i], strict=True):
-                if limit and left < max(1, limit * one.spared):
+            for kind, limit, balance in zip(
+                ("requests", "tokens"), (one.requests, one.tokens), self.left[i], strict=True
+            ):
+                if limit and balance < max(1, limit * one.spared):
                     yield i, kind
             if one.parallel:
                 if len(self.seats[i]) >= one.parallel:
@@ -126,7 +128,7 @@ class Model:
                 self.spent[i] = max(0.0, self.spent[i] + (money if one.budget.unit == "money" else tokens))
             limits = float(one.requests), float(one.tokens)
             had = zip(self.left[i], (requests, tokens), limits, strict=True)
-            self.left[i] = [min(limit, left - more) if limit else 0.0 for left, more, limit in had]
+            self.left[i] = [min(limit, balance - more) if limit else 0.0 for balance, more, limit in had]
 
 
 @given(st.lists(ACCOUNT, min_size=1, max_size=2).map(tuple), STEPS, st.booleans())
@@ -134,7 +136,7 @@ class Model:
 async def test_accounts_are_those_of_the_model(
     redis: "Redis", wire: Wire, accounts: tuple[Account, ...], steps: list[Any], twice: bool
 ) -> None:
-    """Whatever is admitted, adopted, cut off and ended by whom, and also if each command comes twice."""
+    """The two match whatever is admitted, adopted, cut off and ended by whom, and if each command comes twice."""
     await redis.flushall()
     accounts = tuple(
         Account(a.owner, f"account-{i}", f"rates-{i}", a.requests, a.tokens, a.spared, a.parallel, a.budget)
@@ -155,21 +157,21 @@ async def test_accounts_are_those_of_the_model(
             more, behind = (int(what == "end"), 0), ()
         script = ADMIT if what in ("admit", "adopt") else SETTLE
         command = books[api].command(script, request, accounts, *cost, seat, *more, more=behind)
-        (told, refused), *_ = await wire.execute([command] * (1 + twice))
+        (states, refusals), *_ = await wire.execute([command] * (1 + twice))
         if what in ("admit", "adopt"):
-            expected = model.admit(request, api, cost, reserves, adopted=what == "adopt")
-            assert {(int(i), kind.decode()) for i, kind in refused} == expected
+            expected_refusals = model.admit(request, api, cost, reserves, adopted=what == "adopt")
+            assert {(int(i), kind.decode()) for i, kind in refusals} == expected_refusals
         else:
             model.settle(request, api, cost, final=what == "end")
         now = time.monotonic()
-        filled, at = (now - at + 0.1) / 60, now  # minutes
-        for i, (requests, tokens, running, has_spent) in enumerate(told):
+        elapsed_min, at = (now - at + 0.1) / 60, now  # minutes
+        for i, (requests, tokens, running, has_spent) in enumerate(states):
             one = accounts[i]
             assert int(running) == len(model.seats[i])
             assert float(has_spent) == model.spent[i]
-            for had, limit, left in zip((requests, tokens), (one.requests, one.tokens), model.left[i], strict=True):
-                assert left - 1e-6 <= float(had) <= min(limit, left + limit * filled) + 1e-6
+            for had, limit, balance in zip((requests, tokens), (one.requests, one.tokens), model.left[i], strict=True):
+                assert balance - 1e-6 <= float(had) <= min(limit, balance + limit * elapsed_min) + 1e-6
             model.left[i] = [float(requests), float(tokens)]
-            held = await redis.hgetall(KEYS.reserved(one.name, one.budget.unit if one.budget else "tokens"))
-            assert {of.decode(): float(n) for of, n in held.items()} == model.reserved[i]
+            reservations = await redis.hgetall(KEYS.reserved(one.name, one.budget.unit if one.budget else "tokens"))
+            assert {of.decode(): float(n) for of, n in reservations.items()} == model.reserved[i]
     assert {k.decode().rpartition(":")[2] for k in await redis.keys("model:charged:*")} == set(model.charged)

@@ -13,11 +13,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def guarded() -> AsyncIterator[Guards]:
-    async with guards() as made:
-        yield made
+    async with guards() as instance:
+        yield instance
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_it_is_refused_for_its_reason(case: Case, guarded: Guards) -> None:
-    """With the part's name, and without a word about our network."""
+    """The refusal has the part's name, and not a word about our network."""
     assert await guarded.let_through(case) is None

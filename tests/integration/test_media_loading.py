@@ -1,4 +1,4 @@
-"""What is good gets through, the same by every way; and what is bad holds nobody up."""
+"""Tests that good media get through, the same by every way, and that bad ones hold nobody up."""
 
 import asyncio
 import io
@@ -37,8 +37,8 @@ RED, BLUE = (255, 0, 0), (0, 0, 255)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def guarded() -> AsyncIterator[Guards]:
-    async with guards() as made:
-        yield made
+    async with guards() as instance:
+        yield instance
 
 
 def _data(data: bytes) -> MediaSource:
@@ -52,27 +52,27 @@ def _pixel(rgb: bytes, width: int, x: int, y: int) -> tuple[int, ...]:
 
 async def test_fetching_is_on_a_loop_of_its_own_and_ends_when_nobody_waits_for_it(guarded: Guards) -> None:
     """The caller's loop, which has all streams, makes no handshakes."""
-    loops, cancelled = list[asyncio.AbstractEventLoop](), asyncio.Event()
+    loops, was_cancelled = list[asyncio.AbstractEventLoop](), asyncio.Event()
     here = asyncio.get_running_loop()
 
     async def resolve(_host: str, _port: int) -> list[str]:
         loops.append(asyncio.get_running_loop())
-        here.call_soon_threadsafe(begun.set)
+        here.call_soon_threadsafe(has_begun.set)
         try:
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
-            here.call_soon_threadsafe(cancelled.set)
+            here.call_soon_threadsafe(was_cancelled.set)
             raise
         return []
 
-    begun = asyncio.Event()
+    has_begun = asyncio.Event()
     loader = MediaLoader(guarded.limits["usual"], resolve=resolve, tls=guarded.server.trusting)
     fetching = asyncio.create_task(
         loader.load_picture(MediaSource("image", PARAM, url=f"https://media.test:{guarded.server.port}/good"))
     )
-    await begun.wait()
+    await has_begun.wait()
     fetching.cancel()
-    await asyncio.wait_for(cancelled.wait(), 30)
+    await asyncio.wait_for(was_cancelled.wait(), 30)
     assert loops[0] is not here
     with pytest.raises(asyncio.CancelledError):
         await fetching
@@ -80,7 +80,7 @@ async def test_fetching_is_on_a_loop_of_its_own_and_ends_when_nobody_waits_for_i
 
 
 async def test_one_picture_by_url_data_url_file_and_bytes_has_one_hash(guarded: Guards) -> None:
-    """So that what is cached of it is found again, however it comes."""
+    """The cached KV of a picture is thus found again, however it comes."""
     server, content = guarded.server, picture()
     server.routes["/good"] = body(content)
     server.routes["/moved"] = redirect("/good?size=full")
@@ -100,19 +100,19 @@ async def test_one_picture_by_url_data_url_file_and_bytes_has_one_hash(guarded: 
     ]
     loader = guarded.loader("files")
     pictures = [*await loader.load_pictures(sources[:5]), *await loader.load_pictures(sources[5:])]
-    assert len({found.sha256 for found in pictures}) == 1
+    assert len({one.sha256 for one in pictures}) == 1
     assert (pictures[0].height, pictures[0].width, len(pictures[0].rgb)) == (30, 40, 30 * 40 * 3)
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
 async def test_a_mask_is_white_where_it_is_fully_transparent(mode: str, guarded: Guards) -> None:
-    """However the file says so; what is only half transparent is kept."""
-    shown = Image.new("RGBA", (3, 1), (9, 9, 9, 128))
-    shown.putpixel((0, 0), (255, 255, 255, 0))
+    """Any way of the file to say so counts; pixels that are only half transparent are kept."""
+    image = Image.new("RGBA", (3, 1), (9, 9, 9, 128))
+    image.putpixel((0, 0), (255, 255, 255, 0))
     file = io.BytesIO()
-    shown.convert(mode).save(file, "PNG")
-    found = await guarded.loader().load_picture(MediaSource("mask", "mask", data=file.getvalue()))
-    assert found.rgb == bytes([255] * 3 + [0] * 6)
+    image.convert(mode).save(file, "PNG")
+    mask = await guarded.loader().load_picture(MediaSource("mask", "mask", data=file.getvalue()))
+    assert mask.rgb == bytes([255] * 3 + [0] * 6)
 
 
 @pytest.mark.parametrize("alpha", [None, 1])
@@ -121,9 +121,9 @@ async def test_a_mask_of_which_nothing_is_fully_transparent_is_refused(alpha: in
     Image.new("RGB" if alpha is None else "RGBA", (3, 1), (0, 0, 0) if alpha is None else (0, 0, 0, alpha)).save(
         file, "PNG"
     )
-    with pytest.raises(RequestError, match="transparen") as refused:
+    with pytest.raises(RequestError, match="transparen") as refusal:
         await guarded.loader().load_picture(MediaSource("mask", "mask", data=file.getvalue()))
-    assert refused.value.param == "mask"
+    assert refusal.value.param == "mask"
 
 
 async def test_the_shape_is_in_the_hash(guarded: Guards) -> None:
@@ -137,13 +137,13 @@ async def test_the_shape_is_in_the_hash(guarded: Guards) -> None:
 async def test_every_mode_becomes_rgb(mode: str, guarded: Guards) -> None:
     """Three bytes a pixel, dark where it was dark."""
     form = "JPEG" if mode == "CMYK" else "PNG"
-    found = await guarded.loader().load_picture(_data(picture(form, mode="L" if mode == "I;16" else mode)))
+    result = await guarded.loader().load_picture(_data(picture(form, mode="L" if mode == "I;16" else mode)))
     if mode == "I;16":
-        found = await guarded.loader().load_picture(_data(png(40, 30, rows=30, bits=16)))
-        assert set(found.rgb) == {0x80}
-    assert len(found.rgb) == 40 * 30 * 3
+        result = await guarded.loader().load_picture(_data(png(40, 30, rows=30, bits=16)))
+        assert set(result.rgb) == {0x80}
+    assert len(result.rgb) == 40 * 30 * 3
     if mode in ("RGB", "RGBA", "P"):
-        assert (_pixel(found.rgb, 40, 0, 0), _pixel(found.rgb, 40, 39, 0)) == (RED, BLUE)
+        assert (_pixel(result.rgb, 40, 0, 0), _pixel(result.rgb, 40, 39, 0)) == (RED, BLUE)
 
 
 async def test_what_is_transparent_is_white(guarded: Guards) -> None:
@@ -163,20 +163,20 @@ async def test_a_photo_is_turned_as_its_exif_says(guarded: Guards) -> None:
 
     exif = Image.Exif()
     exif[0x0112] = 6
-    found = await guarded.loader().load_picture(_data(picture("JPEG", exif=exif.tobytes(), quality=100)))
-    assert (found.height, found.width) == (40, 30)
-    assert _pixel(found.rgb, 30, 15, 2)[0] > 200
-    assert _pixel(found.rgb, 30, 15, 37)[2] > 200
+    result = await guarded.loader().load_picture(_data(picture("JPEG", exif=exif.tobytes(), quality=100)))
+    assert (result.height, result.width) == (40, 30)
+    assert _pixel(result.rgb, 30, 15, 2)[0] > 200
+    assert _pixel(result.rgb, 30, 15, 37)[2] > 200
 
 
 async def test_bad_exif_does_not_spoil_a_good_picture(guarded: Guards) -> None:
-    """It is shown as it is stored."""
-    found = await guarded.loader().load_picture(_data(picture("JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff")))
-    assert (found.height, found.width) == (30, 40)
+    """The picture is shown as it is stored."""
+    result = await guarded.loader().load_picture(_data(picture("JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff")))
+    assert (result.height, result.width) == (30, 40)
 
 
 async def test_the_first_frame_of_an_animation_is_taken(guarded: Guards) -> None:
-    """Of WebP, PNG and GIF."""
+    """The animations are WebP, PNG and GIF."""
     from io import BytesIO
 
     from PIL import Image
@@ -202,40 +202,40 @@ async def test_a_name_is_asked_once_and_the_connection_goes_where_it_was_looked(
 
 
 async def test_the_next_address_is_tried_where_nobody_answers(guarded: Guards) -> None:
-    """As browsers do: hosts may have addresses that don't answer."""
+    """Browsers do the same: hosts may have addresses that don't answer."""
     server = guarded.server
     server.routes["/second"] = body(picture())
     loader = guarded.loader("usual", Names({"media.test": [["::ffff:127.0.0.1", OUTER]]}))
-    found = await loader.load_picture(MediaSource("image", PARAM, url=f"https://media.test:{server.port}/second"))
-    assert found.width == 40
+    result = await loader.load_picture(MediaSource("image", PARAM, url=f"https://media.test:{server.port}/second"))
+    assert result.width == 40
     await loader.close()
 
 
 async def test_too_many_parts_are_refused_by_the_first_that_is_too_much(guarded: Guards) -> None:
-    """Before any of them is fetched."""
+    """The refusal comes before any of them is fetched."""
     sources = [MediaSource("image", f"messages.0.content.{index}", data=picture()) for index in range(9)]
     assert len(await guarded.loader().load_pictures(sources[:8])) == 8
-    with pytest.raises(RequestError, match="at most 8 pictures") as refused:
+    with pytest.raises(RequestError, match="at most 8 pictures") as refusal:
         await guarded.loader().load_pictures(sources)
-    assert refused.value.param == "messages.0.content.8"
+    assert refusal.value.param == "messages.0.content.8"
 
 
 async def test_the_part_that_fails_is_named(guarded: Guards) -> None:
-    """Not the first one, nor the request."""
+    """The name is not that of the first part or of the request."""
     sources = [MediaSource("image", f"messages.0.content.{index}", data=picture()) for index in range(3)]
     sources[1] = MediaSource("image", "messages.0.content.1", data=b"GIF89a")
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as refusal:
         await guarded.loader().load_pictures(sources)
-    assert refused.value.param == "messages.0.content.1"
-    assert refused.value.status == 400
+    assert refusal.value.param == "messages.0.content.1"
+    assert refusal.value.status == 400
 
 
 async def test_what_waits_to_be_decoded_is_bounded(guarded: Guards) -> None:
     """A request of some hundred bytes may name files of 128 MiB, and a thousand of them may wait."""
     data = png(10, 10, rows=10)
     loader = MediaLoader(replace(guarded.limits["usual"], waiting=5 * len(data)))
-    done = await asyncio.gather(*(loader.load_picture(_data(data)) for _ in range(9)), return_exceptions=True)
-    assert [type(one) for one in done] == [Picture] * 2 + [Saturated] * 7
+    outcomes = await asyncio.gather(*(loader.load_picture(_data(data)) for _ in range(9)), return_exceptions=True)
+    assert [type(one) for one in outcomes] == [Picture] * 2 + [Saturated] * 7
     assert (await loader.load_picture(_data(data))).width == 10
     await loader.close()
 
@@ -308,7 +308,7 @@ async def test_a_decoder_knows_nothing_of_our_environment(guarded: Guards, monke
 
 
 async def test_a_slow_server_holds_up_no_other_picture(guarded: Guards) -> None:
-    """Nor does one that says nothing at all."""
+    """A server that says nothing at all holds up none either."""
     server = guarded.server
     server.routes["/silent"], server.routes["/fine"] = silent(), body(picture())
     slow = [
@@ -336,23 +336,23 @@ async def test_a_sound_is_the_same_by_url_data_and_file(guarded: Guards) -> None
         MediaSource("audio", PARAM, data=content),
         MediaSource("audio", PARAM, data=wav(samples)),
     )
-    found = [await guarded.loader().load_sound(source) for source in sources]
-    assert {one.sha256 for one in found} == {found[0].sha256}
-    assert (found[0].length, len(found[0].data)) == (16_000, 64_000)
-    with pytest.raises(RequestError, match="no WAV, MP3") as refused:
+    sounds = [await guarded.loader().load_sound(source) for source in sources]
+    assert {one.sha256 for one in sounds} == {sounds[0].sha256}
+    assert (sounds[0].length, len(sounds[0].data)) == (16_000, 64_000)
+    with pytest.raises(RequestError, match="no WAV, MP3") as refusal:
         await guarded.loader().load_sound(MediaSource("audio", PARAM, data=b"<html>"))
-    assert refused.value.param == PARAM
+    assert refusal.value.param == PARAM
 
 
 @pytest.mark.parametrize("form", ["mp4", "webm"])
 async def test_a_video_becomes_frames_at_equal_distances(form: str, guarded: Guards) -> None:
     """30 frames, brighter by 8 each; 8 of them are taken."""
     loader: MediaLoader = guarded.loader()
-    found = await loader.load_video(MediaSource("video", PARAM, data=video(form=form)))
-    pictures = [frame.picture for frame in found.frames]
+    clip = await loader.load_video(MediaSource("video", PARAM, data=video(form=form)))
+    pictures = [frame.picture for frame in clip.frames]
     greys = [_pixel(picture.rgb, picture.width, 32, 24)[0] for picture in pictures]
-    assert [round(frame.at_s, 1) for frame in found.frames] == [0.0, 0.4, 0.8, 1.2, 1.5, 1.9, 2.3, 2.7]
-    assert round(found.long_s) == 3
+    assert [round(frame.at_s, 1) for frame in clip.frames] == [0.0, 0.4, 0.8, 1.2, 1.5, 1.9, 2.3, 2.7]
+    assert round(clip.long_s) == 3
     steps = [after - before for before, after in pairwise(greys)]
     assert all(20 <= step <= 42 for step in steps), greys
     assert len({picture.sha256 for picture in pictures}) == 8
@@ -360,16 +360,16 @@ async def test_a_video_becomes_frames_at_equal_distances(form: str, guarded: Gua
 
 @pytest.mark.parametrize("form", ["mp4", "webm"])
 async def test_a_video_that_is_cut_off_is_refused(form: str, guarded: Guards) -> None:
-    """Also where FFmpeg would take what is left."""
+    """The video is refused even where FFmpeg would take what is left."""
     data = video(form=form)
     with pytest.raises(RequestError, match="broken or incomplete"):
         await guarded.loader().load_video(MediaSource("video", PARAM, data=data[: len(data) * 3 // 4]))
 
 
 async def test_the_frames_of_a_video_have_together_what_a_picture_may_have(guarded: Guards) -> None:
-    """They are scaled down."""
-    found = await guarded.loader().load_video(MediaSource("video", PARAM, data=video(frames=10, size=(640, 480))))
-    pictures = [frame.picture for frame in found.frames]
+    """The frames are scaled down."""
+    clip = await guarded.loader().load_video(MediaSource("video", PARAM, data=video(frames=10, size=(640, 480))))
+    pictures = [frame.picture for frame in clip.frames]
     assert sum(picture.height * picture.width for picture in pictures) <= guarded.limits["usual"].pixels
     assert abs(pictures[0].width / pictures[0].height - 4 / 3) < 0.02
 
@@ -379,7 +379,7 @@ async def test_the_frames_of_a_video_have_together_what_a_picture_may_have(guard
     ({"frames": 2, "size": (1200, 1000)}, "pixels (XYLEM_MEDIA_PIXELS)"),
 ])  # fmt: skip
 async def test_a_video_beyond_its_bounds_is_refused(made: dict[str, int], reason: str, guarded: Guards) -> None:
-    """By its header."""
-    with pytest.raises(RequestError) as refused:
+    """The header is enough to refuse it."""
+    with pytest.raises(RequestError) as refusal:
         await guarded.loader().load_video(MediaSource("video", PARAM, data=video(**made)))  # type: ignore[arg-type]
-    assert reason in refused.value.message
+    assert reason in refusal.value.message

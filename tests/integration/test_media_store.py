@@ -35,8 +35,8 @@ def of(request: str, data: dict[str, bytes], client: Client = NOBODY, **how: Any
 
 async def held(redis: "Redis") -> dict[str, int]:
     """Bytes, by owner."""
-    found = await redis.hgetall(KEYS.media_held()[0])
-    owners = {name.decode(): value for name, value in found.items()}
+    fields = await redis.hgetall(KEYS.media_held()[0])
+    owners = {name.decode(): value for name, value in fields.items()}
     return {name: int(value) for name, value in owners.items() if name.partition(":")[0] in ("all", "tenant", "key")}
 
 
@@ -54,15 +54,15 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_what_is_written_is_read_once_for_each_picture(redis: "Redis") -> None:
     """A picture that comes twice has two places, and one value."""
     await store(redis).put(of("one", {A: DATA, B: b"b"}))
-    asked = replace(
+    media_job = replace(
         job(), media=[Media("image", A, (1, 768), 3, 2), Media("image", B, ()), Media("image", A, (), 9, 2)]
     )
-    found = await fetch_media(redis, KEYS, asked, ("image",))
-    assert [(one.media, one.data) for one in found] == list(zip(asked.media, (DATA, b"b", DATA), strict=True))
+    inputs = await fetch_media(redis, KEYS, media_job, ("image",))
+    assert [(one.media, one.data) for one in inputs] == list(zip(media_job.media, (DATA, b"b", DATA), strict=True))
 
 
 async def test_half_a_picture_is_written_again_and_a_whole_one_only_lives_longer(redis: "Redis") -> None:
-    """As when a replica died while it wrote, or another one has the same picture."""
+    """A replica may have died while it wrote, or another one may have the same picture."""
     here, key = store(redis), KEYS.media(A)
     await redis.set(key, DATA[:1500], ex=900)
     await here.put(of("one", {A: DATA}))
@@ -75,15 +75,15 @@ async def test_half_a_picture_is_written_again_and_a_whole_one_only_lives_longer
 
 async def test_media_are_there_when_each_is_whole(redis: "Redis") -> None:
     """Half of one is what a replica leaves that dies as it writes. A Redis that is away is asked later."""
-    here, seen = store(redis), [Media("image", A, (1, 768)), Media("embeds", B, (1, 5))]
+    here, media = store(redis), [Media("image", A, (1, 768)), Media("embeds", B, (1, 5))]
     await here.put(of("one", {A: DATA, B: b"b"}))
-    assert await here.has(seen)
+    assert await here.has(media)
     await redis.set(KEYS.media(A), DATA[:1500])
-    assert not await here.has(seen)
+    assert not await here.has(media)
     await redis.delete(KEYS.media(B))
-    assert not await here.has(seen[1:])
+    assert not await here.has(media[1:])
     away = Redis(port=1)
-    assert await store(away).has(seen)
+    assert await store(away).has(media)
     await away.aclose()
 
 
@@ -110,8 +110,8 @@ async def test_both_wait_while_redis_is_away(redis: "Redis", monkeypatch: pytest
 
     await store(redis).put(of("one", {A: DATA}))
     monkeypatch.setattr(redis, "execute_command", failing)
-    (found,) = await fetch_media(redis, KEYS, replace(job(), media=[Media("image", A, ())]), ("image",))
-    assert found.data == DATA
+    (media_input,) = await fetch_media(redis, KEYS, replace(job(), media=[Media("image", A, ())]), ("image",))
+    assert media_input.data == DATA
     away = Redis(port=1)
     with pytest.raises(StoreDown):
         await MediaStore(away, KEYS, 0.05, 2**30, LEFT_S).put(of("one", {A: DATA}))
@@ -119,7 +119,7 @@ async def test_both_wait_while_redis_is_away(redis: "Redis", monkeypatch: pytest
 
 
 async def test_samples_are_gone_with_the_last_request_that_has_them(redis: "Redis") -> None:
-    """Which may be of another process. Bytes that a key has twice are there once."""
+    """The last request may be of another process. Bytes that a key has twice are there once."""
     here, there = store(redis), store(redis)
     await here.put(of("one", {A: DATA, B: b"b"}, ALICE))
     await there.put(of("two", {A: DATA}, ALICE))
@@ -170,7 +170,7 @@ async def test_keys_without_a_tenant_share_none(redis: "Redis") -> None:
 
 
 async def test_a_request_that_may_wait_waits_for_room(redis: "Redis", monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a line of a batch does."""
+    """Lines of a batch wait so."""
     monkeypatch.setattr(media_store, "_ROOM_S", 0.01)
     here = store(redis, most=len(DATA))
     await here.put(of("one", {A: DATA}))
@@ -185,7 +185,7 @@ async def test_a_request_that_may_wait_waits_for_room(redis: "Redis", monkeypatc
 
 
 async def test_samples_of_a_dead_process_go_unless_another_one_continues(redis: "Redis") -> None:
-    """They are counted until somebody looks, and not in Redis any more."""
+    """The samples are not in Redis any more, and are counted until somebody looks."""
     here, there = store(redis, left_s=1.0), store(redis)
     await here.put(of("one", {A: DATA}, ALICE))
     await here.put(of("two", {B: DATA}, ALICE))

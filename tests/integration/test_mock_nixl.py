@@ -40,14 +40,14 @@ SAMPLINGS: list[dict[str, Any]] = [
 
 @pytest.fixture
 async def p() -> AsyncIterator[MockEngine]:
-    async with engine(nixl=True) as made:
-        yield made
+    async with engine(nixl=True) as instance:
+        yield instance
 
 
 @pytest.fixture
 async def d() -> AsyncIterator[MockEngine]:
-    async with engine(nixl=True, timeout_s=1.0) as made:
-        yield made
+    async with engine(nixl=True, timeout_s=1.0) as instance:
+        yield instance
 
 
 async def holds(made: MockEngine, asked: Any) -> bool:
@@ -64,54 +64,54 @@ def damage(made: MockEngine, block: int) -> None:
 
 
 async def test_an_answer_is_the_same_and_the_bytes_have_come(p: MockEngine, d: MockEngine) -> None:
-    """In sequence: the holder's blocks become free when they have been read."""
+    """The handoff is in sequence: the holder's blocks become free when they have been read."""
     async with engine() as alone:
         for i, sampling in enumerate(SAMPLINGS):
-            asked = request(100 + 4 * i, first=300 + i, **sampling)
-            prefilled = await p.prefill(asked)
+            query = request(100 + 4 * i, first=300 + i, **sampling)
+            prefill_result = await p.prefill(query)
             assert p.stats().lent_blocks == 4
-            outputs = await run(d, behind(asked, prefilled))
-            head = [] if prefilled.output is None else [prefilled.output]
-            wanted = await run(alone, asked)
-            for index in range(asked.sampling.n):
-                assert shown([*head, *outputs], index) == shown(wanted, index)
+            outputs = await run(d, behind(query, prefill_result))
+            head = [] if prefill_result.output is None else [prefill_result.output]
+            expected_outputs = await run(alone, query)
+            for index in range(query.sampling.n):
+                assert shown([*head, *outputs], index) == shown(expected_outputs, index)
             assert outputs[0].pulled is not None
             assert outputs[0].pulled.size == 4 * 4096
             await stats_become(p, idle)
-            assert await holds(d, asked)
+            assert await holds(d, query)
     assert d.stats().pulled_tokens == 100 + 104 + 108 + 112
 
 
 async def test_only_what_is_not_cached_is_read(p: MockEngine, d: MockEngine) -> None:
     """The second prompt with the same beginning moves its tail; one that is there wholly frees the holder, too."""
-    for tokens, moved in ((100, 4), (150, 2), (150, 1)):
-        asked = request(tokens)
-        outputs = await run(d, behind(asked, await p.prefill(asked)))
+    for tokens, block_count in ((100, 4), (150, 2), (150, 1)):
+        query = request(tokens)
+        outputs = await run(d, behind(query, await p.prefill(query)))
         assert outputs[0].pulled is not None
-        assert outputs[0].pulled.size == moved * 4096
+        assert outputs[0].pulled.size == block_count * 4096
         await stats_become(p, idle)
-    done = await run(d, request(128, max_tokens=40))
-    asked = request(128)
-    prefilled = await p.prefill(asked)
-    going_on = again(asked, handoff=prefilled.handoff, begun=[])
-    [begun_] = behind(asked, prefilled).begun
-    assert begun_.tokens == done[0].tokens
-    outputs = await run(d, replace(going_on, begun=[begun_]))
+    expected_outputs = await run(d, request(128, max_tokens=40))
+    query = request(128)
+    prefill_result = await p.prefill(query)
+    going_on = again(query, handoff=prefill_result.handoff, begun=[])
+    [first_choice] = behind(query, prefill_result).begun
+    assert first_choice.tokens == expected_outputs[0].tokens
+    outputs = await run(d, replace(going_on, begun=[first_choice]))
     assert outputs[0].pulled is not None
     assert outputs[0].pulled.size == 0
     await stats_become(p, idle)
 
 
 async def test_a_discarded_prompt_is_free(p: MockEngine, d: MockEngine) -> None:
-    """At once, not when its lease ends."""
-    lent = (await p.prefill(request())).handoff
-    assert lent is not None
+    """The blocks are free at once, not when the lease ends."""
+    handoff = (await p.prefill(request())).handoff
+    assert handoff is not None
     assert p.stats().lent_blocks == 4
-    await d.discard(lent)
+    await d.discard(handoff)
     await stats_become(p, idle, within_s=1)
     with pytest.raises(HandoffFailed):  # the blocks still hold its KV, but nobody vouches for it
-        damage(p, lent.params["blocks"][0])
-        await run(d, again(request(), handoff=lent))
+        damage(p, handoff.params["blocks"][0])
+        await run(d, again(request(), handoff=handoff))
     assert idle(d.stats())
 
 
@@ -128,9 +128,9 @@ async def test_a_lease_ends() -> None:
 async def test_a_refusal_tells_the_holder(p: MockEngine) -> None:
     """Its blocks are free though nobody took them."""
     async with engine(nixl=True, layout="other") as d:
-        asked = request()
+        query = request()
         with pytest.raises(HandoffFailed, match="layout"):
-            await run(d, behind(asked, await p.prefill(asked)))
+            await run(d, behind(query, await p.prefill(query)))
         assert idle(d.stats())
         await stats_become(p, idle, within_s=1)
 
@@ -140,8 +140,8 @@ async def test_aborting_before_the_pull_tells_the_holder(p: MockEngine) -> None:
     async with engine(nixl=True, max_running=1, speedup=1.0) as d:
         decoding = d.generate(request(max_tokens=500))
         await anext(decoding)
-        asked = request(first=700)
-        waiting = asyncio.create_task(run(d, behind(asked, await p.prefill(asked))))
+        query = request(first=700)
+        waiting = asyncio.create_task(run(d, behind(query, await p.prefill(query))))
         await stats_become(d, lambda stats: stats.waiting == 1)
         assert p.stats().lent_blocks == 4
         waiting.cancel()
@@ -154,28 +154,28 @@ async def test_aborting_before_the_pull_tells_the_holder(p: MockEngine) -> None:
 @pytest.mark.parametrize("which", [0, 3])
 async def test_a_block_that_holds_something_else_is_a_loss(p: MockEngine, d: MockEngine, which: int) -> None:
     """A full one, and the last one, which isn't."""
-    asked = request()
-    prefilled = await p.prefill(asked)
-    assert prefilled.handoff is not None
-    damage(p, prefilled.handoff.params["blocks"][which])
+    query = request()
+    prefill_result = await p.prefill(query)
+    assert prefill_result.handoff is not None
+    damage(p, prefill_result.handoff.params["blocks"][which])
     with pytest.raises(HandoffFailed, match="not of this prompt"):
-        await run(d, behind(asked, prefilled))
+        await run(d, behind(query, prefill_result))
     assert idle(d.stats())
     assert len(await run(d, request())) == 12
 
 
 async def test_an_engine_that_restarted_is_not_the_one_that_lent(p: MockEngine, d: MockEngine) -> None:
     """Its metadata names another life."""
-    asked = request()
-    async with engine(nixl=True) as restarted:
-        lent = (await p.prefill(asked)).handoff
-        other = (await restarted.prefill(again(asked))).handoff
-        assert lent is not None
+    query = request()
+    async with engine(nixl=True) as new_engine:
+        handoff = (await p.prefill(query)).handoff
+        other = (await new_engine.prefill(again(query))).handoff
+        assert handoff is not None
         assert other is not None
-        mixed = replace(lent, params=lent.params | {"agent": other.params["agent"]})
+        mixed_handoff = replace(handoff, params=handoff.params | {"agent": other.params["agent"]})
         with pytest.raises(HandoffFailed, match="Expected"):
-            await run(d, again(asked, handoff=mixed))
-        assert len(await run(d, again(asked, handoff=other))) == 12
+            await run(d, again(query, handoff=mixed_handoff))
+        assert len(await run(d, again(query, handoff=other))) == 12
         assert idle(d.stats())
 
 
@@ -206,11 +206,11 @@ async def test_a_holder_that_was_killed_is_a_loss(d: MockEngine) -> None:
             await stats_become(d, lambda stats: stats.used_blocks == 4)
             child.kill()
             await child.wait()
-            for made in (d, stranger):
+            for reader in (d, stranger):
                 began = time.perf_counter()
                 with pytest.raises(HandoffFailed):
-                    await run(made, again(request(first=301), handoff=second))
-                await made.discard(second)
+                    await run(reader, again(request(first=301), handoff=second))
+                await reader.discard(second)
                 assert time.perf_counter() - began < 2.5
             with pytest.raises(HandoffFailed):
                 await visiting
@@ -227,29 +227,29 @@ async def test_cancelling_during_a_pull_frees_both_sides(delay: float) -> None:
     """Local blocks are held until nobody writes into them any more."""
     big = {"nixl": True, "block_bytes": 4 * 2**20}
     async with engine(**big) as p, engine(**big) as d:
-        asked = request(1000)
-        pulling = asyncio.create_task(run(d, behind(asked, await p.prefill(asked))))
+        query = request(1000)
+        pulling = asyncio.create_task(run(d, behind(query, await p.prefill(query))))
         await stats_become(d, lambda stats: stats.used_blocks > 0)
         await asyncio.sleep(delay)
         pulling.cancel()
         await asyncio.gather(pulling, return_exceptions=True)
         await stats_become(d, idle)
         await stats_become(p, idle)
-        outputs = await run(d, behind(asked, await p.prefill(again(asked))))
+        outputs = await run(d, behind(query, await p.prefill(again(query))))
         assert len(outputs) == 11
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 async def test_at_once_the_bytes_are_written(sampling: dict[str, Any], d: MockEngine) -> None:
-    """Whoever decodes offers its blocks, and makes all tokens."""
+    """The engine that decodes offers its blocks, and makes all tokens."""
     async with engine(nixl=True, shape="at_once") as p, engine() as alone:
-        asked = request(**sampling)
-        outputs, wanted = await at_once(p, d, asked), await run(alone, asked)
-        for index in range(asked.sampling.n):
-            assert shown(outputs, index) == shown(wanted, index)
+        query = request(**sampling)
+        outputs, expected_outputs = await at_once(p, d, query), await run(alone, query)
+        for index in range(query.sampling.n):
+            assert shown(outputs, index) == shown(expected_outputs, index)
         assert outputs[0].pulled is not None
         assert outputs[0].pulled.size == 4 * 4096
-        assert await holds(d, asked)
+        assert await holds(d, query)
         longer = request(150, **sampling)
         assert (await at_once(p, d, longer))[0].cached_tokens == 96
         assert idle(p.stats())
@@ -261,8 +261,8 @@ async def test_leaving_a_room_frees_both_sides(d: MockEngine) -> None:
     async with engine(nixl=True, shape="at_once", timeout_s=1.0) as p:
         for delay in (0.0, 0.001, 0.005, 0.02):
             room = room_of(p)
-            asked = again(request(), handoff=room)
-            both = [asyncio.create_task(p.prefill(asked)), asyncio.create_task(run(d, asked))]
+            query = again(request(), handoff=room)
+            both = [asyncio.create_task(p.prefill(query)), asyncio.create_task(run(d, query))]
             await asyncio.sleep(delay)
             both[1].cancel()
             results = await asyncio.gather(*both, return_exceptions=True)
@@ -272,7 +272,7 @@ async def test_leaving_a_room_frees_both_sides(d: MockEngine) -> None:
 
 
 def test_neighbours_on_both_sides_are_moved_as_one() -> None:
-    """In whatever order they were given."""
+    """The order in which they were given doesn't matter."""
     assert merged([(20, 120), (10, 110), (40, 140), (30, 150)], 10) == [(10, 110, 20), (30, 150, 10), (40, 140, 10)]
 
 

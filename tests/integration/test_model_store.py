@@ -49,9 +49,9 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ModelStore]:
-    made = ModelStore(tmp_path / "store", MOST)
-    yield made
-    made.close()
+    instance = ModelStore(tmp_path / "store", MOST)
+    yield instance
+    instance.close()
 
 
 def names(folder: Path) -> set[str]:
@@ -59,13 +59,13 @@ def names(folder: Path) -> set[str]:
 
 
 def test_a_model_is_fetched_once_without_copies_in_other_formats(hub: Hub, store: ModelStore) -> None:
-    told: list[tuple[int, int]] = []
-    folder = store.obtain(TINY, "all", progress=lambda done, size: told.append((done, size)))
+    reports: list[tuple[int, int]] = []
+    folder = store.obtain(TINY, "all", progress=lambda done, size: reports.append((done, size)))
     assert names(folder) == {"config.json", "tokenizer.json", "model.safetensors", "README.md"}
     assert (folder / "model.safetensors").read_bytes() == WEIGHTS
     size = sum(len(FILES[name]) for name in names(folder))
-    assert told[-1] == (size, size)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert reports[-1] == (size, size)
+    assert [size for size, _ in reports] == sorted(size for size, _ in reports)
     hub.asked.clear()
     assert store.obtain(TINY, "all") == folder
     assert hub.asked == []
@@ -146,12 +146,12 @@ def test_the_least_recently_used_is_deleted_for_a_new_one_but_none_in_use(hub: H
         store.close()
     assert [folder.exists() for folder in folders] == [False, True, True]
     hub.commit = "3" * 40
-    held = [ModelStore(tmp_path / "store", size) for _ in range(2)]
-    held[0].obtain(TINY, "all")  # the newest is in use
+    stores = [ModelStore(tmp_path / "store", size) for _ in range(2)]
+    stores[0].obtain(TINY, "all")  # the newest is in use
     with pytest.raises(ModelNotFetched, match="XYLEM_MODEL_STORE_BYTES"):
-        held[1].obtain(TINY, "all", refresh=True)
+        stores[1].obtain(TINY, "all", refresh=True)
     assert [folder.exists() for folder in folders] == [False, False, True]
-    for store in held:
+    for store in stores:
         store.close()
 
 
@@ -179,12 +179,12 @@ def test_processes_that_start_together_fetch_once(hub: Hub, tmp_path: Path) -> N
 def test_a_pull_that_broke_is_finished_by_two_at_once_and_only_one_of_them_fetches(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through the command line, the two as processes of their own."""
+    """The command line pulls; the two are processes of their own."""
     monkeypatch.setenv("XYLEM_HOME", str(tmp_path))
     pull = ["pull", "hf://org/tiny"]
     hub.breaks_after = 2 * PIECE + 7
-    broken = CliRunner().invoke(cli, pull)
-    assert (broken.exit_code, "hf://org/tiny@main, model.safetensors:" in broken.stderr) == (1, True)
+    result = CliRunner().invoke(cli, pull)
+    assert (result.exit_code, "hf://org/tiny@main, model.safetensors:" in result.stderr) == (1, True)
     assert "no, 51%" in CliRunner().invoke(cli, ["models"], env={"COLUMNS": "250"}).stdout
     hub.breaks_after = None
     hub.asked.clear()
@@ -208,8 +208,8 @@ def test_a_pull_of_a_wrong_or_too_large_model_fails_and_says_why(
     if room:
         monkeypatch.setenv("XYLEM_MODEL_STORE_BYTES", room)
     hub.lies_about = lie
-    done = CliRunner().invoke(cli, ["pull", "hf://org/tiny"])
-    assert (done.exit_code, said in done.stderr, done.stdout) == (1, True, "")
+    result = CliRunner().invoke(cli, ["pull", "hf://org/tiny"])
+    assert (result.exit_code, said in result.stderr, result.stdout) == (1, True, "")
 
 
 def test_a_bucket_is_fetched_checked_and_gone_on_with(tmp_path: Path, store: ModelStore) -> None:
@@ -223,8 +223,8 @@ def test_a_bucket_is_fetched_checked_and_gone_on_with(tmp_path: Path, store: Mod
         (row,) = store.stored()
         part = text / f"model.safetensors.{row.record.version[:12]}.part"
         part.write_bytes(WEIGHTS[: 2**20])
-        told: list[int] = []
-        folder = store.obtain(source, "all", progress=lambda done, _: told.append(done))
+        reports: list[int] = []
+        folder = store.obtain(source, "all", progress=lambda done, _: reports.append(done))
         assert (folder / "model.safetensors").read_bytes() == WEIGHTS
         assert not part.exists()
         part_of_new = WEIGHTS[: 2**20][::-1]
@@ -237,7 +237,7 @@ def test_a_bucket_is_fetched_checked_and_gone_on_with(tmp_path: Path, store: Mod
 
 
 def _begin_wrongly(store: ModelStore, source: RemoteModel, data: bytes) -> None:
-    """As if other bytes had arrived before a break."""
+    """Begins the file with other bytes, as if these had arrived before a break."""
     folder = store.obtain(source, "text")
     (row,) = store.stored()
     (folder / f"model.safetensors.{row.record.version[:12]}.part").write_bytes(data)
@@ -248,9 +248,9 @@ def _begin_wrongly(store: ModelStore, source: RemoteModel, data: bytes) -> None:
 
 
 def test_pools_get_the_folders_of_their_models(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing is looked up for a folder, anywhere."""
+    """No folder is looked up anywhere."""
     settings = load_settings(home=tmp_path)
-    declared = PoolsFile.model_validate(
+    pools_file = PoolsFile.model_validate(
         {
             "pools": {
                 "a": {"model": "m", "engine": "mock", "path": "hf://org/tiny"},
@@ -258,10 +258,10 @@ def test_pools_get_the_folders_of_their_models(hub: Hub, tmp_path: Path, monkeyp
             }
         }
     )
-    found = fetched_pools(declared, settings, "text").pools
-    assert [pool.model_dir.is_dir() for pool in found.values()] == [True, True]
-    assert (found["a"].model_dir / "tokenizer.json").exists()  # type: ignore[index]
-    assert found["a"].model_dir.is_relative_to(tmp_path / "fetched")  # type: ignore[index]
+    pools = fetched_pools(pools_file, settings, "text").pools
+    assert [pool.model_dir.is_dir() for pool in pools.values()] == [True, True]
+    assert (pools["a"].model_dir / "tokenizer.json").exists()  # type: ignore[index]
+    assert pools["a"].model_dir.is_relative_to(tmp_path / "fetched")  # type: ignore[index]
     monkeypatch.setattr(socket, "socket", None)
-    kept = PoolsFile(pools={"b": declared.pools["b"]})  # type: ignore[dict-item,index]
-    assert fetched_pools(kept, settings, "all") == kept
+    local_pools = PoolsFile(pools={"b": pools_file.pools["b"]})  # type: ignore[dict-item,index]
+    assert fetched_pools(local_pools, settings, "all") == local_pools

@@ -20,19 +20,19 @@ Side = tuple[Nixl, KvMemory, list[bytes]]
 @pytest.fixture
 async def sides() -> AsyncIterator[list[Side]]:
     """Two agents with their memories and the notes that they got; the first one has read from the second before."""
-    made: list[Side] = []
+    agents: list[Side] = []
     for _ in range(2):
         memory, notes = KvMemory(BLOCKS, SIZE), list[bytes]()
         nixl = Nixl(f"test-{secrets.token_hex(4)}", notes.append)
         await nixl.start(memory.address, memory.size)
-        made.append((nixl, memory, notes))
-    (reader, here, _), (holder, there, notes) = made
+        agents.append((nixl, memory, notes))
+    (reader, here, _), (holder, there, notes) = agents
     holder.expecting = 1
     await reader.connect(holder.name, holder.metadata)
     await reader.move("READ", holder.name, [(here.address, there.address)], SIZE, b"first", timeout_s=10)
     await come(notes, b"first")
-    yield made
-    for nixl, _, _ in made:
+    yield agents
+    for nixl, _, _ in agents:
         await nixl.close()
 
 
@@ -70,7 +70,7 @@ async def test_peers_that_come_and_go_leave_no_descriptors_and_no_more_than_so_m
 ) -> None:
     """Nobody tells a reader that the process of a peer has ended."""
     monkeypatch.setattr(nixl_module, "_MOST_PEERS", 2)
-    memory, held = KvMemory(BLOCKS, SIZE), []
+    memory, descriptor_counts = KvMemory(BLOCKS, SIZE), []
     reader = Nixl(f"test-{secrets.token_hex(4)}", lambda _: None)
     await reader.start(memory.address, memory.size)
     for _ in range(10):
@@ -81,8 +81,8 @@ async def test_peers_that_come_and_go_leave_no_descriptors_and_no_more_than_so_m
         await reader.move("READ", peer.name, [(memory.address, there.address)], SIZE, b"read", timeout_s=10)
         await come(notes, b"read")
         await peer.close()
-        held.append(psutil.Process().num_fds())
-    assert held[-1] <= held[2], "the first ones opened what stays open"
+        descriptor_counts.append(psutil.Process().num_fds())
+    assert descriptor_counts[-1] <= descriptor_counts[2], "the first ones opened what stays open"
     assert len(reader._peers) == 2
     await reader.close()
 

@@ -1,4 +1,4 @@
-"""However an answer ends, the ledger, the usage records and the metrics have one number of tokens for it."""
+"""Tests that the ledger, the usage records and the metrics count the same tokens of an answer, however it ends."""
 
 import asyncio
 from collections.abc import Sequence
@@ -85,21 +85,21 @@ class Replica:
         await call.__aenter__()
 
     async def prompts(self) -> dict[int, InFlight]:
-        """Those that have not ended, once each is on a worker."""
-        found = {number: self.dispatcher.in_flight.get(name) for name, number in self.call._numbers.items()}
-        known = {number: inflight for number, inflight in found.items() if inflight is not None}
-        while not all(inflight.job.worker for inflight in known.values()):  # noqa: ASYNC110
+        """The prompts that have not ended, by number, once each is on a worker."""
+        requests = {number: self.dispatcher.in_flight.get(name) for name, number in self.call._numbers.items()}
+        open_requests = {number: inflight for number, inflight in requests.items() if inflight is not None}
+        while not all(inflight.job.worker for inflight in open_requests.values()):  # noqa: ASYNC110
             await asyncio.sleep(0.002)
-        return known
+        return open_requests
 
     async def end(self, how: End | Literal["stopped"]) -> None:
-        """As the reader of the answer meets it."""
+        """Ends the call as the reader of the answer meets the end."""
         error: BaseException | None = None
         if how in ("answered", *ERRORS):
             for inflight in (await self.prompts()).values():
                 job = inflight.job
-                broken = Failed(job.request, job.attempt, EngineFailed.code, "")
-                self.dispatcher.deliver(broken if how == "engine failed" else Done(job.request, job.attempt))
+                failure = Failed(job.request, job.attempt, EngineFailed.code, "")
+                self.dispatcher.deliver(failure if how == "engine failed" else Done(job.request, job.attempt))
             try:
                 while await self.call.deltas():
                     pass
@@ -140,19 +140,22 @@ async def recorded(redis: "Redis") -> list[UsageRecord]:
 async def test_the_ledger_the_usage_record_and_the_metrics_have_one_number_of_tokens(
     redis: "Redis", wire: Wire, prompts: int, n: int, steps: Sequence[tuple[Any, ...]], how: End
 ) -> None:
-    """What engines have answered, whether its client got it or not; a kept answer's of all its owners together."""
+    """The number is what engines have answered, whether the client got it or not.
+
+    The owners of a kept answer count it together.
+    """
     await redis.flushall()
     for name in ("w1", "w2"):
         await register(redis, KEYS, name)
     tenant = TenantId("counted")
     client = Client(Tenant(tenant), KeyId("k"), "k", Limits(budget=Budget(1e9)))
-    before, made, epoch = metered(tenant), 0, 0
+    before, answer_tokens, epoch = metered(tenant), 0, 0
     out: dict[int, ChoiceOutput] = {}  # the kept log
     id_, came = new_request_id("chatcmpl-", ApiId("aaaaaaaa")), clock.now()
     hook = Hook(ERRORS[how]) if how in ("refused", "hook down") else None
     replica = Replica(ApiId("aaaaaaaa"), wire, plan(prompts, n), client, hook)
     await replica.begin(Adopted(id_, came))
-    died = False
+    has_died = False
     for what, *which in steps:
         if what == "tokens":
             prompt, choice, count = which
@@ -160,15 +163,15 @@ async def test_the_ledger_the_usage_record_and_the_metrics_have_one_number_of_to
                 delta = Delta(inflight.job.request, inflight.job.attempt, "x" * count, [7] * count, choice % n)
                 replica.dispatcher.deliver(delta)
                 out.setdefault(prompt % prompts * n + choice % n, ChoiceOutput([])).add(delta)
-                made += count
+                answer_tokens += count
         elif what == "read":
             if replica.call.answer.pending() and hook is None:  # which has all of the answer held
                 for _, delta in await replica.call.deltas():
                     replica.call.count(delta)
         elif what in ("worker died", "returned"):
             for inflight in (await replica.prompts()).values():
-                replica.dispatcher.lost(inflight, died=what == "worker died" and not died)
-            died = died or what == "worker died"  # after more deaths, prompts are placed one by one
+                replica.dispatcher.lost(inflight, died=what == "worker died" and not has_died)
+            has_died = has_died or what == "worker died"  # after more deaths, prompts are placed one by one
         else:
             await replica.prompts()
             if what == "replica stopped":
@@ -180,12 +183,12 @@ async def test_the_ledger_the_usage_record_and_the_metrics_have_one_number_of_to
     await replica.prompts()
     await replica.end(how)
     (record,) = await recorded(redis)
-    spent = float(await redis.hget(KEYS.budget("k"), "spent") or 0)
+    spent_tokens = float(await redis.hget(KEYS.budget("k"), "spent") or 0)
     prompt_tokens = prompts * len(PROMPT)
-    assert (record.prompt_tokens, record.completion_tokens) == (prompt_tokens, made)
+    assert (record.prompt_tokens, record.completion_tokens) == (prompt_tokens, answer_tokens)
     if how == "engine failed" or (hook is not None and hook.is_asked):  # of an empty answer it isn't
         assert record.outcome == ERRORS[how].code
-    assert spent == prompt_tokens + made
+    assert spent_tokens == prompt_tokens + answer_tokens
     after = metered(tenant)
-    assert (after[0] - before[0], after[1] - before[1]) == (prompt_tokens, made)
+    assert (after[0] - before[0], after[1] - before[1]) == (prompt_tokens, answer_tokens)
     assert not await redis.exists(KEYS.charged(RequestId(id_))), "what is charged is settled"

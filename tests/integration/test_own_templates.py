@@ -45,18 +45,18 @@ async def prompt(template: str, served: Deployment = TRUSTING) -> str:
     ("{{ raise_exception('No.') }}", "messages", "No."),
 ])  # fmt: skip
 async def test_what_a_template_may_cost_is_bounded(template: str, param: str, said: str) -> None:
-    """And the next one is rendered."""
-    with pytest.raises(RequestError, match=said) as refused:
+    """The next template is rendered."""
+    with pytest.raises(RequestError, match=said) as refusal:
         await prompt(template)
-    assert refused.value.param == param
+    assert refusal.value.param == param
     assert await prompt("{{ messages[0].content }}!") == "hello!"
 
 
 async def test_all_that_is_tried_with_a_template_is_within_the_same_seconds() -> None:
     """Calls, reasoning and tools are shown in one form after the other: of a template that takes none of them, too."""
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{"}}
-    called = {"role": "assistant", "reasoning": "so", "tool_calls": [call]}
-    messages = [{"role": "user", "content": "?"}, called, {"role": "tool", "tool_call_id": "1", "content": ""}]
+    call_message = {"role": "assistant", "reasoning": "so", "tool_calls": [call]}
+    messages = [{"role": "user", "content": "?"}, call_message, {"role": "tool", "tool_call_id": "1", "content": ""}]
     body = {"model": "m", "messages": messages, "chat_template": "{# is none #}" + LOOPS}
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     with pytest.raises(RequestError, match="takes more than 2 s"):
@@ -65,7 +65,7 @@ async def test_all_that_is_tried_with_a_template_is_within_the_same_seconds() ->
 
 
 async def test_clients_wait_in_turn_however_many_templates_one_has() -> None:
-    """As many as there are threads for them are one client's otherwise, and all others wait for these."""
+    """One client's templates would otherwise have all threads for them, and all others wait."""
     order: list[str] = []
 
     async def asked(client: str) -> None:
@@ -80,7 +80,7 @@ async def test_clients_wait_in_turn_however_many_templates_one_has() -> None:
 
 
 async def test_the_loop_goes_on_meanwhile() -> None:
-    """What is not a template's is not held up: it has threads of its own."""
+    """Other work is not held up: templates have threads of their own."""
     times = [time.monotonic()]
     loops = asyncio.create_task(prompt(LOOPS))
     while not loops.done():

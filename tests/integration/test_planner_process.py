@@ -1,4 +1,4 @@
-"""What the planner sees of the deployment, what the next one knows, and what it tells; over a real Redis."""
+"""Tests what the planner sees of the deployment, what the next one knows, and what it tells; over a real Redis."""
 
 from collections.abc import Sequence
 
@@ -53,9 +53,9 @@ class Replica:
         self.counter._counts = {}
 
     def answer(self, prompt: int, answer: int, cached: int = 0, *, ttft_s: float = 0.1, **more: object) -> None:
-        plan, inflight, done = request(prompt, answer, cached, **more)
+        plan, inflight, end = request(prompt, answer, cached, **more)
         self.counter.came(plan)
-        self.counter.ended(plan, "ok", [inflight], [done], ttft_s, 0.02)
+        self.counter.ended(plan, "ok", [inflight], [end], ttft_s, 0.02)
 
     async def tell(self, begin: float) -> None:
         counts, self.counter._counts = self.counter._counts, {}
@@ -79,10 +79,10 @@ async def test_replicas_are_counted_together_and_aside_requests_are_not(wire: Wi
     two.counter.came(request(1, 1)[0])
     for replica in (one, two):
         await replica.tell(NOW)
-    seen = history(wire)
-    await seen.load()
-    await seen.read(NOW + 12)
-    (window,) = seen.of("m")
+    traffic = history(wire)
+    await traffic.load()
+    await traffic.read(NOW + 12)
+    (window,) = traffic.of("m")
     assert (window.arrivals, window.ended, window.met) == (3, 2, 1)
     assert (window.prompts.total, window.answers.total) == (67, 14)
     assert window.prompts.counts[EDGES.index(64)] == 1
@@ -96,10 +96,10 @@ async def test_a_refused_request_came_and_missed_the_objective_and_one_whose_cli
         replica.counter.came(plan)
         replica.counter.ended(plan, outcome, [inflight], [], None, 0.0)
     await replica.tell(NOW)
-    seen = history(wire)
-    await seen.load()
-    await seen.read(NOW + 12)
-    (window,) = seen.of("m")
+    traffic = history(wire)
+    await traffic.load()
+    await traffic.read(NOW + 12)
+    (window,) = traffic.of("m")
     assert (window.arrivals, window.ended, window.met, sum(window.prompts.counts)) == (2, 1, 0, 0)
 
 
@@ -132,13 +132,13 @@ async def hash_of(wire: Wire, seconds: int) -> list[bytes]:
 
 
 async def test_counts_of_another_version_are_left_out(wire: Wire) -> None:
-    replica, seen = Replica(wire, "a"), history(wire)
+    replica, traffic = Replica(wire, "a"), history(wire)
     replica.answer(10, 1)
     await replica.tell(NOW)
     await wire.execute([("HSET", KEYS.traffic(int(NOW // 10)), "b", b"\xc1")])
-    await seen.load()
-    await seen.read(NOW + 12)
-    assert told(seen.of("m")) == [(0, 10, 1)]
+    await traffic.load()
+    await traffic.read(NOW + 12)
+    assert told(traffic.of("m")) == [(0, 10, 1)]
 
 
 async def observed(wire: Wire) -> SeenPool:
@@ -164,7 +164,7 @@ async def test_workers_are_seen_with_their_speeds_load_and_state(wire: Wire, red
 
 
 async def test_a_pool_without_workers_has_the_speed_that_it_had(wire: Wire, redis: Redis) -> None:
-    """Also for the next planner."""
+    """The next planner knows the speed too."""
     await register(redis, KEYS, "w1", speeds=Speeds(prefill_tokens_per_s=1000.0, step_s=0.02), start_s=20.0)
     before = await observed(wire)
     await redis.delete(KEYS.worker(WorkerId("w1")), KEYS.pool(POOL))
@@ -200,10 +200,10 @@ class Scaler:
 
 
 def planner(wire: Wire, scaler: Scaler, *, act: bool, leads: bool = True) -> Planner:
-    made = Planner(load_settings(), DECLARED, wire, scaler, 10.0, act=act)
+    instance = Planner(load_settings(), DECLARED, wire, scaler, 10.0, act=act)
     if leads:
-        made._leads.set()
-    return made
+        instance._leads.set()
+    return instance
 
 
 async def desired(wire: Wire) -> Desired | None:
@@ -223,7 +223,7 @@ async def test_a_decision_keeps_its_number_until_it_is_another_one(wire: Wire, r
     second = await desired(wire)
     assert second is not None
     assert (second.decision, second.at > first.at) == (first.decision, True)
-    assert [(pool, told.workers, workers) for pool, told, workers in scaler.told] == [(POOL, 1, ["w1"])] * 2
+    assert [(pool, target.workers, workers) for pool, target, workers in scaler.told] == [(POOL, 1, ["w1"])] * 2
     await planner(wire, scaler, act=False).plan()
     third = await desired(wire)
     assert third is not None
@@ -234,13 +234,13 @@ async def test_a_decision_keeps_its_number_until_it_is_another_one(wire: Wire, r
 async def test_what_a_scaler_could_not_do_is_told_with_what_is_wanted(wire: Wire, redis: Redis) -> None:
     await register(redis, KEYS, "w1")
     await planner(wire, Scaler(fails="gpu1: no answer"), act=True).plan()
-    found = await desired(wire)
-    assert found is not None
-    assert (found.workers, found.problem) == (1, "gpu1: no answer")
+    target = await desired(wire)
+    assert target is not None
+    assert (target.workers, target.problem) == (1, "gpu1: no answer")
 
 
 async def test_who_does_not_lead_any_more_tells_and_does_nothing(wire: Wire, redis: Redis) -> None:
-    """It may have waited long for its turn."""
+    """The planner may have waited long for its turn."""
     await register(redis, KEYS, "w1")
     scaler = Scaler()
     await planner(wire, scaler, act=True, leads=False).plan()

@@ -53,7 +53,7 @@ async def obeys(redis: "Redis", worker: WorkerId, does: Callable[[Any], Awaitabl
 async def test_each_worker_says_what_it_did_or_has_gone(redis: "Redis", wire: Wire) -> None:
     for worker in (A, B):
         await register(redis, KEYS, worker)
-    gone = WorkerId("gone")
+    lost_worker = WorkerId("gone")
 
     async def done(_: Any) -> str:
         return ""
@@ -62,17 +62,17 @@ async def test_each_worker_says_what_it_did_or_has_gone(redis: "Redis", wire: Wi
         return "no"
 
     async with beside(obeys(redis, A, done)), beside(obeys(redis, B, refused)):
-        outcome = await control(redis, wire).order([A, B, gone], Wake, 20)
-    assert outcome == {A: "", B: "no", gone: "it has gone"}
+        outcome = await control(redis, wire).order([A, B, lost_worker], Wake, 20)
+    assert outcome == {A: "", B: "no", lost_worker: "it has gone"}
 
 
 async def test_a_roll_stops_at_the_first_worker_that_fails(redis: "Redis", wire: Wire) -> None:
-    told: list[str] = []
+    versions: list[str] = []
     for worker in (A, B):
         await register(redis, KEYS, worker)
 
     async def refuses(command: SetWeights) -> str:
-        told.append(command.version)
+        versions.append(command.version)
         return "broken"
 
     async with beside(obeys(redis, A, refuses)), beside(obeys(redis, B, refuses)):
@@ -80,7 +80,7 @@ async def test_a_roll_stops_at_the_first_worker_that_fails(redis: "Redis", wire:
             POOL, "v1", lambda i: SetWeights(i, "v1", None, "wait"), 20, rolling=True, keep_awake=None
         )
     assert outcome == {A: "broken"}
-    assert told == ["v1"]
+    assert versions == ["v1"]
 
 
 async def test_only_one_changes_a_pool(redis: "Redis", wire: Wire) -> None:
@@ -111,21 +111,21 @@ async def test_what_several_want_at_once_is_all_wanted(redis: "Redis", wire: Wir
     one, other = control(redis, wire), control(redis, wire)
     for turn in range(1, 21):
         await asyncio.gather(one.want(POOL, weights=f"v{turn}"), other.want(POOL, keep_awake=turn))
-        wanted = await one.wanted(POOL)
-        assert (wanted.weights, wanted.keep_awake) == (f"v{turn}", turn)
+        state = await one.wanted(POOL)
+        assert (state.weights, state.keep_awake) == (f"v{turn}", turn)
 
 
 async def test_requests_wake_the_worker_that_wakes_soonest_and_once(redis: "Redis", wire: Wire) -> None:
     """Its successor is to be awake, too."""
     await register(redis, KEYS, A, draining=True, state=EngineState(asleep=2))
     await register(redis, KEYS, B, **ASLEEP)
-    woken: list[WorkerId] = []
+    woken_workers: list[WorkerId] = []
     one = control(redis, wire)
     await one.want(POOL, sleep=1)
 
     def wakes(worker: WorkerId) -> Callable[[Any], Awaitable[str]]:
         async def wake(_: Any) -> str:
-            woken.append(worker)
+            woken_workers.append(worker)
             await register(redis, KEYS, worker)
             return ""
 
@@ -138,7 +138,7 @@ async def test_requests_wake_the_worker_that_wakes_soonest_and_once(redis: "Redi
             while not (await one.wanted(POOL)).keep_awake:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     await one.close()
-    assert woken == [B]
+    assert woken_workers == [B]
     assert (await one.wanted(POOL)).keep_awake == 1
 
 
@@ -150,48 +150,51 @@ def dispatcher(wire: Wire, wakes: list[str] | None = None) -> Dispatcher:
 
 async def test_a_pool_that_sleeps_refuses_a_new_request_at_once(redis: "Redis", wire: Wire) -> None:
     await register(redis, KEYS, A, **ASLEEP)
-    with pytest.raises(PoolAsleep) as refused:
+    with pytest.raises(PoolAsleep) as refusal:
         await dispatcher(wire).send(inflight(job("r1")))
-    assert refused.value.retry_after_s
+    assert refusal.value.retry_after_s
 
 
 async def test_a_request_is_placed_where_the_weights_are_and_says_which(redis: "Redis", wire: Wire) -> None:
     """The worker refuses it if they have changed since. Its blocks are those of that version."""
     await register(redis, KEYS, A, state=EngineState(weights="v1"))
-    asked: InFlight = inflight(replace(job("r1"), prompt=list(range(100))))
-    await dispatcher(wire).send(asked)
-    raw = await redis.get(KEYS.request(asked.job.run))
-    sent = decode_job(raw)  # type: ignore[arg-type]
-    assert sent.weights == "v1"
-    waiting = await redis.hget(KEYS.starting(POOL), asked.job.run)
-    assert waiting == f"{A}\n".encode() + prompt_hashes(sent.prompt, 32, weights="v1")
+    request: InFlight = inflight(replace(job("r1"), prompt=list(range(100))))
+    await dispatcher(wire).send(request)
+    raw = await redis.get(KEYS.request(request.job.run))
+    stored_job = decode_job(raw)  # type: ignore[arg-type]
+    assert stored_job.weights == "v1"
+    waiting = await redis.hget(KEYS.starting(POOL), request.job.run)
+    assert waiting == f"{A}\n".encode() + prompt_hashes(stored_job.prompt, 32, weights="v1")
 
 
 async def begun(redis: "Redis", wire: Wire, **other: Any) -> list[Any]:
-    """What becomes of an answer of weights v1 whose worker gives it back, with only the `other` worker left."""
+    """The request, and its events, after the worker of an answer of weights v1 gives it back.
+
+    Only the `other` worker is left.
+    """
     await register(redis, KEYS, A, state=EngineState(weights="v1"))
-    asked, one = inflight(job("r1")), dispatcher(wire)
-    await one.send(asked)
-    sent = asked.job
-    one.deliver(Delta(sent.request, sent.attempt, "x", [5], weights="v1"))
+    request, one = inflight(job("r1")), dispatcher(wire)
+    await one.send(request)
+    first_job = request.job
+    one.deliver(Delta(first_job.request, first_job.attempt, "x", [5], weights="v1"))
     await register(redis, KEYS, A, draining=True, state=EngineState(weights="v2"))
     await register(redis, KEYS, B, **other)
-    one.deliver(Failed(sent.request, sent.attempt, "returned", ""))
+    one.deliver(Failed(first_job.request, first_job.attempt, "returned", ""))
     async with asyncio.timeout(10):
-        while asked.job.worker != B and asked.answer.pending() < 2:  # noqa: ASYNC110
+        while request.job.worker != B and request.answer.pending() < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    return [asked, *(await asked.answer.take())]
+    return [request, *(await request.answer.take())]
 
 
 async def test_an_answer_goes_on_only_with_the_weights_that_began_it(redis: "Redis", wire: Wire) -> None:
-    asked, *_ = await begun(redis, wire, state=EngineState(weights="v1"))
-    assert asked.job.worker == B
-    assert asked.job.weights == "v1"
+    request, *_ = await begun(redis, wire, state=EngineState(weights="v1"))
+    assert request.job.worker == B
+    assert request.job.weights == "v1"
 
 
 async def test_without_them_it_ends_by_name(redis: "Redis", wire: Wire) -> None:
-    _, _, failed = await begun(redis, wire, state=EngineState(weights="v2"))
-    assert failed.code == WeightsChanged.code
+    _, _, failure = await begun(redis, wire, state=EngineState(weights="v2"))
+    assert failure.code == WeightsChanged.code
     assert issubclass(WeightsChanged, NoWorker)
 
 

@@ -81,13 +81,13 @@ class Cache:
 
     def held(self) -> set[bytes]:
         """Our hashes of what it holds, found without the ledger: a block is there if its prompt finds it."""
-        found = set()
+        held_blocks = set()
         for tokens, salt in self.prompts:
             table = BlockTable(salt)
             hashes = chain(root([salt] if salt else ()), tokens, SIZE)
-            matched = len(self.blocks._match(table, [*tokens, 0]))
-            found |= set(hashes[:matched])
-        return found
+            match_length = len(self.blocks._match(table, [*tokens, 0]))
+            held_blocks |= set(hashes[:match_length])
+        return held_blocks
 
 
 @asynccontextmanager
@@ -115,29 +115,31 @@ async def indexed(redis: "Redis", cache: Cache) -> set[bytes]:
         count, entries = await redis.hget(COUNT, own), await redis.hgetall(INDEX)
         if await redis.hget(COUNT, own) == count:  # nothing was written meanwhile
             break
-    found = {block for block, caches in entries.items() if own in {caches[i : i + 4] for i in range(0, len(caches), 4)}}
-    assert int(count or 0) == len(found)
-    return found
+    own_blocks = {
+        block for block, caches in entries.items() if own in {caches[i : i + 4] for i in range(0, len(caches), 4)}
+    }
+    assert int(count or 0) == len(own_blocks)
+    return own_blocks
 
 
 async def becomes(
     redis: "Redis", cache: Cache, expected: Callable[[set[bytes]], bool], what: str, within_s: float = 5
 ) -> None:
     async with asyncio.timeout(within_s):
-        while not expected(found := await indexed(redis, cache)):  # noqa: ASYNC110 (Redis has no event for it)
+        while not expected(current_blocks := await indexed(redis, cache)):  # noqa: ASYNC110 (Redis has no event for it)
             await asyncio.sleep(0.01)
-    assert expected(found), what
+    assert expected(current_blocks), what
 
 
 async def test_a_redis_that_lost_the_index_gives_no_number_twice(redis: "Redis", wire: Wire) -> None:
-    """Else two caches of one size would take each other's blocks for theirs."""
-    given = set()
+    """Two caches of one size would take each other's blocks for theirs otherwise."""
+    numbers = set()
     for _ in range(20):
         index = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told)
         await index.write(Changes(False, [b"12345678"], []))
-        given.add(index.number)
+        numbers.add(index.number)
         await redis.flushall()
-    assert len(given) == 20
+    assert len(numbers) == 20
 
 
 def blocks(most: int) -> st.SearchStrategy[list[int]]:
@@ -162,7 +164,7 @@ OPS = st.lists(
 @given(OPS)
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_the_index_is_what_the_cache_holds(redis: "Redis", wire: Wire, ops: list[tuple[str, object]]) -> None:
-    """After any events, lost ones and a Redis that forgot included, the set comes to be exactly the cache."""
+    """The set comes to be exactly the cache after any events, lost ones and a Redis that forgot included."""
     await redis.flushall()
     async with feeding(wire) as cache:
         for name, *args in ops:
@@ -195,7 +197,7 @@ async def test_the_index_is_cleared_when_lost_events_cannot_be_replayed(redis: "
 
 
 async def test_a_feed_that_starts_late_learns_all(redis: "Redis", wire: Wire) -> None:
-    """What was published before the subscription arrived is asked for."""
+    """Events that were published before the subscription arrived are asked for."""
     async with feeding(wire, cached=[1] * 12) as cache:
         await becomes(redis, cache, lambda found: len(found) == 3 and found == cache.held(), "all three blocks")
 
@@ -257,7 +259,7 @@ async def test_an_engine_of_which_no_batch_can_be_read_is_known_to_tell_nothing(
 
 
 async def test_a_redis_that_forgot_is_told_again(redis: "Redis", wire: Wire) -> None:
-    """It came back without its last second, and the engine is idle."""
+    """Redis came back without its last second, and the engine is idle."""
     async with feeding(wire) as cache:
         cache.run([1] * 12)
         await becomes(redis, cache, lambda found: len(found) == 3, "three blocks")
@@ -267,16 +269,16 @@ async def test_a_redis_that_forgot_is_told_again(redis: "Redis", wire: Wire) -> 
 
 
 async def test_a_redis_that_forgot_as_much_as_was_removed_is_told_again(redis: "Redis", wire: Wire) -> None:
-    """In a full cache each block that comes takes the place of another one: its size says nothing."""
+    """Each new block in a full cache takes the place of another one: the cache's size says nothing."""
     async with feeding(wire) as cache:
         cache.run([1] * 48)
         await becomes(redis, cache, lambda found: len(found) == 12 and found == cache.held(), "a full cache")
         before = {key: await redis.dump(key) for key in (INDEX, COUNT)}
         cache.run([1] * 48, "another tenant")
         await becomes(redis, cache, lambda found: len(found) == 12 and found == cache.held(), "another full cache")
-        for key, dumped in before.items():
-            assert isinstance(dumped, bytes)
-            await redis.restore(key, 0, dumped, replace=True)
+        for key, dump in before.items():
+            assert isinstance(dump, bytes)
+            await redis.restore(key, 0, dump, replace=True)
         assert await indexed(redis, cache) != cache.held()
         await becomes(redis, cache, lambda found: found == cache.held(), "what is in the cache now")
 
@@ -287,9 +289,9 @@ async def test_a_write_that_redis_has_lost_is_missed_after_others(redis: "Redis"
     before = {key: await redis.dump(key) for key in (INDEX, COUNT)}
     await index.write(Changes(False, [b"abcdefgh"], [b"12345678"]))
     assert await index.is_whole(1)
-    for key, dumped in before.items():
-        assert isinstance(dumped, bytes)
-        await redis.restore(key, 0, dumped, replace=True)
+    for key, dump in before.items():
+        assert isinstance(dump, bytes)
+        await redis.restore(key, 0, dump, replace=True)
     await index.write(Changes(False, [b"ABCDEFGH"], []))
     await index.write(Changes(False, [], [b"ABCDEFGH"]))
     assert not await index.is_whole(1)
@@ -319,7 +321,7 @@ async def test_a_cache_whose_number_another_one_has_is_not_whole(redis: "Redis",
 
 
 async def test_lost_events_are_asked_for_at_once(redis: "Redis", wire: Wire) -> None:
-    """With the next that arrives, not only when it is looked for."""
+    """The next event that arrives makes the feed ask, before its regular check."""
     async with feeding(wire, check_s=60) as cache:
         await asyncio.sleep(0.2)  # the subscription has arrived
         cache.publisher.drop = 1
@@ -347,13 +349,13 @@ def reader(wire: Wire, index: Wire | None = None) -> FleetReader:
 
 @st.composite
 def prompts(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]]]:
-    """What some workers have cached, and prompts that begin like it."""
-    cached = draw(st.lists(blocks(40), min_size=1, max_size=4))
-    asked = []
+    """The blocks that some workers have cached, and prompts that begin like them."""
+    cached_prompts = draw(st.lists(blocks(40), min_size=1, max_size=4))
+    new_prompts = []
     for _ in range(draw(st.integers(1, 4))):
-        like = draw(st.sampled_from(cached))
-        asked.append(like[: draw(st.integers(0, len(like)))] + draw(st.lists(st.integers(0, 1), max_size=30)))
-    return cached, asked
+        like = draw(st.sampled_from(cached_prompts))
+        new_prompts.append(like[: draw(st.integers(0, len(like)))] + draw(st.lists(st.integers(0, 1), max_size=30)))
+    return cached_prompts, new_prompts
 
 
 @given(prompts())
@@ -361,11 +363,11 @@ def prompts(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]]]:
 async def test_a_match_is_as_long_as_the_shared_prefix(
     redis: "Redis", wire: Wire, given_: tuple[list[list[int]], list[list[int]]]
 ) -> None:
-    """Of several workers and prompts, all in one call, with engines that tell events and engines that don't."""
-    cached, asked = given_
+    """The matches are of several workers and prompts, in one call; some engines tell events, and others don't."""
+    cached_prompts, new_prompts = given_
     await redis.flushall()
     names = []
-    for i, tokens in enumerate(cached):
+    for i, tokens in enumerate(cached_prompts):
         index = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told)
         blocks_ = list(dict.fromkeys(chain(root(), tokens, SIZE)))
         if i % 2 == 0:
@@ -373,13 +375,13 @@ async def test_a_match_is_as_long_as_the_shared_prefix(
         elif blocks_:
             await redis.zadd(KEYS.predicted(POOL, PlaceId(f"w{i}")), dict.fromkeys(blocks_, 9e15))
         names.append(await register(redis, KEYS, f"w{i}", kv_events=i % 2 == 0, caches=[index.number], block_size=SIZE))
-    view = (await reader(wire).read({POOL: [prompt_hashes(p, SIZE) for p in asked]}))[POOL]
-    for prompt, matches in zip(asked, view.matches, strict=True):
+    view = (await reader(wire).read({POOL: [prompt_hashes(p, SIZE) for p in new_prompts]}))[POOL]
+    for prompt, matches in zip(new_prompts, view.matches, strict=True):
         for place, candidate in enumerate(view.candidates):
-            there = set(chain(root(), cached[names.index(candidate.lease.worker.id)], SIZE))
+            there = set(chain(root(), cached_prompts[names.index(candidate.lease.worker.id)], SIZE))
             mine = chain(root(), prompt[: (len(prompt) - 1) // SIZE * SIZE] if prompt else [], SIZE)
-            expected = next((i for i, block in enumerate(mine) if block not in there), len(mine))
-            assert matches.option(place, candidate) == Option(candidate, expected, expected)
+            match_length = next((i for i, block in enumerate(mine) if block not in there), len(mine))
+            assert matches.option(place, candidate) == Option(candidate, match_length, match_length)
 
 
 @given(prompts(), st.data())
@@ -387,19 +389,20 @@ async def test_a_match_is_as_long_as_the_shared_prefix(
 async def test_a_match_ends_at_the_last_point_where_the_engine_can_resume_the_prompt(
     redis: "Redis", wire: Wire, given_: tuple[list[list[int]], list[list[int]]], data: st.DataObject
 ) -> None:
-    """Of engines that keep what all layers need at some points only; counted in blocks, of which a step has two.
+    """The engines keep what all layers need at some points only.
 
-    And their layers that see everything have it up to the last point that they share.
+    The length is counted in blocks, of which a step has two. The layers that see everything have it up to the last
+    point that they share.
     """
-    cached, asked = given_
+    cached_prompts, new_prompts = given_
     await redis.flushall()
-    lines, kept, begun, names = Grid(SIZE, 2 * SIZE, everywhere=False), [], [], []
-    for i, tokens in enumerate(cached):
+    lines, resume_points, beginnings, names = Grid(SIZE, 2 * SIZE, everywhere=False), [], [], []
+    for i, tokens in enumerate(cached_prompts):
         index, beginning = (KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told) for _ in range(2))
         hashes = chain(root(), tokens, SIZE)[1::2]
         points = [h for h in dict.fromkeys(hashes) if data.draw(st.booleans())]
-        kept.append(set(points))
-        begun.append(set(hashes))
+        resume_points.append(set(points))
+        beginnings.append(set(hashes))
         if i % 2 == 0:
             await index.write(Changes(False, points, []))
             await beginning.write(Changes(False, hashes, []))
@@ -410,22 +413,22 @@ async def test_a_match_ends_at_the_last_point_where_the_engine_can_resume_the_pr
         names.append(await register(redis, KEYS, f"w{i}", kv_events=i % 2 == 0, **numbers, **more))
     fleet = reader(wire)
     await fleet.refresh([POOL])
-    view = (await fleet.read({POOL: [point_hashes(p, fleet.grids[POOL]) for p in asked]}))[POOL]
-    for prompt, matches in zip(asked, view.matches, strict=True):
+    view = (await fleet.read({POOL: [point_hashes(p, fleet.grids[POOL]) for p in new_prompts]}))[POOL]
+    for prompt, matches in zip(new_prompts, view.matches, strict=True):
         for place, candidate in enumerate(view.candidates):
             number = names.index(candidate.lease.worker.id)
             mine = chain(root(), prompt[: (len(prompt) - 1) // SIZE * SIZE] if prompt else [], SIZE)
-            resumed, shared = (
+            resume_length, shared_length = (
                 max((i for i in range(2, len(mine) + 1, 2) if mine[i - 1] in there[number]), default=0)
-                for there in (kept, begun)
+                for there in (resume_points, beginnings)
             )
             assert matches.option(place, candidate) == Option(
-                candidate, resumed, resumed, shared if candidate.lease.worker.kv_events else 0
+                candidate, resume_length, resume_length, shared_length if candidate.lease.worker.kv_events else 0
             )
 
 
 async def test_a_worker_whose_blocks_differ_from_most_is_placed_by_load_alone(redis: "Redis", wire: Wire) -> None:
-    """While a pool's workers change: their hashes are of other tokens."""
+    """The pool's workers are being changed: their hashes are of other tokens."""
     hashes = chain(root(), [1] * 12, SIZE)
     for name, size in (("w1", SIZE), ("w2", SIZE), ("w3", 2 * SIZE)):
         index = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told)
@@ -434,30 +437,33 @@ async def test_a_worker_whose_blocks_differ_from_most_is_placed_by_load_alone(re
     fleet = reader(wire)
     view = (await fleet.read({POOL: [b"".join(hashes)]}))[POOL]
     assert fleet.grids[POOL] == Grid(SIZE, SIZE)
-    found = {c.lease.worker.id: view.matches[0].option(i, c).cached for i, c in enumerate(view.candidates)}
-    assert found == {"w1": 3, "w2": 3, "w3": 0}
+    cached_blocks = {c.lease.worker.id: view.matches[0].option(i, c).cached for i, c in enumerate(view.candidates)}
+    assert cached_blocks == {"w1": 3, "w2": 3, "w3": 0}
 
 
 async def test_prompts_that_were_hashed_before_the_workers_changed_say_nothing(redis: "Redis", wire: Wire) -> None:
-    """As when an API replica has just started: points of another step would count for blocks that nobody has."""
+    """An API replica may have just started: points of another step would count for blocks that nobody has."""
     index = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told)
     hashes = chain(root(), [1] * 12, SIZE)
     await index.write(Changes(False, hashes, []))
     await register(
         redis, KEYS, "w", caches=[index.number], block_size=SIZE, grid=Grid(SIZE, 2 * SIZE, everywhere=False)
     )
-    fleet, matched = reader(wire), []
+    fleet, readings = reader(wire), []
     for _ in range(2):
         view = (await fleet.read({POOL: [point_hashes([1] * 13, fleet.grids[POOL])]}))[POOL]
-        matched.append((view.matches[0].option(0, view.candidates[0]).cached, view.looked_up))
-    assert matched == [(0, False), (2, True)]
+        readings.append((view.matches[0].option(0, view.candidates[0]).cached, view.looked_up))
+    assert readings == [(0, False), (2, True)]
 
 
 @pytest.mark.parametrize(("shared", "coming"), [(8, 2), (9, 0), (7, 0)])
 async def test_a_prompt_waits_for_a_point_of_another_only_if_that_one_ends_there(
     redis: "Redis", wire: Wire, shared: int, coming: int
 ) -> None:
-    """Of `shared` tokens that the other one has, 8 with its last point: an engine keeps no other point of it."""
+    """The other one has `shared` tokens of the prompt; 8 end at its last point.
+
+    An engine keeps no other point of it.
+    """
     lines = Grid(SIZE, SIZE, everywhere=False)
     worker = await register(redis, KEYS, "w", block_size=SIZE, grid=lines)
     other = [*range(9)] if shared == 8 else [*range(shared), *range(50, 64)]
@@ -489,23 +495,25 @@ def args(script: str, asked: Sequence[bytes]) -> list[bytes | str]:
 async def test_what_prompts_of_a_round_share_is_looked_up_once_at_each_place(
     redis: "Redis", script: str, points: int, most: int
 ) -> None:
-    """Of engines without events: else a round of 64 prompts stops Redis as long as 64 rounds of one."""
+    """The engines are without events: otherwise a round of 64 prompts stops Redis as long as 64 rounds of one."""
     rng, places = Random(0), [KEYS.predicted(POOL, PlaceId(f"w{i}")) for i in range(10)]
     begin = [rng.randbytes(8) for _ in range(points)]
     for place in places:
         more = 0 if script == MATCH else 10_000  # of so many the points are asked for
         await redis.zadd(place, dict.fromkeys([*begin[: points // 2], *(rng.randbytes(8) for _ in range(more))], 9e15))
-    asked = [b"".join(begin) + rng.randbytes(8) for _ in range(64)]
+    queries = [b"".join(begin) + rng.randbytes(8) for _ in range(64)]
     await redis.config_resetstat()
-    known = 0
-    while known < len(places):
-        found = await redis.eval(script, 1 + len(places) - known, INDEX, *places[known:], 0, 1, *args(script, asked))
-        assert found == [[[], [points // 2] * len(found[0][1])]] * 64
-        known += len(found[0][1])
+    place_count = 0
+    while place_count < len(places):
+        replies = await redis.eval(
+            script, 1 + len(places) - place_count, INDEX, *places[place_count:], 0, 1, *args(script, queries)
+        )
+        assert replies == [[[], [points // 2] * len(replies[0][1])]] * 64
+        place_count += len(replies[0][1])
     stats = await redis.info("commandstats")
-    searched = 10 if script == MATCH else 0  # steps of the search for the first prompt
+    search_steps = 10 if script == MATCH else 0  # steps of the search for the first prompt
     calls = sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("zscore", "zmscore"))
-    assert calls <= len(places) * (most + searched)
+    assert calls <= len(places) * (most + search_steps)
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -520,11 +528,11 @@ async def test_many_look_ups_are_several_calls_that_tell_the_same(
     depths = {name: [rng.randrange(200) for _ in prompts_] for name in names}
     there: dict[str, set[bytes]] = {}
     for name in names:
-        held = [
+        place_blocks = [
             [prompt[8 * i : 8 * i + 8] for i in range(min(depth, len(prompt) // 8))]
             for prompt, depth in zip(prompts_, depths[name], strict=True)
         ]
-        there[name] = {block for blocks_ in held for block in blocks_}
+        there[name] = {block for blocks_ in place_blocks for block in blocks_}
         await redis.zadd(KEYS.predicted(POOL, place_id(name, 0)), dict.fromkeys(there[name], 9e15))
     fleet = reader(wire, Wire(redis) if apart else None)
     await fleet.refresh([POOL])
@@ -533,9 +541,11 @@ async def test_many_look_ups_are_several_calls_that_tell_the_same(
     assert (await redis.info("commandstats"))["cmdstat_eval"]["calls"] > 2, "of which one asks for prompts that wait"
     for prompt, matches in zip(prompts_, view.matches, strict=True):
         for place, candidate in enumerate(view.candidates):
-            held = there[candidate.lease.worker.id]
-            expected = max((i for i in range(1, len(prompt) // 8 + 1) if prompt[8 * i - 8 : 8 * i] in held), default=0)
-            assert matches.option(place, candidate).cached == expected
+            place_blocks = there[candidate.lease.worker.id]
+            match_length = max(
+                (i for i in range(1, len(prompt) // 8 + 1) if prompt[8 * i - 8 : 8 * i] in place_blocks), default=0
+            )
+            assert matches.option(place, candidate).cached == match_length
 
 
 @pytest.mark.parametrize(("script", "nested"), [(MATCH, True), (MATCH_POINTS, False)])
@@ -545,22 +555,26 @@ async def test_prompts_that_share_more_with_each_other_than_with_the_first_are_t
     """Prompts are a tree: a system prompt, then a document, then a question. A place may have any of them."""
     rng, place = Random(0), KEYS.predicted(POOL, PlaceId("w"))
     for _ in range(60):
-        asked: list[list[bytes]] = [[]]
+        queries: list[list[bytes]] = [[]]
         for _ in range(rng.randrange(2, 9)):
-            base = rng.choice(asked)
-            grown = [rng.randbytes(8) for _ in range(rng.choice([1, 2, 5, 60]))]
-            asked.append(base[: rng.randrange(len(base) + 1)] + grown)
-        one = rng.choice(asked[1:])
-        held = set(one[: rng.randrange(1, len(one) + 1)] if nested else rng.sample(one, min(len(one), 3)))
+            base = rng.choice(queries)
+            suffix = [rng.randbytes(8) for _ in range(rng.choice([1, 2, 5, 60]))]
+            queries.append(base[: rng.randrange(len(base) + 1)] + suffix)
+        one = rng.choice(queries[1:])
+        place_blocks = set(one[: rng.randrange(1, len(one) + 1)] if nested else rng.sample(one, min(len(one), 3)))
         await redis.delete(place)
-        await redis.zadd(place, dict.fromkeys(held, 9e15))
-        found = await redis.eval(script, 2, INDEX, place, 0, 1, *args(script, [b"".join(prompt) for prompt in asked]))
-        expected = [max((i for i, h in enumerate(prompt, 1) if h in held), default=0) for prompt in asked]
-        assert [guesses for _, guesses in found] == [[depth] for depth in expected]
+        await redis.zadd(place, dict.fromkeys(place_blocks, 9e15))
+        replies = await redis.eval(
+            script, 2, INDEX, place, 0, 1, *args(script, [b"".join(prompt) for prompt in queries])
+        )
+        expected_depths = [
+            max((i for i, h in enumerate(prompt, 1) if h in place_blocks), default=0) for prompt in queries
+        ]
+        assert [guesses for _, guesses in replies] == [[depth] for depth in expected_depths]
 
 
 class LostWire(Wire):
-    """To an index that goes away after one answer."""
+    """A wire to an index that goes away after one answer."""
 
     asked = 0
 
@@ -573,15 +587,15 @@ class LostWire(Wire):
 
 async def test_of_an_index_that_goes_away_between_the_calls_the_first_guesses_count(redis: "Redis", wire: Wire) -> None:
     rng = Random(0)
-    asked = [rng.randbytes(8 * 200) for _ in range(64)]
+    queries = [rng.randbytes(8 * 200) for _ in range(64)]
     for i in range(12):
         await register_guessed(redis, f"w{i:02}", everywhere=True)
         key = KEYS.predicted(POOL, place_id(WorkerId(f"w{i:02}"), 0))
-        await redis.zadd(key, {prompt[j : j + 8]: 9e15 for prompt in asked for j in range(0, 800, 8)})
-    view = (await reader(wire, LostWire(redis)).read({POOL: asked}))[POOL]
-    found = [[m.option(i, c).cached for i, c in enumerate(view.candidates)] for m in view.matches]
-    assert found == [found[0]] * 64
-    assert set(found[0]) == {0, 100}
+        await redis.zadd(key, {prompt[j : j + 8]: 9e15 for prompt in queries for j in range(0, 800, 8)})
+    view = (await reader(wire, LostWire(redis)).read({POOL: queries}))[POOL]
+    depths = [[m.option(i, c).cached for i, c in enumerate(view.candidates)] for m in view.matches]
+    assert depths == [depths[0]] * 64
+    assert set(depths[0]) == {0, 100}
 
 
 async def register_guessed(redis: "Redis", name: str, everywhere: bool) -> WorkerId:
@@ -603,9 +617,9 @@ async def test_ranks_are_places_of_their_own(redis: "Redis", wire: Wire) -> None
 
 
 async def test_more_prompts_than_one_command_takes_are_looked_up(redis: "Redis") -> None:
-    """Of rounds with the requests of very many adapters' lines."""
-    asked = [os.urandom(8 * 256) for _ in range(2000)]
-    await redis.hset(KEYS.starting(POOL), asked[-1][:8], "run")  # type: ignore[misc]
-    await redis.hset(KEYS.starting(POOL), "run", b"w1/0\n" + asked[-1])  # type: ignore[misc]
-    found = await redis.eval(COMING, 1, KEYS.starting(POOL), 1, *asked)
-    assert found == [[]] * 1999 + [[b"w1/0", 256]]
+    """The rounds have the requests of very many adapters' lines."""
+    queries = [os.urandom(8 * 256) for _ in range(2000)]
+    await redis.hset(KEYS.starting(POOL), queries[-1][:8], "run")  # type: ignore[misc]
+    await redis.hset(KEYS.starting(POOL), "run", b"w1/0\n" + queries[-1])  # type: ignore[misc]
+    replies = await redis.eval(COMING, 1, KEYS.starting(POOL), 1, *queries)
+    assert replies == [[]] * 1999 + [[b"w1/0", 256]]

@@ -59,11 +59,11 @@ def keeping(url: str, **args: Any) -> Iterator[Keeping]:
     redis.flushall()
     pool = Pool(model="mock", engine="mock", max_model_len=16_384, args={"step_ms": 1.0, **args})
     runner = Runner(create_engine(pool), NAME, POOL, Settings(redis_url=url, deployment="test"))
-    made = Keeping(redis, runner)
+    instance = Keeping(redis, runner)
     try:
-        yield made
+        yield instance
     finally:
-        runner.call(made.lease.end())
+        runner.call(instance.lease.end())
         runner.close()
         redis.close()
 
@@ -74,31 +74,31 @@ def test_a_request_that_comes_waits_for_a_part_of_a_long_prefix_only(store_url: 
 
         async def beside() -> int:
             """Tokens that were computed until a request had its first one."""
-            kept = asyncio.create_task(worker.keeper.run())
+            keeper_task = asyncio.create_task(worker.keeper.run())
             await until(lambda: worker.stats.running > 0)
             before, most = worker.stats.prefill_tokens, 0
-            asked = GenerateRequest(RunId("online.0"), [7] * 40, Sampling(max_tokens=1))
-            async for _ in worker.runner.engine.generate(asked):
+            request = GenerateRequest(RunId("online.0"), [7] * 40, Sampling(max_tokens=1))
+            async for _ in worker.runner.engine.generate(request):
                 most = worker.stats.prefill_tokens - before
             await until(lambda: worker.stats.prefill_tokens >= 6 * PART)
-            await end_tasks([kept])
+            await end_tasks([keeper_task])
             return most
 
         assert worker.runner.call(beside()) <= 2 * PART  # the part under way, and what fits beside the request
 
 
 def test_while_it_rests_the_engine_has_nothing_of_it(store_url: str) -> None:
-    """However long a prefix takes: it begins again afterwards."""
+    """A long prefix begins again afterwards."""
     with keeping(store_url, prefill_tokens_per_s=500.0) as worker:
         worker.has("slow", [1] * 1000)
 
         async def rests() -> None:
-            kept = asyncio.create_task(worker.keeper.run())
+            keeper_task = asyncio.create_task(worker.keeper.run())
             await until(lambda: worker.stats.running > 0)
             async with worker.keeper.resting():
                 assert (worker.stats.running, worker.stats.waiting, worker.stats.used_blocks) == (0, 0, 0)
             await until(lambda: worker.stats.running + worker.stats.waiting > 0)
-            await end_tasks([kept])
+            await end_tasks([keeper_task])
             await until(lambda: worker.stats.running + worker.stats.waiting == 0)
 
         worker.runner.call(rests())
@@ -110,12 +110,12 @@ def test_a_prefix_that_the_engine_refuses_stops_neither_the_others_nor_the_worke
         worker.has("1-good", [3] * 640)
 
         async def goes_on() -> None:
-            kept = asyncio.create_task(worker.keeper.run())
+            keeper_task = asyncio.create_task(worker.keeper.run())
             await until(lambda: worker.stats.prefill_tokens >= 640)
-            assert not kept.done()
-            await end_tasks([kept])
+            assert not keeper_task.done()
+            await end_tasks([keeper_task])
 
         worker.runner.call(goes_on())
-    (refused,) = (line for line in logs if line["event"] == "prefix_not_computed")
-    assert refused["prefix"] == "0-refused"
+    (log_line,) = (line for line in logs if line["event"] == "prefix_not_computed")
+    assert log_line["prefix"] == "0-refused"
     assert "1000000" not in str(logs)

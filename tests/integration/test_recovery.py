@@ -1,4 +1,7 @@
-"""What becomes of requests whose worker, or Redis, goes away: against a real Redis and workers that are only leases."""
+"""Tests what becomes of requests whose worker, or Redis, goes away.
+
+Redis is real, and workers are only leases.
+"""
 
 import asyncio
 import time
@@ -48,11 +51,11 @@ async def until(condition: Any, within_s: float = 5.0) -> None:
 
 
 async def events(answer: EventQueue, count: int = 1) -> list[Event]:
-    found: list[Event] = []
+    event_list: list[Event] = []
     async with asyncio.timeout(5):
-        while len(found) < count:
-            found += await answer.take()
-    return found
+        while len(event_list) < count:
+            event_list += await answer.take()
+    return event_list
 
 
 class Flaky(Wire):
@@ -107,7 +110,7 @@ async def test_a_request_that_comes_back_before_its_placing_is_confirmed_is_plac
 
 
 async def test_a_placing_that_nobody_confirms_is_a_new_attempt_and_the_old_one_is_stopped(redis: "Redis") -> None:
-    """Who knows what got through: what it makes is nobody's, and its worker is told."""
+    """Nobody knows what got through: events of the old attempt are dropped, and its worker is told."""
     worker = await register(redis, KEYS, "w1")
     wire = Flaky(redis)
     d, answer = dispatcher(wire), EventQueue()
@@ -139,9 +142,9 @@ async def test_a_returned_request_whose_placement_reply_is_lost_is_queued_once(r
     await until(lambda: d.in_flight[R1].job.worker)
     await asyncio.sleep(0.2)
     living = d.in_flight[R1].job.attempt
-    found = await queued(redis, WorkerId("w1"))
-    assert len(found) == len(set(found))
-    assert (R1, living) in found
+    entries = await queued(redis, WorkerId("w1"))
+    assert len(entries) == len(set(entries))
+    assert (R1, living) in entries
     assert await redis.keys(KEYS.request(run_id(R1, 0))[:-1] + "*") == [KEYS.request(run_id(R1, living)).encode()]
     wire.close()
 
@@ -166,7 +169,7 @@ async def test_time_held_for_room_does_not_shorten_the_patience_for_an_outage(re
     worker = await register(redis, KEYS, "w1", max_running=1)
     d, answer = dispatcher(wire, max_queued=0, patience_s=0.5), EventQueue()
     await d.send(inflight(job("running")))
-    held = asyncio.create_task(d.send(inflight(job("held"), answer)))
+    held_send = asyncio.create_task(d.send(inflight(job("held"), answer)))
     await asyncio.sleep(0.8)
     await had_worker(redis, KEYS)
     lease = await redis.getdel(KEYS.worker(worker))
@@ -174,7 +177,7 @@ async def test_time_held_for_room_does_not_shorten_the_patience_for_an_outage(re
     assert d.placer.held == 1
     await redis.set(KEYS.worker(worker), lease)
     await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)
-    await asyncio.wait_for(held, 5)
+    await asyncio.wait_for(held_send, 5)
     assert (RequestId("held"), 0) in await queued(redis, worker)
 
 
@@ -212,14 +215,14 @@ async def test_without_workers_an_accepted_request_waits_as_long_as_it_has_patie
 
 
 async def test_a_request_that_kills_its_workers_is_given_up(redis: "Redis", wire: Wire) -> None:
-    """With how many it was; those that were only given back don't count."""
+    """The error says how many workers it was; those that only gave it back don't count."""
     worker = await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire, max_migrations=2), EventQueue()
     await d.send(inflight(job(), answer))
     f = d.in_flight[R1]
-    for died in (True, False, False, True):
+    for has_died in (True, False, False, True):
         attempt = f.job.attempt
-        d.lost(f, died=died)
+        d.lost(f, died=has_died)
         await until(lambda before=attempt: f.job.worker and f.job.attempt == before + 1 and f.is_placed)
     assert d.worker_lost(worker) == 1
     (event,) = await events(answer)
@@ -250,87 +253,87 @@ async def test_a_request_that_got_on_each_time_outlives_more_workers(redis: "Red
 
 
 async def test_a_worker_that_had_not_begun_a_request_did_not_die_of_it(redis: "Redis", wire: Wire) -> None:
-    """It was in its queue: when many workers die at once it may be placed on one that is dead already."""
+    """The request was in its queue: when many workers die at once, it may be placed on one that is dead already."""
     worker = await register(redis, KEYS, "w1")
-    begun, waiting = RequestId("begun"), RequestId("waiting")
+    begun_request, waiting = RequestId("begun"), RequestId("waiting")
     d = dispatcher(wire)
-    for request in (begun, waiting):
+    for request in (begun_request, waiting):
         await d.send(inflight(job(request)))
     await redis.lpush(KEYS.queue(worker_queue(POOL, worker), 3), b"no message")
-    while (begun, 0) in await queued(redis, worker):
+    while (begun_request, 0) in await queued(redis, worker):
         await redis.rpop(KEYS.queue(worker_queue(POOL, worker), 3))
     await redis.delete(KEYS.worker(worker))
     wire.steady_s = lambda: 60.0  # type: ignore[method-assign]
     async with beside(watch_of(wire, KEYS, d, POOLS).run()):
         await until(lambda: all(f.job.attempt == 1 for f in d.in_flight.values()))
-        assert [d.in_flight[request].deaths for request in (begun, waiting)] == [1, 0]
+        assert [d.in_flight[request].deaths for request in (begun_request, waiting)] == [1, 0]
 
 
 async def suspects(d: Dispatcher, names: Sequence[str]) -> list[InFlight]:
-    """On two dead workers each."""
-    found = []
+    """Requests that have been on two dead workers each."""
+    requests = []
     for name in names:
         await d.send(inflight(job(name)))
-        found.append(d.in_flight[RequestId(name)])
+        requests.append(d.in_flight[RequestId(name)])
     for deaths in (1, 2):
-        for f in found:
+        for f in requests:
             await until(lambda f=f: f.job.worker)
             f.deaths = deaths - 1
             d.lost(f, died=True)
         if deaths == 1:
-            await until(lambda: all(f.job.worker for f in found))
-    return found
+            await until(lambda: all(f.job.worker for f in requests))
+    return requests
 
 
 async def are_placed_one_by_one(d: Dispatcher, found: Sequence[InFlight]) -> None:
     """The next when one has made a token."""
-    for done in range(len(found)):
-        await until(lambda n=done: sum(bool(f.job.worker) for f in found) == n + 1)
+    for ended_count in range(len(found)):
+        await until(lambda n=ended_count: sum(bool(f.job.worker) for f in found) == n + 1)
         await asyncio.sleep(0.3)
-        placed = [f for f in found if f.job.worker]
-        assert len(placed) == done + 1
-        for f in placed:
+        placed_requests = [f for f in found if f.job.worker]
+        assert len(placed_requests) == ended_count + 1
+        for f in placed_requests:
             if not f.out[0].tokens:
                 d.deliver(Delta(f.job.request, f.job.attempt, "x", [1]))
 
 
 async def test_suspects_are_tried_one_at_a_time(redis: "Redis", wire: Wire) -> None:
-    """Who of them kills workers shows."""
+    """The one that kills workers is thus found."""
     await register(redis, KEYS, "w1")
     d = dispatcher(wire)
     await are_placed_one_by_one(d, await suspects(d, ("a", "b", "c")))
 
 
 async def test_suspects_that_prefer_other_pools_of_the_same_are_tried_one_at_a_time(redis: "Redis", wire: Wire) -> None:
-    """As long and short prompts do where a model has a table of pools."""
+    """Long and short prompts prefer different pools where a model has a table of pools."""
     other = PoolId("other")
     pools = {pool: Pool(model="m", engine="mock") for pool in (POOL, other)}
     d = Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, pools, 100), pools, patience_s=5.0)
     await register(redis, KEYS, "w1")
-    found = []
+    requests = []
     for name, groups in (("short", ((POOL,), (other,))), ("long", ((other,), (POOL,)))):
         await d.send(InFlight(job(name), groups, EventQueue(), RoutingHints()))
-        found.append(d.in_flight[RequestId(name)])
-    for one in found:
+        requests.append(d.in_flight[RequestId(name)])
+    for one in requests:
         one.deaths = 1
         d.lost(one, died=True)
-    await are_placed_one_by_one(d, found)
+    await are_placed_one_by_one(d, requests)
 
 
 async def test_a_suspect_of_a_batch_is_tried_alone_too(redis: "Redis", wire: Wire) -> None:
-    """It may go to the worker that clients' suspects go to, and be what kills it."""
+    """The line may go to the worker that clients' suspects go to, and be what kills it."""
     worker = await register(redis, KEYS, "w1", aside_most=1)
     d = dispatcher(wire)
-    found = []
-    for sent in (job("line", aside=True), job("online")):
-        await d.send(inflight(sent))
-        found.append(d.in_flight[sent.request])
-        await until(lambda: found[-1].job.worker)
-        found[-1].deaths = 1
-        d.lost(found[-1], died=True)
+    requests = []
+    for new_job in (job("line", aside=True), job("online")):
+        await d.send(inflight(new_job))
+        requests.append(d.in_flight[new_job.request])
+        await until(lambda: requests[-1].job.worker)
+        requests[-1].deaths = 1
+        d.lost(requests[-1], died=True)
         await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)  # else it awaits the first token of the lost one
-        await until(lambda: found[0].job.attempt == 1 and found[0].job.worker)
-    line, online = found
+        await until(lambda: requests[0].job.attempt == 1 and requests[0].job.worker)
+    line, online = requests
     await asyncio.sleep(0.1)
     assert not online.job.worker
     d.deliver(Delta(line.job.request, line.job.attempt, "x", [1]))
@@ -340,7 +343,10 @@ async def test_a_suspect_of_a_batch_is_tried_alone_too(redis: "Redis", wire: Wir
 async def test_suspects_without_room_hold_up_no_other(
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are on no worker that they could end. Lines of a batch have no room while clients' requests have."""
+    """Such suspects are on no worker that they could end.
+
+    Lines of a batch have no room while clients' requests have.
+    """
     monkeypatch.setattr("app.dispatch.retry._ROOM_S", 0.2)
     monkeypatch.setattr("app.store.handling._BEGINNING_S", 60.0)
     worker = await register(redis, KEYS, "w1", aside_most=9)
@@ -351,9 +357,9 @@ async def test_suspects_without_room_hold_up_no_other(
         await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)  # else it awaits the first token of the last one
     await d.send(inflight(job("online")))
     await register(redis, KEYS, "w1", aside_most=0)
-    for found in [*d.in_flight.values()]:
-        found.deaths = 1
-        d.lost(found, died=True)
+    for request in [*d.in_flight.values()]:
+        request.deaths = 1
+        d.lost(request, died=True)
     online = d.in_flight[RequestId("online")]
     await until(lambda: online.job.attempt == 1 and online.job.worker)
     assert not any(d.in_flight[line.request].job.worker for line in lines)
@@ -363,28 +369,28 @@ async def test_suspects_without_room_hold_up_no_other(
 async def test_suspects_that_wait_for_a_worker_are_tried_one_at_a_time_when_it_comes(
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
-    """However long an engine takes to start again, and whether others live that are full."""
+    """The engine may take any time to start again, and other workers may live that are full."""
     monkeypatch.setattr("app.dispatch.retry._ROOM_S", 0.1)
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire, max_queued=0)
-    found = []
+    requests = []
     for name in ("a", "b", "c", "d"):
         await d.send(inflight(job(name)))
-        found.append(d.in_flight[RequestId(name)])
+        requests.append(d.in_flight[RequestId(name)])
     await redis.delete(KEYS.worker(worker))
     if full:
         await register(redis, KEYS, "full", max_running=0)
-    for one in found:
+    for one in requests:
         one.deaths = 1
         d.lost(one, died=True)
     await asyncio.sleep(0.5)
-    assert not any(one.job.worker for one in found)
+    assert not any(one.job.worker for one in requests)
     await register(redis, KEYS, "w2")
-    await are_placed_one_by_one(d, found)
+    await are_placed_one_by_one(d, requests)
 
 
 async def test_a_suspect_lost_right_after_its_placement_blocks_no_other(redis: "Redis", wire: Wire) -> None:
-    """Nor itself, when it comes back before its placement was noted."""
+    """The suspect does not block itself either, when it comes back before its placement was noted."""
     await register(redis, KEYS, "w1")
     d = dispatcher(wire)
     real = d.placer.place
@@ -395,10 +401,10 @@ async def test_a_suspect_lost_right_after_its_placement_blocks_no_other(redis: "
             d.lost(f)
 
     d.placer.place = place  # type: ignore[method-assign]
-    found = await suspects(d, ("a", "b"))
-    await until(lambda: found[1].job.worker)
+    requests = await suspects(d, ("a", "b"))
+    await until(lambda: requests[1].job.worker)
     d.deliver(Delta(RequestId("b"), 2, "x", [1]))
-    await until(lambda: found[0].job.attempt == 3 and found[0].job.worker)
+    await until(lambda: requests[0].job.attempt == 3 and requests[0].job.worker)
 
 
 async def test_a_suspect_without_output_holds_up_no_other_models(redis: "Redis", wire: Wire) -> None:
@@ -427,9 +433,9 @@ async def test_a_suspects_turn_ends_though_it_has_no_room(
     monkeypatch.setattr("app.store.handling._BEGINNING_S", 0.2)
     await register(redis, KEYS, "w1")
     d = dispatcher(wire)
-    found = await suspects(d, ("a", "b"))
-    await until(lambda: all(f.job.worker for f in found))
-    assert not any(f.has_own_output for f in found)
+    requests = await suspects(d, ("a", "b"))
+    await until(lambda: all(f.job.worker for f in requests))
+    assert not any(f.has_own_output for f in requests)
 
 
 async def test_an_answer_that_is_all_out_ends_without_another_worker(redis: "Redis", wire: Wire) -> None:
@@ -444,7 +450,7 @@ async def test_an_answer_that_is_all_out_ends_without_another_worker(redis: "Red
 
 
 async def test_a_gap_that_cannot_be_filled_is_a_new_attempt_and_no_death(redis: "Redis", wire: Wire) -> None:
-    """What the worker said in between is lost, which is not the request's fault."""
+    """The worker's events in between are lost, which is not the request's fault."""
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
     inbox = TokenInbox(wire, KEYS, API, d.deliver, lambda w: d.worker_lost(w, died=False))
@@ -461,7 +467,7 @@ async def test_a_gap_that_cannot_be_filled_is_a_new_attempt_and_no_death(redis: 
 
 
 async def test_a_worker_that_gave_up_what_is_still_awaited_ends_nobodys_answer(redis: "Redis", wire: Wire) -> None:
-    """It thought this API replica dead. The client never left, and must not hear that it did."""
+    """The worker thought this API replica dead. The client never left, and must not hear that it did."""
     await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire), EventQueue()
     await d.send(inflight(job(), answer))
@@ -483,7 +489,7 @@ async def test_what_redis_has_forgotten_is_placed_again(redis: "Redis", wire: Wi
 
 
 async def test_a_server_of_tokens_that_hangs_holds_up_no_look_for_dead_workers(redis: "Redis", wire: Wire) -> None:
-    """With a look the replica renews its lease, or workers would drop all of its requests."""
+    """A look renews the replica's lease; without it, workers would drop all of its requests."""
 
     async def hears(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer), suppress(ConnectionError):
@@ -521,8 +527,8 @@ async def test_records_of_a_worker_and_a_replica_that_died_together_expire(redis
         async with asyncio.timeout(5):
             while await redis.ttl(KEYS.request(run)) > 600:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-    left = [key for key in await redis.keys(KEYS.prefix + "*") if await redis.ttl(key) < 0]
-    assert not [key for key in left if run.encode() in key or worker.encode() in key]
+    permanent_keys = [key for key in await redis.keys(KEYS.prefix + "*") if await redis.ttl(key) < 0]
+    assert not [key for key in permanent_keys if run.encode() in key or worker.encode() in key]
 
 
 async def test_deaths_of_workers_outlive_the_replica_that_saw_them(redis: "Redis", wire: Wire) -> None:
@@ -533,22 +539,22 @@ async def test_deaths_of_workers_outlive_the_replica_that_saw_them(redis: "Redis
     await d.send(inflight(job()))
     await d.send(inflight(job("r2")))
     f = d.in_flight[R1]
-    for died in (1, 2):
+    for deaths in (1, 2):
         d.lost(f, died=True)
-        await until(lambda died=died: f.job.attempt == died and f.job.worker)
+        await until(lambda deaths=deaths: f.job.attempt == deaths and f.job.worker)
     name = KEYS.handling("request:r1")
     async with asyncio.timeout(5):
         while await redis.get(name) != b"2 2":  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert await redis.keys("*handling*") == [name.encode()]
     assert 0 < await redis.ttl(name) <= 3600
-    adopted, good = inflight(job()), inflight(job("r2"))
-    await dispatcher(wire).deaths.recall([adopted, good])
-    assert [(f.early_deaths, f.deaths) for f in (adopted, good)] == [(2, 2), (0, 0)]
+    adopted_request, good = inflight(job()), inflight(job("r2"))
+    await dispatcher(wire).deaths.recall([adopted_request, good])
+    assert [(f.early_deaths, f.deaths) for f in (adopted_request, good)] == [(2, 2), (0, 0)]
     await redis.set(name, "two")  # by a hand: the answers that are adopted with it go on
-    adopted, good = inflight(job()), inflight(job("r2"))
-    await dispatcher(wire).deaths.recall([adopted, good])
-    assert adopted.deaths == 0
+    adopted_request, good = inflight(job()), inflight(job("r2"))
+    await dispatcher(wire).deaths.recall([adopted_request, good])
+    assert adopted_request.deaths == 0
 
 
 async def test_a_death_is_counted_once_however_many_replicas_see_it(redis: "Redis", wire: Wire) -> None:
@@ -583,8 +589,8 @@ async def test_what_has_ended_is_not_taken_for_forgotten(redis: "Redis", wire: W
 async def test_an_adopted_answer_of_which_only_the_end_was_lost_ends(wire: Wire) -> None:
     """Its owner died between the last token and the end: nothing is left to be computed, and nothing fails."""
     plan = GenerationPlan("chatcmpl", MagicMock(), [[1, 2]], [Sampling(max_tokens=1)], 60)
-    begun = Adopted(R1, time.time(), 1000, {0: ChoiceOutput([7], 1, True)})
-    async with Generation(plan, dispatcher=dispatcher(wire), begun=begun) as call:
+    adoption = Adopted(R1, time.time(), 1000, {0: ChoiceOutput([7], 1, True)})
+    async with Generation(plan, dispatcher=dispatcher(wire), begun=adoption) as call:
         assert await call.deltas() == []
 
 
@@ -598,26 +604,26 @@ async def test_the_prompt_of_an_adopted_answer_is_inspected_unless_the_answer_ha
     d.hook = ContentHook(settings)
     plan = GenerationPlan("chatcmpl", model := MagicMock(), [[1, 2]], [Sampling(max_tokens=2)], 60)
     model.name = "m"
-    begun = Adopted(R1, time.time(), 1000, {0: ChoiceOutput([7], 1)} if has_begun else {})
+    adoption = Adopted(R1, time.time(), 1000, {0: ChoiceOutput([7], 1)} if has_begun else {})
     with pytest.raises(ModelNotFound if has_begun else HookDown):  # the former by who places it
-        await Generation(plan, dispatcher=d, begun=begun).__aenter__()
+        await Generation(plan, dispatcher=d, begun=adoption).__aenter__()
 
 
 async def test_a_placement_sent_twice_is_one_also_when_its_worker_went_in_between(redis: "Redis", wire: Wire) -> None:
-    """Else the same attempt would be decided anew, and its message stay where nobody reads it."""
+    """The same attempt would be decided anew otherwise, and its message stay where nobody reads it."""
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire)
-    sent: list[Command] = []
+    sent_commands: list[Command] = []
     real = wire.execute_each
 
     async def spy(commands: Sequence[Command]) -> list[Any]:
-        sent.extend(c for c in commands if c[0] == "EVAL" and "LPUSH" in c[1])
+        sent_commands.extend(c for c in commands if c[0] == "EVAL" and "LPUSH" in c[1])
         return await real(commands)
 
     wire.execute_each = spy  # type: ignore[method-assign]
     await d.send(inflight(job(), EventQueue()))
     await redis.delete(KEYS.worker(worker))
-    assert await real(sent) == [1]
+    assert await real(sent_commands) == [1]
     assert await queued(redis, worker) == [(R1, 0)]
 
 
@@ -625,7 +631,7 @@ async def test_a_placement_sent_twice_is_one_also_when_its_worker_went_in_betwee
 async def test_a_new_request_waits_for_a_model_that_had_a_worker_lately(
     redis: "Redis", wire: Wire, aside: bool
 ) -> None:
-    """Also at a replica that has only just been started: Redis knows."""
+    """A replica that has only just been started waits too: Redis knows of the worker."""
     await had_worker(redis, KEYS)
     d = dispatcher(wire, patience_s=30)
     new = asyncio.create_task(d.send(inflight(job("new", aside=aside))))
@@ -637,7 +643,7 @@ async def test_a_new_request_waits_for_a_model_that_had_a_worker_lately(
 
 
 async def test_a_new_request_waits_while_the_last_worker_drains(redis: "Redis", wire: Wire) -> None:
-    """It is being restarted."""
+    """The worker is being restarted."""
     await register(redis, KEYS, "w1", draining=True)
     d = dispatcher(wire, patience_s=30)
     new = asyncio.create_task(d.send(inflight(job("new"))))
@@ -651,11 +657,14 @@ async def test_a_new_request_waits_while_the_last_worker_drains(redis: "Redis", 
 async def test_when_no_worker_comes_all_new_requests_hear_so_in_time(
     redis: "Redis", wire: Wire, patience_s: float, lately_s: float
 ) -> None:
-    """However many they are, and whatever waits before them: the patience of who came, or the end of "lately"."""
+    """The time is the patience of each request, or the end of "lately".
+
+    The number of requests, and what waits before them, doesn't matter.
+    """
     one = await register(redis, KEYS, "w1")
     d, answer = dispatcher(wire, patience_s=patience_s), EventQueue()
-    accepted = [inflight(job(f"accepted{i}"), answer) for i in range(12)]
-    for f in accepted:
+    accepted_requests = [inflight(job(f"accepted{i}"), answer) for i in range(12)]
+    for f in accepted_requests:
         await d.send(f)
     await redis.delete(KEYS.worker(one))
     d.worker_lost(one)
@@ -678,7 +687,7 @@ async def test_when_no_worker_comes_all_new_requests_hear_so_in_time(
 async def test_a_model_that_had_no_worker_is_refused_at_once_each_time_until_it_has_one(
     redis: "Redis", wire: Wire, aside: bool
 ) -> None:
-    """What was found for one request is not believed for the next."""
+    """The result for one request is not believed for the next."""
     d = dispatcher(wire, patience_s=60)
     for i in range(3):
         with pytest.raises(NoWorker):
@@ -735,17 +744,17 @@ async def test_media_that_redis_has_lost_are_written_anew_before_their_request_i
     d, answer = with_media(redis, wire), EventQueue()
     assert d.media is not None
     name, others = "a" * 64, Samples(RequestId("r2"), NOBODY, {"b" * 64: bytes(2**20)}, 60.0)
-    asked = inflight(job(), answer)
-    asked.samples = Samples(R1, NOBODY, {name: b"pixels"}, 60.0)
-    await d.send(asked)
+    request = inflight(job(), answer)
+    request.samples = Samples(R1, NOBODY, {name: b"pixels"}, 60.0)
+    await d.send(request)
     await d.media.put(others)
     d.deliver(Failed(R1, 0, "media_lost", ""))
     await asyncio.sleep(0.2)
-    assert asked.job.attempt == 1
-    assert not asked.job.worker, "there is no room"
+    assert request.job.attempt == 1
+    assert not request.job.worker, "there is no room"
     d.media.release(others.request)
     for attempt in (1, 2, 3):
-        await until(lambda: asked.job.worker)
+        await until(lambda: request.job.worker)
         assert await redis.get(KEYS.media(name)) == b"pixels"
         await redis.delete(KEYS.media(name))
         d.deliver(Failed(R1, attempt, "media_lost", "gone"))
@@ -754,16 +763,16 @@ async def test_media_that_redis_has_lost_are_written_anew_before_their_request_i
 
 
 async def test_media_of_a_request_that_ends_as_they_are_written_anew_are_released(redis: "Redis", wire: Wire) -> None:
-    """Else this process would hold them for as long as it lives."""
+    """The process would hold them for as long as it lives otherwise."""
     await register(redis, KEYS, "w1")
     d, name = with_media(redis, wire), "a" * 64
-    asked = inflight(job())
-    asked.samples = Samples(R1, NOBODY, {name: b"pixels"}, 60.0)
-    await d.send(asked)
+    request = inflight(job())
+    request.samples = Samples(R1, NOBODY, {name: b"pixels"}, 60.0)
+    await d.send(request)
     d.deliver(Failed(R1, 0, "media_lost", ""))
-    assert asked.retry is not None
+    assert request.retry is not None
     await d.cancel([R1])
-    await asyncio.wait([asked.retry])
+    await asyncio.wait([request.retry])
     await until_gone(redis, KEYS.media(name))
 
 

@@ -1,4 +1,4 @@
-"""What became of a request, asked of a process that does not make its answer, over a real Redis."""
+"""Tests what a process that does not make an answer says about its request, over a real Redis."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -53,15 +53,15 @@ async def knows(asked: Process, request: str, key: KeyId | None) -> bool:
 async def test_any_process_is_asked_and_only_about_requests_of_who_asks(
     redis: "Redis", two: tuple[Process, Process]
 ) -> None:
-    """By the whole id; nobody learns whether there is another one's."""
+    """The whole id is needed; nobody learns whether another one's request exists."""
     maker, other = two
     request = maker.ended()
     running = new_request_id("cmpl-", maker.api)
     maker.timelines.began(running, ALICE, [])
     async with maker.alive(), other.alive():
-        for asked in two:
+        for process in two:
             for id_ in (request, running):
-                assert [await knows(asked, id_, key) for key in (ALICE, None, BOB, KeyId(""))] == [True, True] + 2 * [
+                assert [await knows(process, id_, key) for key in (ALICE, None, BOB, KeyId(""))] == [True, True] + 2 * [
                     False
                 ]
             for wrong in (
@@ -72,7 +72,7 @@ async def test_any_process_is_asked_and_only_about_requests_of_who_asks(
                 request.replace("chatcmpl", "cmpl"),
                 "x" * 9999,
             ):
-                assert not await knows(asked, wrong, None)
+                assert not await knows(process, wrong, None)
     assert await redis.keys(f"{KEYS.prefix}reply:*") == []
 
 
@@ -124,7 +124,7 @@ def test_a_request_names_the_process_that_made_it() -> None:
 
 
 def test_what_runs_is_known_as_long_as_it_runs_and_then_as_one_that_ended() -> None:
-    """And of those that ended only the last."""
+    """The last ones that ended are known, and no others."""
     timelines, inflight = Timelines(most=2), MagicMock()
     ids = [new_request_id("cmpl-", new_api_id()) for _ in range(3)]
     for id_ in ids:

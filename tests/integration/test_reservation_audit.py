@@ -1,4 +1,4 @@
-"""What a worker's account is held against, its lease, and its watchdog: a real engine (mock) and a real Redis."""
+"""Tests the audit of a worker's account, its lease, and its watchdog: a real engine (mock) and a real Redis."""
 
 import asyncio
 import time
@@ -37,8 +37,8 @@ __all__ = ["redis_db"]
 @pytest.fixture
 def runner(store_url: str, redis_db: "Redis") -> Iterator[Runner]:
     redis_db.set(KEYS.api(API), "1")
-    with worker(store_url, D, "both") as found:
-        yield found
+    with worker(store_url, D, "both") as instance:
+        yield instance
 
 
 class Looks:
@@ -76,7 +76,7 @@ def test_a_reservation_without_a_message_is_given_back_at_the_second_audit(runne
 
 
 def test_queued_and_prefilling_requests_are_not_given_back(runner: Runner, redis_db: "Redis") -> None:
-    """It comes; once its prompt is computed it should be here at once."""
+    """The request is on its way; once its prompt is computed, it should be here at once."""
     job = placed(redis_db, stages=[DECODE])
     redis_db.lpush(KEYS.queue(QUEUE, 3), *task_messages(job, 3, None, ""))
     elsewhere = placed(redis_db, request=RequestId("r2"))
@@ -102,7 +102,7 @@ def test_running_requests_are_not_given_back(runner: Runner, redis_db: "Redis") 
 
 
 def test_what_a_dead_api_replica_had_placed_is_dropped_after_the_grace(runner: Runner, redis_db: "Redis") -> None:
-    """Not at once: after an outage of Redis replicas write their leases anew."""
+    """Nothing is dropped at once: after an outage of Redis, replicas write their leases anew."""
     job = placed(redis_db, stages=[DECODE], sampling=Sampling(max_tokens=3000, ignore_eos=True))
     reserve(redis_db, job)
     redis_db.delete(KEYS.api(API))
@@ -129,7 +129,7 @@ def test_a_replica_of_an_older_version_has_no_lease_and_keeps_its_requests(runne
 
 
 def test_a_worker_that_does_not_hear_the_broker_ends(runner: Runner, redis_db: "Redis") -> None:
-    """It would be the least loaded of all."""
+    """Its load would be the least of all."""
     job = placed(redis_db, stages=[DECODE])
     redis_db.lpush(KEYS.queue(QUEUE, 3), *task_messages(job, 3, None, ""))
     look = Looks(runner)
@@ -157,17 +157,20 @@ def lease_keeper(runner: Runner) -> LeaseKeeper:
 
 
 def test_a_worker_that_lives_again_keeps_its_account(runner: Runner, redis_db: "Redis") -> None:
-    """Who buried it has set an end to its keys, whether it stood still or Redis was out of its reach."""
+    """The process that took it for dead has set an end to its keys.
+
+    The worker stood still, or Redis was out of its reach.
+    """
     placed(redis_db, stages=[DECODE])
     lease = lease_keeper(runner)
     runner.call(lease._write())
-    kept = (KEYS.reservations(D), KEYS.queue(QUEUE, 3))
-    redis_db.lpush(kept[1], b"{}")
+    keys = (KEYS.reservations(D), KEYS.queue(QUEUE, 3))
+    redis_db.lpush(keys[1], b"{}")
     redis_db.delete(KEYS.worker(D))
-    for key in kept:
+    for key in keys:
         redis_db.expire(key, 600)
     runner.call(lease._write())
-    assert [redis_db.ttl(key) for key in kept] == [-1, -1]
+    assert [redis_db.ttl(key) for key in keys] == [-1, -1]
 
 
 def test_running_requests_of_a_worker_that_stood_still_are_given_back(runner: Runner, redis_db: "Redis") -> None:
@@ -186,7 +189,7 @@ def test_running_requests_of_a_worker_that_stood_still_are_given_back(runner: Ru
 def test_the_time_to_drain_begins_before_celery_stops_any_step(
     runner: Runner, redis_db: "Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In some processes Celery stops its pool first, and that waits for running requests."""
+    """Celery stops its pool first in some processes, and that waits for running requests."""
     placed(redis_db, stages=[DECODE], sampling=Sampling(max_tokens=3000, ignore_eos=True))
     step = EngineStep.__new__(EngineStep)
     step.runner, step.lease, step.group = runner, lease_keeper(runner), None
@@ -252,7 +255,7 @@ async def _call(what: Any, *args: Any) -> None:
 
 
 class Dog(HangWatchdog):
-    """Whose runner is what a test says."""
+    """A watchdog whose runner is what a test says."""
 
     def __init__(self, *, working: int = 1, store_fresh: float = 0.0, closed: bool = False) -> None:
         self.emitters = MagicMock(TokenEmitters, outputs=0, full=False)

@@ -52,8 +52,11 @@ async def test_a_webhook_that_does_not_answer_holds_no_thread_that_others_need(
 
 
 async def test_a_response_in_the_background_is_told_of_once_however_it_ends(redis: Redis, wire: Wire) -> None:
-    """Whatever comes after its end; else a client that cancels it again has the webhook called as often as it likes."""
-    cancelled, ended = [Failed(R, 0, "cancelled", "It was.")], [encode([Done(R, 0)])]
+    """The webhook is not called for what comes after its end.
+
+    Otherwise a client that cancels it again has the webhook called as often as it likes.
+    """
+    cancel_events, end_batches = [Failed(R, 0, "cancelled", "It was.")], [encode([Done(R, 0)])]
 
     async def told() -> bool:
         """Takes it, as the webhook does."""
@@ -63,19 +66,19 @@ async def test_a_response_in_the_background_is_told_of_once_however_it_ends(redi
     one = replace(kept(request=R), background=True)
     await answers.put(one)
     assert not await told()
-    assert await answers.cancel(R, cancelled)
+    assert await answers.cancel(R, cancel_events)
     assert await told()
     with pytest.raises(Lost):
-        await answers.note(one, 0, ended, ended=True)  # by the owner, which had not heard of it
-    assert not await answers.cancel(R, cancelled)
+        await answers.note(one, 0, end_batches, ended=True)  # by the owner, which had not heard of it
+    assert not await answers.cancel(R, cancel_events)
     assert not await told()
 
     ended_well = replace(one, id=RequestId("resp_2"))
     await answers.put(ended_well)
-    await answers.note(ended_well, 0, ended, ended=True)
+    await answers.note(ended_well, 0, end_batches, ended=True)
     assert await redis.zrem(KEYS.untold(), "0||resp_2")
-    await answers.note(ended_well, 0, ended, ended=True)  # sent twice
-    assert not await answers.cancel(ended_well.id, cancelled)
+    await answers.note(ended_well, 0, end_batches, ended=True)  # sent twice
+    assert not await answers.cancel(ended_well.id, cancel_events)
     assert not await redis.exists(KEYS.untold())
 
     full = ResumableStore(wire, KEYS, ApiId("a"), 30, 4096, tells=True)
@@ -87,7 +90,7 @@ async def test_a_response_in_the_background_is_told_of_once_however_it_ends(redi
 
     in_front = replace(one, id=RequestId("resp_4"), background=False)
     await answers.put(in_front)
-    await answers.note(in_front, 0, ended, ended=True)
+    await answers.note(in_front, 0, end_batches, ended=True)
     assert not await redis.exists(KEYS.untold())
 
 

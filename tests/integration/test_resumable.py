@@ -52,7 +52,7 @@ async def tokens(s: ResumableStore, request: RequestId = R) -> list[int]:
 
 
 class FakeCall(Generation):
-    """What a AnswerOwner runs: batches of deltas, then the end or an error."""
+    """A call that an AnswerOwner runs: batches of deltas, then the end or an error."""
 
     def __init__(self, *batches: list[int], error: Exception | None = None) -> None:
         self.rest, self._error = list(batches), error
@@ -116,7 +116,7 @@ async def ended(redis: "Redis", request: RequestId = R) -> bool:
 
 
 async def test_who_asks_with_the_same_key_gets_the_first_ones_id(wire: Wire) -> None:
-    """Also when the first was sent twice; another API key's client knows nothing of it."""
+    """The first one may have been sent twice; another API key's client knows nothing of it."""
     one, two = kept(), kept(request="chatcmpl-2")
     assert [await resumable_store(wire).put(one, join="k"), await resumable_store(wire).put(one, join="k")] == [
         one.id,
@@ -146,7 +146,7 @@ async def test_batches_are_written_once_and_in_order_however_often_they_are_sent
 
 @pytest.mark.parametrize("lost", ["the end of the log", "the log", "all"])
 async def test_what_redis_has_lost_is_written_again(redis: "Redis", wire: Wire, lost: str) -> None:
-    """It came back without its last second, or with nothing."""
+    """Redis came back without its last second, or with nothing."""
     s, k = resumable_store(wire), kept()
     await s.put(k)
     batches = [batch(1), batch(2), batch(3)]
@@ -167,16 +167,16 @@ async def test_what_redis_has_lost_is_written_again(redis: "Redis", wire: Wire, 
 
 
 async def test_an_owner_that_was_thought_dead_is_fenced_off(redis: "Redis", wire: Wire) -> None:
-    """Of two replicas one adopts; what the old owner still writes is refused."""
+    """One of two replicas adopts; the old owner's further writes are refused."""
     k = kept()
     await resumable_store(wire).put(k)
     await resumable_store(wire).note(k, 0, [batch(1)], ended=False)
     c = ApiId("c")
-    found = await asyncio.gather(resumable_store(wire, B).adopt(R, A), resumable_store(wire, c).adopt(R, A))
-    assert [f.epoch for f in found if f is not None] == [1]
+    adoptions = await asyncio.gather(resumable_store(wire, B).adopt(R, A), resumable_store(wire, c).adopt(R, A))
+    assert [f.epoch for f in adoptions if f is not None] == [1]
     with pytest.raises(Lost):
         await resumable_store(wire).note(k, 0, [batch(1), batch(9)], ended=False)
-    owner = B if found[0] else c
+    owner = B if adoptions[0] else c
     await resumable_store(wire, owner).note(k, 1, [batch(1), batch(2)], ended=False)
     assert await tokens(resumable_store(wire)) == [1, 2]
     assert await redis.smembers(KEYS.kept_of(owner)) == {k.id.encode()}
@@ -205,8 +205,8 @@ async def test_an_answer_is_adopted_behind_what_is_out_of_it(redis: "Redis", wir
     async with Going(resumable_store(wire, B), [3], [4]) as b:
         await until(lambda: ended(redis))
     assert await tokens(resumable_store(wire)) == [1, 2, 3, 4]
-    (begun,) = b.begun
-    assert (begun.attempt, begun.out[0].tokens, begun.came) == (ATTEMPTS, [1, 2], k.created)
+    (adoption,) = b.begun
+    assert (adoption.attempt, adoption.out[0].tokens, adoption.came) == (ATTEMPTS, [1, 2], k.created)
 
 
 async def test_the_live_owner_of_an_answer_keeps_it(redis: "Redis", wire: Wire) -> None:
@@ -260,16 +260,16 @@ async def test_an_adoption_that_redis_interrupts_is_completed(redis: "Redis", wi
                     raise StoreDown("lost")
             return replies
 
-    broken = Interrupted(redis)
-    async with Going(resumable_store(broken, B), [1]):
+    flaky_wire = Interrupted(redis)
+    async with Going(resumable_store(flaky_wire, B), [1]):
         for name in names:
             await until(lambda name=name: ended(redis, name))
-    assert broken.count > 3, "it was interrupted, and went on"
-    broken.close()
+    assert flaky_wire.count > 3, "it was interrupted, and went on"
+    flaky_wire.close()
 
 
 async def test_a_running_answer_is_not_begun_twice(redis: "Redis", wire: Wire) -> None:
-    """It is in nobody's way that its owner looks after what it owns."""
+    """The owner looks after what it owns, and disturbs no answer."""
     k = kept()
     await redis.set(KEYS.api(A), "1")
     await resumable_store(wire).put(k)
@@ -344,7 +344,10 @@ async def test_a_redis_that_lost_the_end_of_an_answer_is_told_it_again(redis: "R
 
 
 async def test_an_owner_that_has_answers_anew_is_not_forgotten(redis: "Redis", wire: Wire) -> None:
-    """It was taken for dead, and put one while its others were adopted: if it died now, nobody would look."""
+    """The owner was taken for dead, and put one while its others were adopted.
+
+    If it died now, nobody would look.
+    """
     s, other = resumable_store(wire), resumable_store(wire, B)
     await s.put(kept())
     await other.forget_owner(A)
@@ -355,7 +358,7 @@ async def test_an_owner_that_has_answers_anew_is_not_forgotten(redis: "Redis", w
 
 
 async def test_a_failed_answer_is_read_to_its_last_token_and_then_fails(redis: "Redis", wire: Wire) -> None:
-    """Also when all of it stands in the log already."""
+    """All of it may be in the log already."""
     k, s = kept(), resumable_store(wire)
     await redis.set(KEYS.api(A), "1")
     await s.put(k)
@@ -369,12 +372,12 @@ async def test_a_failed_answer_is_read_to_its_last_token_and_then_fails(redis: "
 
 
 async def test_an_answer_that_cannot_be_understood_ends_and_the_others_are_adopted(redis: "Redis", wire: Wire) -> None:
-    """It held up all others for ever: each look ended at it."""
-    odd, gone, good = kept(request="chatcmpl-0"), kept(request="chatcmpl-2"), kept()
-    for k in (odd, gone, good):
+    """Such an answer held up all others for ever: each look ended at it."""
+    odd, lost_answer, good = kept(request="chatcmpl-0"), kept(request="chatcmpl-2"), kept()
+    for k in (odd, lost_answer, good):
         await resumable_store(wire, B).put(k)
     await redis.hset(KEYS.kept(odd.id), "record", b"of another version")
-    await redis.hdel(KEYS.kept(gone.id), "record")
+    await redis.hdel(KEYS.kept(lost_answer.id), "record")
     await redis.set(KEYS.api(A), "1")
     s = resumable_store(wire)
     async with Going(s, [1]):
@@ -423,7 +426,7 @@ def numbered(number: int, key: str = "key", deadline_s: float = 60) -> KeptReque
 
 
 async def fill(s: ResumableStore, key: str = "key") -> list[KeptRequest]:
-    """What is kept when there is room for no other one."""
+    """The requests that are kept when there is room for no other one."""
     put = []
     with pytest.raises(KeptFull):
         for number in range(20):
@@ -444,7 +447,7 @@ async def test_what_expires_and_is_not_understood_keeps_nothing_from_being_kept(
 
 
 async def test_one_api_keys_kept_answers_are_bounded_and_others_go_on(redis: "Redis", wire: Wire) -> None:
-    """And those of all together."""
+    """The kept answers of all keys together are bounded too."""
     assert len(await fill(resumable_store(wire, A, ROOM))) == 4
     with pytest.raises(KeptFull, match="this API key") as error:
         await resumable_store(wire, B, ROOM).put(numbered(20))
@@ -471,7 +474,7 @@ async def test_known_kept_requests_are_accepted_without_room(redis: "Redis", wir
 
 
 async def test_an_answer_counts_with_what_has_come_of_it(redis: "Redis", wire: Wire) -> None:
-    """However often it was sent."""
+    """The number of times that it was sent does not matter."""
     s, k = resumable_store(wire, A, ROOM), kept()
     await s.put(k)
     batches: list[bytes] = []
@@ -501,13 +504,13 @@ async def test_an_answer_without_room_goes_on_for_who_reads_it_and_is_kept_no_mo
     await s.put(k)
     async with Going(s) as g:
         g.answer_owner.start(k, FakeCall(*LONG))
-        here, joined = (reading(s, g.answer_owner, k) for _ in range(2))
-        got: list[int] = []
+        here, second_reader = (reading(s, g.answer_owner, k) for _ in range(2))
+        own_tokens: list[int] = []
         while deltas := await here.deltas():
-            got += [t for _, delta in deltas for t in delta.tokens]
+            own_tokens += [t for _, delta in deltas for t in delta.tokens]
             assert (await counted(redis))["all"] <= ROOM
-        assert got == [t for batch in LONG for t in batch]
-        assert len(await joined.whole()) == sum(map(len, LONG)), "at their own pace"
+        assert own_tokens == [t for batch in LONG for t in batch]
+        assert len(await second_reader.whole()) == sum(map(len, LONG)), "at their own pace"
     assert (await counted(redis)).get("all", 0) < 2000
     assert await redis.hget(KEYS.kept(R), "chat") is None
     assert await redis.zcard(KEYS.chats_of(k.key)) == 0
@@ -519,7 +522,7 @@ async def test_an_answer_without_room_goes_on_for_who_reads_it_and_is_kept_no_mo
 
 
 async def test_a_reader_at_another_replica_of_an_answer_without_room_is_told_so(redis: "Redis", wire: Wire) -> None:
-    """After what it has read."""
+    """The error comes after what it has read."""
     s, k = resumable_store(wire, A, ROOM), kept()
     await s.put(k)
     batches = [batch(1)]
@@ -551,8 +554,8 @@ async def test_an_answer_that_nobody_reads_ends_when_there_is_no_room(redis: "Re
 async def test_what_is_deleted_or_expires_makes_room(redis: "Redis", wire: Wire, how: str) -> None:
     """Redis' own expiry tells nobody."""
     s = resumable_store(wire, A, ROOM, keep_s=0.2)
-    filled = await fill(s)
-    for k in filled:
+    requests = await fill(s)
+    for k in requests:
         if how == "deleted":
             await s.cancel(k.id, [Failed(k.id, 0, "cancelled", "")])
             await s.delete(k.id)
@@ -563,7 +566,7 @@ async def test_what_is_deleted_or_expires_makes_room(redis: "Redis", wire: Wire,
             await s.note(k, 0, [END], ended=True)
     if how == "deleted":
         assert await counted(redis) == {}
-    await until(lambda: gone(redis, filled))
+    await until(lambda: gone(redis, requests))
     await s.put(numbered(50))
     sizes = await counted(redis)
     assert sizes.keys() == {"all", "key:key", "id:chatcmpl-50"}
@@ -577,7 +580,7 @@ async def test_what_is_deleted_or_expires_makes_room(redis: "Redis", wire: Wire,
 async def test_what_was_only_refused_takes_room_for_a_minute(
     redis: "Redis", wire: Wire, batches: list[list[int]], error: Exception, short: bool
 ) -> None:
-    """Else an overload would fill the room of an hour."""
+    """An overload would fill the room of an hour otherwise."""
     s = resumable_store(wire, keep_s=3600)
     k = kept()
     await s.put(k)
@@ -600,6 +603,6 @@ def test_the_log_has_all_of_a_delta() -> None:
         "text": "t", "tokens": [1], "finish": "stop", "stop": "s",
         "logprobs": [], "prompt_logprobs": [], "weights": "v1",
     }  # fmt: skip
-    made = Delta(RequestId("other"), 7, index=1, **everything)
+    delta = Delta(RequestId("other"), 7, index=1, **everything)
     assert {"request", "attempt", "index", *everything} == set(Delta.__struct_fields__)
-    assert as_kept(R, 3, made) == Delta(R, 0, index=3, **everything)
+    assert as_kept(R, 3, delta) == Delta(R, 0, index=3, **everything)

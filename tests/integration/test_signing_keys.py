@@ -40,12 +40,12 @@ async def test_an_issuer_that_talks_nonsense_ends_nothing(
             async with asyncio.timeout(20):
                 while not keys.loaded:  # noqa: ASYNC110 (it has no event)
                     await asyncio.sleep(0.01)
-            known = keys.keys
+            keys_before = keys.keys
             monkeypatch.setattr(issuer, "shown", nonsense)
             for _ in range(3):
                 await asyncio.sleep(0.03)
                 await keys.refresh()
-            assert keys.keys == known
+            assert keys.keys == keys_before
             monkeypatch.setattr(issuer, "shown", talks)
             issuer.add("two", "ES256")
             await asyncio.sleep(0.03)
@@ -55,32 +55,32 @@ async def test_an_issuer_that_talks_nonsense_ends_nothing(
 
 
 async def test_the_keys_are_fetched_again_after_nonsense_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what failed meanwhile is counted, as of every loop."""
-    failed = failures()
+    """The failures meanwhile are counted, as those of every loop."""
+    failures_before = failures()
     with issuing() as issuer:
-        talks, asked = Issuer.shown, list[str]()
+        talks, paths = Issuer.shown, list[str]()
 
         def nonsense(_: Issuer, path: str) -> Any:
-            asked.append(path)
+            paths.append(path)
             return {"issuer": issuer.url, "jwks_uri": {}}
 
         monkeypatch.setattr(Issuer, "shown", nonsense)
         keys = SigningKeys(issuer.url, lambda: None, least_s=0.02)
         async with beside(keys.run()), asyncio.timeout(20):
-            while len(asked) < 2:  # noqa: ASYNC110 (as below)
+            while len(paths) < 2:  # noqa: ASYNC110 (as below)
                 await asyncio.sleep(0.01)
             assert not keys.loaded
             monkeypatch.setattr(Issuer, "shown", talks)
             while not keys.loaded:  # noqa: ASYNC110 (it has no event)
                 await asyncio.sleep(0.01)
-    assert failures() > failed
+    assert failures() > failures_before
 
 
 async def test_an_issuer_whose_answer_never_ends_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then is no silence; and whoever names a new key waits until it was tried."""
     monkeypatch.setattr("app.api.oidc.signing_keys._TIMEOUT_S", 0.3)
-    async with dripping(b"HTTP/1.1 200 OK\r\n\r\n", b" ") as (url, gone):
+    async with dripping(b"HTTP/1.1 200 OK\r\n\r\n", b" ") as (url, closings):
         keys = SigningKeys(url, lambda: None, least_s=0.02)
         await keys.refresh()
         assert not keys.loaded
-        await gone.get()
+        await closings.get()

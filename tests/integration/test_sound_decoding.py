@@ -23,15 +23,15 @@ Loader = Callable[..., MediaLoader]
 
 @pytest_asyncio.fixture
 async def loader(tmp_path: Path) -> AsyncIterator[Loader]:
-    made: list[MediaLoader] = []
+    loaders: list[MediaLoader] = []
 
     def make(**changes: float) -> MediaLoader:
         limits = Limits.of(Settings(pools_file=tmp_path / "none"))
-        made.append(MediaLoader(replace(limits, **changes)))
-        return made[-1]
+        loaders.append(MediaLoader(replace(limits, **changes)))
+        return loaders[-1]
 
     yield make
-    for one in made:
+    for one in loaders:
         await one.close()
 
 
@@ -43,11 +43,11 @@ def long_wav(size: int) -> bytes:
 
 
 async def test_a_long_recording_comes_in_windows(loader: Loader) -> None:
-    """Of its own samples, each with a hash of its own."""
-    found = await loader().load_recording(RIVERS, "file", 30.0)
-    assert [one.start for one in found[1:]] == [one.start + one.length for one in found[:-1]]
-    assert all(len(one.data) == 4 * one.length for one in found)
-    assert len({one.sha256 for one in found}) == len(found) == 3
+    """Each window has samples and a hash of its own."""
+    windows = await loader().load_recording(RIVERS, "file", 30.0)
+    assert [one.start for one in windows[1:]] == [one.start + one.length for one in windows[:-1]]
+    assert all(len(one.data) == 4 * one.length for one in windows)
+    assert len({one.sha256 for one in windows}) == len(windows) == 3
 
 
 def test_numbers_that_are_no_samples_are_bounded() -> None:
@@ -79,10 +79,10 @@ async def test_what_costs_too_much_is_refused_and_the_next_is_served(
     loader: Loader, size: int, changes: dict[str, float], says: str
 ) -> None:
     """The error names the bound and the field. `size`: MiB."""
-    bounded = loader(**{"sound_s": 1e6, "sound_size": 2**27} | changes)
-    with pytest.raises(RequestError) as refused:
-        await bounded.load_recording(long_wav(size * 2**20), "file", 30.0)
-    assert re.search(says, refused.value.message)
-    assert refused.value.param == "file"
-    (garden,) = await bounded.load_recording(GARDEN, "file", 30.0)
+    bounded_loader = loader(**{"sound_s": 1e6, "sound_size": 2**27} | changes)
+    with pytest.raises(RequestError) as refusal:
+        await bounded_loader.load_recording(long_wav(size * 2**20), "file", 30.0)
+    assert re.search(says, refusal.value.message)
+    assert refusal.value.param == "file"
+    (garden,) = await bounded_loader.load_recording(GARDEN, "file", 30.0)
     assert garden.data

@@ -67,7 +67,7 @@ class Host:
             stop(server)
 
     def workers(self) -> list[Worker]:
-        """That run, as their leases have them."""
+        """The workers that run, as their leases have them."""
         pids = [(file.name, int(file.read_text())) for file in sorted((self.home / "units").iterdir())]
         names = [(f"{self.name}-{name.partition('.')[0][-1]}", pid) for name, pid in pids]
         return [Worker(WorkerId(name), POOL, "both", self.name, pid, 16, 100, 8, 4096) for name, pid in names]
@@ -84,8 +84,8 @@ def hosts(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
     Path("/run/sshd").mkdir(exist_ok=True)  # where sshd, as root, wants to be
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "key"], check=True)
     one, two = Host(tmp_path, "gpu1"), Host(tmp_path, "gpu2")
-    known = f"UserKnownHostsFile {tmp_path}/known\nStrictHostKeyChecking accept-new\n"
-    login = f"IdentityFile {tmp_path}/key\nIdentitiesOnly yes\nUser {getpass.getuser()}\n{known}"
+    host_key_options = f"UserKnownHostsFile {tmp_path}/known\nStrictHostKeyChecking accept-new\n"
+    login = f"IdentityFile {tmp_path}/key\nIdentitiesOnly yes\nUser {getpass.getuser()}\n{host_key_options}"
     (tmp_path / "ssh_config").write_text(
         "".join(f"Host {host.name}\nHostName 127.0.0.1\nPort {host.port}\n{login}" for host in (one, two))
     )
@@ -115,8 +115,8 @@ async def test_workers_are_spread_over_the_hosts_and_those_end_that_the_plan_nam
         assert [*one.workers(), *two.workers()] == leases
         await scaler.scale(POOL, desired(1, "gpu2-1", "gpu1-1"), leases)
         assert there() == ["gpu1-2"]
-        ended = [worker.pid for worker in leases if worker.id != "gpu1-2"]
-        wait_until(lambda: not any(map(_runs, ended)), "they have ended")
+        pids = [worker.pid for worker in leases if worker.id != "gpu1-2"]
+        wait_until(lambda: not any(map(_runs, pids)), "they have ended")
         await scaler.scale(POOL, desired(9), one.workers())
         assert there() == ["gpu1-1", "gpu1-2", "gpu2-1", "gpu2-2"]
 

@@ -1,4 +1,4 @@
-"""What a worker does when its state can't be changed as wanted: on a mock engine and a real Redis, without Celery."""
+"""Tests a worker whose state can't be changed as wanted: on a mock engine and a real Redis, without Celery."""
 
 import asyncio
 import os
@@ -75,7 +75,7 @@ class Kept:
 
     @property
     def serves(self) -> bool:
-        """As routing sees it, and as the worker itself does."""
+        """Whether it takes requests, as routing and the worker itself see it."""
         assert self.told.draining == self.runner.closed
         return not self.told.draining
 
@@ -89,22 +89,22 @@ def kept(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **args: Any) -
     redis.flushall()
     pool = Pool(model="mock", engine="mock", max_model_len=4096, args={"step_ms": 2.0, **args})
     runner = Runner(create_engine(pool), NAME, POOL, Settings(redis_url=url, deployment="test", weights_folder=folder))
-    made = Kept(redis, runner, pool)
-    monkeypatch.setattr(presence, "os", SimpleNamespace(getpid=os.getpid, kill=lambda *how: made.ended.append(how)))
+    worker = Kept(redis, runner, pool)
+    monkeypatch.setattr(presence, "os", SimpleNamespace(getpid=os.getpid, kill=lambda *how: worker.ended.append(how)))
     try:
-        yield made
+        yield worker
     finally:
-        runner.call(made.lease.end())
+        runner.call(worker.lease.end())
         runner.close()
         redis.close()
 
 
 @pytest.fixture
 def fleet_of_one(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
-    with kept(store_url, tmp_path, monkeypatch) as made:
-        made.adopts()
-        made.runner.call(made.lease.register())
-        yield made
+    with kept(store_url, tmp_path, monkeypatch) as worker:
+        worker.adopts()
+        worker.runner.call(worker.lease.register())
+        yield worker
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,10 @@ def fleet_of_one(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_what_is_wanted_while_a_worker_registers_is_taken_over(
     fleet_of_one: Kept, tmp_path: Path, wanted: PoolState, state: EngineState
 ) -> None:
-    """Whoever wanted it did not see the worker, so no command came. And when it is not wanted any more, neither."""
+    """No command came: its sender did not see the worker.
+
+    None comes either when the state is not wanted any more.
+    """
     one = fleet_of_one
     source = WeightsSource(str(tmp_path / wanted.weights)) if wanted.weights else None
     one.wants(replace(wanted, source=source))
@@ -155,7 +158,7 @@ def test_a_worker_whose_change_fails_serves_as_before(fleet_of_one: Kept, tmp_pa
 def test_a_worker_that_loses_redis_in_a_change_serves_as_before(
     fleet_of_one: Kept, monkeypatch: pytest.MonkeyPatch, command: StateCommand
 ) -> None:
-    """It can't know whether requests are on their way to it."""
+    """The worker can't know whether requests are on their way to it."""
     one = fleet_of_one
     with monkeypatch.context() as away:
         away.setattr(one.runner.redis, "hlen", AsyncMock(side_effect=RedisConnectionError))
@@ -208,8 +211,8 @@ def test_a_worker_that_makes_no_token_does_not_come_back(
 ) -> None:
     one = fleet_of_one
     one.executes(Sleep("c", 1, "wait"))
-    with monkeypatch.context() as broken:
-        broken.setattr(one.runner.engine, "generate", _no_token)
+    with monkeypatch.context() as patch:
+        patch.setattr(one.runner.engine, "generate", _no_token)
         with pytest.raises(EngineFailed, match="no token"):
             one.executes(Wake("c"))
         assert not one.serves
@@ -226,7 +229,7 @@ def test_a_worker_that_makes_no_token_does_not_come_back(
 def test_a_worker_that_awaits_weights_takes_no_requests_until_they_are_sent(
     store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever else is done to it."""
+    """No command changes that."""
     with kept(store_url, tmp_path, monkeypatch) as one:
         one.wants(PoolState(weights="v5", source=SENT, paused="keep"))
         one.adopts()
@@ -244,7 +247,7 @@ def test_a_worker_that_awaits_weights_takes_no_requests_until_they_are_sent(
 
 
 def test_a_worker_that_sleeps_already_is_not_paused_as_well(fleet_of_one: Kept) -> None:
-    """As a command would refuse it, but this one is no command's."""
+    """A command would be refused so; here the wanted state asks, and no command."""
     one = fleet_of_one
     one.wants(PoolState(sleep=1))
     one.adopts()
@@ -254,7 +257,7 @@ def test_a_worker_that_sleeps_already_is_not_paused_as_well(fleet_of_one: Kept) 
 
 
 def test_others_that_are_awake_let_a_new_one_sleep(fleet_of_one: Kept) -> None:
-    """It doesn't count itself."""
+    """The new worker doesn't count itself."""
     one = fleet_of_one
     other = Worker(WorkerId("w2"), POOL, "both", "here", 1, 32, 100, 8, 4096)
     one.redis.set(KEYS.worker(other.id), encode(Lease(other)))

@@ -1,4 +1,4 @@
-"""Where files lie: a folder, memory, and S3 as moto plays it. The same is promised of each."""
+"""Tests the places of files: a folder, memory, and S3 as moto plays it. Each keeps the same promises."""
 
 import threading
 import time
@@ -55,7 +55,10 @@ def names(url: str) -> Callable[[], list[str]]:
 
 
 async def test_what_is_streamed_is_read_in_the_threads_of_storages_and_a_bad_beginning_is_an_error() -> None:
-    """Not in those that all requests share, which slow storages would fill; and before anything is sent."""
+    """The threads are not those that all requests share, which slow storages would fill.
+
+    The error comes before anything is sent.
+    """
     readers: list[str] = []
 
     def pieces(*given: bytes | Exception) -> Iterator[bytes]:
@@ -73,7 +76,7 @@ async def test_what_is_streamed_is_read_in_the_threads_of_storages_and_a_bad_beg
 
 
 def test_what_was_put_is_there(storage: Storage, names: Callable[[], list[str]]) -> None:
-    """Under its name only, to the byte; and putting it again replaces it."""
+    """The content is the same to the byte, under its name only; putting it again replaces it."""
     for content in (b"", b"one", BIG):
         storage.put("files/a", content)
         assert storage.get("files/a") == content
@@ -82,7 +85,7 @@ def test_what_was_put_is_there(storage: Storage, names: Callable[[], list[str]])
 
 
 def test_what_breaks_in_the_middle_was_never_there(storage: Storage, names: Callable[[], list[str]]) -> None:
-    """Nor is what was there before touched."""
+    """The file that was there before is untouched."""
     with pytest.raises(ZeroDivisionError), storage.write("files/a") as file:
         file.write(BIG)
         raise ZeroDivisionError
@@ -98,16 +101,19 @@ def test_what_breaks_in_the_middle_was_never_there(storage: Storage, names: Call
 def test_what_a_dead_process_was_writing_is_deleted_when_nobody_writes_it_any_more(
     storage: Storage, names: Callable[[], list[str]]
 ) -> None:
-    """It has no record, counts for nobody's quota, and an erasure doesn't find it: else it would stay for ever."""
+    """Unfinished files have no record, count for nobody's quota, and an erasure doesn't find them.
+
+    They would stay for ever.
+    """
     assert storage.delete_unfinished(time.time() + 60) == 0  # nothing was ever written
     storage.put("files/a", b"whole")
-    unfinished = storage.write("files/b")
-    opened = unfinished.__enter__()
-    opened.write(b"half")
-    opened.close()  # as by the end of its process, which renames nothing
-    (left,) = set(names()) - {"files/a"}
+    write_context = storage.write("files/b")
+    file = write_context.__enter__()
+    file.write(b"half")
+    file.close()  # as by the end of its process, which renames nothing
+    (partial_name,) = set(names()) - {"files/a"}
     assert storage.delete_unfinished(time.time() - 60) == 0
-    assert left in names()
+    assert partial_name in names()
     assert storage.delete_unfinished(time.time() + 60) == 1
     assert names() == ["files/a"]
 
@@ -127,17 +133,17 @@ def test_it_is_read_in_pieces_from_any_place(storage: Storage) -> None:
 
 
 def test_it_is_read_line_by_line(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a long line no more than is asked for; and S3 is not asked once more for each."""
-    asked: list[int] = []
+    """Reading takes no more of a long line than is asked for, and does not ask S3 once more for each."""
+    sizes: list[int] = []
     fetch = s3fs.core.S3File._fetch_range
-    monkeypatch.setattr(s3fs.core.S3File, "_fetch_range", lambda *a: asked.append(a[2] - a[1]) or fetch(*a))
+    monkeypatch.setattr(s3fs.core.S3File, "_fetch_range", lambda *a: sizes.append(a[2] - a[1]) or fetch(*a))
     lines = [b"%d %s\n" % (i, b"x" * 2000) for i in range(10_000)]
     storage.put("files/a", b"".join(lines))
     with storage.read("files/a") as file:
         assert file.readline(3) == lines[0][:3]
         assert file.readline(10_000) == lines[0][3:]
         assert [*iter(file.readline, b"")] == lines[1:]
-    assert sum(asked) <= 2 * sum(map(len, lines))
+    assert sum(sizes) <= 2 * sum(map(len, lines))
 
 
 def test_what_is_not_there_is_said_so(storage: Storage) -> None:
@@ -154,8 +160,8 @@ def test_a_file_or_a_folder_is_deleted_as_often_as_one_likes(storage: Storage, n
         storage.put(name, b"x")
     storage.delete("a")
     storage.delete("c/3")
-    for gone in ("a", "c/3", "never/there"):
-        storage.delete(gone)
+    for path in ("a", "c/3", "never/there"):
+        storage.delete(path)
     assert names() == ["c/4"]
 
 
@@ -168,8 +174,8 @@ def test_no_path_leads_out_of_the_storage(tmp_path: Path, path: str) -> None:
     for act in (storage.size, storage.delete, lambda name: storage.put(name, b"changed")):
         with pytest.raises(FileGone):
             act(path)
-    left = {str(file.relative_to(tmp_path)): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    assert left == {"x": b"outside", "store/a": b"inside"}
+    contents = {str(file.relative_to(tmp_path)): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    assert contents == {"x": b"outside", "store/a": b"inside"}
 
 
 def test_an_address_that_nobody_speaks_is_named() -> None:
@@ -178,7 +184,7 @@ def test_an_address_that_nobody_speaks_is_named() -> None:
 
 
 def test_a_disk_that_refuses_is_said_so(tmp_path: Path) -> None:
-    """And is no missing file: who asks shall come again."""
+    """The error is not that of a missing file: the client shall come again."""
     (tmp_path / "store").write_text("no folder")
     with pytest.raises(StorageDown, match=r"File exists|Not a directory"):
         Storage(str(tmp_path / "store")).put("files/a", b"x")

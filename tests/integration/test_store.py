@@ -55,9 +55,9 @@ async def release(redis: "Redis", worker: WorkerId, what: str = "ended", request
 
 async def reconcile(redis: "Redis", worker: WorkerId, *dead: str, ranks: int = 1) -> list[list[bytes]]:
     runs = [RunId(run.decode()) for run in await redis.hkeys(KEYS.reservations(worker))]
-    asked = recount(KEYS, worker, POOL, ranks, runs, [ApiId(api) for api in dead])
-    found: list[list[bytes]] = await redis.eval(*asked)
-    return found
+    arguments = recount(KEYS, worker, POOL, ranks, runs, [ApiId(api) for api in dead])
+    reply: list[list[bytes]] = await redis.eval(*arguments)
+    return reply
 
 
 async def candidates(wire: Wire) -> list[Candidate]:
@@ -125,12 +125,12 @@ async def test_a_prefill_that_is_over_is_no_load_any_more(redis: "Redis", wire: 
     assert await redis.exists(KEYS.prefilling(worker), KEYS.starting(POOL)) == 0
     assert await redis.exists(KEYS.request(run_id(REQUEST, 0))) == 1
     await release(redis, worker)
-    (ended,) = await candidates(wire)
-    assert (ended.requests, ended.blocks, ended.waiting, ended.tokens) == (0, 0, 0, 0)
+    (candidate,) = await candidates(wire)
+    assert (candidate.requests, candidate.blocks, candidate.waiting, candidate.tokens) == (0, 0, 0, 0)
 
 
 async def test_the_first_queued_prefill_starts_on_arrival_or_after_its_predecessor(redis: "Redis", wire: Wire) -> None:
-    """So that what it has done of its prefill by now need not be waited for."""
+    """The time that its prefill has run by now need not be waited for."""
     worker = await register(redis, KEYS, "w1")
     await place(redis, worker)
     await asyncio.sleep(0.1)
@@ -145,14 +145,17 @@ async def test_the_first_queued_prefill_starts_on_arrival_or_after_its_predecess
 
 @pytest.mark.parametrize("rank", [0, 1])
 async def test_a_prefix_that_is_on_its_way_counts(redis: "Redis", wire: Wire, rank: int) -> None:
-    """Until its request has a first token; from then on the KV events tell. On its own rank only."""
+    """The prefix counts on its own rank only, until its request has a first token.
+
+    From then on the KV events tell.
+    """
     worker = await register(redis, KEYS, "w1", ranks=2)
     hashes = [bytes([i]) * 8 for i in range(20)]
     await place(redis, worker, hashes=b"".join(hashes[:12]), rank=rank)
-    asked = [b"".join([*hashes[:9], b"another!"]), b"another!", b""]
+    queries = [b"".join([*hashes[:9], b"another!"]), b"another!", b""]
 
     async def found() -> list[list[tuple[int, int]]]:
-        view = (await fleet(wire).read({POOL: asked}))[POOL]
+        view = (await fleet(wire).read({POOL: queries}))[POOL]
         options = [[m.option(i, c) for i, c in enumerate(view.candidates)] for m in view.matches]
         return [[(o.cached, o.coming) for o in of_prompt] for of_prompt in options]
 
@@ -174,8 +177,8 @@ async def test_an_account_that_went_wrong_is_put_right(redis: "Redis", wire: Wir
     await release(redis, worker, "prefilled")
     await redis.delete(KEYS.request(run_id(RequestId("chatcmpl-2"), 0)))
     await set_load(redis, KEYS.loads(POOL), worker, 77, 5, 5, 5, 5, 5, 5)
-    dropped = run_id(RequestId("chatcmpl-2"), 0).encode()
-    assert await reconcile(redis, worker) == [[run_id(REQUEST, 0).encode()], [dropped]]
+    lost_run = run_id(RequestId("chatcmpl-2"), 0).encode()
+    assert await reconcile(redis, worker) == [[run_id(REQUEST, 0).encode()], [lost_run]]
     (candidate,) = await candidates(wire)
     assert (candidate.requests, candidate.blocks, candidate.tokens, candidate.waiting) == (1, 7, 0, 0)
     assert await redis.hkeys(KEYS.reservations(worker)) == [run_id(REQUEST, 0).encode()]
@@ -184,13 +187,13 @@ async def test_an_account_that_went_wrong_is_put_right(redis: "Redis", wire: Wir
 
 
 async def test_what_a_dead_api_replica_had_placed_is_dropped(redis: "Redis", wire: Wire) -> None:
-    """With its record; and a reservation that came since the question was made stays."""
+    """The record is dropped too; a reservation that came since the question was made stays."""
     worker = await register(redis, KEYS, "w1")
     await place(redis, worker)
     run = run_id(REQUEST, 0)
     assert await reconcile(redis, worker, "other") == [[run.encode()], []]
-    asked = recount(KEYS, worker, POOL, 1, [], [ApiId(API.decode())])
-    assert await redis.eval(*asked) == [[run.encode()], []]
+    arguments = recount(KEYS, worker, POOL, 1, [], [ApiId(API.decode())])
+    assert await redis.eval(*arguments) == [[run.encode()], []]
     assert await reconcile(redis, worker, API.decode()) == [[], [run.encode()]]
     assert not await redis.exists(KEYS.request(run), KEYS.reservations(worker), KEYS.prefilling(worker))
     (candidate,) = await candidates(wire)
@@ -198,7 +201,7 @@ async def test_what_a_dead_api_replica_had_placed_is_dropped(redis: "Redis", wir
 
 
 async def test_limits_can_be_changed_at_run_time(redis: "Redis", wire: Wire) -> None:
-    """They come with the fleet, so that every API replica has them with its next placement."""
+    """The limits come with the fleet, so that every API replica has them with its next placement."""
     await register(redis, KEYS, "w1")
     reader = fleet(wire, busy={"queued_tokens": 5000})
     ((candidate,), *_) = astuple((await reader.read({POOL: []}))[POOL])
@@ -231,10 +234,10 @@ async def test_who_has_prefilled_lets_go_and_the_record_stays(redis: "Redis", wi
 
 
 async def test_nothing_is_written_when_either_worker_is_gone(redis: "Redis") -> None:
-    one, gone = await register(redis, KEYS, "w1"), WorkerId("gone")
+    one, lost_worker = await register(redis, KEYS, "w1"), WorkerId("gone")
     before = set(await redis.keys())
-    assert await place(redis, one, then=gone) == 0
-    assert await place(redis, gone, then=one) == 0
+    assert await place(redis, one, then=lost_worker) == 0
+    assert await place(redis, lost_worker, then=one) == 0
     assert set(await redis.keys()) == before
 
 
@@ -260,8 +263,8 @@ async def test_without_memory_a_request_is_refused_whole_and_another_ones_end_is
         assert [await release(redis, worker, what) for what in ("prefilled", "ended")] == [1, 1]
     finally:
         await redis.config_set("maxmemory", 0)
-    (ended,) = await candidates(wire)
-    assert (ended.requests, ended.blocks, ended.waiting, ended.tokens) == (0, 0, 0, 0)
+    (candidate,) = await candidates(wire)
+    assert (candidate.requests, candidate.blocks, candidate.waiting, candidate.tokens) == (0, 0, 0, 0)
 
 
 async def test_aside_reservations_are_counted_apart(redis: "Redis", wire: Wire) -> None:
@@ -288,7 +291,7 @@ async def test_aside_reservations_are_counted_apart(redis: "Redis", wire: Wire) 
 
 
 async def test_entries_of_an_older_version_are_released_and_counted(redis: "Redis", wire: Wire) -> None:
-    """Of one without the API replica, and of one without the blocks to pull."""
+    """The versions are one without the API replica, and one without the blocks to pull."""
     worker = await register(redis, KEYS, "w1")
     for name, entry in (("a", "7,100,0,0"), ("b", "7,100,0")):
         run = run_id(RequestId(name), 0)
@@ -305,12 +308,12 @@ async def test_entries_of_an_older_version_are_released_and_counted(redis: "Redi
 
 async def coming(redis: "Redis", hashes: bytes, every: int = 1) -> list[tuple[str, int]]:
     """The places of waiting prompts that begin alike, and what they share of the points that they leave."""
-    (found,) = await redis.eval(COMING, 1, KEYS.starting(POOL), every, hashes)
-    return [(place.decode(), blocks) for place, blocks in zip(found[::2], found[1::2], strict=True)]
+    (pairs,) = await redis.eval(COMING, 1, KEYS.starting(POOL), every, hashes)
+    return [(place.decode(), blocks) for place, blocks in zip(pairs[::2], pairs[1::2], strict=True)]
 
 
 async def test_where_a_prompt_is_pulled_its_blocks_are_not_coming(redis: "Redis") -> None:
-    """What is asked for there meanwhile is computed before they are there."""
+    """A request for them there meanwhile is computed before they are there."""
     prefills, decodes = await register(redis, KEYS, "w1"), await register(redis, KEYS, "w2")
     await place(redis, prefills, hashes=b"a block." * 3, then=decodes)
     assert await coming(redis, b"a block." * 3) == [("w1", 3)]
@@ -318,9 +321,9 @@ async def test_where_a_prompt_is_pulled_its_blocks_are_not_coming(redis: "Redis"
 
 async def test_of_a_prompt_that_waits_the_points_that_it_leaves_are_coming(redis: "Redis") -> None:
     await place(redis, await register(redis, KEYS, "w1"), hashes=b"a block." * 7)
-    longer, parted = b"a block." * 9, b"a block." * 5 + b"another." * 4
+    longer, branch = b"a block." * 9, b"a block." * 5 + b"another." * 4
     assert [await coming(redis, longer, every) for every in (0, 1, 4)] == [[("w1", 7)]] * 3
-    assert [await coming(redis, parted, every) for every in (0, 1, 4, 6)] == [[], [("w1", 5)], [("w1", 4)], []]
+    assert [await coming(redis, branch, every) for every in (0, 1, 4, 6)] == [[], [("w1", 5)], [("w1", 4)], []]
 
 
 async def test_prompts_that_begin_alike_are_found_as_long_as_they_wait(redis: "Redis") -> None:
@@ -340,17 +343,21 @@ async def test_prompts_that_begin_alike_are_found_as_long_as_they_wait(redis: "R
 
 @pytest.mark.parametrize("blocks", [1000, 2048, 2049, 3000, 62_500])
 async def test_what_is_shared_with_a_long_prompt_is_known_to_a_thousandth_of_it(redis: "Redis", blocks: int) -> None:
-    """Of one that is no longer than twice what an outline has whole, exactly; and never too much."""
+    """The number is never too much, and exact for a prompt no longer than twice what an outline has whole."""
     rng = Random(blocks)
     waiting = rng.randbytes(8 * blocks)
     await place(redis, await register(redis, KEYS, "w1"), hashes=outline(waiting))
-    for shared in (1, 3, 700, 1023, 1024, 1025, 1500, 2047, 2048, 2049, 2999, 40_000, 62_499):
-        if shared < blocks:
+    for shared_length in (1, 3, 700, 1023, 1024, 1025, 1500, 2047, 2048, 2049, 2999, 40_000, 62_499):
+        if shared_length < blocks:
             for more in (0, 1, 5000):
-                ((place_, found),) = await coming(redis, waiting[: 8 * shared] + rng.randbytes(8 * more))
+                ((place_, match_length),) = await coming(redis, waiting[: 8 * shared_length] + rng.randbytes(8 * more))
                 assert place_ == "w1"
-                assert found == shared if shared <= 1024 or blocks <= 2048 else shared - blocks / 1000 < found <= shared
-            assert await coming(redis, waiting[: 8 * shared], every=0) == []
+                assert (
+                    match_length == shared_length
+                    if shared_length <= 1024 or blocks <= 2048
+                    else shared_length - blocks / 1000 < match_length <= shared_length
+                )
+            assert await coming(redis, waiting[: 8 * shared_length], every=0) == []
     for every in (0, 1, 7):
         assert await coming(redis, waiting + rng.randbytes(80), every) == [("w1", blocks)]
     assert await release(redis, WorkerId("w1"), "prefilled") == 1
@@ -360,12 +367,12 @@ async def test_what_is_shared_with_a_long_prompt_is_known_to_a_thousandth_of_it(
 async def test_a_waiting_prompt_of_an_older_version_is_read_whole(redis: "Redis") -> None:
     waiting = Random(0).randbytes(8 * 5000)
     await place(redis, await register(redis, KEYS, "w1"), hashes=waiting)
-    for shared in (1, 1024, 4099, 5000):
-        assert await coming(redis, waiting[: 8 * shared] + b"another!" * 9) == [("w1", shared)]
+    for shared_length in (1, 1024, 4099, 5000):
+        assert await coming(redis, waiting[: 8 * shared_length] + b"another!" * 9) == [("w1", shared_length)]
 
 
 async def test_a_round_reads_a_waiting_prompt_once_and_little_of_a_long_one(redis: "Redis") -> None:
-    """However many prompts begin like it: Redis does nothing else meanwhile."""
+    """The number of prompts that begin like it does not matter: Redis does nothing else meanwhile."""
     rng, worker = Random(0), await register(redis, KEYS, "w1")
     for number in range(8):
         long = b"a block." + rng.randbytes(8 * 62_499)
@@ -373,9 +380,9 @@ async def test_a_round_reads_a_waiting_prompt_once_and_little_of_a_long_one(redi
     sizes = [len(value) for value in await redis.hvals(KEYS.starting(POOL))]
     assert max(sizes) < 20_000
     await redis.config_resetstat()
-    asked = [b"a block." + rng.randbytes(16) for _ in range(64)]
-    found = await redis.eval(COMING, 1, KEYS.starting(POOL), 1, *asked)
-    assert found == [[b"w1", 1] * 8] * 64
+    queries = [b"a block." + rng.randbytes(16) for _ in range(64)]
+    replies = await redis.eval(COMING, 1, KEYS.starting(POOL), 1, *queries)
+    assert replies == [[b"w1", 1] * 8] * 64
     stats = await redis.info("commandstats")
     assert stats["cmdstat_hmget"]["calls"] == 2, "of the beginnings, and of the prompts that wait"
 

@@ -1,4 +1,4 @@
-"""What is counted for quotas is what is there, whatever was lost or counted by older versions."""
+"""Tests that the counts for quotas are those of what is there, whatever was lost or counted by older versions."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ async def test_what_is_counted_right_stays_as_it_is(redis: "Redis", wire: Wire) 
 
 @pytest.mark.parametrize("what", ["a key's", "all", "nobody's", "lost", "files", "all files", "a file", "samples"])
 async def test_what_is_counted_wrong_is_corrected_at_the_second_look(redis: "Redis", wire: Wire, what: str) -> None:
-    """At the first, something may just be coming."""
+    """Something may just be coming at the first look."""
     await stored(wire)
     account, _ = KEYS.kept_account()
     right = await counts(redis)
@@ -87,8 +87,8 @@ async def test_what_is_counted_wrong_is_corrected_at_the_second_look(redis: "Red
         await redis.hincrby(KEYS.media_held()[0], "tenant:red", 3)
         await redis.hdel(KEYS.media_held()[0], f"key:{BOB}")
     else:  # a record that Redis has lost
-        gone = (await redis.zrange(KEYS.files_of(BOB), 0, -1))[0].decode()
-        await redis.delete(KEYS.file(gone))
+        lost_file = (await redis.zrange(KEYS.files_of(BOB), 0, -1))[0].decode()
+        await redis.delete(KEYS.file(lost_file))
         right["files"] |= {BOB: 0, "all": 30 + 2 * RECORD}
     wrong = await counts(redis)
     one = audit(wire)
@@ -109,12 +109,12 @@ async def test_what_changes_between_looks_is_left_alone(redis: "Redis", wire: Wi
 
 
 async def test_what_has_changed_since_it_was_read_is_not_overwritten(redis: "Redis", wire: Wire) -> None:
-    """By whoever stores something, or by the audit of another replica."""
+    """The change is that of a request that stores something, or of the audit of another replica."""
     await stored(wire)
     account, _ = KEYS.kept_account()
     await redis.hincrby(account, "all", 100)
     accounts = KeptAccounts(wire, KEYS)
-    found = (await accounts.read())["all"]
-    assert await accounts.correct("all", found)
-    assert not await accounts.correct("all", found)
+    state = (await accounts.read())["all"]
+    assert await accounts.correct("all", state)
+    assert not await accounts.correct("all", state)
     assert (await accounts.read())["all"].missing == 0

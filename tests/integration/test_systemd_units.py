@@ -36,16 +36,16 @@ def analyze(*args: str) -> subprocess.CompletedProcess[str]:
 @needs_systemd
 @pytest.mark.parametrize("unit", [unit.name for unit in UNITS])
 def test_systemd_finds_nothing_wrong(unit: str, installed: Path) -> None:
-    done = analyze("verify", "--man=no", str(installed / unit))
-    assert (done.returncode, done.stderr) == (0, "")
+    result = analyze("verify", "--man=no", str(installed / unit))
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 @needs_systemd
 @pytest.mark.parametrize("unit", [unit.name for unit in UNITS])
 def test_systemd_calls_no_unit_exposed(unit: str, installed: Path) -> None:
     """Its score is from 0 to 10, from 5 on `MEDIUM`; the threshold is ten times it."""
-    done = analyze("security", "--offline=yes", "--threshold=45", str(installed / unit))
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = analyze("security", "--offline=yes", "--threshold=45", str(installed / unit))
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_systemd_waits_until_a_process_has_drained() -> None:
@@ -70,6 +70,6 @@ def test_no_unit_runs_as_root_and_a_worker_sees_the_gpus() -> None:
 
 
 def test_the_environment_file_has_settings_only() -> None:
-    named = re.findall(r"^(\w+)=", (FOLDER / "xylem.env").read_text(), re.MULTILINE)
-    assert set(named) <= {f"XYLEM_{name.upper()}" for name in Settings.model_fields}
-    assert "XYLEM_REDIS_URL" in named
+    variable_names = re.findall(r"^(\w+)=", (FOLDER / "xylem.env").read_text(), re.MULTILINE)
+    assert set(variable_names) <= {f"XYLEM_{name.upper()}" for name in Settings.model_fields}
+    assert "XYLEM_REDIS_URL" in variable_names

@@ -91,7 +91,7 @@ def redis_db(store_url: str) -> Iterator["Redis"]:
 
 
 def placed(redis: "Redis", prompt: int = 200, **changes: Any) -> Job:
-    """As `place.lua` leaves it."""
+    """Places a request as `place.lua` leaves it."""
     job = Job(
         R,
         0,
@@ -135,37 +135,37 @@ def start(
 def test_a_prefill_gives_the_first_token_and_the_decode_all_others(store_url: str, redis_db: "Redis") -> None:
     job = placed(redis_db)
     with ThreadPoolExecutor() as threads, worker(store_url, P, "prefill") as p, worker(store_url, D, "decode") as d:
-        _job, lent, told = start(p, threads, "prefill").result()
+        _job, handoff, returned_event = start(p, threads, "prefill").result()
         record = decode_job(redis_db.get(KEYS.request(job.run)))  # type: ignore[arg-type]
-        assert queued(redis_db) == [(lent, R, 0)]
+        assert queued(redis_db) == [(handoff, R, 0)]
         assert not redis_db.exists(KEYS.reservations(P)), "it is no load of the prefill worker's any more"
         assert redis_db.exists(KEYS.reservations(D))
-        start(d, threads, "decode", lent).result()
+        start(d, threads, "decode", handoff).result()
         wait_until(lambda: free(p) and free(d), "all is free")
         wait_until(lambda: not redis_db.exists(KEYS.reservations(D)), "the decode worker's account is empty")
-        first, handed, *deltas, done = events(redis_db)
+        first, published_event, *deltas, end = events(redis_db)
         assert isinstance(first, FirstToken)
-        assert handed == told
-        assert isinstance(done, Done)
+        assert published_event == returned_event
+        assert isinstance(end, Done)
         assert [first.begun] == record.begun == [PartialOutput(first.delta.tokens, len(first.delta.text))]
         assert len(first.delta.tokens) + sum(len(e.tokens) for e in deltas if isinstance(e, Delta)) == 6
-        assert [t.worker for t in done.timings] == [P, D]
-        assert done.timings[1].pulled is not None
-        assert done.timings[1].pulled.tokens == 200
+        assert [t.worker for t in end.timings] == [P, D]
+        assert end.timings[1].pulled is not None
+        assert end.timings[1].pulled.tokens == 200
 
 
 @pytest.mark.parametrize(("role", "is_load"), [("prefill", True), ("both", False)])
 def test_a_prompt_for_a_peer_is_none_of_the_load_and_goes_before_whole_requests(
     store_url: str, redis_db: "Redis", role: str, is_load: bool
 ) -> None:
-    """That of a worker that only prefills is its load."""
+    """The prompts of a worker that only prefills are its load."""
     job = placed(redis_db)
     with ThreadPoolExecutor() as threads, worker(store_url, P, role, peers=not is_load) as p:
         start(p, threads, "prefill").result()
         online, apart = (meter.read(time.monotonic()) for meter in (p.throughput.online, p.throughput.apart))
         assert (online.request_s > 0, apart.request_s > 0) == (is_load, not is_load)
-        asked = [p.call(how(job, None, p.weights)) for how in (p.requests.prefill, p.requests.generation)]
-        assert (asked[0].priority < asked[1].priority) == (not is_load)
+        requests = [p.call(how(job, None, p.weights)) for how in (p.requests.prefill, p.requests.generation)]
+        assert (requests[0].priority < requests[1].priority) == (not is_load)
 
 
 def test_a_grammar_that_no_replica_has_checked_ends_its_request_and_not_the_worker(
@@ -178,8 +178,8 @@ def test_a_grammar_that_no_replica_has_checked_ends_its_request_and_not_the_work
             grammar = Grammar(kind, text)  # type: ignore[arg-type]
             placed(redis_db, stages=decode, sampling=Sampling(max_tokens=6, grammar=grammar))
             start(w1, threads, "decode").result(60)
-            failed = wait_until(lambda: [e for e in events(redis_db) if isinstance(e, Failed)], "it has ended")[-1]
-            assert (failed.code, "grammar" in failed.message) == (RequestError.code, True)
+            failure = wait_until(lambda: [e for e in events(redis_db) if isinstance(e, Failed)], "it has ended")[-1]
+            assert (failure.code, "grammar" in failure.message) == (RequestError.code, True)
         placed(redis_db, stages=decode, sampling=Sampling(max_tokens=6, grammar=Grammar("regex", "[a-z]{9}")))
         start(w1, threads, "decode").result(60)
         wait_until(lambda: any(isinstance(e, Done) for e in events(redis_db)), "it has its answer")
@@ -199,16 +199,16 @@ def test_a_message_that_came_twice_is_one_answer(store_url: str, redis_db: "Redi
 
 
 def test_a_prompt_whose_message_came_again_behind_the_hop_is_computed_once(store_url: str, redis_db: "Redis") -> None:
-    """Where the broker is another server, a full worker may take the second one while another worker decodes."""
+    """A full worker may take the second message while another worker decodes, where the broker is another server."""
     placed(redis_db)
     with ThreadPoolExecutor() as threads, worker(store_url, P, "prefill") as p:
-        _job, lent, told = start(p, threads, "prefill").result()
+        _job, handoff, returned_event = start(p, threads, "prefill").result()
         assert start(p, threads, "prefill").result() is None
         p.call(p.emitters.drained())
-        first, handed = events(redis_db)
+        first, published_event = events(redis_db)
         assert isinstance(first, FirstToken), "the client has it once"
-        assert handed == told
-        assert queued(redis_db) == [(lent, R, 0)]
+        assert published_event == returned_event
+        assert queued(redis_db) == [(handoff, R, 0)]
 
 
 def test_a_prompt_that_is_computed_when_a_drain_ends_is_handed_over(store_url: str, redis_db: "Redis") -> None:
@@ -220,10 +220,10 @@ def test_a_prompt_that_is_computed_when_a_drain_ends_is_handed_over(store_url: s
         wait_until(lambda: p.engine.stats().lent_blocks, "the prompt is computed", 4, 0.005)
         p.give_up_after(0)
         redis_db.client_unpause()
-        _job, lent, told = work.result()
+        _job, handoff, returned_event = work.result()
         p.call(p.emitters.drained())
-        assert events(redis_db)[1:] == [told]
-        assert queued(redis_db) == [(lent, R, 0)]
+        assert events(redis_db)[1:] == [returned_event]
+        assert queued(redis_db) == [(handoff, R, 0)]
         assert redis_db.exists(KEYS.request(job.run)), "the decode task finds what to do"
 
 
@@ -237,8 +237,8 @@ def test_a_client_that_leaves_at_the_hop_leaves_nothing_behind(store_url: str, r
         p.call(_now(lambda: p.cancel(job.run)))
         redis_db.client_unpause()
         redis_db.delete(KEYS.request(job.run))
-        _job, lent, _handed = work.result()
-        start(d, threads, "decode", lent).result()
+        _job, handoff, _event = work.result()
+        start(d, threads, "decode", handoff).result()
         wait_until(lambda: free(p) and free(d), "all is free")
         wait_until(lambda: not redis_db.exists(KEYS.reservations(P), KEYS.reservations(D)), "the accounts are empty")
         assert [type(e) for e in events(redis_db)] == [FirstToken, PrefillDone]
@@ -247,14 +247,17 @@ def test_a_client_that_leaves_at_the_hop_leaves_nothing_behind(store_url: str, r
 def test_kv_of_an_answer_that_ends_with_its_first_token_is_given_up_though_its_client_leaves(
     store_url: str, redis_db: "Redis"
 ) -> None:
-    """While Redis has not confirmed that end. The mock lends no such KV; vLLM does, of answers that stop."""
+    """Redis has not confirmed that end yet.
+
+    The mock lends no such KV; vLLM does, of answers that stop.
+    """
     job = placed(redis_db)
     with ThreadPoolExecutor() as threads, worker(store_url, P, "prefill", handoff={"lease_s": 600.0}) as p:
         prefill = p.engine.prefill  # type: ignore[attr-defined]
 
         async def stopping(request: GenerateRequest) -> Prefilled:
-            done = await prefill(request)
-            return replace(done, output=replace(done.output, finish="stop"))
+            outcome = await prefill(request)
+            return replace(outcome, output=replace(outcome.output, finish="stop"))
 
         p.engine.prefill = stopping  # type: ignore[attr-defined]
         redis_db.client_pause(5000, all=False)
@@ -262,8 +265,8 @@ def test_kv_of_an_answer_that_ends_with_its_first_token_is_given_up_though_its_c
         wait_until(lambda: p.engine.stats().lent_blocks, "the prompt is computed", 4, 0.005)
         p.call(_now(lambda: p.cancel(job.run)))
         redis_db.client_unpause()
-        _job, lent, _told = work.result()
-        assert queued(redis_db) == [(lent, R, 0)], "the decode task discards it"
+        _job, handoff, _event = work.result()
+        assert queued(redis_db) == [(handoff, R, 0)], "the decode task discards it"
         p.call(p.emitters.drained())
         assert [type(e) for e in events(redis_db)] == [FirstToken, Done]
 
@@ -274,7 +277,7 @@ async def _now(act: Any) -> None:
 
 
 def test_at_once_a_prefill_that_is_given_back_ends_nobodys_answer(store_url: str, redis_db: "Redis") -> None:
-    """Who decodes has the request, and computes the prompt when nobody comes to the room."""
+    """The worker that decodes has the request, and computes the prompt when nobody comes to the room."""
     job = placed(redis_db, at_once=True)
     with worker(store_url, P, "prefill") as p:
         p.call(p.hand_back(None, R, 0))
@@ -316,7 +319,7 @@ def test_a_handoff_comes_back_only_if_its_message_is_certainly_nowhere(
 def test_a_prompt_whose_decode_worker_has_gone_comes_back(
     store_url: str, redis_db: "Redis", tmp_path: Path, apart: bool
 ) -> None:
-    """And no message stays."""
+    """No message stays."""
     job = placed(redis_db)
     redis_db.delete(KEYS.worker(D))
     with another_redis(tmp_path) as broker, worker(store_url, P, "prefill", broker.url if apart else None) as p:
@@ -350,7 +353,7 @@ def test_a_handoff_whose_message_may_be_somewhere_does_not_come_back(
 
 
 def test_a_message_that_its_worker_has_taken_does_not_come_back(store_url: str, redis_db: "Redis") -> None:
-    """Though that worker has no lease at the moment."""
+    """Its worker has no lease at the moment."""
     job = placed(redis_db)
     redis_db.delete(KEYS.worker(D))
     with ThreadPoolExecutor() as threads, worker(store_url, P, "prefill") as p:
@@ -362,7 +365,7 @@ def test_a_message_that_its_worker_has_taken_does_not_come_back(store_url: str, 
 
 
 def test_a_worker_that_ends_without_redis_gives_the_prompt_back(tmp_path: Path) -> None:
-    """It does not wait for ever."""
+    """The worker does not wait for ever."""
     with another_redis(tmp_path) as away, worker(away.url, P, "prefill") as p:
         job = placed(away.client)
         away.kill()
@@ -376,7 +379,7 @@ def test_a_worker_that_ends_without_redis_gives_the_prompt_back(tmp_path: Path) 
 
 
 def test_the_message_of_a_hop_is_the_one_that_the_chain_would_send(store_url: str, redis_db: "Redis") -> None:
-    """It names its parent, for Flower, and waits in the list of its request's priority."""
+    """The message names its parent, for Flower, and waits in the list of its request's priority."""
     job = placed(redis_db, priority=-5)
     with worker(store_url, P, "prefill") as p:
         handed_on(p, job)
@@ -409,7 +412,7 @@ def test_a_record_of_before_the_hop_is_run_on_the_rank_that_it_names(store_url: 
 def test_what_needs_other_weights_or_comes_to_a_closed_worker_does_not_begin(
     store_url: str, redis_db: "Redis", part: Literal["prefill", "decode"], weights: str, closed: bool, code: str
 ) -> None:
-    """It is placed anew. Without the other weights, the worker that decodes computes the prompt."""
+    """The request is placed anew. The decode worker computes the prompt if the prefill worker has other weights."""
     placed(redis_db, weights="v1")
     name = P if part == "prefill" else D
     with ThreadPoolExecutor() as threads, worker(store_url, name, part) as runner:
@@ -434,11 +437,11 @@ def test_kv_of_other_weights_is_refused_and_the_prompt_computed(store_url: str, 
     placed(redis_db)
     with ThreadPoolExecutor() as threads, worker(store_url, P, "prefill") as p, worker(store_url, D, "decode") as d:
         p.weights = "v1"
-        _job, lent, _handed = start(p, threads, "prefill").result()
-        assert lent.weights == "v1"
-        start(d, threads, "decode", lent).result()
+        _job, handoff, _event = start(p, threads, "prefill").result()
+        assert handoff.weights == "v1"
+        start(d, threads, "decode", handoff).result()
         d.call(d.emitters.drained())
-        (done,) = [e for e in events(redis_db) if isinstance(e, Done)]
-        assert "other weights" in done.timings[1].refused
-        assert done.timings[1].pulled is None
+        (end,) = [e for e in events(redis_db) if isinstance(e, Done)]
+        assert "other weights" in end.timings[1].refused
+        assert end.timings[1].pulled is None
         wait_until(lambda: free(p) and free(d), "all is free")

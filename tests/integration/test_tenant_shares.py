@@ -30,7 +30,7 @@ _numbers = count()
 
 
 class Replica:
-    """Of the API."""
+    """A replica of the API."""
 
     def __init__(self, wire: Wire, name: str, queued: int = 16) -> None:
         self.wire, self.api = wire, ApiId(name)
@@ -49,7 +49,7 @@ class Replica:
         return [f for f in self.dispatcher.in_flight.values() if f.is_placed and f.job.worker]
 
     async def end(self, f: InFlight, tokens: int = 100) -> None:
-        """As its worker does it, with an answer of so many tokens."""
+        """Ends the request as its worker does, with an answer of so many tokens."""
         keys = KEYS.release(f.job.run, f.job.worker, POOL)
         await self.wire.execute([("EVAL", RELEASE, len(keys), *keys, f.job.run, "ended", f.job.worker)])
         request = f.job.request, f.job.attempt
@@ -80,20 +80,25 @@ async def test_floods_at_different_replicas_are_served_by_their_weights(redis: "
         await wait_for(lambda: len(one.running) + len(three.running) >= 6, "the seats are taken")
         services = [r.dispatcher.placer.shares.of(r.running[0]) for r in (one, three)]
         await wait_for(lambda: all(s.is_shared for s in services), "they have heard of each other")
-        served = Counter[str]()
+        counts = Counter[str]()
         for _ in range(56):
             running = one.running + three.running
             first = min(running, key=lambda f: f.placed_at)
             await (one if first in one.running else three).end(first)
-            served[first.tenant.name] += 1
-            left = min(len(running), 6)
-            await wait_for(partial(lambda n: len(one.running + three.running) >= n, left), "a seat is taken again")
-        served.update(f.tenant.name for f in one.running + three.running)
-    assert abs(served["one"] - served.total() / 4) <= 3, served
+            counts[first.tenant.name] += 1
+            seat_count = min(len(running), 6)
+            await wait_for(
+                partial(lambda n: len(one.running + three.running) >= n, seat_count), "a seat is taken again"
+            )
+        counts.update(f.tenant.name for f in one.running + three.running)
+    assert abs(counts["one"] - counts.total() / 4) <= 3, counts
 
 
 async def test_a_quiet_tenant_finds_a_seat_at_once_beside_a_flood(redis: "Redis", wire: Wire) -> None:
-    """At another replica. The flood may take all the seats while it is alone, and no more than its share afterwards."""
+    """The flood is at another replica.
+
+    It may take all the seats while it is alone, and no more than its share afterwards.
+    """
     await worker(redis, 16)
     flood, other = Replica(wire, "flood", 0), Replica(wire, "other", 0)
     async with beside(flood.dispatcher.placer.run()), beside(other.dispatcher.placer.run()):
@@ -114,7 +119,7 @@ async def test_a_quiet_tenant_finds_a_seat_at_once_beside_a_flood(redis: "Redis"
 
 
 async def test_what_another_version_has_told_keeps_no_request_from_being_placed(redis: "Redis", wire: Wire) -> None:
-    """While a fleet is upgraded: what is understood of it counts, as an account with a number more."""
+    """The fleet is being upgraded: what is understood counts, as an account with a number more."""
     await worker(redis, 4)
     now = f"{clock.now():.3f}"
     odd = {
@@ -132,21 +137,21 @@ async def test_what_another_version_has_told_keeps_no_request_from_being_placed(
     async with beside(replica.dispatcher.placer.run()):
         replica.ask("one")
         await wait_for(lambda: replica.running, "it is placed")
-    known = replica.dispatcher.placer.shares.of(replica.running[0]).accounts
-    assert Flow(0, TenantId("old")) in known
+    accounts = replica.dispatcher.placer.shares.of(replica.running[0]).accounts
+    assert Flow(0, TenantId("old")) in accounts
 
 
 async def test_a_tenant_alone_may_fill_seats_and_queue(redis: "Redis", wire: Wire) -> None:
     await worker(redis, 4)
     alone = Replica(wire, "alone", 3)
     async with beside(alone.dispatcher.placer.run()):
-        asked = [alone.ask("alone") for _ in range(9)]
+        requests = [alone.ask("alone") for _ in range(9)]
         await wait_for(lambda: len(alone.running) == 7, "seats and queue are full")
-        assert not any(f.job.behind for f in asked)
+        assert not any(f.job.behind for f in requests)
 
 
 async def test_what_holds_all_seats_steps_aside_for_a_tenant_that_comes(redis: "Redis", wire: Wire) -> None:
-    """It comes when another one alone has taken all, seats and queue, at both replicas, and none of these ends."""
+    """The other tenant alone has taken all, seats and queue, at both replicas, and none of its requests ends."""
     await worker(redis, 8)
     one, two = Replica(wire, "one", 4), Replica(wire, "two", 4)
     async with beside(one.dispatcher.placer.run()), beside(two.dispatcher.placer.run()):
@@ -158,21 +163,23 @@ async def test_what_holds_all_seats_steps_aside_for_a_tenant_that_comes(redis: "
         comes = [two.ask("comes") for _ in range(2)]
 
         async def worker_obeys() -> None:
-            """What is not awaited there any more is released."""
+            """Releases the runs that nobody awaits any more."""
             while True:
                 await asyncio.sleep(0.01)
                 raw = await redis.hkeys(KEYS.reservations(flood[0].job.worker or "w1"))
-                awaited = {f.job.run for f in (*one.dispatcher.in_flight.values(), *two.dispatcher.in_flight.values())}
+                awaited_runs = {
+                    f.job.run for f in (*one.dispatcher.in_flight.values(), *two.dispatcher.in_flight.values())
+                }
                 for run in (name.decode() for name in raw):
-                    if run not in awaited:
+                    if run not in awaited_runs:
                         keys = KEYS.release(run, "w1", POOL)  # type: ignore[arg-type]
                         await wire.execute([("EVAL", RELEASE, len(keys), *keys, run, "ended", "w1")])
 
         async with beside(worker_obeys()):
             await wait_for(lambda: all(f.job.worker for f in comes), "it has its seats")
-    stepped = [f for f in flood if f.job.attempt]
-    assert stepped
-    assert all(f.job.begun[0].tokens == [1] for f in stepped)
+    displaced_requests = [f for f in flood if f.job.attempt]
+    assert displaced_requests
+    assert all(f.job.begun[0].tokens == [1] for f in displaced_requests)
 
 
 async def test_what_a_request_really_cost_is_charged_and_told(redis: "Redis", wire: Wire) -> None:
@@ -186,20 +193,20 @@ async def test_what_a_request_really_cost_is_charged_and_told(redis: "Redis", wi
         service = a.dispatcher.placer.shares.of(first)
         assert abs(service.finish(flow) - (0.1 + 200 * step_s) / 2) < 1e-6
         await a.end(first, tokens=10)
-        spent = (0.1 + 10 * step_s) / 2
-        assert abs(service.finish(flow) - spent) < 1e-6
+        cost = (0.1 + 10 * step_s) / 2
+        assert abs(service.finish(flow) - cost) < 1e-6
         await a.end(second := await _placed(a, a.ask("t", 2.0, tokens=200, prompt=1000)), tokens=10)
         assert second.charge is None
-        heard = await _placed(b, b.ask("t", 2.0))
-        other = b.dispatcher.placer.shares.of(heard)
-        await wait_for(lambda: other.finish(flow) >= 2 * spent - 1e-6, "the other replica has heard of it")
-    told = await redis.hget(KEYS.service("m"), "t1t")
-    assert told is not None
-    assert float(told.split()[1]) == 2.0
+        request = await _placed(b, b.ask("t", 2.0))
+        other = b.dispatcher.placer.shares.of(request)
+        await wait_for(lambda: other.finish(flow) >= 2 * cost - 1e-6, "the other replica has heard of it")
+    service_entry = await redis.hget(KEYS.service("m"), "t1t")
+    assert service_entry is not None
+    assert float(service_entry.split()[1]) == 2.0
 
 
 async def test_a_request_that_is_never_placed_costs_nothing(redis: "Redis", wire: Wire) -> None:
-    """Nor is one charged twice that is placed again."""
+    """No request is charged twice that is placed again."""
     await worker(redis, 1)
     replica = Replica(wire, "a", 0)
     async with beside(replica.dispatcher.placer.run()):

@@ -31,8 +31,8 @@ async def read(wire: Wire) -> Registry:
 
 
 async def change(wire: Wire, before: Registry, *changes: Any) -> bool:
-    (done,) = await wire.execute([change_command(KEYS, before, changes)])
-    return bool(done)
+    (was_changed,) = await wire.execute([change_command(KEYS, before, changes)])
+    return bool(was_changed)
 
 
 async def test_tenants_keys_and_prices_change_together(redis: "Redis", wire: Wire) -> None:
@@ -48,11 +48,13 @@ async def test_of_those_who_have_read_the_same_one_changes_it(redis: "Redis", wi
     """The others are told, and nothing of theirs is written."""
     before = await read(wire)
     others = [ApiKey(f"key-{n}", bytes([n]) * 32, 1.0) for n in range(20)]
-    done = await asyncio.gather(*(change(wire, before, put_key(key), put_tenant(Tenant(key.name))) for key in others))
-    assert sum(done) == 1
+    outcomes = await asyncio.gather(
+        *(change(wire, before, put_key(key), put_tenant(Tenant(key.name))) for key in others)
+    )
+    assert sum(outcomes) == 1
     now = await read(wire)
     assert len(now.keys) == 1
-    assert now.keys.keys() == now.tenants.keys() == {others[done.index(True)].name}
+    assert now.keys.keys() == now.tenants.keys() == {others[outcomes.index(True)].name}
 
 
 async def test_a_change_that_is_sent_twice_is_made_once_and_succeeds(redis: "Redis", wire: Wire) -> None:
@@ -74,10 +76,12 @@ async def test_a_record_that_is_not_understood_hides_no_other_one(redis: "Redis"
 async def test_the_audit_log_is_bounded_and_read_in_pages(
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the beginning, or the newest first."""
+    """Its pages begin at the oldest entry, or at the newest."""
     monkeypatch.setattr(audit, "MOST_ENTRIES", 200)
-    noted = [audit.entry("me", "did", str(n), {"n": n, "token": "secret", "deep": [{"Key": "x"}]}) for n in range(1000)]
-    await wire.execute([audit.note_command(KEYS, entry) for entry in noted])
+    entries = [
+        audit.entry("me", "did", str(n), {"n": n, "token": "secret", "deep": [{"Key": "x"}]}) for n in range(1000)
+    ]
+    await wire.execute([audit.note_command(KEYS, entry) for entry in entries])
     assert 200 <= await redis.xlen(KEYS.audit()) <= 400
 
     async def page(after: str, *, newest_first: bool = False) -> list[dict[str, Any]]:

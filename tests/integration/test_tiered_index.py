@@ -1,4 +1,4 @@
-"""What workers have in tiers, through Redis to the next placement."""
+"""Tests how the blocks that workers have in tiers get through Redis to the next placement."""
 
 import asyncio
 import math
@@ -40,9 +40,9 @@ PROMPT = [number.to_bytes(8, "big") for number in range(2500)]
 
 async def has(wire: Wire, index: tuple[str, str], blocks: list[bytes]) -> int:
     """A cache or tier with these; its number."""
-    made = KvIndex(wire, KEYS, index, nobody_told)
-    await made.write(Changes(False, blocks, []))
-    return made.number
+    kv_index = KvIndex(wire, KEYS, index, nobody_told)
+    await kv_index.write(Changes(False, blocks, []))
+    return kv_index.number
 
 
 async def lives(redis: "Redis", name: str, cache: int, host: int = 0, store: int = 0) -> WorkerId:
@@ -50,9 +50,9 @@ async def lives(redis: "Redis", name: str, cache: int, host: int = 0, store: int
 
 
 def ledger(blocks: list[bytes]) -> TierLedger:
-    made = TierLedger()
-    made.add(range(len(blocks)), "STORAGE", lambda number: blocks[int(number)])
-    return made
+    tier_ledger = TierLedger()
+    tier_ledger.add(range(len(blocks)), "STORAGE", lambda number: blocks[int(number)])
+    return tier_ledger
 
 
 async def matched(wire: Wire, *prompts: list[bytes]) -> list[Matches]:
@@ -77,11 +77,11 @@ async def test_a_prompt_is_found_in_caches_host_memory_and_the_store(redis: "Red
 
 
 async def test_a_store_outlives_its_workers_and_another_redis(redis: "Redis", wire: Wire) -> None:
-    """It keeps its number; a Redis that has lost it is told by those that have stored something."""
+    """The store keeps its number; a Redis that has lost it is told by workers that have stored something."""
     first, second = (StoreIndex(wire, KEYS, POOL, "s3://kv", nobody_told) for _ in range(2))
-    held = ledger(PROMPT[:10])
-    await first.check(held)
-    await first.write(held)
+    tier_ledger = ledger(PROMPT[:10])
+    await first.check(tier_ledger)
+    await first.write(tier_ledger)
     await second.check(ledger([]))
     assert second.number == first.number
     sweep = IndexSweep(wire, KEYS, ApiId("a"), FleetReader(wire, KEYS, POOLS, 10), [POOL])
@@ -89,7 +89,7 @@ async def test_a_store_outlives_its_workers_and_another_redis(redis: "Redis", wi
         await sweep.look(seconds)
     assert await redis.hlen(KEYS.tiered(POOL)[0]) == 10
     await redis.delete(KEYS.stores(POOL), *KEYS.tiered(POOL))
-    await first.check(held)
+    await first.check(tier_ledger)
     assert await redis.hgetall(KEYS.tiered(POOL)[0]) == dict.fromkeys(PROMPT[:10], packed(first.number))
 
 
@@ -100,35 +100,35 @@ async def test_a_worker_that_dies_as_it_tells_leaves_no_block_without_its_name(
     """Nobody could remove it from the index, when the store has lost it."""
 
     class Dies(Wire):
-        left = sends
+        remaining_sends = sends
 
         async def execute(self, commands: Sequence[Command]) -> list[Any]:
-            self.left -= 1
-            if self.left < 0:
+            self.remaining_sends -= 1
+            if self.remaining_sends < 0:
                 raise StoreDown
             return await super().execute(commands)
 
     store = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told)
     await store.check(ledger([]))
-    await store.write(held := ledger(PROMPT[:700]))
-    held.add(range(700, 1500), "STORAGE", lambda number: PROMPT[int(number)])
-    held.forget(range(100))
+    await store.write(tier_ledger := ledger(PROMPT[:700]))
+    tier_ledger.add(range(700, 1500), "STORAGE", lambda number: PROMPT[int(number)])
+    tier_ledger.forget(range(100))
     dying = Dies(redis)
     store._wire = dying
     with suppress(StoreDown):
-        await store.write(held)
+        await store.write(tier_ledger)
     dying.close()
     entries, _ = KEYS.tiered(POOL)
-    claimed = {block for block, numbers in (await redis.hgetall(entries)).items() if numbers}
-    assert claimed == {*(await redis.hgetall(KEYS.stored(POOL))).values()}
+    claimed_blocks = {block for block, numbers in (await redis.hgetall(entries)).items() if numbers}
+    assert claimed_blocks == {*(await redis.hgetall(KEYS.stored(POOL))).values()}
 
 
 async def test_what_is_gone_from_the_store_is_removed(redis: "Redis", wire: Wire) -> None:
-    store, held = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told), ledger(PROMPT[:10])
-    await store.check(held)
-    await store.write(held)
-    held.remove([3], "STORAGE")
-    await store.write(held)
+    store, tier_ledger = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told), ledger(PROMPT[:10])
+    await store.check(tier_ledger)
+    await store.write(tier_ledger)
+    tier_ledger.remove([3], "STORAGE")
+    await store.write(tier_ledger)
     assert await redis.hkeys(KEYS.tiered(POOL)[0]) == [*PROMPT[:3], *PROMPT[4:10]]
     assert [*(await store.known()).values()] == [*PROMPT[:3], *PROMPT[4:10]]
 
@@ -137,57 +137,57 @@ async def test_files_that_are_gone_are_found_and_what_is_too_much_is_removed(
     redis: "Redis", wire: Wire, tmp_path: Path
 ) -> None:
     """The oldest go; what killed writers have left goes, too."""
-    store, held = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told), ledger(PROMPT[:20])
-    await store.check(held)
-    await store.write(held)
+    store, tier_ledger = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told), ledger(PROMPT[:20])
+    await store.check(tier_ledger)
+    await store.write(tier_ledger)
     folder = FolderStore(tmp_path)
     for number in range(1, 20):  # the first file is gone
         folder.put(f"model/abc/{short_name(number).hex().rjust(64, '0')}-0", bytes(1000), number)
     folder.put("model/abc/dead.part", b"", 1)
     cleaner = StoreCleaner(folder, 15_000, store, wire, KEYS.cleaning(POOL), WorkerId("w"), 60)
     await cleaner.look()
-    left = sorted(one.path for one in folder.all())
-    assert len(left) == 13
-    assert left[0].endswith(f"{short_name(7).hex()}-0")
+    paths = sorted(one.path for one in folder.all())
+    assert len(paths) == 13
+    assert paths[0].endswith(f"{short_name(7).hex()}-0")
     assert sorted(await redis.hkeys(KEYS.tiered(POOL)[0])) == PROMPT[7:20]
     assert len(await store.known()) == 13
-    await store.check(held)
+    await store.check(tier_ledger)
     assert len(await store.known()) == 13, "what was removed does not come back by itself"
-    held.add([2], "STORAGE", lambda _: None)  # its file is written again
-    await store.write(held)
+    tier_ledger.add([2], "STORAGE", lambda _: None)  # its file is written again
+    await store.write(tier_ledger)
     assert PROMPT[2] in await redis.hkeys(KEYS.tiered(POOL)[0])
 
 
 async def test_a_worker_forgets_what_others_have_removed_from_the_store(redis: "Redis", wire: Wire) -> None:
-    """And nothing else: what Redis loses is written anew, and what is stored again counts again."""
-    store, held = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told), ledger(PROMPT[:1500])
-    await store.check(held)
-    await store.write(held)
+    """Nothing else is forgotten: what Redis loses is written anew, and what is stored again counts again."""
+    store, tier_ledger = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told), ledger(PROMPT[:1500])
+    await store.check(tier_ledger)
+    await store.write(tier_ledger)
     cleaner = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told)
     await cleaner.check(ledger([]))
-    gone = {name: ours for name, ours in (await cleaner.known()).items() if ours in PROMPT[:1400]}
-    await cleaner.remove(gone)
-    held.add([1399], "STORAGE", lambda _: None)  # stored again, and not written yet
-    await store.forget(held)
-    assert held.blocks() == PROMPT[1399:1500]
-    await store.write(held)
+    lost_blocks = {name: ours for name, ours in (await cleaner.known()).items() if ours in PROMPT[:1400]}
+    await cleaner.remove(lost_blocks)
+    tier_ledger.add([1399], "STORAGE", lambda _: None)  # stored again, and not written yet
+    await store.forget(tier_ledger)
+    assert tier_ledger.blocks() == PROMPT[1399:1500]
+    await store.write(tier_ledger)
     assert sorted(await redis.hkeys(KEYS.tiered(POOL)[0])) == PROMPT[1399:1500]
-    held.add([7], "STORAGE", lambda number: PROMPT[int(number)])
-    await store.write(held)
+    tier_ledger.add([7], "STORAGE", lambda number: PROMPT[int(number)])
+    await store.write(tier_ledger)
     assert PROMPT[7] in await redis.hkeys(KEYS.tiered(POOL)[0])
     for number in range(1500, 2500):
-        held.add([number], "STORAGE", lambda number: PROMPT[int(number)])
+        tier_ledger.add([number], "STORAGE", lambda number: PROMPT[int(number)])
     await redis.delete(KEYS.stores(POOL), KEYS.stored(POOL), *KEYS.tiered(POOL))
-    await store.forget(held)  # Redis has lost its data, and nobody knows yet
-    await store.check(held)
+    await store.forget(tier_ledger)  # Redis has lost its data, and nobody knows yet
+    await store.check(tier_ledger)
     assert sorted(await redis.hkeys(KEYS.tiered(POOL)[0])) == sorted([PROMPT[7], *PROMPT[1399:]])
 
 
 async def test_blocks_of_an_erased_salt_are_removed_and_others_stay(redis: "Redis", wire: Wire, tmp_path: Path) -> None:
     """Whenever a look finds them: what an engine still has in its memory may be written later. They are counted."""
-    store, held = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told), ledger(PROMPT[:20])
-    await store.check(held)
-    await store.write(held)
+    store, tier_ledger = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told), ledger(PROMPT[:20])
+    await store.check(tier_ledger)
+    await store.write(tier_ledger)
     folder, label = FolderStore(tmp_path), label_of(new_salt())
 
     def path(number: int) -> str:
@@ -196,8 +196,8 @@ async def test_blocks_of_an_erased_salt_are_removed_and_others_stay(redis: "Redi
 
     for number in range(20):
         folder.put(path(number), bytes(1000), number)
-    erased = ErasedSalts(redis, KEYS, POOL)
-    cleaner = StoreCleaner(folder, math.inf, store, wire, KEYS.cleaning(POOL), WorkerId("w"), 60, erased)
+    erased_salts = ErasedSalts(redis, KEYS, POOL)
+    cleaner = StoreCleaner(folder, math.inf, store, wire, KEYS.cleaning(POOL), WorkerId("w"), 60, erased_salts)
     await cleaner.look()
     assert len([*folder.all()]) == 20
     await redis.hset(KEYS.erased_salts(), label, "1000")
@@ -216,9 +216,9 @@ async def test_a_cleaner_that_rests_for_long_is_woken_by_an_erased_salt(
     monkeypatch.setattr(store_cleaner, "_ERASED_S", 0.01)
     store, label = StoreIndex(wire, KEYS, POOL, "/kv", nobody_told), label_of(new_salt())
     await store.check(ledger([]))
-    folder, erased = FolderStore(tmp_path), ErasedSalts(redis, KEYS, POOL)
+    folder, erased_salts = FolderStore(tmp_path), ErasedSalts(redis, KEYS, POOL)
     folder.put(f"model/{salts.folder(label)}abc/00-0", b"x", 1)
-    cleaner = StoreCleaner(folder, math.inf, store, wire, KEYS.cleaning(POOL), WorkerId("w"), 3600, erased)
+    cleaner = StoreCleaner(folder, math.inf, store, wire, KEYS.cleaning(POOL), WorkerId("w"), 3600, erased_salts)
     async with beside(cleaner.run()):
         await redis.hset(KEYS.erased_salts(), label, "1000")
         async with asyncio.timeout(20):

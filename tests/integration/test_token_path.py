@@ -29,7 +29,7 @@ def token(i: int, request: str = "r") -> Delta:
 
 
 class Seen:
-    """What an inbox delivered."""
+    """The events that an inbox delivered."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -39,7 +39,7 @@ class Seen:
         self.events.extend(events)
 
     def tokens(self, request: str = "") -> list[int]:
-        """Of one request, or of all."""
+        """The tokens of one request, or of all."""
         return [t for e in self.events if isinstance(e, Delta) and request in ("", e.request) for t in e.tokens]
 
     def requests(self) -> list[str]:
@@ -62,11 +62,11 @@ class Seen:
 
 @asynccontextmanager
 async def inbox(wire: Wire) -> AsyncIterator[Seen]:
-    seen = Seen()
-    box = TokenInbox(wire, KEYS, API, seen.deliver, seen.lost.append)
+    deliveries = Seen()
+    box = TokenInbox(wire, KEYS, API, deliveries.deliver, deliveries.lost.append)
     async with beside(box.run()):
         await asyncio.wait_for(box.subscribed.wait(), 5)
-        yield seen
+        yield deliveries
 
 
 @asynccontextmanager
@@ -90,11 +90,11 @@ async def step(redis: "Redis", seq: int, *, publish: bool, worker: WorkerId = WO
 
 async def test_tokens_of_one_engine_step_leave_as_one_message(redis: "Redis", wire: Wire) -> None:
     """The cost of a message is shared by all requests of the step."""
-    async with inbox(wire) as seen, emitter(redis) as e:
+    async with inbox(wire) as deliveries, emitter(redis) as e:
         for r in range(50):
             e.emit(API, token(r, f"r{r}"))
         await e.drained()
-        await seen.count(50)
+        await deliveries.count(50)
     entries = await redis.xrange(KEYS.out(API))
     assert len(entries) == 1
     assert decode_event_batch(entries[0][1][b"s"]).seq == 1
@@ -114,7 +114,7 @@ async def test_each_api_replica_gets_its_own_tokens_only(redis: "Redis", wire: W
 async def test_tokens_arrive_once_and_in_order(redis: "Redis", wire: Wire) -> None:
     """Two workers, thousands of tokens, one inbox."""
     async with (
-        inbox(wire) as seen,
+        inbox(wire) as deliveries,
         emitter(redis) as one,
         emitter(redis, WorkerId("w2")) as two,
     ):
@@ -124,10 +124,10 @@ async def test_tokens_arrive_once_and_in_order(redis: "Redis", wire: Wire) -> No
             if i % 7 == 0:
                 await asyncio.sleep(0)
         for request in ("a", "b"):
-            await seen.got(request, 1000)
+            await deliveries.got(request, 1000)
     for request in ("a", "b"):
-        assert seen.tokens(request) == list(range(1000))
-    assert not seen.lost
+        assert deliveries.tokens(request) == list(range(1000))
+    assert not deliveries.lost
 
 
 async def test_steps_that_wait_to_be_sent_become_one_delta_of_each_choice(redis: "Redis", wire: Wire) -> None:
@@ -150,112 +150,114 @@ async def test_steps_that_wait_to_be_sent_become_one_delta_of_each_choice(redis:
 
 async def test_a_gap_is_filled_from_the_stream_before_what_follows(redis: "Redis", wire: Wire) -> None:
     """Pub/sub is fire-and-forget; the stream behind it is not."""
-    async with inbox(wire) as seen:
+    async with inbox(wire) as deliveries:
         await step(redis, 1, publish=True)
-        await seen.count(1)
+        await deliveries.count(1)
         for seq in (2, 3, 4):
             await step(redis, seq, publish=False)
         await step(redis, 5, publish=True)
-        await seen.count(5)
-    assert seen.tokens() == [1, 2, 3, 4, 5]
+        await deliveries.count(5)
+    assert deliveries.tokens() == [1, 2, 3, 4, 5]
 
 
 async def test_a_lost_last_message_is_found_when_nothing_follows(redis: "Redis", wire: Wire) -> None:
     """No later message shows that the terminal one is missing, so silence makes the inbox look."""
-    async with inbox(wire) as seen:
+    async with inbox(wire) as deliveries:
         await step(redis, 1, publish=True)
         await step(redis, 2, publish=False)
-        await seen.count(2, timeout_s=3)
-    assert seen.tokens() == [1, 2]
+        await deliveries.count(2, timeout_s=3)
+    assert deliveries.tokens() == [1, 2]
 
 
 async def test_a_lost_last_message_is_found_behind_those_of_other_workers(redis: "Redis", wire: Wire) -> None:
-    """That the newest entry of the stream has been seen says nothing of those before it."""
+    """The newest entry of the stream may have been seen, which says nothing of those before it."""
     other = WorkerId("w2")
-    async with inbox(wire) as seen:
+    async with inbox(wire) as deliveries:
         await step(redis, 1, publish=True)
         await step(redis, 2, publish=False)
         await step(redis, 1, publish=True, worker=other)
-        await seen.count(3, timeout_s=4)
-    assert sorted(seen.tokens()) == [1, 1, 2]
-    assert not seen.lost
+        await deliveries.count(3, timeout_s=4)
+    assert sorted(deliveries.tokens()) == [1, 1, 2]
+    assert not deliveries.lost
 
 
 async def test_a_gap_longer_than_one_page_is_filled(redis: "Redis", wire: Wire) -> None:
     """Half a minute without a connection is thousands of messages."""
-    async with inbox(wire) as seen:
+    async with inbox(wire) as deliveries:
         await step(redis, 1, publish=True)
         for seq in range(2, 900):
             await step(redis, seq, publish=False)
             if seq % 100 == 0:  # another worker, whose messages all come
                 await step(redis, seq // 100, publish=True, worker=WorkerId("w2"))
         await step(redis, 900, publish=True)
-        await seen.count(908)
-    assert [t for t, w in zip(seen.tokens(), seen.requests(), strict=True) if w == WORKER] == list(range(1, 901))
-    assert not seen.lost
+        await deliveries.count(908)
+    assert [t for t, w in zip(deliveries.tokens(), deliveries.requests(), strict=True) if w == WORKER] == list(
+        range(1, 901)
+    )
+    assert not deliveries.lost
 
 
 async def test_a_message_sent_twice_is_delivered_once(redis: "Redis", wire: Wire) -> None:
     """The emitter repeats a pipeline whose answer it did not get."""
-    async with inbox(wire) as seen:
+    async with inbox(wire) as deliveries:
         for seq in (1, 1, 2, 2, 1):
             await step(redis, seq, publish=True)
-        await seen.count(2)
+        await deliveries.count(2)
         await asyncio.sleep(0.1)
-    assert seen.tokens() == [1, 2]
+    assert deliveries.tokens() == [1, 2]
 
 
 async def test_events_that_cannot_be_sent_are_a_gap_and_hold_up_nothing(redis: "Redis", wire: Wire) -> None:
     """Replicas hear that something was lost, and ask elsewhere for it; releases that were to go with it still go."""
     reservations = KEYS.reservations(WORKER)
     await redis.hset(reservations, "r.0", "1,1,1,1,api1")  # type: ignore[misc]
-    async with inbox(wire) as seen, emitter(redis) as e:
+    async with inbox(wire) as deliveries, emitter(redis) as e:
         e.emit(API, token(1))
-        await seen.count(1)
+        await deliveries.count(1)
         e.emit(API, object())  # type: ignore[arg-type]  # no message
         e.release(RunId("r.0"))
         await asyncio.sleep(0.05)
         e.emit(API, token(2))
-        await seen.count(2)
+        await deliveries.count(2)
         await asyncio.wait_for(e.drained(), 5)
-    assert seen.tokens() == [1, 2]
-    assert seen.lost == [WORKER]
+    assert deliveries.tokens() == [1, 2]
+    assert deliveries.lost == [WORKER]
     assert not await redis.exists(reservations)
 
 
 async def test_what_the_stream_has_dropped_is_reported_as_lost(redis: "Redis", wire: Wire) -> None:
     """Requests on that worker must end with an error and not with a hole in their text."""
-    async with inbox(wire) as seen:
+    async with inbox(wire) as deliveries:
         await step(redis, 1, publish=True)
-        await seen.count(1)
+        await deliveries.count(1)
         await step(redis, 3, publish=True)  # 2 is in neither channel nor stream
-        await seen.count(2)
-    assert seen.lost == [WORKER]
+        await deliveries.count(2)
+    assert deliveries.lost == [WORKER]
 
 
 async def test_the_inbox_comes_back_after_its_connection_is_cut(redis: "Redis", wire: Wire) -> None:
-    """What was sent meanwhile is read from the stream."""
-    async with inbox(wire) as seen:
+    """The messages that were sent meanwhile are read from the stream."""
+    async with inbox(wire) as deliveries:
         await step(redis, 1, publish=True)
-        await seen.count(1)
+        await deliveries.count(1)
         await redis.client_kill_filter(_type="pubsub")
         await step(redis, 2, publish=True)
         await step(redis, 3, publish=True)
-        await seen.count(3)
+        await deliveries.count(3)
         await asyncio.sleep(1.5)
         await step(redis, 4, publish=True)
-        await seen.count(4)
-    assert seen.tokens() == [1, 2, 3, 4]
+        await deliveries.count(4)
+    assert deliveries.tokens() == [1, 2, 3, 4]
 
 
 async def test_a_broken_message_does_not_stop_the_inbox(redis: "Redis", wire: Wire) -> None:
     """Another version's worker may be on the channel, and in the stream."""
-    async with inbox(wire) as seen:
+    async with inbox(wire) as deliveries:
         await redis.xadd(KEYS.out(API), {"s": b"\xc1 not msgpack"})
         await redis.publish(KEYS.out(API), b"\xc1 not msgpack")
         await step(redis, 1, publish=True)
-        await seen.count(1)
-    assert seen.tokens() == [1]
+        await deliveries.count(1)
+    assert deliveries.tokens() == [1]
 
 
 async def forgets(redis: "Redis") -> None:
@@ -266,17 +268,17 @@ async def forgets(redis: "Redis") -> None:
 
 
 async def test_what_redis_lost_before_a_replica_read_it_is_sent_again(redis: "Redis", wire: Wire) -> None:
-    """Also if nothing follows it."""
+    """The last message is sent again even if nothing follows it."""
     async with emitter(redis) as e:
         for number in range(3):
             e.emit(API, token(number))
             await e.drained()
         await forgets(redis)
-        async with inbox(wire) as seen:
-            await seen.count(3)
+        async with inbox(wire) as deliveries:
+            await deliveries.count(3)
         assert 0 < await redis.pttl(KEYS.out(API)) <= 60_000
-    assert seen.tokens() == [0, 1, 2]
-    assert not seen.lost
+    assert deliveries.tokens() == [0, 1, 2]
+    assert not deliveries.lost
 
 
 async def test_what_redis_lost_is_sent_before_the_message_that_would_show_a_gap(redis: "Redis") -> None:
@@ -315,7 +317,7 @@ async def test_sent_messages_are_held_for_a_time_and_up_to_a_size(redis: "Redis"
 async def test_a_record_stays_until_the_last_event_is_where_the_replica_reads_and_a_reservation_does_not(
     redis: "Redis", wire: Wire
 ) -> None:
-    """Else a replica would find no record of a request whose end it has not heard of; or the place seem taken."""
+    """The record is for a replica that has not heard of the end yet; a reservation would make the place seem taken."""
     tokens = async_client("redis://127.0.0.1:1/0")  # nobody listens there
     emitters = TokenEmitters([wire, Wire(tokens)], KEYS, WORKER, PoolId("pool"), Settings())
     job = Job(RequestId("r"), 0, API, [1], Sampling(1), 2e9, stages=[Stage("decode", PoolId("pool"), WORKER, 0)])
@@ -343,15 +345,15 @@ async def size(redis: "Redis") -> int:
 
 
 async def test_the_stream_is_bounded_by_the_bytes_of_all_workers(redis: "Redis", wire: Wire) -> None:
-    """However large messages are, and however many workers write them; what came last stays."""
+    """The size of messages and the number of workers don't matter; what came last stays."""
     settings = Settings(stream_bytes=MOST)
-    async with inbox(wire) as seen, emitter(redis, settings=settings) as one:
+    async with inbox(wire) as deliveries, emitter(redis, settings=settings) as one:
         async with emitter(redis, WorkerId("w2"), settings) as two:
             for i in range(200):
                 for e in (one, two):
                     e.emit(API, large(i))
                     await e.drained()
-            await seen.count(400)
+            await deliveries.count(400)
             assert MOST * 3 / 4 < await size(redis) < MOST * 5 / 4
         for i in range(200, 202):  # one goes on alone
             one.emit(API, large(i))
@@ -360,16 +362,16 @@ async def test_the_stream_is_bounded_by_the_bytes_of_all_workers(redis: "Redis",
     last = await redis.xrevrange(KEYS.out(API), count=1)
     assert decode_event_batch(last[0][1][b"s"]).seq == 202
     assert await redis.zcard(KEYS.out_marks(API)) < 200
-    assert not seen.lost
+    assert not deliveries.lost
 
 
 async def test_small_messages_are_bounded_too(redis: "Redis", wire: Wire) -> None:
     settings = Settings(stream_bytes=20_000)
-    async with inbox(wire) as seen, emitter(redis, settings=settings) as e:
+    async with inbox(wire) as deliveries, emitter(redis, settings=settings) as e:
         for i in range(2000):
             e.emit(API, token(i))
             await e.drained()
-        await seen.count(2000)
+        await deliveries.count(2000)
     assert 100 < await redis.xlen(KEYS.out(API)) < 1500
 
 
@@ -384,16 +386,16 @@ async def test_a_gap_over_more_than_the_stream_keeps_is_reported(redis: "Redis",
         for i in range(200):
             e.emit(API, large(i))
             await e.drained()
-    async with inbox(wire) as seen:
+    async with inbox(wire) as deliveries:
         await step(redis, 151, publish=True, worker=other)
         async with asyncio.timeout(10):
-            while other not in seen.lost:  # noqa: ASYNC110
+            while other not in deliveries.lost:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-    assert seen.tokens()[-1] == 151
+    assert deliveries.tokens()[-1] == 151
 
 
 async def test_messages_are_kept_for_a_time(redis: "Redis", wire: Wire) -> None:
-    """Also of a replica that is told little, and goes on being told."""
+    """The messages of a replica that is told little, and goes on being told, are kept so too."""
     async with inbox(wire), emitter(redis, settings=Settings(stream_ttl_s=2)) as e, asyncio.timeout(30):
         first = number = 0
         while first <= 5:
@@ -408,7 +410,7 @@ async def test_messages_are_kept_for_a_time(redis: "Redis", wire: Wire) -> None:
 
 @pytest.mark.parametrize("listening", [True, False])
 async def test_a_stream_never_stays_for_good(redis: "Redis", wire: Wire, *, listening: bool) -> None:
-    """Whatever became of it between two messages: it expired, its replica ended, or Redis has lost it."""
+    """The stream may have expired, its replica may have ended, or Redis may have lost it between two messages."""
     async with AsyncExitStack() as stack:
         e = await stack.enter_async_context(emitter(redis, settings=Settings(stream_ttl_s=2)))
         if listening:
@@ -429,12 +431,12 @@ async def test_a_stream_never_stays_for_good(redis: "Redis", wire: Wire, *, list
 
 
 async def test_a_replica_that_ends_leaves_no_stream(redis: "Redis", store_url: str) -> None:
-    known = Deployment(Settings(redis_url=store_url, deployment="test"), {}, {})
-    async with running(known) as core:
-        core.inbox._deliver = (seen := Seen()).deliver
+    deployment = Deployment(Settings(redis_url=store_url, deployment="test"), {}, {})
+    async with running(deployment) as core:
+        core.inbox._deliver = (deliveries := Seen()).deliver
         async with emitter(redis) as e:
             e.emit(core.dispatcher.api, token(1))
-            await seen.count(1)
+            await deliveries.count(1)
             await e.drained()
         assert await redis.exists(KEYS.out(core.dispatcher.api), KEYS.out_marks(core.dispatcher.api)) == 2
     assert await redis.keys("test:out:*") == []

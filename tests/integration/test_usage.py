@@ -45,22 +45,22 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[UsageDatabase]:
     if request.param == "sqlite":
-        made = UsageDatabase(f"sqlite:///{tmp_path / 'usage.sqlite'}")
+        usage_db = UsageDatabase(f"sqlite:///{tmp_path / 'usage.sqlite'}")
     else:
-        made = UsageDatabase(request.getfixturevalue("postgres_url"))
-        with made._begun() as sql:
+        usage_db = UsageDatabase(request.getfixturevalue("postgres_url"))
+        with usage_db._begun() as sql:
             sql.exec_driver_sql("DROP TABLE IF EXISTS xylem_usage, xylem_usage_schema")
-    made.create()
-    yield made
-    made.close()
+    usage_db.create()
+    yield usage_db
+    usage_db.close()
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[UsageDatabase]:
-    made = UsageDatabase(f"sqlite:///{tmp_path / 'usage.sqlite'}")
-    made.create()
-    yield made
-    made.close()
+    usage_db = UsageDatabase(f"sqlite:///{tmp_path / 'usage.sqlite'}")
+    usage_db.create()
+    yield usage_db
+    usage_db.close()
 
 
 def rows(database: UsageDatabase, query: UsageQuery = ALL) -> list[dict[str, Any]]:
@@ -81,10 +81,10 @@ async def until(condition: Any) -> None:
 
 
 def test_what_is_written_is_read_as_it_was(database: UsageDatabase) -> None:
-    used = record("r", model="tuned", parent="m", images=2, engine_s=0.5, ttft_s=0.25, batch="batch_1")
-    database.write([used], {"m": Price(1e6, 0.5e6, 2e6)})
+    usage_record = record("r", model="tuned", parent="m", images=2, engine_s=0.5, ttft_s=0.25, batch="batch_1")
+    database.write([usage_record], {"m": Price(1e6, 0.5e6, 2e6)})
     (row,) = rows(database)
-    assert row == msgspec.structs.asdict(used) | {"minute": 16, "cost": 6 + 2 + 10}
+    assert row == msgspec.structs.asdict(usage_record) | {"minute": 16, "cost": 6 + 2 + 10}
 
 
 def test_a_record_that_comes_again_is_written_once(database: UsageDatabase) -> None:
@@ -109,8 +109,8 @@ def test_sums_are_by_what_is_asked_for(database: UsageDatabase) -> None:
         database.write([msgspec.structs.replace(record(name, tenant=tenant), at=at[name])], {"m": Price(1e6)})
 
     def asked(*by: Any, since: float = 0, until: float = 2 * day, **only: Any) -> list[tuple[Any, ...]]:
-        found = database.grouped(UsageQuery(since, until, by, **only), 100)
-        return [(*(row[name] for name in by), row["requests"], row["cost"]) for row in found]
+        groups = database.grouped(UsageQuery(since, until, by, **only), 100)
+        return [(*(row[name] for name in by), row["requests"], row["cost"]) for row in groups]
 
     assert asked() == [(4, 40.0)]
     assert asked("tenant") == [("x", 3, 30.0), ("y", 1, 10.0)]
@@ -131,7 +131,7 @@ def test_sums_are_by_what_is_asked_for(database: UsageDatabase) -> None:
 def test_a_report_that_takes_too_long_is_ended_by_the_database(
     database: UsageDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the connection serves the next one."""
+    """The connection serves the next one."""
     monkeypatch.setattr(usage_database, "_STEPS", 100)
     database.write([msgspec.structs.replace(record(f"r{i}"), at=60.0 * i) for i in range(20_000)], {})
     wide = UsageQuery(0, 1e9, ("tenant", "key", "model", "minute"))
@@ -153,8 +153,8 @@ async def test_reports_of_a_client_are_made_one_after_the_other_and_never_hold_w
         running -= 1
 
     mine = [asyncio.create_task(reports.made("key:a", work)) for _ in range(12)]
-    done, waiting = await asyncio.wait(mine, timeout=0.3)
-    assert (len(waiting), {type(one.exception()) for one in done}) == (4, {RateLimited})
+    ended_tasks, waiting = await asyncio.wait(mine, timeout=0.3)
+    assert (len(waiting), {type(one.exception()) for one in ended_tasks}) == (4, {RateLimited})
     assert await reports.made("key:b", lambda: "another's") == "another's"
     assert await asyncio.to_thread(lambda: "any other work") == "any other work"
     go_on.set()
@@ -187,9 +187,9 @@ def test_a_database_without_tables_or_with_others_is_named(tmp_path: Path) -> No
 
 def test_no_error_shows_the_password() -> None:
     database = UsageDatabase("postgresql://me:secret@127.0.0.1:1/x")
-    with pytest.raises(UsageDown, match=r"postgresql.*me:\*\*\*@127.0.0.1:1/x: ") as failed:
+    with pytest.raises(UsageDown, match=r"postgresql.*me:\*\*\*@127.0.0.1:1/x: ") as failure:
         database.create()
-    assert "secret" not in failed.value.message
+    assert "secret" not in failure.value.message
 
 
 async def test_a_record_is_in_redis_when_its_answer_may_end(redis: "Redis", wire: Wire) -> None:
@@ -231,7 +231,7 @@ async def test_records_wait_while_redis_is_away_and_no_answer_waits_for_it(
 
 
 async def test_what_redis_confirmed_just_before_it_died_is_written_again(redis: "Redis", wire: Wire) -> None:
-    """It may have lost its last second."""
+    """Redis may have lost its last second."""
     outbox = UsageOutbox(wire, KEYS)
     async with beside(outbox.run()):
         await outbox.store(record("a"))
@@ -350,6 +350,6 @@ async def test_the_stream_is_bounded(redis: "Redis", wire: Wire, monkeypatch: py
     outbox = UsageOutbox(wire, KEYS)
     for i in range(500):
         await outbox.store(record(str(i)))
-    kept = [one.id for one in await streamed(redis)]
-    assert len(kept) < 300
-    assert kept[-1] == "499"
+    ids = [one.id for one in await streamed(redis)]
+    assert len(ids) < 300
+    assert ids[-1] == "499"

@@ -40,21 +40,21 @@ OWN = {
 
 
 class Index:
-    """What Redis has of an engine."""
+    """An engine's blocks, as Redis has them."""
 
     def __init__(self, redis: "Redis", kv: KvIndices) -> None:
         self._redis, self.kv = redis, kv
 
     async def becomes(self, seed: int, *, rank: int = 0, cached: bool, in_host: bool, stored: bool = False) -> None:
         """Whether the whole prompt is in that rank's cache and host memory, and in the store; else nothing of it is."""
-        expected = [BLOCKS * there for there in (cached, in_host, stored)]
-        found: list[int] = []
+        expected_counts = [BLOCKS * there for there in (cached, in_host, stored)]
+        counts: list[int] = []
         async with asyncio.timeout(30):
-            while found != expected:
+            while counts != expected_counts:
                 await asyncio.sleep(0.02)
                 store = self.kv.store.number if self.kv.store else 0
                 numbers = self.kv.caches[rank].number, self.kv.hosts[rank].number, store
-                found = [await self._count(seed, number, i) for i, number in enumerate(numbers)]
+                counts = [await self._count(seed, number, i) for i, number in enumerate(numbers)]
 
     async def _count(self, seed: int, number: int, tier: int) -> int:
         """Blocks of the prompt under the number."""
@@ -82,11 +82,11 @@ async def counted(redis: "Redis", index: KvIndex) -> int:
 
 async def test_what_the_pools_own_connector_keeps_is_in_the_hosts_part_once(redis: "Redis", wire: Wire) -> None:
     async with started({"kv_transfer_config": OWN}) as asker, indexed(redis, wire, asker) as index:
-        computed = await asker.ask(1)
+        first_answer = await asker.ask(1)
         await index.becomes(1, cached=True, in_host=True)
         await asker.evict()
         await index.becomes(1, cached=False, in_host=True)
-        assert await asker.ask(1) == Answer(computed.tokens, TOKENS)
+        assert await asker.ask(1) == Answer(first_answer.tokens, TOKENS)
         await index.becomes(1, cached=True, in_host=True)
         assert asker.engine.stats().host_bytes_per_s > 0
         await asker.evict()
@@ -100,11 +100,11 @@ async def test_each_rank_loads_from_the_store_what_the_other_has_stored(
 ) -> None:
     tiers = {"host_gb": 0.016, "disk": str(tmp_path / "kv")}
     async with started(data_parallel_size=2, tiers=tiers) as asker, indexed(redis, wire, asker) as index:
-        computed = [await asker.ask(seed, rank=seed) for seed in (0, 1)]
-        assert [answer.cached for answer in computed] == [0, 0]
+        answers = [await asker.ask(seed, rank=seed) for seed in (0, 1)]
+        assert [answer.cached for answer in answers] == [0, 0]
         for seed in (0, 1):
             await index.becomes(seed, rank=seed, cached=True, in_host=True, stored=True)
             await index.becomes(seed, rank=1 - seed, cached=False, in_host=False, stored=True)
         for seed in (0, 1):
-            assert await asker.ask(seed, rank=1 - seed) == Answer(computed[seed].tokens, TOKENS)
+            assert await asker.ask(seed, rank=1 - seed) == Answer(answers[seed].tokens, TOKENS)
             await index.becomes(seed, rank=1 - seed, cached=True, in_host=True, stored=True)

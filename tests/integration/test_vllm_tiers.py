@@ -62,11 +62,11 @@ class Asker:
         request = GenerateRequest(
             RunId(f"t{next(_ids)}"), prompt_of(seed), sampling, rank=rank, cache_salt=salt, tiers=tiers
         )
-        tokens, cached = list[int](), 0
+        tokens, cached_tokens = list[int](), 0
         async for step in self.engine.generate(request):
             tokens += step.tokens
-            cached = max(cached, step.cached_tokens)
-        return Answer(tokens, cached)
+            cached_tokens = max(cached_tokens, step.cached_tokens)
+        return Answer(tokens, cached_tokens)
 
     def kill(self) -> None:
         """The engine's own processes."""
@@ -75,7 +75,7 @@ class Asker:
             process.join()
 
     async def evict(self, rank: int = 0) -> None:
-        """What was asked before: from the engine's own cache, not from its tiers."""
+        """Evicts the blocks of earlier prompts from the engine's own cache, not from its tiers."""
         for _ in range(2):
             await self.ask(next(_OTHERS), rank=rank)
 
@@ -117,7 +117,7 @@ def blocks_of(folder: Path) -> list[Path]:
 
 
 async def stored(folder: Path, least: int) -> None:
-    """Once so many blocks are there."""
+    """Waits until so many blocks are there."""
     deadline = time.monotonic() + 30
     while len([path for path in blocks_of(folder) if path.suffix != ".part"]) < least:
         assert time.monotonic() < deadline, f"{len(blocks_of(folder))} blocks"
@@ -125,7 +125,7 @@ async def stored(folder: Path, least: int) -> None:
 
 
 async def used_since(folder: Path, least: int) -> None:
-    """Once so many blocks have another time than the oldest."""
+    """Waits until so many blocks have another time than the oldest."""
     deadline = time.monotonic() + 30
     while len([path for path in blocks_of(folder) if path.stat().st_mtime > 1]) < least:
         assert time.monotonic() < deadline
@@ -134,28 +134,28 @@ async def used_since(folder: Path, least: int) -> None:
 
 async def test_an_evicted_prefix_comes_from_host_memory_and_after_a_restart_from_the_folder(tmp_path: Path) -> None:
     async with loaded(disk=str(tmp_path / "kv")) as first:
-        computed = await first.ask(1)
+        first_answer = await first.ask(1)
         await first.evict()
-        assert await first.ask(1) == Answer(computed.tokens, TOKENS)
+        assert await first.ask(1) == Answer(first_answer.tokens, TOKENS)
         await stored(tmp_path / "kv", 3 * BLOCKS)
-    assert computed.cached == 0
+    assert first_answer.cached == 0
     async with loaded(disk=str(tmp_path / "kv")) as second:
-        assert await second.ask(1) == Answer(computed.tokens, TOKENS)
+        assert await second.ask(1) == Answer(first_answer.tokens, TOKENS)
         assert (await second.ask(1, salt="another tenant")).cached == 0
 
 
 async def test_blocks_of_a_tenants_salt_have_a_folder_of_their_own_and_are_loaded_from_it(tmp_path: Path) -> None:
-    """In another process, too; without the folder they are gone, and others' are not."""
+    """Another process loads them too; they are gone without the folder, and others' blocks are not."""
     salt, kv = f"{new_salt()}:client's own", tmp_path / "kv"
     async with loaded(disk=str(kv)) as first:
-        computed = await first.ask(1, salt=salt)
+        first_answer = await first.ask(1, salt=salt)
         await first.ask(2)
         await first.evict()
         await stored(kv, 4 * BLOCKS)
     own = [path for path in blocks_of(kv) if f"/{folder(label_of(salt))}" in str(path)]
     assert len(own) == BLOCKS
     async with loaded(disk=str(kv)) as second:
-        assert await second.ask(1, salt=salt) == Answer(computed.tokens, TOKENS)
+        assert await second.ask(1, salt=salt) == Answer(first_answer.tokens, TOKENS)
     shutil.rmtree(own[0].parents[1])
     async with loaded(disk=str(kv)) as third:
         assert (await third.ask(1, salt=salt)).cached == 0
@@ -166,31 +166,31 @@ async def test_blocks_of_a_tenants_salt_have_a_folder_of_their_own_and_are_loade
 async def test_a_request_loads_only_from_the_tiers_that_it_may_use(tmp_path: Path) -> None:
     """One whose tiers are slower than computing."""
     async with loaded(disk=str(tmp_path / "kv")) as first:
-        computed = await first.ask(1)
+        first_answer = await first.ask(1)
         await first.evict()
-        assert await first.ask(1, tiers="none") == computed
+        assert await first.ask(1, tiers="none") == first_answer
         await first.evict()
-        assert await first.ask(1, tiers="host") == Answer(computed.tokens, TOKENS)
+        assert await first.ask(1, tiers="host") == Answer(first_answer.tokens, TOKENS)
         await stored(tmp_path / "kv", BLOCKS)
     async with loaded(disk=str(tmp_path / "kv")) as second:
-        assert await second.ask(1, tiers="host") == computed
+        assert await second.ask(1, tiers="host") == first_answer
 
 
 @pytest.mark.tiers
 async def test_a_flipped_bit_costs_recomputation_and_no_wrong_answer(tmp_path: Path) -> None:
     folder = tmp_path / "kv"
     async with loaded(disk=str(folder)) as first:
-        computed = await first.ask(1)
+        first_answer = await first.ask(1)
         await stored(folder, BLOCKS)
     for path in blocks_of(folder):
-        damaged = bytearray(path.read_bytes())
-        damaged[len(damaged) // 2] ^= 1
-        path.write_bytes(damaged)
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
     async with loaded(disk=str(folder)) as second:
-        assert await second.ask(1) == computed
+        assert await second.ask(1) == first_answer
         await stored(folder, BLOCKS)  # what was damaged is removed, and written anew
     async with loaded(disk=str(folder)) as third:
-        assert await third.ask(1) == Answer(computed.tokens, TOKENS)
+        assert await third.ask(1) == Answer(first_answer.tokens, TOKENS)
 
 
 @pytest.mark.tiers
@@ -198,15 +198,15 @@ async def test_a_store_that_hangs_costs_a_moment_once(tmp_path: Path) -> None:
     """Reading a named pipe waits for a writer, who never comes."""
     folder = tmp_path / "kv"
     async with loaded(disk=str(folder)) as first:
-        computed = [await first.ask(1), await first.ask(2)]
+        first_answers = [await first.ask(1), await first.ask(2)]
         await stored(folder, 2 * BLOCKS)
     for path in blocks_of(folder):
         path.unlink()
         os.mkfifo(path)
     async with loaded(disk=str(folder)) as second:
-        assert await second.ask(1) == computed[0]
+        assert await second.ask(1) == first_answers[0]
         began = time.monotonic()
-        assert await second.ask(2) == computed[1]
+        assert await second.ask(2) == first_answers[1]
         assert time.monotonic() - began < 2.0  # its patience with the store
 
 
@@ -214,9 +214,9 @@ async def test_a_store_that_hangs_costs_a_moment_once(tmp_path: Path) -> None:
 async def test_a_full_disk_costs_recomputation_only(tmp_path: Path) -> None:
     with small_disk(tmp_path / "kv", blocks=10):
         async with loaded(disk=str(tmp_path / "kv")) as first:
-            computed = [await first.ask(seed) for seed in range(4)]
+            first_answers = [await first.ask(seed) for seed in range(4)]
         async with loaded(disk=str(tmp_path / "kv")) as second:
-            assert [(await second.ask(seed)).tokens for seed in range(4)] == [answer.tokens for answer in computed]
+            assert [(await second.ask(seed)).tokens for seed in range(4)] == [answer.tokens for answer in first_answers]
         assert not [path for path in blocks_of(tmp_path / "kv") if path.suffix == ".part"]
 
 
@@ -245,42 +245,42 @@ async def test_an_encrypted_store_is_unreadable_without_its_key(tmp_path: Path) 
     for key in keys:
         key.write_bytes(os.urandom(32))
     async with loaded(disk=str(folder), key_file=keys[0]) as first:
-        computed = await first.ask(1)
+        first_answer = await first.ask(1)
         await stored(folder, BLOCKS)
     assert all(path.read_bytes().startswith(b"XKE1") and path.stat().st_mode & 0o077 == 0 for path in blocks_of(folder))
     async with loaded(disk=str(folder), key_file=keys[0]) as same:
-        assert await same.ask(1) == Answer(computed.tokens, TOKENS)
+        assert await same.ask(1) == Answer(first_answer.tokens, TOKENS)
     async with loaded(disk=str(folder), key_file=keys[1]) as other:
-        assert await other.ask(1) == computed
+        assert await other.ask(1) == first_answer
 
 
 @pytest.mark.tiers
 async def test_a_bucket_is_a_store_too() -> None:
     with s3_server() as server:
         async with loaded(disk="s3://bucket/kv") as first:
-            computed = [await first.ask(1), await first.ask(2)]
+            first_answers = [await first.ask(1), await first.ask(2)]
             await first.evict()
-            assert await first.ask(1) == Answer(computed[0].tokens, TOKENS)
+            assert await first.ask(1) == Answer(first_answers[0].tokens, TOKENS)
         async with loaded(disk="s3://bucket/kv") as second:
-            assert await second.ask(1) == Answer(computed[0].tokens, TOKENS)
+            assert await second.ask(1) == Answer(first_answers[0].tokens, TOKENS)
             server.stop()  # while it runs
-            assert await second.ask(2) == computed[1]
+            assert await second.ask(2) == first_answers[1]
         async with loaded(disk="s3://bucket/kv") as third:  # and a bucket that is gone costs recomputation
-            assert await third.ask(1) == computed[0]
+            assert await third.ask(1) == first_answers[0]
 
 
 @pytest.mark.tiers
 async def test_a_bucket_that_hangs_costs_a_moment_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async with loaded() as plain:
-        computed = [await plain.ask(1), await plain.ask(2)]
+        first_answers = [await plain.ask(1), await plain.ask(2)]
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for name, value in access(f"http://127.0.0.1:{silent.getsockname()[1]}").items():
             monkeypatch.setenv(name, value)
         s3fs.S3FileSystem.clear_instance_cache()
         async with loaded(disk="s3://bucket/kv") as engine:
-            assert await engine.ask(1) == computed[0]
+            assert await engine.ask(1) == first_answers[0]
             began = time.monotonic()
-            assert await engine.ask(2) == computed[1]
+            assert await engine.ask(2) == first_answers[1]
             assert time.monotonic() - began < 2.0  # its patience with the store
 
 
@@ -304,9 +304,9 @@ async def test_what_is_loaded_counts_as_used_and_beginnings_longer(tmp_path: Pat
 @pytest.mark.tiers
 async def test_two_engines_share_a_store(tmp_path: Path) -> None:
     async with loaded(disk=str(tmp_path / "kv")) as first, loaded(disk=str(tmp_path / "kv")) as second:
-        computed = await first.ask(1)
+        first_answer = await first.ask(1)
         await stored(tmp_path / "kv", BLOCKS)
-        assert await second.ask(1) == Answer(computed.tokens, TOKENS)
+        assert await second.ask(1) == Answer(first_answer.tokens, TOKENS)
 
 
 def regions() -> list[Path]:

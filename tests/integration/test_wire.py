@@ -31,7 +31,7 @@ async def far_redis(store_url: str) -> AsyncIterator[tuple[Proxy, str]]:
 
 
 async def test_a_connection_that_is_never_idle_stays_open(store_url: str) -> None:
-    """Before the last reply has come there are always new commands, for longer than the timeout."""
+    """New commands come before the last reply has come, for longer than the timeout."""
     loop = asyncio.get_running_loop()
     async with far_redis(store_url) as (proxy, url):
         client = async_client(url)
@@ -62,26 +62,26 @@ async def test_a_redis_that_stops_answering_is_noticed_however_much_it_is_asked(
         await connection.open(client)
         assert await connection.execute([("PING",)]) == [b"PONG"]
         proxy.forgets()
-        unanswered = []
+        tasks = []
         async with asyncio.timeout(30):
             while not connection.is_closed:
-                unanswered.append(asyncio.create_task(connection.execute([("PING",)])))
+                tasks.append(asyncio.create_task(connection.execute([("PING",)])))
                 await asyncio.sleep(0.01)
-        assert unanswered
-        for task in unanswered:
+        assert tasks
+        for task in tasks:
             with pytest.raises(ConnectionError):
                 await task
         await client.aclose()
 
 
 async def test_one_silent_connection_speaks_for_all_idle_ones_of_the_process(store_url: str) -> None:
-    """Else each would cost whoever uses it next a time-out of its own: ten seconds, and more, for one request."""
+    """Each would otherwise cost its next user a time-out of its own: ten seconds, and more, for one request."""
     async with far_redis(store_url) as (proxy, url):
         clients = [async_client(url, socket_timeout=0.5) for _ in range(3)]
         wires = [Wire(client, timeout_s=0.5) for client in clients]
 
         async def ask_all() -> None:
-            """Over two connections of each pool, and over all wires."""
+            """Asks over two connections of each pool, and over all wires."""
             async with asyncio.timeout(30):
                 await asyncio.gather(*(client.ping() for client in clients * 2))
                 await asyncio.gather(*(wire.execute([("PING",)]) for wire in wires))
@@ -94,20 +94,20 @@ async def test_one_silent_connection_speaks_for_all_idle_ones_of_the_process(sto
             proxy.unheard = 0
             await ask_all()
             assert proxy.unheard == 0
-        made = proxy.connections
+        connection_count = proxy.connections
         await ask_all()
-        assert proxy.connections == made, "what was made anew is trusted"
+        assert proxy.connections == connection_count, "what was made anew is trusted"
         for wire, client in zip(wires, clients, strict=True):
             wire.close()
             await client.aclose()
 
 
 def test_a_connection_that_ends_before_its_commands_are_sent_fails_them(store_url: str) -> None:
-    """They are sent in the loop's next turn, and nothing may be thrown there: nobody would catch it."""
-    thrown: list[dict[str, Any]] = []
+    """The commands are sent in the loop's next turn, and nothing may be thrown there: nobody would catch it."""
+    loop_errors: list[dict[str, Any]] = []
 
     async def end() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: thrown.append(context))
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: loop_errors.append(context))
         client = async_client(store_url)
         connection = Connection()
         await connection.open(client)
@@ -117,7 +117,7 @@ def test_a_connection_that_ends_before_its_commands_are_sent_fails_them(store_ur
         await client.aclose()
 
     uvloop.run(end())  # the API's and the workers' loop
-    assert not thrown
+    assert not loop_errors
 
 
 URLS = ["redis://127.0.0.1/0", "rediss://127.0.0.1", "sentinel://127.0.0.1/main", "cluster://127.0.0.1"]
@@ -125,7 +125,7 @@ URLS = ["redis://127.0.0.1/0", "rediss://127.0.0.1", "sentinel://127.0.0.1/main"
 
 @pytest.mark.parametrize("url", [*URLS, "unix:///nowhere"])
 def test_a_write_to_a_connection_that_has_just_ended_is_a_connection_error(url: str) -> None:
-    """Of redis-py, which every caller expects; uvloop's own is RuntimeError, of which workers ended."""
+    """The error is redis-py's, which every caller expects; uvloop's own is RuntimeError, of which workers ended."""
 
     async def write() -> None:
         server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
@@ -147,10 +147,10 @@ async def test_a_connection_that_ends_while_it_is_taken_over_is_refused(store_ur
     """redis-py has heard of its end, and the taker never would: its commands would wait for ever."""
     async with far_redis(store_url) as (proxy, url):
         client: Any = async_client(url)
-        made = client.connection_pool.make_connection()
-        await made.connect()
+        connection = client.connection_pool.make_connection()
+        await connection.connect()
         proxy.closes()
-        await made._reader.read()  # to its end
+        await connection._reader.read()  # to its end
         with pytest.raises(ConnectionError):
-            await Connection().take(made)
+            await Connection().take(connection)
         await client.aclose()

@@ -64,18 +64,18 @@ async def test_a_version_counts_for_as_long_as_what_it_wrote_may_be_read(redis: 
 async def test_a_process_that_meets_such_a_version_later_ends(
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was suspended over two upgrades, say."""
-    sent: list[int] = []
-    monkeypatch.setattr("app.store.wire_version.os.kill", lambda _pid, sig: sent.append(sig))
+    """The process was suspended over two upgrades, say."""
+    signals: list[int] = []
+    monkeypatch.setattr("app.store.wire_version.os.kill", lambda _pid, sig: signals.append(sig))
     monkeypatch.setattr("app.store.wire_version._EVERY_S", 0.02)
     async with beside(keep_noting(wire, SETTINGS)):
         await asyncio.sleep(0.1)
-        assert not sent
+        assert not signals
         await seen(redis, WIRE_VERSION + 2)
         async with asyncio.timeout(5):
-            while not sent:  # noqa: ASYNC110 (a signal, of which nobody tells)
+            while not signals:  # noqa: ASYNC110 (a signal, of which nobody tells)
                 await asyncio.sleep(0.02)
-    assert sent[0] == signal.SIGTERM
+    assert signals[0] == signal.SIGTERM
 
 
 async def test_nothing_is_placed_on_a_worker_that_is_too_far_away(redis: "Redis", wire: Wire) -> None:

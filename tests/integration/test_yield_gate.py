@@ -67,17 +67,17 @@ def start(runner: Runner, threads: ThreadPoolExecutor, job: Job) -> "Future[None
 
 
 def events(redis: "Redis", name: str) -> list[Event]:
-    found = [e for _, fields in redis.xrange(KEYS.out(API)) for e in decode_event_batch(fields[b"s"]).events]
-    return [e for e in found if e.request == name]
+    all_events = [e for _, fields in redis.xrange(KEYS.out(API)) for e in decode_event_batch(fields[b"s"]).events]
+    return [e for e in all_events if e.request == name]
 
 
 Said = dict[int, tuple[str, list[int], list[TokenLogprob], Any]]
 
 
 def said(redis: "Redis", name: str, choices: int = 1) -> Said:
-    """What has come of each choice of an answer, with the reason of its end."""
-    *deltas, done = events(redis, name)
-    assert isinstance(done, Done), done
+    """The text, tokens and log probabilities of each choice of an answer, with the reason of its end."""
+    *deltas, end = events(redis, name)
+    assert isinstance(end, Done), end
     out: Said = {}
     for i in range(choices):
         mine = [d for d in deltas if isinstance(d, Delta) and d.index == i]
@@ -129,7 +129,7 @@ def test_an_aside_request_waits_while_others_run(valkey_url: str, redis_db: "Red
         assert (len(w.gates[0]), w.gates[0].most, w.throughput.working.requests) == (1, 0, 1), (
             "it is no work of the engine"
         )
-        lasted = time.monotonic() - began
+        wait_s = time.monotonic() - began
         w.call(_cancel(w, online))
         other.result()
         work.result()
@@ -138,7 +138,7 @@ def test_an_aside_request_waits_while_others_run(valkey_url: str, redis_db: "Red
         names = [e.request for e in came if isinstance(e, Delta)]  # the end of one may come in a message of both
         assert set(names) == {"online", "aside"}
         assert names == sorted(names, reverse=True), "first all of one, then all of the other"
-        assert w.throughput.working.seconds > lasted
+        assert w.throughput.working.seconds > wait_s
 
 
 @pytest.mark.alone
@@ -183,8 +183,8 @@ def test_beside_others_a_few_go_on_and_the_last_that_came_go_first(valkey_url: s
         came = [aside_job.run for aside_job in w.gates[0]._inside]
         other = start(w, threads, placed(redis_db, "online", tokens=800, aside=False))
         wait_until(lambda: 1 < w.engine.stats().running <= 1 + w.gates[0].most < 20, "most have gone", every_s=0.001)
-        stayed = [aside_job.run for aside_job in w.gates[0]._inside]
-        stay = [a == b for a, b in zip(stayed, came, strict=False)]
+        remaining_runs = [aside_job.run for aside_job in w.gates[0]._inside]
+        stay = [a == b for a, b in zip(remaining_runs, came, strict=False)]
         assert stay[0]
         assert stay == sorted(stay, reverse=True), "behind these, one may have come back already"
         other.result()
@@ -197,7 +197,7 @@ def test_beside_others_a_few_go_on_and_the_last_that_came_go_first(valkey_url: s
 
 @pytest.mark.alone
 def test_the_prompt_of_one_that_comes_finds_room_among_their_blocks(valkey_url: str, redis_db: "Redis") -> None:
-    """They hold most of the cache; nobody waits until one of them has ended."""
+    """The requests put aside hold most of the cache; nobody waits until one of them has ended."""
     rules = {"step_share": 1.0, "prefill_share": 1.0}
     with ThreadPoolExecutor(40) as threads, worker(valkey_url, aside=rules, total_blocks=128, max_running=32) as w:
         works = []

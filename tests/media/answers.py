@@ -1,4 +1,4 @@
-"""What the hostile server sends."""
+"""Answers of the hostile server."""
 
 import asyncio
 import gzip
@@ -21,7 +21,7 @@ def body(content: bytes, *headers: str) -> Serve:
 
 
 def headed(*headers: str, content: bytes = b"") -> Serve:
-    """With these headers only."""
+    """An answer with these headers only."""
     return raw(_OK + "".join(f"{header}\r\n" for header in headers).encode() + b"\r\n" + content)
 
 
@@ -40,7 +40,7 @@ def redirect(location: str, code: int = 302) -> Serve:
 
 
 def endless(begin: bytes, piece: bytes, pause_s: float = 0.0) -> Serve:
-    """Until the client hangs up."""
+    """An answer that goes on until the client hangs up."""
 
     async def serve(writer: asyncio.StreamWriter, port: int) -> None:
         writer.write(begin)

@@ -46,13 +46,13 @@ class Guards:
         self._loaders: dict[str, MediaLoader] = {}
 
     def loader(self, limits: str = "usual", names: Names | None = None) -> MediaLoader:
-        """With its own names if some are given; else one that is kept."""
+        """A loader with its own names if some are given; else one that is kept."""
         resolve = (names or Names(NAMES)).resolve
         if names is not None or limits not in self._loaders:
-            made = MediaLoader(self.limits[limits], resolve=resolve, tls=self.server.trusting)
+            new_loader = MediaLoader(self.limits[limits], resolve=resolve, tls=self.server.trusting)
             if names is not None:
-                return made
-            self._loaders[limits] = made
+                return new_loader
+            self._loaders[limits] = new_loader
         return self._loaders[limits]
 
     async def let_through(self, case: Case) -> str | None:
@@ -66,7 +66,7 @@ class Guards:
             url = url.replace("{port}", str(self.server.port)).replace("{silent}", str(self.server.silent_port))
             url = url.replace("{folder}", str(self.folder))
         source = MediaSource(case.kind, PARAM, url=None if case.data is not None else url, data=case.data)
-        reached = self.server.inner_reached
+        connections_before = self.server.inner_reached
         fresh = case.url.startswith("https://rebind")
         loader = self.loader(case.limits, Names(NAMES) if fresh else None)
         try:
@@ -85,7 +85,7 @@ class Guards:
         finally:
             if fresh:
                 await loader.close()
-        return None if self.server.inner_reached == reached else "a private address was reached"
+        return None if self.server.inner_reached == connections_before else "a private address was reached"
 
     async def close(self) -> None:
         for loader in self._loaders.values():
@@ -94,13 +94,13 @@ class Guards:
 
 @asynccontextmanager
 async def guards() -> AsyncIterator[Guards]:
-    """With its server."""
+    """The guards, with their server."""
     with _folders() as (folder, certificates), HostileServer(certificates).running() as server:
-        made = Guards(server, folder)
+        all_guards = Guards(server, folder)
         try:
-            yield made
+            yield all_guards
         finally:
-            await made.close()
+            await all_guards.close()
 
 
 @contextmanager

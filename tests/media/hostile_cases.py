@@ -115,18 +115,19 @@ def _urls() -> list[Case]:
         "bad IDNA": ("https://\u2603\ufe0f\u200d.test/a", _UNREADABLE),
         "long IDNA": ("https://" + "ü" * 5000 + ".test/a", _UNREADABLE),
     }
-    listed = {"host that is not listed": "listed"}
+    limits_by_name = {"host that is not listed": "listed"}
     return [
-        Case(f"URL: {name}", reason, url, limits=listed.get(name, "usual")) for name, (url, reason) in shapes.items()
+        Case(f"URL: {name}", reason, url, limits=limits_by_name.get(name, "usual"))
+        for name, (url, reason) in shapes.items()
     ]
 
 
 def _names() -> list[Case]:
     """Names that lead inside, all of which would reach port {port} of this machine or another network."""
     ours = ("media.test", "rebind.test", "wrong-name.test", "slow.test", "xn--bcher-kva.test")
-    found = [Case(f"name: {name}", _INSIDE, f"https://{name}:{{port}}/a") for name in NAMES if name not in ours]
+    name_cases = [Case(f"name: {name}", _INSIDE, f"https://{name}:{{port}}/a") for name in NAMES if name not in ours]
     return [
-        *found,
+        *name_cases,
         Case("name: unknown", _INSIDE, "https://unknown.test/a"),
         Case("name: localhost with a dot", _INSIDE, "https://localhost.:{port}/a"),
         Case("name: in capitals", _INSIDE, "https://INNER.test:{port}/a"),
@@ -152,12 +153,14 @@ def _redirects() -> list[Case]:
         "in bytes": ("https://media.test:{port}/\\..\\a", "backslashes"),
         "in a circle": ("/redirect-in-a-circle", "redirects more than 3 times (XYLEM_MEDIA_REDIRECTS)"),
     }
-    found = [Case(f"redirect: {name}", reason, serve=redirect(where)) for name, (where, reason) in leads.items()]
+    redirect_cases = [
+        Case(f"redirect: {name}", reason, serve=redirect(where)) for name, (where, reason) in leads.items()
+    ]
     codes = [Case(f"redirect: inside by {code}", _INSIDE, serve=redirect("https://inner.test:{port}/a", code))
              for code in (301, 303, 307, 308)]  # fmt: skip
     slow = answers.slow_redirect("/redirect-slow", 0.4)
     return [
-        *found,
+        *redirect_cases,
         *codes,
         Case("redirect: slow", "took longer than 1 s (XYLEM_MEDIA_FETCH_S)", serve=slow, limits="short"),
     ]
@@ -167,7 +170,7 @@ def _servers() -> list[Case]:
     whole = picture()
     fetch_s = "fetching it took longer than 1 s (XYLEM_MEDIA_FETCH_S)"
     ok = b"HTTP/1.1 200 OK\r\n"
-    chunked = ok + b"Transfer-Encoding: chunked\r\n\r\n"
+    head = ok + b"Transfer-Encoding: chunked\r\n\r\n"
     return [
         Case("server: wrong certificate", _UNREACHED, "https://wrong-name.test:{port}/server-404"),
         Case("server: refuses connections", _UNREACHED, "https://media.test:1/a", limits="any port"),
@@ -192,11 +195,11 @@ def _servers() -> list[Case]:
              serve=answers.endless(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100)),
         Case("server: large, as it says", _LARGE, serve=headed("Content-Length: 10000000000")),
         Case("server: large, as it doesn't say", _LARGE, serve=answers.endless(ok + b"\r\n", b"x" * 65536)),
-        Case("server: large in chunks", _LARGE, serve=answers.endless(chunked, b"10000\r\n" + b"x" * 65536 + b"\r\n")),
-        Case("server: too small chunks", "in too small pieces", serve=answers.endless(chunked, b"1\r\nx\r\n" * 500)),
+        Case("server: large in chunks", _LARGE, serve=answers.endless(head, b"10000\r\n" + b"x" * 65536 + b"\r\n")),
+        Case("server: too small chunks", "in too small pieces", serve=answers.endless(head, b"1\r\nx\r\n" * 500)),
         Case("server: long between chunks", "too much between the pieces",
-             serve=answers.endless(chunked, b"1;" + b"x" * 60_000 + b"\r\nx\r\n")),
-        Case("server: bad chunk", _UNREACHED, serve=raw(chunked + b"zz\r\nx\r\n")),
+             serve=answers.endless(head, b"1;" + b"x" * 60_000 + b"\r\nx\r\n")),
+        Case("server: bad chunk", _UNREACHED, serve=raw(head + b"zz\r\nx\r\n")),
         Case("server: says too little", _BROKEN, serve=headed("Content-Length: 60", content=whole)),
         Case("server: says too much", _UNREACHED, serve=headed("Content-Length: 9999", content=whole)),
         Case("server: two lengths", _UNREACHED, serve=headed("Content-Length: 5", "Content-Length: 9", content=whole)),
@@ -252,8 +255,8 @@ def _files() -> list[Case]:
         "too large": ("file://{folder}/large.png", _LARGE),
         "path without file:": ("{folder}/good.png", "has to begin with https:, data: or file:"),
     }
-    found = [Case(f"file: {name}", reason, url, limits="files") for name, (url, reason) in paths.items()]
-    return [*found, Case("file: none allowed", "(XYLEM_MEDIA_FOLDER is not set)", "file://{folder}/good.png")]
+    file_cases = [Case(f"file: {name}", reason, url, limits="files") for name, (url, reason) in paths.items()]
+    return [*file_cases, Case("file: none allowed", "(XYLEM_MEDIA_FOLDER is not set)", "file://{folder}/good.png")]
 
 
 def _pictures() -> list[Case]:
@@ -288,10 +291,10 @@ def _pictures() -> list[Case]:
         "bomb in a PNG's other text": (png(10, 10, chunk(b"iTXt", b"a\0\1\0\0\0" + zeros), rows=10), _BROKEN),
         "PNG with a cut chunk": (png(10, 10)[:40] + b"\xff\xff\xff\xff" + png(10, 10)[44:], _FOREIGN),
     }
-    found = [Case(f"picture: {name}", reason, data=data) for name, (data, reason) in contents.items()]
+    picture_cases = [Case(f"picture: {name}", reason, data=data) for name, (data, reason) in contents.items()]
     many = chunk(b"tEXt", b"a\0b") * 4_000_000
     return [
-        *found,
+        *picture_cases,
         Case("picture: too large", _LARGE, data=bytes(SIZE + 1)),
         Case("picture: costs much CPU", "takes more than 1 s of CPU time (XYLEM_MEDIA_DECODE_S)",
              data=png(10, 10, many, rows=10), limits="long"),

@@ -32,7 +32,7 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def png(width: int, height: int, *before: bytes, rows: int = 1, bits: int = 8) -> bytes:
-    """With that size in its header, those chunks, and so many grey rows."""
+    """A PNG with that size in its header, those chunks, and so many grey rows."""
     header = struct.pack(">IIBBBBB", width, height, bits, 0, 0, 0, 0)
     pixels = zlib.compress(b"".join([b"\0" + b"\x80" * (width * bits // 8)] * rows), 9) if rows else b""
     return SIGNATURE + chunk(b"IHDR", header) + b"".join(before) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")

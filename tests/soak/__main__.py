@@ -60,8 +60,8 @@ def some(minutes: float, rng: random.Random) -> Iterator[faults.Fault]:
     The first ones of each kind cost other processes memory, which would count as growth.
     """
     began = time.monotonic()
-    while (passed := (time.monotonic() - began) / 60 / minutes) < 1:
-        if passed >= WARM_UP:
+    while (progress := (time.monotonic() - began) / 60 / minutes) < 1:
+        if progress >= WARM_UP:
             yield quiet
         yield rng.choice(FAULTS)
 
@@ -97,25 +97,25 @@ def main() -> int:
     options.add_argument("--no-wait", action="store_true", help="end with the load: `keys_left` is unknown")
     options.add_argument("--keep", type=Path, help="a folder for the logs, which else are deleted")
     options.add_argument("--plot", type=Path, default=Path(".xylem/soak.png"))
-    given = options.parse_args()
+    arguments = options.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as by Ctrl-C, the fleet ends
     out = Console(file=sys.stderr)
     with tempfile.TemporaryDirectory() as scratch:
-        directory = (given.keep or Path(scratch)).absolute()
-        served = pools(directory / "kv") | {"embed-pool": mock_pool(model="embedder") | {"task": "embed"}}
-        for pool in served.values():
+        directory = (arguments.keep or Path(scratch)).absolute()
+        pool_configs = pools(directory / "kv") | {"embed-pool": mock_pool(model="embedder") | {"task": "embed"}}
+        for pool in pool_configs.values():
             pool["args"] = pool["args"] | {"kv_events": {"buffer_steps": 500}}  # else replays fill for an hour
-        fleet = Fleet(directory / "fleet", served, workers=2, forks=False, spared=SPARED, **SHORT)
-        with fleet, out.status(f"{given.minutes:g} minutes"):
+        fleet = Fleet(directory / "fleet", pool_configs, workers=2, forks=False, spared=SPARED, **SHORT)
+        with fleet, out.status(f"{arguments.minutes:g} minutes"):
             fleet.stack.worker("batch", "batch")
-            report, clients, sampler = asyncio.run(soak(fleet, given.minutes, given.seed, given.every))
-            given.plot.parent.mkdir(parents=True, exist_ok=True)
-            given.plot.with_suffix(".json").write_text(json.dumps(sampler.as_json()))
-            left = None if given.no_wait else expired(fleet)
-    found = Found.of(sampler)
-    show(report, clients, sampler, found, left, out)
-    plot(sampler, given.plot)
-    sys.stdout.write(json.dumps(as_json(report, clients, found, left)) + "\n")
+            report, clients, sampler = asyncio.run(soak(fleet, arguments.minutes, arguments.seed, arguments.every))
+            arguments.plot.parent.mkdir(parents=True, exist_ok=True)
+            arguments.plot.with_suffix(".json").write_text(json.dumps(sampler.as_json()))
+            leftover_keys = None if arguments.no_wait else expired(fleet)
+    findings = Found.of(sampler)
+    show(report, clients, sampler, findings, leftover_keys, out)
+    plot(sampler, arguments.plot)
+    sys.stdout.write(json.dumps(as_json(report, clients, findings, leftover_keys)) + "\n")
     return int(bool(report.bad or clients.wrong or report.index.wrong or report.leaked_blocks))
 
 

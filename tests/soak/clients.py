@@ -41,8 +41,8 @@ class Clients:
             except httpx.TransportError:
                 self.done[f"{kind}, broken off"] += 1  # its API replica died
             except (httpx.HTTPStatusError, AssertionError) as exc:
-                said = exc.response.text[:200] if isinstance(exc, httpx.HTTPStatusError) else ""
-                self.wrong.append(f"{kind}: {exc} {said}")
+                answer_text = exc.response.text[:200] if isinstance(exc, httpx.HTTPStatusError) else ""
+                self.wrong.append(f"{kind}: {exc} {answer_text}")
             else:
                 self.done[kind] += 1
             await asyncio.sleep(self._rng.uniform(0.1, 1.0))
@@ -68,9 +68,9 @@ class Clients:
         url, body = f"{self._rng.choice(self._fleet.urls())}/v1/completions", self._body(max_tokens=1000, stream=True)
         async with self._http.stream("POST", url, json=body) as answer:
             answer.raise_for_status()
-            left = self._rng.randrange(20)
+            remaining_events = self._rng.randrange(20)
             async for _ in event_lines_async(answer):
-                if not (left := left - 1):
+                if not (remaining_events := remaining_events - 1):
                     return
 
     async def _embedding(self) -> None:
@@ -93,9 +93,9 @@ class Clients:
         body = {"model": "mock", "prompt": "a line", "max_tokens": 20}
         lines = [{"custom_id": str(i), "method": "POST", "url": "/v1/completions", "body": body} for i in range(LINES)]
         upload = {"file": ("in.jsonl", "\n".join(map(json.dumps, lines)).encode())}
-        sent = await self._http.post(f"{self._first}/v1/files", data={"purpose": "batch"}, files=upload)
-        asked = {"input_file_id": sent.raise_for_status().json()["id"], "endpoint": "/v1/completions"}
-        batch = await self._post(f"{self._first}/v1/batches", asked | {"completion_window": "24h"})
+        upload_answer = await self._http.post(f"{self._first}/v1/files", data={"purpose": "batch"}, files=upload)
+        batch_body = {"input_file_id": upload_answer.raise_for_status().json()["id"], "endpoint": "/v1/completions"}
+        batch = await self._post(f"{self._first}/v1/batches", batch_body | {"completion_window": "24h"})
         batch = await self._ended(f"{self._first}/v1/batches/{batch['id']}", ("completed", "failed", "expired"))
         assert batch["status"] == "completed", batch
         output = await self._http.get(f"{self._first}/v1/files/{batch['output_file_id']}/content")

@@ -1,4 +1,4 @@
-"""How fast something grows, as a share of itself in an hour. Pure functions of samples."""
+"""Growth of something, as a share of itself in an hour. Pure functions of samples."""
 
 from collections.abc import Sequence
 from itertools import combinations

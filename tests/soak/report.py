@@ -33,7 +33,7 @@ class Found(NamedTuple):
         steady = sampler.steady()
 
         def grown(points: Mapping[str, Sequence[Point]]) -> dict[str, float]:
-            shares = {name: growth(seen, sampler.began, sampler.ended) for name, seen in points.items()}
+            shares = {name: growth(series, sampler.began, sampler.ended) for name, series in points.items()}
             return {name: share for name, share in shares.items() if share is not None}
 
         return cls(
@@ -45,9 +45,9 @@ class Found(NamedTuple):
 
 def as_json(report: Report, clients: Clients, found: Found, left: Counter[str] | None) -> dict[str, float | None]:
     parts = {name: max(shares.values(), default=None) for name, shares in found._asdict().items()}
-    known = [share for share in parts.values() if share is not None]
+    known_parts = [share for share in parts.values() if share is not None]
     return {
-        "soak_growth": round(max(known), 4) if len(known) == len(parts) else None,
+        "soak_growth": round(max(known_parts), 4) if len(known_parts) == len(parts) else None,
         **{f"growth_{name}": None if share is None else round(share, 4) for name, share in parts.items()},
         "keys_left": None if left is None else left.total(),
         "requests": report.requests + clients.done.total(),
@@ -72,10 +72,10 @@ def show(
         ):
             table.add_row(name, what, *_ends(points, sampler, unit), _share(shares.get(name)))
     for kind in sorted(sampler.keys, key=lambda kind: (kind != "all", kind)):
-        counted = growth(sampler.keys[kind], sampler.began, sampler.ended)
-        sized = growth(sampler.key_bytes[kind], sampler.began, sampler.ended)
-        table.add_row(f"keys {kind}", "count", *_ends(sampler.keys[kind], sampler, 1), _share(counted))
-        table.add_row("", "kB", *_ends(sampler.key_bytes[kind], sampler, 1e3), _share(sized))
+        count_growth = growth(sampler.keys[kind], sampler.began, sampler.ended)
+        size_growth = growth(sampler.key_bytes[kind], sampler.began, sampler.ended)
+        table.add_row(f"keys {kind}", "count", *_ends(sampler.keys[kind], sampler, 1), _share(count_growth))
+        table.add_row("", "kB", *_ends(sampler.key_bytes[kind], sampler, 1e3), _share(size_growth))
     table.add_row("XYLEM_FILES", "files", *_ends(sampler.files, sampler, 1), "")
     out.print(table)
     if sampler.ended - sampler.began < LEAST_S:
@@ -122,7 +122,7 @@ def _largest(series: Mapping[str, Sequence[Point]]) -> list[str]:
 def _lines(
     axis: Axes, sampler: Sampler, series: Mapping[_Name, Sequence[Point]], named: Collection[_Name], unit: float
 ) -> None:
-    """Those that aren't named are grey."""
+    """Draws the lines; those that aren't named are grey."""
     for name, points in series.items():
         minutes, values = [(at - sampler.began) / 60 for at, _ in points], [value / unit for _, value in points]
         if name in named:

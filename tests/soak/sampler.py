@@ -1,4 +1,4 @@
-"""What processes and Redis hold, every few seconds, in a thread of its own."""
+"""Samples of what processes and Redis hold, every few seconds, in a thread of its own."""
 
 import time
 from collections import Counter, defaultdict
@@ -28,8 +28,8 @@ class Sampler(Thread):
         while not self._stop_asked.wait(self._every_s):
             self._sample_processes()
             self._sample_redis()
-            found = sum(path.is_file() for path in (self._fleet.directory / "files").rglob("*"))
-            self.files.append((time.monotonic(), found))
+            file_count = sum(path.is_file() for path in (self._fleet.directory / "files").rglob("*"))
+            self.files.append((time.monotonic(), file_count))
 
     def stop(self) -> None:
         self._stop_asked.set()
@@ -43,25 +43,25 @@ class Sampler(Thread):
 
     def as_json(self) -> dict[str, Any]:
         """All samples, by name: seconds since the begin, value."""
-        named = {
+        process_series = {
             what: {f"{name} {pid}": points for (name, pid), points in series.items()}
             for what, series in (("memory", self.memory), ("descriptors", self.descriptors))
         }
-        found = named | {"keys": self.keys, "key_bytes": self.key_bytes, "files": {"files": self.files}}
+        all_series = process_series | {"keys": self.keys, "key_bytes": self.key_bytes, "files": {"files": self.files}}
         return {
             what: {
                 name: [(round(at - self.began, 1), value) for at, value in points] for name, points in series.items()
             }
-            for what, series in found.items()
+            for what, series in all_series.items()
         }
 
     def _sample_processes(self) -> None:
         redis = self._fleet.redis_process
         for name, process in [*self._fleet.stack.names.items(), *([("redis", redis)] if redis else [])]:
             try:
-                seen = psutil.Process(process.pid)
-                memory = self._allocated() if process is redis else seen.memory_full_info().uss
-                descriptors = seen.num_fds()
+                psutil_process = psutil.Process(process.pid)
+                memory = self._allocated() if process is redis else psutil_process.memory_full_info().uss
+                descriptors = psutil_process.num_fds()
             except (psutil.Error, RedisError):
                 continue  # it is being replaced
             now = time.monotonic()
@@ -70,8 +70,8 @@ class Sampler(Thread):
 
     def _allocated(self) -> int:
         """Bytes. Raises: RedisError."""
-        told: Any = self._fleet.redis.info("memory")
-        return int(told["used_memory"])
+        info: Any = self._fleet.redis.info("memory")
+        return int(info["used_memory"])
 
     def _sample_redis(self) -> None:
         try:
@@ -79,8 +79,8 @@ class Sampler(Thread):
         except RedisError:
             return  # its connections are being cut
         now = time.monotonic()
-        for found in (counts, sizes):
-            found["all"] = found.total()
+        for counter in (counts, sizes):
+            counter["all"] = counter.total()
         for kind in {*counts, *self.keys}:
             self.keys[kind].append((now, counts[kind]))
             self.key_bytes[kind].append((now, sizes[kind]))
@@ -91,10 +91,10 @@ def kinds(fleet: Fleet) -> tuple[Counter[str], Counter[str]]:
     counts, sizes = Counter[str](), Counter[str]()
     redis = fleet.redis
     names = list(redis.scan_iter(count=1000))
-    with redis.pipeline(transaction=False) as asked:
+    with redis.pipeline(transaction=False) as pipeline:
         for name in names:
-            asked.memory_usage(name)
-        for name, size in zip(names, asked.execute(), strict=True):
+            pipeline.memory_usage(name)
+        for name, size in zip(names, pipeline.execute(), strict=True):
             if size is not None:
                 kind = _kind(name.decode(errors="replace"))
                 counts[kind] += 1

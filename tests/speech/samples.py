@@ -43,7 +43,7 @@ def float_wav(samples: "array[float]", rate: int = RATE) -> bytes:
 
 
 def encoded(samples: "array[int]", codec: str, container: str, rate: int = RATE) -> bytes:
-    """Through FFmpeg."""
+    """The samples, encoded by FFmpeg."""
     out = io.BytesIO()
     with av.open(out, "w", format=container) as file:
         stream = file.add_stream(codec, rate=rate, layout="mono")
@@ -53,9 +53,9 @@ def encoded(samples: "array[int]", codec: str, container: str, rate: int = RATE)
         frame = AudioFrame("s16", "mono", len(samples))
         frame.sample_rate = RATE
         frame.planes[0].update(samples.tobytes().ljust(frame.planes[0].buffer_size, b"\0"))
-        for made in (*resampler.resample(frame), *resampler.resample(None)):
-            made.pts = None
-            fifo.write(made)
+        for output_frame in (*resampler.resample(frame), *resampler.resample(None)):
+            output_frame.pts = None
+            fifo.write(output_frame)
         size = stream.codec_context.frame_size or 1024
         while fifo.samples:
             piece = fifo.read(min(size, fifo.samples))

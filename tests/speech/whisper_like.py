@@ -13,7 +13,7 @@ TIMES = [f"<|{tick / 50:.2f}|>" for tick in range(1501)]
 def whisper_like(folder: Path, *, multilingual: bool) -> Path:
     shutil.copytree(MODEL, folder)
     spec = json.loads((folder / "tokenizer.json").read_text())
-    first = max([*spec["model"]["vocab"].values(), *(added["id"] for added in spec["added_tokens"])]) + 1
+    first = max([*spec["model"]["vocab"].values(), *(token["id"] for token in spec["added_tokens"])]) + 1
     shape = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     spec["added_tokens"] += [{"id": first + i, "content": sign, **shape} for i, sign in enumerate([*SIGNS, *TIMES])]
     (folder / "tokenizer.json").write_text(json.dumps(spec))

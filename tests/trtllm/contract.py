@@ -23,46 +23,46 @@ def _read() -> Contract:
     for file in ("tensorrt_llm_more.json", "tensorrt_llm_visual.json"):
         more = json.loads((_APIS / file).read_text())
         for name, spec in more["classes"].items():
-            known = contract["classes"].setdefault(name, spec)
-            known["fields"] |= spec["fields"]
-            known["methods"] |= spec.get("methods", {})
+            entry = contract["classes"].setdefault(name, spec)
+            entry["fields"] |= spec["fields"]
+            entry["methods"] |= spec.get("methods", {})
     return contract
 
 
 def contract(without: Use | None = None) -> Contract:
     """`without`: this is called something else."""
-    made = deepcopy(_read())
+    variant = deepcopy(_read())
     if without is None:
-        return made
+        return variant
     if without.owner == "wire":
-        made["renamed"] = without.name
-        return made
-    spec = made["classes"][without.owner]
+        variant["renamed"] = without.name
+        return variant
+    spec = variant["classes"][without.owner]
     method, _, parameter = without.name.partition(".")
     if parameter:
-        for given in spec["methods"][method]["params"]:
-            if given["name"] == parameter:
-                given["name"] += "_renamed"
-        return made
+        for param in spec["methods"][method]["params"]:
+            if param["name"] == parameter:
+                param["name"] += "_renamed"
+        return variant
     for members in (spec["fields"], spec["methods"]):
         if method in members:
             members[f"{method}_renamed"] = members.pop(method)
-    return made
+    return variant
 
 
 def wire_names() -> set[str]:
     """All keys that events, statistics and capacities may have."""
-    found: set[str] = set()
+    keys: set[str] = set()
 
     def walk(node: Any) -> None:
         if isinstance(node, dict):
-            found.update(node)
+            keys.update(node)
             for value in node.values():
                 walk(value)
         elif isinstance(node, list):
-            found.update(item for item in node if isinstance(item, str))
+            keys.update(item for item in node if isinstance(item, str))
             for item in node:
                 walk(item)
 
     walk(_read()["wire"])
-    return found
+    return keys

@@ -23,7 +23,7 @@ def made(of: Contract | None = None) -> Package:
 
 @contextmanager
 def installed(of: Contract | None = None) -> Iterator[Package]:
-    """In this process, while the block runs; the adapter is imported anew."""
+    """The package in this process, while the block runs; the adapter is imported anew."""
     package = made(of)
     names = [name for name in sys.modules if name.split(".")[0] == "tensorrt_llm" or name.startswith(_OURS)]
     before = {name: sys.modules.pop(name) for name in names}

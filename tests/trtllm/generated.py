@@ -24,7 +24,7 @@ class _Tensor(metaclass=_TensorType):
 
 
 class _Names(dict[str, Any]):
-    """What annotations name. What isn't known may be anything."""
+    """Names that annotations use; an unknown one may be anything."""
 
     def __missing__(self, _name: str) -> Any:
         return object
@@ -40,8 +40,8 @@ class Package:
         """
         self.contract, self.uses, self._engines = contract, set[Use](), engines
         self.models: list[Any] = []
-        known = {name: getattr(typing, name) for name in typing.__all__} | vars(builtins)
-        self._names = _Names({**known, "Tensor": _Tensor})
+        standard_names = {name: getattr(typing, name) for name in typing.__all__} | vars(builtins)
+        self._names = _Names({**standard_names, "Tensor": _Tensor})
         self.classes: dict[str, type] = {}
         for name, spec in contract["classes"].items():
             self.classes[name] = self._names[name] = self._made(name, spec)
@@ -49,34 +49,34 @@ class Package:
 
     def make(self, class_name: str, /, model: Any = None, **values: Any) -> Any:
         """An object as the engine gives it, unchecked. `model` has its methods."""
-        made = object.__new__(self.classes[class_name])
-        vars(made).update(_values=values, _model=model)
-        return made
+        instance = object.__new__(self.classes[class_name])
+        vars(instance).update(_values=values, _model=model)
+        return instance
 
     def _modules(self) -> dict[str, types.ModuleType]:
-        made: dict[str, types.ModuleType] = {}
+        modules: dict[str, types.ModuleType] = {}
         for name, spec in self.contract["classes"].items():
             parts = spec["module"].split(".")
             for end in range(1, len(parts) + 1):
                 path = ".".join(parts[:end])
-                module = made.setdefault(path, types.ModuleType(path))
+                module = modules.setdefault(path, types.ModuleType(path))
                 module.__path__ = []
                 if end > 1:
-                    setattr(made[".".join(parts[: end - 1])], parts[end - 1], module)
-            setattr(made[spec["module"]], name, self.classes[name])
-        auto_deploy = made["tensorrt_llm._torch.auto_deploy"] = types.ModuleType("tensorrt_llm._torch.auto_deploy")
+                    setattr(modules[".".join(parts[: end - 1])], parts[end - 1], module)
+            setattr(modules[spec["module"]], name, self.classes[name])
+        auto_deploy = modules["tensorrt_llm._torch.auto_deploy"] = types.ModuleType("tensorrt_llm._torch.auto_deploy")
         auto_deploy.LLM = type("LLM", (self.classes["LLM"],), {"autodeploy": True})  # type: ignore[attr-defined]
-        made["tensorrt_llm._torch"].auto_deploy = auto_deploy  # type: ignore[attr-defined]
-        return made
+        modules["tensorrt_llm._torch"].auto_deploy = auto_deploy  # type: ignore[attr-defined]
+        return modules
 
     def _made(self, name: str, spec: dict[str, Any]) -> type:
         members: dict[str, Any] = {"__slots__": ("__dict__",)}
         properties = [m for m, s in spec["methods"].items() if s.get("property")]
         for field in (*spec["fields"], *properties):
             members[field] = self._field(name, field)
-        for method, said in spec["methods"].items():
-            if not said.get("property") and method != "__init__":
-                members[method] = self._method(name, method, said)
+        for method, method_spec in spec["methods"].items():
+            if not method_spec.get("property") and method != "__init__":
+                members[method] = self._method(name, method, method_spec)
         if name in self.contract["async_iterables"]:
             members["__aiter__"] = lambda it: it
             members["__anext__"] = lambda it: vars(it)["_model"].step(it)
@@ -154,10 +154,10 @@ class Package:
         if annotation is None:
             return
         try:
-            wanted = eval(annotation, {}, self._names)
+            expected_type = eval(annotation, {}, self._names)
         except (AttributeError, TypeError):  # of a module that isn't there
             return
-        if not _fits(value, wanted):
+        if not _fits(value, expected_type):
             raise TypeError(f"{where}={value!r}) is no {annotation}")
 
 

@@ -1,6 +1,6 @@
-"""What the double does: the mock engine's model and scheduler, spoken to as TensorRT-LLM is.
+"""The double's behaviour: the mock engine's model and scheduler, spoken to as TensorRT-LLM is.
 
-What the contract says of behaviour is here: token ids are cumulative, a token that ends an answer is not returned,
+The contract's words on behaviour are kept here: token ids are cumulative, a token that ends an answer is not returned,
 min_tokens holds back the end of the text only, events and statistics are asked for.
 """
 
@@ -47,9 +47,9 @@ class Told(dict[str, Any]):
     """A dictionary that remembers what was read of it."""
 
     def __init__(self, values: dict[str, Any], package: Package) -> None:
-        renamed = package.contract.get("renamed")
+        renamed_key = package.contract.get("renamed")
         assert set(values) <= wire_names(), values
-        super().__init__({f"{k}_renamed" if k == renamed else k: _told(v, package) for k, v in values.items()})
+        super().__init__({f"{k}_renamed" if k == renamed_key else k: _told(v, package) for k, v in values.items()})
         self._uses = package.uses
 
     def __getitem__(self, key: str) -> Any:
@@ -69,7 +69,7 @@ def _told(value: Any, package: Package) -> Any:
 
 
 class Model:
-    """Of one LLM."""
+    """The model behind one LLM."""
 
     def __init__(self, package: Package, given: dict[str, Any]) -> None:
         self.package = package
@@ -125,9 +125,9 @@ class Model:
         values = {"outputs": [self.package.make("CompletionOutput", **_completion())], "finished": False}
         values |= {"error": None, "cached_tokens": 0}
         generation = Generation(self, RunId(f"double-{next(self._ids)}"), inputs, p, given, media)
-        made = self.package.make("RequestOutput", generation, **values)
+        output = self.package.make("RequestOutput", generation, **values)
         self.run(generation.run())
-        return made
+        return output
 
     def shutdown(self) -> None:
         if self._loop is not None:
@@ -177,7 +177,7 @@ class Model:
             await self.mock.close()
 
     def tell(self, rank: int, data: dict[str, Any]) -> None:
-        """Of several groups of layers, all have the same blocks."""
+        """Tells of an event; if there are several groups of layers, all have the same blocks."""
         windows = json.loads(os.environ.get(WINDOWS, "[]"))
         for group, window in enumerate(windows or [_WINDOW]):
             event = {"event_id": next(self._numbers[rank]), "window_size": window, "data": data}
@@ -226,7 +226,7 @@ class Model:
 
 
 class Tap:
-    """Where a core of the mock tells what its cache holds.
+    """A receiver of what a core of the mock tells of its cache.
 
     The mock copies to host memory what it has computed; here a block is in one place, and moves when it is evicted.
     """
@@ -273,7 +273,7 @@ class Tap:
         blocks = [
             {
                 "type": "stored_block",
-                "block_hash": known,
+                "block_hash": block_hash,
                 "tokens": [
                     {"type": "unique_token", "token_id": token, "token_extra_id": 0}
                     for token in event.token_ids[i * size : (i + 1) * size]
@@ -281,11 +281,11 @@ class Tap:
                 "cache_level": 0,
                 "priority": 35,
             }
-            for i, known in enumerate(event.block_hashes)
+            for i, block_hash in enumerate(event.block_hashes)
         ]
         data = {"type": "stored", "parent_hash": event.parent_block_hash, "blocks": blocks}
         keys = list(event.extra_keys[0] or []) if event.extra_keys else []
-        names = {_of(asked)["lora_name"] for asked in self._model.adapters.values()}
+        names = {_of(lora_request)["lora_name"] for lora_request in self._model.adapters.values()}
         name = keys.pop(0) if keys and keys[0] in names else None
         return data | ({"lora_name": name} if name else {}) | ({"cache_salt": keys[0]} if keys else {})
 
@@ -298,7 +298,7 @@ def _completion() -> dict[str, Any]:
 
 
 class Generation:
-    """What a RequestOutput's methods do."""
+    """The methods of a RequestOutput."""
 
     def __init__(
         self,
@@ -315,8 +315,8 @@ class Generation:
         self._aborted = False
         self._adapter: str | None = None  # the mock's
         self._again: list[StepOutput] = []  # what it is given, and gives again with the first output
-        disaggregated = given.get("disaggregated_params")
-        self._apart = _of(disaggregated) if disaggregated is not None else {}
+        disaggregated_params = given.get("disaggregated_params")
+        self._apart = _of(disaggregated_params) if disaggregated_params is not None else {}
 
     def abort(self) -> None:
         self._aborted = True
@@ -366,8 +366,8 @@ class Generation:
             values["finished"] = True
 
     def _logprob(self, entry: TokenLogprob) -> dict[int, Any]:
-        found = {entry.token_id: entry.logprob} | {id_: logprob for _, id_, logprob in entry.top}
-        return {id_: self._model.package.make("Logprob", logprob=lp, rank=None) for id_, lp in found.items()}
+        logprobs = {entry.token_id: entry.logprob} | {id_: logprob for _, id_, logprob in entry.top}
+        return {id_: self._model.package.make("Logprob", logprob=lp, rank=None) for id_, lp in logprobs.items()}
 
     async def run(self) -> None:
         try:
@@ -389,34 +389,34 @@ class Generation:
     async def _prefill(self) -> None:
         request = self._request()
         longer = msgspec.structs.replace(request.sampling, max_tokens=2)  # else the mock would keep nothing
-        done = await self._model.mock.prefill(msgspec.structs.replace(request, sampling=longer))
-        assert done.output is not None
-        self._came.put_nowait(done.output)
-        if done.handoff is not None:
-            self._came.put_nowait(done.handoff)
+        result = await self._model.mock.prefill(msgspec.structs.replace(request, sampling=longer))
+        assert result.output is not None
+        self._came.put_nowait(result.output)
+        if result.handoff is not None:
+            self._came.put_nowait(result.handoff)
 
     def _request(self) -> GenerateRequest:
         """The mock's."""
-        p, inputs, begun = self._p, self._inputs, list[int]()
+        p, inputs, begun_tokens = self._p, self._inputs, list[int]()
         sampling = _sampling(p)
         handoff = None
         if self._apart.get("request_type") == "generation_only":
             assert self._apart["disagg_request_id"] >= 2**42
-            begun = self._apart["first_gen_tokens"]
+            begun_tokens = self._apart["first_gen_tokens"]
             handoff = _handles.decode(self._apart["opaque_state"])
-        forced, until = self._steered(len(begun))
+        forced_tokens, until = self._steered(len(begun_tokens))
         if sampling.stop_token_ids:
             sampling = msgspec.structs.replace(sampling, min_tokens=until)
-        ignored = p["prompt_ignore_length"] or 0
-        penalised = sampling.presence_penalty or sampling.frequency_penalty
-        if penalised and ignored < len(inputs):
-            inputs, begun = inputs[:ignored], inputs[ignored:]
-            longer = sampling.max_tokens + len(begun)
-            later = sampling.min_tokens + len(begun) if sampling.min_tokens else 0
+        ignored_length = p["prompt_ignore_length"] or 0
+        penalty = sampling.presence_penalty or sampling.frequency_penalty
+        if penalty and ignored_length < len(inputs):
+            inputs, begun_tokens = inputs[:ignored_length], inputs[ignored_length:]
+            longer = sampling.max_tokens + len(begun_tokens)
+            later = sampling.min_tokens + len(begun_tokens) if sampling.min_tokens else 0
             sampling = msgspec.structs.replace(sampling, max_tokens=longer, min_tokens=later)
-        elif begun or forced:
-            begun = begun or forced
-            self._again = [StepOutput("", begun, logprobs=self._unknown(begun))]
+        elif begun_tokens or forced_tokens:
+            begun_tokens = begun_tokens or forced_tokens
+            self._again = [StepOutput("", begun_tokens, logprobs=self._unknown(begun_tokens))]
         scheduling = self._given.get("scheduling_params")
         return GenerateRequest(
             self._id,
@@ -426,7 +426,7 @@ class Generation:
             0 if scheduling is None else _of(scheduling)["attention_dp_rank"],
             self._given.get("cache_salt"),
             handoff,
-            [PartialOutput(begun)] if begun else [],
+            [PartialOutput(begun_tokens)] if begun_tokens else [],
             adapter=self._adapter,
             media=self._media,
         )
@@ -435,31 +435,31 @@ class Generation:
         return None if self._p["logprobs"] is None else [TokenLogprob("", token, -1.0) for token in tokens]
 
     def _steered(self, made: int) -> tuple[list[int], int]:
-        """What the logits processor does: the tokens that it forces, and until when it bans those that end."""
+        """The effect of the logits processor: the tokens that it forces, and until when it bans those that end."""
         if self._p["logits_processor"] is None:
             return [], 0
         import torch
 
         processor = pickle.loads(pickle.dumps(self._p["logits_processor"]))
         vocabulary = load_tokenizer(self._model.pool.model_dir).vocab_size
-        forced: list[int] = []
+        forced_tokens: list[int] = []
         while True:
             logits = torch.zeros(1, 1, vocabulary)
-            processor(1, logits, [self._inputs + forced], None, None)
-            [left] = torch.isfinite(logits[0]).nonzero(as_tuple=True)[1:]
-            if len(left) == vocabulary:
-                return forced, made
-            if len(left) == 1:
-                forced.append(int(left[0]))
+            processor(1, logits, [self._inputs + forced_tokens], None, None)
+            [allowed_tokens] = torch.isfinite(logits[0]).nonzero(as_tuple=True)[1:]
+            if len(allowed_tokens) == vocabulary:
+                return forced_tokens, made
+            if len(allowed_tokens) == 1:
+                forced_tokens.append(int(allowed_tokens[0]))
             else:
-                banned = set(range(vocabulary)) - set(left.tolist())
-                assert banned == set(self._p["stop_token_ids"])
+                banned_tokens = set(range(vocabulary)) - set(allowed_tokens.tolist())
+                assert banned_tokens == set(self._p["stop_token_ids"])
             made += 1
 
 
 def _sampling(p: dict[str, Any]) -> Sampling:
     greedy = p["top_k"] == 1 or (p["temperature"] in (None, 0) and p["top_k"] is None and p["top_p"] is None)
-    guided = p["guided_decoding"]
+    guided_decoding = p["guided_decoding"]
     bias = p["embedding_bias"]
     return Sampling(
         max_tokens=p["max_tokens"],
@@ -478,7 +478,7 @@ def _sampling(p: dict[str, Any]) -> Sampling:
         prompt_logprobs=p["prompt_logprobs"] or None,
         logit_bias=None if bias is None else {i: float(bias[i]) for i in bias.nonzero().flatten().tolist()},
         special_tokens=True,
-        grammar=None if guided is None else _grammar(_of(guided)),
+        grammar=None if guided_decoding is None else _grammar(_of(guided_decoding)),
     )
 
 

@@ -1,4 +1,4 @@
-"""What the double does with pictures: it expands them as the model's family does, and encodes them as the mock does."""
+"""The double's pictures: it expands them as the model's family does, and encodes them as the mock does."""
 
 import asyncio
 from pathlib import Path
@@ -20,7 +20,7 @@ WIDTH = 64  # of rows, float32
 
 
 class Expander:
-    """Of one model's folder."""
+    """An expander of prompts for one model's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._tokenizer = load_tokenizer(folder)
@@ -30,10 +30,10 @@ class Expander:
         """A prompt's tokens, and its pictures. Raises: ValueError."""
         if self._family is None or set(asked) - {*_KEYS, "mm_processor_kwargs"}:
             raise ValueError(f"no model that takes {sorted(asked)}")
-        made = (asked.get("multi_modal_embeddings") or {}).get("image")
-        if made is not None:
+        embeddings = (asked.get("multi_modal_embeddings") or {}).get("image")
+        if embeddings is not None:
             short = self._tokenizer.encode(asked["prompt"], add_special_tokens=False)
-            pictures = [_encoded(one) for one in made]
+            pictures = [_encoded(one) for one in embeddings]
         else:
             short = asked["prompt_token_ids"]
             pictures = [_seen(one) for one in asked["multi_modal_data"]["image"]]
@@ -78,7 +78,7 @@ def _encoded(made: Any) -> tuple[tuple[int, int], bytes, Embedding | None]:
 
 
 class PictureModel:
-    """Of one MultimodalEncoder."""
+    """The model behind one MultimodalEncoder."""
 
     def __init__(self, package: Package, given: dict[str, Any]) -> None:
         self.package, self._expander = package, Expander(Path(given["model"]))
@@ -88,21 +88,21 @@ class PictureModel:
         assert inputs["prompt_token_ids"]
         (picture,) = inputs["multi_modal_data"]["image"]
         handle = {"tensor": self._expander.encoded(picture)}
-        said = self.package.make("DisaggregatedParams", multimodal_embedding_handles=[handle])
-        return self.package.make("RequestOutput", _Encoding(), disaggregated_params=said)
+        params = self.package.make("DisaggregatedParams", multimodal_embedding_handles=[handle])
+        return self.package.make("RequestOutput", _Encoding(), disaggregated_params=params)
 
     def shutdown(self) -> None:
         self.closed = True
 
 
 class _Encoding:
-    """What a RequestOutput's methods do."""
+    """The methods of a RequestOutput."""
 
     async def aresult(self) -> None:
         await asyncio.sleep(0)
 
     def abort(self) -> None:
-        """It is over soon."""
+        """Does nothing: it is over soon."""
 
 
 def shared(package: Package, tensor_info: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""What the double of VisualGen does: pictures of one colour, as the mock paints them, in TensorRT-LLM's way."""
+"""The double of VisualGen: pictures of one colour, as the mock paints them, in TensorRT-LLM's way."""
 
 import hashlib
 from typing import Any
@@ -7,7 +7,7 @@ from tests.trtllm.generated import Package
 
 
 class Visual:
-    """Of one VisualGen."""
+    """The model behind one VisualGen."""
 
     def __init__(self, package: Package, given: dict[str, Any]) -> None:
         self.package, self.args = package, vars(given["args"])["_values"]
@@ -16,7 +16,7 @@ class Visual:
         self.closed = False
 
     def generate(self, inputs: str, params: Any) -> Any:
-        """What it makes depends on the prompt and the parameters."""
+        """An output that depends on the prompt and the parameters."""
         import torch
 
         p = vars(params)["_values"]
@@ -24,14 +24,14 @@ class Visual:
             return self.package.make("VisualGenOutput", image=None, video=None, error=f"no {inputs}")
         if p["height"] % 16:
             raise ValueError("height: must be a multiple of 16")
-        said = "|".join(str(part) for part in (inputs, p["negative_prompt"], p["guidance_scale"], p["seed"]))
-        colour = list(hashlib.sha256(f"{said}|{p['num_inference_steps']}".encode()).digest()[:3])
+        description = "|".join(str(part) for part in (inputs, p["negative_prompt"], p["guidance_scale"], p["seed"]))
+        colour = list(hashlib.sha256(f"{description}|{p['num_inference_steps']}".encode()).digest()[:3])
         frames = p["num_frames"] or 0
         if frames and p["frame_rate"] is None:
             raise ValueError("frame_rate: is needed")
         shape = (1, *((frames,) if frames else ()), p["height"], p["width"], 1)
-        made = torch.tensor(colour, dtype=torch.uint8).repeat(shape)
-        image, video = (None, made) if frames else (made, None)
+        pixels = torch.tensor(colour, dtype=torch.uint8).repeat(shape)
+        image, video = (None, pixels) if frames else (pixels, None)
         return self.package.make("VisualGenOutput", image=image, video=video, error=None)
 
     def shutdown(self) -> None:

@@ -47,7 +47,7 @@ def test_a_moment_is_in_one_period_which_the_next_one_follows(at: datetime, per:
 
 @given(TIMES)
 def test_periods_are_days_weeks_from_monday_and_calendar_months_of_utc(at: datetime) -> None:
-    """At midnight."""
+    """A period begins at midnight."""
     (day, next_day), (week, next_week), (month, next_month) = (
         (datetime.fromtimestamp(a, UTC), datetime.fromtimestamp(b, UTC))
         for a, b in (period(per, at.timestamp()) for per in ("day", "week", "month"))
@@ -64,12 +64,12 @@ def test_a_cost_is_linear_and_of_each_token_once(
     price: Price, prompt: int, cached: int, completion: int, pictures: int
 ) -> None:
     """A token is cached or not. All tokens count in a budget of tokens."""
-    used = Used("m", prompt, cached, completion, pictures)
+    usage = Used("m", prompt, cached, completion, pictures)
     hit = min(prompt, cached)
     of_hit = price.input if price.cached_input is None else price.cached_input
     money = ((prompt - hit) * price.input + hit * of_hit + completion * price.output) / 1e6 + pictures * price.image
-    assert cost(used, price) == Cost(prompt + completion, pytest.approx(money))
-    assert cost(used, Price()).money == 0
+    assert cost(usage, price) == Cost(prompt + completion, pytest.approx(money))
+    assert cost(usage, Price()).money == 0
 
 
 def test_an_adapter_without_a_price_has_that_of_its_model() -> None:
@@ -85,7 +85,7 @@ def client(key: Limits = Limits(), team: Limits = Limits()) -> Client:  # noqa: 
 
 @given(st.data())
 def test_who_has_no_limits_has_no_accounts(data: st.DataObject) -> None:
-    """And so costs no call."""
+    """A client without limits costs no call."""
     each = st.builds(
         Limits,
         requests_per_min=st.none() | st.just(5),
@@ -95,25 +95,25 @@ def test_who_has_no_limits_has_no_accounts(data: st.DataObject) -> None:
         file_quota=st.none() | st.just(5),
     )
     key, team = data.draw(each), data.draw(each)
-    wanted = [any((one.requests_per_min, one.tokens_per_min, one.parallel, one.budget)) for one in (key, team)]
+    have_limits = [any((one.requests_per_min, one.tokens_per_min, one.parallel, one.budget)) for one in (key, team)]
     assert [account.name for account in online(client(key, team))] == [
-        name for name, has in zip(("key_1", "tenant/red"), wanted, strict=True) if has
+        name for name, has in zip(("key_1", "tenant/red"), have_limits, strict=True) if has
     ]
 
 
 def test_lines_share_rates_and_leave_half_or_have_rates_of_their_own_and_budgets_are_common() -> None:
-    """Of the key as of the tenant."""
+    """The rules are the same for the key and the tenant."""
     budget = Budget(7)
-    shared = Limits(requests_per_min=4, tokens_per_min=9, parallel=2, budget=budget)
+    tenant_limits = Limits(requests_per_min=4, tokens_per_min=9, parallel=2, budget=budget)
     own = Limits(requests_per_min=4, batch_tokens_per_min=3, budget=budget)
-    key, team = of_line(client(shared, own))
+    key, team = of_line(client(tenant_limits, own))
     assert (key.name, key.rates, key.requests, key.tokens, key.spared) == ("key_1", "key_1", 4, 9, 0.5)
     assert (team.rates, team.requests, team.tokens, team.spared) == ("tenant/red:batch", 0, 3, 0.0)
     assert (key.budget, team.budget, key.parallel) == (budget, budget, 0)
     assert team.name == "tenant/red"
-    (revoked,) = of_line(client(), Rate("key_1:batch", 5, 6, 0.5))
-    assert (revoked.rates, revoked.requests, revoked.tokens, revoked.spared) == ("key_1:batch", 5, 6, 0.5)
-    assert of_line(Client(Tenant(TenantId("default"), limits=shared))) == (), "where keys are not required"
+    (account,) = of_line(client(), Rate("key_1:batch", 5, 6, 0.5))
+    assert (account.rates, account.requests, account.tokens, account.spared) == ("key_1:batch", 5, 6, 0.5)
+    assert of_line(Client(Tenant(TenantId("default"), limits=tenant_limits))) == (), "where keys are not required"
 
 
 ACCOUNTS = st.builds(
@@ -126,22 +126,22 @@ KINDS: list[Kind] = ["requests", "tokens", "parallel", "budget"]
 
 @given(st.lists(st.tuples(ACCOUNTS, LEFTS), min_size=2, max_size=2), st.data())
 def test_a_refusal_names_the_limit_that_lasts_longest(both: list[tuple[Account, Left]], data: st.DataObject) -> None:
-    """When it ends, none of the others refuses any more."""
-    accounts, left = [one for one, _ in both], [has for _, has in both]
-    refused = data.draw(st.lists(st.tuples(st.integers(0, 1), st.sampled_from(KINDS)), min_size=1, unique=True))
-    found = refusal(accounts, left, refused, NOW)
-    alone = [refusal(accounts, left, [one], NOW) for one in refused]
-    assert found in alone
-    assert all(one.ends <= found.ends for one in alone)
-    assert retry_after_s(found, NOW) >= max(1, found.ends - NOW)
-    if found.kind in ("requests", "tokens"):
-        limit = getattr(found.account, found.kind)
-        filled = getattr(found.left, found.kind) + (found.ends - NOW) * limit / 60
-        assert filled == pytest.approx(max(1, limit * found.account.spared))
-        assert iso(found.ends) in words(found)
-    if found.kind == "budget":
-        assert found.account.budget is not None
-        assert words(found).endswith(f"begins at {iso(period(found.account.budget.per, NOW)[1])}.")
+    """No other limit still refuses when the named one ends."""
+    accounts, remainders = [one for one, _ in both], [has for _, has in both]
+    causes = data.draw(st.lists(st.tuples(st.integers(0, 1), st.sampled_from(KINDS)), min_size=1, unique=True))
+    longest_refusal = refusal(accounts, remainders, causes, NOW)
+    alone = [refusal(accounts, remainders, [one], NOW) for one in causes]
+    assert longest_refusal in alone
+    assert all(one.ends <= longest_refusal.ends for one in alone)
+    assert retry_after_s(longest_refusal, NOW) >= max(1, longest_refusal.ends - NOW)
+    if longest_refusal.kind in ("requests", "tokens"):
+        limit = getattr(longest_refusal.account, longest_refusal.kind)
+        level = getattr(longest_refusal.left, longest_refusal.kind) + (longest_refusal.ends - NOW) * limit / 60
+        assert level == pytest.approx(max(1, limit * longest_refusal.account.spared))
+        assert iso(longest_refusal.ends) in words(longest_refusal)
+    if longest_refusal.kind == "budget":
+        assert longest_refusal.account.budget is not None
+        assert words(longest_refusal).endswith(f"begins at {iso(period(longest_refusal.account.budget.per, NOW)[1])}.")
 
 
 def test_a_time_is_never_told_too_early() -> None:
@@ -158,9 +158,9 @@ def test_words_are_of_one_or_of_many() -> None:
 
 @given(st.lists(st.tuples(ACCOUNTS, LEFTS), min_size=1, max_size=2))
 def test_headers_are_those_of_who_has_least(both: list[tuple[Account, Left]]) -> None:
-    """And say nothing of limits that there aren't."""
-    said = headers([one for one, _ in both], [has for _, has in both])
+    """Nothing is said of limits that don't exist."""
+    fields = headers([one for one, _ in both], [has for _, has in both])
     least = min((has.tokens, one.tokens) for one, has in both)
-    assert said["x-ratelimit-limit-tokens"] == str(least[1])
-    assert said["x-ratelimit-remaining-tokens"] == "0"
+    assert fields["x-ratelimit-limit-tokens"] == str(least[1])
+    assert fields["x-ratelimit-remaining-tokens"] == "0"
     assert headers([Account("", "a", "a", parallel=3)], [Left()]) == {}

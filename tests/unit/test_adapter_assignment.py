@@ -1,4 +1,4 @@
-"""Who loads which adapter, what goes for it, and when a change has arrived everywhere."""
+"""Assignment of adapters to workers, the requests for them, and the point at which a change has arrived everywhere."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,34 +34,34 @@ names = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
 @given(names, st.integers(0, 5), st.integers(1, 6), st.integers(0, 3))
 def test_slots_are_never_exceeded_and_each_gets_what_there_is(known: list[str], least: int, n: int, slots: int) -> None:
     members = [member(f"w{i}", slots) for i in range(n)]
-    given_ = assign([adapter(name, min_workers=least) for name in known], members)
-    assert all(len(had) <= slots and len(set(had)) == len(had) for had in given_.values())
-    free = [w for w, had in given_.items() if len(had) < slots]
-    short = [name for name in known if sum(f"{name}@1" in had for had in given_.values()) < min(least, n)]
-    assert all(f"{name}@1" in given_[w] for name in short for w in free)
-    assert given_ == assign([adapter(name, min_workers=least) for name in reversed(known)], members[::-1])
+    assignment = assign([adapter(name, min_workers=least) for name in known], members)
+    assert all(len(had) <= slots and len(set(had)) == len(had) for had in assignment.values())
+    free = [w for w, had in assignment.items() if len(had) < slots]
+    short = [name for name in known if sum(f"{name}@1" in had for had in assignment.values()) < min(least, n)]
+    assert all(f"{name}@1" in assignment[w] for name in short for w in free)
+    assert assignment == assign([adapter(name, min_workers=least) for name in reversed(known)], members[::-1])
 
 
 def test_when_a_worker_comes_or_goes_only_its_own_moves() -> None:
-    known = [adapter(f"a{i}") for i in range(40)]
+    adapters = [adapter(f"a{i}") for i in range(40)]
     members = [member(f"w{i}", slots=100) for i in range(5)]
-    before, after = assign(known, members), assign(known, members[:-1])
-    moved = {name for m in members[:-1] for name in set(after[m.id]) - set(before[m.id])}
-    assert moved == set(before[members[-1].id])
+    before, after = assign(adapters, members), assign(adapters, members[:-1])
+    moved_adapters = {name for m in members[:-1] for name in set(after[m.id]) - set(before[m.id])}
+    assert moved_adapters == set(before[members[-1].id])
 
 
 def test_those_that_do_not_live_yet_are_told_apart_from_those_that_failed() -> None:
     """One worker of two and nobody that failed said nothing of the other pool, whose worker started later."""
     one, pools = adapter(), [POOL, OTHER]
-    found = progress(one, [lease("w", "a@1")], pools)
-    assert (found.workers, found.failed, found.missing, found.done) == (["w"], {}, {OTHER: 1}, True)
-    started = [lease("w", "a@1"), lease("x", pool=OTHER)]
-    assert not progress(one, started, pools).done  # it lives, and is waited for
-    failed = progress(one, [started[0], lease("x", pool=OTHER, failed={"a@1": "no"})], pools)
-    assert (failed.failed, failed.missing, failed.done) == ({"x": "no"}, {OTHER: 1}, True)
-    both = progress(one, [started[0], lease("x", "a@1", pool=OTHER)], pools)
+    change = progress(one, [lease("w", "a@1")], pools)
+    assert (change.workers, change.failed, change.missing, change.done) == (["w"], {}, {OTHER: 1}, True)
+    leases = [lease("w", "a@1"), lease("x", pool=OTHER)]
+    assert not progress(one, leases, pools).done  # it lives, and is waited for
+    failure = progress(one, [leases[0], lease("x", pool=OTHER, failed={"a@1": "no"})], pools)
+    assert (failure.failed, failure.missing, failure.done) == ({"x": "no"}, {OTHER: 1}, True)
+    both = progress(one, [leases[0], lease("x", "a@1", pool=OTHER)], pools)
     assert (both.workers, both.missing, both.done) == (["w", "x"], {}, True)
-    assert progress(one, [started[0], lease("x", pool=OTHER, slots=0)], pools).missing == {}  # takes no adapters
+    assert progress(one, [leases[0], lease("x", pool=OTHER, slots=0)], pools).missing == {}  # takes no adapters
     assert progress(adapter(min_workers=0), [], pools).missing == {}
 
 
@@ -84,9 +84,9 @@ def test_more_workers_have_what_has_more_of_the_load() -> None:
     assert [busy(n) for n in (0, 5, 6, 10, 11, 20, 100)] == [1, 1, 2, 2, 3, 4, 4]
     assert wanted(adapter(min_workers=3), FOUR) == 3
     assert wanted(adapter(min_workers=9), FOUR) == 4
-    loaded = [member("w0", slots=1, requests={"a@1": 40}), *[member(f"w{i}", slots=1) for i in range(1, 4)]]
-    given_ = assign([adapter("a"), adapter("b")], loaded)
-    assert sorted(name for had in given_.values() for name in had) == ["a@1", "a@1", "a@1", "b@1"]
+    members = [member("w0", slots=1, requests={"a@1": 40}), *[member(f"w{i}", slots=1) for i in range(1, 4)]]
+    assignment = assign([adapter("a"), adapter("b")], members)
+    assert sorted(name for had in assignment.values() for name in had) == ["a@1", "a@1", "a@1", "b@1"]
 
 
 def test_an_adapter_is_for_its_models_pools() -> None:
@@ -103,16 +103,16 @@ def test_a_free_slot_is_taken_what_is_asked_for_first() -> None:
 
 
 def test_of_the_idle_ones_the_least_lately_used_goes_and_none_with_requests() -> None:
-    loaded = {"old": Use(last=1), "older": Use(last=0.5), "busy": Use(2, last=0.1)}
-    assert next_step(3, loaded, {*loaded, "new"}, [], ["new"], 2.0) == Step("new", ["older"])
+    uses = {"old": Use(last=1), "older": Use(last=0.5), "busy": Use(2, last=0.1)}
+    assert next_step(3, uses, {*uses, "new"}, [], ["new"], 2.0) == Step("new", ["older"])
     assert next_step(1, {"busy": Use(1)}, {"busy", "new"}, [], ["new"], 2.0) == Step()
 
 
 def test_what_nobody_waits_for_puts_out_only_what_was_not_used_for_long() -> None:
-    loaded = {"a": Use(last=100.0)}
-    assert next_step(1, loaded, {"a", "b"}, ["b"], [], 120.0) == Step()
-    assert next_step(1, loaded, {"a", "b"}, ["b"], [], 161.0) == Step("b", ["a"])
-    assert next_step(1, loaded, {"a", "b"}, ["b", "a"], [], 999.0) == Step()
+    uses = {"a": Use(last=100.0)}
+    assert next_step(1, uses, {"a", "b"}, ["b"], [], 120.0) == Step()
+    assert next_step(1, uses, {"a", "b"}, ["b"], [], 161.0) == Step("b", ["a"])
+    assert next_step(1, uses, {"a", "b"}, ["b", "a"], [], 999.0) == Step()
 
 
 def test_what_is_not_wanted_any_more_goes_when_its_requests_have_ended() -> None:
@@ -125,8 +125,8 @@ def test_a_change_is_done_when_nobody_has_another_version_and_enough_have_this_o
     two = adapter(version=2, min_workers=2)
     assert not progress(two, [lease("x", "a@2"), lease("y", "a@1")], [POOL]).done
     assert not progress(two, [lease("x", "a@2"), lease("y")], [POOL]).done
-    done = progress(two, [lease("x", "a@2"), lease("y", "a@2"), lease("z")], [POOL])
-    assert (done.done, done.workers) == (True, ["x", "y"])
+    change = progress(two, [lease("x", "a@2"), lease("y", "a@2"), lease("z")], [POOL])
+    assert (change.done, change.workers) == (True, ["x", "y"])
     assert others("a", [lease("x", "a@2"), lease("y", "ab@2")], "a@2") == []
 
 
@@ -135,7 +135,7 @@ def test_it_does_not_wait_for_workers_that_are_not_there_or_cannot() -> None:
     assert progress(two, [], [POOL]).done
     assert progress(two, [lease("x", slots=0)], [POOL]).done
     assert progress(two, [lease("x", "a@1")], [POOL]).done
-    failed = progress(two, [lease("x", "a@1"), lease("y", failed={"a@1": "why"})], [POOL])
-    assert (failed.done, failed.failed) == (True, {"y": "why"})
+    change = progress(two, [lease("x", "a@1"), lease("y", failed={"a@1": "why"})], [POOL])
+    assert (change.done, change.failed) == (True, {"y": "why"})
     assert not progress(two, [lease("x", "a@1"), lease("y", pool=OTHER)], [POOL, OTHER]).done
     assert progress(two, [lease("x", "a@1"), lease("y", pool=OTHER)], [POOL]).done

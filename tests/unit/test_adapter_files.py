@@ -1,4 +1,4 @@
-"""Where adapters may come from, what is taken of them, and what stays on the disk."""
+"""Files of adapters: their permitted sources, the parts that are used, and those that stay on the disk."""
 
 import hashlib
 import io
@@ -50,9 +50,9 @@ def test_what_lies_below_an_allowed_source_is_allowed(source: str) -> None:
     ],
 )  # fmt: skip
 def test_all_else_is_refused(source: str) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         check_source(source, SHA, ALLOWED)
-    assert refused.value.param == "source"
+    assert error.value.param == "source"
 
 
 def test_what_comes_by_http_has_a_checksum_and_that_is_one() -> None:
@@ -61,17 +61,17 @@ def test_what_comes_by_http_has_a_checksum_and_that_is_one() -> None:
         ("/srv/adapters/a", "x"),
         ("/srv/adapters/a", "A" * 64),
     ):
-        with pytest.raises(RequestError) as refused:
+        with pytest.raises(RequestError) as error:
             check_source(source, digest, ALLOWED)
-        assert refused.value.param == "sha256"
+        assert error.value.param == "sha256"
 
 
 def test_unless_told_otherwise_only_a_folder_of_ours_is_allowed(tmp_path: Path) -> None:
-    allowed = load_settings(home=tmp_path).allowed_lora_sources
-    check_source(f"{tmp_path.resolve()}/adapters/a", "", allowed)
+    sources = load_settings(home=tmp_path).allowed_lora_sources
+    check_source(f"{tmp_path.resolve()}/adapters/a", "", sources)
     for source in ("/etc/a", "s3://bucket/a", "https://models.example/a.tar"):
         with pytest.raises(RequestError):
-            check_source(source, SHA, allowed)
+            check_source(source, SHA, sources)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_unless_told_otherwise_only_a_folder_of_ours_is_allowed(tmp_path: Path) 
      "::ffff:127.0.0.1", "224.0.0.1"],
 )  # fmt: skip
 def test_addresses_that_are_not_public_are_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever name leads there, and even if only one of its addresses does."""
-    found = [(0, 0, 0, "", (one, 80)) for one in ("93.184.216.34", address)]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    """The name that leads there doesn't matter, and one such address among several is enough."""
+    addresses = [(0, 0, 0, "", (one, 80)) for one in ("93.184.216.34", address)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
     with pytest.raises(AdapterFailed, match="not public"):
         resolve("models.example", 80, [])
     with pytest.raises(AdapterFailed, match="not public"):
@@ -146,9 +146,9 @@ def test_what_is_not_right_is_the_adapters_failure(tmp_path: Path, broken: str) 
         with tarfile.open(archive, "w:gz") as tar:
             tar.add(source / "adapter_config.json")
             if broken == "links":
-                linked = tarfile.TarInfo("adapter_model.safetensors")
-                linked.type, linked.linkname = tarfile.SYMTYPE, "/etc/passwd"
-                tar.addfile(linked)
+                link = tarfile.TarInfo("adapter_model.safetensors")
+                link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+                tar.addfile(link)
             else:
                 tar.add(source / "adapter_model.safetensors")
         whole = archive.read_bytes()
@@ -197,7 +197,7 @@ def test_an_adapter_is_fetched_once_and_half_of_one_is_not_there(tmp_path: Path)
 
 
 def test_workers_that_begin_at_once_fetch_it_once_and_all_have_it(tmp_path: Path) -> None:
-    """And keep it: nobody waits for another to let go."""
+    """All keep it, and none waits for another to release it."""
     times: list[int] = []
 
     def get(folder: Path) -> None:
@@ -207,27 +207,27 @@ def test_workers_that_begin_at_once_fetch_it_once_and_all_have_it(tmp_path: Path
 
     stores = [LocalStore(tmp_path, 10_000) for _ in range(6)]
     with ThreadPoolExecutor(6) as threads:
-        held = [one.result(20) for one in [threads.submit(store.hold, "a@1", get) for store in stores]]
+        holds = [one.result(20) for one in [threads.submit(store.hold, "a@1", get) for store in stores]]
     assert len(times) == 1
-    assert all((one.path / "weights").exists() for one in held)
-    for one in held:
+    assert all((one.path / "weights").exists() for one in holds)
+    for one in holds:
         one.release()
 
 
 def test_what_was_not_used_for_longest_goes_and_nothing_that_is_in_use(tmp_path: Path) -> None:
-    """Also not by another worker of this host."""
+    """Adapters in use by another worker of this host stay as well."""
     one, other = LocalStore(tmp_path, 250), LocalStore(tmp_path, 250)
     for i, name in enumerate(("a", "b", "c")):
-        held = (one if name == "a" else other).hold(name, put(100))
+        hold = (one if name == "a" else other).hold(name, put(100))
         os.utime(tmp_path / name, (i, i))
         if name != "a":
-            held.release()
+            hold.release()
         else:
-            kept = held
+            hold_in_use = hold
     other.hold("d", put(100)).release()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "d"]
-    assert (kept.path / "weights").exists()
-    kept.release()
+    assert (hold_in_use.path / "weights").exists()
+    hold_in_use.release()
     other.hold("e", put(200)).release()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["e"]
 

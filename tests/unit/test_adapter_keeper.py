@@ -96,24 +96,24 @@ def job(name: str) -> Job:
 
 
 async def test_an_adapter_that_a_request_has_just_got_is_not_put_out(tmp_path: Path) -> None:
-    """It was idle when the fleet began to be read; then a request came for it. The other one waits until that ends."""
+    """The adapter was idle when the fleet began to be read; then a request came. The other one waits until it ends."""
     fake = Fake(tmp_path, adapter(tmp_path, "a"), adapter(tmp_path, "b"))
     async with fake.running():
         fake.keeper.look("a@1")
         await fake.until(lambda: fake.in_use.open == ["a@1"])
-        begun: list[Any] = []
+        uses: list[Any] = []
 
         def begin() -> None:
-            if not begun:
-                begun.append(fake.in_use.of(job("a@1")))
-                begun[0].__enter__()
+            if not uses:
+                uses.append(fake.in_use.of(job("a@1")))
+                uses[0].__enter__()
 
         fake.meanwhile = begin
         fake.keeper.look("b@1")
-        await fake.until(lambda: bool(begun))
+        await fake.until(lambda: bool(uses))
         await asyncio.sleep(0.1)
         assert fake.loaded == ["a@1"]
-        begun[0].__exit__(None, None, None)
+        uses[0].__exit__(None, None, None)
         await fake.until(lambda: fake.in_use.open == ["b@1"])
         assert fake.loaded == ["b@1"]
 
@@ -145,7 +145,7 @@ async def test_what_breaks_is_told_and_does_no_harm(tmp_path: Path, exc: Excepti
 
 
 async def test_an_engine_that_sleeps_is_left_alone(tmp_path: Path) -> None:
-    """Or goes to sleep while the files are fetched: it has no memory for weights. Nobody gets old ones all the same."""
+    """An engine may also fall asleep during the fetch. It has no memory for weights then, and nobody gets old ones."""
     fake = Fake(tmp_path, adapter(tmp_path, "a", 1), slots=2)
     async with fake.running():
         await fake.until(lambda: fake.in_use.open == ["a@1"])
@@ -165,8 +165,8 @@ async def test_an_engine_that_sleeps_is_left_alone(tmp_path: Path) -> None:
 async def test_what_was_being_fetched_when_the_engine_fell_asleep_is_loaded_when_it_wakes(tmp_path: Path) -> None:
     fake = Fake(tmp_path, adapter(tmp_path, "a"))
     async with fake.running():
-        begun: list[Any] = []
-        fake.meanwhile = lambda: begun or begun.append(asyncio.create_task(fake.changing.acquire()))
+        tasks: list[Any] = []
+        fake.meanwhile = lambda: tasks or tasks.append(asyncio.create_task(fake.changing.acquire()))
         fake.keeper.look("a@1")
         await fake.until((tmp_path / "store" / "a@1" / "files").is_dir)
         await asyncio.sleep(0.1)
@@ -181,7 +181,7 @@ async def test_what_was_being_fetched_when_the_engine_fell_asleep_is_loaded_when
 
 
 async def test_a_dead_engine_ends_it(tmp_path: Path) -> None:
-    """And the process with it."""
+    """The process ends with it."""
     fake = Fake(tmp_path, adapter(tmp_path, "a", 1))
     fake.breaks = EngineDead()
     with pytest.raises(EngineDead):

@@ -32,10 +32,10 @@ SQL = Adapter("sql", 2, "m", "/x")
 
 
 def worker(name: str, *adapters: str, slots: int = 4, pool: PoolId = POOL, **report: Any) -> Candidate:
-    made = Worker(
+    instance = Worker(
         WorkerId(name), pool, "both", "host", 1, 16, 1000, 8, 4096, max_adapters=slots, adapters=list(adapters)
     )
-    return Candidate(Lease(made, adapters=AdapterReport(**report)), Limits(max_queued=4))
+    return Candidate(Lease(instance, adapters=AdapterReport(**report)), Limits(max_queued=4))
 
 
 def request(adapter: Adapter | None) -> InFlight:
@@ -48,7 +48,7 @@ def request(adapter: Adapter | None) -> InFlight:
 
 
 def decided(adapter: Adapter | None, *workers: Candidate) -> tuple[str, set[tuple[WorkerId, str]]]:
-    """Where it goes, or why nowhere; and who is asked to load."""
+    """The placement, or the reason for having none; and the workers that are asked to load."""
     inflight = request(adapter)
     round_ = PlacementRound([inflight], POOLS, grids_of(POOLS))
     round_.views = {POOL: pool_view(workers)}
@@ -59,7 +59,7 @@ def decided(adapter: Adapter | None, *workers: Candidate) -> tuple[str, set[tupl
 
 
 async def test_a_request_goes_only_where_this_version_of_its_adapter_is() -> None:
-    """However busy that worker is; others would answer as the model, or with old weights."""
+    """Load doesn't matter: other workers would answer as the model does, or with old weights."""
     busy = replace(worker("has", "sql@2"), requests=3)
     for _ in range(10):
         assert decided(SQL, worker("old", "sql@1"), busy, worker("none")) == ("has", set())
@@ -67,26 +67,28 @@ async def test_a_request_goes_only_where_this_version_of_its_adapter_is() -> Non
 
 
 async def test_where_nobody_has_it_the_worker_that_has_it_soonest_is_asked() -> None:
-    """By its load and the time that loading takes; the request waits."""
-    said, asked = decided(SQL, worker("slow", load_s=3.0), worker("fast", load_s=0.1), worker("none", slots=0))
-    assert said.startswith("adapter_loading: The adapter 'sql' is being loaded")
-    assert asked == {("fast", "sql@2")}
+    """The choice follows the workers' load and the time that loading takes; the request waits."""
+    message, load_requests = decided(
+        SQL, worker("slow", load_s=3.0), worker("fast", load_s=0.1), worker("none", slots=0)
+    )
+    assert message.startswith("adapter_loading: The adapter 'sql' is being loaded")
+    assert load_requests == {("fast", "sql@2")}
     busy = replace(worker("fast", load_s=0.1), tokens=90_000)
     assert decided(SQL, worker("slow", load_s=3.0), busy)[1] == {("slow", "sql@2")}
-    failed = worker("fast", load_s=0.1, failed={"sql@2": "why"})
-    assert decided(SQL, worker("slow", load_s=3.0), failed)[1] == {("slow", "sql@2")}
+    failed_worker = worker("fast", load_s=0.1, failed={"sql@2": "why"})
+    assert decided(SQL, worker("slow", load_s=3.0), failed_worker)[1] == {("slow", "sql@2")}
 
 
 async def test_of_those_that_are_asked_each_can_do_the_rest_of_what_it_wants() -> None:
     """A worker that has the adapter, but samples differently each time, doesn't keep another from loading it."""
     has = worker("has", "sql@2")
     random = replace(has, lease=replace(has.lease, worker=replace(has.lease.worker, seeds=False)))
-    seeded = request(SQL)
-    seeded.job = replace(seeded.job, sampling=Sampling(max_tokens=8, seed=1, temperature=1.0))
-    round_ = PlacementRound([seeded], POOLS, grids_of(POOLS))
+    seeded_request = request(SQL)
+    seeded_request.job = replace(seeded_request.job, sampling=Sampling(max_tokens=8, seed=1, temperature=1.0))
+    round_ = PlacementRound([seeded_request], POOLS, grids_of(POOLS))
     round_.views = {POOL: pool_view([random, worker("other")])}
     with pytest.raises(AdapterLoading, match="is being loaded"):
-        round_.decide(seeded, Random(1), 0)
+        round_.decide(seeded_request, Random(1), 0)
     assert round_.asks == {("other", "sql@2")}
 
 
@@ -97,14 +99,18 @@ async def test_of_those_that_are_asked_each_can_do_the_rest_of_what_it_wants() -
 async def test_where_decode_workers_compute_no_prompts_a_prefill_worker_has_it_too(
     decoding: tuple[str, ...], computing: tuple[str, ...], asked: set[str]
 ) -> None:
-    """Else nobody would ever compute the prompt."""
+    """A prefill worker must have it, or the prompt would never be computed."""
     pair = []
     for name, role, adapters in (("d", "decode", decoding), ("p", "prefill", computing)):
-        made = worker(name, *adapters, pool=POOL if name == "d" else OTHER)
-        changed = replace(
-            made.lease.worker, role=role, computes=name == "p", block_bytes=64, meets_at="host:1" if name == "p" else ""
+        candidate = worker(name, *adapters, pool=POOL if name == "d" else OTHER)
+        changed_worker = replace(
+            candidate.lease.worker,
+            role=role,
+            computes=name == "p",
+            block_bytes=64,
+            meets_at="host:1" if name == "p" else "",
         )
-        pair.append(replace(made, lease=replace(made.lease, worker=changed)))
+        pair.append(replace(candidate, lease=replace(candidate.lease, worker=changed_worker)))
     inflight = request(SQL)
     inflight.prefill_groups = ((OTHER,),)
     round_ = PlacementRound([inflight], POOLS, grids_of(POOLS))
@@ -118,8 +124,8 @@ async def test_where_decode_workers_compute_no_prompts_a_prefill_worker_has_it_t
 
 
 async def test_it_is_told_at_once_if_nobody_can_load_it() -> None:
-    failed = {"sql@2": "its rank is 99"}
-    assert decided(SQL, worker("a", failed=failed), worker("b", failed=failed)) == (
+    failures = {"sql@2": "its rank is 99"}
+    assert decided(SQL, worker("a", failed=failures), worker("b", failed=failures)) == (
         "adapter_failed: The adapter 'sql' can't be loaded. An admin sees why: /admin/loras.", set()
     )  # fmt: skip
     assert decided(SQL, worker("a", slots=0))[0].startswith("adapter_failed: No worker")
@@ -134,7 +140,7 @@ async def test_a_full_worker_is_waited_for_and_nobody_else_is_asked() -> None:
 
 
 async def test_another_version_shares_no_kv_and_its_lines_are_apart() -> None:
-    """Nor does a handoff of the old one count; the model's own requests don't wait behind an adapter's."""
+    """A handoff of the old version doesn't count either; the model's own requests don't wait behind an adapter's."""
     one = request(SQL)
     before = one.hashes(Grid(16, 16))
     assert before != request(None).hashes(Grid(16, 16))
@@ -149,7 +155,7 @@ async def test_another_version_shares_no_kv_and_its_lines_are_apart() -> None:
 
 
 class _Store:
-    """What the table reads of Redis."""
+    """The part of Redis that the table reads."""
 
     def __init__(self) -> None:
         self.version, self.adapters = b"1", list[Adapter]()
@@ -163,7 +169,7 @@ class _Store:
 
 
 async def test_adapters_are_models_while_they_are_wanted() -> None:
-    """And Redis is read whole only when something has changed."""
+    """Redis is read whole only when something has changed."""
     models = load_models(PoolsFile.model_validate({"pools": {str(k): v.model_dump() for k, v in POOLS.items()}}))
     store = _Store()
     table = AdapterTable(cast(Wire, store), Keys("x"), models)
@@ -187,7 +193,7 @@ async def test_adapters_are_models_while_they_are_wanted() -> None:
 
 
 def test_a_worker_refuses_a_version_that_it_does_not_have_any_more() -> None:
-    """Whoever sent the request could not know: it goes back, and what runs goes on."""
+    """The sender could not know: the request goes back, and running requests go on."""
     in_use, idle = AdaptersInUse(), []
     in_use.on_idle = lambda: idle.append(1)
     job = request(SQL).job

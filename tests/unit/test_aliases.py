@@ -1,4 +1,4 @@
-"""Which model answers under an alias, and which endpoints a model has."""
+"""Aliases: the model that answers under one, and the endpoints that a model has."""
 
 from pathlib import Path
 
@@ -78,15 +78,15 @@ def test_a_request_that_was_refused_goes_elsewhere_unless_it_may_be_a_repeated_o
 
 def test_the_table_follows_redis_and_survives_what_it_does_not_understand() -> None:
     aliases = Aliases({"chat": CHAT}, MODELS)
-    made = Alias(primary="small")
-    aliases.changed({b"chat": made.model_dump_json().encode(), b"bad": b"{", b"big": made.model_dump_json().encode()})
-    assert aliases.table == {"chat": made}
+    alias = Alias(primary="small")
+    aliases.changed({b"chat": alias.model_dump_json().encode(), b"bad": b"{", b"big": alias.model_dump_json().encode()})
+    assert aliases.table == {"chat": alias}
     aliases.changed({})
     assert aliases.table == {"chat": CHAT}
 
 
 def test_an_adapter_may_stand_under_an_alias_and_its_fallback_answers_when_it_is_removed() -> None:
-    """Also to a request that may be a repeated one, and for the limits of a batch."""
+    """The same holds for requests that may be repeated, and for the limits of a batch."""
     models = dict(MODELS) | {"tuned": MODELS["big"]}
     aliases = Aliases({}, models)
     alias = Alias(primary="big", split={"tuned": 1.0})
@@ -123,9 +123,9 @@ def test_a_wrong_alias_is_named(alias: str, problem: str, tmp_path: Path) -> Non
         "a: {model: big, engine: mock}, b: {model: small, engine: mock}, c: {model: vectors, engine: mock, task: embed}"
     )
     file.write_text(f"pools: {{{pools}}}\naliases: {{{alias}}}")
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as error:
         load_pools(file)
-    assert problem in refused.value.message
+    assert problem in error.value.message
 
 
 def deployment(**aliases: Alias) -> Deployment:
@@ -137,9 +137,9 @@ def deployment(**aliases: Alias) -> Deployment:
 async def test_a_body_names_the_model_that_answers_and_remembers_the_alias() -> None:
     state = deployment(chat=Alias(primary="big"))
     body = parse(ChatRequest, b'{"model": "chat", "messages": [{"role": "user", "content": "x"}]}')
-    served = await state.served(body, "chat")
-    assert (served.model, served.asked, body.model) == ("big", "chat", "chat")
-    assert b'"big"' in served.understood()
+    served_body = await state.served(body, "chat")
+    assert (served_body.model, served_body.asked, body.model) == ("big", "chat", "chat")
+    assert b'"big"' in served_body.understood()
 
 
 async def test_what_was_derived_from_a_body_names_the_model_too() -> None:

@@ -53,14 +53,14 @@ def asked(**fields: Any) -> ChatRequest:
 
 def grammar(where: Situation, **fields: Any) -> Grammar:
     request = asked(**fields)
-    made = answer_grammar(request.asked_format(), request.bound_calls(), where)
-    assert made is not None
-    check_all(made.checks)
-    return made.grammar
+    checked_grammar = answer_grammar(request.asked_format(), request.bound_calls(), where)
+    assert checked_grammar is not None
+    check_all(checked_grammar.checks)
+    return checked_grammar.grammar
 
 
 def allows(made: Grammar, text: str) -> bool:
-    """As a whole answer."""
+    """Whether the grammar accepts the text as a whole answer."""
     tokens = TOKENIZER.encode(text, add_special_tokens=False)
     matcher = LLMatcher(KNOWN, compiled(made))
     assert not matcher.is_error(), matcher.get_error()
@@ -68,7 +68,7 @@ def allows(made: Grammar, text: str) -> bool:
 
 
 def written(made: Grammar, begin: str) -> str:
-    """By a model that knows no better."""
+    """Text that a model writes within the grammar, with nothing else to guide it."""
     tokens = TOKENIZER.encode(begin, add_special_tokens=False)
     (state,) = grammar_states(TOKENIZER, made, [tokens])
     sampler = Sampler(VOCABULARY, [1, 2, 3], Sampling(max_tokens=400, temperature=0.0), 0)
@@ -96,15 +96,15 @@ def read(dialect: Dialect, text: str, *, begun: bool = False) -> tuple[list[tupl
 @pytest.mark.parametrize("name", WRITABLE)
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look"}}], ids=["any", "one"])
 def test_what_a_model_is_forced_to_write_is_read_as_calls(name: str, choice: Any) -> None:
-    """Of every family whose way to write them can be said in a grammar, and nothing but calls."""
+    """Each family whose notation a grammar can express writes calls and nothing else."""
     several = name not in ENDLESS
-    made = grammar(
+    rules = grammar(
         Situation(DIALECTS[name]), tools=[tool(), tool("go")], tool_choice=choice, parallel_tool_calls=several
     )
-    calls, content, _ = read(DIALECTS[name], written(made, "<|channel|>commentary" if DIALECTS[name].channels else ""))
+    calls, content, _ = read(DIALECTS[name], written(rules, "<|channel|>commentary" if DIALECTS[name].channels else ""))
     assert calls
     assert content.strip() == ""
-    assert choice == "required" or [called for called, _ in calls] == ["look"]
+    assert choice == "required" or [function for function, _ in calls] == ["look"]
     for _, arguments in calls:
         assert {"days", "unit"} <= arguments.keys() <= {"days", "unit", "exact"}
         assert type(arguments["days"]) is int
@@ -119,9 +119,9 @@ def test_a_family_whose_calls_no_grammar_says_refuses_by_name(name: str) -> None
         ({"tools": [tool(), tool("go", strict=True)]}, "tools.1.function.strict"),
         ({"guided_regex": "a"}, "guided_regex"),
     ):
-        with pytest.raises(RequestError, match="can't be put into a grammar") as refused:
+        with pytest.raises(RequestError, match="can't be put into a grammar") as error:
             grammar(Situation(DIALECTS[name]), **fields)
-        assert refused.value.param == param
+        assert error.value.param == param
 
 
 def hermes(name: str = "look", arguments: str = '{"days": 1, "unit": "C"}') -> str:
@@ -146,9 +146,9 @@ JSON: dict[str, Any] = {"response_format": {"type": "json_object"}}
     ({"guided_choice": ["yes", "no"]}, ["yes", CALL], ["maybe"]),
 ], ids=str)  # fmt: skip
 def test_what_is_asked_of_calls_holds(fields: dict[str, Any], fits: list[str], doesnt: list[str]) -> None:
-    made = grammar(QWEN, **({"tools": BOTH} | fields))
-    assert [text for text in fits if not allows(made, text)] == []
-    assert [text for text in doesnt if allows(made, text)] == []
+    rules = grammar(QWEN, **({"tools": BOTH} | fields))
+    assert [text for text in fits if not allows(rules, text)] == []
+    assert [text for text in doesnt if allows(rules, text)] == []
 
 
 @pytest.mark.parametrize(("begun", "fits", "doesnt"), [
@@ -161,17 +161,17 @@ def test_reasoning_is_free_and_what_follows_it_is_not(
 ) -> None:
     """The grammar's first part ends at the marker; a call or a brace in reasoning is neither."""
     where = Situation(DIALECTS["qwen3"], begun=begun, reasons=True)
-    made = grammar(where, **(JSON | {"tools": None} if body == "{}" else {"tool_choice": "required"}))
-    assert [text for text in fits if not allows(made, text.replace("{}", body))] == []
-    assert [text for text in doesnt if allows(made, text.replace("{}", body))] == []
+    rules = grammar(where, **(JSON | {"tools": None} if body == "{}" else {"tool_choice": "required"}))
+    assert [text for text in fits if not allows(rules, text.replace("{}", body))] == []
+    assert [text for text in doesnt if allows(rules, text.replace("{}", body))] == []
 
 
 def test_a_format_reaches_channels() -> None:
-    made = grammar(Situation(DIALECTS["gpt_oss"]), tools=None, **JSON)
-    thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
-    text = f'{thought}<|channel|>final<|message|>{{"a": 1}}'
-    assert allows(made, text)
-    assert not allows(made, f"{thought}<|channel|>final<|message|>No.")
+    rules = grammar(Situation(DIALECTS["gpt_oss"]), tools=None, **JSON)
+    reasoning = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    text = f'{reasoning}<|channel|>final<|message|>{{"a": 1}}'
+    assert allows(rules, text)
+    assert not allows(rules, f"{reasoning}<|channel|>final<|message|>No.")
     assert read(DIALECTS["gpt_oss"], text) == ([], '{"a": 1}', "Hm.")
 
 
@@ -180,18 +180,18 @@ def test_without_a_thought_an_answer_of_a_model_that_reasons_is_the_format_and_n
     fields: dict[str, Any],
 ) -> None:
     """The dialect takes space away behind a thought, and nowhere else."""
-    made = grammar(Situation(DIALECTS["qwen3"], reasons=True), tools=None, **fields)
-    assert allows(made, "yes")
-    assert allows(made, "<think>Hm.</think>\n\nyes")
-    assert not allows(made, " yes")
-    assert not allows(made, "\n\nno")
+    rules = grammar(Situation(DIALECTS["qwen3"], reasons=True), tools=None, **fields)
+    assert allows(rules, "yes")
+    assert allows(rules, "<think>Hm.</think>\n\nyes")
+    assert not allows(rules, " yes")
+    assert not allows(rules, "\n\nno")
 
 
 def test_without_reasoning_or_tools_a_format_is_what_the_client_sent() -> None:
     for where in (Situation(None), Situation(DIALECTS["qwen3"])):
-        made = answer_grammar(Format("regex", "a", "guided_regex"), None, where)
-        assert made is not None
-        assert made.grammar == Grammar("regex", "a")
+        checked_grammar = answer_grammar(Format("regex", "a", "guided_regex"), None, where)
+        assert checked_grammar is not None
+        assert checked_grammar.grammar == Grammar("regex", "a")
 
 
 def test_tools_alone_are_no_grammar() -> None:
@@ -210,9 +210,9 @@ def test_tools_alone_are_no_grammar() -> None:
     ({"guided_grammar": 'start: "a"'}, "guided_grammar", "has to be EBNF"),
 ])  # fmt: skip
 def test_what_can_not_be_bound_is_refused_with_its_place(fields: dict[str, Any], param: str, said: str) -> None:
-    with pytest.raises(RequestError, match=said) as refused:
+    with pytest.raises(RequestError, match=said) as error:
         grammar(QWEN, **fields)
-    assert refused.value.param == param
+    assert error.value.param == param
 
 
 TREE = {
@@ -231,24 +231,24 @@ NODE = '{"name": null, "unit": "F", "parts": [], "same": []}'
 
 def glm(name: str = "Kiel", unit: str = "C", parts: str = f"[{NODE}]", same: str = '["C"]') -> str:
     values = {"name": name, "unit": unit, "parts": parts, "same": same}
-    shown = "".join(f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in values.items())
-    return f"<tool_call>look\n{shown}</tool_call>"
+    arguments = "".join(f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in values.items())
+    return f"<tool_call>look\n{arguments}</tool_call>"
 
 
 def test_parameters_written_one_by_one_may_refer_to_any_part_of_the_schema() -> None:
-    made = grammar(Situation(DIALECTS["glm"]), tools=[tool() | {"function": {"name": "look", "parameters": TREE}}],
-                   tool_choice="required")  # fmt: skip
-    assert allows(made, glm())
-    assert not allows(made, glm(parts="[[[]]]"))
-    assert not allows(made, glm(unit="K"))
-    assert not allows(made, glm(same='["K"]'))
+    rules = grammar(Situation(DIALECTS["glm"]), tools=[tool() | {"function": {"name": "look", "parameters": TREE}}],
+                    tool_choice="required")  # fmt: skip
+    assert allows(rules, glm())
+    assert not allows(rules, glm(parts="[[[]]]"))
+    assert not allows(rules, glm(unit="K"))
+    assert not allows(rules, glm(same='["K"]'))
 
 
 def test_a_text_that_may_also_be_null_is_written_without_quotes_as_it_is_read() -> None:
-    made = grammar(Situation(DIALECTS["glm"]), tools=[tool() | {"function": {"name": "look", "parameters": TREE}}],
-                   tool_choice="required")  # fmt: skip
+    rules = grammar(Situation(DIALECTS["glm"]), tools=[tool() | {"function": {"name": "look", "parameters": TREE}}],
+                    tool_choice="required")  # fmt: skip
     for name, value in (("Kiel", "Kiel"), ("null", None)):
-        assert allows(made, glm(name))
+        assert allows(rules, glm(name))
         parser = OutputParser(DIALECTS["glm"], {"look": TREE})
         parts = parser.feed(glm(name)) + parser.close()
         arguments = json.loads("".join(part.text for part in parts if isinstance(part, Arguments)))
@@ -265,9 +265,9 @@ def test_parameters_that_refer_to_others_are_bounded_together() -> None:
 
 
 def test_newer_models_of_mistral_are_held_to_the_form_that_their_template_has() -> None:
-    """Not to the list of the older ones, which they haven't learned."""
+    """The list form of older models, which they haven't learned, is refused."""
     call = '{"days": 1, "unit": "C"}'
-    named, listed = f"[TOOL_CALLS]look[ARGS]{call}", f'[TOOL_CALLS][{{"name": "look", "arguments": {call}}}]'
+    named_form, list_form = f"[TOOL_CALLS]look[ARGS]{call}", f'[TOOL_CALLS][{{"name": "look", "arguments": {call}}}]'
     for name, fits in (("mistral_v11", (True, False)), ("mistral", (False, True))):
-        made = grammar(Situation(DIALECTS[name]), tool_choice="required")
-        assert (allows(made, named), allows(made, listed)) == fits
+        rules = grammar(Situation(DIALECTS[name]), tool_choice="required")
+        assert (allows(rules, named_form), allows(rules, list_form)) == fits

@@ -50,21 +50,21 @@ def text(said: str, **fields: Any) -> dict[str, Any]:
 
 
 def shown(body: MessagesRequest) -> list[dict[str, Any]]:
-    """As the chat template gets the messages."""
+    """The messages as the chat template gets them."""
     return [message.for_template() for message in body.chat.messages]
 
 
 def refusal(*turns: dict[str, Any], **fields: Any) -> RequestError:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         asked(*turns, **fields).check()
-    return refused.value
+    return error.value
 
 
 def model(tmp_path: Path, template: str) -> Model:
     file = tmp_path / "template.jinja"
     file.write_text(template)
-    made = call().model
-    return Model("m", made.pools, (), None, Tokenizer(MODEL_DIR, file), 100, made.meters)
+    base_model = call().model
+    return Model("m", base_model.pools, (), None, Tokenizer(MODEL_DIR, file), 100, base_model.meters)
 
 
 @pytest.mark.parametrize("fields", [
@@ -83,7 +83,7 @@ def model(tmp_path: Path, template: str) -> Model:
     {"foo": None, "messages": [user(text("?", citations=None)), assistant(USE), user(RESULT | {"is_error": False})]},
 ])  # fmt: skip
 def test_what_is_meant_by_anthropic_is_taken(fields: dict[str, Any]) -> None:
-    """And what is kept of it is as good."""
+    """The stored form of the body is as good as the original."""
     body = asked(**fields)
     body.check()
     again = parse(MessagesRequest, body.understood())
@@ -118,10 +118,10 @@ def test_what_is_meant_by_anthropic_is_taken(fields: dict[str, Any]) -> None:
     ({"service_tier": "priority"}, "service_tier", "'auto'"),
 ])  # fmt: skip
 def test_a_refusal_names_the_field_of_the_client(fields: dict[str, Any], param: str, says: str) -> None:
-    refused = refusal(**fields)
-    assert refused.param == param
-    assert f"'{param}'" in refused.message
-    assert says in refused.message
+    error = refusal(**fields)
+    assert error.param == param
+    assert f"'{param}'" in error.message
+    assert says in error.message
 
 
 @pytest.mark.parametrize(("choice", "chats"), [
@@ -142,9 +142,9 @@ def test_a_choice_of_tools_is_the_chats(choice: dict[str, Any], chats: Any) -> N
 
 def test_a_deferred_tool_is_in_the_prompt_and_what_a_clients_own_search_finds_is_named() -> None:
     search = TOOL | {"name": "ToolSearch"}
-    found = {"type": "tool_reference", "tool_name": "get_time", **CACHED}
+    reference = {"type": "tool_reference", "tool_name": "get_time", **CACHED}
     body = asked(
-        ASK, assistant(USE | {"name": "ToolSearch"}), user(RESULT | {"content": [text("Found:"), found]}),
+        ASK, assistant(USE | {"name": "ToolSearch"}), user(RESULT | {"content": [text("Found:"), reference]}),
         tools=[search, TOOL | {"defer_loading": True}],
     )  # fmt: skip
     body.check()
@@ -158,9 +158,9 @@ def test_what_a_grammar_has_to_promise_is_the_chats() -> None:
     assert asked(tools=[TOOL], tool_choice=once).chat.binds_calls
     assert not asked(tools=[TOOL]).chat.binds_calls
     schema = {"type": "object", "properties": {"zone": {"type": "string"}}}
-    wanted = asked(output_config={"format": {"type": "json_schema", "schema": schema}}).chat.asked_format()
-    assert wanted is not None
-    assert (wanted.kind, wanted.value) == ("json", schema)
+    answer_format = asked(output_config={"format": {"type": "json_schema", "schema": schema}}).chat.asked_format()
+    assert answer_format is not None
+    assert (answer_format.kind, answer_format.value) == ("json", schema)
 
 
 def test_a_conversation_is_the_chats() -> None:
@@ -191,11 +191,11 @@ def test_a_conversation_is_the_chats() -> None:
 
 
 def test_turns_may_be_longer_together_than_a_message_of_a_chat() -> None:
-    """So long that no chat could say them."""
+    """No chat could have messages as long as these."""
     many = [USE | {"id": f"toolu_{i}"} for i in range(200)]
     texts = user(*[text("x")] * 3000)
-    said = asked(texts, texts, assistant(*many[:100]), assistant(*many[100:]), texts).chat.messages
-    assert [len(said[0].content or ""), len(getattr(said[1], "tool_calls", ())), len(said[2].content or "")] == [
+    turns = asked(texts, texts, assistant(*many[:100]), assistant(*many[100:]), texts).chat.messages
+    assert [len(turns[0].content or ""), len(getattr(turns[1], "tool_calls", ())), len(turns[2].content or "")] == [
         6000,
         200,
         3000,
@@ -204,15 +204,18 @@ def test_turns_may_be_longer_together_than_a_message_of_a_chat() -> None:
 
 def test_nulls_in_a_calls_input_are_values_though_elsewhere_they_mean_nothing() -> None:
     for more in ({}, {"foo": None}):
-        called = shown(asked(ASK, assistant(USE | more), user(RESULT)))[1]["tool_calls"][0]["function"]
-        assert called["arguments"] == {"zone": None, "at": 12}
+        function = shown(asked(ASK, assistant(USE | more), user(RESULT)))[1]["tool_calls"][0]["function"]
+        assert function["arguments"] == {"zone": None, "at": 12}
 
 
 def test_what_claude_code_says_of_billing_is_not_in_the_prompt() -> None:
-    """It differs from request to request, and no prefix would be found again."""
-    hashed = text("x-anthropic-billing-header: cc_version=2.1.197.d11;")
-    assert shown(asked(system=[hashed, text("a", **CACHED), text("b")]))[0] == {"role": "system", "content": "a\nb"}
-    assert shown(asked(system=[hashed])) == shown(asked())
+    """The text differs between requests, so no prefix would be found again."""
+    billing_header = text("x-anthropic-billing-header: cc_version=2.1.197.d11;")
+    assert shown(asked(system=[billing_header, text("a", **CACHED), text("b")]))[0] == {
+        "role": "system",
+        "content": "a\nb",
+    }
+    assert shown(asked(system=[billing_header])) == shown(asked())
 
 
 def test_sampling_is_the_chats() -> None:
@@ -231,10 +234,10 @@ def test_sampling_is_the_chats() -> None:
 def test_thinking_and_effort_reach_the_templates_that_know_them(
     tmp_path: Path, fields: dict[str, Any], end: str
 ) -> None:
-    for template, said in ((QWEN, end), ("", "")):
+    for template, prompt_end in ((QWEN, end), ("", "")):
         of = model(tmp_path, template)
         chat = fitted(asked(**fields), of)
-        assert of.tokenizer.render_chat([], **chat.template_variables(of.tokenizer)).strip() == said
+        assert of.tokenizer.render_chat([], **chat.template_variables(of.tokenizer)).strip() == prompt_end
 
 
 def test_a_late_system_message_is_the_users_where_a_template_would_not_show_it(tmp_path: Path) -> None:
@@ -242,17 +245,17 @@ def test_a_late_system_message_is_the_users_where_a_template_would_not_show_it(t
     messages = asked(ASK, late, ASK, assistant(text("a")), late, ASK, system="s").chat.messages
     shows_all = model(tmp_path, "{% for m in messages %}{{ m.content }}{% endfor %}").tokenizer
     assert fit_template(messages, shows_all) is messages
-    fitted = fit_template(messages, model(tmp_path, QWEN).tokenizer)
-    assert [(message.role, message.text) for message in fitted] == [
+    fitted_messages = fit_template(messages, model(tmp_path, QWEN).tokenizer)
+    assert [(message.role, message.text) for message in fitted_messages] == [
         ("system", "s"), ("user", "?\nNow be brief.\n?"), ("assistant", "a"), ("user", "Now be brief.\n?"),
     ]  # fmt: skip
 
 
 def test_a_count_is_of_the_same_prompt() -> None:
     body = {"model": "m", "messages": [ASK], "tools": [TOOL], "system": "s"}
-    counted = parse(CountRequest, orjson.dumps(body)).chat
+    counted_chat = parse(CountRequest, orjson.dumps(body)).chat
     messages = asked(tools=[TOOL], system="s").chat
-    assert (counted.messages, counted.tools) == (messages.messages, messages.tools)
+    assert (counted_chat.messages, counted_chat.tools) == (messages.messages, messages.tools)
     with pytest.raises(RequestError):
         parse(CountRequest, orjson.dumps(body | {"max_tokens": 9}))
 
@@ -277,7 +280,7 @@ def test_a_thread_is_refused_so_that_anthropics_package_goes_on_without_one() ->
 
 
 def test_a_prompt_that_is_too_long_is_told_in_anthropics_words() -> None:
-    """By these, Claude Code shortens the conversation."""
+    """Claude Code shortens the conversation when it reads these words."""
     with pytest.raises(PromptTooLong, match=r"^prompt is too long: .*101 tokens"), openais_names():
         call().model.room([1] * 101, 99, "messages")
 
@@ -295,9 +298,9 @@ def test_whose_request_it_is_is_told_by_its_path_and_on_shared_ones_by_a_header(
 
 
 def test_models_are_listed_in_anthropics_shape() -> None:
-    found = anthropics_list([call("a").model, call("b").model], 0)
-    cards = [ModelInfo.model_validate(card) for card in found["data"]]
+    answer = anthropics_list([call("a").model, call("b").model], 0)
+    cards = [ModelInfo.model_validate(card) for card in answer["data"]]
     assert [(card.id, card.max_input_tokens, card.created_at.year) for card in cards] == [
         ("a", 100, 1970), ("b", 100, 1970),
     ]  # fmt: skip
-    assert (found["has_more"], found["first_id"], found["last_id"]) == (False, "a", "b")
+    assert (answer["has_more"], answer["first_id"], answer["last_id"]) == (False, "a", "b")

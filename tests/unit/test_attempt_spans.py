@@ -1,4 +1,4 @@
-"""From an attempt's times to its spans."""
+"""Conversion of an attempt's times to its spans."""
 
 from typing import Any
 
@@ -43,8 +43,8 @@ def stage(kind: StageKind, worker: WorkerId, rank: int = 0) -> Stage:
 
 
 def attempt(of: Job | None = None, *timings: Timing, **more: Any) -> Attempt:
-    given = {"began": 10.0, "placed": 11.0, "ended": 21.0, "decisions": {}} | more
-    return Attempt(1, OWN, of or job(), timings=timings, **given)
+    fields = {"began": 10.0, "placed": 11.0, "ended": 21.0, "decisions": {}} | more
+    return Attempt(1, OWN, of or job(), timings=timings, **fields)
 
 
 def times(spans: list[Span]) -> dict[str, tuple[float, float]]:
@@ -65,7 +65,7 @@ def test_an_answer_of_one_worker() -> None:
 
 
 def test_an_answer_of_two_workers() -> None:
-    """What the transfer took is within what the decode worker needs before its first token."""
+    """The transfer's time is within the time that the decode worker needs before its first token."""
     two = job(stage("prefill", P, rank=1), stage("decode", D))
     timings = Timing(P, 12.0, 13.0, 13.0), Timing(D, 14.0, 16.0, 20.0, KvTransfer(2, 4096, 0.5))
     spans = attempt_spans(attempt(two, *timings), ROOT)
@@ -116,8 +116,8 @@ def test_an_attempt_without_a_worker_is_placing_to_its_end() -> None:
 def test_an_attempt_whose_worker_was_lost_ends_with_what_is_known() -> None:
     """A prefill of it is; one that another attempt made is not its own."""
     two = job(stage("prefill", P), stage("decode", D))
-    lost = attempt(two, Timing(P, 12.0, 13.0, 13.0), error="worker_lost")
-    assert list(times(attempt_spans(lost, ROOT))) == ["attempt", "place", "queue", "prefill"]
+    lost_attempt = attempt(two, Timing(P, 12.0, 13.0, 13.0), error="worker_lost")
+    assert list(times(attempt_spans(lost_attempt, ROOT))) == ["attempt", "place", "queue", "prefill"]
     after = attempt(job(), Timing(P, 2.0, 3.0, 3.0), HERE)
     assert list(times(attempt_spans(after, ROOT))) == ["attempt", "place", "queue", "prefill", "decode"]
 
@@ -131,7 +131,7 @@ def test_a_stage_is_within_its_attempt() -> None:
 
 
 def test_the_place_has_the_candidates_with_their_costs() -> None:
-    """As one text: each attribute costs as much as a span."""
+    """The costs are one text, because each attribute costs as much as a span."""
     worker = Worker(D, PoolId("pool-d"), "both", "host", 1, 16, 1000, 8, 4096)
     option = Option(Candidate(Lease(worker), Limits(max_queued=4)), cached=3)
     decision = Decision(Placement(PoolId("pool-d"), D, 0, 5, 20, 3), [(option, Cost(0.5, 0.25))])

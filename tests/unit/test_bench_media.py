@@ -1,4 +1,4 @@
-"""What the benchmark of media counts."""
+"""Figures that the benchmark of media counts."""
 
 from pathlib import Path
 
@@ -9,22 +9,22 @@ from ops.bench.media.second_question import Answer, Turn, figures
 from ops.bench.media.seeing import equal
 
 TURNS = [
-    Turn(first=Answer(first, 1200, 0), again=Answer(again, 1200, cached), text=Answer(0.1, 30, 0))
-    for first, again, cached in ((2.0, 0.2, 900), (4.0, 1.0, 1080), (1.0, 0.5, 1104))
+    Turn(first=Answer(first, 1200, 0), again=Answer(again, 1200, cached_tokens), text=Answer(0.1, 30, 0))
+    for first, again, cached_tokens in ((2.0, 0.2, 900), (4.0, 1.0, 1080), (1.0, 0.5, 1104))
 ]
 
 
 def test_the_ratio_is_that_of_both_questions_about_one_picture() -> None:
-    """Of the pairs' ratios, not of the medians: those may be of pictures that met another load of the machine."""
-    found = figures(TURNS)
-    assert found["second_question_ttft_ratio"] == 0.25
-    assert (found["first_question_ttft_ms"], found["second_question_ttft_ms"]) == (2000, 500)
-    assert found["second_question_cached_share"] == 0.9
+    """A ratio of the medians may be of pictures that met different loads of the machine, so the pairs' ratios count."""
+    values = figures(TURNS)
+    assert values["second_question_ttft_ratio"] == 0.25
+    assert (values["first_question_ttft_ms"], values["second_question_ttft_ms"]) == (2000, 500)
+    assert values["second_question_cached_share"] == 0.9
 
 
 def test_time_between_tokens_is_compared_turn_by_turn() -> None:
-    found = flood.figures([flood.Turn(10, 100), flood.Turn(40, 80), flood.Turn(30, 50)])
-    assert (found["itl_p99_ratio"], found["itl_p99_apart_ms"], found["itl_p99_together_ms"]) == (0.5, 30, 80)
+    values = flood.figures([flood.Turn(10, 100), flood.Turn(40, 80), flood.Turn(30, 50)])
+    assert (values["itl_p99_ratio"], values["itl_p99_apart_ms"], values["itl_p99_together_ms"]) == (0.5, 30, 80)
 
 
 @pytest.mark.parametrize(("fetched", "share"), [(4, 0.75), (9, 0.75), (2, 0.5), (0, 0)])
@@ -41,11 +41,11 @@ def test_what_got_through_or_was_wrong_is_named_in_a_table(tmp_path: Path) -> No
         "seen_wrong": [wrong],
         "seen_seed": 7,
     }
-    through, answers, questions, flooded, images = report.tables(results)
+    through, answers, questions, flood_table, images = report.tables(results)
     assert list(through.columns[0].cells) == ["a bomb: 200"]
     assert list(answers.columns[2].cells) == ["three"]
     assert list(questions.columns[2].cells) == ["0.100", "0.250", "0.500"]
-    assert list(flooded.columns[2].cells) == ["0.250"]
+    assert list(flood_table.columns[2].cells) == ["0.250"]
     assert list(images.columns[2].cells) == ["0.500"]
     report.plot(results, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 0

@@ -10,16 +10,16 @@ from app.celery import app
 
 
 class Enough(Exception):
-    """Of tries."""
+    """An end of the test after enough tries."""
 
 
 def ensured(connection: Connection, errback: Callable[[Exception, float], None]) -> None:
-    """As Celery's consumer asks for a connection."""
+    """Asks for a connection as Celery's consumer does."""
     connection.ensure_connection(errback, None, callback=lambda: None)
 
 
 def opened(connection: Connection, errback: Callable[[Exception, float], None]) -> None:
-    """As a channel is opened after the connection was lost again."""
+    """Opens a channel, as happens after the connection was lost again."""
     connection.transport_options["errback"] = errback
     _ = connection.default_channel
 

@@ -1,4 +1,4 @@
-"""Who pays for an engine's time."""
+"""Attribution of an engine's time to the requests that it runs."""
 
 from contextlib import ExitStack
 

@@ -1,4 +1,4 @@
-"""When an idle engine is asked for a token, how long it may take, and what of it operators see."""
+"""Canaries: the time at which an idle engine is asked for a token, its time limit, and what operators see of it."""
 
 import pytest
 
@@ -32,18 +32,18 @@ def test_an_engine_that_was_slow_gets_more_time_and_a_quick_one_does_not_lose_it
 
 def test_what_probes_cost_is_not_told_and_no_count_falls() -> None:
     """Engines tell of a step before its answer is here; SGLang a moment after it."""
-    probed = ProbedWork()
-    assert tokens(probed, 500) == 500
-    with probed.asked(1):
-        assert [tokens(probed, n) for n in (500, 501)] == [500, 500]
-    assert [tokens(probed, n) for n in (500, 501, 520)] == [500, 500, 519]
+    work = ProbedWork()
+    assert tokens(work, 500) == 500
+    with work.asked(1):
+        assert [tokens(work, n) for n in (500, 501)] == [500, 500]
+    assert [tokens(work, n) for n in (500, 501, 520)] == [500, 500, 519]
 
 
 def test_a_probe_that_its_engine_refuses_hides_nothing_of_later_requests() -> None:
-    probed = ProbedWork()
-    with pytest.raises(RequestError), probed.asked(1):
+    work = ProbedWork()
+    with pytest.raises(RequestError), work.asked(1):
         raise RequestError("no such thing")
-    assert tokens(probed, 20) == 20
+    assert tokens(work, 20) == 20
 
 
 def tokens(probed: ProbedWork, computed: int) -> int:
@@ -51,8 +51,8 @@ def tokens(probed: ProbedWork, computed: int) -> int:
 
 
 def test_a_painters_probes_are_steps() -> None:
-    probed = ProbedWork()
-    with probed.asked(1):
+    work = ProbedWork()
+    with work.asked(1):
         pass
-    told = probed.without(EngineStats(running=2, paint_steps=31))
-    assert told == EngineStats(running=2, paint_steps=30)
+    stats = work.without(EngineStats(running=2, paint_steps=31))
+    assert stats == EngineStats(running=2, paint_steps=30)

@@ -33,7 +33,7 @@ REQUEST = RequestId("chatcmpl-0123456789abcdef01234567")
 
 
 def celerys_own(attempt: int, priority: int) -> dict[str, Any]:
-    """What Celery's publisher and kombu's virtual transport, which the Redis one builds on, put into a queue."""
+    """The message that Celery's publisher and kombu's virtual transport (base of the Redis one) put into a queue."""
     app = Celery("xylem", broker="memory://")
     app.conf.update(task_serializer="json", task_ignore_result=True, result_backend=None)
     with app.connection_for_write() as connection:
@@ -52,7 +52,7 @@ def celerys_own(attempt: int, priority: int) -> dict[str, Any]:
 
 
 def decoded(message: dict[str, Any]) -> dict[str, Any]:
-    """Without delivery tag, sender and where results would go; with its body as kombu reads it."""
+    """The message without delivery tag, sender and reply address; its body is as kombu reads it."""
     assert message["properties"].pop("delivery_tag")
     assert message["headers"].pop("origin")
     assert message["headers"]["ignore_result"], "or reply_to would matter"
@@ -72,12 +72,12 @@ def test_a_task_message_is_the_one_that_celery_publishes(attempt: int, step: int
 
 @pytest.mark.parametrize("then", [None, QueueName("decode-pool-a.2")])
 def test_what_the_client_calls_its_request_is_shown_and_no_argument(then: QueueName | None) -> None:
-    """Of both tasks of a chain."""
+    """Both tasks of a chain are shown so."""
     message = json.loads(task_message(PREFILL_TASK, QUEUE, REQUEST, 0, 0, then=then, x_request_id="mine"))
     args, kwargs, embed = decoded(message)["body"]
     assert (args, kwargs) == ([REQUEST, 0], {})
-    shown = [message["headers"]["kwargsrepr"], *(task["options"]["kwargsrepr"] for task in embed["chain"] or ())]
-    assert shown == ["{'x_request_id': 'mine'}"] * (2 if then else 1)
+    reprs = [message["headers"]["kwargsrepr"], *(task["options"]["kwargsrepr"] for task in embed["chain"] or ())]
+    assert reprs == ["{'x_request_id': 'mine'}"] * (2 if then else 1)
 
 
 def test_the_sender_is_named_as_celery_names_it() -> None:
@@ -181,7 +181,7 @@ def test_the_message_that_follows_a_prefill_is_the_one_that_celerys_chain_publis
 
 @given(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**31), 2**31 - 1))
 def test_lower_priorities_never_come_later(a: int, b: int) -> None:
-    """And each has one of the four lists."""
+    """Each priority has one of the four lists."""
     assert priority_step(a) in PRIORITY_STEPS
     if a <= b:
         assert priority_step(a) <= priority_step(b)

@@ -1,4 +1,4 @@
-"""Which cell a request goes to that finds no room at home, and how cells are named in the settings."""
+"""The cell for a request that finds no room at home, and the names of cells in the settings."""
 
 from collections import Counter
 from random import Random
@@ -39,7 +39,7 @@ def test_a_worker_at_any_of_its_limits_has_no_room(limits: Limits) -> None:
 
 
 def test_the_cell_with_the_lowest_load_is_chosen() -> None:
-    """By requests for each that its engines take at once, so that a large cell gets more than a small one."""
+    """The load is counted in requests per seat, so that a large cell gets more than a small one."""
     small, large = replace(IDLE, requests=2), replace(IDLE, requests=10, capacity=80, room=100)
     assert choose({A: small, B: large}, RNG) == B
     assert choose({A: small, B: replace(large, requests=30)}, RNG) == A
@@ -56,11 +56,11 @@ def test_a_cell_without_room_is_not_chosen_however_low_its_load() -> None:
 
 
 def test_requests_sent_since_the_load_was_read_count() -> None:
-    """Until the next look, the room that was seen is used up once, and shared among the cells."""
-    sent: Counter[CellId] = Counter()
-    while (chosen := choose({cell: IDLE.sent(sent[cell]) for cell in (A, B, C)}, RNG)) is not None:
-        sent[chosen] += 1
-    assert sent == {A: 12, B: 12, C: 12}
+    """The room that was seen is used up once before the next look, and shared among the cells."""
+    sent_counts: Counter[CellId] = Counter()
+    while (choice := choose({cell: IDLE.sent(sent_counts[cell]) for cell in (A, B, C)}, RNG)) is not None:
+        sent_counts[choice] += 1
+    assert sent_counts == {A: 12, B: 12, C: 12}
     assert {choose({A: IDLE, B: IDLE, C: IDLE}, Random(seed)) for seed in range(50)} == {A, B, C}
 
 
@@ -79,7 +79,7 @@ def test_all_cells_may_have_the_same_list(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_cell_may_have_a_broker_of_its_own() -> None:
-    """Else it has none apart, whatever this cell has."""
+    """A cell without one has no separate broker, whatever this cell has."""
     settings = load_settings(cells="redis://a/0#x#broker=redis://b/1,redis://c/0#x", broker_url="redis://own")
     assert [(name, other.broker_url) for name, other in settings.others()] == [
         ("redis://a/0#x", "redis://b/1"),
@@ -96,7 +96,7 @@ def test_a_cell_may_have_a_broker_of_its_own() -> None:
     ("redis://a/0#x#broker=amqp://u:secret@b", "has to begin with redis://"),
 ])  # fmt: skip
 def test_a_bad_list_of_cells_is_refused_without_its_passwords(cells: str, said: str) -> None:
-    with pytest.raises(SettingsError, match="XYLEM_CELLS: ") as refused:
+    with pytest.raises(SettingsError, match="XYLEM_CELLS: ") as error:
         load_settings(cells=cells)
-    assert said in refused.value.message
-    assert "secret" not in refused.value.message
+    assert said in error.value.message
+    assert "secret" not in error.value.message

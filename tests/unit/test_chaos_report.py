@@ -1,4 +1,4 @@
-"""What `make chaos` calls a recovery: pure functions of times."""
+"""Recoveries as `make chaos` defines them: pure functions of times."""
 
 from typing import Any
 
@@ -38,21 +38,21 @@ def test_an_outage_makes_no_pause_longer_nor_shorter_than_by_its_length(
     at: list[float], since: float, outage: tuple[float, float]
 ) -> None:
     one, both = asked(*at), (min(outage), max(outage))
-    plain, counted = stall(one, since, 100), stall(one, since, 100, [both])
-    assert counted <= plain
-    assert counted >= (plain - (both[1] - both[0])) / 2 - 1e-9
+    plain, net_stall = stall(one, since, 100), stall(one, since, 100, [both])
+    assert net_stall <= plain
+    assert net_stall >= (plain - (both[1] - both[0])) / 2 - 1e-9
 
 
 def test_a_record_that_is_missing_or_differs_is_an_error_of_so_many_tokens() -> None:
-    told = {"same": (5, 2, 3), "short": (5, 2, 3), "missing": (5, 2, 3), "cached": (5, 2, 3)}
+    answers = {"same": (5, 2, 3), "short": (5, 2, 3), "missing": (5, 2, 3), "cached": (5, 2, 3)}
     records = {
         "same": Recorded((5, 2, 3), 0),
         "short": Recorded((5, 2, 1), 1),
         "cached": Recorded((5, 4, 3), 0),
         "unasked": Recorded((9, 9, 9), 0),
     }
-    found = differences(told, records)
-    assert (found.answers, found.error, len(found.wrong)) == (4, 2 + 10 + 2, 3)
+    comparison = differences(answers, records)
+    assert (comparison.answers, comparison.error, len(comparison.wrong)) == (4, 2 + 10 + 2, 3)
 
 
 def test_of_an_answer_that_was_taken_over_only_cached_tokens_may_differ() -> None:

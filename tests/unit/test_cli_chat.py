@@ -57,6 +57,6 @@ def test_an_answer_that_is_cut_off_says_so(capsys: pytest.CaptureFixture[str]) -
     ],
 )
 def test_a_refusal_is_told_in_the_apis_own_words(response: httpx.Response, reason: str) -> None:
-    """Before the stream, inside it, and from something that isn't our API."""
+    """A refusal may come before the stream, inside it, or from something that isn't our API."""
     with _client(lambda _: response) as client, pytest.raises(ApiError, match=reason):
         list(stream(client, _OPTIONS, _MESSAGES))

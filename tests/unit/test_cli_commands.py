@@ -1,4 +1,4 @@
-"""What the commands refuse, and how."""
+"""Refusals of the commands, and their words."""
 
 import json
 import socket
@@ -31,16 +31,16 @@ def test_help_is_quick_because_it_imports_nothing_heavy() -> None:
     script = (
         "import sys, app.cli.main; print({'torch', 'vllm', 'fastapi', 'celery', 'redis', 'httpx'} & sys.modules.keys())"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "set()"
 
 
 def test_up_refuses_a_used_port_before_it_writes_or_starts_anything(tmp_path: Path) -> None:
     """One line instead of a stack trace out of a log file; and a running system's pools file stays as it is."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         api = _run("up", "--engine", "mock", "--port", str(port))
         flower = _run("up", "--engine", "mock", "--port", "18765", "--flower-port", str(port))
     assert (api.exit_code, flower.exit_code) == (1, 1)
@@ -51,19 +51,19 @@ def test_up_refuses_a_used_port_before_it_writes_or_starts_anything(tmp_path: Pa
 
 def test_up_refuses_one_port_for_two_servers() -> None:
     """All would start, and the second of them end."""
-    done = _run("up", "--engine", "mock", "--port", "18765", "--flower-port", "18765")
-    assert done.exit_code == 2
-    assert "--port and --flower-port are the same port, 18765" in done.stderr
+    result = _run("up", "--engine", "mock", "--port", "18765", "--flower-port", "18765")
+    assert result.exit_code == 2
+    assert "--port and --flower-port are the same port, 18765" in result.stderr
 
 
 def test_up_refuses_a_redis_that_does_not_answer_and_hides_its_password() -> None:
     """Workers would wait for it for ever."""
-    done = _run(
+    result = _run(
         "up", "--engine", "mock", "--port", "18765", "--flower-port", "18766", "--redis", "redis://:pw@127.0.0.1:1"
     )
-    assert done.exit_code == 1
-    assert "Redis does not answer at redis://127.0.0.1:1" in done.stderr
-    assert "pw" not in done.stderr
+    assert result.exit_code == 1
+    assert "Redis does not answer at redis://127.0.0.1:1" in result.stderr
+    assert "pw" not in result.stderr
 
 
 def test_up_refuses_an_engine_beside_a_pools_file(tmp_path: Path) -> None:
@@ -74,24 +74,24 @@ def test_up_refuses_an_engine_beside_a_pools_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [["up", "--pools", "absent.yaml"], ["api"]])
 def test_a_missing_pools_file_is_named(command: list[str]) -> None:
     """Exit code 2: what was asked for can't be done."""
-    done = _run(*command)
-    assert done.exit_code == 2
-    assert "No such file" in done.stderr
+    result = _run(*command)
+    assert result.exit_code == 2
+    assert "No such file" in result.stderr
 
 
 def test_a_bad_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The variable and its value, in one line."""
     monkeypatch.setenv("XYLEM_PORT", "eighty")
-    done = _run("api")
-    assert done.exit_code == 2
-    assert "XYLEM_PORT='eighty'" in done.stderr
+    result = _run("api")
+    assert result.exit_code == 2
+    assert "XYLEM_PORT='eighty'" in result.stderr
 
 
 def test_doctor_finds_nothing_wrong_with_a_plain_installation() -> None:
     """The mock engine and the embedded Valkey are always there."""
-    done = _run("doctor", "--json")
-    assert done.exit_code == 0
-    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    result = _run("doctor", "--json")
+    assert result.exit_code == 0
+    checks = {check["name"]: check for check in json.loads(result.stdout)}
     assert checks["engine mock"]["state"] == "ok"
     assert "embedded" in checks["Redis"]["found"]
     assert "never ran" in checks["engine trtllm"]["advice"]
@@ -101,9 +101,9 @@ def test_doctor_says_what_to_do_and_fails_when_something_blocks(tmp_path: Path) 
     """A Redis that is named must answer, a pools file that is named must parse."""
     pools = tmp_path / "pools.yaml"
     pools.write_text("pools: {a: {model: m, engine: mock, colour: red}}")
-    done = _run("doctor", "--json", "--redis", "redis://127.0.0.1:1", "--pools", str(pools))
-    assert done.exit_code == 1
-    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    result = _run("doctor", "--json", "--redis", "redis://127.0.0.1:1", "--pools", str(pools))
+    assert result.exit_code == 1
+    checks = {check["name"]: check for check in json.loads(result.stdout)}
     assert checks["Redis"]["state"] == checks["pools"]["state"] == "fail"
     assert "colour" in checks["pools"]["found"]
     assert all(check["advice"] for check in checks.values() if check["state"] == "fail")
@@ -125,9 +125,9 @@ def test_doctor_shows_what_each_pool_runs(tmp_path: Path) -> None:
         "pools: {p: {model: far, engine: vllm, path: 'hf://org/tiny@v1', task: embed, endpoints: [embeddings]},"
         " q: {model: m, engine: mock, role: prefill, max_model_len: 99}, r: {model: m, engine: mock, role: decode}}"
     )
-    done = _run("doctor", "--json", "--pools", str(pools))
-    checks = {check["name"]: check for check in json.loads(done.stdout)}
-    assert done.exit_code == 0
+    result = _run("doctor", "--json", "--pools", str(pools))
+    checks = {check["name"]: check for check in json.loads(result.stdout)}
+    assert result.exit_code == 0
     assert checks["pool q"]["found"] == f"mock {version('xylem-serve')}: generate, prefill; built-in model, 99 tokens"
     assert checks["pool p"]["found"].endswith("embed, embeddings; hf://org/tiny@v1")
     assert "xylem pull" in checks["pool p"]["advice"]
@@ -136,26 +136,26 @@ def test_doctor_shows_what_each_pool_runs(tmp_path: Path) -> None:
 def test_up_refuses_an_engine_that_is_not_installed(tmp_path: Path) -> None:
     pools = tmp_path / "pools.yaml"
     pools.write_text("pools: {a: {model: m, engine: trtllm, path: /models/m}}")
-    done = _run("up", "--pools", str(pools))
-    assert done.exit_code == 2
-    assert "TensorRT-LLM is not installed" in done.stderr
+    result = _run("up", "--pools", str(pools))
+    assert result.exit_code == 2
+    assert "TensorRT-LLM is not installed" in result.stderr
 
 
 def test_chat_without_a_server_says_how_to_start_one() -> None:
     """Instead of a connection error's traceback."""
-    done = _run("chat", "hello", "--url", "http://127.0.0.1:1")
-    assert done.exit_code == 1
-    assert "start one with: xylem up" in done.stderr
+    result = _run("chat", "hello", "--url", "http://127.0.0.1:1")
+    assert result.exit_code == 1
+    assert "start one with: xylem up" in result.stderr
 
 
 def test_doctor_warns_of_an_api_that_others_reach_without_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On this machine only, it is nobody's business."""
+    """An API that only this machine reaches causes no warning."""
 
     def keys(host: str, required: str) -> dict[str, str]:
         monkeypatch.setenv("XYLEM_HOST", host)
         monkeypatch.setenv("XYLEM_REQUIRE_KEYS", required)
-        found: list[dict[str, str]] = json.loads(_run("doctor", "--json").stdout)
-        return next(check for check in found if check["name"] == "API keys")
+        checks: list[dict[str, str]] = json.loads(_run("doctor", "--json").stdout)
+        return next(check for check in checks if check["name"] == "API keys")
 
     assert keys("127.0.0.1", "false")["state"] == "ok"
     assert "XYLEM_REQUIRE_KEYS" in keys("0.0.0.0", "false")["advice"]
@@ -166,38 +166,38 @@ def test_keys_says_which_redis_does_not_answer_and_hides_its_password(monkeypatc
     """Nobody is left with a key that was never stored."""
     monkeypatch.setenv("XYLEM_REDIS_URL", "redis://me:pw@127.0.0.1:1")
     for command in (("create", "alice"), ("list",), ("revoke", "alice")):
-        done = _run("keys", *command)
-        assert done.exit_code == 1
-        assert done.stdout == ""
-        assert "redis://127.0.0.1:1" in done.stderr
-        assert "pw" not in done.stderr
+        result = _run("keys", *command)
+        assert result.exit_code == 1
+        assert result.stdout == ""
+        assert "redis://127.0.0.1:1" in result.stderr
+        assert "pw" not in result.stderr
 
 
 def test_a_report_that_cannot_be_written_says_where(tmp_path: Path) -> None:
     for name in ("nowhere/x.csv", "nowhere/x.parquet"):
-        done = _run("usage", "export", str(tmp_path / name))
-        assert done.exit_code == 1
-        assert done.stderr.splitlines() == [f"xylem: {tmp_path / name}: No such file or directory"]
+        result = _run("usage", "export", str(tmp_path / name))
+        assert result.exit_code == 1
+        assert result.stderr.splitlines() == [f"xylem: {tmp_path / name}: No such file or directory"]
 
 
 def test_an_option_that_redis_has_not_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker and the API read the same settings."""
     monkeypatch.setenv("XYLEM_REDIS_URL", "redis://127.0.0.1:1/0?foo=bar")
     for command in (["keys", "list"], ["api"]):
-        done = _run(*command)
-        assert done.exit_code == 2
-        assert "XYLEM_REDIS_URL" in done.stderr
-        assert "no option 'foo'" in done.stderr
+        result = _run(*command)
+        assert result.exit_code == 2
+        assert "XYLEM_REDIS_URL" in result.stderr
+        assert "no option 'foo'" in result.stderr
 
 
 def test_a_key_has_a_name_that_can_be_shown_and_limits_above_zero() -> None:
-    """Before Redis is asked for anything."""
+    """The check comes before any question to Redis."""
     for wrong in (["create", ""], ["create", "a\nb"], ["create", "x" * 65], ["create", "x", "--rpm", "0"]):
         assert _run("keys", *wrong).exit_code == 2
 
 
 def test_pull_names_the_models_that_there_are_and_models_shows_what_is_missing(tmp_path: Path) -> None:
-    """And without a remote model there is nothing to do."""
+    """Nothing is to be done without a remote model."""
     pools = tmp_path / "pools.yaml"
     pools.write_text("pools: {p: {model: far, engine: mock, path: 'hf://org/tiny@v1'}, q: {model: near, engine: mock}}")
     unknown = _run("pull", "other", "--pools", str(pools))

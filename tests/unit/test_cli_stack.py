@@ -1,4 +1,4 @@
-"""What `xylem up` starts, and with what."""
+"""Processes that `xylem up` starts, and their arguments."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def test_engines_get_cores_of_their_own(cores: list[int], count: int, shares: li
 
 @pytest.mark.parametrize("engine", list(EngineName))
 def test_the_shipped_pools_files_parse(engine: EngineName, tmp_path: Path) -> None:
-    """They are package data, which no type checker sees."""
+    """The files are package data, which no type checker sees."""
     stack.default_pools(engine, tmp_path, tmp_path / "run" / "pools.yaml")
     (pool,) = load_pools(tmp_path / "run" / "pools.yaml").pools.values()
     assert pool.engine == engine
@@ -81,7 +81,7 @@ def test_the_url_shown_can_be_opened(host: str, url: str) -> None:
 
 
 def test_every_process_gets_the_same_settings_as_absolute_paths(tmp_path: Path) -> None:
-    """They may be read in another directory."""
+    """The paths may be read in another directory."""
     settings = load_settings(home=Path("relative"), pools_file=Path("pools.yaml"), redis_url="redis://r:1/0")
     env = stack.environment(settings)
     assert Path(env["XYLEM_HOME"]).is_absolute()
@@ -91,5 +91,5 @@ def test_every_process_gets_the_same_settings_as_absolute_paths(tmp_path: Path) 
 
 def test_an_engine_of_several_nodes_has_a_process_for_each() -> None:
     pools = {PoolId("a"): Pool(model="m", engine="mock", nodes=3, data_parallel_size=3)}
-    started = stack.workers(pools, {PoolId("a"): 2}, load_settings(), {})
-    assert [component.name for component in started[PoolId("a")]] == [f"a-{number}" for number in range(1, 7)]
+    components = stack.workers(pools, {PoolId("a"): 2}, load_settings(), {})
+    assert [component.name for component in components[PoolId("a")]] == [f"a-{number}" for number in range(1, 7)]

@@ -21,8 +21,8 @@ def test_each_script_is_a_client_and_each_client_a_script() -> None:
 
 
 def test_versions_are_those_of_both_files() -> None:
-    locked = "# lock\na-b==1.2 ; python_version < '3.12'\n    # via c==3\nd[x]==2\ne==3rc1\n"
-    assert pinned(locked, '{"dependencies": {"@f/g": "4.0.0"}}') == {"a-b": "1.2", "e": "3rc1", "@f/g": "4.0.0"}
+    lock_text = "# lock\na-b==1.2 ; python_version < '3.12'\n    # via c==3\nd[x]==2\ne==3rc1\n"
+    assert pinned(lock_text, '{"dependencies": {"@f/g": "4.0.0"}}') == {"a-b": "1.2", "e": "3rc1", "@f/g": "4.0.0"}
 
 
 def test_what_fails_for_images_alone_does_not_count() -> None:

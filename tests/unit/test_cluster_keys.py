@@ -1,4 +1,4 @@
-"""What a script, a transaction or a command of several keys touches has one slot of a Redis Cluster."""
+"""Keys that a script, a transaction or a command of several keys touches have one slot of a Redis Cluster."""
 
 import inspect
 import re
@@ -33,7 +33,7 @@ _CALL = re.compile(r"\bcall\('(\w+)'(?:, *((?:[^,()]|\([^()]*\))+))?")
 
 
 def groups(k: Keys, a: str, b: str) -> Iterator[list[str]]:
-    """Of two workers, replicas, pools and so on, what is touched together."""
+    """The groups of keys that are touched together, for two workers, replicas, pools and so on."""
     worker, api, pool, run = WorkerId(a), ApiId(a), PoolId(a), RunId(a)
     loras, version = k.loras()
     fleet = [
@@ -100,7 +100,7 @@ def test_every_key_is_in_a_group() -> None:
 
 
 def test_tokens_indices_and_kept_answers_are_spread() -> None:
-    """By replica and by pool: what is heavy is not all on one node."""
+    """The heaviest data is spread by replica and by pool, not all on one node."""
     keys = Keys("test", clustered=True)
     assert len({slot_of(keys.out(ApiId(f"{i}"))) for i in range(20)}) > 15
     assert len({slot_of(keys.cached(PoolId(f"pool-{i}"))[0]) for i in range(20)}) > 15
@@ -113,14 +113,14 @@ def test_without_a_cluster_names_are_those_of_before() -> None:
 
 
 def test_scripts_touch_declared_keys_only() -> None:
-    """In a cluster, a key that isn't declared may be on another node."""
-    seen: dict[str, set[str]] = {}
+    """A key that isn't declared may be on another node of a cluster."""
+    undeclared_keys: dict[str, set[str]] = {}
     for path in sorted(LUA.rglob("*.lua")):
         name = str(path.relative_to(LUA).with_suffix(""))
         for command, key in _CALL.findall(re.sub(r"--[^\n]*", "", path.read_text())):
             if command not in _NO_KEY and not _is_declared(path.read_text(), key.strip()):
-                seen.setdefault(name, set()).add(key.strip())
-    assert seen == MADE_UP
+                undeclared_keys.setdefault(name, set()).add(key.strip())
+    assert undeclared_keys == MADE_UP
 
 
 def _is_declared(source: str, key: str) -> bool:
@@ -134,17 +134,17 @@ def _is_declared(source: str, key: str) -> bool:
 
 
 def test_a_url_of_a_cluster_names_nodes_and_may_have_tls() -> None:
-    found = cluster("clusters://me:p%40ss@one:1,two?ssl_ca_certs=/ca.pem")
-    assert found is not None
-    assert (found.nodes, found.user, found.password) == ([("one", 1), ("two", 6379)], "me", "p@ss")
-    assert found.tls == {"ssl_cert_reqs": "required", "ssl_ca_certs": "/ca.pem"}
+    address = cluster("clusters://me:p%40ss@one:1,two?ssl_ca_certs=/ca.pem")
+    assert address is not None
+    assert (address.nodes, address.user, address.password) == ([("one", 1), ("two", 6379)], "me", "p@ss")
+    assert address.tls == {"ssl_cert_reqs": "required", "ssl_ca_certs": "/ca.pem"}
     assert cluster("redis://h") is None
 
 
 def test_the_tag_is_what_redis_takes_for_it() -> None:
     assert slot_of("{a}:x") == slot_of("{a}:y") == slot_of("a")
-    named: Any = {"{}a": "{}a", "a{b": "a{b", "a{b}{c}": "b"}
-    for key, hashed in named.items():
+    hashed_parts: Any = {"{}a": "{}a", "a{b": "a{b", "a{b}{c}": "b"}
+    for key, part in hashed_parts.items():
         from redis.crc import key_slot
 
-        assert slot_of(key) == key_slot(hashed.encode())
+        assert slot_of(key) == key_slot(part.encode())

@@ -43,18 +43,18 @@ def call(name: str = 'org/"model" é') -> Generation:
     model = Model(name, (PoolId("p"),), (), None, load_tokenizer(MODEL_DIR), 100, Meters(name))
     dispatcher = MagicMock(Dispatcher, api=ApiId("0a1b2c3d"), hook=None, usage=None)
     plan = GenerationPlan("chatcmpl-", model, [[1, 2, 3]], [Sampling(9)], timeout_s=1)
-    made = Generation(plan, dispatcher=dispatcher)
-    made.completion_tokens, made.cached_tokens = 4, 2
-    return made
+    generation = Generation(plan, dispatcher=dispatcher)
+    generation.completion_tokens, generation.cached_tokens = 4, 2
+    return generation
 
 
 def chunks(kind: Kind = "chat", of: Generation | None = None, **options: bool) -> CompletionWriter:
-    asked = {"model": "m", "stream": True, "stream_options": options or None}
+    fields = {"model": "m", "stream": True, "stream_options": options or None}
     if kind == "chat":
         return ChatWriter(
-            of or call(), ChatRequest.model_validate(asked | {"messages": [{"role": "user", "content": "?"}]})
+            of or call(), ChatRequest.model_validate(fields | {"messages": [{"role": "user", "content": "?"}]})
         )
-    return TextWriter(of or call(), CompletionRequest.model_validate(asked | {"prompt": ""}))
+    return TextWriter(of or call(), CompletionRequest.model_validate(fields | {"prompt": ""}))
 
 
 def read(event: bytes) -> Any:
@@ -86,7 +86,7 @@ def test_a_chats_chunk_is_openais_whatever_the_text(d: Delta, choice: int, name:
     """Quotes, newlines, emoji and separators included; and the model's name is anybody's."""
     of = call(name)
     event = read(chunks("chat", of).delta(choice, d))
-    expected: dict[str, Any] = {
+    chunk: dict[str, Any] = {
         "id": of.id,
         "object": "chat.completion.chunk",
         "created": of.created,
@@ -101,8 +101,8 @@ def test_a_chats_chunk_is_openais_whatever_the_text(d: Delta, choice: int, name:
         ],
     }
     if d.finish:
-        expected["choices"][0]["stop_reason"] = d.stop
-    assert event == expected
+        chunk["choices"][0]["stop_reason"] = d.stop
+    assert event == chunk
     ChatCompletionChunk.model_validate(event, strict=True)
 
 
@@ -111,7 +111,7 @@ def test_a_text_chunk_is_openais_whatever_the_text(d: Delta, choice: int) -> Non
     """The other endpoint, the other shape."""
     of = call()
     event = read(chunks("text", of).delta(choice, d))
-    expected: dict[str, Any] = {
+    chunk: dict[str, Any] = {
         "id": of.id,
         "object": "text_completion",
         "created": of.created,
@@ -121,8 +121,8 @@ def test_a_text_chunk_is_openais_whatever_the_text(d: Delta, choice: int) -> Non
         ],
     }
     if d.finish:
-        expected["choices"][0]["stop_reason"] = d.stop
-    assert event == expected
+        chunk["choices"][0]["stop_reason"] = d.stop
+    assert event == chunk
 
 
 def test_the_openai_client_can_read_text_chunks() -> None:
@@ -143,26 +143,26 @@ def test_a_token_that_ends_no_character_makes_no_event(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", ["chat", "text"])
 def test_usage_is_null_until_the_last_chunk_when_it_was_asked_for(kind: Kind) -> None:
-    """And not there at all when it wasn't, which is OpenAI's way."""
-    plain, asked = chunks(kind), chunks(kind, include_usage=True)
+    """The field is absent if it wasn't asked for, as OpenAI has it."""
+    plain, usage_writer = chunks(kind), chunks(kind, include_usage=True)
     ends = (DELTA, replace(DELTA, finish="stop"))
     assert all("usage" not in read(plain.delta(0, d)) for d in ends)
-    assert all(read(asked.delta(0, d))["usage"] is None for d in ends)
+    assert all(read(usage_writer.delta(0, d))["usage"] is None for d in ends)
     if kind == "chat":
         assert "usage" not in read(plain.opening(1))
-        assert read(asked.opening(1))["usage"] is None
+        assert read(usage_writer.opening(1))["usage"] is None
     else:
-        assert plain.opening(1) == asked.opening(1) == b""
+        assert plain.opening(1) == usage_writer.opening(1) == b""
 
 
 @pytest.mark.parametrize("kind", ["chat", "text"])
 def test_usage_comes_with_every_chunk_when_it_is_continuous(kind: Kind) -> None:
-    """As it stands at that chunk."""
+    """The figures are those at that chunk."""
     of = call()
-    written = chunks(kind, of, include_usage=True, continuous_usage_stats=True)
+    chunk_writer = chunks(kind, of, include_usage=True, continuous_usage_stats=True)
     for tokens in (1, 2, 3):
         of.completion_tokens = tokens
-        usage = read(written.delta(0, DELTA))["usage"]
+        usage = read(chunk_writer.delta(0, DELTA))["usage"]
         assert usage == {
             "prompt_tokens": 3,
             "completion_tokens": tokens,
@@ -173,7 +173,7 @@ def test_usage_comes_with_every_chunk_when_it_is_continuous(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", ["chat", "text"])
 def test_the_last_chunk_has_usage_and_no_choices_when_it_was_asked_for(kind: Kind) -> None:
-    """Then the stream ends with [DONE], as it does in any case."""
+    """The stream ends with [DONE] in any case."""
     of = call()
     assert chunks(kind, of).last() == DONE
     event, end = chunks(kind, of, include_usage=True).last()[: -len(DONE)], DONE
@@ -201,14 +201,14 @@ def thinking(*texts: str, **options: bool) -> list[Any]:
         "stream": True,
         "stream_options": options or None,
     }
-    written = writer(of, ChatRequest.model_validate(body))
+    chunk_writer = writer(of, ChatRequest.model_validate(body))
     deltas = [replace(DELTA, text=text, finish="stop" if text is texts[-1] else None) for text in texts]
-    raw = b"".join(written.delta(0, d) for d in deltas)
+    raw = b"".join(chunk_writer.delta(0, d) for d in deltas)
     return [json.loads(event.removeprefix(b"data: ")) for event in raw.split(b"\n\n") if event]
 
 
 def test_a_chats_reasoning_has_a_field_of_its_own() -> None:
-    """Whatever of it and of the content comes at once, and with the end behind it."""
+    """Any part of it and of the content may come at once, with the end after it."""
     events = thinking("<think>It is", " 4.</th", "ink>Four", ".")
     for event in events:
         ChatCompletionChunk.model_validate(event, strict=True)
@@ -224,8 +224,8 @@ def test_a_chats_reasoning_has_a_field_of_its_own() -> None:
 def test_a_chunk_of_reasoning_tells_the_usage_as_others_do() -> None:
     assert ["usage" in event for event in thinking("<think>a", "b")] == [False, False]
     assert [event["usage"] for event in thinking("<think>a", "b", include_usage=True)] == [None, None]
-    asked = thinking("<think>a", "b", include_usage=True, continuous_usage_stats=True)
-    assert [event["usage"]["prompt_tokens"] for event in asked] == [3, 3]
+    events = thinking("<think>a", "b", include_usage=True, continuous_usage_stats=True)
+    assert [event["usage"]["prompt_tokens"] for event in events] == [3, 3]
 
 
 def test_a_whole_answers_reasoning_has_a_field_of_its_own() -> None:
@@ -240,9 +240,9 @@ def test_a_whole_answers_reasoning_has_a_field_of_its_own() -> None:
 @given(st.lists(st.tuples(st.integers(0, 2), deltas), max_size=12))
 def test_merging_changes_no_choices_text_tokens_or_end(parts: list[tuple[int, Delta]]) -> None:
     """One delta per choice, for who is behind."""
-    merged = merge(parts)
-    assert [c for c, _ in merged] == list(dict.fromkeys(c for c, _ in parts))
-    for choice, d in merged:
+    merged_parts = merge(parts)
+    assert [c for c, _ in merged_parts] == list(dict.fromkeys(c for c, _ in parts))
+    for choice, d in merged_parts:
         own = [part for c, part in parts if c == choice]
         assert d.text == "".join(p.text for p in own)
         assert d.tokens == [t for p in own for t in p.tokens]
@@ -271,15 +271,15 @@ def test_token_ids_are_told_where_vllm_tells_them(kind: Kind) -> None:
     whole = asked(kind, return_token_ids=True).answer([(0, replace(DELTA, tokens=[7, 8], finish="stop"))])
     assert whole["choices"][0]["token_ids"] == [7, 8]
     assert (whole if kind == "chat" else whole["choices"][0])["prompt_token_ids"] == [1, 2, 3]
-    written = asked(kind, return_token_ids=True, stream=True)
-    raw = written.opening(1) + written.delta(0, replace(DELTA, text="")) + written.delta(0, DELTA)
+    chunk_writer = asked(kind, return_token_ids=True, stream=True)
+    raw = chunk_writer.opening(1) + chunk_writer.delta(0, replace(DELTA, text="")) + chunk_writer.delta(0, DELTA)
     events = [json.loads(event.removeprefix(b"data: ")) for event in raw.split(b"\n\n") if event]
     for event in events:
         (answer_schemas.ChatCompletionChunk if kind == "chat" else answer_schemas.TextCompletionChunk).model_validate(
             event
         )
-    told = [event if kind == "chat" else event["choices"][0] for event in events]
-    assert [event.get("prompt_token_ids") for event in told] == [[1, 2, 3]] + [None] * (len(told) - 1)
+    choices = [event if kind == "chat" else event["choices"][0] for event in events]
+    assert [event.get("prompt_token_ids") for event in choices] == [[1, 2, 3]] + [None] * (len(choices) - 1)
     assert [event["choices"][0].get("token_ids") for event in events][-2:] == [[7], [7]]
 
 
@@ -291,12 +291,20 @@ def test_what_was_not_asked_for_is_not_told(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", ["chat", "text"])
 def test_logprobs_of_the_prompt_have_vllms_shape(kind: Kind) -> None:
-    """With the rank of each, also of a token that is not among the likeliest."""
-    found = [None, TokenLogprob("b", 2, -3.0, [("a", 1, -0.5)], rank=7), TokenLogprob("a", 1, -0.5, [("a", 1, -0.5)])]
-    whole = asked(kind, prompt_logprobs=1).answer([(0, replace(DELTA, finish="stop", prompt_logprobs=found))])
-    told = (whole if kind == "chat" else whole["choices"][0])["prompt_logprobs"]
+    """Each token has its rank, even one that is not among the likeliest."""
+    logprobs = [
+        None,
+        TokenLogprob("b", 2, -3.0, [("a", 1, -0.5)], rank=7),
+        TokenLogprob("a", 1, -0.5, [("a", 1, -0.5)]),
+    ]
+    whole = asked(kind, prompt_logprobs=1).answer([(0, replace(DELTA, finish="stop", prompt_logprobs=logprobs))])
+    prompt_logprobs = (whole if kind == "chat" else whole["choices"][0])["prompt_logprobs"]
     likely = {"logprob": -0.5, "rank": 1, "decoded_token": "a"}
-    assert told == [None, {"2": {"logprob": -3.0, "rank": 7, "decoded_token": "b"}, "1": likely}, {"1": likely}]
+    assert prompt_logprobs == [
+        None,
+        {"2": {"logprob": -3.0, "rank": 7, "decoded_token": "b"}, "1": likely},
+        {"1": likely},
+    ]
 
 
 def test_tokens_may_be_named_by_their_ids() -> None:

@@ -1,4 +1,4 @@
-"""What `make conformance` calls new, gone and expected."""
+"""Differences that `make conformance` calls new, gone and expected."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def test_a_report_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suite", NAMES)
 def test_each_expected_difference_says_why(suite: str) -> None:
-    """And means something: neither all tests, nor the same as another."""
-    found = read_differences(suite)
-    assert all(one.reason and (one.says or one.tests != "*") for one in found)
-    assert len({str(one) for one in found}) == len(found)
+    """Its pattern is specific: neither all tests, nor the same as another."""
+    differences = read_differences(suite)
+    assert all(one.reason and (one.says or one.tests != "*") for one in differences)
+    assert len({str(one) for one in differences}) == len(differences)

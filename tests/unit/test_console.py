@@ -1,4 +1,4 @@
-"""What the console and `xylem top` make of the fleet's data."""
+"""The console's and `xylem top`'s views of the fleet's data."""
 
 import io
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def names(nodes: Sequence[Node]) -> list[Any]:
 
 
 def test_the_tree_has_what_prompts_share_and_no_more() -> None:
-    """What only one prompt has is no shared prefix; what saves most comes first."""
+    """Text that only one prompt has is no shared prefix; the prefix that saves most comes first."""
     prompts = [prompt(text) for text in ("abcdX", "abcdY", "abe", "abf", "q", "q", "alone")]
     assert names(tree(prompts)) == [["a", 5, ["ab", 4, ["abcd", 2]]], ["q", 2]]
     assert tree([]) == tree([b"", b""]) == tree([prompt("x")]) == []
@@ -81,14 +81,14 @@ def test_a_worker_is_shown_with_all_its_ranks_together() -> None:
 def test_a_worker_of_which_nobody_knows_what_its_caches_hold_is_shown_so() -> None:
     """Its engine tells what can't be placed, or its blocks are not those that prompts are hashed by."""
     pools, hybrid = {POOL: Pool(model="m", engine="mock")}, Grid(16, 16, everywhere=False)
-    known = lease("one")
+    base_lease = lease("one")
     others = [
-        replace(known, left_out=True),
-        replace(known, worker=replace(known.worker, unindexed="so it is")),
-        replace(known, worker=replace(known.worker, grid=Grid(32, 32))),
-        replace(known, worker=replace(known.worker, grid=hybrid)),
+        replace(base_lease, left_out=True),
+        replace(base_lease, worker=replace(base_lease.worker, unindexed="so it is")),
+        replace(base_lease, worker=replace(base_lease.worker, grid=Grid(32, 32))),
+        replace(base_lease, worker=replace(base_lease.worker, grid=hybrid)),
     ]
-    (pool,) = fleet_view(pools, GRIDS, [known, *others], {}, {7: 11})
+    (pool,) = fleet_view(pools, GRIDS, [base_lease, *others], {}, {7: 11})
     assert [worker["by_load"].partition(":")[0] for worker in pool["workers"]] == [
         "",
         "most of this engine's KV events can't be placed",
@@ -109,9 +109,9 @@ def test_top_shows_each_worker_in_a_line(width: int) -> None:
     ]
     view = fleet_view(pools, GRIDS | grids_of(pools), [lease("one")], {}, {7: 11})
     console = Console(width=width, file=io.StringIO())
-    with console.capture() as captured:
+    with console.capture() as capture:
         console.print(shown({"replica": "r", "in_flight": 1, "held": 0, "pools": view, "requests": requests}))
-    lines = captured.get().splitlines()
+    lines = capture.get().splitlines()
     (worker,) = (line for line in lines if line.startswith("one "))
     assert "3/8 +1" in worker
     assert "50/200 (10 lent)" in worker
@@ -120,7 +120,7 @@ def test_top_shows_each_worker_in_a_line(width: int) -> None:
 
 
 def test_pages_name_only_files_that_exist_and_no_address_elsewhere() -> None:
-    """And put nothing into HTML: a text is never markup."""
+    """Nothing is put into HTML: a text is never markup."""
     files = {file.name: file.read_text() for file in STATIC.iterdir()}
     assert {"index.html", "console.js", "console.css", "icon.svg"} <= files.keys()
     for name, text in files.items():
@@ -135,11 +135,11 @@ def test_pages_name_only_files_that_exist_and_no_address_elsewhere() -> None:
 
 def test_all_that_play_imports_is_loaded_at_once() -> None:
     """A module that the page names only in another one is asked for a round trip later."""
-    needed, left = set(), ["console.js"]
-    while left:
-        text = (STATIC / left.pop()).read_text()
-        new = {part.split('"')[0] for part in text.split('from "./')[1:]} - needed
-        needed |= new
-        left += new
+    imported_names, pending_names = set(), ["console.js"]
+    while pending_names:
+        text = (STATIC / pending_names.pop()).read_text()
+        new = {part.split('"')[0] for part in text.split('from "./')[1:]} - imported_names
+        imported_names |= new
+        pending_names += new
     page = (STATIC / "index.html").read_text()
-    assert {part.split('"')[0] for part in page.split('modulepreload" href="/console/static/')[1:]} == needed
+    assert {part.split('"')[0] for part in page.split('modulepreload" href="/console/static/')[1:]} == imported_names

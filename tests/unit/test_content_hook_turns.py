@@ -1,4 +1,4 @@
-"""Who waits for the content hook, and how long; and what it may answer."""
+"""Turns at the content hook: who waits, for how long, and the answers that are allowed."""
 
 import asyncio
 import gzip
@@ -19,7 +19,7 @@ async def test_a_client_that_asks_much_has_nobody_wait_and_its_own_turns_take_no
 ) -> None:
     """Its calls stood in front of the others', whose time for a call was over before they began."""
     monkeypatch.setattr(content_hook, "_CONNECTIONS", 1)
-    order, gone = list[str](), asyncio.Queue[None]()
+    order, departures = list[str](), asyncio.Queue[None]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError):
@@ -31,7 +31,7 @@ async def test_a_client_that_asks_much_has_nobody_wait_and_its_own_turns_take_no
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
-        await gone.put(None)
+        await departures.put(None)
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/ask"
@@ -41,11 +41,11 @@ async def test_a_client_that_asks_much_has_nobody_wait_and_its_own_turns_take_no
             CLIENT.set(who)
             await hook.check("prompt", lambda: {"who": who}, {})
 
-        asked = [asyncio.create_task(ask("red")) for _ in range(6)]
+        tasks = [asyncio.create_task(ask("red")) for _ in range(6)]
         await asyncio.sleep(0)
-        await asyncio.gather(asyncio.create_task(ask("blue")), *asked)
+        await asyncio.gather(asyncio.create_task(ask("blue")), *tasks)
         await hook.close()
-        await gone.get()
+        await departures.get()
     assert sorted(order) == ["blue", *["red"] * 6]
     assert order.index("blue") <= 2
 
@@ -69,11 +69,11 @@ async def test_whoever_leaves_takes_no_connection_along() -> None:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/ask"
         hook = ContentHook(Settings(hook_url=url, hook_timeout_s=30))
         for turns in [*range(40)] * 3:  # of the event loop
-            left = asyncio.create_task(hook.check("prompt", dict, {}))
+            task = asyncio.create_task(hook.check("prompt", dict, {}))
             for _ in range(turns):
                 await asyncio.sleep(0)
-            left.cancel()
-            await asyncio.gather(left, return_exceptions=True)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
         await asyncio.gather(*(hook.check("prompt", dict, {}) for _ in range(40)))
         await hook.close()
         for over in serving:
@@ -83,9 +83,9 @@ async def test_whoever_leaves_takes_no_connection_along() -> None:
 @pytest.mark.parametrize("encoding", [b"", b"content-encoding: identity\r\n", b"content-encoding: gzip\r\n"])
 async def test_a_reply_is_asked_for_as_it_is_and_no_other_is_decompressed(encoding: bytes) -> None:
     """200 KB became 200 MB before they were found to be too many."""
-    heads, gone = list[bytes](), asyncio.Event()
-    allowed = b'{"allow":true}'
-    body = gzip.compress(allowed) if b"gzip" in encoding else allowed
+    heads, departure = list[bytes](), asyncio.Event()
+    verdict = b'{"allow":true}'
+    body = gzip.compress(verdict) if b"gzip" in encoding else verdict
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heads.append(await reader.readuntil(b"\r\n\r\n"))
@@ -94,7 +94,7 @@ async def test_a_reply_is_asked_for_as_it_is_and_no_other_is_decompressed(encodi
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
-        gone.set()
+        departure.set()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         hook = ContentHook(Settings(hook_url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/ask"))
@@ -104,5 +104,5 @@ async def test_a_reply_is_asked_for_as_it_is_and_no_other_is_decompressed(encodi
         else:
             await hook.check("prompt", dict, {})
         await hook.close()
-        await gone.wait()
+        await departure.wait()
     assert b"accept-encoding: identity\r\n" in heads[0].lower()

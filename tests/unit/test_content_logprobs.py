@@ -46,16 +46,16 @@ def deltas(text: str, cuts: list[int], *, shown: bool = True, lag: int = 0) -> l
     tokenizer = THINKS.tokenizer
     tokens = tokenizer.encode(text, add_special_tokens=False)
     names = TokenNames(tokenizer)
-    spelled = [names.add(token) for token in tokens]
+    spellings = [names.add(token) for token in tokens]
     edges = [0, *sorted(min(cut, len(tokens)) for cut in cuts), len(tokens)]
-    made, out = [], 0
+    parts, out = [], 0
     for a, b in pairwise(edges):
-        seen = max(out, len("".join(spelled[:b])) - lag)
-        logprobs = [TokenLogprob(spelled[i], tokens[i], -float(i)) for i in range(a, b)]
-        made.append(Delta(RequestId("r"), 0, text[out:seen], tokens[a:b], logprobs=logprobs))
-        out = seen
+        visible_end = max(out, len("".join(spellings[:b])) - lag)
+        logprobs = [TokenLogprob(spellings[i], tokens[i], -float(i)) for i in range(a, b)]
+        parts.append(Delta(RequestId("r"), 0, text[out:visible_end], tokens[a:b], logprobs=logprobs))
+        out = visible_end
     end = [TokenLogprob("<|im_end|>", 2, 0.0)]
-    return [*made, Delta(RequestId("r"), 0, text[out:], [2], finish="stop", logprobs=end)]
+    return [*parts, Delta(RequestId("r"), 0, text[out:], [2], finish="stop", logprobs=end)]
 
 
 def told(shown: list[Any]) -> list[tuple[str, float]]:
@@ -67,14 +67,14 @@ def told(shown: list[Any]) -> list[tuple[str, float]]:
 def of_chat(made: list[Delta]) -> tuple[str, list[tuple[str, float]]]:
     of = call()
     of.model = THINKS
-    written = writer(of, chat(stream=True, logprobs=True, tools=[WEATHER]))
-    text, found = "", []
+    chat_writer = writer(of, chat(stream=True, logprobs=True, tools=[WEATHER]))
+    text, entries = "", []
     for d in made:
-        if raw := written.delta(0, d):
+        if raw := chat_writer.delta(0, d):
             (choice,) = json.loads(raw.removeprefix(b"data: "))["choices"]
             text += choice["delta"].get("content", "")
-            found += told((choice["logprobs"] or {}).get("content", []))
-    return text, found
+            entries += told((choice["logprobs"] or {}).get("content", []))
+    return text, entries
 
 
 def of_whole_chat(made: list[Delta]) -> tuple[str, list[tuple[str, float]]]:
@@ -88,14 +88,14 @@ def of_whole_chat(made: list[Delta]) -> tuple[str, list[tuple[str, float]]]:
 
 
 def begun_response() -> ResponseObject:
-    asked = {"model": "m", "input": "?", "include": ["message.output_text.logprobs"]}
+    fields = {"model": "m", "input": "?", "include": ["message.output_text.logprobs"]}
     tool = {"type": "function", **WEATHER["function"]}
-    body = parse(ResponseRequest, json.dumps(asked | {"tools": [tool]}).encode())
+    body = parse(ResponseRequest, json.dumps(fields | {"tools": [tool]}).encode())
     return begin_object({"m": THINKS}, ID, 1.0, body, ResponseContext())
 
 
 def of_response(made: list[Delta]) -> list[tuple[str, list[tuple[str, float]]]]:
-    """Of each message."""
+    """The text and the logprobs of each message."""
     progress = begun_response()
     for event in [*made, Done(ID, 0)]:
         progress.add(event)
@@ -109,24 +109,24 @@ def of_response(made: list[Delta]) -> list[tuple[str, list[tuple[str, float]]]]:
 def test_their_tokens_are_the_content(text: str, cuts: list[int], lag: int) -> None:
     """Streamed, whole, and in each message of a response; with whitespace, and without the end's token."""
     one = deltas(text, [])
-    content, found = of_whole_chat(one)
-    assert "".join(token for token, _ in found) == content
-    made = deltas(text, cuts, lag=lag)
-    assert of_chat(made) == (content, found)
-    messages = of_response(made)
+    content, entries = of_whole_chat(one)
+    assert "".join(token for token, _ in entries) == content
+    parts = deltas(text, cuts, lag=lag)
+    assert of_chat(parts) == (content, entries)
+    messages = of_response(parts)
     assert messages == of_response(one)
-    assert [entry for _, logprobs in messages for entry in logprobs] == found
-    for said, logprobs in messages:
-        assert "".join(token for token, _ in logprobs) == said
+    assert [entry for _, logprobs in messages for entry in logprobs] == entries
+    for message_text, logprobs in messages:
+        assert "".join(token for token, _ in logprobs) == message_text
 
 
 def test_the_logprobs_are_those_of_the_tokens() -> None:
     """Each token keeps its own; one that is content only in part is shown with that part."""
     text = "<think>a</think>\n\nIt is Paris."
     tokens = THINKS.tokenizer.encode(text, add_special_tokens=False)
-    _, found = of_whole_chat(deltas(text, []))
-    first = len(tokens) - len(found)
-    assert [logprob for _, logprob in found] == [-float(i) for i in range(first, len(tokens))]
+    _, entries = of_whole_chat(deltas(text, []))
+    first = len(tokens) - len(entries)
+    assert [logprob for _, logprob in entries] == [-float(i) for i in range(first, len(tokens))]
     assert THINKS.tokenizer.decode(tokens[first:]).endswith("It is Paris.")
 
 
@@ -136,53 +136,53 @@ def test_the_logprobs_are_those_of_the_tokens() -> None:
     "<think>a</think>" + " so" * 200,
 ], ids=["thought", "call", "content"])  # fmt: skip
 def test_tokens_that_are_no_content_are_not_kept(text: str) -> None:
-    """Of a long thought, a long call or a long answer: no more than it takes to read the beginning of a call."""
-    made = deltas(text, list(range(1, 2000)))[:-1]
+    """Tokens of a long thought, call or answer are kept only as far as reading the start of a call requires."""
+    parts = deltas(text, list(range(1, 2000)))[:-1]
     of = call()
     of.model = THINKS
     chat_: Any = writer(of, chat(stream=True, logprobs=True, tools=[WEATHER]))
     response, most = begun_response(), 0
-    for d in made:
+    for d in parts:
         chat_.delta(0, d)
         response.add(d)
-        for known in (chat_._logprobs[0], response.output._logprobs):
-            most = max(most, known.held)
-    assert most < 40 < len(made) / 4
+        for buffer in (chat_._logprobs[0], response.output._logprobs):
+            most = max(most, buffer.held)
+    assert most < 40 < len(parts) / 4
 
 
 def test_of_a_special_token_that_is_not_in_the_text_nothing_is_told() -> None:
     """Engines leave them out of the text of models whose markers are none of them."""
     lp = [TokenLogprob(token, 1, -1.0) for token in ("<|special|>", "It", " is", "<|special|>", " so")]
-    made = [
+    parts = [
         Delta(RequestId("r"), 0, "It is", [1] * 4, logprobs=lp[:4]),
         Delta(RequestId("r"), 0, " so", [1], logprobs=lp[4:], finish="stop"),
     ]
-    assert of_chat(made) == ("It is so", [("It", -1.0), (" is", -1.0), (" so", -1.0)])
+    assert of_chat(parts) == ("It is so", [("It", -1.0), (" is", -1.0), (" so", -1.0)])
 
 
 def test_a_token_that_is_spelled_without_its_leading_space_has_it_in_the_text() -> None:
-    """As tokenizers with a word's beginning in a token decode it alone."""
+    """Tokenizers that mark the start of a word in a token decode it alone in this way."""
     lp = [TokenLogprob(token, 1, -1.0) for token in ("It", "is", "so", ".")]
-    made = [Delta(RequestId("r"), 0, "It is so.", [1] * 4, logprobs=lp, finish="stop")]
-    assert of_chat(made) == ("It is so.", [("It", -1.0), (" is", -1.0), (" so", -1.0), (".", -1.0)])
+    parts = [Delta(RequestId("r"), 0, "It is so.", [1] * 4, logprobs=lp, finish="stop")]
+    assert of_chat(parts) == ("It is so.", [("It", -1.0), (" is", -1.0), (" so", -1.0), (".", -1.0)])
 
 
 def test_of_a_token_that_a_stop_string_cuts_its_part_of_the_answer_has_the_logprob() -> None:
     """Joined, the tokens are the content."""
     lp = [TokenLogprob(token, 1, -1.0) for token in ("Plain", " hello", " world")]
-    made = [Delta(RequestId("r"), 0, "Plain hello ", [1] * 3, logprobs=lp, finish="stop", stop="world")]
-    assert of_chat(made) == ("Plain hello ", [("Plain", -1.0), (" hello", -1.0), (" ", -1.0)])
-    assert of_whole_chat(made) == of_chat(made)
+    parts = [Delta(RequestId("r"), 0, "Plain hello ", [1] * 3, logprobs=lp, finish="stop", stop="world")]
+    assert of_chat(parts) == ("Plain hello ", [("Plain", -1.0), (" hello", -1.0), (" ", -1.0)])
+    assert of_whole_chat(parts) == of_chat(parts)
     lp = [TokenLogprob(token, 1, -1.0) for token in ("It", "is", "world")]  # spelled without their own spaces
-    made = [Delta(RequestId("r"), 0, "It is ", [1] * 3, logprobs=lp, finish="stop", stop="world")]
-    assert of_chat(made) == ("It is ", [("It", -1.0), (" is", -1.0), (" ", -1.0)])
+    parts = [Delta(RequestId("r"), 0, "It is ", [1] * 3, logprobs=lp, finish="stop", stop="world")]
+    assert of_chat(parts) == ("It is ", [("It", -1.0), (" is", -1.0), (" ", -1.0)])
 
 
 @pytest.mark.parametrize("last", [" ", "<"])
 def test_a_special_token_takes_no_logprob_of_the_last_one(last: str) -> None:
     lp = [TokenLogprob(token, 1, -float(i)) for i, token in enumerate(["It", "<|special|>", last])]
-    made = [Delta(RequestId("r"), 0, "It" + last, [1] * 3, logprobs=lp, finish="stop")]
-    assert of_chat(made) == ("It" + last, [("It", -0.0), (last, -2.0)])
+    parts = [Delta(RequestId("r"), 0, "It" + last, [1] * 3, logprobs=lp, finish="stop")]
+    assert of_chat(parts) == ("It" + last, [("It", -0.0), (last, -2.0)])
 
 
 def test_what_a_stop_string_leaves_of_a_token_is_found_among_very_many_special_ones() -> None:
@@ -192,11 +192,11 @@ def test_what_a_stop_string_leaves_of_a_token_is_found_among_very_many_special_o
         *[TokenLogprob("<|special|>", 2, -2.0)] * 20_000,
         TokenLogprob(" world", 3, -3.0),
     ]
-    made = [Delta(RequestId("r"), 0, "It ", [1] * len(lp), logprobs=lp, finish="stop", stop="world")]
+    parts = [Delta(RequestId("r"), 0, "It ", [1] * len(lp), logprobs=lp, finish="stop", stop="world")]
     began = time.process_time()
-    assert of_chat(made) == ("It ", [("It", -1.0), (" ", -3.0)])
+    assert of_chat(parts) == ("It ", [("It", -1.0), (" ", -3.0)])
     one = time.process_time() - began
-    made[0] = Delta(RequestId("r"), 0, "It ", [1] * 2002, logprobs=lp[-2002:], finish="stop", stop="world")
+    parts[0] = Delta(RequestId("r"), 0, "It ", [1] * 2002, logprobs=lp[-2002:], finish="stop", stop="world")
     began = time.process_time()
-    of_chat(made)
+    of_chat(parts)
     assert one < 50 * (time.process_time() - began)

@@ -33,15 +33,15 @@ CALL = '<tool_call>\n{"name": "run", "arguments": {"code": "Question: 7"}}\n</to
 def ended(
     text: str, *stops: str, dialect: str = "qwen3", size: int = 4, begun: bool = False, **sampling: Any
 ) -> tuple[str, Any, int]:
-    """What goes out, the stop string, and how many steps were looked at."""
+    """The text that goes out, the stop string, and the number of steps that were examined."""
     parser = SpanParser(DIALECTS[dialect], TOOLS, begun=begun)
     choice = ContentStops(parser, Sampling(100, stop=stops, **sampling))
     out, pieces = "", [text[at : at + size] for at in range(0, len(text), size)]
     for n, piece in enumerate(pieces, 1):
-        made = choice.step(StepOutput(piece, [1], finish="stop" if n == len(pieces) else None))
-        out += made.text
-        if made.finish is not None:
-            return out, made.stop, n
+        output = choice.step(StepOutput(piece, [1], finish="stop" if n == len(pieces) else None))
+        out += output.text
+        if output.finish is not None:
+            return out, output.stop, n
     raise AssertionError("it has no end")
 
 
@@ -68,7 +68,7 @@ def test_a_stop_string_counts_in_content_only(text: str, begun: bool, shown: str
 
 
 def test_whitespace_around_reasoning_is_no_content_that_ends_an_answer() -> None:
-    """Else `stop: ["\\n"]` would end each answer of a model that reasons before it has begun."""
+    """A newline as stop string would otherwise end each answer of a model that reasons before the answer begins."""
     out, stop, _ = ended("<think>\na\n\nb\n</think>\n\nOne line.\nAnother.", "\n", "\n\n")
     assert (content(out), stop) == ("One line.", "\n")
     assert ended("Sure.\n\n" + CALL, "\n\n")[1] is None
@@ -88,22 +88,22 @@ def test_nothing_is_looked_at_behind_the_stop_string() -> None:
 def test_options_of_stop_strings_are_kept(sampling: dict[str, Any], out: str, stop: str | None) -> None:
     pieces = ["a Question:", " ", "Question:", " c"]
     choice = ContentStops(SpanParser(DIALECTS["qwen3"], TOOLS), Sampling(100, stop=(STOP,), **sampling))
-    said = ""
+    answer_text = ""
     for n, piece in enumerate(pieces, 1):
-        made = choice.step(StepOutput(piece, [1], finish="stop" if n == len(pieces) else None))
-        said += made.text
-        if made.finish:
+        output = choice.step(StepOutput(piece, [1], finish="stop" if n == len(pieces) else None))
+        answer_text += output.text
+        if output.finish:
             break
-    assert (said, made.stop) == (out, stop)
+    assert (answer_text, output.stop) == (out, stop)
 
 
 def test_text_is_held_back_only_while_it_may_be_the_beginning_of_a_stop_string() -> None:
     """Reasoning and arguments of calls come as they are written."""
     choice = ContentStops(SpanParser(DIALECTS["qwen3"], TOOLS), Sampling(100, stop=(STOP,)))
-    sent = [choice.step(StepOutput(piece, [1])).text for piece in ["<think>", "Question:", " a", "</think>", "Hello"]]
-    assert sent[:4] == ["<think>", "Question:", " a", "</think>"]
-    sent += [choice.step(StepOutput(piece, [1])).text for piece in (CALL[:45], CALL[45:55])]
-    assert "".join(sent).endswith("Hello" + CALL[:55])
+    texts = [choice.step(StepOutput(piece, [1])).text for piece in ["<think>", "Question:", " a", "</think>", "Hello"]]
+    assert texts[:4] == ["<think>", "Question:", " a", "</think>"]
+    texts += [choice.step(StepOutput(piece, [1])).text for piece in (CALL[:45], CALL[45:55])]
+    assert "".join(texts).endswith("Hello" + CALL[:55])
 
 
 WORDS = ["<think>", "</think>", "\n", " ", "St", "op", "S", "t", CALL, "{", "<", "</", "é", '"', "<tool_call>", "s"]
@@ -119,7 +119,7 @@ WORDS = ["<think>", "</think>", "\n", " ", "St", "op", "S", "t", CALL, "{", "<",
 def test_however_an_answer_is_cut_and_moved_it_ends_at_the_same_place(
     text: str, cuts: list[int], moved: int, begun: bool
 ) -> None:
-    """Whoever goes on with it makes the text anew, and sends what is not out."""
+    """The worker that continues it makes the text again, and sends the part that is not out yet."""
     sampling = Sampling(100, stop=("Stop", "ts"))
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     pieces = [text[a:b] for a, b in pairwise(edges)]
@@ -128,20 +128,24 @@ def test_however_an_answer_is_cut_and_moved_it_ends_at_the_same_place(
         return ContentStops(SpanParser(DIALECTS["qwen3"], TOOLS, begun=begun), sampling, sent)
 
     whole = new().step(StepOutput(text, [1], finish="stop"))
-    choice, out, made = new(), "", None
+    choice, out, output = new(), "", None
     for n, piece in enumerate(pieces):
-        owed = ""
+        pending_text = ""
         if n == moved:
-            choice, owed = new(out), "".join(pieces[:n])[len(out) :]
-        made = choice.step(StepOutput(owed + piece, [1], finish="stop" if n == len(pieces) - 1 else None))
-        out += made.text
-        if made.finish is not None:
+            choice, pending_text = new(out), "".join(pieces[:n])[len(out) :]
+        output = choice.step(StepOutput(pending_text + piece, [1], finish="stop" if n == len(pieces) - 1 else None))
+        out += output.text
+        if output.finish is not None:
             break
-    assert made is not None
-    assert (out, made.stop) == (whole.text, whole.stop)
-    found = [shown.find(stop) for stop in sampling.stop if (shown := content(text, begun=begun)).find(stop) >= 0]
+    assert output is not None
+    assert (out, output.stop) == (whole.text, whole.stop)
+    positions = [
+        visible_text.find(stop)
+        for stop in sampling.stop
+        if (visible_text := content(text, begun=begun)).find(stop) >= 0
+    ]
     if whole.stop is None and CALL not in text and text.count("<think>") + begun < 2:
-        assert not found
+        assert not positions
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -161,15 +165,15 @@ def test_the_spans_of_content_are_its_text(case: dict[str, Any]) -> None:
         parser = SpanParser(
             DIALECTS[case["dialect"]], TOOLS, begun=case.get("begun", False), over=case.get("over", False)
         )
-        parts, spans, fed, settled = [], [], 0, 0
-        while fed < len(text) or not fed:
-            piece = text[fed : fed + rng.randint(1, size)]
+        parts, spans, fed_chars, settled_chars = [], [], 0, 0
+        while fed_chars < len(text) or not fed_chars:
+            piece = text[fed_chars : fed_chars + rng.randint(1, size)]
             parts += parser.feed(piece)
-            fed += len(piece)
+            fed_chars += len(piece)
             new = parser.spans()
-            assert all(begin >= settled for begin, _ in new)
-            assert settled <= parser.settled <= fed
-            spans, settled = [*spans, *new], parser.settled
+            assert all(begin >= settled_chars for begin, _ in new)
+            assert settled_chars <= parser.settled <= fed_chars
+            spans, settled_chars = [*spans, *new], parser.settled
         parts += parser.close()
         spans += parser.spans()
         assert "".join(text[a:b] for a, b in spans) == case.get("content", "")
@@ -187,18 +191,18 @@ async def _steps(outputs: Sequence[StepOutput], closed: list[bool]) -> AsyncGene
 
 
 async def test_a_request_ends_when_all_its_choices_have() -> None:
-    """What an engine makes of a choice behind its stop string, for the sake of the others, is dropped."""
+    """Text that an engine makes of a choice after its stop string, for the sake of the others, is dropped."""
     sampling = Sampling(100, stop=(STOP,), n=2, content=ContentRules("qwen3"))
     job = Job(RequestId("r"), 0, ApiId("a"), [1], sampling, 0.0)
-    made = [
+    engine_outputs = [
         StepOutput("a Question: ", [1], 0), StepOutput("b", [1], 1), StepOutput("more", [1], 0),
         StepOutput("c", [1], 1, "length"), StepOutput("and more", [1], 0),
     ]  # fmt: skip
-    closed: list[bool] = []
-    steps = StopFinder(lambda: TOKENIZER).steps(job, _steps(made, closed))
-    found = [(o.index, o.text, o.finish, o.stop) async for o in steps]
-    assert found == [(0, "a ", "stop", STOP), (1, "", None, None), (1, "bc", "length", None)]
-    assert closed == [True]
+    closings: list[bool] = []
+    steps = StopFinder(lambda: TOKENIZER).steps(job, _steps(engine_outputs, closings))
+    outputs = [(o.index, o.text, o.finish, o.stop) async for o in steps]
+    assert outputs == [(0, "a ", "stop", STOP), (1, "", None, None), (1, "bc", "length", None)]
+    assert closings == [True]
 
 
 async def test_an_answer_that_has_a_beginning_goes_on_behind_it() -> None:
@@ -213,6 +217,6 @@ async def test_an_answer_that_has_a_beginning_goes_on_behind_it() -> None:
     assert len(out.text) < len(text)
     job = Job(RequestId("r"), 0, ApiId("a"), [1], sampling, 0.0, begun=[PartialOutput(tokens, len(out.text))])
     rest = StepOutput(text[len(out.text) :] + "ion: 7", [1])
-    found = [o async for o in StopFinder(lambda: TOKENIZER).steps(job, _steps([rest], []))]
-    assert out.text + found[0].text == "<think>Question:</think> One "
-    assert (found[0].finish, found[0].stop) == ("stop", STOP)
+    outputs = [o async for o in StopFinder(lambda: TOKENIZER).steps(job, _steps([rest], []))]
+    assert out.text + outputs[0].text == "<think>Question:</think> One "
+    assert (outputs[0].finish, outputs[0].stop) == ("stop", STOP)

@@ -24,11 +24,11 @@ PARTS = {"histogram": {"_bucket": {"le"}, "_sum": set(), "_count": set()}}
 
 def known() -> dict[str, set[str]]:
     """The labels of each series that Xylem's processes have, by its name."""
-    found = {name: set(labels) for name, labels in OF_OTHERS.items()}
+    metric_labels = {name: set(labels) for name, labels in OF_OTHERS.items()}
     for metric in declared_metrics():
         for end, more in PARTS.get(metric.kind, {"": set[str]()}).items():
-            found[metric.name + end] = OF_ALL | {*metric.labels} | more
-    return found
+            metric_labels[metric.name + end] = OF_ALL | {*metric.labels} | more
+    return metric_labels
 
 
 KNOWN = known()
@@ -52,12 +52,12 @@ def _asked(node: Any, labels: set[str]) -> Iterator[tuple[str, set[str]]]:
 
 
 def unknown(expr: str) -> list[str]:
-    """What it asks for, and nobody has."""
-    wanted = asked(expr)
-    assert wanted
+    """Metrics and labels that the query asks for, and nobody has."""
+    selectors = asked(expr)
+    assert selectors
     return [
         f"{name}{labels - KNOWN.get(name, set())}"
-        for name, labels in wanted
+        for name, labels in selectors
         if labels - KNOWN.get(name, set()) or name not in KNOWN
     ]
 
@@ -73,9 +73,9 @@ def test_there_is_a_file_of_each_dashboard_and_no_other() -> None:
 
 
 def test_every_query_of_a_panel_asks_for_metrics_and_labels_that_there_are() -> None:
-    found = {shown.name: unknown(filled_in(shown.query.expr, "1m")) for shown in everything()}
-    assert len(found) > 60
-    assert {name: what for name, what in found.items() if what} == {}
+    mistakes = {panel.name: unknown(filled_in(panel.query.expr, "1m")) for panel in everything()}
+    assert len(mistakes) > 60
+    assert {name: what for name, what in mistakes.items() if what} == {}
 
 
 def test_a_panel_whose_metric_is_gone_would_be_found() -> None:
@@ -86,11 +86,11 @@ def test_a_panel_whose_metric_is_gone_would_be_found() -> None:
 
 
 def test_a_query_that_a_chosen_pool_or_model_does_not_change_has_no_such_label() -> None:
-    """Else the choice on top of the dashboard would be for some panels only."""
-    for shown in everything():
-        for variable in shown.dashboard.variables:
-            could = any(variable in KNOWN[name] for name, _ in asked(filled_in(shown.query.expr, "1m")))
-            assert could == (f"${variable}" in shown.query.expr), shown.name
+    """The choice at the top of the dashboard would otherwise apply to some panels only."""
+    for panel in everything():
+        for variable in panel.dashboard.variables:
+            could = any(variable in KNOWN[name] for name, _ in asked(filled_in(panel.query.expr, "1m")))
+            assert could == (f"${variable}" in panel.query.expr), panel.name
 
 
 def test_what_the_compose_file_mounts_is_there() -> None:
@@ -117,6 +117,6 @@ def test_an_alert_asks_for_what_there_is_and_is_explained_and_tested(alert: dict
 def test_the_outcomes_and_reasons_that_alerts_name_are_errors_that_there_are() -> None:
     from app.errors import OUTCOMES
 
-    named = re.findall(r'(?:outcome|reason)=~?"([a-z_|]+)"', RULES.read_text())
-    assert len(named) >= 3
-    assert {one for names in named for one in names.split("|")} <= OUTCOMES
+    patterns = re.findall(r'(?:outcome|reason)=~?"([a-z_|]+)"', RULES.read_text())
+    assert len(patterns) >= 3
+    assert {one for names in patterns for one in names.split("|")} <= OUTCOMES

@@ -1,4 +1,4 @@
-"""What /metrics says of workers."""
+"""Metrics of workers at /metrics."""
 
 from prometheus_client.metrics_core import Metric
 
@@ -16,8 +16,8 @@ def shown(*told: bytes | None) -> dict[str, Metric]:
 
 
 def test_a_metric_that_only_the_workers_know_is_shown_of_each_of_them() -> None:
-    told = [encode([WorkerMetric("new_seconds", "counter", "How long.", float(i))]) for i in range(3)]
-    (metric,) = shown(*told).values()
+    reports = [encode([WorkerMetric("new_seconds", "counter", "How long.", float(i))]) for i in range(3)]
+    (metric,) = shown(*reports).values()
     assert (metric.name, metric.type, metric.documentation) == ("new_seconds", "counter", "How long.")
     assert [(s.name, s.labels["pool"], s.labels["worker"], s.value) for s in metric.samples] == [
         ("new_seconds_total", "pool", f"w{i + 1}", i) for i in range(3)

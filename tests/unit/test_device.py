@@ -1,4 +1,4 @@
-"""What `make run` installs and starts, on a machine with a GPU and without one."""
+"""Packages that `make run` installs and processes that it starts, on a machine with a GPU and without one."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(tmp_path: Path, smi: str | None, *argv: str) -> "subprocess.CompletedProcess[str]":
-    """In an environment with this `nvidia-smi`."""
+    """Runs the command in an environment with this `nvidia-smi`."""
     if smi is not None:
         fake = tmp_path / "nvidia-smi"
         fake.write_text(f"#!/bin/sh\n{smi}\n")

@@ -139,6 +139,6 @@ def test_a_foreign_template_is_not_taken_for_hermes_because_of_its_words(templat
     ],
 )
 def test_an_unknown_name_is_told_what_is_nearest(name: str, hint: str) -> None:
-    said = nearest(name)
-    assert hint in said
-    assert bool(said) == bool(hint)
+    suggestion = nearest(name)
+    assert hint in suggestion
+    assert bool(suggestion) == bool(hint)

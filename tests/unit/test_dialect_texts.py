@@ -1,4 +1,4 @@
-"""What models write is taken apart right: `dialect_texts.json`, also of models that don't keep to their own notation.
+"""Parsing of the texts that models write: `dialect_texts.json`, also of models that break their own notation.
 
 Each text has its `reasoning`, its `content`, and its `calls`: name, and arguments as an object, or as a text where they
 are no JSON. `broken`: not all calls are whole. `begun`, `over`: the prompt ended within reasoning, or behind it.
@@ -38,8 +38,8 @@ SIZES = range(1, 24)
 
 def taken_apart(case: dict[str, Any], pieces: Iterable[str]) -> tuple[str, str, list[list[str]], bool]:
     """Reasoning, content, name and arguments of each call, and whether one of them is broken."""
-    begun, over = case.get("begun", False), case.get("over", False)
-    parser = OutputParser(DIALECTS[case["dialect"]], TOOLS, begun=begun, over=over)
+    has_begun, over = case.get("begun", False), case.get("over", False)
+    parser = OutputParser(DIALECTS[case["dialect"]], TOOLS, begun=has_begun, over=over)
     parts = [part for piece in pieces for part in parser.feed(piece)] + parser.close()
     calls = [[part.name, ""] for part in parts if isinstance(part, CallBegun)]
     for part in parts:
@@ -59,15 +59,15 @@ def read(arguments: str) -> Any:
 
 @pytest.mark.parametrize("case", TEXTS, ids=lambda case: f"{case['dialect']}-{case['title']}")
 def test_a_text_is_taken_apart(case: dict[str, Any]) -> None:
-    reasoning, content, calls, broken = taken_apart(case, [case["text"]])
+    reasoning, content, calls, is_broken = taken_apart(case, [case["text"]])
     assert (reasoning, content) == (case.get("reasoning", ""), case.get("content", ""))
     assert [[name, read(arguments)] for name, arguments in calls] == case.get("calls", [])
-    assert broken == case.get("broken", False)
+    assert is_broken == case.get("broken", False)
 
 
 @pytest.mark.parametrize("case", TEXTS, ids=lambda case: f"{case['dialect']}-{case['title']}")
 def test_a_text_is_taken_apart_in_the_same_way_however_it_is_cut(case: dict[str, Any]) -> None:
-    """In two at each place, into characters, and at random: slow readers and deaths of workers cut texts anywhere."""
+    """A text is cut in two at each place, into characters, and at random: slow readers and deaths of workers do so."""
     text, rng = case["text"], random.Random(case["text"])
     whole = taken_apart(case, [text])
     assert taken_apart(case, text) == whole

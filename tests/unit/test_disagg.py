@@ -90,15 +90,15 @@ def test_whose_transfers_were_slow_lately_decodes_as_much_as_its_equals() -> Non
     """The first one has to connect: by its own speed it would get none that comes alone, and stay as slow."""
     speeds = {"a": Speeds(10_000.0, pulled_bytes_per_s=1e7), "b": Speeds(10_000.0, pulled_bytes_per_s=4e8)}
     decodes = [option("decode", name=name, speeds=own) for name, own in speeds.items()]
-    chosen = [place(ASK, decodes, RULES[1], Random(seed), part="decode").placement.worker for seed in range(40)]
-    assert 10 < chosen.count(WorkerId("a")) < 30
+    workers = [place(ASK, decodes, RULES[1], Random(seed), part="decode").placement.worker for seed in range(40)]
+    assert 10 < workers.count(WorkerId("a")) < 30
 
 
 @given(st.integers(0, 20_000), st.integers(0, 7), st.integers(1, 8000))
 def test_without_a_threshold_the_choice_is_what_costs_all_together_less(
     queued: int, decoding: int, prompt: int
 ) -> None:
-    """In seconds: its own wait, and that of each request whose next token waits for a prefill."""
+    """The cost in seconds is its own wait and that of each request whose next token waits for a prefill."""
     free = Limits(8, remote_tokens=0)
     prefill = option("prefill", limits=free, tokens=queued)
     decode = option("decode", limits=free, requests=decoding)
@@ -111,7 +111,7 @@ def test_without_a_threshold_the_choice_is_what_costs_all_together_less(
 
 
 def test_who_waits_for_a_prefill_is_not_delayed_by_another() -> None:
-    """Of six requests here, four or two have their first token."""
+    """Four or two of the six requests here have their first token."""
     free, quick = Limits(8, remote_tokens=0), Speeds(10_000.0, pulled_bytes_per_s=1e15)
     prefill = option("prefill", limits=free, requests=8, tokens=12_000)
     for waiting, apart in ((2, True), (4, False)):
@@ -120,7 +120,7 @@ def test_who_waits_for_a_prefill_is_not_delayed_by_another() -> None:
 
 
 def test_a_pool_that_has_computed_nothing_is_as_fast_as_the_others() -> None:
-    """Else a prompt would rather wait for a prefill worker than be the first that is computed here."""
+    """A prompt would otherwise rather wait for a prefill worker than be the first that is computed here."""
     free = Limits(8, remote_tokens=0)
     fast, unknown = Speeds(40_000.0), Speeds(0.0)
     prefill = option("prefill", limits=free, tokens=10_000, speeds=fast)

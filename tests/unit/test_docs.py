@@ -10,16 +10,16 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_readme_has_at_most_150_lines() -> None:
-    """What doesn't fit belongs into docs/."""
+    """Longer texts belong in docs/."""
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
 def test_every_setting_is_in_the_reference_and_explained() -> None:
     """Its comment in `app/settings.py` is the explanation."""
-    said, shown = comments(Settings), settings()
+    explanations, reference = comments(Settings), settings()
     for name in Settings.model_fields:
-        assert f"| `XYLEM_{name.upper()}` |" in shown
-        assert said[name], f"{name} has no comment"
+        assert f"| `XYLEM_{name.upper()}` |" in reference
+        assert explanations[name], f"{name} has no comment"
 
 
 def test_every_key_of_a_pool_and_every_metric_is_explained() -> None:
@@ -30,15 +30,15 @@ def test_every_key_of_a_pool_and_every_metric_is_explained() -> None:
 
 
 def test_every_variable_that_the_texts_name_exists() -> None:
-    """Or is one of those that only make and compose read."""
-    known = {f"XYLEM_{name.upper()}" for name in Settings.model_fields} | {
+    """Variables that only make and compose read are allowed, too."""
+    variables = {f"XYLEM_{name.upper()}" for name in Settings.model_fields} | {
         "XYLEM_TORCH_INDEX", "XYLEM_FLOWER_AUTH", "XYLEM_BENCH_TOOLS", "XYLEM_BENCH_PROMETHEUS", "XYLEM_OPENAI_SPEC",
     }  # fmt: skip
     pages = [page for place in ("*.md", "docs/**/*.md", "ops/**/*.md", "app/**/*.md") for page in ROOT.glob(place)]
     pages.remove(ROOT / "CHANGELOG.md")  # it names those of once, too
-    named = {name for page in pages for name in re.findall(r"\bXYLEM_[A-Z_]*[A-Z]\b", page.read_text())}
-    assert "XYLEM_REDIS_URL" in named
-    assert named - known == set()
+    mentions = {name for page in pages for name in re.findall(r"\bXYLEM_[A-Z_]*[A-Z]\b", page.read_text())}
+    assert "XYLEM_REDIS_URL" in mentions
+    assert mentions - variables == set()
 
 
 def test_every_decision_has_a_number_of_its_own_and_says_it() -> None:
@@ -50,9 +50,9 @@ def test_every_decision_has_a_number_of_its_own_and_says_it() -> None:
 
 
 def test_every_curl_that_sends_json_says_so() -> None:
-    """Else curl says that it sends a form, which most endpoints refuse."""
+    """A curl without the header says that it sends a form, which most endpoints refuse."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    commands = [found for page in pages for found in re.findall(r"curl (?:[^\n]*\\\n)*[^\n]*", page.read_text())]
+    commands = [match for page in pages for match in re.findall(r"curl (?:[^\n]*\\\n)*[^\n]*", page.read_text())]
     sending = [command for command in commands if re.search(r" (-d|--data\S*) ", command)]
     assert len(sending) > 5
     assert [command for command in sending if "content-type: application/json" not in command.lower()] == []

@@ -30,7 +30,7 @@ def prompts(tokenizer: Tokenizer) -> list[list[int]]:
 
 
 def echoing(tokenizer: Tokenizer, prompts: list[list[int]], n: int = 1, *, only: bool = False) -> Echo:
-    """Of a plan; `only`: no token was asked for."""
+    """The echo of a plan; `only`: no token was asked for."""
     model = Model("mock", (PoolId("p"),), (), None, tokenizer, 100, Meters("mock"))
     texts = [tokenizer.decode(prompt) for prompt in prompts]
     sampling = [Sampling(1, n=n)] * len(prompts)
@@ -46,7 +46,7 @@ def test_each_choice_begins_with_its_own_prompt(tokenizer: Tokenizer, prompts: l
 
 
 def test_only_the_first_delta_of_a_choice_has_the_prompt(tokenizer: Tokenizer, prompts: list[list[int]]) -> None:
-    """What follows is left as it is."""
+    """Later deltas are left as they are."""
     echo = echoing(tokenizer, prompts)
     assert echo(0, ANSWER).text == "the first one answer"
     assert echo(0, ANSWER) is ANSWER
@@ -62,12 +62,12 @@ def test_without_an_answer_only_the_prompt_is_left(tokenizer: Tokenizer, prompts
 def test_the_prompts_logprobs_come_before_the_answers(tokenizer: Tokenizer, prompts: list[list[int]]) -> None:
     """One for each token; the first, which nothing predicts, stands with NaN."""
     prompt = prompts[0]
-    known = [TokenLogprob(tokenizer.token_text(t), t, -1.0) for t in prompt[1:]]
-    d = replace(ANSWER, logprobs=[LOGPROB], prompt_logprobs=[None, *known])
+    prompt_logprobs = [TokenLogprob(tokenizer.token_text(t), t, -1.0) for t in prompt[1:]]
+    d = replace(ANSWER, logprobs=[LOGPROB], prompt_logprobs=[None, *prompt_logprobs])
     for only, rest in ((False, [LOGPROB]), (True, [])):
         logprobs = echoing(tokenizer, prompts, only=only)(0, d).logprobs
         assert logprobs is not None
         first, *others = logprobs
         assert (first.token, first.token_id) == (tokenizer.token_text(prompt[0]), prompt[0])
         assert isnan(first.logprob)
-        assert others == [*known, *rest]
+        assert others == [*prompt_logprobs, *rest]

@@ -53,14 +53,16 @@ def test_the_words_that_a_template_tells_apart_are_known(tmp_path: Path, templat
     (MEDIUM_FLAG, "low", "medium"), (UNUSED, "high", "ignored"), ("", "none", "ignored"), (WRITES, "xhigh", "xhigh"),
 ])  # fmt: skip
 def test_an_unknown_word_is_the_nearest_known_one(tmp_path: Path, template: str, asked: Any, heard: str) -> None:
-    """Of two that are as near, the one for less."""
-    made = tokenizer(tmp_path, template)
-    assert nearest(made, asked) == heard
-    text = made.render_chat([{"role": "user", "content": "?"}], **effort_variables(made, asked))
+    """The lower one is taken of two that are equally near."""
+    model_tokenizer = tokenizer(tmp_path, template)
+    assert nearest(model_tokenizer, asked) == heard
+    text = model_tokenizer.render_chat([{"role": "user", "content": "?"}], **effort_variables(model_tokenizer, asked))
     if heard != "ignored":
-        assert text == made.render_chat([{"role": "user", "content": "?"}], **effort_variables(made, heard))
+        assert text == model_tokenizer.render_chat(
+            [{"role": "user", "content": "?"}], **effort_variables(model_tokenizer, heard)
+        )
     else:
-        assert effort_variables(made, asked) == {}
+        assert effort_variables(model_tokenizer, asked) == {}
 
 
 @pytest.mark.parametrize("asked", EFFORTS)
@@ -68,8 +70,8 @@ def test_an_unknown_word_is_the_nearest_known_one(tmp_path: Path, template: str,
     REFUSES, OWN_WORD, SOME, WRITES, OFF, SWITCH, BEHIND_SWITCH, UNUSED, "", NAMED, LOW_FLAG, MEDIUM_FLAG,
 ])  # fmt: skip
 def test_no_effort_is_refused_by_a_template(tmp_path: Path, template: str, asked: Any) -> None:
-    made = tokenizer(tmp_path, template)
-    made.render_chat([{"role": "user", "content": "?"}], **effort_variables(made, asked))
+    model_tokenizer = tokenizer(tmp_path, template)
+    model_tokenizer.render_chat([{"role": "user", "content": "?"}], **effort_variables(model_tokenizer, asked))
 
 
 def test_no_effort_is_a_templates_own_word_for_it(tmp_path: Path) -> None:
@@ -79,11 +81,11 @@ def test_no_effort_is_a_templates_own_word_for_it(tmp_path: Path) -> None:
 
 
 def test_a_templates_efforts_are_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = tokenizer(tmp_path, SOME)
-    known = known_efforts(made)
+    model_tokenizer = tokenizer(tmp_path, SOME)
+    efforts = known_efforts(model_tokenizer)
     monkeypatch.setattr(Tokenizer, "render_chat", lambda *_, **__: pytest.fail("tried again"))
-    assert known_efforts(made) == known
-    assert nearest(made, "max") == "high"
+    assert known_efforts(model_tokenizer) == efforts
+    assert nearest(model_tokenizer, "max") == "high"
 
 
 def test_a_requests_own_template_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

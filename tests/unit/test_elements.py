@@ -96,11 +96,11 @@ def test_a_call_is_held_to_the_schema(text: str, fits: bool) -> None:
 def test_texts_and_lists_have_the_lengths_that_a_schema_says() -> None:
     """The marker's first bracket would end a regular expression's class of characters."""
     text, none = {"type": "string", "minLength": 2, "maxLength": 4}, {"type": "array", "items": {}, "maxItems": 0}
-    made = asked({"type": "object", "properties": {"s": text, "l": none}, "required": ["s"]})
-    fit = {said: allows(made, call(element("s", said))) for said in ("a", "ab", "a]b[", "abcde", "]]")}
+    rules = asked({"type": "object", "properties": {"s": text, "l": none}, "required": ["s"]})
+    fit = {value: allows(rules, call(element("s", value))) for value in ("a", "ab", "a]b[", "abcde", "]]")}
     assert fit == {"a": False, "ab": True, "a]b[": False, "abcde": False, "]]": False}
-    assert allows(made, call(element("s", "ab]["), element("l")))
-    assert not allows(made, call(element("s", "ab"), element("l", element("item", "1"))))
+    assert allows(rules, call(element("s", "ab]["), element("l")))
+    assert not allows(rules, call(element("s", "ab"), element("l", element("item", "1"))))
 
 
 def test_a_strict_tool_is_refused_for_what_is_not_seen_to() -> None:

@@ -1,4 +1,4 @@
-"""Which workers encode a prompt's pictures, and the memory that they keep them in."""
+"""Choice of the workers that encode a prompt's pictures, and the memory in which they keep them."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ POOL = PoolId("eyes")
 
 
 def place(name: str, *, tokens: int = 0, draining: bool = False, requests: int = 0, weights: str = "") -> Candidate:
-    fixed: dict[str, Any] = {"block_size": 16, "total_blocks": 0, "max_running": 4, "max_model_len": 2048}
-    worker = Worker(WorkerId(name), POOL, "encode", "host", 1, **fixed, media=["image"])
+    common_fields: dict[str, Any] = {"block_size": 16, "total_blocks": 0, "max_running": 4, "max_model_len": 2048}
+    worker = Worker(WorkerId(name), POOL, "encode", "host", 1, **common_fields, media=["image"])
     speeds = Speeds(prefill_tokens_per_s=100.0)
     lease = Lease(worker, Load(), speeds, draining, state=EngineState(weights=weights))
     return Candidate(lease, Limits(max_queued=4), tokens=tokens, requests=requests)
@@ -40,23 +40,23 @@ def test_pictures_are_spread_by_how_long_they_take() -> None:
 def test_a_picture_is_encoded_once_and_not_if_it_is() -> None:
     twice = [*pictures(100), *pictures(100, 40)]
     assert chosen(twice, place("a")) == {"a": (0, 2)}
-    known = {("m", twice[0].sha256): handle("a")}
-    assert chosen(twice, place("a"), encoded=known) == {"a": (2,)}
-    assert chosen(twice[:2], place("a"), encoded=known) == {}
+    handles = {("m", twice[0].sha256): handle("a")}
+    assert chosen(twice, place("a"), encoded=handles) == {"a": (2,)}
+    assert chosen(twice[:2], place("a"), encoded=handles) == {}
 
 
 def test_a_picture_whose_kv_is_cached_where_the_answer_is_computed_needs_no_rows() -> None:
     """All of it: some of its tokens would have to be computed otherwise."""
     media = [Media("image", f"{number:064}", (8, 8), offset, 40) for number, offset in enumerate((10, 60, 110))]
-    for cached, wanted in ((0, (0, 1, 2)), (49, (0, 1, 2)), (50, (1, 2)), (149, (2,)), (160, None)):
-        found = choose_encoders(media, [place("a")], {}, "m", "", 0.0, cached)
-        assert [e.media for e in found] == ([] if wanted is None else [wanted])
+    for cached_tokens, expected_media in ((0, (0, 1, 2)), (49, (0, 1, 2)), (50, (1, 2)), (149, (2,)), (160, None)):
+        choices = choose_encoders(media, [place("a")], {}, "m", "", 0.0, cached_tokens)
+        assert [e.media for e in choices] == ([] if expected_media is None else [expected_media])
 
 
 def test_what_a_dead_worker_or_other_weights_or_another_model_encoded_counts_for_nothing() -> None:
     media = pictures(100)
-    for known in ({("m", media[0].sha256): handle("dead")}, {("m", media[0].sha256): handle("a", "v2")}):
-        assert chosen(media, place("a"), encoded=known) == {"a": (0,)}
+    for handles in ({("m", media[0].sha256): handle("dead")}, {("m", media[0].sha256): handle("a", "v2")}):
+        assert chosen(media, place("a"), encoded=handles) == {"a": (0,)}
     assert chosen(media, place("a"), encoded={("other", media[0].sha256): handle("a")}) == {"a": (0,)}
 
 

@@ -1,4 +1,4 @@
-"""What is embedded, scored and classified: how inputs become jobs, and vectors an answer."""
+"""Embeddings, scores and classes: inputs become jobs, and vectors become an answer."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ def known() -> Deployment:
 
 
 class Made(GenerationBase):
-    """As if workers had made the vectors."""
+    """A generation whose vectors are given instead of made by workers."""
 
     def __init__(self, plan: GenerationPlan, vectors: Sequence[Sequence[float]]) -> None:
         super().__init__(RequestId("x-1"), 0.0, plan)
@@ -61,8 +61,8 @@ class Made(GenerationBase):
 
 
 def understood(known: Deployment, module: Any, **body: Any) -> tuple[Any, GenerationPlan]:
-    made: tuple[Any, GenerationPlan] = asyncio.run(module.understand(known, orjson.dumps({"model": "embed"} | body)))
-    return made
+    result: tuple[Any, GenerationPlan] = asyncio.run(module.understand(known, orjson.dumps({"model": "embed"} | body)))
+    return result
 
 
 def answered(writer: EncodingWriter) -> Any:
@@ -71,7 +71,7 @@ def answered(writer: EncodingWriter) -> Any:
 
 @given(st.lists(st.integers(1, 9000), min_size=1, max_size=300))
 def test_jobs_have_all_inputs_in_their_order_and_are_bounded(lengths: list[int]) -> None:
-    """At most 64 inputs, and 8,192 tokens unless a single one has more."""
+    """A job has at most 64 inputs, and 8,192 tokens unless a single input has more."""
     slices = job_slices(lengths)
     assert [i for part in slices for i in range(len(lengths))[part]] == list(range(len(lengths)))
     for part in slices:
@@ -88,7 +88,7 @@ def test_jobs_of_short_inputs_are_as_even_as_it_gets(inputs: int, jobs: list[int
 
 
 def test_a_plan_has_the_inputs_of_each_job_behind_each_other(known: Deployment) -> None:
-    """With their lengths, by which the worker tells them apart, and nothing to be generated."""
+    """Their lengths let the worker tell them apart, and nothing is to be generated."""
     _, plan = understood(known, embeddings, input=[[i, i + 1] for i in range(70)], priority=3, service_tier="flex")
     assert [len(job.lengths) for job in plan.inputs] == [35, 35]
     assert plan.prompts[1][:4] == [35, 36, 36, 37]
@@ -108,10 +108,10 @@ def test_a_plan_has_the_inputs_of_each_job_behind_each_other(known: Deployment) 
     ],
 )
 def test_an_input_that_is_too_long_is_named(known: Deployment, module: Any, body: dict[str, Any], param: str) -> None:
-    """In OpenAI's words: by these, clients cut their texts."""
-    with pytest.raises(PromptTooLong, match="maximum context length is 100 tokens") as refused:
+    """The words are OpenAI's, by which clients shorten their texts."""
+    with pytest.raises(PromptTooLong, match="maximum context length is 100 tokens") as error:
         understood(known, module, **body)
-    assert refused.value.param == param
+    assert error.value.param == param
 
 
 def test_an_input_may_fill_the_context(known: Deployment) -> None:
@@ -120,16 +120,16 @@ def test_an_input_may_fill_the_context(known: Deployment) -> None:
 
 
 def test_floats_and_base64_are_of_the_vectors_in_order(known: Deployment) -> None:
-    """Over the borders of jobs."""
+    """The order also holds across the borders of jobs."""
     vectors = [[float(i), i / 3] for i in range(70)]
     body, plan = understood(known, embeddings, input=[[1]] * 70)
-    shown = answered(embeddings.EmbeddingWriter(Made(plan, vectors), body))
-    assert [d["embedding"] for d in shown["data"]] == [array("f", v).tolist() for v in vectors]
-    assert [d["index"] for d in shown["data"]] == list(range(70))
-    assert shown["usage"] == {"prompt_tokens": 70, "total_tokens": 70}
+    answer = answered(embeddings.EmbeddingWriter(Made(plan, vectors), body))
+    assert [d["embedding"] for d in answer["data"]] == [array("f", v).tolist() for v in vectors]
+    assert [d["index"] for d in answer["data"]] == list(range(70))
+    assert answer["usage"] == {"prompt_tokens": 70, "total_tokens": 70}
     body, plan = understood(known, embeddings, input=[1], encoding_format="base64")
-    shown = answered(embeddings.EmbeddingWriter(Made(plan, [[1.0, -2.0]]), body))
-    assert shown["data"][0]["embedding"] == "AACAPwAAAMA="
+    answer = answered(embeddings.EmbeddingWriter(Made(plan, [[1.0, -2.0]]), body))
+    assert answer["data"][0]["embedding"] == "AACAPwAAAMA="
 
 
 @pytest.mark.parametrize("answer", [
@@ -144,24 +144,24 @@ def test_what_is_written_an_item_at_a_time_is_the_same_json(answer: dict[str, An
 def test_ranks_are_by_cosine_whatever_the_lengths(known: Deployment) -> None:
     """The best first, as many as were asked for."""
     body, plan = understood(known, rerank, query="a", documents=["b", "c", "d"], top_n=2)
-    ranked = answered(rerank.RerankWriter(Made(plan, [[2, 0], [0, 1], [3, 0.1], [-1, 0]]), body))
-    assert [(r["index"], r["document"]["text"]) for r in ranked["results"]] == [(1, "c"), (0, "b")]
-    assert ranked["results"][1]["relevance_score"] == 0
+    ranking = answered(rerank.RerankWriter(Made(plan, [[2, 0], [0, 1], [3, 0.1], [-1, 0]]), body))
+    assert [(r["index"], r["document"]["text"]) for r in ranking["results"]] == [(1, "c"), (0, "b")]
+    assert ranking["results"][1]["relevance_score"] == 0
 
 
 def test_scores_pair_texts_or_compare_one_with_all(known: Deployment) -> None:
-    """As many scores as second texts."""
+    """The number of scores is that of the second texts."""
     body, plan = understood(known, score, text_1=["a", "b"], text_2=["c", "d"])
-    shown = answered(score.ScoreWriter(Made(plan, [[1, 0], [0, 1], [1, 0], [1, 0]]), body))
-    assert [d["score"] for d in shown["data"]] == [1, 0]
+    answer = answered(score.ScoreWriter(Made(plan, [[1, 0], [0, 1], [1, 0], [1, 0]]), body))
+    assert [d["score"] for d in answer["data"]] == [1, 0]
     assert cosine([0.0, 0.0], [1.0, 1.0]) == 0
 
 
 def test_a_class_has_the_name_that_the_model_gives_it(known: Deployment) -> None:
     """The likeliest one's."""
     body, plan = understood(known, classify, model="classify", input="a")
-    (made,) = answered(classify.ClassifyWriter(Made(plan, [[0.25, 0.75]]), body))["data"]
-    assert made == {"index": 0, "label": "LABEL_1", "probs": [0.25, 0.75], "num_classes": 2}
+    (entry,) = answered(classify.ClassifyWriter(Made(plan, [[0.25, 0.75]]), body))["data"]
+    assert entry == {"index": 0, "label": "LABEL_1", "probs": [0.25, 0.75], "num_classes": 2}
 
 
 @pytest.mark.parametrize("field", [{"use_activation": True}, {"truncate_prompt_tokens": None}, {"user": "me"}])
@@ -172,7 +172,7 @@ def test_parameters_that_change_nothing_are_taken(known: Deployment, field: dict
 
 
 def test_a_model_is_found_for_what_it_does(known: Deployment) -> None:
-    """And refused by name for anything else."""
+    """A model is refused by name for anything else."""
     assert find_model(known.models, "embed", None).task == "embed"
     with pytest.raises(RequestError, match=r"'embed' makes embeddings .* this endpoint there are: generate"):
         find_model(known.models, "embed")
@@ -187,7 +187,7 @@ def test_a_model_is_found_for_what_it_does(known: Deployment) -> None:
     ],
 )
 def test_dimensions_are_those_of_its_configuration(tmp_path: Path, config: dict[str, Any], dimensions: Any) -> None:
-    """Or of what the pool puts in its place."""
+    """A pool may put another configuration in its place."""
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert Pool(model="m", engine="mock", path=tmp_path).dimensions == dimensions
     (tmp_path / "config.json").write_text("{}")
@@ -203,7 +203,7 @@ def test_an_input_is_as_long_as_sentence_transformers_have_it(tmp_path: Path) ->
 
 
 def test_pools_that_encode_have_no_stages_and_agree_on_their_task(tmp_path: Path) -> None:
-    """What contradicts itself is named when it is read."""
+    """Contradictions are named when the file is read."""
     file = tmp_path / "pools.yaml"
     file.write_text("pools: {a: {model: m, engine: mock, task: embed, role: decode}}")
     with pytest.raises(SettingsError, match=r"pools\.a\.role=decode"):
@@ -214,7 +214,7 @@ def test_pools_that_encode_have_no_stages_and_agree_on_their_task(tmp_path: Path
 
 
 def test_an_engine_that_only_generates_does_not_start_for_another_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it is loaded."""
+    """The refusal comes before the model is loaded."""
     monkeypatch.setattr("app.engines.load_engine", lambda _name: lambda *_: object())
     with pytest.raises(SettingsError, match="task=embed"):
         create_engine(Pool(model="m", engine="mock", task="embed"))
@@ -258,7 +258,7 @@ def encode_request(number: int, rank: int) -> EncodeRequest:
 
 
 def test_inputs_hold_no_blocks() -> None:
-    """Of them nothing stays in an engine."""
+    """Nothing of them stays in an engine."""
     worker = Worker(WorkerId("w"), PoolId("pool"), "both", "host", 1, 16, 1000, 8, 4096)
     option = Option(Candidate(Lease(worker), Limits(max_queued=1)))
     assert new_blocks(Ask(320, 0), option) > new_blocks(Ask(320, 0, holds=False), option) == 0
@@ -278,28 +278,28 @@ def test_a_refusal_names_only_models_that_its_client_may_ask_for(known: Deployme
 
 
 def test_a_model_need_not_be_named_where_it_can_only_be_one(known: Deployment) -> None:
-    """That the client may ask for, of the endpoint's task."""
+    """The one is the only model of the endpoint's task that the client may ask for."""
     body, _ = asyncio.run(embeddings.understand(known, b'{"input": "a"}'))
     assert body.model == "embed"
     bound = replace(known, within=ClientLimits(models=["classify"]))
-    with pytest.raises(RequestError, match="'model' is missing") as refused:
+    with pytest.raises(RequestError, match="'model' is missing") as error:
         asyncio.run(embeddings.understand(bound, b'{"input": "a"}'))
-    assert refused.value.param == "model"
+    assert error.value.param == "model"
 
 
 @pytest.mark.parametrize("sides", [("queries", "documents"), ("queries", "items"), ("data_1", "data_2")])
 def test_the_sides_of_a_score_have_vllms_names_too(known: Deployment, sides: tuple[str, str]) -> None:
-    """In pairs; errors have the client's."""
+    """Names come in pairs; errors have the client's."""
     one, two = sides
     plain = understood(known, score, text_1="a", text_2=["b", "c"])[1]
     assert understood(known, score, **{one: "a", two: ["b", "c"]})[1].prompts == plain.prompts
     for fields, wrong in (({one: "a"}, ("documents", "data_2")), ({one: ["a", "b"], two: "c"}, (one,))):
-        with pytest.raises(RequestError) as refused:
+        with pytest.raises(RequestError) as error:
             understood(known, score, **fields)
-        assert refused.value.param in wrong
-    with pytest.raises(RequestError) as refused:
+        assert error.value.param in wrong
+    with pytest.raises(RequestError) as error:
         understood(known, score, **{one: "a", two: "b", "text_2": "c"})
-    assert refused.value.param == "text_2"
+    assert error.value.param == "text_2"
 
 
 def test_as_many_dimensions_as_the_model_has_are_its_own(known: Deployment) -> None:
@@ -311,14 +311,14 @@ def test_as_many_dimensions_as_the_model_has_are_its_own(known: Deployment) -> N
 
 
 def test_each_form_of_a_vector_is_of_the_same_numbers(known: Deployment) -> None:
-    """Once, however often it is asked for; bytes are 127 times the unit vector, and bits its signs, the first one high.
+    """Each form comes once, however often it is asked for.
 
-    The last byte of bits is filled up.
+    Bytes are 127 times the unit vector, and bits its signs, the first one high. The last byte of bits is filled up.
     """
     forms = ["base64", "int8", "uint8", "binary", "ubinary", "float", "int8"]
     body, plan = understood(known, cohere_embeddings, texts=["a"], embedding_types=forms)
-    shown = answered(cohere_embeddings.CohereEmbeddingWriter(Made(plan, [[6, -8, 0, *[0] * 6]]), body))
-    assert shown["embeddings"] == {
+    answer = answered(cohere_embeddings.CohereEmbeddingWriter(Made(plan, [[6, -8, 0, *[0] * 6]]), body))
+    assert answer["embeddings"] == {
         "float": [[6, -8, 0, *[0] * 6]],
         "base64": [b64encode(array("f", [6, -8, 0, *[0] * 6]).tobytes()).decode()],
         "int8": [[76, -102, 0, *[0] * 6]],
@@ -326,28 +326,28 @@ def test_each_form_of_a_vector_is_of_the_same_numbers(known: Deployment) -> None
         "ubinary": [[0b10111111, 0b10000000]],
         "binary": [[0b10111111 - 128, 0]],
     }
-    assert (shown["id"], shown["response_type"], shown["texts"]) == ("x-1", "embeddings_by_type", ["a"])
-    billed, counted = shown["meta"]["billed_units"], shown["meta"]["tokens"]
-    assert billed["input_tokens"] == counted["input_tokens"] == len(plan.prompts[0])
+    assert (answer["id"], answer["response_type"], answer["texts"]) == ("x-1", "embeddings_by_type", ["a"])
+    billed_units, token_counts = answer["meta"]["billed_units"], answer["meta"]["tokens"]
+    assert billed_units["input_tokens"] == token_counts["input_tokens"] == len(plan.prompts[0])
 
 
 def test_cohere_cuts_what_is_too_long_at_the_end_that_it_is_told(known: Deployment) -> None:
-    """At the model's length or at a shorter one; its texts are the embeddings endpoint's."""
+    """The cut is at the model's length or at a shorter one; the texts are those of the embeddings endpoint."""
     text = " ".join(f"word{i}" for i in range(400))
     whole = known.models["embed"].tokenizer.encode(text)
     assert len(whole) > 1000
-    for asked, tokens in (
+    for options, tokens in (
         ({}, whole[:100]), ({"truncate": "END", "max_tokens": 7}, whole[:7]), ({"truncate": "START"}, whole[-100:]),
         ({"truncate": "START", "max_tokens": 7}, whole[-7:]), ({"max_tokens": 5000}, whole[:100]),
     ):  # fmt: skip
-        assert understood(known, cohere_embeddings, texts=[text], **asked)[1].prompts == [tokens]
-    with pytest.raises(PromptTooLong, match="'max_tokens' is 7") as refused:
+        assert understood(known, cohere_embeddings, texts=[text], **options)[1].prompts == [tokens]
+    with pytest.raises(PromptTooLong, match="'max_tokens' is 7") as error:
         understood(known, cohere_embeddings, texts=["a " * 20], truncate="NONE", max_tokens=7)
-    assert refused.value.param == "texts"
+    assert error.value.param == "texts"
 
 
 def test_the_parts_of_a_text_are_its_lines(known: Deployment) -> None:
-    """As in a message of a chat."""
+    """A message of a chat treats them in the same way."""
     parts = [{"type": "text", "text": text} for text in ("a", "b")]
     _, plan = understood(known, cohere_embeddings, inputs=[{"content": parts}, {"content": parts[1:]}])
     assert plan.prompts == understood(known, embeddings, input=["a\nb", "b"])[1].prompts
@@ -374,9 +374,9 @@ def test_the_parts_of_a_text_are_its_lines(known: Deployment) -> None:
 def test_what_cohere_takes_and_cant_be_is_refused_by_its_name(
     known: Deployment, fields: dict[str, Any], param: str
 ) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         understood(known, cohere_embeddings, **fields)
-    assert refused.value.param == param
+    assert error.value.param == param
 
 
 def test_a_limit_of_answers_is_none_of_texts(known: Deployment) -> None:
@@ -391,16 +391,16 @@ def test_a_limit_of_answers_is_none_of_texts(known: Deployment) -> None:
     ("config_sentence_transformers.json", {"prompts": {"query": "Q: ", "passage": "P: "}}),
 ])  # fmt: skip
 def test_a_text_begins_with_what_the_model_wants_for_its_kind(tmp_path: Path, file: str, doc: dict[str, Any]) -> None:
-    """By the model's own name or Cohere's; the instruction stays where the text loses its beginning."""
+    """The kind has the model's own name or Cohere's; the instruction stays where the text loses its beginning."""
     shutil.copytree(Pool(model="m", engine="mock").model_dir, tmp_path / "m")
     (tmp_path / "m" / file).write_text(json.dumps(doc))
     pools = {PoolId("p"): Pool(model="embed", engine="mock", task="embed", path=tmp_path / "m", max_model_len=100)}
-    known = Deployment(load_settings(), pools, load_models(PoolsFile(pools=pools)))
-    encode = known.models["embed"].tokenizer.encode
+    deployment = Deployment(load_settings(), pools, load_models(PoolsFile(pools=pools)))
+    encode = deployment.models["embed"].tokenizer.encode
 
     def prompt(text: str, **asked: Any) -> list[int]:
-        (made,) = understood(known, cohere_embeddings, texts=[text], **asked)[1].prompts
-        return made
+        (tokens,) = understood(deployment, cohere_embeddings, texts=[text], **asked)[1].prompts
+        return tokens
 
     for kind, begins in (("query", "Q: "), ("search_query", "Q: "), ("search_document", "P: "), ("clustering", "")):
         assert prompt("a fish", input_type=kind) == encode(f"{begins}a fish")
@@ -408,6 +408,6 @@ def test_a_text_begins_with_what_the_model_wants_for_its_kind(tmp_path: Path, fi
     assert prompt(long, input_type="query") == encode(f"Q: {long}")[:100]
     begins = encode("Q: ")
     assert prompt(long, input_type="query", truncate="START") == begins + encode(long)[len(begins) - 100 :]
-    with pytest.raises(RequestError, match=r"Unsupported input_type 'fish'.*passage, query") as refused:
+    with pytest.raises(RequestError, match=r"Unsupported input_type 'fish'.*passage, query") as error:
         prompt("a", input_type="fish")
-    assert refused.value.param == "input_type"
+    assert error.value.param == "input_type"

@@ -9,16 +9,16 @@ from app.ending import end_tasks
 
 async def test_a_task_that_has_lost_its_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.ending._AGAIN_S", 0.01)
-    lost = 0
+    lost_cancellations = 0
 
     async def work() -> None:
-        nonlocal lost
+        nonlocal lost_cancellations
         while True:
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
-                lost += 1
-                if lost == 3:
+                lost_cancellations += 1
+                if lost_cancellations == 3:
                     raise
 
     async def broken() -> None:
@@ -27,6 +27,6 @@ async def test_a_task_that_has_lost_its_cancellation_is_cancelled_again(monkeypa
     tasks = [asyncio.create_task(work()), asyncio.create_task(broken()), asyncio.create_task(asyncio.sleep(60))]
     await asyncio.sleep(0)
     await asyncio.wait_for(end_tasks(tasks), 5)
-    assert lost == 3
+    assert lost_cancellations == 3
     assert all(task.done() for task in tasks)
     await end_tasks([])

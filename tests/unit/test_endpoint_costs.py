@@ -37,7 +37,7 @@ def test_what_no_limits_admit_reads_no_more_than_a_short_body() -> None:
 
 
 def test_each_endpoint_has_requests_by_a_method_that_it_takes(served: list[APIRoute]) -> None:
-    """Of which the tests and `make bench NAME=overload` send each."""
+    """The tests and `make bench NAME=overload` send each of these."""
     for row in COSTS:
         methods = {method for route in served if route.path == row for method in route.methods} or {"POST"}  # gRPC's
         requests = [*worst(row, 2**17)]

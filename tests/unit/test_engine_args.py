@@ -26,8 +26,8 @@ def test_the_command_line_goes_before_the_pools_file_and_this_before_the_args_fi
     file = tmp_path / "engine.yaml"
     file.write_text("{one: file, two: file, three: {x: file, y: file}}")
     pool = Pool(model="m", engine="mock", args_file=file, args={"two": "pool", "three": {"x": "pool"}})
-    found = with_args(pool, read_overrides(["three.x=7", "four=[a, b]", "five=null"])).args
-    assert found == {
+    args = with_args(pool, read_overrides(["three.x=7", "four=[a, b]", "five=null"])).args
+    assert args == {
         "one": "file", "two": "pool", "three": {"x": 7, "y": "file"}, "four": ["a", "b"], "five": None,
     }  # fmt: skip
 
@@ -54,13 +54,13 @@ def test_a_wrong_override_is_refused(given: str) -> None:
 
 
 def test_secrets_are_not_shown_and_numbers_of_tokens_are() -> None:
-    shown = masked(
+    output = masked(
         {
             "hf_token": "hf_abc", "env": {"AWS_SECRET_ACCESS_KEY": "s", "API-KEY": "k"}, "max_num_batched_tokens": 512,
             "endpoint": "redis://user:pw@host/0", "tokens": ["a"], "path": Path("/x"),
         }
     )  # fmt: skip
-    assert shown == {
+    assert output == {
         "hf_token": "***", "env": {"AWS_SECRET_ACCESS_KEY": "***", "API-KEY": "***"}, "max_num_batched_tokens": 512,
         "endpoint": "redis://***@host/0", "tokens": ["***"], "path": "/x",
     }  # fmt: skip
@@ -76,13 +76,13 @@ def test_a_workers_configuration_is_printed_without_starting_it(
         "p": {"model": "m", "engine": "mock", "args_file": str(tmp_path / "engine.yaml"), "args": {"speedup": 2.0}}
     }
     (tmp_path / "pools.yaml").write_text(yaml.safe_dump({"pools": pools}))
-    done = CliRunner().invoke(cli, ["worker", "p", "--show-config", "--set", "kv_events.port=0"])
-    assert done.exit_code == 2
-    assert "kv_events.port" in done.stderr  # as if the engine had been started with it
-    done = CliRunner().invoke(cli, ["worker", "p", "--show-config", "--set", "handoff.block_bytes=128"])
-    shown = yaml.safe_load(done.stdout)
-    assert (shown["pool"]["name"], shown["pool"]["block_size"]) == ("p", 32)
-    engine = shown["engine"]
+    result = CliRunner().invoke(cli, ["worker", "p", "--show-config", "--set", "kv_events.port=0"])
+    assert result.exit_code == 2
+    assert "kv_events.port" in result.stderr  # as if the engine had been started with it
+    result = CliRunner().invoke(cli, ["worker", "p", "--show-config", "--set", "handoff.block_bytes=128"])
+    config = yaml.safe_load(result.stdout)
+    assert (config["pool"]["name"], config["pool"]["block_size"]) == ("p", 32)
+    engine = config["engine"]
     assert (engine["step_ms"], engine["speedup"], engine["answer_tokens"], engine["handoff"]["block_bytes"]) == (
         7.0,
         2.0,

@@ -28,8 +28,8 @@ def values(metrics: list[Metric]) -> dict[tuple[str, str], float]:
 
 
 def test_a_metric_of_two_processes_is_one_family_and_equal_series_are_added_up() -> None:
-    told = [*counted("engine:steps", 2, rank="0"), *counted("engine:steps", 3, rank="0")]
-    (family,) = merged([*told, *counted("engine:steps", 5, rank="1")])
+    metrics = [*counted("engine:steps", 2, rank="0"), *counted("engine:steps", 3, rank="0")]
+    (family,) = merged([*metrics, *counted("engine:steps", 5, rank="1")])
     assert values([family]) == {("engine:steps_total", "0"): 5, ("engine:steps_total", "1"): 5}
 
 
@@ -40,12 +40,12 @@ def test_metrics_of_api_replicas_are_not_the_workers() -> None:
 
 
 def test_what_another_process_counts_is_found_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As SGLang's schedulers do. This process keeps its own in memory, as it started without the folder."""
+    """SGLang's schedulers do so. This process keeps its own counts in memory, as it started without the folder."""
     code = "from prometheus_client import Counter; Counter('engine_elsewhere', 'x').inc(7)"
     env = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", code], env=env, check=True)
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
-    found = list(engine_metrics())
-    assert values(found)["engine_elsewhere_total", ""] == 7
-    assert len(found) == len({metric.name for metric in found})
-    assert "process_cpu_seconds" in {metric.name for metric in found}
+    metrics = list(engine_metrics())
+    assert values(metrics)["engine_elsewhere_total", ""] == 7
+    assert len(metrics) == len({metric.name for metric in metrics})
+    assert "process_cpu_seconds" in {metric.name for metric in metrics}

@@ -1,4 +1,4 @@
-"""When an erasure is looked at again, until when, and what it has removed by then; and whose a stored block is."""
+"""Times at which an erasure is repeated, its end and what it has removed by then; and the owner of a stored block."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,12 +17,12 @@ def carried_out(found: list[tuple[int, int]], every_s: float, later_s: float) ->
     `every_s`, `later_s`: how often it is looked at, until it is clean and then.
     """
     erasure, passes, now = Erasure("key", "a", 1000.0, [KeyId("key_1")]), list[float](), 1000.0
-    left = iter(found)
+    results = iter(found)
     while not is_over(erasure, now):
         if is_due(erasure, now):
-            removed, stays = next(left, (0, 0))
+            removed_files, stays = next(results, (0, 0))
             passes.append(now)
-            erasure = after_pass(erasure, now, now + 0.1, {"files": removed} if removed else {}, stays)
+            erasure = after_pass(erasure, now, now + 0.1, {"files": removed_files} if removed_files else {}, stays)
         now += later_s if erasure.clean else every_s
         assert now < 1000 + 3 * DAY
     return erasure, passes
@@ -32,9 +32,9 @@ def carried_out(found: list[tuple[int, int]], every_s: float, later_s: float) ->
 def test_an_erasure_is_repeated_for_a_day_and_counts_all_that_it_removed(
     found: list[tuple[int, int]], every_s: float, later_s: float
 ) -> None:
-    """It is clean only after a pass that found nothing, and began when the key was refused everywhere."""
+    """An erasure is clean only after a pass that found nothing and began when the key was refused everywhere."""
     erasure, passes = carried_out(found, every_s, later_s)
-    assert erasure.removed.get("files", 0) == sum(removed for removed, _ in found[: len(passes)])
+    assert erasure.removed.get("files", 0) == sum(removed_files for removed_files, _ in found[: len(passes)])
     assert erasure.clean >= 1003
     assert passes[-1] >= 1000 + DAY
     at = min(i for i, began in enumerate(passes) if began >= 1003 and (*found, *[(0, 0)] * 99)[i] == (0, 0))
@@ -49,7 +49,7 @@ def test_what_comes_late_is_found_within_a_minute_and_again_after_hours() -> Non
 
 @given(OWN, OWN)
 def test_two_tenants_prompts_never_have_one_salt(one: str | None, other: str | None) -> None:
-    """Whatever `cache_salt` their clients choose, and also if one of the tenants shares its KV with others."""
+    """Any `cache_salt` of their clients is covered, and so is a tenant that shares its KV with others."""
     ours, theirs = new_salt(), new_salt()
     mine = salted(ours, one)
     assert mine not in (salted(theirs, other), salted("", other), salted("", ours), salted("", mine))

@@ -21,10 +21,10 @@ OPENAIS, ANTHROPICS = ({"type": "http", "path": path, "headers": []} for path in
 def test_every_class_is_drawn_in_the_tree_with_its_status() -> None:
     """The drawing at the top of the module is what people read."""
     doc = inspect.getdoc(errors) or ""
-    drawn = dict(re.findall(r"^[│ ]*[├└]── (\w+) +(\d{3})?", doc, re.MULTILINE))
-    assert set(drawn) | {"XylemError"} == {c.__name__ for c in TREE}
+    statuses = dict(re.findall(r"^[│ ]*[├└]── (\w+) +(\d{3})?", doc, re.MULTILINE))
+    assert set(statuses) | {"XylemError"} == {c.__name__ for c in TREE}
     for cls in set(TREE) - {XylemError}:
-        status = drawn[cls.__name__] or cls.__base__.status  # where none is drawn, that of its parent
+        status = statuses[cls.__name__] or cls.__base__.status  # where none is drawn, that of its parent
         assert int(status) == cls.status, cls
 
 
@@ -35,7 +35,7 @@ def test_no_two_classes_share_a_code() -> None:
 
 @pytest.mark.parametrize("cls", TREE)
 def test_an_error_crosses_the_wire_as_itself(cls: type[XylemError]) -> None:
-    """What a worker raised, the API raises."""
+    """An error that a worker raised is raised by the API."""
     exc = from_wire(cls.code, "why")
     assert type(exc) is cls
     assert exc.message == str(exc) == "why"
@@ -49,17 +49,17 @@ def test_an_unknown_code_becomes_the_root() -> None:
 
 
 def test_the_outcomes_of_requests_are_a_closed_set() -> None:
-    """They are labels of metrics: whatever is raised, its own name never becomes one."""
+    """Outcomes are labels of metrics: an exception's own name never becomes one, whatever is raised."""
     assert {"ok"} | {cls.code for cls in TREE} == OUTCOMES
     assert outcome_of(None) == "ok"
     assert {cls: outcome_of(cls()) for cls in TREE} == {cls: cls.code for cls in TREE}
-    raised = (asyncio.CancelledError(), TimeoutError(), ValueError("a prompt"), GeneratorExit())
-    assert [outcome_of(exc) for exc in raised] == ["cancelled", *["internal_error"] * 3]
+    exceptions = (asyncio.CancelledError(), TimeoutError(), ValueError("a prompt"), GeneratorExit())
+    assert [outcome_of(exc) for exc in exceptions] == ["cancelled", *["internal_error"] * 3]
 
 
 @pytest.mark.parametrize("cls", TREE)
 def test_an_error_without_words_says_its_docstring(cls: type[XylemError]) -> None:
-    """So no empty error can exist."""
+    """No error can be empty."""
     assert cls().message == inspect.getdoc(cls)
     assert cls.__doc__
     assert cls.__doc__.strip().endswith((".", "!"))
@@ -74,7 +74,7 @@ def test_an_error_is_shown_in_openais_shape_with_its_status(cls: type[XylemError
 
 
 def test_retry_after_is_sent_where_it_is_known() -> None:
-    """In whole seconds, as HTTP wants it."""
+    """Seconds are whole, as HTTP wants them."""
     assert as_response(errors.Saturated(retry_after_s=7), OPENAIS).headers["retry-after"] == "7"
     assert "retry-after" not in as_response(RequestError(), OPENAIS).headers
 

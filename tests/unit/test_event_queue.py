@@ -22,15 +22,15 @@ def test_events_are_taken_once_and_in_order_however_they_arrive(batches: list[in
     """Whether several come before the reader looks or one at a time."""
 
     async def run() -> None:
-        answer, pushed = EventQueue(), 0
-        taken: list[object] = []
+        answer, count = EventQueue(), 0
+        events: list[object] = []
         for size in batches:
             for _ in range(size):
-                answer.push(delta(pushed))
-                pushed += 1
+                answer.push(delta(count))
+                count += 1
             if size:
-                taken += await answer.take()
-        assert taken == [delta(i) for i in range(pushed)]
+                events += await answer.take()
+        assert events == [delta(i) for i in range(count)]
 
     asyncio.run(run())
 
@@ -47,7 +47,7 @@ async def test_a_waiting_reader_wakes_with_everything_pushed_before_it_ran() -> 
 
 
 async def test_a_waiting_reader_is_told_when_the_client_has_gone() -> None:
-    """It must not wait for tokens that nobody reads."""
+    """The reader must not wait for tokens that nobody reads."""
     answer = EventQueue()
     reader = asyncio.create_task(answer.take())
     await asyncio.sleep(0)
@@ -79,12 +79,12 @@ async def test_pending_says_how_many_events_wait() -> None:
 
 async def test_a_sink_takes_what_comes_while_the_reader_waits_and_never_overtakes() -> None:
     """Directly written tokens and those that go through the reader are one sequence."""
-    answer, written = EventQueue(), []
+    answer, deltas = EventQueue(), []
 
     def sink(d: Delta) -> bool:
         if d == delta(2):  # the client is behind
             return False
-        written.append(d)
+        deltas.append(d)
         return True
 
     answer.divert(sink)
@@ -94,7 +94,7 @@ async def test_a_sink_takes_what_comes_while_the_reader_waits_and_never_overtake
     await asyncio.sleep(0)
     for i in (1, 2, 3):
         answer.push(delta(i))
-    assert written == [delta(1)]
+    assert deltas == [delta(1)]
     assert await reader == [delta(2), delta(3)]
 
 
@@ -135,7 +135,7 @@ async def test_a_reader_who_is_far_behind_gets_a_few_large_deltas() -> None:
 
 
 async def test_a_writer_that_breaks_ends_its_own_answer_only() -> None:
-    """What pushes has the events of others at hand as well."""
+    """The code that pushes has the events of others at hand as well."""
 
     def sink(_: Delta) -> bool:
         raise TypeError("cannot be written")
@@ -154,7 +154,7 @@ async def test_a_slow_reader_gets_few_deltas_each_of_one_version_of_the_weights(
     answer = EventQueue()
     for i in range(3000):
         answer.push(replace(delta(i), weights="v1" if i < 500 else "v2"))
-    taken = await answer.take()
-    assert len(taken) < 1500
-    made = [(token, d.weights) for d in taken if isinstance(d, Delta) for token in d.tokens]
-    assert made == [(i, "v1" if i < 500 else "v2") for i in range(3000)]
+    events = await answer.take()
+    assert len(events) < 1500
+    pairs = [(token, d.weights) for d in events if isinstance(d, Delta) for token in d.tokens]
+    assert pairs == [(i, "v1" if i < 500 else "v2") for i in range(3000)]

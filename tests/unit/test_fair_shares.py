@@ -44,7 +44,7 @@ def served(asked: Sequence[Asked], seats: int) -> list[Served]:
     weights = {one.tenant: one.weight for one in asked}
     numbers, to_come = count(), sorted(asked, key=lambda one: one.came)[::-1]
     running: list[tuple[float, int, Asked]] = []
-    found, now = list[Served](), 0.0
+    history, now = list[Served](), 0.0
 
     def look() -> None:
         has, flows = Counter(one.tenant for *_, one in running), line.flows()
@@ -70,10 +70,10 @@ def served(asked: Sequence[Asked], seats: int) -> list[Served]:
                 line.push(other, other.flow, 0, 0.0, len(asked))
             service.charge(one.flow, one.weight, one.cost, now)
             cost = one.cost if one.really is None else one.really
-            found.append(Served(now, now + seats * cost, one))
+            history.append(Served(now, now + seats * cost, one))
             heappush(running, (now + seats * cost, next(numbers), one))
             look()
-    return found
+    return history
 
 
 def spent(history: Sequence[Served], tenant: str, since: float, until: float) -> float:
@@ -108,9 +108,9 @@ def test_who_waits_is_never_further_behind_its_fluid_share_than_one_request_of_e
         return
     bound = sum(max(size) / weight for size, weight in zip(sizes, of, strict=True))
     for since, until in ((moments[0], moments[-1]), (moments[0], moments[len(moments) // 2])):
-        got = [spent(history, f"t{i}", since, until) for i in range(len(of))]
-        for mine, weight in zip(got, of, strict=True):
-            fluid = sum(got) * weight / sum(of)
+        shares = [spent(history, f"t{i}", since, until) for i in range(len(of))]
+        for mine, weight in zip(shares, of, strict=True):
+            fluid = sum(shares) * weight / sum(of)
             assert abs(mine - fluid) <= weight * bound + 1e-6
 
 
@@ -119,8 +119,8 @@ def test_who_waits_is_never_further_behind_its_fluid_share_than_one_request_of_e
 def test_a_seat_is_never_empty_while_somebody_waits_and_everybody_is_served(
     data: st.DataObject, of: list[float], seats: int
 ) -> None:
-    """Whoever came when, and whatever it costs."""
-    asked = [
+    """The order of arrival and the cost of requests don't matter."""
+    requests = [
         Asked(
             TenantId(f"t{i}"), weight, data.draw(st.floats(0, 20)), data.draw(st.floats(0.05, 2.0)),
             data.draw(st.integers(0, 2)),
@@ -128,8 +128,8 @@ def test_a_seat_is_never_empty_while_somebody_waits_and_everybody_is_served(
         for i, weight in enumerate(of)
         for _ in range(data.draw(st.integers(0, 8)))
     ]  # fmt: skip
-    history = served(asked, seats)
-    assert sorted(s.asked.came for s in history) == sorted(one.came for one in asked)
+    history = served(requests, seats)
+    assert sorted(s.asked.came for s in history) == sorted(one.came for one in requests)
     for s in history:
         if s.began > s.asked.came:  # it waited: all seats were taken until then
             at = (s.asked.came + s.began) / 2
@@ -184,7 +184,7 @@ def test_who_was_idle_has_no_credit_and_who_was_alone_no_debt() -> None:
     st.floats(0, 5),
 )
 def test_changes_may_be_told_together(changes: list[tuple[float, float]], before: float) -> None:
-    """As if each had been told at once."""
+    """The result is that of telling each at once."""
     together = Change()
     one_by_one = before
     for floor, delta in changes:
@@ -197,9 +197,9 @@ def test_changes_may_be_told_together(changes: list[tuple[float, float]], before
 @example({"a": 3}, 8)
 def test_so_many_turns_as_there_are_requests(waiting: dict[str, int], most: int) -> None:
     flows = {Flow(1, TenantId(name)): n for name, n in waiting.items()}
-    chosen = turns(flows, dict.fromkeys(flows, 0.0), dict.fromkeys(flows, (1.0, 1.0)), most)
-    assert len(chosen) == min(most, sum(flows.values()))
-    assert all(chosen.count(flow) <= n for flow, n in flows.items())
+    order = turns(flows, dict.fromkeys(flows, 0.0), dict.fromkeys(flows, (1.0, 1.0)), most)
+    assert len(order) == min(most, sum(flows.values()))
+    assert all(order.count(flow) <= n for flow, n in flows.items())
 
 
 A, B, C = TenantId("a"), TenantId("b"), TenantId("c")
@@ -213,7 +213,7 @@ def shared(*present: Presence, others: Sequence[Presence] = ()) -> TenantService
 
 
 def test_a_tenant_alone_may_have_all_and_several_share_the_seats() -> None:
-    """What runs at other replicas counts. 32 seats, of two places."""
+    """Requests that run at other replicas count. There are 32 seats, of two places."""
     assert shared(Presence(A, 1.0, 500)).room(Flow(1, A), 1.0, 32, 2) == ALL
     both = shared(Presence(A, 1.0, 7), Presence(B, 3.0, 2), others=[Presence(B, 3.0, 20)])
     assert both.room(Flow(1, A), 1.0, 32, 2) == both.room(Flow(1, B), 3.0, 32, 2) == Room(queue=False)
@@ -225,7 +225,7 @@ def test_a_tenant_alone_may_have_all_and_several_share_the_seats() -> None:
 
 
 def test_nothing_more_is_kept_for_tenants_whose_requests_wait_for_long() -> None:
-    """They have their turns. Who found no seat for a moment needs more of them, not fewer."""
+    """Such tenants have their turns. One that found no seat for a moment needs more of them, not fewer."""
     service = shared(Presence(A, 1.0, 30), Presence(B, 1.0, 15, [1], 9))
     assert service.room(Flow(1, A), 1.0, 32, 2) == Room(queue=False, kept=2)
     service = shared(Presence(A, 1.0, 30), Presence(B, 1.0, 8, [1]))
@@ -249,7 +249,7 @@ def test_a_flood_that_has_its_share_of_the_time_gets_no_kept_seat_however_few_se
 
 
 def test_a_flood_below_its_share_of_the_seats_leaves_some_to_a_quiet_tenant_too() -> None:
-    """Of two floods one always is. Up to half its share it takes any, and so it does where nobody is quiet."""
+    """One of two floods always is. It takes any seat up to half its share, and also where no tenant is quiet."""
     floods = Presence(A, 1.0, 10, [1], 9), Presence(B, 3.0, 16, [1], 9)
     assert shared(*floods, Presence(C, 1.0, 1)).room(Flow(1, B), 3.0, 32, 2).kept
     assert not shared(*floods).room(Flow(1, B), 3.0, 32, 2).kept
@@ -277,7 +277,7 @@ def test_the_furthest_over_its_share_steps_aside_until_who_waits_has_half_of_its
 
 
 def test_who_finds_room_at_once_begins_at_the_virtual_time() -> None:
-    """Where nobody waits it is where the last one began; the other's tag is ahead of that by its own request."""
+    """The virtual time is the last start where nobody waits; the other's tag is ahead of it by its own request."""
     service = shared()
     for _ in range(5):
         service.charge(Flow(1, A), 1.0, 1.0, 100.0)
@@ -297,7 +297,7 @@ def test_who_came_lately_counts_for_a_minute() -> None:
 
 
 def test_who_is_ahead_yields_to_those_who_wait_elsewhere() -> None:
-    """By more than a request; and the more urgent class goes first."""
+    """Its lead must exceed a request, and the more urgent class goes first."""
     waits = Presence(B, 1.0, 0, [1])
     service = shared(Presence(A, 1.0, 3, [1]), others=[waits])
     flow = Flow(1, A)
@@ -317,7 +317,7 @@ def test_who_is_ahead_yields_to_those_who_wait_elsewhere() -> None:
 def test_a_flow_yields_to_any_of_another_tenant_that_goes_before_it(
     waits: list[tuple[int, str, int]], asks: tuple[int, str, int]
 ) -> None:
-    """Also when a tenant that waits elsewhere is charged after the last look."""
+    """A charge to a tenant that waits elsewhere counts even after the last look."""
     elsewhere = {Flow(c, TenantId(tenant)): float(seconds) for c, tenant, seconds in waits}
     service = shared(others=[Presence(flow.tenant, 1.0, 0, [flow.priority_class]) for flow in elsewhere])
     flow = Flow(asks[0], TenantId(asks[1]))
@@ -345,7 +345,7 @@ def test_what_a_look_costs_grows_with_the_tenants_and_not_with_their_square() ->
             self.finishes += 1
             return super().finish(flow)
 
-    asked = {}
+    call_counts = {}
     for number in (20, 200):
         service = Counted()
         service.present([Presence(TenantId(f"here {i}"), 1.0, 0, [1]) for i in range(number)], 100.0)
@@ -355,8 +355,8 @@ def test_what_a_look_costs_grows_with_the_tenants_and_not_with_their_square() ->
             line.push(i, Flow(1, TenantId(f"here {i}")), 0, 0.0, number)
         service.finishes = 0
         assert len(line.take(8, service.start, service.step, service.owed, service.yields)) == 16
-        asked[number] = service.finishes
-    assert asked[200] <= 10 * asked[20]
+        call_counts[number] = service.finishes
+    assert call_counts[200] <= 10 * call_counts[20]
 
 
 @given(
@@ -368,31 +368,31 @@ def test_turns_of_one_class_are_those_that_the_rule_of_all_gives(counts: list[in
     flows = [Flow(1, TenantId(f"t{i}")) for i in range(len(counts))]
     waiting, now = dict(zip(flows, counts, strict=True)), {f: float(t) for f, t in zip(flows, tags, strict=False)}
     steps = {flow: (1.0, 0.5 + i) for i, flow in enumerate(flows)}
-    found = turns(waiting, now, steps, most)
-    left, expected = dict(waiting), list[Flow]()
-    while left and len(expected) < most:
-        flow = next_flow(left, now.__getitem__)
-        expected.append(flow)
+    actual_turns = turns(waiting, now, steps, most)
+    remaining_counts, expected_turns = dict(waiting), list[Flow]()
+    while remaining_counts and len(expected_turns) < most:
+        flow = next_flow(remaining_counts, now.__getitem__)
+        expected_turns.append(flow)
         now[flow] += steps[flow][1]
-        left[flow] -= 1
-        left = {one: number for one, number in left.items() if number}
-    assert found == expected
+        remaining_counts[flow] -= 1
+        remaining_counts = {one: number for one, number in remaining_counts.items() if number}
+    assert actual_turns == expected_turns
 
 
 def place(seats: int, requests: int, request_s: float) -> Candidate:
-    made = Worker(WorkerId("w"), PoolId("p"), "both", "host", 1, 16, 1000, seats, 4096)
-    return Candidate(Lease(made, speeds=Speeds(request_s=request_s)), Limits(max_queued=16), requests=requests)
+    instance = Worker(WorkerId("w"), PoolId("p"), "both", "host", 1, 16, 1000, seats, 4096)
+    return Candidate(Lease(instance, speeds=Speeds(request_s=request_s)), Limits(max_queued=16), requests=requests)
 
 
 def test_some_seats_are_kept_and_nothing_queues_where_tenants_share_a_place() -> None:
-    """But where answers are so short that seats would be empty until the next one comes."""
-    seats, kept = Room(queue=False), Room(queue=False, kept=2)
+    """An exception is made where answers are so short that seats would be empty until the next one comes."""
+    seats, smaller_room = Room(queue=False), Room(queue=False, kept=2)
     assert not is_full(place(32, 47, 1.0))
     assert is_full(place(32, 32, 1.0), seats)
     assert not is_full(place(32, 31, 1.0), seats)
-    assert is_full(place(32, 30, 1.0), kept)
-    assert not is_full(place(32, 29, 1.0), kept)
-    assert not is_full(place(2, 1, 1.0), kept)
+    assert is_full(place(32, 30, 1.0), smaller_room)
+    assert not is_full(place(32, 29, 1.0), smaller_room)
+    assert not is_full(place(2, 1, 1.0), smaller_room)
     assert not is_full(place(32, 40, 0.02), seats)
     assert is_full(place(32, 48, 0.002), seats)
 
@@ -423,5 +423,5 @@ def test_a_short_prompt_does_not_pay_for_the_step_in_which_others_decode() -> No
         prefill_tokens_per_s=tokens_per_s, prefills_per_s=rate, busy=busy, step_s=0.010, request_step_s=0.0005
     )
     assert abs(Cost.of(1000, speeds, 16).seconds(0) - 10 * 0.004) < 1e-9
-    crowded = Speeds(prefill_tokens_per_s=100 / 0.022, prefills_per_s=40, busy=0.22, step_s=0.018)
-    assert Cost.of(100, crowded, 16).seconds(0) > 0.002
+    busy_speeds = Speeds(prefill_tokens_per_s=100 / 0.022, prefills_per_s=40, busy=0.22, step_s=0.018)
+    assert Cost.of(100, busy_speeds, 16).seconds(0) > 0.002

@@ -1,4 +1,4 @@
-"""What a request leaves is freed when it ends. With cycles, garbage collections took an eighth of a short request."""
+"""Release of a request's objects at its end. With cycles, garbage collection took an eighth of a short request."""
 
 import asyncio
 import gc
@@ -111,7 +111,7 @@ async def turns() -> None:
 
 
 async def test_a_streamed_answer_is_freed_when_it_ends() -> None:
-    """Also one whose tokens were written without waking its reader."""
+    """An answer is freed too whose tokens were written without waking its reader."""
     connection = Streams()
     await connection.feed(post("/"))
     answering, request = connection.dispatcher.answering, connection.dispatcher.request
@@ -146,7 +146,7 @@ async def test_an_answer_whose_client_leaves_is_freed_when_it_ends() -> None:
 
 
 async def test_an_answer_that_watched_for_its_client_is_freed_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As each does that takes longer than a moment."""
+    """Each answer that takes longer than a moment watches for its client."""
     monkeypatch.setattr("app.dispatch.generation._WATCH_AFTER_S", 0)
     watching = asyncio.Event()
 
@@ -157,10 +157,10 @@ async def test_an_answer_that_watched_for_its_client_is_freed_when_it_ends(monke
     call = Generation(plan(), dispatcher=cast(Dispatcher, cast(Any, Sends())), client_left=never_left)
     async with call:
         await watching.wait()
-    answered = weakref.ref(call)
+    reference = weakref.ref(call)
     del call
     await turns()
-    assert answered() is None
+    assert reference() is None
 
 
 class Held:
@@ -168,7 +168,7 @@ class Held:
 
 
 async def test_an_error_is_freed_with_what_it_refers_to() -> None:
-    """It knows the frames that it has passed, and these the tasks whose error it is."""
+    """The error refers to the frames that it has passed, and these to the tasks whose error it is."""
 
     async def fails(held: Held) -> None:
         raise XylemError(f"{held} is not freed")
@@ -177,12 +177,12 @@ async def test_an_error_is_freed_with_what_it_refers_to() -> None:
         with pytest.raises(XylemError):
             await until_client_left(fails(held), asyncio.Event().wait)
 
-    held = Held()
-    await refused(held)
-    freed = weakref.ref(held)
-    del held
+    thing = Held()
+    await refused(thing)
+    reference = weakref.ref(thing)
+    del thing
     await turns()
-    assert freed() is None
+    assert reference() is None
 
 
 @pytest.mark.parametrize("prefill_groups", [(), ((PoolId("p"),),)])
@@ -210,10 +210,10 @@ def choices() -> int:
 
 async def test_what_a_mock_engine_computed_is_freed_when_its_client_leaves() -> None:
     gc.collect()
-    before, asked = choices(), Sampling(max_tokens=50, n=3, ignore_eos=True)
+    before, sampling = choices(), Sampling(max_tokens=50, n=3, ignore_eos=True)
     engine = MockEngine(Pool(model="m", engine="mock", args={"kv_events": None}))
     await engine.start()
-    answer = engine.generate(GenerateRequest(RunId("a"), [300] * 20, asked))
+    answer = engine.generate(GenerateRequest(RunId("a"), [300] * 20, sampling))
     await anext(answer)
     assert choices() == before + 3
     await answer.aclose()

@@ -1,4 +1,4 @@
-"""What is taken from servers and proxies in front, and from whom."""
+"""Trust in servers and proxies in front: the headers that are used, and the senders from which they are taken."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -35,8 +35,8 @@ def seen(peer: str, path: str = "/v1/models", headers: dict[str, str] = FORWARDE
 
 
 def host(scope: dict[str, Any]) -> bytes:
-    (found,) = (value for name, value in scope["headers"] if name == b"host")
-    return bytes(found)
+    (host_name,) = (value for name, value in scope["headers"] if name == b"host")
+    return bytes(host_name)
 
 
 def test_without_a_setting_there_is_nothing_to_read() -> None:
@@ -45,7 +45,7 @@ def test_without_a_setting_there_is_nothing_to_read() -> None:
 
 @pytest.mark.parametrize("peer", ["10.0.0.1", "::ffff:10.0.0.1", "fd00::5"])
 def test_a_trusted_proxy_says_who_its_client_is(peer: str) -> None:
-    """Also over a socket of both families, which shows an IPv4 address as an IPv6 one."""
+    """The address may be shown as an IPv6 one, by a socket of both families."""
     scope = seen(peer, trusted_proxies="10.0.0.0/8,fd00::/8")
     assert scope["client"][0] == "198.51.100.7"
     assert (scope["scheme"], host(scope)) == ("https", b"api.example")
@@ -58,7 +58,7 @@ def test_what_a_client_claims_before_the_first_proxy_is_not_believed() -> None:
 
 
 def test_a_stranger_is_not_believed() -> None:
-    """It could choose the host that is checked, and the address that is bounded."""
+    """A stranger could otherwise choose the host that is checked, and the address that is bounded."""
     scope = seen("192.0.2.1", trusted_proxies="10.0.0.0/8")
     assert (scope["client"][0], scope["scheme"], host(scope)) == ("192.0.2.1", "http", b"inner:8000")
 
@@ -78,14 +78,14 @@ def test_a_base_path_is_taken_away_if_the_proxy_did_not(path: str, own: str) -> 
 ])  # fmt: skip
 async def test_only_a_literal_slash_at_a_paths_end_is_taken_away(raw: bytes | None, name: str) -> None:
     """An encoded one is part of a name. Some servers give no raw path, or one with the query."""
-    found: list[str] = []
+    paths: list[str] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        found.append(scope["path"])
+        paths.append(scope["path"])
 
     app.state = SimpleNamespace(xylem=SimpleNamespace(settings=SimpleNamespace(require_keys=False), tracer=None))  # type: ignore[attr-defined]
     path = "/x/a/" if raw is None else unquote(raw.partition(b"?")[0].decode())
     scope = {"type": "http", "method": "GET", "path": path, "headers": [(b"host", b"localhost")]}
     scope |= {} if raw is None else {"raw_path": raw}
     await FastPath(cast(Any, app), {}, Allowed(frozenset(), None))(scope, cast(Any, None), cast(Any, None))
-    assert found == [name]
+    assert paths == [name]

@@ -79,16 +79,22 @@ CHAT = {"messages": [{"role": "user", "content": "?"}]}
     ("endpoint", "body"), [(chat, CHAT), (completions, {"prompt": "?"}), (responses, {"input": "?"})]
 )
 async def test_generation_defaults_are_used_by_every_endpoint(endpoint: Any, body: dict[str, Any]) -> None:
-    made = await sampling(endpoint, body, **FILE)
-    assert (made.temperature, made.top_p, made.top_k, made.min_p, made.repetition_penalty) == (0.6, 0.95, 20, 0.1, 1.05)
-    assert made.max_tokens == (16 if endpoint is completions else 64)  # OpenAI's own default stays
+    parameters = await sampling(endpoint, body, **FILE)
+    assert (
+        parameters.temperature,
+        parameters.top_p,
+        parameters.top_k,
+        parameters.min_p,
+        parameters.repetition_penalty,
+    ) == (0.6, 0.95, 20, 0.1, 1.05)
+    assert parameters.max_tokens == (16 if endpoint is completions else 64)  # OpenAI's own default stays
 
 
 @pytest.mark.parametrize(("name", "value"), [
     ("temperature", 0), ("top_p", 1.0), ("top_k", 0), ("min_p", 0), ("repetition_penalty", 1.0), ("max_tokens", 200),
 ])  # fmt: skip
 async def test_what_a_request_says_wins(name: str, value: float) -> None:
-    """Also where that is what nobody need say."""
+    """A request's value wins even if it is the usual default."""
     assert getattr(await sampling(chat, CHAT | {name: value}, **FILE), name) == value
 
 
@@ -98,7 +104,7 @@ async def test_a_default_length_ends_where_the_context_does() -> None:
 
 
 async def test_what_is_kept_of_a_request_has_the_values_that_are_used() -> None:
-    """So that it is answered and told in the same way later, and it is parsed again as it was."""
+    """The request is answered and shown in the same way later, and is parsed again as it was."""
     body, _ = await responses.understand(known(**FILE), b'{"model": "m", "input": "?"}')
     again = parse(ResponseRequest, body.understood())
     assert again == body

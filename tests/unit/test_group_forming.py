@@ -1,4 +1,4 @@
-"""Who of those that wait becomes an engine on several hosts, and who leads it."""
+"""Choice of the waiting members that become an engine on several hosts, and of their leader."""
 
 import pytest
 from msgspec.structs import replace
@@ -36,8 +36,8 @@ def test_those_that_came_first_are_a_group_and_the_first_of_them_leads(
 ) -> None:
     """Each decides for itself, and all by the same list: nobody is in two groups."""
     members = [member(name) for name in waiting]
-    found = {name: names(form(members, nodes, WorkerId(name))) for name in waiting}
-    assert {name: group for name, group in found.items() if group} == led
+    groups = {name: names(form(members, nodes, WorkerId(name))) for name in waiting}
+    assert {name: group for name, group in groups.items() if group} == led
 
 
 def test_who_does_not_wait_any_more_leads_nothing() -> None:
@@ -54,7 +54,7 @@ def test_a_member_knows_its_rank_and_where_its_leader_is_met() -> None:
 def test_caches_on_other_hosts_have_the_places_of_their_ranks_before_they_have_numbers(
     ranks: int, told: list[int], known: list[int]
 ) -> None:
-    """Else the second follower's would stand for the first one's."""
+    """The second follower's caches would otherwise stand for the first one's."""
     group = GroupMember(load_settings(), PoolId("p"), 2, WorkerId("1"), "10.0.0.1")
     group._members = [member("1"), replace(member("2"), caches=told)]
     assert group.followers_caches(ranks) == known

@@ -1,4 +1,4 @@
-"""How long something is heard."""
+"""The length of the sound that counts as heard."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from app.engines.heard import heard_samples
 
 
 def test_a_silent_end_does_not_count() -> None:
-    """To 20 ms. Hiss is not silent, and neither is a scrap at the end."""
+    """The end is found to 20 ms. Hiss is not silent, and neither is a scrap at the end."""
     samples = np.zeros(16_000, "f4")
     assert heard_samples(samples) == heard_samples(samples[:0]) == heard_samples(samples[:100]) == 0
     samples[3_000] = 0.5

@@ -1,4 +1,4 @@
-"""Which held requests are tried next."""
+"""Choice of the held requests that are tried next."""
 
 import time
 from collections import Counter
@@ -18,7 +18,7 @@ POOL, OTHER = PoolId("decode-pool-a"), PoolId("decode-pool-b")
 
 
 def push(held: HeldRequests, request: str, adapter: str | None = None, pool: PoolId = POOL) -> None:
-    """For lack of room; those for an adapter, as no worker has it."""
+    """Holds a request for lack of room, or, if it is for an adapter, because no worker has it."""
     sampling = Sampling(max_tokens=5)
     job = Job(RequestId(request), 0, ApiId("a"), [1], sampling, time.time() + 60, adapter=adapter)
     again(held, InFlight(job, ((pool,),), EventQueue(), RoutingHints()))
@@ -35,33 +35,33 @@ def test_of_very_many_lines_a_round_tries_some_and_each_has_its_turn() -> None:
     """
     pools = {POOL: Pool(model="m", engine="mock"), OTHER: Pool(model="n", engine="mock")}
     no_redis: Any = None
-    held = HeldRequests(pools, 60.0, TenantShares(no_redis, Keys("x"), pools, {}, HOME, ApiId("a")))
+    held_requests = HeldRequests(pools, 60.0, TenantShares(no_redis, Keys("x"), pools, {}, HOME, ApiId("a")))
     for adapter in range(250):
         for number in range(9):
-            push(held, f"{adapter}-{number}", f"none{adapter}@1")
+            push(held_requests, f"{adapter}-{number}", f"none{adapter}@1")
     for adapter in range(100):
         for number in range(9):
-            push(held, f"full-{adapter}-{number}", f"full{adapter}@1")
+            push(held_requests, f"full-{adapter}-{number}", f"full{adapter}@1")
     free = [RequestId(f"free-{number}") for number in range(100)]  # of the model itself, which finds room
     for request in free:
-        push(held, request)
+        push(held_requests, request)
     for number in range(9):
-        push(held, f"other-{number}", pool=OTHER)
-    tried = Counter[str]()
+        push(held_requests, f"other-{number}", pool=OTHER)
+    attempts = Counter[str]()
     for number in range(40):
-        heads = held.take(lambda _: True).heads
+        heads = held_requests.take(lambda _: True).heads
         assert len(heads) <= 512 + 64 + 8
         assert sum(inflight.groups == ((OTHER,),) for inflight in heads) == 8
-        found = [inflight for inflight in heads if inflight.job.request in free]
-        assert bool(found) == bool(free)
+        free_heads = [inflight for inflight in heads if inflight.job.request in free]
+        assert bool(free_heads) == bool(free)
         if number > 0:  # by then it is known which lines find no worker
-            tried += Counter({inflight.adapter_name for inflight in heads if inflight.adapter_name})
+            attempts += Counter({inflight.adapter_name for inflight in heads if inflight.adapter_name})
         for inflight in heads:
-            if inflight in found:
+            if inflight in free_heads:
                 free.remove(inflight.job.request)
             else:
-                again(held, inflight)
+                again(held_requests, inflight)
     assert not free
-    assert all(tried[f"full{adapter}"] == 39 for adapter in range(100))
-    tries = [tried[f"none{adapter}"] for adapter in range(250)]
+    assert all(attempts[f"full{adapter}"] == 39 for adapter in range(100))
+    tries = [attempts[f"none{adapter}"] for adapter in range(250)]
     assert 8 <= min(tries) <= max(tries) <= 11

@@ -1,4 +1,4 @@
-"""By which address others reach this host."""
+"""The address by which others reach this host."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""Where prompts can resume in engines whose KV blocks are of several groups; `tests/contract` has real ones."""
+"""Points at which prompts can resume in engines with several groups of KV blocks; `tests/contract` has real ones."""
 
 from collections import Counter
 
@@ -26,7 +26,7 @@ Prefix = tuple[int, ...]
 
 
 def can_resume(groups: list[CacheGroup], held: dict[int, Counter[Prefix]], prefix: Prefix) -> bool:
-    """By the definition: whether each group has all blocks that the next token needs."""
+    """Whether each group has all blocks that the next token needs: the definition."""
     for group in groups:
         size, end = group.block_size, len(prefix)
         if end % size:
@@ -55,26 +55,28 @@ class Engine:
 
     def store(self, prompt: Prefix, group: CacheGroup, kept: set[int]) -> None:
         """The blocks that are not there; of a group that need not tell all, those that begin at `kept`."""
-        size, held = group.block_size, self.held[group.number]
+        size, counts = group.block_size, self.held[group.number]
         full, starts = self._tells_all(group), range(0, len(prompt) - size + 1, size)
-        first = next((at for at in starts if not held[prompt[: at + size]]), len(prompt)) if full else 0
-        told = [prompt[: at + size] for at in starts if at >= first and (full or at in kept)]
-        if told:
+        first = next((at for at in starts if not counts[prompt[: at + size]]), len(prompt)) if full else 0
+        new_prefixes = [prompt[: at + size] for at in starts if at >= first and (full or at in kept)]
+        if new_prefixes:
             parent = hash(prompt[:first]) if first else None
             tokens = list(prompt[first : len(prompt) // size * size])
-            self.events.append(BlockStored([hash(one) for one in told], parent, tokens, size, group_idx=group.number))
-            held.update(told)
+            self.events.append(
+                BlockStored([hash(one) for one in new_prefixes], parent, tokens, size, group_idx=group.number)
+            )
+            counts.update(new_prefixes)
 
     def remove(self, group: CacheGroup, number: int) -> None:
         """One of its blocks: of a group that tells all, one that no other follows."""
-        held = self.held[group.number]
-        there = [one for one in sorted(held) if held[one] > 0]
+        counts = self.held[group.number]
+        there = [one for one in sorted(counts) if counts[one] > 0]
         if self._tells_all(group):
             there = [one for one in there if not any(is_behind(other, one) for other in there)]
         if there:
-            gone = there[number % len(there)]
-            held[gone] -= 1
-            self.events.append(BlockRemoved([hash(gone)], group_idx=group.number))
+            prefix = there[number % len(there)]
+            counts[prefix] -= 1
+            self.events.append(BlockRemoved([hash(prefix)], group_idx=group.number))
 
     def _tells_all(self, group: CacheGroup) -> bool:
         return group.sees == "all" or len(self.groups) == 1
@@ -88,11 +90,11 @@ def points(groups: list[CacheGroup], engine: Engine) -> set[bytes]:
     lines = grid(groups)
     assert lines is not None
     naming = ALL if ALL in groups else groups[0]
-    found = set()
+    hashes = set()
     for prefix, count in engine.held[naming.number].items():
         if count > 0 and can_resume(groups, engine.held, prefix):
-            found.add(point_hashes([*prefix, 0], lines)[-8:])
-    return found
+            hashes.add(point_hashes([*prefix, 0], lines)[-8:])
+    return hashes
 
 
 def beginnings(groups: list[CacheGroup], engine: Engine) -> set[bytes]:
@@ -109,17 +111,17 @@ def test_its_blocks_are_where_every_group_has_what_the_next_token_needs(mix: str
     groups = MIXES[mix]
     engine, ledger = Engine(groups), HybridLedger(groups, tells_beginnings=True)
     index: set[bytes] = set()
-    begun: set[bytes] = set()
+    known_beginnings: set[bytes] = set()
     prompts = st.lists(st.integers(0, 1), min_size=A, max_size=16).map(tuple)
     for _ in range(data.draw(st.integers(1, 8))):
         for _ in range(data.draw(st.integers(1, 3))):
             group = data.draw(st.sampled_from(groups))
             if data.draw(st.booleans()):
                 prompt = data.draw(prompts)
-                kept = data.draw(st.sets(st.sampled_from(range(0, 16, A))))
+                kept_starts = data.draw(st.sets(st.sampled_from(range(0, 16, A))))
                 order = groups if data.draw(st.booleans()) else groups[::-1]  # a batch has them in any order
                 for one in order:
-                    engine.store(prompt, one, kept)
+                    engine.store(prompt, one, kept_starts)
             else:
                 engine.remove(group, data.draw(st.integers(0, 9)))
         ledger.apply(engine.events)
@@ -130,9 +132,9 @@ def test_its_blocks_are_where_every_group_has_what_the_next_token_needs(mix: str
         assert len(ledger) == len(index)
         if ledger.beginnings is not None:
             if (changes := ledger.beginnings.take()) is not None:
-                begun = (begun - set(changes.removed)) | set(changes.added)
-            assert begun == set(ledger.beginnings.blocks()) == beginnings(groups, engine)
-            assert len(ledger.beginnings) == len(begun) >= len(index)
+                known_beginnings = (known_beginnings - set(changes.removed)) | set(changes.added)
+            assert known_beginnings == set(ledger.beginnings.blocks()) == beginnings(groups, engine)
+            assert len(ledger.beginnings) == len(known_beginnings) >= len(index)
     assert ledger.unknown == 0
     assert (ledger.beginnings is None) == (mix == "a window alone")
 
@@ -147,10 +149,10 @@ def test_what_it_knew_is_gone_when_the_engine_has_cleared_its_cache() -> None:
     assert ledger.take()
     assert ledger.beginnings.take()
     ledger.apply([AllBlocksCleared()])
-    changes, begun = ledger.take(), ledger.beginnings.take()
+    changes, beginning_changes = ledger.take(), ledger.beginnings.take()
     assert changes is not None
-    assert begun is not None
-    assert (begun.cleared, ledger.beginnings.blocks()) == (True, [])
+    assert beginning_changes is not None
+    assert (beginning_changes.cleared, ledger.beginnings.blocks()) == (True, [])
     assert (changes.cleared, ledger.blocks(), ledger.clears) == (True, [], 1)
     ledger.apply(engine.events)
     assert ledger.take() is not None
@@ -164,7 +166,7 @@ def test_a_group_that_is_not_known_is_counted() -> None:
 
 
 def test_sparse_events_of_a_model_whose_layers_all_have_windows_are_counted() -> None:
-    """Which of its blocks the hashes mean nobody says."""
+    """Nothing says which of its blocks the hashes mean."""
     ledger = HybridLedger(MIXES["a window alone"])
     ledger.apply([BlockStored([3], None, list(range(6)), A, group_idx=0)])
     assert (ledger.unknown, ledger.take()) == (1, None)
@@ -183,7 +185,7 @@ def test_prompts_are_hashed_by_the_blocks_that_tell_all_and_looked_up_where_all_
 def test_a_prompt_leaves_the_points_at_which_all_its_layers_are_kept() -> None:
     sees_all, chunks = CacheGroup(0, "all", 32), CacheGroup(1, "chunk", 32, 256)
     sparse, each_256, whole = [CacheGroup(2, "window", 32, 128, every) for every in (0, 256, 32)]
-    kept = {
+    point_steps = {
         "chunks": leaves([sees_all, chunks]),
         "windows at its end": leaves([sees_all, sparse]),
         "windows each 256": leaves([sees_all, each_256]),
@@ -192,7 +194,7 @@ def test_a_prompt_leaves_the_points_at_which_all_its_layers_are_kept() -> None:
         "one kind at its end": leaves([sees_all, whole, CacheGroup(3, "window", 32, 64)]),
         "a state": leaves([sees_all, CacheGroup(1, "state", 32)]),
     }
-    assert kept == {
+    assert point_steps == {
         "chunks": 32, "windows at its end": 0, "windows each 256": 256, "all of windows": 32, "larger blocks": 512,
         "one kind at its end": 0, "a state": 0,
     }  # fmt: skip
@@ -208,8 +210,16 @@ def test_events_name_all_blocks_where_a_layer_sees_all_tokens_or_windows_are_kep
 
 def test_points_are_counted_in_blocks_of_the_engine() -> None:
     def worker(**fields: object) -> Worker:
-        given = {"id": "w", "pool": "p", "role": "both", "host": "h", "pid": 1, "block_size": 32, "total_blocks": 1}
-        return Worker(**given, max_running=1, max_model_len=1, **fields)  # type: ignore[arg-type]
+        common_fields = {
+            "id": "w",
+            "pool": "p",
+            "role": "both",
+            "host": "h",
+            "pid": 1,
+            "block_size": 32,
+            "total_blocks": 1,
+        }
+        return Worker(**common_fields, max_running=1, max_model_len=1, **fields)  # type: ignore[arg-type]
 
     assert [blocks_of_step(worker(grid=one)) for one in (None, Grid(32, 32), Grid(32, 512, False))] == [1, 1, 16]
 

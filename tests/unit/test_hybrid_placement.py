@@ -30,14 +30,14 @@ PLACE = Placement(POOL, WorkerId("w"), 0, 4, 36, 4)
 
 
 def lease(grid: Grid | None = LINES, **worker: Any) -> Lease:
-    made = Worker(WorkerId("w"), POOL, "both", "host", 1, 16, 1000, 8, 4096, kv_events=True, grid=grid)
-    return Lease(replace(made, **worker), caches=[7])
+    instance = Worker(WorkerId("w"), POOL, "both", "host", 1, 16, 1000, 8, 4096, kv_events=True, grid=grid)
+    return Lease(replace(instance, **worker), caches=[7])
 
 
 def asked(prompt: list[int], **job: Any) -> InFlight:
     sampling = job.pop("sampling", Sampling(max_tokens=8))
-    made = Job(RequestId(f"r{len(prompt)}"), 0, ApiId("a"), prompt, sampling, time.time() + 60, **job)
-    return InFlight(made, ((POOL,),), EventQueue(), RoutingHints())
+    new_job = Job(RequestId(f"r{len(prompt)}"), 0, ApiId("a"), prompt, sampling, time.time() + 60, **job)
+    return InFlight(new_job, ((POOL,),), EventQueue(), RoutingHints())
 
 
 def coming(first: list[int], second: list[int], grid: Grid | None = LINES, leaves: int = 0) -> dict[int, int]:
@@ -75,17 +75,17 @@ def test_an_engine_with_windows_alone_is_placed_by_load_unless_it_keeps_them_who
     assert why[0] == why[256]
     assert "none of its layers sees all tokens" in why[0]
     assert why[32] == ""
-    told = lease(unindexed=why[0])
-    assert "routing by load only" in why_by_load(told, LINES)
+    unindexed_lease = lease(unindexed=why[0])
+    assert "routing by load only" in why_by_load(unindexed_lease, LINES)
 
 
 def test_an_engine_whose_events_cannot_be_placed_is_named_in_the_log() -> None:
     """Nothing of it is asked but that: nobody follows its events."""
     runner: Any = SimpleNamespace(index=None, keys=None)
-    with structlog.testing.capture_logs() as logged:
+    with structlog.testing.capture_logs() as logs:
         kv = kv_indices(runner, POOL, POOLS[POOL], EngineInfo(32, 100, 4, 4096, unindexed="it says nothing"), _never)
     assert (kv.caches, kv.feeds) == ([], [])
-    assert [(line["event"], line["reason"]) for line in logged] == [("kv_events_not_placed", "it says nothing")]
+    assert [(line["event"], line["reason"]) for line in logs] == [("kv_events_not_placed", "it says nothing")]
 
 
 async def _never() -> None:
@@ -110,14 +110,14 @@ def test_of_an_engine_that_tells_nothing_the_last_point_is_foretold() -> None:
 def test_cached_tokens_are_foretold_where_one_worker_whose_caches_are_known_does_it_all() -> None:
     plain = asked(list(range(100)))
     assert expected_tokens(plain, [PLACE], lease(), LINES) == 64
-    handed = asked(list(range(100)))
-    handed.handoff = KvHandle("engine", 0.0, 100, {})
+    handoff_request = asked(list(range(100)))
+    handoff_request.handoff = KvHandle("engine", 0.0, 100, {})
     untold = [
         (plain, [PLACE, PLACE], lease()),
         (plain, [replace(PLACE, lends=True)], lease()),
         (plain, [PLACE], replace(lease(), caches=[])),
         (plain, [PLACE], lease(Grid(32, 32))),
-        (handed, [PLACE], lease()),
+        (handoff_request, [PLACE], lease()),
         (asked(list(range(100)), begun=[PartialOutput([3], 1)]), [PLACE], lease()),
         (asked(list(range(100)), sampling=Sampling(max_tokens=8, prompt_logprobs=1)), [PLACE], lease()),
     ]

@@ -1,4 +1,4 @@
-"""What a process loads it pays for: the API has no engine in it, and the package itself nothing at all."""
+"""Imports of a process: the API loads no engine, and the package itself loads nothing at all."""
 
 import subprocess
 import sys
@@ -11,8 +11,8 @@ HEAVY = ("torch", "vllm", "transformers", "nixl", "sglang", "tensorrt_llm", "num
 def loaded(statement: str) -> set[str]:
     """The modules that a fresh interpreter has after the statement and had not before."""
     code = f"import sys; before = set(sys.modules); {statement}; print(*(set(sys.modules) - before))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    return set(done.stdout.split())
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return set(result.stdout.split())
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def test_importing_the_package_loads_nothing() -> None:
 
 
 def test_the_api_loads_no_heavy_library(api: set[str]) -> None:
-    """It must start fast and run where no torch is installed."""
+    """The API must start fast and run where no torch is installed."""
     assert not api & set(HEAVY)
 
 
@@ -36,12 +36,12 @@ def test_the_api_loads_no_engine_and_no_worker(api: set[str]) -> None:
 
 
 def test_the_api_loads_no_celery(api: set[str]) -> None:
-    """It writes Celery's messages itself; the library would cost memory and time at start."""
+    """The API writes Celery's messages itself; the library would cost memory and time at start."""
     assert not [m for m in api if m.split(".")[0] in ("celery", "kombu", "billiard", "amqp")]
 
 
 def test_what_nobody_exports_to_is_not_loaded() -> None:
-    """Without an endpoint tracing is off, and OpenTelemetry costs nothing; only redis-py looks for it."""
+    """Tracing is off without an endpoint, and OpenTelemetry costs nothing; only redis-py looks for it."""
     modules = loaded("from app.tracing.tracer import tracer_of_environment as t; assert t() is None")
     assert not [m for m in modules if m.startswith(("opentelemetry", "app.tracing.otel"))]
 

@@ -20,7 +20,7 @@ from tests.plain_connection import PlainConnection
 
 
 def test_bytes_on_their_way_are_bounded_for_a_key_a_tenant_and_all() -> None:
-    """And free again when they have come."""
+    """The bytes are free again when they have come."""
     incoming = Incoming(800)
 
     def of(key: str, tenant: str) -> Share:
@@ -47,7 +47,7 @@ def test_bytes_on_their_way_are_bounded_for_a_key_a_tenant_and_all() -> None:
 
 @pytest.mark.parametrize("tenants", [["default"], ["red", "blue"], ["red", "blue", "default"]])
 def test_a_few_who_hold_all_that_they_may_leave_room_for_others(tenants: list[str]) -> None:
-    """They hold it for as long as they like, with a kilobyte a second. Keys without a tenant share none."""
+    """The few keep it as long as they like, at a kilobyte a second. Keys without a tenant share none."""
     incoming = Incoming(2**20)
     for number, tenant in enumerate(tenants * 2):
         for size in (2**i for i in range(19, -1, -1)):

@@ -15,10 +15,10 @@ CHAT = "/v1/chat/completions"
 
 
 def nested(depth: int) -> Any:
-    made: Any = "x"
+    value: Any = "x"
     for _ in range(depth):
-        made = {"x": made}
-    return made
+        value = {"x": value}
+    return value
 
 
 def line(**changes: Any) -> bytes:
@@ -69,16 +69,16 @@ def test_sorting_by_the_key_brings_prompts_together_that_begin_alike() -> None:
     systems = [f"You are number {i}. " * 200 for i in range(5)]
     bodies = [chat(system, f"question {j}") for j in range(20) for system in systems]
     random.Random(1).shuffle(bodies)
-    ordered = sorted(bodies, key=prefix_key)
-    groups = [body["messages"][0]["content"] for body in ordered]
+    sorted_bodies = sorted(bodies, key=prefix_key)
+    groups = [body["messages"][0]["content"] for body in sorted_bodies]
     changes = sum(a != b for a, b in pairwise(groups))
     assert changes == len(systems) - 1
 
 
 def test_a_longer_common_beginning_is_closer() -> None:
-    shared, document = "rules " * 300, "document " * 300
-    one, same_document = chat(shared, document, "a"), chat(shared, document, "b")
-    other_document = chat(shared, "another " * 300, "a")
+    system_text, document = "rules " * 300, "document " * 300
+    one, same_document = chat(system_text, document, "a"), chat(system_text, document, "b")
+    other_document = chat(system_text, "another " * 300, "a")
 
     def common(a: dict[str, Any], b: dict[str, Any]) -> int:
         pairs = zip(prefix_key(a), prefix_key(b), strict=False)

@@ -1,4 +1,4 @@
-"""From an input file to parts, and from what came of them to an output and an error file. On a real folder."""
+"""Splitting of an input file into parts, and of their results into an output and an error file, in a real folder."""
 
 import io
 import json
@@ -62,33 +62,33 @@ def test_every_line_is_in_one_part_or_broken_and_blank_ones_are_none(storage: St
     lines[10], lines[20], lines[30] = "{broken", "", request(5)
     lines[40] = request(40, model="other")
     put(storage, lines)
-    done = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
-    assert (done.lines, done.broken, done.model, done.parts) == (149, 3, "m", -(-146 // LINES))
-    numbers = [line.number for part in parts(storage, done.parts) for line in part]
+    result = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    assert (result.lines, result.broken, result.model, result.parts) == (149, 3, "m", -(-146 // LINES))
+    numbers = [line.number for part in parts(storage, result.parts) for line in part]
     assert sorted(numbers) == [n for n in range(1, 151) if n not in (11, 21, 31, 41)]
 
 
 def test_lines_that_begin_alike_are_in_the_same_part(storage: Storage) -> None:
     put(storage, [request(i, f"Subject {i % 3}. " * 100 + str(i)) for i in range(3 * LINES)])
-    done = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
-    made = parts(storage, done.parts)
-    subjects = [{json.loads(line.body)["messages"][0]["content"][:9] for line in part} for part in made]
-    assert [len(found) for found in subjects] == [1] * done.parts
+    result = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    all_parts = parts(storage, result.parts)
+    subjects = [{json.loads(line.body)["messages"][0]["content"][:9] for line in part} for part in all_parts]
+    assert [len(names) for names in subjects] == [1] * result.parts
     assert set().union(*subjects) == {f"Subject {i}" for i in range(3)}
 
 
 def test_a_batch_is_for_one_model_and_lines_for_another_one_cost_themselves(storage: Storage) -> None:
     put(storage, [request(1, model="gone"), request(2), request(3, model="n"), request(4)])
-    done = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
-    assert (done.lines, done.broken, done.model) == (4, 2, "m")
+    result = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    assert (result.lines, result.broken, result.model) == (4, 2, "m")
     assert [line.number for line in parts(storage, 1)[0]] == [2, 4]
 
 
 def test_a_part_of_long_lines_has_few_of_them(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.batch.input_splitter._PART_BYTES", 1000)
     put(storage, [request(i, "x" * 300) for i in range(7)] + [request(7, "x" * 3000)])
-    done = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
-    sizes = [len(part) for part in parts(storage, done.parts)]
+    result = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    sizes = [len(part) for part in parts(storage, result.parts)]
     assert sum(sizes) == 8
     assert max(sizes) == 2
     assert sizes.count(1) >= 1
@@ -112,39 +112,39 @@ def test_blank_lines_are_bounded_too(storage: Storage, monkeypatch: pytest.Monke
     put(storage, ["", request(1), "", " ", request(2)])
     assert split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False).lines == 2
     put(storage, ["", request(1), "", " ", "", request(2)])
-    with pytest.raises(Unusable, match="at most 3 blank lines") as caught:
+    with pytest.raises(Unusable, match="at most 3 blank lines") as error:
         split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
-    assert (caught.value.problem.code, caught.value.problem.line) == ("too_many_blank_lines", 5)
+    assert (error.value.problem.code, error.value.problem.line) == ("too_many_blank_lines", 5)
 
 
 def test_a_split_is_stopped_among_blank_lines_too(storage: Storage) -> None:
     put(storage, [""] * 1000)
-    left = iter(range(10))
+    countdown = iter(range(10))
     with pytest.raises(InterruptedError):
-        split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: next(left, None) is None)
+        split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: next(countdown, None) is None)
 
 
 def test_a_line_that_is_too_long_costs_itself_only(storage: Storage) -> None:
     put(storage, [request(1), request(2, "x" * 5000), request(3)])
-    done = split_input(storage, ORDER, "files/file-1", check, 1000, lambda: False)
-    assert (done.lines, done.broken) == (3, 1)
+    result = split_input(storage, ORDER, "files/file-1", check, 1000, lambda: False)
+    assert (result.lines, result.broken) == (3, 1)
     assert [line.number for line in parts(storage, 1)[0]] == [1, 3]
 
 
 def test_what_is_said_of_broken_lines_is_short_whatever_they_say(storage: Storage) -> None:
-    """It is held in memory, for all of them."""
-    named = [request(i).replace('"method"', '"%s": 1, "method"' % ("x" * 100_000)) for i in range(9)]
-    put(storage, [*named, *(request(i, model="m" * 100_000) for i in range(9))])
-    done = split_input(storage, ORDER, "files/file-1", ask_anything, 10**6, lambda: False)
-    assert (done.lines, done.broken) == (18, 18)
+    """The messages about all of them are held in memory."""
+    long_field_lines = [request(i).replace('"method"', '"%s": 1, "method"' % ("x" * 100_000)) for i in range(9)]
+    put(storage, [*long_field_lines, *(request(i, model="m" * 100_000) for i in range(9))])
+    result = split_input(storage, ORDER, "files/file-1", ask_anything, 10**6, lambda: False)
+    assert (result.lines, result.broken) == (18, 18)
     assert len(storage.get(places.broken(ORDER.id)) or b"") < 18 * 5000
 
 
 def test_a_byte_order_mark_before_the_first_line_is_none_of_it(storage: Storage) -> None:
     """Windows' editors write one."""
     storage.put("files/file-1", b"\xef\xbb\xbf" + request(1).encode() + b"\n" + request(2).encode())
-    done = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
-    assert (done.lines, done.broken) == (2, 0)
+    result = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    assert (result.lines, result.broken) == (2, 0)
 
 
 def test_a_file_of_nothing_but_a_byte_order_mark_has_no_line(storage: Storage) -> None:
@@ -154,12 +154,12 @@ def test_a_file_of_nothing_but_a_byte_order_mark_has_no_line(storage: Storage) -
 
 
 def test_a_split_that_is_stopped_raises_interrupted_error(storage: Storage) -> None:
-    """It is not the storage that was away."""
+    """A stop is no failure of the storage."""
     put(storage, [request(i) for i in range(150)])
     for looks in (1, 151):  # while it reads, and while it writes
-        left = iter(range(looks))
+        steps = iter(range(looks))
         with pytest.raises(InterruptedError):
-            split_input(storage, ORDER, "files/file-1", check, 10_000, lambda left=left: next(left, None) is None)
+            split_input(storage, ORDER, "files/file-1", check, 10_000, lambda steps=steps: next(steps, None) is None)
 
 
 def test_of_a_long_line_no_more_is_read_than_may_be() -> None:
@@ -170,10 +170,10 @@ def test_of_a_long_line_no_more_is_read_than_may_be() -> None:
 def test_a_big_file_is_not_held_in_memory(storage: Storage) -> None:
     put(storage, [request(i, "word " * 2000) for i in range(2000)])  # 20 MB
     tracemalloc.start()
-    done = split_input(storage, ORDER, "files/file-1", check, 100_000, lambda: False)
+    result = split_input(storage, ORDER, "files/file-1", check, 100_000, lambda: False)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert (done.lines, done.broken) == (2000, 0)
+    assert (result.lines, result.broken) == (2000, 0)
     assert peak < 5_000_000
 
 
@@ -183,12 +183,12 @@ def answered(i: int) -> Result:
 
 def test_the_files_have_each_line_once_wherever_its_result_lies(storage: Storage) -> None:
     put(storage, [request(i) for i in range(3 * LINES)] + ["{broken"])
-    done = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
+    result = split_input(storage, ORDER, "files/file-1", check, 10_000, lambda: False)
     whole, half, none = parts(storage, 3)
     storage.put(places.answers(ORDER.id, 0), encode([answered(line.number) for line in whole]))
-    found = {1: [answered(line.number) for line in half[:10]]}
-    batch = Batch(ORDER, "finalizing", parts=done.parts, ending="expired")
-    sums = write_result_files(storage, batch, lambda _id, part: found.get(part, []), MINE)
+    results = {1: [answered(line.number) for line in half[:10]]}
+    batch = Batch(ORDER, "finalizing", parts=result.parts, ending="expired")
+    sums = write_result_files(storage, batch, lambda _id, part: results.get(part, []), MINE)
     assert (sums.completed, sums.failed) == (LINES + 10, LINES - 10 + LINES + 1)
     assert (sums.prompt, sums.cached, sums.completion) == tuple(n * (LINES + 10) for n in (10, 4, 3))
     output, errors = (
@@ -202,10 +202,10 @@ def test_the_files_have_each_line_once_wherever_its_result_lies(storage: Storage
         "status_code": 200, "request_id": f"req-{whole[0].number}", "body": {"text": "hi"},
     }  # fmt: skip
     assert output[0]["error"] is None
-    unasked = [line for line in errors if line["custom_id"] == f"id-{none[0].number - 1}"]
-    assert unasked[0]["response"] is None
-    assert unasked[0]["error"]["code"] == "batch_expired"
-    assert unasked[0]["error"]["line"] == none[0].number
+    unasked_lines = [line for line in errors if line["custom_id"] == f"id-{none[0].number - 1}"]
+    assert unasked_lines[0]["response"] is None
+    assert unasked_lines[0]["error"]["code"] == "batch_expired"
+    assert unasked_lines[0]["error"]["line"] == none[0].number
 
 
 def test_each_line_is_one_for_every_reader_of_lines(storage: Storage) -> None:
@@ -242,6 +242,6 @@ def test_making_the_files_once_more_changes_nothing(storage: Storage) -> None:
     storage.put(places.answers(ORDER.id, 0), encode([answered(1)]))
     batch = Batch(ORDER, "finalizing", parts=1, ending="completed")
     first = write_result_files(storage, batch, lambda _id, _part: [], MINE)
-    made = storage.get(f"files/{places.file_of(ORDER.id, 'output')}")
+    content = storage.get(f"files/{places.file_of(ORDER.id, 'output')}")
     assert write_result_files(storage, batch, lambda _id, _part: [], MINE) == first
-    assert storage.get(f"files/{places.file_of(ORDER.id, 'output')}") == made
+    assert storage.get(f"files/{places.file_of(ORDER.id, 'output')}") == content

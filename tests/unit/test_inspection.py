@@ -1,4 +1,4 @@
-"""What the content hook is shown of a request, and what becomes of the request while it is asked."""
+"""The content hook's view of a request, and what happens to the request while the hook is asked."""
 
 import asyncio
 import json
@@ -57,16 +57,16 @@ def plan(asked: NamesBody | None = None) -> GenerationPlan:
 
 
 def inspection(hook: Hook, asked: NamesBody | None = None, left_s: float = 60) -> Inspection:
-    counted: list[Delta] = []
+    counted_deltas: list[Delta] = []
     own = cast(ContentHook, hook)
-    return Inspection(ID, plan(asked), NOBODY, own, {}, counted.append, clock.now() + left_s)
+    return Inspection(ID, plan(asked), NOBODY, own, {}, counted_deltas.append, clock.now() + left_s)
 
 
 def reading() -> Callable[[], Any]:
-    left: list[Deltas] = [[*ANSWER], []]
+    readings: list[Deltas] = [[*ANSWER], []]
 
     async def read() -> Deltas:
-        return left.pop(0)
+        return readings.pop(0)
 
     return read
 
@@ -90,8 +90,8 @@ async def test_the_hook_is_shown_all_that_a_response_says() -> None:
     body = ResponseRequest.model_validate({"model": "m", "input": ITEMS})
     hook = Hook()
     await inspection(hook, body.as_chat(body.items)).prompt()
-    shown = json.dumps(hook.shown)
-    assert [text for text in SAID if text not in shown] == []
+    shown_text = json.dumps(hook.shown)
+    assert [text for text in SAID if text not in shown_text] == []
 
 
 @pytest.mark.parametrize("failures", [[HookDown()], [HookDown(), Saturated(), HookDown()]], ids=["one", "several"])
@@ -102,7 +102,7 @@ async def test_the_answer_of_who_can_wait_is_kept_until_the_hook_has_seen_it(
     monkeypatch.setattr("app.dispatch.inspection.pause_s", lambda _: 0)
     hook = Hook(*failures)
     assert await inspection(hook).deltas(reading(), patient=True) == ANSWER
-    assert [shown["answers"] for shown in hook.shown] == [["fish"]] * (len(failures) + 1)
+    assert [view["answers"] for view in hook.shown] == [["fish"]] * (len(failures) + 1)
     with pytest.raises(type(failures[0])):
         await inspection(Hook(*failures)).deltas(reading(), patient=False)
 
@@ -122,12 +122,12 @@ async def test_nobody_waits_for_the_hook_beyond_the_requests_time() -> None:
 
 async def test_who_has_left_is_not_inspected_any_more() -> None:
     hook = Hook(silent=True)
-    left = inspection(hook)
-    asked = [asyncio.create_task(left.prompt())]
+    abandoned_inspection = inspection(hook)
+    tasks = [asyncio.create_task(abandoned_inspection.prompt())]
     await hook.is_asked.wait()
-    left.end(Cancelled())
-    asked.append(asyncio.create_task(left.deltas(reading(), patient=False)))
-    ends = await asyncio.gather(*asked, return_exceptions=True)
+    abandoned_inspection.end(Cancelled())
+    tasks.append(asyncio.create_task(abandoned_inspection.deltas(reading(), patient=False)))
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(end) for end in ends] == [Cancelled, Cancelled]
     assert len(hook.shown) == 1
 
@@ -135,7 +135,7 @@ async def test_who_has_left_is_not_inspected_any_more() -> None:
 async def test_a_request_whose_client_leaves_while_its_prompt_is_inspected_is_not_placed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It had its seat until the hook answered, and was placed and charged then."""
+    """Such a request had its seat until the hook answered, and was placed and charged then."""
     monkeypatch.setattr("app.dispatch.generation._WATCH_AFTER_S", 0)
     hook = Hook(silent=True)
     dispatcher = MagicMock(

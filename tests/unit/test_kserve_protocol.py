@@ -24,34 +24,39 @@ REQUEST = (
 
 
 def test_a_request_is_read_by_the_numbers_of_the_specification() -> None:
-    asked = request_of(MESSAGES["ModelInferRequest"].FromString(REQUEST), 3.0)
-    assert (asked.model, asked.version, asked.id, asked.within_s) == ("m", "1", "i", 3.0)
-    assert asked.parameters == {"n": 5, "t": 0.5, "b": True, "s": "x"}
-    assert list(asked.inputs) == [Tensor("text_input", "BYTES", (1,), ["hey"])]
-    assert list(asked.outputs) == ["text_output"]
+    infer_request = request_of(MESSAGES["ModelInferRequest"].FromString(REQUEST), 3.0)
+    assert (infer_request.model, infer_request.version, infer_request.id, infer_request.within_s) == (
+        "m",
+        "1",
+        "i",
+        3.0,
+    )
+    assert infer_request.parameters == {"n": 5, "t": 0.5, "b": True, "s": "x"}
+    assert list(infer_request.inputs) == [Tensor("text_input", "BYTES", (1,), ["hey"])]
+    assert list(infer_request.outputs) == ["text_output"]
 
 
 def test_raw_contents_stand_for_the_inputs_in_their_order() -> None:
     head = b"\x0a\x01m\x2a\x0b\x0a\x01a\x12\x04BOOL\x1a\x00"
     bare = b"\x2a\x0c\x0a\x01a\x12\x04BOOL\x1a\x01\x01"  # 3: shape, packed
     raw = b"\x3a\x01\x01"  # 7: raw_input_contents
-    asked = request_of(MESSAGES["ModelInferRequest"].FromString(b"\x0a\x01m" + bare + raw), None)
-    assert list(asked.inputs) == [Tensor("a", "BOOL", (1,), [True])]
+    infer_request = request_of(MESSAGES["ModelInferRequest"].FromString(b"\x0a\x01m" + bare + raw), None)
+    assert list(infer_request.inputs) == [Tensor("a", "BOOL", (1,), [True])]
     with pytest.raises(RequestError, match="raw_input_contents"):
         request_of(MESSAGES["ModelInferRequest"].FromString(head + raw + raw), None)
 
 
 def test_a_response_is_written_by_the_numbers_of_the_specification() -> None:
-    asked = request_of(MESSAGES["ModelInferRequest"].FromString(REQUEST), None)
-    made = response_of(asked, [Tensor("o", "BYTES", (1,), ["hi"])])
-    expected = (
+    infer_request = request_of(MESSAGES["ModelInferRequest"].FromString(REQUEST), None)
+    response = response_of(infer_request, [Tensor("o", "BYTES", (1,), ["hi"])])
+    expected_bytes = (
         b"\x0a\x01m" b"\x12\x011" b"\x1a\x01i"  # 1 model_name, 2 model_version, 3 id
         b"\x2a\x0d" b"\x0a\x01o" b"\x12\x05BYTES" b"\x1a\x01\x01"  # 5 outputs: 1 name, 2 datatype, 3 shape
         b"\x32\x06\x02\x00\x00\x00hi"  # 6 raw_output_contents
     )  # fmt: skip
-    assert made.SerializeToString() == expected
-    streamed = MESSAGES["ModelStreamInferResponse"](error_message="e", infer_response=made)
-    assert streamed.SerializeToString() == b"\x0a\x01e\x12" + bytes([len(expected)]) + expected
+    assert response.SerializeToString() == expected_bytes
+    message = MESSAGES["ModelStreamInferResponse"](error_message="e", infer_response=response)
+    assert message.SerializeToString() == b"\x0a\x01e\x12" + bytes([len(expected_bytes)]) + expected_bytes
 
 
 def test_health_and_metadata_have_the_numbers_of_the_specification() -> None:
@@ -61,8 +66,8 @@ def test_health_and_metadata_have_the_numbers_of_the_specification() -> None:
     )
     shape = b"\x1a\x0a" + b"\xff" * 9 + b"\x01"
     output = b"\x0a\x01o\x12\x04FP32" + shape
-    expected = b"\x0a\x01m\x12\x011\x1a\x01p\x2a" + bytes([len(output)]) + output
-    assert model.SerializeToString() == expected
+    expected_bytes = b"\x0a\x01m\x12\x011\x1a\x01p\x2a" + bytes([len(output)]) + output
+    assert model.SerializeToString() == expected_bytes
 
 
 def test_fields_that_are_not_declared_are_skipped() -> None:

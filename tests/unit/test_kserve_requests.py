@@ -22,8 +22,8 @@ def request(*inputs: Tensor, version: str = "", within_s: float | None = None, *
 
 
 def as_openai(asked: InferRequest) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(asked.as_openai("generate"))
-    return made
+    body: dict[str, Any] = json.loads(asked.as_openai("generate"))
+    return body
 
 
 def test_a_completion_has_20_tokens_unless_it_says_else() -> None:
@@ -32,8 +32,8 @@ def test_a_completion_has_20_tokens_unless_it_says_else() -> None:
 
 
 def test_texts_to_embed_are_all_of_the_tensor() -> None:
-    asked = request(tensor("text_input", "a", "b"), dimensions=8)
-    assert json.loads(asked.as_openai("embed")) == {"model": "m", "input": ["a", "b"], "dimensions": 8}
+    infer_request = request(tensor("text_input", "a", "b"), dimensions=8)
+    assert json.loads(infer_request.as_openai("embed")) == {"model": "m", "input": ["a", "b"], "dimensions": 8}
 
 
 def test_a_timeout_is_microseconds_and_else_what_is_left_of_the_calls_deadline() -> None:
@@ -44,25 +44,27 @@ def test_a_timeout_is_microseconds_and_else_what_is_left_of_the_calls_deadline()
 
 @pytest.mark.parametrize("timeout", [0, -1, 0.5, "1", True, 86_400_000_001])
 def test_another_timeout_is_refused_by_its_unit(timeout: Any) -> None:
-    with pytest.raises(RequestError, match="microseconds") as refused:
+    with pytest.raises(RequestError, match="microseconds") as error:
         request(timeout=timeout).as_openai("generate")
-    assert refused.value.param == "timeout"
+    assert error.value.param == "timeout"
 
 
 def test_sampling_parameters_as_an_input_go_before_parameters() -> None:
     """Numbers may be texts; a stop that looks like one stays a text."""
-    given = {"temperature": "0.5", "max_tokens": "7", "stop": "1", "logit_bias": {"3": 1}}
-    asked = request(tensor("text_input", "hi"), tensor("sampling_parameters", json.dumps(given)), max_tokens=9)
-    assert as_openai(asked) == {
+    sampling = {"temperature": "0.5", "max_tokens": "7", "stop": "1", "logit_bias": {"3": 1}}
+    infer_request = request(
+        tensor("text_input", "hi"), tensor("sampling_parameters", json.dumps(sampling)), max_tokens=9
+    )
+    assert as_openai(infer_request) == {
         "model": "m", "prompt": "hi", "temperature": 0.5, "max_tokens": 7, "stop": "1", "logit_bias": {"3": 1},
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "1", '{"n": 2}', '{"x": %s}' % ("[" * 300 + "]" * 300)])
 def test_other_sampling_parameters_are_refused(text: str) -> None:
-    asked = request(tensor("text_input", "hi"), tensor("sampling_parameters", text))
+    infer_request = request(tensor("text_input", "hi"), tensor("sampling_parameters", text))
     with pytest.raises(RequestError, match=r"sampling_parameters|'n'"):
-        asked.as_openai("generate")
+        infer_request.as_openai("generate")
 
 
 @pytest.mark.parametrize(
@@ -100,8 +102,8 @@ def test_bytes_behind_the_json_are_those_of_the_inputs() -> None:
 
 def test_generate_knows_parameters_beside_the_text_and_in_their_object() -> None:
     body = GenerateBody.model_validate({"text_input": "hi", "top_k": 5, "stream": True, "parameters": {"seed": 1}})
-    asked = body.request("m", "")
-    assert (asked.parameters, asked.streams()) == ({"top_k": 5, "seed": 1}, True)
+    infer_request = body.request("m", "")
+    assert (infer_request.parameters, infer_request.streams()) == ({"top_k": 5, "seed": 1}, True)
     with pytest.raises(RequestError, match="'streaming'"):
         GenerateBody.model_validate({"text_input": "hi", "streaming": "perhaps"}).request("m", "")
 

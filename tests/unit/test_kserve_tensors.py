@@ -22,7 +22,7 @@ def test_texts_come_back_from_their_bytes(texts: list[str]) -> None:
 
 @given(TEXTS, st.data())
 def test_bytes_that_end_too_early_are_refused(texts: list[str], data: st.DataObject) -> None:
-    """Or are fewer texts, which their shape refuses."""
+    """A cut may also leave fewer texts, which their shape refuses."""
     raw = Tensor("t", "BYTES", (len(texts),), texts).raw()
     if raw:
         cut = raw[: data.draw(st.integers(0, len(raw) - 1))]
@@ -50,9 +50,9 @@ def test_bytes_are_as_the_extension_for_binary_data_has_them() -> None:
     ],
 )
 def test_what_is_no_such_tensor_is_refused_by_its_name(datatype: str, shape: list[int], values: list[Any]) -> None:
-    with pytest.raises(RequestError, match="'the input'") as refused:
+    with pytest.raises(RequestError, match="'the input'") as error:
         checked("the input", datatype, shape, values)
-    assert refused.value.param == "the input"
+    assert error.value.param == "the input"
 
 
 def test_nested_lists_are_values_one_after_the_other() -> None:

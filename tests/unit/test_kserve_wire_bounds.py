@@ -42,7 +42,7 @@ WORST = {
 
 @pytest.mark.parametrize("worst", WORST)
 def test_a_message_of_millions_of_values_is_refused_by_a_look(worst: str) -> None:
-    """In a time that doesn't depend on its size: protobuf takes a hundred times as long for the cheapest of them."""
+    """The look's time doesn't depend on the size: protobuf takes a hundred times as long for the cheapest of them."""
     began = time.thread_time()
     with pytest.raises(RequestError):
         check_fields(WORST[worst])

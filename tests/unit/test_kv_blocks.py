@@ -27,15 +27,17 @@ def test_a_hash_is_xxh3_of_its_parents_and_its_tokens() -> None:
 
 @given(tokens, tokens, st.integers(1, 5))
 def test_two_prompts_share_as_many_hashes_as_leading_blocks(a: list[int], b: list[int], size: int) -> None:
-    """And none after the first that differs."""
-    shared = 0
-    while (shared + 1) * size <= min(len(a), len(b)) and a[: (shared + 1) * size] == b[: (shared + 1) * size]:
-        shared += 1
+    """No hash is shared after the first block that differs."""
+    shared_blocks = 0
+    while (shared_blocks + 1) * size <= min(len(a), len(b)) and a[: (shared_blocks + 1) * size] == b[
+        : (shared_blocks + 1) * size
+    ]:
+        shared_blocks += 1
     mine, theirs = chain(root(), a, size), chain(root(), b, size)
     assert [x == y for x, y in zip(mine, theirs, strict=False)] == [
-        i < shared for i in range(min(len(mine), len(theirs)))
+        i < shared_blocks for i in range(min(len(mine), len(theirs)))
     ]
-    assert common_blocks(b"".join(mine), b"".join(theirs)) == shared
+    assert common_blocks(b"".join(mine), b"".join(theirs)) == shared_blocks
 
 
 @pytest.mark.parametrize(("length", "blocks"), [(0, 0), (1, 0), (4, 0), (5, 1), (8, 1), (9, 2)])
@@ -59,7 +61,7 @@ def test_the_root_tells_keys_apart() -> None:
 
 
 def test_a_picture_changes_the_hashes_from_its_first_block_on() -> None:
-    """And only these: what comes before is shared by all pictures. Its place counts, and its length."""
+    """Blocks before it are shared by all pictures. A picture's place counts, and its length."""
     prompt = [7] * 21
 
     def hashed(*media: Media) -> list[bytes]:

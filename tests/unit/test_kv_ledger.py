@@ -64,8 +64,8 @@ class LedgerMachine(RuleBasedStateMachine):
         batch = decode_batch(encode((0.0, self.blocks.events, 0)))
         self.blocks.events = []
         self.ledger.apply(batch.events)
-        cached = len(self.blocks.cached)
-        assert len(self.ledger) == cached
+        cached_blocks = len(self.blocks.cached)
+        assert len(self.ledger) == cached_blocks
         assert self.ledger.unknown == 0
         if changes := self.ledger.take():
             if changes.cleared:
@@ -73,11 +73,11 @@ class LedgerMachine(RuleBasedStateMachine):
             self.mirror -= set(changes.removed)
             self.mirror |= set(changes.added)
         assert self.mirror == set(self.ledger.blocks())
-        assert len(self.mirror) == cached
-        asked = [
+        assert len(self.mirror) == cached_blocks
+        chains = [
             prompt_hashes([*tokens, 0], SIZE, s, adapter, media=media) for tokens, s, adapter, media in self.prompts
         ]
-        possible = {packed[i : i + 8] for packed in asked for i in range(0, len(packed), 8)}
+        possible = {packed_hashes[i : i + 8] for packed_hashes in chains for i in range(0, len(packed_hashes), 8)}
         assert self.mirror <= possible
 
 
@@ -143,7 +143,7 @@ def test_blocks_that_cannot_be_translated_are_counted_and_left_out() -> None:
 
 
 def test_other_tiers_and_other_layer_groups_are_not_the_devices_cache() -> None:
-    """What lies in host memory has to be fetched first."""
+    """Blocks in host memory have to be fetched first."""
     ledger = Ledger(SIZE)
     ledger.apply([stored([1], medium="GPU", group_idx=0), stored([2], medium="CPU"), stored([3], group_idx=1)])
     ledger.apply([BlockRemoved([1], medium="CPU"), BlockRemoved([1], group_idx=1)])
@@ -151,7 +151,7 @@ def test_other_tiers_and_other_layer_groups_are_not_the_devices_cache() -> None:
 
 
 def test_a_lora_and_a_salt_are_part_of_the_first_hash() -> None:
-    """As vLLM lists them; the blocks after it have the LoRA's name too."""
+    """The order is that in which vLLM lists them; the blocks after it have the LoRA's name too."""
     ledger = Ledger(SIZE)
     ledger.apply([stored([1, 2], lora_name="l", extra_keys=[["l", "s"], ["l"]])])
     assert ledger.blocks() == chain(root(["l", "s"]), [1] * SIZE * 2, SIZE)
@@ -169,7 +169,7 @@ def test_a_batch_may_hold_byte_hashes_and_fields_we_do_not_know() -> None:
 
 
 def test_blocks_with_pictures_have_the_hashes_that_prompts_are_looked_up_by() -> None:
-    """Also where the events begin in the middle of a picture."""
+    """Events may begin in the middle of a picture."""
     media = [Media("image", "p", (), 2, 2 * SIZE), Media("image", "q", (), 2 * SIZE + 3, 1)]
     prompt = [1] * (4 * SIZE + 1)
     ledger = Ledger(SIZE)
@@ -191,12 +191,12 @@ def test_an_engines_own_numbers_for_pictures_become_placeholders_and_keys() -> N
     media = [Media("image", "p", (), 2, 2 * SIZE), Media("image", "q", (), 2 * SIZE + 3, SIZE + 1)]
     prompt = [7 if any(0 <= at - m.offset < m.length for m in media) else 1 for at in range(4 * SIZE + 1)]
     numbers = {m.sha256: [2**40 + 10 * place + turn for turn in range(4)] for place, m in enumerate(media)}
-    seen = list(prompt)
+    engine_tokens = list(prompt)
     for m in media:
-        seen[m.offset : m.offset + m.length] = [numbers[m.sha256][turn % 4] for turn in range(m.length)]
+        engine_tokens[m.offset : m.offset + m.length] = [numbers[m.sha256][turn % 4] for turn in range(m.length)]
     pictures = {number: (7, sha256) for sha256, all_four in numbers.items() for number in all_four}
     ledger = Ledger(SIZE, pictures=pictures)
-    blocks = [seen[start : start + SIZE] for start in range(0, 4 * SIZE, SIZE)]
+    blocks = [engine_tokens[start : start + SIZE] for start in range(0, 4 * SIZE, SIZE)]
     ledger.apply([BlockStored([1], None, blocks[0], SIZE), BlockStored([2, 3], 1, blocks[1] + blocks[2], SIZE)])
     ledger.apply([BlockStored([4], 3, blocks[3], SIZE)])
     assert b"".join(ledger.blocks()) == prompt_hashes(prompt, SIZE, media=media)

@@ -26,18 +26,18 @@ def test_a_block_is_read_as_it_was_written(seal: BlockSeal, name: bytes, data: b
 @seals
 @given(data=st.binary(min_size=1, max_size=60), at=st.integers(min_value=0), bit=st.integers(0, 7))
 def test_a_flipped_bit_anywhere_is_found(seal: BlockSeal, data: bytes, at: int, bit: int) -> None:
-    stored = bytearray(seal.close(b"name", data))
-    stored[at % len(stored)] ^= 1 << bit
+    block = bytearray(seal.close(b"name", data))
+    block[at % len(block)] ^= 1 << bit
     with pytest.raises(Damaged):
-        seal.open(b"name", bytes(stored))
+        seal.open(b"name", bytes(block))
 
 
 @seals
 @given(data=st.binary(max_size=60), left=st.integers(min_value=0))
 def test_a_part_of_a_block_is_found(seal: BlockSeal, data: bytes, left: int) -> None:
-    stored = seal.close(b"name", data)
+    block = seal.close(b"name", data)
     with pytest.raises(Damaged):
-        seal.open(b"name", stored[: left % len(stored)])
+        seal.open(b"name", block[: left % len(block)])
 
 
 @seals
@@ -48,10 +48,10 @@ def test_another_blocks_content_is_found(seal: BlockSeal) -> None:
 
 @pytest.mark.parametrize("reader", [BlockSeal(), BlockSeal(bytes(32))], ids=["without a key", "another key"])
 def test_an_encrypted_block_says_nothing_without_its_key(reader: BlockSeal) -> None:
-    stored = BlockSeal(KEY).close(b"name", b"what was asked")
-    assert b"what was asked" not in stored
+    block = BlockSeal(KEY).close(b"name", b"what was asked")
+    assert b"what was asked" not in block
     with pytest.raises(Damaged):
-        reader.open(b"name", stored)
+        reader.open(b"name", block)
 
 
 def test_a_plain_block_is_not_taken_by_an_encrypted_store() -> None:
@@ -74,12 +74,12 @@ def test_files_and_folders_are_the_services_own(tmp_path: Path) -> None:
         FolderStore(tmp_path / "kv").put("model/abc/block", b"data", 0)
     finally:
         os.umask(old)
-    made = sorted((tmp_path / "kv").rglob("*"))
-    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "kv", *made)] == [0o700, 0o700, 0o700, 0o600]
+    paths = sorted((tmp_path / "kv").rglob("*"))
+    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "kv", *paths)] == [0o700, 0o700, 0o700, 0o600]
 
 
 def test_a_blocks_time_is_that_of_its_use_as_noted(tmp_path: Path) -> None:
-    """Not of reading: a prompt's blocks are read from its beginning, and that would be lost first."""
+    """Reads don't count: a prompt's blocks are read from its beginning, and that would be lost first."""
     store = FolderStore(tmp_path / "kv")
     store.put("model/abc/block", b"data", 1000)
     store.get("model/abc/block")

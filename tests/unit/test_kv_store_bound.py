@@ -1,4 +1,4 @@
-"""What a bounded store loses: what was used longest ago, and never a block that others, which it keeps, need."""
+"""Losses of a bounded store: the blocks used longest ago, and never one that others, which it keeps, need."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -27,7 +27,7 @@ class StoreMachine(RuleBasedStateMachine):
         after_s=st.sampled_from([0.0, 1.0, 400.0, 5000.0]),
     )
     def use(self, prompt: str, worker: int, after_s: float) -> None:
-        """It has the first blocks in its own memory, say: all are used, and those that the store lacks are stored."""
+        """Uses a prompt at a worker with its first blocks, say: all are used, and those the store lacks are stored."""
         self.now += after_s
         ends = {prompt[:i]: i * SIZE for i in range(1, len(prompt) + 1)}
         for path, when in self.workers[worker].due(ends.items(), self.now):
@@ -39,12 +39,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def clean(self) -> None:
-        removed = superfluous([Stored(path, BYTES, when) for path, when in self.store.items()], MOST, self.now)
-        assert bool(removed) == (len(self.store) * BYTES > MOST)
-        for one in removed:
+        removals = superfluous([Stored(path, BYTES, when) for path, when in self.store.items()], MOST, self.now)
+        assert bool(removals) == (len(self.store) * BYTES > MOST)
+        for one in removals:
             del self.store[one.path]
         assert len(self.store) * BYTES <= MOST
-        for one in removed:
+        for one in removals:
             assert self.last[one.path] < min(self.last[path] for path in self.store) + PERIOD_S
 
     @invariant()

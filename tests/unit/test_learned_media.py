@@ -62,8 +62,8 @@ def test_a_sign_of_several_tokens_is_found_whole() -> None:
 
 def test_adjacent_tokens_are_joined_one_rule_after_the_other_and_places_move_with_them() -> None:
     tokens = [5, ONE, TWO, BODY, TWO, ONE, 6, TWO, TWO]
-    made, where = joined(tokens, JOINS)
-    assert made == [5, THREE, BODY, THREE, 6, FOUR]
+    joined_tokens, where = joined(tokens, JOINS)
+    assert joined_tokens == [5, THREE, BODY, THREE, 6, FOUR]
     assert where == [0, 1, 1, 2, 3, 3, 4, 5, 5]
     assert joined([ONE, ONE, TWO], JOINS[:1]) == ([ONE, THREE], [0, 1, 1])
     assert joined(tokens, ()) == (tokens, list(range(len(tokens))))
@@ -71,20 +71,20 @@ def test_adjacent_tokens_are_joined_one_rule_after_the_other_and_places_move_wit
 
 def test_each_picture_is_placed_as_its_engine_expands_it_and_what_the_template_wrote_stays(model: Model) -> None:
     samples = {A: sample("a", {0: [BODY] * 3}), B: sample("b", {0: [BODY, BODY, 92]})}
-    prompt, media, written = expanded(model, [5, PICTURE, 6, PICTURE], [A, B], samples, "messages")
+    prompt, media, template_tokens = expanded(model, [5, PICTURE, 6, PICTURE], [A, B], samples, "messages")
     assert prompt == [5, BODY, BODY, BODY, 6, BODY, BODY, 92]
     assert [(one.sha256, one.offset, one.length) for one in media] == [("a", 1, 3), ("b", 5, 3)]
-    assert written == [5, PICTURE, 6, PICTURE]
+    assert template_tokens == [5, PICTURE, 6, PICTURE]
 
 
 def test_a_pictures_own_line_feeds_join_those_of_the_text(model: Model) -> None:
-    """As vLLM's processor of Gemma 3 does it: the range begins with the joined token, and is as long as before."""
+    """The range begins with the joined token and is as long as before, as in vLLM's processor of Gemma 3."""
     sign = MediaSign("image", "d", "<picture>", (PICTURE,), JOINS)
     samples = {A: sample("a", {0: [TWO, BODY, TWO]}, sign)}
-    prompt, media, written = expanded(model, [5, ONE, PICTURE, ONE], [A], samples, "messages")
+    prompt, media, template_tokens = expanded(model, [5, ONE, PICTURE, ONE], [A], samples, "messages")
     assert prompt == [5, THREE, BODY, THREE]
     assert [(one.offset, one.length) for one in media] == [(1, 3)]
-    assert written == [5, ONE, PICTURE, ONE]
+    assert template_tokens == [5, ONE, PICTURE, ONE]
 
 
 def test_pictures_that_the_engine_numbers_are_told_by_their_place(model: Model) -> None:
@@ -97,16 +97,16 @@ def test_pictures_that_the_engine_numbers_are_told_by_their_place(model: Model) 
 
 
 async def test_a_picture_that_is_numbered_is_asked_about_a_few_times_however_often_it_is_named(model: Model) -> None:
-    """To tell of the n'th, an engine makes n of them."""
+    """An engine makes n of them to tell about the n'th."""
     sign = MediaSign("image", "d", "<picture>", (PICTURE,), numbered=True)
-    asked: list[Shown] = []
+    questions: list[Shown] = []
 
     class Known:
         async def signs(self, _pools: object) -> dict[str, MediaSign]:
             return {"image": sign}
 
         async def look(self, wanted: Iterable[Shown]) -> None:
-            asked.extend(wanted)
+            questions.extend(wanted)
 
         async def tokens(self, shown: Shown, _pools: object) -> list[int]:
             return [shown.number]
@@ -120,10 +120,10 @@ async def test_a_picture_that_is_numbered_is_asked_about_a_few_times_however_oft
     state: Any = SimpleNamespace(media=Read(), asker=None, settings=SimpleNamespace(media_count=8))
     samples = await load_media(state, model, [A] * 8, ["messages.0"] * 8)
     assert expanded(model, [PICTURE] * 8, [A] * 8, samples, "messages").prompt == [*range(8)]
-    asked.clear()
-    with pytest.raises(RequestError, match="takes 8 of them") as refused:
+    questions.clear()
+    with pytest.raises(RequestError, match="takes 8 of them") as error:
         await load_media(state, model, [A] * 9, ["messages.0"] * 9)
-    assert (refused.value.param, asked) == ("messages.0", [])
+    assert (error.value.param, questions) == ("messages.0", [])
 
 
 @pytest.mark.parametrize(("template", "written"), [
@@ -145,13 +145,13 @@ def test_a_video_is_shown_as_one_part_or_by_its_sign(model: Model, template: str
     (origin,) = origins_of(body.messages)
     media = Media("video", "a", (2, 9, 9, 10))
     samples = {origin: Sample(media, b"", becomes=Learned(sign, {0: [BODY] * 3}))}
-    made = load_tokenizer(random_vlm("idefics3", weights=False), None, "file").with_template(template)
-    made.__class__ = Signed
-    own = replace_model(model, tokenizer=made)
-    assert chat_prompt(made, body.messages, body, markers_of(own, samples), samples) == written
-    prompt, placed, _ = expanded(own, [5, FILM, 6], [origin], samples, "messages")
+    signed_tokenizer = load_tokenizer(random_vlm("idefics3", weights=False), None, "file").with_template(template)
+    signed_tokenizer.__class__ = Signed
+    own = replace_model(model, tokenizer=signed_tokenizer)
+    assert chat_prompt(signed_tokenizer, body.messages, body, markers_of(own, samples), samples) == written
+    prompt, placements, _ = expanded(own, [5, FILM, 6], [origin], samples, "messages")
     assert prompt == [5, BODY, BODY, BODY, 6]
-    assert [(one.kind, one.shape, one.offset, one.length) for one in placed] == [("video", media.shape, 1, 3)]
+    assert [(one.kind, one.shape, one.offset, one.length) for one in placements] == [("video", media.shape, 1, 3)]
 
 
 @pytest.mark.parametrize("kind", ["video", "file"])
@@ -174,9 +174,9 @@ async def test_a_second_video_is_refused_where_the_engine_takes_one_also_if_both
             return {one: Sample(Media("video", str(one.url), (2, 9, 9, 10)), b"") for one in origins}
 
     state: Any = SimpleNamespace(media=Read(), asker=None)
-    with pytest.raises(RequestError, match="takes no second video") as refused:
+    with pytest.raises(RequestError, match="takes no second video") as error:
         await load_media(state, model, origins, ["messages.0", "messages.1"])
-    assert refused.value.param == "messages.1"
+    assert error.value.param == "messages.1"
 
 
 def test_a_video_whose_pictures_change_their_size_is_refused() -> None:
@@ -202,18 +202,18 @@ def test_what_pictures_become_may_depend_on_how_many_there_are(model: Model) -> 
 
 
 def test_pictures_that_no_template_shows_are_where_their_engine_puts_them(model: Model) -> None:
-    """As vLLM does it for BLIP-2, and for models whose prompts have to begin with a certain token."""
+    """The places are vLLM's for BLIP-2, and for models whose prompts have to begin with a certain token."""
     sign = MediaSign("image", "d", "", (), first=(4,))
     samples = {A: sample("a", {0: [BODY] * 2}, sign), B: sample("b", {0: [92]}, sign)}
-    prompt, media, written = expanded(model, [4, 5, 6], [A, B], samples, "messages")
-    assert (prompt, written) == ([4, BODY, BODY, 92, 5, 6], [4, 5, 6])
+    prompt, media, template_tokens = expanded(model, [4, 5, 6], [A, B], samples, "messages")
+    assert (prompt, template_tokens) == ([4, BODY, BODY, 92, 5, 6], [4, 5, 6])
     assert [(one.sha256, one.offset, one.length) for one in media] == [("a", 1, 2), ("b", 3, 1)]
     with pytest.raises(RequestError, match="does not begin"):
         expanded(model, [5, 6], [A], samples, "messages")
 
 
 def test_a_sign_that_is_a_plain_text_stays_apart_from_what_it_touches(model: Model, tokenizer: Tokenizer) -> None:
-    """As InternVL's is: beside a space its tokens would be others."""
+    """InternVL's sign is one: beside a space its tokens would be others."""
 
     def ids(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False)
@@ -241,16 +241,16 @@ def test_templates_are_shown_the_engines_marker(model: Model, tokenizer: Tokeniz
 
 
 async def test_a_second_picture_is_refused_by_its_place_where_the_engine_takes_one(model: Model) -> None:
-    """Before any is fetched: there is nobody here who could."""
+    """The refusal comes before any is fetched: nothing here could fetch one."""
 
     class Told:
         async def signs(self, _: object) -> dict[str, MediaSign]:
             return {"image": replace(SIGN, alone=True)}
 
     state: Any = SimpleNamespace(media=SimpleNamespace(expansions=Told()))
-    with pytest.raises(RequestError, match="'b': the model 'm' takes no second picture") as refused:
+    with pytest.raises(RequestError, match="'b': the model 'm' takes no second picture") as error:
         await load_media(state, model, [A, B], ["a", "b"])
-    assert refused.value.param == "b"
+    assert error.value.param == "b"
 
 
 def job(prompt: list[int], media: list[Media]) -> Job:
@@ -259,10 +259,10 @@ def job(prompt: list[int], media: list[Media]) -> Job:
 
 def test_a_real_answer_corrects_what_its_only_picture_becomes() -> None:
     samples = {A: sample("a", {0: [BODY] * 3})}
-    asked = job([5, BODY, BODY, BODY, 6], [Media("image", "a", (9, 9), 1, 3)])
-    found = list(corrections(asked, samples, [5, BODY, BODY, 92, BODY, 6]))
-    assert found == [Correction(Shown(SIGN, (9, 9)), [BODY, BODY, 92, BODY])]
-    assert list(corrections(asked, samples, [4, BODY, 6])) == [Correction(Shown(SIGN, (9, 9)), None)]
+    picture_job = job([5, BODY, BODY, BODY, 6], [Media("image", "a", (9, 9), 1, 3)])
+    results = list(corrections(picture_job, samples, [5, BODY, BODY, 92, BODY, 6]))
+    assert results == [Correction(Shown(SIGN, (9, 9)), [BODY, BODY, 92, BODY])]
+    assert list(corrections(picture_job, samples, [4, BODY, 6])) == [Correction(Shown(SIGN, (9, 9)), None)]
 
 
 def test_of_several_pictures_each_is_asked_about_again() -> None:

@@ -29,6 +29,6 @@ def test_what_does_not_fit_is_folded(width: int) -> None:
 
 
 def test_a_row_is_one_line_where_the_output_is_no_terminal() -> None:
-    """Whoever reads it there is a program: `xylem keys list | grep alice`."""
+    """The reader there is a program: `xylem keys list | grep alice`."""
     assert not out.is_terminal
     assert len(shown(out.width)) == 2

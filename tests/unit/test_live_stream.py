@@ -17,7 +17,7 @@ SCOPE: dict[str, Any] = {"type": "http", "path": "/v1/batches", "headers": []}
 
 
 class Shown:
-    """What is looked at, and how often it was."""
+    """The value that is looked at, and the number of looks."""
 
     def __init__(self, now: object = "a") -> None:
         self.now, self.looks, self.fifth = now, 0, asyncio.Event()
@@ -52,7 +52,7 @@ class Connection:
         return self._events()
 
     def _events(self) -> list[bytes]:
-        return [found for message in self.sent if (found := message.get("body"))]
+        return [body for message in self.sent if (body := message.get("body"))]
 
 
 @pytest.fixture(autouse=True)
@@ -66,12 +66,12 @@ async def test_many_streams_that_show_the_same_look_once() -> None:
     """300 of one key read and wrote a megabyte each, every second: every other tenant waited for them."""
     at, mine, other = 100.0, Shown(), Shown("b")
     looks = LiveLooks(lambda: at)
-    with ExitStack() as opened:
-        events = [opened.enter_context(looks.opened("me", "list", mine)) for _ in range(20)]
-        others = opened.enter_context(looks.opened("me", "another", other))
+    with ExitStack() as stack:
+        events = [stack.enter_context(looks.opened("me", "list", mine)) for _ in range(20)]
+        others = stack.enter_context(looks.opened("me", "another", other))
         for turn in (1, 2):
-            found = await asyncio.gather(*(event() for event in events))
-            assert set(found) == {b'data: "a"\n\n'}
+            results = await asyncio.gather(*(event() for event in events))
+            assert set(results) == {b'data: "a"\n\n'}
             assert mine.looks == turn
             at += 1
         assert await others() == b'data: "b"\n\n'
@@ -81,34 +81,34 @@ async def test_what_a_client_is_shown_is_looked_at_less_often_the_longer_it_is()
     """All its streams together: they may show different pages."""
     at, pages = 100.0, [Shown("x" * 2**20) for _ in range(20)]
     looks = LiveLooks(lambda: at)
-    with ExitStack() as opened:
-        events = [opened.enter_context(looks.opened("me", i, page)) for i, page in enumerate(pages)]
+    with ExitStack() as stack:
+        events = [stack.enter_context(looks.opened("me", i, page)) for i, page in enumerate(pages)]
         for at in range(100, 200):  # noqa: B007 (the clock)
             await asyncio.gather(*(event() for event in events))
     assert {30 < page.looks < 60 for page in pages} == {True}
 
 
 async def test_a_client_has_so_many_streams_at_most() -> None:
-    looks, shown = LiveLooks(), Shown()
-    with ExitStack() as opened:
+    looks, view = LiveLooks(), Shown()
+    with ExitStack() as stack:
         for i in range(live_stream._MOST):
-            opened.enter_context(looks.opened("me", i % 3, shown))
-        with pytest.raises(RateLimited, match="Close one") as refused:
-            await LiveStream(looks, "me", 0, shown)(SCOPE, Connection().receive, Connection().send)
-        assert refused.value.retry_after_s
-        with looks.opened("other", 0, shown) as event:
+            stack.enter_context(looks.opened("me", i % 3, view))
+        with pytest.raises(RateLimited, match="Close one") as error:
+            await LiveStream(looks, "me", 0, view)(SCOPE, Connection().receive, Connection().send)
+        assert error.value.retry_after_s
+        with looks.opened("other", 0, view) as event:
             assert await event()
-    with looks.opened("me", 0, shown):
+    with looks.opened("me", 0, view):
         pass
     assert not looks._clients
 
 
 async def test_a_stream_sends_what_has_changed_and_ends_when_its_client_leaves() -> None:
-    looks, shown, client = LiveLooks(), Shown(), Connection()
-    stream = asyncio.create_task(LiveStream(looks, "me", "list", shown)(SCOPE, client.receive, client.send))
+    looks, view, client = LiveLooks(), Shown(), Connection()
+    stream = asyncio.create_task(LiveStream(looks, "me", "list", view)(SCOPE, client.receive, client.send))
     await client.events(1)
-    await shown.fifth.wait()
-    shown.now = "b"
+    await view.fifth.wait()
+    view.now = "b"
     assert await client.events(2) == [b'data: "a"\n\n', b'data: "b"\n\n']
     client.left.set()
     await stream
@@ -118,24 +118,24 @@ async def test_a_stream_sends_what_has_changed_and_ends_when_its_client_leaves()
 
 async def test_a_stream_that_may_not_go_on_ends_and_not_those_that_share_its_look() -> None:
     """Its key may have been revoked. One that never might has a status code."""
-    looks, shown, mine, other = LiveLooks(), Shown(), Connection(), Connection()
-    revoked = False
+    looks, view, mine, other = LiveLooks(), Shown(), Connection(), Connection()
+    is_revoked = False
 
     async def check() -> None:
-        if revoked:
+        if is_revoked:
             raise Unauthorized
 
     async def run(client: Connection, **more: Any) -> None:
-        await LiveStream(looks, "me", "list", shown, **more)(SCOPE, client.receive, client.send)
+        await LiveStream(looks, "me", "list", view, **more)(SCOPE, client.receive, client.send)
 
     streams = [asyncio.create_task(run(mine, check=check)), asyncio.create_task(run(other))]
     await asyncio.gather(mine.events(1), other.events(1))
-    revoked = True
+    is_revoked = True
     await streams[0]
     assert b"invalid_api_key" in mine.sent[-1]["body"]
     with pytest.raises(Unauthorized):
         await run(Connection(), check=check)
-    shown.now = "b"
+    view.now = "b"
     await other.events(2)
     other.left.set()
     await streams[1]

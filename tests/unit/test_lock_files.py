@@ -1,4 +1,4 @@
-"""What is installed is what was looked at: each package of the lock files has the hashes of its files."""
+"""Packages of the lock files: each has the hashes of its files, so that nothing is installed that wasn't checked."""
 
 import re
 from pathlib import Path
@@ -32,10 +32,12 @@ def test_torch_for_cpus_is_named_once() -> None:
 @pytest.mark.parametrize("name", ["cpu", "dev"])
 def test_a_cpu_has_what_processors_of_pictures_and_sound_import(name: str) -> None:
     """Torchvision in the version that does without compiled operators, and none of what is left out."""
-    locked = dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", (ROOT / f"requirements/{name}.txt").read_text(), re.MULTILINE))
+    versions = dict(
+        re.findall(r"^([a-z0-9-]+)==([^ ]+)", (ROOT / f"requirements/{name}.txt").read_text(), re.MULTILINE)
+    )
     overrides = (ROOT / "requirements/cpu-overrides.txt").read_text()
-    assert re.findall(r"^torchvision==(\S+)", overrides, re.MULTILINE) == [locked["torchvision"]]
-    assert {"timm", "av", "soundfile", "soxr", "opencv-python-headless"} <= set(locked)
-    excluded = (ROOT / "requirements/cpu-excludes.txt").read_text()
-    assert "scipy" not in locked  # a second of CPU in each process of vLLM, for one model's resampling
-    assert not set(re.findall(r"^[a-z].*$", excluded, re.MULTILINE)) & set(locked)
+    assert re.findall(r"^torchvision==(\S+)", overrides, re.MULTILINE) == [versions["torchvision"]]
+    assert {"timm", "av", "soundfile", "soxr", "opencv-python-headless"} <= set(versions)
+    exclusions = (ROOT / "requirements/cpu-excludes.txt").read_text()
+    assert "scipy" not in versions  # a second of CPU in each process of vLLM, for one model's resampling
+    assert not set(re.findall(r"^[a-z].*$", exclusions, re.MULTILINE)) & set(versions)

@@ -15,8 +15,8 @@ TOP = [(" a", 1, -0.25), ("é", 2, -2.0)]
 
 
 def delta(*tokens: str, top: list[tuple[str, int, float]] | None = None, logprob: float = -0.25) -> Delta:
-    found = [TokenLogprob(t, 1, logprob, TOP if top is None else top) for t in tokens]
-    return Delta(RequestId("r"), 0, "".join(tokens), [1] * len(tokens), logprobs=found)
+    logprobs = [TokenLogprob(t, 1, logprob, TOP if top is None else top) for t in tokens]
+    return Delta(RequestId("r"), 0, "".join(tokens), [1] * len(tokens), logprobs=logprobs)
 
 
 def test_none_are_shown_where_none_were_asked_for() -> None:
@@ -28,8 +28,8 @@ def test_none_are_shown_where_none_were_asked_for() -> None:
 
 def test_a_chats_logprobs_have_the_bytes_of_each_token() -> None:
     """Bytes tell what text can't when a token ends within a character."""
-    shown = chat_logprobs(delta("é"))
-    assert shown == {
+    logprobs = chat_logprobs(delta("é"))
+    assert logprobs == {
         "content": [
             {
                 "token": "é",
@@ -43,41 +43,41 @@ def test_a_chats_logprobs_have_the_bytes_of_each_token() -> None:
         ],
         "refusal": None,
     }
-    ChoiceLogprobs.model_validate(shown, strict=True)
+    ChoiceLogprobs.model_validate(logprobs, strict=True)
 
 
 def test_a_chat_without_alternatives_has_an_empty_list() -> None:
     """`logprobs: true` alone asks for the chosen token only."""
-    shown = chat_logprobs(delta("a", top=[]))
-    assert shown is not None
-    assert shown["content"][0]["top_logprobs"] == []
+    logprobs = chat_logprobs(delta("a", top=[]))
+    assert logprobs is not None
+    assert logprobs["content"][0]["top_logprobs"] == []
 
 
 def test_a_texts_logprobs_are_four_parallel_lists() -> None:
     """Token, logprob, alternatives, offset."""
-    shown = TextLogprobs()(0, delta("ab", "c"))
-    assert shown == {
+    logprobs = TextLogprobs()(0, delta("ab", "c"))
+    assert logprobs == {
         "tokens": ["ab", "c"],
         "token_logprobs": [-0.25, -0.25],
         "top_logprobs": [{" a": -0.25, "é": -2.0} | {token: -0.25} for token in ("ab", "c")],
         "text_offset": [0, 2],
     }
-    Logprobs.model_validate(shown, strict=True)
+    Logprobs.model_validate(logprobs, strict=True)
 
 
 def test_without_alternatives_each_token_is_its_own() -> None:
     """`logprobs: 0` asks for the chosen tokens, as at OpenAI and vLLM."""
-    shown = TextLogprobs()(0, delta("ab", top=[]))
-    assert shown is not None
-    assert shown["top_logprobs"] == [{"ab": -0.25}]
+    logprobs = TextLogprobs()(0, delta("ab", top=[]))
+    assert logprobs is not None
+    assert logprobs["top_logprobs"] == [{"ab": -0.25}]
 
 
 def test_a_token_that_nothing_predicts_has_null_for_its_logprob() -> None:
     """The first one of an echoed prompt. JSON has no NaN."""
-    shown = TextLogprobs()(0, delta("a", top=[], logprob=nan))
-    assert shown is not None
-    assert shown["token_logprobs"] == [None]
-    assert shown["top_logprobs"] == [None]
+    logprobs = TextLogprobs()(0, delta("a", top=[], logprob=nan))
+    assert logprobs is not None
+    assert logprobs["token_logprobs"] == [None]
+    assert logprobs["top_logprobs"] == [None]
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.lists(st.text(max_size=4), max_size=3)), max_size=8))
@@ -85,8 +85,8 @@ def test_offsets_count_each_choices_characters_across_chunks(parts: list[tuple[i
     """Streamed or whole, with the chunks of several choices mixed."""
     shape, so_far = TextLogprobs(), {0: "", 1: "", 2: ""}
     for choice, tokens in parts:
-        shown = shape(choice, delta(*tokens))
-        assert shown is not None
-        for token, offset in zip(tokens, shown["text_offset"], strict=True):
+        logprobs = shape(choice, delta(*tokens))
+        assert logprobs is not None
+        for token, offset in zip(tokens, logprobs["text_offset"], strict=True):
             assert offset == len(so_far[choice])
             so_far[choice] += token

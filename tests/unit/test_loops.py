@@ -30,26 +30,26 @@ def counted(failing: str) -> float:
 @pytest.mark.parametrize("where", ["turn", "pause"])
 async def test_a_loop_goes_on_whatever_is_thrown_into_it(where: str) -> None:
     """Each is logged with its kind, and counted; a future that it awaits and somebody cancels is no end either."""
-    left, done = list(KINDS), asyncio.Event()
+    remaining_kinds, end_event = list(KINDS), asyncio.Event()
 
     async def throw() -> None:
         await asyncio.sleep(0)
-        if left:
-            raise left.pop(0)
-        done.set()
+        if remaining_kinds:
+            raise remaining_kinds.pop(0)
+        end_event.set()
 
     async def nothing() -> None:
         await asyncio.sleep(0)
 
     turn, pause = (throw, nothing) if where == "turn" else (nothing, throw)
-    with structlog.testing.capture_logs() as logged:
+    with structlog.testing.capture_logs() as logs:
         task = asyncio.create_task(keep(f"{where}_failed", turn, pause, of="it"))
         async with asyncio.timeout(30):
-            await done.wait()
+            await end_event.wait()
         await end_tasks([task])
     assert counted(f"{where}_failed") == len(KINDS)
-    assert all(line["event"] == f"{where}_failed" and line["of"] == "it" for line in logged)
-    assert [line.get("exc_info") or line["error"] for line in logged] == [
+    assert all(line["event"] == f"{where}_failed" and line["of"] == "it" for line in logs)
+    assert [line.get("exc_info") or line["error"] for line in logs] == [
         {OSError: repr(exc), RedisConnectionError: repr(exc), StoreDown: "away", TimeoutError: repr(exc)}.get(
             type(exc), exc
         )
@@ -58,17 +58,17 @@ async def test_a_loop_goes_on_whatever_is_thrown_into_it(where: str) -> None:
 
 
 async def test_a_loop_ends_when_it_is_cancelled_though_its_turn_takes_no_notice() -> None:
-    begun = asyncio.Event()
+    start_event = asyncio.Event()
 
     async def turn() -> None:
-        begun.set()
+        start_event.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
             return
 
     task = asyncio.create_task(keep("never", turn, 60))
-    await begun.wait()
+    await start_event.wait()
     task.cancel()
     await asyncio.wait([task], timeout=10)
     assert task.cancelled()
@@ -92,33 +92,33 @@ async def test_a_long_outage_is_logged_ever_less_and_tried_all_the_same(monkeypa
         if turns <= 100:
             raise StoreDown("away")
 
-    with structlog.testing.capture_logs() as logged:
+    with structlog.testing.capture_logs() as logs:
         task = asyncio.create_task(keep("not_told", turn, 0))
         async with asyncio.timeout(30):
             while turns < 101:  # noqa: ASYNC110 (it is what the loop counts)
                 await asyncio.sleep(0.001)
         await end_tasks([task])
-    assert len(logged) == 7  # 1, 2, 4, … 64
+    assert len(logs) == 7  # 1, 2, 4, … 64
 
 
 async def test_a_pause_that_fails_again_and_again_is_logged_ever_less_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though each turn between goes well."""
+    """Each turn between the failures goes well."""
     monkeypatch.setattr(loops, "_FIRST_S", 0.0)
-    pauses, done = 0, asyncio.Event()
+    pauses, end_event = 0, asyncio.Event()
 
     def pause() -> asyncio.Future[None]:
         nonlocal pauses
         pauses += 1
         if pauses == 9:
-            done.set()
+            end_event.set()
         raise KeyError("k")
 
-    with structlog.testing.capture_logs() as logged:
+    with structlog.testing.capture_logs() as logs:
         task = asyncio.create_task(keep("no_pause", lambda: None, pause))
         async with asyncio.timeout(30):
-            await done.wait()
+            await end_event.wait()
         await end_tasks([task])
-    assert len(logged) == 4  # 1, 2, 4, 8
+    assert len(logs) == 4  # 1, 2, 4, 8
 
 
 async def test_what_fails_after_it_went_well_for_long_is_logged_as_a_first_time(
@@ -127,21 +127,21 @@ async def test_what_fails_after_it_went_well_for_long_is_logged_as_a_first_time(
     """A subscription is one turn that lasts as long as its connection."""
     monkeypatch.setattr(loops, "_FIRST_S", 0.0)
     monkeypatch.setattr(loops, "_MOST_S", 0.05)
-    lasting_s, done = [0.0, 0.0, 0.2], asyncio.Event()
+    lasting_s, end_event = [0.0, 0.0, 0.2], asyncio.Event()
 
     async def turn() -> None:
         if not lasting_s:
-            done.set()
+            end_event.set()
             return
         await asyncio.sleep(lasting_s.pop(0))
         raise StoreDown("away")
 
-    with structlog.testing.capture_logs() as logged:
+    with structlog.testing.capture_logs() as logs:
         task = asyncio.create_task(keep("not_heard", turn, 0))
         async with asyncio.timeout(30):
-            await done.wait()
+            await end_event.wait()
         await end_tasks([task])
-    assert len(logged) == 3
+    assert len(logs) == 3
 
 
 async def test_a_loop_can_be_woken() -> None:
@@ -153,26 +153,26 @@ async def test_a_loop_can_be_woken() -> None:
         turns += 1
 
     task = asyncio.create_task(keep("not_woken", turn, sooner(event, 60)))
-    for wanted in (1, 2, 3):
+    for target in (1, 2, 3):
         async with asyncio.timeout(30):
-            while turns < wanted:  # noqa: ASYNC110 (as above)
+            while turns < target:  # noqa: ASYNC110 (as above)
                 await asyncio.sleep(0.001)
         await asyncio.sleep(0.01)
-        assert turns == wanted
+        assert turns == target
         event.set()
     await end_tasks([task])
 
 
 def test_a_thread_goes_on_whatever_is_thrown_into_it() -> None:
     kinds: list[Any] = [exc for exc in KINDS if isinstance(exc, Exception)]
-    left, done = list(kinds), threading.Event()
+    remaining_kinds, end_event = list(kinds), threading.Event()
 
     def turn() -> None:
-        if left:
-            raise left.pop(0)
-        done.set()
+        if remaining_kinds:
+            raise remaining_kinds.pop(0)
+        end_event.set()
 
-    thread = threading.Thread(target=keep_in_thread, args=("thread_failed", turn, done.is_set))
+    thread = threading.Thread(target=keep_in_thread, args=("thread_failed", turn, end_event.is_set))
     thread.start()
     thread.join(30)
     assert not thread.is_alive()
@@ -193,7 +193,7 @@ def functions() -> Iterator[tuple[str, ast.Module, ast.AsyncFunctionDef | ast.Fu
 
 
 def own(node: ast.AST) -> Iterator[ast.AST]:
-    """What is in it, and not in a function inside it."""
+    """The nodes in it, without those of a function inside it."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.AsyncFunctionDef | ast.FunctionDef | ast.Lambda):
             yield child
@@ -203,13 +203,13 @@ def own(node: ast.AST) -> Iterator[ast.AST]:
 def kept(module: ast.Module) -> set[str]:
     """Names of the functions that `keep` is given."""
     calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
-    given = [call.args[1] for call in calls if isinstance(call.func, ast.Name) and call.func.id.startswith("keep")
-             and len(call.args) > 1]  # fmt: skip
-    return {node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in given}
+    targets = [call.args[1] for call in calls if isinstance(call.func, ast.Name) and call.func.id.startswith("keep")
+               and len(call.args) > 1]  # fmt: skip
+    return {node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in targets}
 
 
 def test_no_loop_without_an_end_is_outside_keep() -> None:
-    """Else what it raises ends it, and nobody hears of that."""
+    """An error would otherwise end the loop, and nobody would hear of it."""
     endless = set()
     for path, module, function in functions():
         for loop in own(function):
@@ -225,10 +225,10 @@ def test_no_loop_without_an_end_is_outside_keep() -> None:
 
 def test_each_thread_that_looks_again_and_again_is_kept() -> None:
     """An engine's own threads end with it."""
-    found = []
+    names = []
     for path in sorted([*(ROOT / "app").glob("*.py"), *(ROOT / "workers").rglob("*.py")]):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef) and "Thread" in map(ast.unparse, node.bases):
-                found.append(node.name)
+                names.append(node.name)
                 assert "keep_in_thread" in ast.unparse(node), path
-    assert found
+    assert names

@@ -23,7 +23,7 @@ POOLS = {POOL: Pool(model="m", engine="mock", block_size=BLOCK)}
 
 def leases(random: Random) -> dict[WorkerId, Lease | None]:
     """Some hold answers to formats, some have an adapter, some drain, some give no seeds."""
-    found: dict[WorkerId, Lease | None] = {}
+    lease_by_worker: dict[WorkerId, Lease | None] = {}
     for number in range(COUNT):
         worker = Worker(
             WorkerId(f"w{number}"), POOL, "both", "host", 1, BLOCK, 400, random.randint(2, 6), 4096,
@@ -32,8 +32,8 @@ def leases(random: Random) -> dict[WorkerId, Lease | None]:
         )  # fmt: skip
         speeds = Speeds(random.uniform(1000, 20_000), 2.0, 0.3, 5.0)
         load = Load(used_blocks=random.randint(0, 400), aside_most=2)
-        found[worker.id] = Lease(worker, load, speeds, draining=random.random() < 0.1)
-    return found
+        lease_by_worker[worker.id] = Lease(worker, load, speeds, draining=random.random() < 0.1)
+    return lease_by_worker
 
 
 def packed(places: dict[bytes, bytes]) -> bytes:
@@ -52,8 +52,10 @@ def entries(random: Random) -> dict[bytes, bytes]:
 def matches(random: Random) -> Matches:
     everybody = frozenset(i for i in range(COUNT) if random.random() < 0.7)
     some = frozenset(random.sample(sorted(everybody), 3))
-    begun = [(25, frozenset(random.sample(range(COUNT), 3))), (5, everybody)] if random.random() < 0.5 else []
-    return Matches([(random.randint(20, 30), some), (10, everybody)], {random.randrange(COUNT): 15}, beginnings=begun)
+    beginnings = [(25, frozenset(random.sample(range(COUNT), 3))), (5, everybody)] if random.random() < 0.5 else []
+    return Matches(
+        [(random.randint(20, 30), some), (10, everybody)], {random.randrange(COUNT): 15}, beginnings=beginnings
+    )
 
 
 def asked(random: Random) -> InFlight:
@@ -71,18 +73,18 @@ def asked(random: Random) -> InFlight:
 
 @pytest.mark.parametrize("seed", range(40))
 async def test_it_costs_as_little_as_the_best_of_all(seed: int) -> None:
-    """Whatever the request needs, and also when nobody has that or all are full; through a round of ten."""
+    """Any needs of the request are covered, also that nobody meets them or all are full; through a round of ten."""
     random = Random(seed)
     fleet, limits = PoolFleet(), Limits(max_queued=random.randint(0, 3))
     fleet.set(leases(random))
     fleet.candidates(entries(random), limits)
     candidates = fleet.candidates(entries(random), limits)  # the second time the lines follow
-    in_flight, found = [asked(random) for _ in range(10)], [matches(random) for _ in range(10)]
+    in_flight, all_matches = [asked(random) for _ in range(10)], [matches(random) for _ in range(10)]
     shortly, whole = (
         PlacementRound(in_flight, POOLS, grids_of(POOLS)),
         PlacementRound(in_flight, POOLS, grids_of(POOLS)),
     )
-    view = PoolView(candidates, found, fleet.indices, fleet.homes, fleet.lines, fleet.speeds, lately=True)
+    view = PoolView(candidates, all_matches, fleet.indices, fleet.homes, fleet.lines, fleet.speeds, lately=True)
     shortly.views = {POOL: view}
     assert view.lines is not None
     for inflight in in_flight:
@@ -103,20 +105,22 @@ async def test_it_costs_as_little_as_the_best_of_all(seed: int) -> None:
 def test_where_one_of_many_loads_from_tiers_each_is_looked_at() -> None:
     """Whether its pool has `tiers`, or the engine's own arguments."""
     random, fleet = Random(1), PoolFleet()
-    found = leases(random)
-    lease = found[WorkerId("w7")]
+    lease_by_worker = leases(random)
+    lease = lease_by_worker[WorkerId("w7")]
     assert lease is not None
     for size, has_tiers in ((0, False), (1, True)):
-        fleet.set(found | {WorkerId("w7"): replace(lease, worker=replace(lease.worker, tier_block_bytes=size))})
+        fleet.set(
+            lease_by_worker | {WorkerId("w7"): replace(lease, worker=replace(lease.worker, tier_block_bytes=size))}
+        )
         fleet.candidates(entries(random), Limits(max_queued=1))
         assert (fleet.has_tiers, fleet.lines is None) == (has_tiers, has_tiers)
 
 
 def test_a_worker_where_nothing_has_ended_yet_is_expected_to_hold_requests_as_long_as_the_others() -> None:
-    fleet, found = PoolFleet(), {}
+    fleet, lease_by_worker = PoolFleet(), {}
     for name, seconds in (("a", 2.0), ("b", 4.0), ("new", 0.0)):
         worker = Worker(WorkerId(name), POOL, "both", "host", 1, BLOCK, 400, 2, 4096)
-        found[worker.id] = Lease(worker, speeds=Speeds(request_s=seconds))
-    fleet.set(found)
-    held = [c.lease.speeds.request_s for c in fleet.candidates({}, Limits(max_queued=1))]
-    assert held == [2.0, 4.0, 3.0]
+        lease_by_worker[worker.id] = Lease(worker, speeds=Speeds(request_s=seconds))
+    fleet.set(lease_by_worker)
+    request_seconds = [c.lease.speeds.request_s for c in fleet.candidates({}, Limits(max_queued=1))]
+    assert request_seconds == [2.0, 4.0, 3.0]

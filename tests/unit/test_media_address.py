@@ -1,4 +1,4 @@
-"""Which addresses are public. Python's own tables say yes to several of those that are refused here."""
+"""Classification of public addresses. Python's own tables accept several of those that are refused here."""
 
 from ipaddress import ip_network
 
@@ -16,13 +16,13 @@ from app.settings import load_settings
     "address", ["1.1.1.1", "151.101.1.140", "2606:4700::1111", "64:ff9b::1.1.1.1", "::ffff:1.1.1.1"]
 )
 def test_public_addresses_are_open(address: str) -> None:
-    """Also those of IPv4 in IPv6's notation, behind NAT64 for example."""
+    """Addresses of IPv4 in IPv6's notation are open as well, behind NAT64 for example."""
     assert is_open(address, ())
 
 
 @pytest.mark.parametrize("address", ["10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::a01:203"])
 def test_a_network_that_is_named_is_open_in_all_notations(address: str) -> None:
-    """And closed without its name."""
+    """The network is closed without its name."""
     assert is_open(address, [ip_network("10.0.0.0/8")])
     assert not is_open(address, [ip_network("10.9.0.0/16")])
 
@@ -48,7 +48,7 @@ def test_a_host_has_to_be_listed_where_there_is_a_list(hosts: set[str]) -> None:
 
 
 def test_a_redirect_is_relative_to_where_it_was_said() -> None:
-    """As browsers read it."""
+    """Browsers read it so."""
     assert redirected(Target("a.example", 443, "/b/c"), "../d", {"*"}) == Target("a.example", 443, "/d")
 
 
@@ -64,7 +64,7 @@ def test_settings_become_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("hosts", ["https://a.example", "a.example/x", "a b", "a.example:x"])
 def test_bad_hosts_stop_the_process(hosts: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the one that is bad."""
+    """The message names the bad one."""
     monkeypatch.setenv("XYLEM_MEDIA_HOSTS", hosts)
     with pytest.raises(SettingsError, match="XYLEM_MEDIA_HOSTS"):
         load_settings()

@@ -89,27 +89,27 @@ def test_a_video_is_written_as_smolvlms_own_processor_does_it(model: Model, temp
         origins[0]._replace(number=number): Sample(Media("image", "s", (9, 9), frame=Frame(number, 2, at, 83.9)), b"")
         for number, at in enumerate((0.0, 61.9))
     } | {origins[1]: Sample(Media("image", "t", (9, 9)), b"")}
-    wanted = DEFAULT_VIDEO_INTRO.format(frame_count="two", video_duration="0:01:23")
+    video_text = DEFAULT_VIDEO_INTRO.format(frame_count="two", video_duration="0:01:23")
     for at in ("00:00", "01:01"):
-        wanted += FRAME_TIMESTAMP_MESSAGE.format(timestamp=at) + "<image>"
-    shown = chat_prompt(
+        video_text += FRAME_TIMESTAMP_MESSAGE.format(timestamp=at) + "<image>"
+    rendered_text = chat_prompt(
         model.tokenizer.with_template(template), body.messages, body, markers_of(model, samples), samples
     )
-    assert shown == f"user:a{wanted}{DEFAULT_MEDIA_OUTTRO}<image>|"
+    assert rendered_text == f"user:a{video_text}{DEFAULT_MEDIA_OUTTRO}<image>|"
     assert params_of(body.messages) == ["messages.0.content.1", "messages.0.content.2"]
-    prompt = model.encode(shown, "messages", add_special_tokens=False)
+    prompt = model.encode(rendered_text, "messages", add_special_tokens=False)
     _, media, _ = expanded(model, prompt, origins_of(body.messages), samples, "messages")
     assert [(one.sha256, one.frame and one.frame.number) for one in media] == [("s", 0), ("s", 1), ("t", None)]
 
 
 def test_frames_are_counted_in_words() -> None:
     texts = {count: before_frames([Frame(0, count, 0.0, 1.0)] * count)[0] for count in (1, 8, 19, 20, 64, 100)}
-    said = {count: text.split()[7] for count, text in texts.items()}
-    assert said == {1: "one", 8: "eight", 19: "nineteen", 20: "twenty", 64: "sixty-four", 100: "100"}
+    words = {count: text.split()[7] for count, text in texts.items()}
+    assert words == {1: "one", 8: "eight", 19: "nineteen", 20: "twenty", 64: "sixty-four", 100: "100"}
 
 
 def test_each_picture_is_placed_where_its_part_is(model: Model, tokenizer: Tokenizer) -> None:
-    """In the order of the parts; one that comes twice has two places."""
+    """The places follow the order of the parts; a picture that comes twice has two."""
     pictures = model.pictures
     assert pictures is not None
     body = asked(
@@ -137,21 +137,21 @@ def test_many_parts_are_named_without_comparing_them() -> None:
     """Nobody has admitted the request yet: comparing each with all others took half a minute for 2,048 of them."""
     parts = [part for number in range(2048) for part in (seen(f"https://a/{number}"), text("b"))]
     body = asked({"role": "user", "content": parts})
-    begun = time.process_time()
+    start_s = time.process_time()
     assert params_of(body.messages) == [f"messages.0.content.{place}" for place in range(0, 4096, 2)]
-    assert time.process_time() - begun < 1.0
+    assert time.process_time() - start_s < 1.0
 
 
 def test_one_picture_named_very_often_is_refused_before_all_its_tokens_are_made(
     model: Model, tokenizer: Tokenizer
 ) -> None:
-    """Also where a prompt need not fit the context: a hundred bytes that name a picture stand for 16,384 tokens."""
+    """The prompt need not fit the context for this: a hundred bytes that name a picture stand for 16,384 tokens."""
     origin = Origin("file", file_id="file-1")
     samples = {origin: Sample(Media("image", "s", (4000, 4000)), b"")}
     prompt = [model.pictures.token_id] * 4000  # type: ignore[union-attr]
-    with pytest.raises(PromptTooLong, match="more than 262144 tokens") as refused:
+    with pytest.raises(PromptTooLong, match="more than 262144 tokens") as error:
         expanded(model, prompt, [origin] * 4000, samples, "messages")
-    assert refused.value.param == "messages"
+    assert error.value.param == "messages"
 
 
 @pytest.mark.parametrize("words", ["<image>", "an <image> b"])
@@ -160,9 +160,9 @@ def test_a_marker_in_a_text_is_no_picture(model: Model, tokenizer: Tokenizer, wo
     body = asked({"role": "user", "content": [seen("data:1"), text(words)]})
     samples = {Origin("image", "data:1"): Sample(Media("image", "s", (9, 9)), b"")}
     prompt = tokenizer.encode(prompt_of(model, TEXTS_ONLY, body), add_special_tokens=False)
-    with pytest.raises(RequestError, match="own sign of a picture") as refused:
+    with pytest.raises(RequestError, match="own sign of a picture") as error:
         expanded(model, prompt, origins_of(body.messages), samples, "messages")
-    assert refused.value.param == "messages"
+    assert error.value.param == "messages"
     assert "<image>" in prompt_of(model, TEXTS_ONLY, asked({"role": "user", "content": words}))
 
 

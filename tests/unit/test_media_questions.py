@@ -1,4 +1,4 @@
-"""What a worker answers when API replicas ask what media become."""
+"""A worker's answers to API replicas that ask what media become."""
 
 import asyncio
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ async def test_shapes_that_take_much_memory_are_not_tried() -> None:
 async def test_what_many_replicas_ask_at_once_is_answered_one_after_the_other() -> None:
     engine = _Engine()
     questions = _asked_of(engine)
-    asked = [ExpandMedia(str(n), "image", (n, 1)) for n in range(1, 1 + REPLICAS * EACH)]
-    replies = await asyncio.gather(*map(questions.answered, asked))
-    assert [reply.expansion for reply in replies] == [[7] * one.shape[0] for one in asked]
+    requests = [ExpandMedia(str(n), "image", (n, 1)) for n in range(1, 1 + REPLICAS * EACH)]
+    replies = await asyncio.gather(*map(questions.answered, requests))
+    assert [reply.expansion for reply in replies] == [[7] * one.shape[0] for one in requests]
     assert engine.most == 1

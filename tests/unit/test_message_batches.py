@@ -23,10 +23,10 @@ NOTHING = {"processing": 0, "succeeded": 0, "errored": 0, "canceled": 0, "expire
 
 
 def shown(now: float = 300, **fields: Any) -> dict[str, Any]:
-    found = as_object(replace(BATCH, **fields), "http://host", now, keep_s=1000)
-    answer_schemas.MessageBatch.model_validate(found, strict=True)
-    MessageBatch.model_validate(found)
-    return found
+    batch = as_object(replace(BATCH, **fields), "http://host", now, keep_s=1000)
+    answer_schemas.MessageBatch.model_validate(batch, strict=True)
+    MessageBatch.model_validate(batch)
+    return batch
 
 
 @pytest.mark.parametrize(("fields", "status", "counts"), [
@@ -45,49 +45,51 @@ def shown(now: float = 300, **fields: Any) -> dict[str, Any]:
 def test_each_request_counts_once_and_as_processing_until_all_have_ended(
     fields: dict[str, Any], status: str, counts: dict[str, int]
 ) -> None:
-    found = shown(**fields)
-    assert found["processing_status"] == status
-    assert found["request_counts"] == NOTHING | counts
-    assert (found["ended_at"], found["results_url"]) == (
+    batch = shown(**fields)
+    assert batch["processing_status"] == status
+    assert batch["request_counts"] == NOTHING | counts
+    assert (batch["ended_at"], batch["results_url"]) == (
         ("1970-01-01T00:03:20Z", "http://host/v1/messages/batches/msgbatch_1/results") if status == "ended"
         else (None, None)
     )  # fmt: skip
-    assert found["archived_at"] is None
+    assert batch["archived_at"] is None
 
 
 def test_it_is_archived_when_its_results_are_gone() -> None:
-    found = shown(now=1200, status="completed", completed_at=200, completed=10)
-    assert (found["archived_at"], found["results_url"]) == ("1970-01-01T00:20:00Z", None)
+    batch = shown(now=1200, status="completed", completed_at=200, completed=10)
+    assert (batch["archived_at"], batch["results_url"]) == ("1970-01-01T00:20:00Z", None)
 
 
 def test_a_result_says_how_its_request_ended() -> None:
-    """From the lines that batch workers write for all kinds of batches."""
-    refused = orjson.dumps({"error": {"message": "no", "type": "invalid_request_error", "param": None, "code": "x"}})
+    """The lines are those that batch workers write for all kinds of batches."""
+    error_body = orjson.dumps({"error": {"message": "no", "type": "invalid_request_error", "param": None, "code": "x"}})
     lines = [
         Result(1, "a", 200, "r", orjson.dumps({"type": "message"})),
-        Result(2, "b", 404, "", refused, Problem("model_not_found", "no")),
+        Result(2, "b", 404, "", error_body, Problem("model_not_found", "no")),
         Result(3, "c", 0, "", b"{}", Problem("batch_cancelled", "too late")),
         Result(4, "d", 0, "", b"{}", Problem("batch_expired", "too late")),
         Result(5, "e", 0, "", b"{}", Problem("internal_error", "lost")),
     ]
-    found = [orjson.loads(raw) for raw in results(line_of(ORDER.id, line) for line in lines)]
-    for line in found[1:]:
+    entries = [orjson.loads(raw) for raw in results(line_of(ORDER.id, line) for line in lines)]
+    for line in entries[1:]:
         answer_schemas.MessageBatchResult.model_validate(line, strict=True)
         MessageBatchIndividualResponse.model_validate(line)
-    assert [line["custom_id"] for line in found] == ["a", "b", "c", "d", "e"]
-    assert [line["result"]["type"] for line in found] == ["succeeded", "errored", "canceled", "expired", "errored"]
-    assert found[0]["result"]["message"] == {"type": "message"}
-    assert found[1]["result"]["error"]["error"] == {"type": "not_found_error", "message": "no"}
-    assert found[4]["result"]["error"]["error"] == {"type": "api_error", "message": "lost"}
+    assert [line["custom_id"] for line in entries] == ["a", "b", "c", "d", "e"]
+    assert [line["result"]["type"] for line in entries] == ["succeeded", "errored", "canceled", "expired", "errored"]
+    assert entries[0]["result"]["message"] == {"type": "message"}
+    assert entries[1]["result"]["error"]["error"] == {"type": "not_found_error", "message": "no"}
+    assert entries[4]["result"]["error"]["error"] == {"type": "api_error", "message": "lost"}
 
 
 def test_a_batch_that_failed_as_a_whole_tells_each_request_why() -> None:
     lines, count = input_file(b'{"requests": [{"custom_id": "a", "params": {}}, {"custom_id": "b", "params": {}}]}')
-    failed = replace(BATCH, status="failed", in_progress_at=None, problems=[Problem("too_many_lines", "Too many.")])
-    found = [orjson.loads(raw) for raw in failures(lines.splitlines(), failed)]
-    assert [line["custom_id"] for line in found] == ["a", "b"]
+    failed_batch = replace(
+        BATCH, status="failed", in_progress_at=None, problems=[Problem("too_many_lines", "Too many.")]
+    )
+    entries = [orjson.loads(raw) for raw in failures(lines.splitlines(), failed_batch)]
+    assert [line["custom_id"] for line in entries] == ["a", "b"]
     assert count == 2
-    assert {line["result"]["error"]["error"]["message"] for line in found} == {"Too many."}
+    assert {line["result"]["error"]["error"]["message"] for line in entries} == {"Too many."}
 
 
 def test_a_result_has_the_numbers_that_the_model_wrote() -> None:
@@ -98,14 +100,14 @@ def test_a_result_has_the_numbers_that_the_model_wrote() -> None:
 
 
 def test_a_batch_that_failed_names_requests_whose_params_cannot_be_read() -> None:
-    """Those of files of an older version, which took them. Their results were a 500 for as long as they were kept."""
+    """Older versions took such params into their files. Results were a 500 for as long as they were kept."""
     lines = [
         b'{"custom_id":"%b","method":"POST","url":"/v1/messages","body":%b}\n' % (name, params)
         for name, params in ((b"a", b'{"temperature": 1e999}'), (b"b", b"[" * 5000 + b"]" * 5000))
     ]
-    found = [orjson.loads(raw) for raw in failures(lines, replace(BATCH, status="failed"))]
-    assert [line["custom_id"] for line in found] == ["a", "b"]
-    assert {line["result"]["type"] for line in found} == {"errored"}
+    entries = [orjson.loads(raw) for raw in failures(lines, replace(BATCH, status="failed"))]
+    assert [line["custom_id"] for line in entries] == ["a", "b"]
+    assert {line["result"]["type"] for line in entries} == {"errored"}
 
 
 @pytest.mark.parametrize(("params", "error", "words"), [
@@ -117,16 +119,16 @@ def test_a_batch_that_failed_names_requests_whose_params_cannot_be_read() -> Non
 def test_params_that_no_worker_can_read_are_refused_by_their_place(
     params: bytes, error: type[XylemError], words: str
 ) -> None:
-    """In the batch, the whole line was lost, and with it the custom_id of its result."""
+    """The batch lost the whole line, and with it the custom_id of its result."""
     good = b'{"custom_id": "a", "params": {}}'
-    with pytest.raises(error, match=words) as refused:
+    with pytest.raises(error, match=words) as refusal:
         input_file(b'{"requests": [%b, {"custom_id": "b", "params": %b}]}' % (good, params))
-    assert refused.value.message.startswith("requests.1.params")
-    assert refused.value.param in ("requests.1.params", None)
+    assert refusal.value.message.startswith("requests.1.params")
+    assert refusal.value.param in ("requests.1.params", None)
 
 
 def test_params_go_into_one_line_as_they_are() -> None:
-    """Also what is no number of ours, and however the body is laid out."""
+    """Numbers beyond ours stay too, and the layout of the body doesn't matter."""
     params = b'{"model": "m",\r\n\t"x": 18446744073709551616.50,\n "t": "a\\nb \xc3\xa9"}'
     lines, count = input_file(b'{"requests": [{"params": %b, "custom_id": "a"}]}' % params)
     assert (count, lines.count(b"\n"), lines.count(b"\r")) == (1, 1, 0)
@@ -148,6 +150,6 @@ def test_params_go_into_one_line_as_they_are() -> None:
     (b'{"requests": [%b]}' % b",".join([b'{"custom_id": "a", "params": {}}'] * 100_001), "at most 50000 requests"),
 ])  # fmt: skip
 def test_a_body_that_is_no_batch_is_refused(raw: bytes, words: str) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         input_file(raw)
-    assert words in refused.value.message
+    assert words in error.value.message

@@ -35,14 +35,14 @@ def written(*, parsed: bool = True, of: Any = None, **fields: Any) -> MessageWri
 
 def events(raw: bytes) -> list[dict[str, Any]]:
     """The data of each event, which is declared as it is, and named by its type."""
-    found = []
+    parsed_events = []
     for frame in raw.decode().split("\n\n")[:-1]:
         name, data = frame.split("\n")
-        found.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {found[-1]['type']}"
+        parsed_events.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {parsed_events[-1]['type']}"
         (shape,) = [s for s in answer_schemas.EVENTS if name.endswith(s.model_fields["type"].annotation.__args__[0])]
-        shape.model_validate(found[-1], strict=True)
-    return found
+        shape.model_validate(parsed_events[-1], strict=True)
+    return parsed_events
 
 
 def streamed(writer: MessageWriter, *texts: str, **end: Any) -> list[dict[str, Any]]:
@@ -53,46 +53,46 @@ def streamed(writer: MessageWriter, *texts: str, **end: Any) -> list[dict[str, A
 
 
 def short(told: list[dict[str, Any]]) -> list[Any]:
-    """Of the events of blocks, what tells them apart."""
-    made: list[Any] = []
+    """The distinguishing parts of the events of blocks."""
+    summary: list[Any] = []
     for event in told:
         match event:
             case {"type": "content_block_start", "index": i, "content_block": block}:
-                made.append((i, block["type"], block.get("name", "")))
+                summary.append((i, block["type"], block.get("name", "")))
             case {"type": "content_block_delta", "index": i, "delta": {"type": "signature_delta"}}:
-                made.append((i, "signed"))
+                summary.append((i, "signed"))
             case {"type": "content_block_delta", "index": i, "delta": delta}:
-                made.append((i, delta["type"], next(value for key, value in delta.items() if key != "type")))
+                summary.append((i, delta["type"], next(value for key, value in delta.items() if key != "type")))
             case {"type": "content_block_stop", "index": i}:
-                made.append((i, "stop"))
+                summary.append((i, "stop"))
             case {"type": kind}:
-                made.append(kind)
-    return made
+                summary.append(kind)
+    return summary
 
 
 def put_together(told: list[dict[str, Any]]) -> dict[str, Any]:
-    """As Anthropic's own client does it."""
+    """The message that Anthropic's own client puts together."""
     message: Any = None
     buffers: dict[int, bytes] = {}
     for event in told:
         message = accumulate_event(event=event, current_snapshot=message, json_bufs=buffers)  # type: ignore[arg-type]
-    made: dict[str, Any] = message.to_dict()
-    for block in made["content"]:
+    answer: dict[str, Any] = message.to_dict()
+    for block in answer["content"]:
         block.pop("parsed_output", None)
-    return made
+    return answer
 
 
 def whole(writer: MessageWriter, text: str, **end: Any) -> dict[str, Any]:
     content = writer._content([(0, replace(DELTA, text=text, **({"finish": "stop"} | end)))])
-    made = writer._message(content) | writer._stop() | {"usage": writer._usage()}
-    answer_schemas.Message.model_validate(made, strict=True)
-    AnthropicsMessage.model_validate(made)
-    return json.loads(json_bytes.dumps(made))  # type: ignore[no-any-return]
+    answer = writer._message(content) | writer._stop() | {"usage": writer._usage()}
+    answer_schemas.Message.model_validate(answer, strict=True)
+    AnthropicsMessage.model_validate(answer)
+    return json.loads(json_bytes.dumps(answer))  # type: ignore[no-any-return]
 
 
 def test_blocks_come_one_after_the_other() -> None:
-    told = streamed(written(), "t", "u", "c", "b", "-", "1", "2", "n", "")
-    assert short(told) == [
+    stream_events = streamed(written(), "t", "u", "c", "b", "-", "1", "2", "n", "")
+    assert short(stream_events) == [
         "message_start",
         (0, "thinking", ""), (0, "thinking_delta", "Let me"), (0, "thinking_delta", " see."),
         (0, "signed"), (0, "stop"),
@@ -102,29 +102,29 @@ def test_blocks_come_one_after_the_other() -> None:
         (3, "tool_use", "get_time"), (3, "input_json_delta", "{}"), (3, "stop"),
         "message_delta", "message_stop",
     ]  # fmt: skip
-    assert told[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None, "stop_details": None}
+    assert stream_events[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None, "stop_details": None}
 
 
 @pytest.mark.parametrize("texts", [["tucb12n"], [*"tucb12n"], ["tu", "cb1", "2n"], ["", "tucb1", "", "2", "n", "-"]])
 def test_however_an_answer_is_cut_it_is_the_same(texts: list[str]) -> None:
     """Put together by Anthropic's client, and whole."""
     of = call()
-    made = put_together(streamed(written(of=of), *texts))
-    assert made == whole(written(of=of), "".join(texts))
-    assert [block["type"] for block in made["content"]] == ["thinking", "text", "tool_use", "tool_use"]
-    assert [block["input"] for block in made["content"][2:]] == [json.loads(CITY), {}]
-    ids = [block["id"] for block in made["content"][2:]]
+    answer = put_together(streamed(written(of=of), *texts))
+    assert answer == whole(written(of=of), "".join(texts))
+    assert [block["type"] for block in answer["content"]] == ["thinking", "text", "tool_use", "tool_use"]
+    assert [block["input"] for block in answer["content"][2:]] == [json.loads(CITY), {}]
+    ids = [block["id"] for block in answer["content"][2:]]
     assert len(set(ids)) == 2
     assert all(id_.startswith("toolu_") for id_ in ids)
 
 
 def test_plain_text_is_one_block() -> None:
-    told = streamed(written(parsed=False), "a", "", '"\n', finish="length")
-    assert short(told) == [
+    stream_events = streamed(written(parsed=False), "a", "", '"\n', finish="length")
+    assert short(stream_events) == [
         "message_start", (0, "text", ""), (0, "text_delta", "a"), (0, "text_delta", '"\n'), (0, "stop"),
         "message_delta", "message_stop",
     ]  # fmt: skip
-    assert told[-2]["delta"]["stop_reason"] == "max_tokens"
+    assert stream_events[-2]["delta"]["stop_reason"] == "max_tokens"
     assert short(streamed(written(parsed=False), "")) == ["message_start", "message_delta", "message_stop"]
     assert whole(written(parsed=False), "")["content"] == []
 
@@ -138,8 +138,8 @@ def test_plain_text_is_one_block() -> None:
     ("cb1", {"finish": "length"}, ("max_tokens", None)),
 ])  # fmt: skip
 def test_why_an_answer_ended_is_told(texts: str, end: dict[str, Any], reason: Any) -> None:
-    for made in (put_together(streamed(written(), texts, **end)), whole(written(), texts, **end)):
-        assert (made["stop_reason"], made["stop_sequence"]) == reason
+    for answer in (put_together(streamed(written(), texts, **end)), whole(written(), texts, **end)):
+        assert (answer["stop_reason"], answer["stop_sequence"]) == reason
 
 
 @pytest.mark.parametrize(("city", "reason"), [("Oslo", "end_turn"), ('"Oslo"', "tool_use")])
@@ -149,8 +149,8 @@ def test_a_call_that_the_model_has_broken_is_not_one_to_answer(city: str, reason
     tool = {"name": "get_weather", "input_schema": {"type": "object"}}
     body = parse(MessagesRequest, orjson.dumps(BODY | {"tools": [tool]}))
     text = f'<tool_call>{{"name": "get_weather", "arguments": {{"city": ;{city}}}}}</tool_call>'.replace(';"', '"')
-    for made in (put_together(streamed(writer(of, body), *text)), whole(writer(of, body), text)):
-        assert (made["stop_reason"], [block["type"] for block in made["content"]]) == (reason, ["tool_use"])
+    for answer in (put_together(streamed(writer(of, body), *text)), whole(writer(of, body), text)):
+        assert (answer["stop_reason"], [block["type"] for block in answer["content"]]) == (reason, ["tool_use"])
 
 
 def test_where_the_models_context_ended_it_that_is_told() -> None:
@@ -165,9 +165,9 @@ def test_an_answer_that_the_engine_gave_up_is_an_error() -> None:
 @pytest.mark.parametrize(("texts", "given"), [("b1", {}), ("b", {}), ("b12", json.loads(CITY))])
 def test_a_call_that_is_cut_off_is_whole_what_the_client_makes_of_the_stream(texts: str, given: Any) -> None:
     of = call()
-    made = put_together(streamed(written(of=of), *texts, finish="length"))
-    assert made == whole(written(of=of), texts, finish="length")
-    assert made["content"][0]["input"] == given
+    answer = put_together(streamed(written(of=of), *texts, finish="length"))
+    assert answer == whole(written(of=of), texts, finish="length")
+    assert answer["content"][0]["input"] == given
 
 
 @pytest.mark.parametrize(("written", "read"), [
@@ -192,7 +192,7 @@ def test_a_number_that_json_does_not_have_is_null_and_the_rest_of_a_calls_input_
     (r'"\\ud83d \ud83d\n"', "\\ud83d \ufffd\n"),
 ])  # fmt: skip
 def test_half_a_character_is_replaced_and_the_rest_of_a_calls_input_stays(city: str, read: str) -> None:
-    """Of a lone surrogate, the whole input was empty. A stream has what the model wrote."""
+    """A lone surrogate made the whole input empty. A stream has what the model wrote."""
     tool = {"name": "get_weather", "input_schema": {"type": "object"}}
     body = parse(MessagesRequest, orjson.dumps(BODY | {"tools": [tool]}))
     of = call()
@@ -207,9 +207,9 @@ def test_half_a_character_is_replaced_and_the_rest_of_a_calls_input_stays(city: 
 def test_thinking_that_is_not_to_be_shown_is_only_signed() -> None:
     fields = {"thinking": {"type": "adaptive", "display": "omitted"}}
     of = call()
-    told = streamed(written(of=of, **fields), "t", "u", "c")
-    assert short(told)[1:4] == [(0, "thinking", ""), (0, "signed"), (0, "stop")]
-    assert put_together(told) == whole(written(of=of, **fields), "tuc")
+    stream_events = streamed(written(of=of, **fields), "t", "u", "c")
+    assert short(stream_events)[1:4] == [(0, "thinking", ""), (0, "signed"), (0, "stop")]
+    assert put_together(stream_events) == whole(written(of=of, **fields), "tuc")
 
 
 def test_a_signature_is_the_same_on_every_replica_and_another_of_each_block() -> None:
@@ -223,13 +223,13 @@ def test_the_usage_at_the_end_tells_what_was_cached() -> None:
     of = call()
     of.cached_tokens = 0
     writer = written(of=of)
-    begun = events(writer.opening(1))[0]["message"]["usage"]
+    first_usage = events(writer.opening(1))[0]["message"]["usage"]
     of.cached_tokens = 2
     writer.delta(0, replace(DELTA, text="c", finish="stop"))
     usage = events(writer.last())[0]["usage"]
-    counted = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    assert [begun[name] for name in counted] == [3, 0, 0]
-    assert [usage[name] for name in counted] == [1, 2, 0]
+    field_names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    assert [first_usage[name] for name in field_names] == [3, 0, 0]
+    assert [usage[name] for name in field_names] == [1, 2, 0]
     assert usage["output_tokens"] == 4
 
 
@@ -244,7 +244,7 @@ def test_a_call_has_an_id_that_the_models_own_template_takes_back() -> None:
 
 
 def test_the_id_of_a_kept_delta_stands_at_the_last_of_its_events() -> None:
-    """Whoever has that, has all of them."""
+    """A client that has the last one has all of them."""
     stream = KeptStream.__new__(KeptStream)
     stream._writer, stream._call = written(), Replay.__new__(Replay)
     vars(stream._call).update(vars(call()), skip=0)

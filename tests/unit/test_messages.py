@@ -1,4 +1,4 @@
-"""What crosses a process comes out as it went in, also between versions."""
+"""Round trips of what crosses a process, also between versions."""
 
 import msgspec
 import pytest
@@ -39,7 +39,7 @@ def test_a_lease_comes_out_as_it_went_in(lease: Lease) -> None:
 
 @given(structs(EventBatch))
 def test_a_step_comes_out_as_it_went_in(step: EventBatch) -> None:
-    """With deltas, ends and failures mixed, each as the type it was."""
+    """The step has deltas, ends and failures mixed, each as the type it was."""
     out = decode_event_batch(encode(step))
     assert out == step
     assert [type(e) for e in out.events] == [type(e) for e in step.events]
@@ -60,7 +60,7 @@ def test_a_field_added_later_is_ignored_by_who_does_not_know_it(lease: Lease) ->
 
 
 def test_a_field_missing_at_the_end_gets_its_default() -> None:
-    """And old workers talk to new APIs."""
+    """Old workers talk to new APIs."""
     older = msgspec.msgpack.decode(encode(EventBatch("w", 1, [Done("r", 0, 5)])))  # type: ignore[arg-type]
     older[2][0] = older[2][0][:3]
     assert decode_event_batch(encode(older)).events == [Done("r", 0)]  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Whoever asks for the metrics while they are read."""
+"""Concurrent requests for the metrics while they are read."""
 
 import asyncio
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from app.errors import StoreDown
 
 
 async def test_those_who_ask_at_the_same_time_share_one_reading() -> None:
-    """They need no key, and each took 8 ms: some hundreds held the event loop for seconds."""
+    """The requests need no key, and each took 8 ms: some hundreds held the event loop for seconds."""
     reads, go_on = list[int](), asyncio.Event()
 
     async def live() -> Any:
@@ -22,11 +22,11 @@ async def test_those_who_ask_at_the_same_time_share_one_reading() -> None:
     state = cast(Any, SimpleNamespace(batch_store=SimpleNamespace(live=live)))
     metrics = DeploymentMetrics()
     try:
-        asked = [asyncio.create_task(metrics.shown(state)) for _ in range(5)]
+        tasks = [asyncio.create_task(metrics.shown(state)) for _ in range(5)]
         await asyncio.sleep(0)
-        asked.pop().cancel()
+        tasks.pop().cancel()
         go_on.set()
-        assert len(set(await asyncio.gather(*asked))) == 1
+        assert len(set(await asyncio.gather(*tasks))) == 1
         assert len(reads) == 1
         await metrics.shown(state)
         assert len(reads) == 2, "nobody gets old ones"

@@ -15,10 +15,10 @@ SIZE = 4
 
 def admitted(blocks: BlockManager, tokens: list[int]) -> tuple[BlockTable, int | None]:
     table = BlockTable()
-    cached = blocks.admit(table, tokens)
-    if cached is not None:
+    cached_tokens = blocks.admit(table, tokens)
+    if cached_tokens is not None:
         blocks.commit(table, tokens, len(tokens))
-    return table, cached
+    return table, cached_tokens
 
 
 class BlockMachine(RuleBasedStateMachine):
@@ -34,13 +34,13 @@ class BlockMachine(RuleBasedStateMachine):
     @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=30), reuse=st.booleans())
     def admit(self, tokens: list[int], reuse: bool) -> None:
         table = BlockTable()
-        used = self.blocks.used
-        cached = self.blocks.admit(table, tokens, reuse=reuse)
-        if cached is None:
-            assert (self.blocks.used, table.blocks) == (used, [])
+        used_blocks = self.blocks.used
+        cached_tokens = self.blocks.admit(table, tokens, reuse=reuse)
+        if cached_tokens is None:
+            assert (self.blocks.used, table.blocks) == (used_blocks, [])
         else:
-            assert cached < len(tokens)
-            assert cached % SIZE == 0
+            assert cached_tokens < len(tokens)
+            assert cached_tokens % SIZE == 0
             self.blocks.commit(table, tokens, len(tokens))
             self.live.append((table, tokens))
 
@@ -64,15 +64,15 @@ class BlockMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_block_is_held_or_free(self) -> None:
-        held = Counter(block for table, _ in self.live for block in table.blocks)
-        assert self.blocks.used == len(held)
+        references = Counter(block for table, _ in self.live for block in table.blocks)
+        assert self.blocks.used == len(references)
         assert self.blocks.used + len(self.blocks._free) == self.blocks.total
-        assert not held.keys() & self.blocks._free.keys()
+        assert not references.keys() & self.blocks._free.keys()
 
     @invariant()
     def references_are_counted(self) -> None:
-        held = Counter(block for table, _ in self.live for block in table.blocks)
-        assert self.blocks._refs == [held[block] for block in range(self.blocks.total)]
+        references = Counter(block for table, _ in self.live for block in table.blocks)
+        assert self.blocks._refs == [references[block] for block in range(self.blocks.total)]
 
     @invariant()
     def full_blocks_of_live_sequences_are_cached(self) -> None:
@@ -105,7 +105,7 @@ TestBlockMachine.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 def test_the_least_recently_used_prefix_is_evicted_tail_first() -> None:
-    """What was used last stays; of what goes, the end goes first."""
+    """The prefix that was used last stays; the end of an evicted one goes first."""
     blocks = BlockManager(6, SIZE)
     old, new = [1] * 12, [2] * 12
     for tokens in (old, new):
@@ -120,7 +120,7 @@ def test_the_least_recently_used_prefix_is_evicted_tail_first() -> None:
 
 
 def test_a_full_hit_leaves_the_last_token_to_be_computed() -> None:
-    """Without it there would be no logits to sample from."""
+    """The engine would have no logits to sample from without it."""
     blocks = BlockManager(8, SIZE)
     blocks.release(admitted(blocks, [1] * 8)[0])
     assert admitted(blocks, [1] * 8)[1] == 4

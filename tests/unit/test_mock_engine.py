@@ -96,7 +96,7 @@ async def test_a_full_cache_forgets_the_oldest_prefix() -> None:
 
 
 async def test_a_request_waits_until_there_are_blocks() -> None:
-    """With room for one request, two run one after the other."""
+    """Two requests run one after the other in an engine with room for one."""
     async with started(pool(step_ms=1.0, total_blocks=8, max_model_len=256, prefill_tokens_per_s=1e6)) as engine:
         first = asyncio.create_task(run(engine, request("a", 200, max_tokens=40)))
         second = asyncio.create_task(run(engine, request("b", 200, first=900, max_tokens=1)))
@@ -107,10 +107,10 @@ async def test_a_request_waits_until_there_are_blocks() -> None:
 
 
 async def test_a_request_that_is_pushed_out_comes_back_with_the_same_tokens() -> None:
-    """When the cache overflows, the last one waits and computes anew; its answer doesn't change."""
+    """The last request waits and computes anew when the cache overflows; its answer doesn't change."""
     long, longer = request("a", 32, max_tokens=200), request("b", 32, first=900, max_tokens=200)
     async with started(pool(speedup=math.inf)) as engine:
-        alone = [tokens(await run(engine, asked)) for asked in (long, longer)]
+        alone = [tokens(await run(engine, one)) for one in (long, longer)]
     async with started(pool(speedup=math.inf, total_blocks=8, max_model_len=256)) as engine:
         together = await asyncio.gather(run(engine, long), run(engine, longer))
         assert [tokens(outputs) for outputs in together] == alone
@@ -190,7 +190,7 @@ async def test_an_engine_that_breaks_fails_every_request(monkeypatch: pytest.Mon
 
 
 async def test_loading_takes_its_time_and_may_fail() -> None:
-    """For tests of what a worker does meanwhile."""
+    """Tests of what a worker does meanwhile need this."""
     began = time.perf_counter()
     with pytest.raises(EngineFailed, match="no GPU here"):
         await MockEngine(pool(load_s=0.1, fail_to_load="no GPU here")).start()
@@ -202,31 +202,31 @@ async def test_a_grammar_that_can_not_be_followed_ends_its_own_request_only(n: i
     """A rule that begins with itself, and with nothing else, allows no token."""
     async with started(pool(speedup=100.0)) as engine:
         beside = asyncio.create_task(run(engine, request("beside", max_tokens=50)))
-        with pytest.raises(RequestError, match="allows nothing here") as refused:
+        with pytest.raises(RequestError, match="allows nothing here") as error:
             await run(engine, request("stuck", n=n, grammar=Grammar("grammar", 'start: start "x"')))
-        assert refused.value.param == GRAMMAR
+        assert error.value.param == GRAMMAR
         assert len(tokens(await beside)) == 50
         assert engine.stats().used_blocks == engine.stats().running == 0
 
 
 async def test_a_grammar_that_becomes_too_large_is_the_requests_fault() -> None:
-    """Which only who follows it can know, amid the answer."""
-    made = 0
+    """The excess shows only to an engine that follows the grammar, in the middle of the answer."""
+    token_count = 0
     grammar = Grammar("regex", "(.{1,500}){300,500}")
     async with started(pool(speedup=math.inf)) as engine:
-        with pytest.raises(RequestError, match="too large to follow") as refused:
+        with pytest.raises(RequestError, match="too large to follow") as error:
             async for step in engine.generate(request("x", max_tokens=500, grammar=grammar)):
-                made += len(step.tokens)
-    assert refused.value.param == GRAMMAR
-    assert made
+                token_count += len(step.tokens)
+    assert error.value.param == GRAMMAR
+    assert token_count
 
 
 async def test_a_grammar_without_an_end_is_refused_with_its_field() -> None:
     """llguidance notices it with the first token, or never."""
     async with started(pool(speedup=math.inf)) as engine:
-        with pytest.raises(RequestError, match="allows nothing here") as refused:
+        with pytest.raises(RequestError, match="allows nothing here") as error:
             await run(engine, request("x", max_tokens=50, grammar=Grammar("grammar", 'root ::= "a" root')))
-    assert refused.value.param == GRAMMAR
+    assert error.value.param == GRAMMAR
 
 
 async def test_grammars_are_compiled_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

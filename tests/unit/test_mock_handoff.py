@@ -37,22 +37,22 @@ SAMPLINGS: list[dict[str, Any]] = [
 
 
 async def test_the_mock_engine_disaggregates() -> None:
-    """It has the capability, and says how large a block is."""
-    async with engine() as made:
-        assert isinstance(made, Disaggregated)
-        assert made._rooms.meets_at == ""
+    """The engine has the capability, and says how large a block is."""
+    async with engine() as mock_engine:
+        assert isinstance(mock_engine, Disaggregated)
+        assert mock_engine._rooms.meets_at == ""
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 async def test_an_answer_is_the_same_after_a_handoff(sampling: dict[str, Any]) -> None:
     """Tokens, text, finish and logprobs, whatever was asked of the sampler."""
-    asked = request(**sampling)
+    original = request(**sampling)
     async with engine() as p, engine() as d, engine() as alone:
-        prefilled = await p.prefill(asked)
-        assert prefilled.output is not None
-        assert len(prefilled.output.tokens) == 1
-        outputs = await run(d, behind(asked, prefilled))
-        assert shown([prefilled.output, *outputs]) == shown(await run(alone, asked))
+        prefill = await p.prefill(original)
+        assert prefill.output is not None
+        assert len(prefill.output.tokens) == 1
+        outputs = await run(d, behind(original, prefill))
+        assert shown([prefill.output, *outputs]) == shown(await run(alone, original))
         assert outputs[0].pulled is not None
         assert outputs[0].pulled.tokens == 100
         assert [o.pulled for o in outputs[1:]] == [None] * (len(outputs) - 1)
@@ -63,12 +63,12 @@ async def test_an_answer_is_the_same_after_a_handoff(sampling: dict[str, Any]) -
 
 async def test_several_choices_find_the_prompt_that_came_once() -> None:
     """Nothing is given out by the side that computes; the others find the prompt in the cache."""
-    asked = request(n=3, temperature=1.0)
+    original = request(n=3, temperature=1.0)
     async with engine() as p, engine() as d, engine() as alone:
-        prefilled = await p.prefill(asked)
-        assert prefilled.output is None
-        outputs, wanted = await run(d, behind(asked, prefilled)), await run(alone, asked)
-        assert [shown(outputs, i) for i in range(3)] == [shown(wanted, i) for i in range(3)]
+        prefill = await p.prefill(original)
+        assert prefill.output is None
+        outputs, expected_outputs = await run(d, behind(original, prefill)), await run(alone, original)
+        assert [shown(outputs, i) for i in range(3)] == [shown(expected_outputs, i) for i in range(3)]
         assert d.stats().pulled_tokens == 100
         assert idle(d.stats())
 
@@ -81,26 +81,26 @@ async def test_a_stop_string_across_the_border_ends_the_answer(taken: int, inclu
         plain = await run(p, request())
         border = len("".join(o.text for o in plain[:taken]))
         text = "".join(o.text for o in plain)
-        asked = request(stop=(text[border - 2 : border + 2],), include_stop=include)
-        wanted = await run(p, asked)
-        prefilled = await p.prefill(again(asked))
-        assert prefilled.output is not None
-        assert prefilled.output.text == wanted[0].text
-        outputs = await run(d, behind(asked, prefilled))
-        assert shown([prefilled.output, *outputs]) == shown(wanted)
+        original = request(stop=(text[border - 2 : border + 2],), include_stop=include)
+        expected_outputs = await run(p, original)
+        prefill = await p.prefill(again(original))
+        assert prefill.output is not None
+        assert prefill.output.text == expected_outputs[0].text
+        outputs = await run(d, behind(original, prefill))
+        assert shown([prefill.output, *outputs]) == shown(expected_outputs)
 
 
 @pytest.mark.parametrize("first", [1, 5, 40])
 @pytest.mark.parametrize("text_len", [0, 3, None])
 async def test_an_answer_goes_on_behind_what_has_begun(first: int, text_len: int | None) -> None:
-    """Without a handoff the prompt is computed here; no token, and no character, comes twice."""
-    asked = request(max_tokens=60, temperature=1.0)
-    async with engine() as made:
-        whole = await run(made, asked)
+    """No token, and no character, comes twice; the prompt is computed here if there is no handoff."""
+    original = request(max_tokens=60, temperature=1.0)
+    async with engine() as mock_engine:
+        whole = await run(mock_engine, original)
         out = begun(*whole[:first])
         if text_len is not None:
             out = PartialOutput(out.tokens, text_len)
-        rest = await run(made, again(asked, begun=[out]))
+        rest = await run(mock_engine, again(original, begun=[out]))
         assert [t for o in rest for t in o.tokens] == [t for o in whole[first:] for t in o.tokens]
         assert "".join(o.text for o in rest) == "".join(o.text for o in whole)[out.text_len :]
         assert rest[-1].finish == "length"
@@ -108,23 +108,23 @@ async def test_an_answer_goes_on_behind_what_has_begun(first: int, text_len: int
 
 
 async def test_more_text_out_than_is_made_again_is_left_out() -> None:
-    """Whoever began held back less than is held back here."""
-    async with engine() as made:
-        whole = await run(made, request())
+    """The engine that began held back less than this one does."""
+    async with engine() as mock_engine:
+        whole = await run(mock_engine, request())
         text = "".join(o.text for o in whole)
-        asked = request(stop=("x" * 30,))
-        rest = await run(made, again(asked, begun=[begun(*whole[:4])]))
+        original = request(stop=("x" * 30,))
+        rest = await run(mock_engine, again(original, begun=[begun(*whole[:4])]))
         assert "".join(o.text for o in rest) == text[len("".join(o.text for o in whole[:4])) :]
 
 
 @pytest.mark.parametrize("ending", [{"max_tokens": 1}, {"stop_token_ids": tuple(range(2048))}])
 async def test_an_answer_of_one_token_is_not_handed_over(ending: dict[str, Any]) -> None:
     """Its first output has the finish, and nothing is kept."""
-    asked = request(**ending)
+    original = request(**ending)
     async with engine() as p, engine() as alone:
-        prefilled = await p.prefill(asked)
+        prefill = await p.prefill(original)
         assert idle(p.stats())
-        assert prefilled == Prefilled((await run(alone, asked))[0], None)
+        assert prefill == Prefilled((await run(alone, original))[0], None)
 
 
 @pytest.mark.alone
@@ -140,12 +140,12 @@ async def test_blocks_are_lent_no_longer_than_a_transfer_takes() -> None:
 
 @pytest.mark.alone
 async def test_a_pull_takes_its_time_while_others_decode() -> None:
-    """It holds blocks, and no step waits for it."""
+    """A pull holds blocks, and no step waits for it."""
     async with engine() as p, engine(gb_per_s=4e-5, speedup=1.0, step_ms=1.0) as d:
         decoding = d.generate(request(first=900, max_tokens=900))
         await anext(decoding)
-        asked = request()
-        pulling = asyncio.create_task(run(d, behind(asked, await p.prefill(asked))))
+        original = request()
+        pulling = asyncio.create_task(run(d, behind(original, await p.prefill(original))))
         await stats_become(d, lambda stats: stats.running == 2)
         began, steps = time.perf_counter(), 0
         while d.stats().pulled_tokens == 0:
@@ -164,8 +164,8 @@ async def test_a_cached_prefix_is_not_pulled() -> None:
     """Only the blocks that this engine doesn't have."""
     async with engine() as p, engine() as d:
         await run(d, request(64))
-        asked = request(100)
-        outputs = await run(d, behind(asked, await p.prefill(asked)))
+        original = request(100)
+        outputs = await run(d, behind(original, await p.prefill(original)))
         assert outputs[0].cached_tokens == 64
         assert outputs[0].pulled is not None
         assert (outputs[0].pulled.tokens, outputs[0].pulled.size) == (36, 2 * 4096)
@@ -193,12 +193,12 @@ def _spoilt(lent: KvHandle, change: dict[str, Any]) -> KvHandle:
     ids=str,
 )
 async def test_what_does_not_fit_is_refused_before_any_output(change: dict[str, Any]) -> None:
-    """And nothing is held afterwards; without the handoff the request goes on."""
-    asked = request()
+    """Nothing is held afterwards; the request goes on without the handoff."""
+    original = request()
     async with engine() as p, engine() as d:
-        prefilled = await p.prefill(asked)
-        assert prefilled.handoff is not None
-        again_ = behind(asked, replace(prefilled, handoff=_spoilt(prefilled.handoff, change)))
+        prefill = await p.prefill(original)
+        assert prefill.handoff is not None
+        again_ = behind(original, replace(prefill, handoff=_spoilt(prefill.handoff, change)))
         with pytest.raises(HandoffFailed):
             await run(d, again_)
         assert idle(d.stats())
@@ -207,19 +207,19 @@ async def test_what_does_not_fit_is_refused_before_any_output(change: dict[str, 
 
 async def test_a_lease_that_ends_during_the_pull_is_refused() -> None:
     """Other KV may lie there by then."""
-    asked = request()
+    original = request()
     async with engine(lease_s=0.1) as p, engine(gb_per_s=1e-4, speedup=1.0) as d:
-        prefilled = await p.prefill(asked)
+        prefill = await p.prefill(original)
         with pytest.raises(HandoffFailed, match="has expired"):
-            await run(d, behind(asked, prefilled))
+            await run(d, behind(original, prefill))
         assert idle(d.stats())
 
 
 async def test_aborting_a_pull_frees_its_blocks() -> None:
-    """Before it is there, and once."""
-    asked = request()
+    """The abort comes before the blocks are there, and frees them once."""
+    original = request()
     async with engine() as p, engine(gb_per_s=1e-6, speedup=1.0) as d:
-        pulling = behind(asked, await p.prefill(asked))
+        pulling = behind(original, await p.prefill(original))
         task = asyncio.create_task(run(d, pulling))
         await stats_become(d, lambda stats: stats.used_blocks == 4)
         await d.abort(pulling.id)
@@ -228,7 +228,7 @@ async def test_aborting_a_pull_frees_its_blocks() -> None:
 
 
 async def test_cancelling_a_prefill_frees_its_blocks() -> None:
-    """Whoever asked is gone."""
+    """Nobody is left to take the prompt's blocks."""
     async with engine(speedup=1.0, prefill_tokens_per_s=100.0) as p:
         task = asyncio.create_task(p.prefill(request()))
         await stats_become(p, lambda stats: stats.used_blocks > 0)
@@ -246,29 +246,29 @@ async def test_a_full_holder_computes_again_when_leases_end() -> None:
 
 
 async def test_each_rank_lends_its_own_blocks() -> None:
-    """And takes into its own."""
-    asked = request(rank=1)
+    """Each takes into its own as well."""
+    original = request(rank=1)
     async with engine(ranks=2) as p, engine(ranks=2) as d:
-        prefilled = await p.prefill(asked)
-        assert prefilled.handoff is not None
-        assert prefilled.handoff.params["rank"] == 1
-        assert len(await run(d, again(behind(asked, prefilled), rank=0))) == 11
+        prefill = await p.prefill(original)
+        assert prefill.handoff is not None
+        assert prefill.handoff.params["rank"] == 1
+        assert len(await run(d, again(behind(original, prefill), rank=0))) == 11
 
 
 async def test_an_id_in_use_is_refused_for_prefills_too() -> None:
-    """They share one space of ids."""
-    async with engine(speedup=1.0) as made:
-        asked = request()
-        decoding = made.generate(asked)
+    """Prefills and answers share one space of ids."""
+    async with engine(speedup=1.0) as mock_engine:
+        original = request()
+        decoding = mock_engine.generate(original)
         await anext(decoding)
         with pytest.raises(RequestError):
-            await made.prefill(asked)
+            await mock_engine.prefill(original)
         await decoding.aclose()
 
 
 @pytest.mark.parametrize("bad", [{"shape": "both"}, {"block_bytes": 100}, {"lease_s": 0}, {"nixl": 1}, {"port": 1}])
 def test_a_bad_handoff_argument_is_named(bad: dict[str, Any]) -> None:
-    """As every other argument."""
+    """Every other argument is named in the same way."""
     [key] = bad
     with pytest.raises(SettingsError, match=rf"args\.handoff\.{key}"):
         MockEngine(pool(handoff=bad))

@@ -1,4 +1,4 @@
-"""What a mock engine's inventory keeps of blocks."""
+"""Blocks that a mock engine's inventory keeps."""
 
 from app.engines.mock.inventory import Content, only
 

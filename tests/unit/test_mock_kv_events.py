@@ -40,7 +40,7 @@ async def replay(context: zmq.asyncio.Context, engine: MockEngine, first: int, r
 
 
 async def test_missed_batches_are_replayed(context: zmq.asyncio.Context, engine: MockEngine) -> None:
-    """From the number asked for, as far back as the buffer goes, to all of what is left."""
+    """The replay begins at the number asked for, as far back as the buffer goes, and has all that is left."""
     for i in range(5):
         await run(engine, request(f"r{i}", 64, first=300 + 100 * i, max_tokens=1))
     assert [int.from_bytes(frames[2], "big") for frames in await replay(context, engine, 3)] == [3, 4]
@@ -83,10 +83,10 @@ async def test_each_data_parallel_rank_has_its_own_cache_and_events(context: zmq
 
 
 async def test_prompts_of_other_salts_share_no_blocks(context: zmq.asyncio.Context, engine: MockEngine) -> None:
-    """And the events say which salt a first block has, as vLLM's do."""
-    for name, salt, cached in (("a", "x", 0), ("b", "y", 0), ("c", None, 0), ("d", "x", 32)):
+    """The events say which salt a first block has, as vLLM's do."""
+    for name, salt, cached_tokens in (("a", "x", 0), ("b", "y", 0), ("c", None, 0), ("d", "x", 32)):
         outputs = await run(engine, msgspec.structs.replace(request(name, 64, max_tokens=1), cache_salt=salt))
-        assert outputs[0].cached_tokens == cached
+        assert outputs[0].cached_tokens == cached_tokens
     batches = [decode_batch(frames[3]) for frames in await replay(context, engine, 0)]
     keys = [event.extra_keys for batch in batches for event in batch.events if isinstance(event, BlockStored)]
     assert keys == [[["x"], None], [["y"], None], None]

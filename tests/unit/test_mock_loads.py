@@ -39,15 +39,15 @@ async def evict(engine: MockEngine) -> None:
 async def test_answers_are_the_same_with_tiers(tmp_path: Path, sampling: dict[str, Any]) -> None:
     """Computed, loaded from host memory, and by a new engine from the store, alone and side by side."""
     sampling = {"max_tokens": 40} | sampling
-    asked = [request(200, first=first, **sampling) for first in (100, 700, 1300)]
+    requests = [request(200, first=first, **sampling) for first in (100, 700, 1300)]
     async with started(pool(speedup=math.inf)) as plain:
-        wanted = [shown(await run(plain, one), i) for one in asked for i in range(one.sampling.n)]
+        expected_answers = [shown(await run(plain, one), i) for one in requests for i in range(one.sampling.n)]
     for _ in range(2):
         async with started(tiered(tmp_path, total_blocks=24)) as engine:
             for _ in range(2):
-                outputs = await asyncio.gather(*(run(engine, again(one)) for one in asked))
-                assert wanted == [
-                    shown(out, i) for one, out in zip(asked, outputs, strict=True) for i in range(one.sampling.n)
+                outputs = await asyncio.gather(*(run(engine, again(one)) for one in requests))
+                assert expected_answers == [
+                    shown(out, i) for one, out in zip(requests, outputs, strict=True) for i in range(one.sampling.n)
                 ]
             assert idle(engine.stats())
 
@@ -77,12 +77,12 @@ async def test_others_go_on_while_blocks_are_loaded_once(n: int) -> None:
         await evict(engine)
         clock = asyncio.get_running_loop().time
         began = clock()
-        loaded = asyncio.create_task(run(engine, request(300, first=100, max_tokens=1, n=n)))
+        loading_task = asyncio.create_task(run(engine, request(300, first=100, max_tokens=1, n=n)))
         await asyncio.sleep(0.01)
         assert engine.stats().running == 1
         await run(engine, request(20, max_tokens=2))
-        assert not loaded.done()
-        outputs = await loaded
+        assert not loading_task.done()
+        outputs = await loading_task
         assert clock() - began > 0.15
         assert {output.cached_tokens for output in outputs} == {288}
         stats = engine.stats()
@@ -91,7 +91,7 @@ async def test_others_go_on_while_blocks_are_loaded_once(n: int) -> None:
 
 
 async def test_a_stored_block_takes_the_time_of_both_tiers(tmp_path: Path) -> None:
-    """And `speedup` divides it."""
+    """The time is divided by `speedup`."""
     async with started(tiered(tmp_path)) as first:
         await cached_tokens(first, 100)
     nine = 9 * BYTES / 1e9
@@ -107,7 +107,7 @@ async def test_a_stored_block_takes_the_time_of_both_tiers(tmp_path: Path) -> No
 
 
 async def test_a_request_that_is_aborted_while_it_loads_leaves_nothing() -> None:
-    """Whoever waited for the same blocks loads them then."""
+    """Another request that waited for the same blocks loads them then."""
 
     def loads(stats: EngineStats) -> bool:
         return (stats.running, stats.waiting) == (1, 1)
@@ -115,21 +115,21 @@ async def test_a_request_that_is_aborted_while_it_loads_leaves_nothing() -> None
     async with started(tiered(tiers={"host_gb_per_s": 9 * BYTES / 1e9 / 0.2}, speedup=1.0, step_ms=1.0)) as engine:
         await cached_tokens(engine, 100)
         await evict(engine)
-        asked = request(300, first=100, max_tokens=1)
-        leaves, stays = (asyncio.create_task(run(engine, one)) for one in (asked, again(asked)))
+        original = request(300, first=100, max_tokens=1)
+        leaves, stays = (asyncio.create_task(run(engine, one)) for one in (original, again(original)))
         await stats_become(engine, loads)
-        await engine.abort(asked.id)
+        await engine.abort(original.id)
         assert (await leaves)[-1].finish == "abort"
         assert (await stays)[0].cached_tokens == 288
         await stats_become(engine, idle)
 
 
 async def test_a_reset_clears_host_memory_and_not_the_store(tmp_path: Path) -> None:
-    for disk, left in ((None, 0), (tmp_path, 288)):
+    for disk, expected_tokens in ((None, 0), (tmp_path, 288)):
         async with started(tiered(disk)) as engine:
             await cached_tokens(engine, 100)
             assert await engine.reset_prefix_cache()
-            assert await cached_tokens(engine, 100) == left
+            assert await cached_tokens(engine, 100) == expected_tokens
 
 
 async def test_other_weights_find_nothing(tmp_path: Path) -> None:
@@ -147,29 +147,29 @@ async def test_other_weights_find_nothing(tmp_path: Path) -> None:
 
 
 async def test_ranks_share_the_store_and_not_host_memory(tmp_path: Path) -> None:
-    for disk, wanted in ((None, 0), (tmp_path, 288)):
+    for disk, expected_tokens in ((None, 0), (tmp_path, 288)):
         async with started(tiered(disk, ranks=2)) as engine:
             assert await cached_tokens(engine, 100, rank=0) == 0
-            assert await cached_tokens(engine, 100, rank=1) == wanted
+            assert await cached_tokens(engine, 100, rank=1) == expected_tokens
 
 
 async def test_prompts_of_other_salts_share_nothing(tmp_path: Path) -> None:
     async with started(tiered(tmp_path)) as engine:
-        found = [await cached_tokens(engine, 100, cache_salt=salt) for salt in ("a", "b", None, "a")]
-        assert found == [0, 0, 0, 288]
+        token_counts = [await cached_tokens(engine, 100, cache_salt=salt) for salt in ("a", "b", None, "a")]
+        assert token_counts == [0, 0, 0, 288]
 
 
 async def test_a_prefill_engine_hands_over_what_it_has_loaded(tmp_path: Path) -> None:
-    asked = request(300)
+    original = request(300)
     async with started(tiered(tmp_path)) as first, started(pool(speedup=math.inf)) as plain:
-        wanted = shown(await run(plain, asked))
-        await first.prefill(asked)
+        expected_answer = shown(await run(plain, original))
+        await first.prefill(original)
     async with started(tiered(tmp_path)) as p, started(tiered()) as d:
-        prefilled = await p.prefill(again(asked))
-        assert prefilled.output is not None
-        assert prefilled.cached_tokens == 288
-        outputs = await run(d, behind(asked, prefilled))
-        assert shown([prefilled.output, *outputs]) == wanted
+        prefill = await p.prefill(again(original))
+        assert prefill.output is not None
+        assert prefill.cached_tokens == 288
+        outputs = await run(d, behind(original, prefill))
+        assert shown([prefill.output, *outputs]) == expected_answer
         assert d.stats().pulled_tokens == 300
 
 

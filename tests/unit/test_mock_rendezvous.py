@@ -13,11 +13,11 @@ from tests.disaggregated import again, at_once, engine, idle, request, room_of, 
 @pytest.mark.parametrize("sampling", [{"temperature": 1.0}, {"n": 2, "temperature": 1.0}, {"max_tokens": 1}])
 async def test_at_once_gives_the_same_answer(sampling: dict[str, Any]) -> None:
     """The side that decodes makes all tokens, the first one too."""
-    asked = request(**sampling)
+    original = request(**sampling)
     async with engine(shape="at_once") as p, engine() as d, engine() as alone:
-        outputs, wanted = await at_once(p, d, asked), await run(alone, asked)
-        assert [shown(outputs, i) for i in range(asked.sampling.n)] == [
-            shown(wanted, i) for i in range(asked.sampling.n)
+        outputs, expected_outputs = await at_once(p, d, original), await run(alone, original)
+        assert [shown(outputs, i) for i in range(original.sampling.n)] == [
+            shown(expected_outputs, i) for i in range(original.sampling.n)
         ]
         assert d.stats().pulled_tokens == 100
         assert idle(p.stats())

@@ -84,14 +84,14 @@ def test_a_low_temperature_narrows_the_choice(vocabulary: Vocabulary) -> None:
 def test_top_k_and_top_p_and_min_p_keep_the_likeliest(vocabulary: Vocabulary) -> None:
     """None of them lets through what it should cut off."""
     cuts: list[tuple[dict[str, Any], int]] = [({"top_k": 3}, 3), ({"top_p": 0.6}, 2), ({"min_p": 0.5}, 2)]
-    for cut, kept in cuts:
-        seen = {sample(vocabulary, 1, seed=seed, **cut)[0] for seed in range(200)}
-        assert len(seen) == kept
+    for cut, count in cuts:
+        samples = {sample(vocabulary, 1, seed=seed, **cut)[0] for seed in range(200)}
+        assert len(samples) == count
 
 
 @pytest.mark.parametrize("penalty", [{"presence_penalty": 2.0}, {"frequency_penalty": 0.5}])
 def test_penalties_count_what_was_said(vocabulary: Vocabulary, penalty: dict[str, Any]) -> None:
-    """Of two tokens that are equally far ahead the one said less comes next."""
+    """The one said less of two equally likely tokens comes next."""
     settings: dict[str, Any] = {"temperature": 0.0, "logit_bias": {10: 60.0, 11: 59.9}}
     assert set(sample(vocabulary, 4, **settings)) == {10}
     assert sample(vocabulary, 2, **settings, **penalty) == [10, 11]
@@ -104,16 +104,16 @@ def test_a_repetition_penalty_counts_the_prompt_too(vocabulary: Vocabulary) -> N
 
 
 def test_logprobs_of_a_forced_token_are_the_models_own(vocabulary: Vocabulary) -> None:
-    """As with vLLM, logprobs are those before any bias."""
+    """Logprobs are those before any bias, as with vLLM."""
     sampler = Sampler(vocabulary, PROMPT, Sampling(max_tokens=1, logit_bias={7: 100.0}), 1)
-    found = sampler.logprob(sampler.choose(), 20)
-    assert found.token_id == 7
-    assert found.logprob < min(entry[2] for entry in found.top)
-    assert all(a[2] > b[2] for a, b in pairwise(found.top))
+    token_logprob = sampler.logprob(sampler.choose(), 20)
+    assert token_logprob.token_id == 7
+    assert token_logprob.logprob < min(entry[2] for entry in token_logprob.top)
+    assert all(a[2] > b[2] for a, b in pairwise(token_logprob.top))
 
 
 def test_prompt_logprobs_agree_with_those_of_sampling(vocabulary: Vocabulary) -> None:
-    """What was likely when it was generated is likely when it is read."""
+    """A token that was likely when generated is likely when read."""
     tokens = sample(vocabulary, 5, temperature=0.0)
     sampler = Sampler(vocabulary, PROMPT, Sampling(max_tokens=1, temperature=0.0), 1)
     assert prompt_logprobs(vocabulary, PROMPT + tokens, 3)[len(PROMPT)] == sampler.logprob(sampler.choose(), 3)
@@ -128,17 +128,17 @@ def test_prompt_logprobs_agree_with_those_of_sampling(vocabulary: Vocabulary) ->
 def test_stops_are_found_however_the_text_is_cut(text: str, stops: list[str], include: bool, seed: int) -> None:
     """The result depends on the text alone, and what went out is never taken back."""
     draw = random.Random(seed)
-    scanner, out, found, rest = StopScanner(stops, include=include), "", None, text
-    while rest and found is None:
+    scanner, out, stop_string, rest = StopScanner(stops, include=include), "", None, text
+    while rest and stop_string is None:
         size = draw.randint(1, 5)
-        piece, found = scanner.push(rest[:size])
+        piece, stop_string = scanner.push(rest[:size])
         out, rest = out + piece, rest[size:]
-    if found is None:
+    if stop_string is None:
         out += scanner.flush()
         assert out == text
         assert not any(stop in text for stop in stops)
     else:
-        end = len(out) if include else len(out) + len(found)
-        assert text[:end].endswith(found)
+        end = len(out) if include else len(out) + len(stop_string)
+        assert text[:end].endswith(stop_string)
         assert text.startswith(out)
         assert end == min(text.index(stop) + len(stop) for stop in stops if stop in text)

@@ -1,4 +1,4 @@
-"""What a mock rank keeps behind its cache: as much as fits, by its events, and nothing that is not sound."""
+"""Blocks that a mock rank keeps behind its cache: as many as fit, by its events, and none that is not sound."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 def pool(host: int, disk: Path | None = None, *, key: Path | None = None, layout: str = "") -> Pool:
-    """With `host` blocks in host memory."""
+    """A pool with `host` blocks in host memory."""
     return Pool(
         model="m", engine="mock", block_size=SIZE, args={"handoff": {"block_bytes": BYTES, "layout": layout}},
         tiers=Tiers(host_gb=host * BYTES / 1e9, disk=None if disk is None else str(disk), key_file=key),
@@ -45,17 +45,17 @@ def cache(total: int, of: Pool) -> BlockManager:
 def use(blocks: BlockManager, tokens: list[int], tiers: TierUse = "all") -> tuple[int, int, int]:
     """The prompt's tokens that are cached, and the blocks that come from host memory and from the store."""
     table = BlockTable()
-    cached = blocks.admit(table, tokens)
-    assert cached is not None
+    cached_tokens = blocks.admit(table, tokens)
+    assert cached_tokens is not None
     load = blocks.behind(table, tokens, tiers)
     blocks.commit(table, tokens, len(tokens))
     blocks.release(table)
-    stored = load.stored if load else 0
-    return cached, len(load.blocks) - stored if load else 0, stored
+    store_blocks = load.stored if load else 0
+    return cached_tokens, len(load.blocks) - store_blocks if load else 0, store_blocks
 
 
 def held(blocks: BlockManager) -> tuple[frozenset[int], frozenset[int]]:
-    """In host memory, and in the store as far as it knows."""
+    """The blocks in host memory, and those in the store as far as it knows."""
     assert blocks.tiers is not None
     return blocks.tiers.host, blocks.tiers.stored
 
@@ -80,15 +80,15 @@ class TierMachine(RuleBasedStateMachine):
         hashes, ours = self.blocks.digests(table, tokens), prompt_hashes([*tokens, 0], SIZE)
         for i, digest in enumerate(hashes[: len(tokens) // SIZE]):
             self.chains[digest] = hashes[i - 1] if i else None, ours[8 * i : 8 * i + 8]
-        wanted = [0, 0, 0]  # blocks of the longest chain: from the device, from host memory, from the store
+        expected_blocks = [0, 0, 0]  # blocks of the longest chain: from the device, from host memory, from the store
         places = self.blocks.cached, held(self.blocks)[0], self.sound()
         for digest in hashes[: (len(tokens) - 1) // SIZE]:
             place = next((i for i, place in enumerate(places) if digest in place), None)
             if place is None:
                 break
-            wanted[place] += 1
-        cached, *loaded = use(self.blocks, tokens)
-        assert [cached // SIZE, *loaded] == wanted
+            expected_blocks[place] += 1
+        cached_tokens, *loaded_blocks = use(self.blocks, tokens)
+        assert [cached_tokens // SIZE, *loaded_blocks] == expected_blocks
 
     @precondition(lambda self: self.stores)
     @rule(data=st.data(), damage=st.booleans())
@@ -132,7 +132,7 @@ def test_what_the_device_has_evicted_is_loaded_from_host_memory() -> None:
 
 
 def test_a_new_process_finds_what_was_stored(tmp_path: Path) -> None:
-    """So does another one, of the same model and layout."""
+    """Another process of the same model and layout finds it too."""
     use(cache(8, pool(1, tmp_path)), [1] * 12)
     assert use(cache(8, pool(6, tmp_path)), [1] * 13) == (0, 0, 3)
     assert use(cache(8, pool(6, tmp_path, layout="other")), [1] * 13) == (0, 0, 0)
@@ -194,8 +194,8 @@ def test_a_damaged_block_is_removed_and_computed(tmp_path: Path, damage: bytes) 
     blocks.clear()
     blocks.events = []
     assert use(blocks, [1] * 13) == (0, 0, 1)
-    stored = [e for e in blocks.events if isinstance(e, BlockStored | BlockRemoved) and e.medium == "STORAGE"]
-    assert [(type(e), [*e.block_hashes]) for e in stored] == [(BlockRemoved, [second]), (BlockStored, [second])]
+    storage_events = [e for e in blocks.events if isinstance(e, BlockStored | BlockRemoved) and e.medium == "STORAGE"]
+    assert [(type(e), [*e.block_hashes]) for e in storage_events] == [(BlockRemoved, [second]), (BlockStored, [second])]
     assert file.read_bytes() != damage
 
 

@@ -1,4 +1,4 @@
-"""What the API knows of a model: how long prompts may be, alone and together."""
+"""The API's knowledge of a model: how long prompts may be, alone and together."""
 
 import dataclasses
 from pathlib import Path
@@ -38,19 +38,19 @@ def model() -> Model:
 
 
 def plan(model: Model, **fields: object) -> GenerationPlan:
-    known = Deployment(load_settings(), {PoolId("p"): POOL}, {"models": model})
+    deployment = Deployment(load_settings(), {PoolId("p"): POOL}, {"models": model})
     body = parse(CompletionRequest, orjson.dumps({"model": "models", "max_tokens": 1, **fields}))
-    return _plan(known, body, explain=False)
+    return _plan(deployment, body, explain=False)
 
 
 def test_a_text_that_cannot_fit_is_refused_with_what_is_known(model: Model) -> None:
-    """As an overlong one is: the number of its tokens is not known."""
+    """The error is that for a prompt that is too long: the number of the text's tokens is not known."""
     with pytest.raises(PromptTooLong, match=r"maximum context length is 10000 tokens\. .* at least 4\d{4} tokens"):
         model.encode("a" * 10**6, "prompt")
 
 
 def test_a_long_text_that_fits_has_the_tokens_that_it_always_had(model: Model) -> None:
-    """Whatever was looked at before."""
+    """Earlier checks of the text change nothing."""
     text = " " * 12 * CONTEXT
     assert model.encode(text, "prompt") == model.tokenizer.raw.encode(text).ids
 
@@ -64,7 +64,7 @@ def test_prompts_together_have_a_limit_of_their_own(model: Model) -> None:
 
 
 def test_an_echo_counts_with_each_of_its_choices(model: Model) -> None:
-    """For the answer has the prompt as often."""
+    """The answer has the prompt as often."""
     prompt = [5] * (CONTEXT - 1)
     assert plan(model, prompt=prompt, echo=True, n=26).echo is not None
     with pytest.raises(RequestError, match=str(TOGETHER)):
@@ -79,16 +79,16 @@ def test_an_echo_shows_the_prompt_as_it_was_token_for_token(model: Model) -> Non
 
 
 def test_biases_go_along_with_each_prompt(model: Model) -> None:
-    """So they are counted over all."""
+    """Biases are counted over all prompts, therefore."""
     biases = {str(i): 1 for i in range(1024)}
     assert len(plan(model, prompt=[[5]] * 64, logit_bias=biases).prompts) == 64
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         plan(model, prompt=[[5]] * 65, logit_bias=biases)
-    assert refused.value.param == "logit_bias"
+    assert error.value.param == "logit_bias"
 
 
 def test_what_is_only_tokenised_may_be_longer_than_the_context(model: Model) -> None:
-    """It is asked for to see what fits; but not without end."""
+    """Clients ask for it to see what fits; it still has a bound."""
     assert len(model.count("a" * 100_000, add_special_tokens=True)) > CONTEXT
     for text in ("a b" * 10**6, "\u4e2d" * 100_000):
         with pytest.raises(RequestError, match=str(TOGETHER)):
@@ -99,12 +99,12 @@ def test_what_is_only_tokenised_may_be_longer_than_the_context(model: Model) -> 
     ([], 1), ([1], 1), ([1] * 64, 64), ([10**6], 1), ([10**6, 1], 1), ([1, 10**6], 1), ([2**17] * 3, 2),
 ])  # fmt: skip
 def test_few_long_prompts_are_placed_at_once(prompts: list[int], size: int) -> None:
-    """And of short ones as many as there are."""
+    """Short prompts are placed as many at once as there are."""
     assert _round_size(prompts) == size
 
 
 def shown(model: Model) -> Writing:
-    """Without the special tokens of its own vocabulary."""
+    """The model's writing without the special tokens of its own vocabulary."""
     assert model.writing.dialect is not None
     return model.writing._replace(dialect=dataclasses.replace(model.writing.dialect, hidden=()))
 
@@ -112,12 +112,12 @@ def shown(model: Model) -> Writing:
 def test_special_tokens_that_mark_nothing_are_no_content() -> None:
     """Markers that are special tokens stay what they are."""
     plain = Pool(model="m", engine="mock", dialect="hermes")
-    marked = plain.model_copy(update={"reasoning": Reasoning(begin="<|im_start|>", end="</think>")})
-    for pool, hidden in ((plain, {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}),
-                         (marked, {"<|endoftext|>", "<|im_end|>"})):  # fmt: skip
+    marked_pool = plain.model_copy(update={"reasoning": Reasoning(begin="<|im_start|>", end="</think>")})
+    for pool, hidden_tokens in ((plain, {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}),
+                                (marked_pool, {"<|endoftext|>", "<|im_end|>"})):  # fmt: skip
         dialect = load_models(PoolsFile(pools={PoolId("a"): pool}))["m"].writing.dialect
         assert dialect is not None
-        assert {*dialect.hidden} == hidden
+        assert {*dialect.hidden} == hidden_tokens
 
 
 def test_the_pools_of_a_model_have_one_dialect() -> None:
@@ -131,7 +131,7 @@ def test_the_pools_of_a_model_have_one_dialect() -> None:
 
 
 def test_a_dialect_is_named_or_guessed_and_an_unknown_one_stops_the_process(tmp_path: Path) -> None:
-    """By the chat template, which also tells whether the model thinks."""
+    """The chat template is the basis of the guess, and also tells whether the model thinks."""
     template = tmp_path / "template"
     template.write_text("{{ tools }}<tool_call>{'name': …, 'arguments': …}</tool_call>{{ messages }}")
     pool = Pool(model="m", engine="mock", chat_template=template)
@@ -154,8 +154,8 @@ def test_a_model_that_embeds_is_not_told_to_chat_though_its_files_know_how(tmp_p
         cast(ApiState, SimpleNamespace(aliases=SimpleNamespace(table={}), pipelines={}, started=0, media=None)),
     )
     for task in ("generate", "embed"):
-        made = load_models(PoolsFile(pools={PoolId("a"): pool.model_copy(update={"task": task})}))["m"]
-        card = _card(state, made)
+        loaded_model = load_models(PoolsFile(pools={PoolId("a"): pool.model_copy(update={"task": task})}))["m"]
+        card = _card(state, loaded_model)
         can.append(
             (
                 card["dialect"] is not None,
@@ -167,14 +167,14 @@ def test_a_model_that_embeds_is_not_told_to_chat_though_its_files_know_how(tmp_p
 
 
 def test_no_dialect_can_be_asked_for(tmp_path: Path) -> None:
-    """And markers of reasoning that those of calls can't be told from stop the process."""
+    """The process stops if markers of reasoning can't be told from those of calls."""
     template = tmp_path / "template"
     template.write_text("{{ tools }}<tool_call>{'name': …, 'arguments': …}</tool_call></think>{{ messages }}")
-    guessed = Pool(model="m", engine="mock", chat_template=template)
-    assert load_models(PoolsFile(pools={PoolId("a"): guessed}))["m"].writing.reasons
-    none = guessed.model_copy(update={"dialect": "none"})
+    default_pool = Pool(model="m", engine="mock", chat_template=template)
+    assert load_models(PoolsFile(pools={PoolId("a"): default_pool}))["m"].writing.reasons
+    none = default_pool.model_copy(update={"dialect": "none"})
     assert load_models(PoolsFile(pools={PoolId("a"): none}))["m"].writing == Writing()
-    overlapping = guessed.model_copy(update={"reasoning": Reasoning(begin="<tool")})
+    overlapping = default_pool.model_copy(update={"reasoning": Reasoning(begin="<tool")})
     with pytest.raises(SettingsError, match="overlap"):
         load_models(PoolsFile(pools={PoolId("a"): overlapping}))
 
@@ -186,19 +186,21 @@ def test_no_dialect_can_be_asked_for(tmp_path: Path) -> None:
 def test_engines_are_asked_for_special_tokens_where_markers_are_some(
     model: Model, dialect: str | None, special: bool, tools: bool, asked_for: bool
 ) -> None:
-    """Else a chat would show those that are none."""
+    """A chat would otherwise show special tokens that are no markers."""
     writing = Writing(find_dialect(dialect) if dialect else None, reasons=dialect is not None, special=special)
     template = Tokenizer(POOL.model_dir)
     template.template_variables |= {"tools"}
-    known = Deployment(
+    deployment = Deployment(
         load_settings(),
         {PoolId("p"): POOL},
         {"models": dataclasses.replace(model, writing=writing, tokenizer=template)},
     )
-    offered = {"tools": [{"type": "function", "function": {"name": "f"}}]} if tools else {}
+    tool_fields = {"tools": [{"type": "function", "function": {"name": "f"}}]} if tools else {}
     messages = [{"role": "user", "content": "?"}]
-    body = parse(ChatRequest, orjson.dumps({"model": "models", "messages": messages, **offered}))
-    assert chat.chat_plan(known, "chatcmpl-", body, "messages", explain=False).sampling[0].special_tokens == asked_for
+    body = parse(ChatRequest, orjson.dumps({"model": "models", "messages": messages, **tool_fields}))
+    assert (
+        chat.chat_plan(deployment, "chatcmpl-", body, "messages", explain=False).sampling[0].special_tokens == asked_for
+    )
 
 
 @pytest.mark.parametrize(("begin", "special"), [("<|im_start|>", True), ("<think>", False)])

@@ -22,7 +22,7 @@ RAISED = """(EngineCore pid=7) ERROR 11-28 21:06:00 [core.py:1512]   File "/a/ro
 
 
 def test_a_reason_is_the_first_error_that_an_engines_process_raised(tmp_path: Path) -> None:
-    """Of this model's; and what says it itself is left as it is."""
+    """The error is this model's; a reason that already names its error is left as it is."""
     path = tmp_path / "log"
     log = Log(path)
     path.write_text(BEFORE)
@@ -44,8 +44,8 @@ def test_a_reason_without_words_has_the_line_that_raised_it(tmp_path: Path) -> N
 
 
 def test_without_an_error_in_the_log_the_engines_own_words_stay(tmp_path: Path) -> None:
-    said = "The process died. See stack trace (above) for the root cause."
-    assert Log(tmp_path / "log").reason(said) == said
+    message = "The process died. See stack trace (above) for the root cause."
+    assert Log(tmp_path / "log").reason(message) == message
 
 
 def test_a_cell_that_needs_a_gpu_says_so() -> None:

@@ -1,4 +1,4 @@
-"""What a batch needs next, its window, its schedule and its webhook."""
+"""A batch's next step, its window, its schedule and its webhook."""
 
 from pathlib import Path
 
@@ -45,24 +45,24 @@ def test_what_is_next(status: str, load: BatchLoad, now: float, next_: str | Non
 
 
 def test_an_ended_batch_is_left_once_it_is_cleaned_and_the_webhook_told_or_given_up() -> None:
-    ended = replace(Batch(ORDER), status="completed", cleaned=True)
-    assert due(ended, NONE, 1500, webhook=False) == "leave"
-    assert due(ended, NONE, 1500, webhook=True) == "tell"
-    assert due(replace(ended, tries=1, tell_at=1600), NONE, 1500, webhook=True) is None
-    assert due(replace(ended, tries=1, tell_at=1600), NONE, 1600, webhook=True) == "tell"
-    assert due(replace(ended, told=True, tries=1), NONE, 1600, webhook=True) == "leave"
-    assert due(replace(ended, tries=len(TRIES_AFTER_S) + 1), NONE, 1e9, webhook=True) == "leave"
+    ended_batch = replace(Batch(ORDER), status="completed", cleaned=True)
+    assert due(ended_batch, NONE, 1500, webhook=False) == "leave"
+    assert due(ended_batch, NONE, 1500, webhook=True) == "tell"
+    assert due(replace(ended_batch, tries=1, tell_at=1600), NONE, 1500, webhook=True) is None
+    assert due(replace(ended_batch, tries=1, tell_at=1600), NONE, 1600, webhook=True) == "tell"
+    assert due(replace(ended_batch, told=True, tries=1), NONE, 1600, webhook=True) == "leave"
+    assert due(replace(ended_batch, tries=len(TRIES_AFTER_S) + 1), NONE, 1e9, webhook=True) == "leave"
 
 
 def test_parts_are_cleaned_up_some_time_after_the_end_and_the_webhook_is_told_at_once() -> None:
     """A Redis that comes back without its last second has the files made once more."""
-    ended = replace(Batch(ORDER), status="expired", expired_at=1500)
-    assert due(ended, NONE, 1501, webhook=False) is None
-    assert due(ended, NONE, 1501, webhook=True) == "tell"
-    assert due(replace(ended, told=True), NONE, 1501, webhook=True) is None
-    assert due(replace(ended, told=True), NONE, 1520, webhook=True) == "finish"
-    assert due(replace(ended, tell_at=1600), BUSY, 1520, webhook=True) is None
-    assert due(replace(ended, tell_at=1600, cleaned=True), NONE, 1520, webhook=True) is None
+    ended_batch = replace(Batch(ORDER), status="expired", expired_at=1500)
+    assert due(ended_batch, NONE, 1501, webhook=False) is None
+    assert due(ended_batch, NONE, 1501, webhook=True) == "tell"
+    assert due(replace(ended_batch, told=True), NONE, 1501, webhook=True) is None
+    assert due(replace(ended_batch, told=True), NONE, 1520, webhook=True) == "finish"
+    assert due(replace(ended_batch, tell_at=1600), BUSY, 1520, webhook=True) is None
+    assert due(replace(ended_batch, tell_at=1600, cleaned=True), NONE, 1520, webhook=True) is None
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_openais_client_takes_a_webhook_for_genuine_and_no_other() -> None:
         "webhook-id": "wh_1", "webhook-timestamp": str(now), "webhook-signature": signature(secret, "wh_1", now, body),
     }  # fmt: skip
     client = OpenAI(api_key="x", webhook_secret=secret)
-    told = client.webhooks.unwrap(body.decode(), headers)
-    assert told.type == "batch.completed"
-    assert told.data.id == "batch_1"
+    webhook_event = client.webhooks.unwrap(body.decode(), headers)
+    assert webhook_event.type == "batch.completed"
+    assert webhook_event.data.id == "batch_1"
     with pytest.raises(Exception, match="signature"):
         client.webhooks.unwrap(body.decode().replace("batch_1", "batch_2"), headers)

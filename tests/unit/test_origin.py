@@ -1,4 +1,4 @@
-"""Which hosts, web pages and bodies are let in, by the headers alone."""
+"""Admission of hosts, web pages and bodies, by the headers alone."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ def allowed(**given: Any) -> Allowed:
 
 
 def admitted(given: Allowed, host: str | None = None, origin: str | None = None) -> bytes:
-    sent = {b"host": host, b"origin": origin}
-    return admit(given, {name: value.encode() for name, value in sent.items() if value is not None})
+    headers = {b"host": host, b"origin": origin}
+    return admit(given, {name: value.encode() for name, value in headers.items() if value is not None})
 
 
 @pytest.mark.parametrize("host", [
@@ -26,7 +26,7 @@ def admitted(given: Allowed, host: str | None = None, origin: str | None = None)
     "[::1]:8000",
 ])  # fmt: skip
 def test_loopbacks_own_names_are_always_hosts_of_this_server(host: str | None) -> None:
-    """With any port, and with none; no browser leaves the header out."""
+    """The port doesn't matter, nor does its absence; no browser leaves the header out."""
     for own in ("127.0.0.1", "::1", "localhost"):
         assert admitted(allowed(host=own), host) == b""
     assert admitted(allowed(allowed_hosts="api.example", host="10.0.0.1"), host) == b""
@@ -37,19 +37,19 @@ def test_loopbacks_own_names_are_always_hosts_of_this_server(host: str | None) -
     "[::2]:80", "192.168.0.1:8000", "localhost..", ":8000", ".", "\u00e9", "api.example.evil.example",
 ])  # fmt: skip
 def test_other_host_names_are_refused(host: str) -> None:
-    """On loopback, or where hosts are named."""
-    for given in (allowed(), allowed(host="10.0.0.1", allowed_hosts="api.example")):
+    """The server is on loopback, or has a list of hosts."""
+    for rules in (allowed(), allowed(host="10.0.0.1", allowed_hosts="api.example")):
         with pytest.raises(HostRefused):
-            admitted(given, host)
+            admitted(rules, host)
 
 
 def test_hosts_are_checked_on_loopback_and_where_they_are_named() -> None:
     """A star switches it off, also for a tunnel to loopback."""
     assert admitted(allowed(host="0.0.0.0"), "evil.example") == b""
     assert admitted(allowed(allowed_hosts="*"), "evil.example") == b""
-    named = allowed(allowed_hosts=" api.example, [2001:DB8::1],b.example ,")
+    rules = allowed(allowed_hosts=" api.example, [2001:DB8::1],b.example ,")
     for host in ("api.example", "API.EXAMPLE.:80", "[2001:db8::1]:80", "b.example", "localhost"):
-        assert admitted(named, host) == b""
+        assert admitted(rules, host) == b""
 
 
 @pytest.mark.parametrize(("origin", "host"), [
@@ -58,7 +58,7 @@ def test_hosts_are_checked_on_loopback_and_where_they_are_named() -> None:
     ("https://api.example:80", "API.example:80"), ("https://API.example", "api.example"),
 ])  # fmt: skip
 def test_the_same_origin_is_always_allowed(origin: str, host: str) -> None:
-    """By host and port: a proxy that ends TLS speaks another scheme to us."""
+    """The host and port decide: a proxy that ends TLS speaks another scheme to us."""
     assert admitted(allowed(host="0.0.0.0"), host, origin) == b""
 
 
@@ -76,19 +76,19 @@ def test_any_other_origin_is_foreign(origin: str, host: str | None) -> None:
 
 def test_foreign_origins_are_allowed_by_name() -> None:
     """Exactly those, or all of them."""
-    named = allowed(allowed_origins="https://APP.example, app://obsidian.md")
-    assert admitted(named, "localhost", APP) == APP.encode()
-    assert admitted(named, "localhost", "app://obsidian.md") == b"app://obsidian.md"
+    rules = allowed(allowed_origins="https://APP.example, app://obsidian.md")
+    assert admitted(rules, "localhost", APP) == APP.encode()
+    assert admitted(rules, "localhost", "app://obsidian.md") == b"app://obsidian.md"
     assert dict(granted(APP.encode()))[b"access-control-allow-origin"] == APP.encode()
     assert admitted(allowed(allowed_origins="*"), "localhost", "null") == b"*"
     with pytest.raises(HostRefused):  # which no origin makes good
-        admitted(named, "evil.example", APP)
+        admitted(rules, "evil.example", APP)
 
 
 def test_only_a_browsers_question_is_a_preflight() -> None:
-    asked = {b"access-control-request-method": b"POST", b"access-control-request-headers": b"x-a, x-b"}
-    assert preflight("OPTIONS", asked)["access-control-allow-headers"] == "x-a, x-b"
-    assert preflight("POST", asked) == {}
+    headers = {b"access-control-request-method": b"POST", b"access-control-request-headers": b"x-a, x-b"}
+    assert preflight("OPTIONS", headers)["access-control-allow-headers"] == "x-a, x-b"
+    assert preflight("POST", headers) == {}
     assert preflight("OPTIONS", {}) == {}
 
 
@@ -102,9 +102,9 @@ def test_what_no_browser_sends_is_a_mistake_in_a_setting(
 ) -> None:
     """Named, with the value: it would never match."""
     monkeypatch.setenv(f"XYLEM_{setting.upper()}", f"ok://fine,{value}" if "origin" in setting else f"fine,{value}")
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as error:
         load_settings()
-    assert f"XYLEM_{setting.upper()}: {value!r}" in refused.value.message
+    assert f"XYLEM_{setting.upper()}: {value!r}" in error.value.message
 
 
 @pytest.mark.parametrize(("method", "path", "headers"), [

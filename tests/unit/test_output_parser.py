@@ -39,16 +39,16 @@ TOOLS: dict[str, Any] = {
 def parsed(dialect: Dialect, *pieces: str, tools: dict[str, Any] = TOOLS, begun: bool = False) -> list[Part]:
     """Neighbours of one kind as one."""
     parser = OutputParser(dialect, tools, begun=begun)
-    found: list[Part] = []
+    parts: list[Part] = []
     for part in [part for piece in pieces for part in parser.feed(piece)] + parser.close():
-        last = found[-1] if found else None
+        last = parts[-1] if parts else None
         if isinstance(part, Reasoning | Content) and type(last) is type(part):
-            found[-1] = type(part)(last.text + part.text)
+            parts[-1] = type(part)(last.text + part.text)
         elif isinstance(part, Arguments) and isinstance(last, Arguments) and last.index == part.index:
-            found[-1] = Arguments(part.index, last.text + part.text)
+            parts[-1] = Arguments(part.index, last.text + part.text)
         else:
-            found.append(part)
-    return found
+            parts.append(part)
+    return parts
 
 
 def texts(parts: list[Part]) -> tuple[str, str]:
@@ -93,7 +93,7 @@ def test_no_more_than_a_marker_is_held_back() -> None:
 
 
 def test_arguments_come_as_they_are_written() -> None:
-    """Of JSON as it is, of parameters that are strings as pieces of one."""
+    """JSON arguments come as they are, string parameters as pieces of a JSON string."""
     parser = OutputParser(DIALECTS["qwen3"], TOOLS)
     assert parser.feed('<tool_call>\n{"name": "f", "argum') == []
     assert parser.feed('ents": {"s": "a') == [CallBegun(0, "f"), Arguments(0, '{"s": "a')]
@@ -198,8 +198,8 @@ def test_every_family_is_written_here() -> None:
 def test_a_call_of_each_family(name: str) -> None:
     parts = parsed(DIALECTS[name], WRITTEN[name])
     assert texts(parts) == ("", "T")
-    ((called, arguments),) = calls(parts)
-    assert (called, json.loads(arguments)) == ("f", {"s": "x"})
+    ((function_name, arguments),) = calls(parts)
+    assert (function_name, json.loads(arguments)) == ("f", {"s": "x"})
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -215,16 +215,16 @@ def test_without_tools_nothing_is_a_call(name: str) -> None:
 @settings(max_examples=25)  # of each family
 @given(data=st.data())
 def test_however_a_text_is_cut_its_parts_are_the_same(name: str, data: st.DataObject) -> None:
-    """Of well-formed text and of any mixture of its markers."""
+    """The text is well-formed or any mixture of its markers."""
     dialect, text = DIALECTS[name], WRITTEN[name]
     words = [*_words(text), "<think>", "</think>", "\n", " ", "{", "}", '"', "\\", ",", "T", "</", "<", "é", "[", "]"]
     text = data.draw(st.just(text) | st.lists(st.sampled_from(words), max_size=40).map("".join))
-    begun = bool(dialect.thoughts) and data.draw(st.booleans())
+    has_begun = bool(dialect.thoughts) and data.draw(st.booleans())
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     cut = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    whole = parsed(dialect, text, begun=begun)
-    assert parsed(dialect, *cut, begun=begun) == whole
-    assert parsed(dialect, *text, begun=begun) == whole
+    whole = parsed(dialect, text, begun=has_begun)
+    assert parsed(dialect, *cut, begun=has_begun) == whole
+    assert parsed(dialect, *text, begun=has_begun) == whole
     assert all(arguments for _, arguments in calls(whole))
 
 
@@ -242,8 +242,8 @@ def test_what_is_too_long_for_a_name_is_read_in_the_same_way_however_it_is_cut(n
     ("gemma4", "<|tool_call>call:f{l:", '<|"|>x'), ("functiongemma", "<start_function_call>call:f{l:", "<escape>x"),
 ])  # fmt: skip
 def test_a_call_may_be_nested_deep(name: str, begin: str, text: str) -> None:
-    ((called, arguments),) = calls(parsed(DIALECTS[name], begin + "[" * 5000 + text))
-    assert (called, arguments[:10]) == ("f", '{"l": [[[[')
+    ((function_name, arguments),) = calls(parsed(DIALECTS[name], begin + "[" * 5000 + text))
+    assert (function_name, arguments[:10]) == ("f", '{"l": [[[[')
 
 
 def cpu_s(work: Callable[[], object]) -> float:
@@ -271,7 +271,7 @@ def test_many_small_parts_take_time_in_proportion(name: str, text: str) -> None:
 
 
 def test_hidden_markers_are_neither_content_nor_reasoning_however_the_text_is_cut() -> None:
-    """And what merely begins like one is text."""
+    """A text that merely begins like a marker is text."""
     dialect = dataclasses.replace(DIALECTS["qwen3"], hidden=("<|im_end|>",))
     text = '<think>a<|im_end|>b</think>c<|im_end|>d <|im_e <tool_call>{"name": "g", "arguments": {}}</tool_call>'
     whole = parsed(dialect, text)
@@ -300,9 +300,9 @@ def test_only_markers_are_lost(markers: Dialect, begun: bool, pieces: list[str])
     parts = parsed(markers, *pieces, begun=begun)
     assert parts == parsed(markers, text, begun=begun)
     if markers is THINK:
-        left = "".join(texts(parts))
-        assert sorted(c for c in left if c in "abé") == sorted(c for c in text if c in "abé")  # they are in no marker
-        assert left == text or "<think>" in text or "</think>" in text
+        rest = "".join(texts(parts))
+        assert sorted(c for c in rest if c in "abé") == sorted(c for c in text if c in "abé")  # they are in no marker
+        assert rest == text or "<think>" in text or "</think>" in text
 
 
 @pytest.mark.parametrize(
@@ -348,19 +348,19 @@ def test_what_is_no_call_is_content(name: str, text: str, shown: str, called: li
 
 @given(st.lists(st.text("<ab|", min_size=1, max_size=5), min_size=1, max_size=8, unique=True), st.text("<ab|"))
 def test_the_first_of_many_markers_is_found(markers: list[str], text: str) -> None:
-    """As if each was looked for by itself."""
+    """The result is that of a separate search for each marker."""
     if any(a != b and a in b[:-1] for a in markers for b in markers):
         with pytest.raises(ValueError, match="one is in another"):
             reader.MarkerSet(tuple(markers))
         return
-    found = reader.MarkerSet(tuple(markers)).find(text, 0)
+    match = reader.MarkerSet(tuple(markers)).find(text, 0)
     places = [(text.find(marker), marker) for marker in markers if marker in text]
     first = min(places, key=lambda place: (place[0], -len(place[1])), default=None)
-    assert found == first
+    assert match == first
 
 
 def test_a_text_takes_no_longer_for_a_thousand_markers() -> None:
-    """So many special tokens some models have; to look for one after the other took 40 µs at each "<"."""
+    """Some models have so many special tokens; a search for each in turn took 40 µs at each "<"."""
     few, many = (
         reader.MarkerSet(("<think>", *(f"<|reserved_token_{i}|>" for i in range(count)))) for count in (4, 1000)
     )
@@ -372,14 +372,14 @@ def test_a_text_takes_no_longer_for_a_thousand_markers() -> None:
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_long_call_takes_time_in_proportion(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted in characters that are looked at, since clocks depend on what else runs."""
-    looked = 0
+    scanned_chars = 0
 
     def counted(search: Any) -> Any:
         def count(text: str, at: int = 0) -> Any:
-            nonlocal looked
-            found = search(text, at)
-            looked += (found.end() if found else len(text)) - at
-            return found
+            nonlocal scanned_chars
+            match = search(text, at)
+            scanned_chars += (match.end() if match else len(text)) - at
+            return match
 
         return count
 
@@ -397,11 +397,11 @@ def test_a_long_call_takes_time_in_proportion(name: str, monkeypatch: pytest.Mon
     took = []
     for size in (500, 1000):
         reader.marker_set.cache_clear()
-        looked = 0
+        scanned_chars = 0
         text = re.sub(r"\bx\b", "word " * size + "x", WRITTEN[name])
         ((_, arguments),) = calls(parsed(DIALECTS[name], *(text[i : i + 4] for i in range(0, len(text), 4))))
         assert len(arguments) > 5 * size
-        took.append(looked)
+        took.append(scanned_chars)
     reader.marker_set.cache_clear()
     assert took[1] < 2.5 * took[0]
     assert took[1] < 12 * 5000 + 5000
@@ -423,16 +423,16 @@ def test_half_a_character_in_a_models_text_is_none_in_its_parts(name: str, text:
 
 
 def test_a_schema_that_refers_to_itself_many_times_costs_no_more_than_another() -> None:
-    """It is the client's."""
+    """The schema is the client's."""
     loop = {"properties": {"x": {"anyOf": [{"$ref": "#/properties/x"}] * 2000}}}
-    looked = 0
+    lookups = 0
 
     class Counted(dict[str, Any]):
         def get(self, key: str, default: Any = None) -> Any:
-            nonlocal looked
-            looked += 1
+            nonlocal lookups
+            lookups += 1
             return super().get(key, default)
 
     loop["properties"]["x"] = Counted(loop["properties"]["x"])
     assert types_of(loop, "x", None) == ANY
-    assert looked < 1000
+    assert lookups < 1000

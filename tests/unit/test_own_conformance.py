@@ -19,7 +19,7 @@ Call = tuple[str, dict[str, Any]]
 
 
 class Family(NamedTuple):
-    """How a family writes."""
+    """A model family's way of writing."""
 
     calls: Callable[[list[Call]], str]
     think: tuple[str, str] = ("<think>\n", "\n</think>\n\n")
@@ -66,8 +66,8 @@ def tagged(head: str, pair: str, tail: str) -> Callable[[str, dict[str, Any]], s
 
 def kimi(calls: list[Call]) -> str:
     parts = [
-        f"<|tool_call_begin|>functions.{name}:{i}<|tool_call_argument_begin|>{compact(given)}<|tool_call_end|>"
-        for i, (name, given) in enumerate(calls)
+        f"<|tool_call_begin|>functions.{name}:{i}<|tool_call_argument_begin|>{compact(arguments)}<|tool_call_end|>"
+        for i, (name, arguments) in enumerate(calls)
     ]
     return f"<|tool_calls_section_begin|>{''.join(parts)}<|tool_calls_section_end|>"
 
@@ -75,7 +75,8 @@ def kimi(calls: list[Call]) -> str:
 def harmony(calls: list[Call]) -> str:
     heads = ("<|channel|>commentary to=functions.{} <|constrain|>json", " to=functions.{}<|channel|>commentary json")
     return "<|start|>assistant".join(
-        f"{heads[i % 2].format(name)}<|message|>{compact(given)}<|call|>" for i, (name, given) in enumerate(calls)
+        f"{heads[i % 2].format(name)}<|message|>{compact(arguments)}<|call|>"
+        for i, (name, arguments) in enumerate(calls)
     )
 
 
@@ -91,8 +92,8 @@ def gemma(name: str, given: dict[str, Any]) -> str:
 
 
 def pythonic(calls: list[Call]) -> str:
-    shown = [f"{name}({', '.join(f'{key}={of!r}' for key, of in given.items())})" for name, given in calls]
-    return f"[{', '.join(shown)}]"
+    call_texts = [f"{name}({', '.join(f'{key}={of!r}' for key, of in arguments.items())})" for name, arguments in calls]
+    return f"[{', '.join(call_texts)}]"
 
 
 def deepseek_v3(name: str, given: dict[str, Any]) -> str:
@@ -225,21 +226,21 @@ def drawn(name: str, number: int) -> Case:
     family = FAMILIES[name]
     draw = Draw(f"{name} {number}", family)
     calls = [draw.call() for _ in range(draw.random.choice((0, 1, 1, 1, 2, 3)))]
-    thought = draw.prose() if family.think[0] and draw.random.random() < 0.4 else ""
+    reasoning = draw.prose() if family.think[0] and draw.random.random() < 0.4 else ""
     before = draw.prose() if not calls or (family.before and draw.random.random() < 0.4) else ""
     after = draw.prose() if calls and family.after is not None and draw.random.random() < 0.2 else ""
     text = "".join([
-        family.think[0] + thought + family.think[1] if thought else "",
+        family.think[0] + reasoning + family.think[1] if reasoning else "",
         family.answer + before if before else "",
         "\n" if before and calls and not family.answer else "",
         family.calls(calls) if calls else "",
         f"\n{after}" if after else "",
     ])  # fmt: skip
     tools = {
-        called: {"type": "object", "properties": {key: schema(value) for key, value in given.items()}}
-        for called, given in calls
+        function: {"type": "object", "properties": {key: schema(value) for key, value in arguments.items()}}
+        for function, arguments in calls
     }
-    return Case(text, tools or {"f": {}}, before + after, thought, calls)
+    return Case(text, tools or {"f": {}}, before + after, reasoning, calls)
 
 
 def understood(name: str, case: Case, pieces: list[str]) -> tuple[str, str, list[tuple[str, str]]]:
@@ -257,12 +258,12 @@ def understood(name: str, case: Case, pieces: list[str]) -> tuple[str, str, list
 
 
 def cut(text: str, draw: random.Random, most: int) -> list[str]:
-    found, at = [], 0
+    pieces, at = [], 0
     while at < len(text):
         size = draw.randint(1, most)
-        found.append(text[at : at + size])
+        pieces.append(text[at : at + size])
         at += size
-    return found
+    return pieces
 
 
 def same(value: Any, other: Any) -> bool:
@@ -270,7 +271,7 @@ def same(value: Any, other: Any) -> bool:
 
 
 def wrong(name: str, number: int) -> str:
-    """What is not understood of a case; "": nothing."""
+    """The part of a case that is not understood; "": there is none."""
     case = drawn(name, number)
     whole = understood(name, case, [case.text])
     draw = random.Random(number)
@@ -279,11 +280,11 @@ def wrong(name: str, number: int) -> str:
             return f"in pieces of {most}: {case.text!r}"
     content, reasoning, calls = whole
     try:
-        found = [(called, json.loads(arguments)) for called, arguments in calls]
+        parsed_calls = [(function, json.loads(arguments)) for function, arguments in calls]
     except ValueError:
         return f"no JSON: {calls} of {case.text!r}"
-    if not same(found, case.calls):
-        return f"{found} instead of {case.calls} of {case.text!r}"
+    if not same(parsed_calls, case.calls):
+        return f"{parsed_calls} instead of {case.calls} of {case.text!r}"
     if "".join(content.split()) != "".join(case.content.split()) or reasoning.strip() != case.reasoning:
         return f"{content!r} and {reasoning!r} instead of {case.content!r} and {case.reasoning!r} of {case.text!r}"
     return ""
@@ -291,5 +292,5 @@ def wrong(name: str, number: int) -> str:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_what_is_drawn_is_understood_whole_and_in_pieces(name: str) -> None:
-    found = [said for number in range(CASES) if (said := wrong(name, number))]
-    assert found == []
+    mistakes = [mistake for number in range(CASES) if (mistake := wrong(name, number))]
+    assert mistakes == []

@@ -34,7 +34,7 @@ LATE = replace(BATCH, order=replace(BATCH.order, created=NOW - 3590, expires=NOW
 
 
 class Asked(PartRunner):
-    """Whose lines only wait."""
+    """A part whose lines only wait."""
 
     def __init__(self) -> None:
         runtime = MagicMock(Runtime, dispatcher=MagicMock(Dispatcher, api=ApiId("a"), hook=None, usage=None))
@@ -62,7 +62,7 @@ class Asked(PartRunner):
 
 
 async def test_what_comes_back_from_an_engine_waits_behind_nobody_either() -> None:
-    """It may be at an engine's gate when its batch becomes urgent, and is sent back from there later."""
+    """A line may be at an engine's gate when its batch becomes urgent, and is sent back from there later."""
     part = Asked()
     part._ask([BatchLine(n, f"id-{n}", b"{}") for n in (1, 2, 3)])
     await asyncio.sleep(0)
@@ -115,8 +115,8 @@ async def test_a_line_that_can_wait_no_longer_is_dispatched_again_when_its_try_h
 async def test_an_answer_that_is_there_is_written_if_its_batch_is_cancelled_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is charged."""
-    settled, never = asyncio.Event(), asyncio.Event()
+    """The answer is charged."""
+    settled_event, never = asyncio.Event(), asyncio.Event()
 
     class Call:
         id, waits, is_recorded = "cmpl-1", False, False
@@ -127,7 +127,7 @@ async def test_an_answer_that_is_there_is_written_if_its_batch_is_cancelled_mean
         async def __aenter__(self) -> None: ...
 
         async def __aexit__(self, *_: object) -> None:
-            await settled.wait()
+            await settled_event.wait()
 
     async def understand(_: Any, raw: bytes) -> Any:
         return raw, Planned(0)
@@ -149,14 +149,14 @@ async def test_an_answer_that_is_there_is_written_if_its_batch_is_cancelled_mean
     for _ in range(4):
         await asyncio.sleep(0)
     part.look(replace(BATCH, status="cancelling"))
-    settled.set()
+    settled_event.set()
     while part._asking:
         await asyncio.wait(part._asking)
     assert list(part._results) == [1]
 
 
 async def test_a_line_whose_answer_is_recorded_is_not_given_up() -> None:
-    """It would be computed again, and charged again, with one record of both."""
+    """A line given up would be computed and charged again, with one record of both."""
     part = Asked()
     part._ask([BatchLine(n, f"id-{n}", b"{}") for n in (1, 2)])
     await asyncio.sleep(0)
@@ -170,7 +170,7 @@ async def test_a_line_whose_answer_is_recorded_is_not_given_up() -> None:
 
 
 async def test_a_line_asks_for_a_hook_that_is_down_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And for what else is away as often as ever."""
+    """Anything else that is away is asked as often as ever."""
     part, pauses = Asked(), list[float]()
     tries = iter([HookDown(), HookDown(), HookDown(), Saturated(), HookDown(), DeadlineOver()])
 
@@ -195,7 +195,7 @@ class Planned(Struct, frozen=True):
 
 @pytest.mark.parametrize(("asked", "got"), [(-(2**31), 10), (0, 10), (7, 17)])
 async def test_no_line_is_put_before_what_is_online(monkeypatch: pytest.MonkeyPatch, asked: int, got: int) -> None:
-    """Nor before other batches' lines, whatever it says of itself."""
+    """No line goes before other batches' lines either, whatever it says of itself."""
     plans: list[Planned] = []
 
     async def understand(*_: Any) -> Any:
@@ -215,12 +215,12 @@ async def test_no_line_is_put_before_what_is_online(monkeypatch: pytest.MonkeyPa
 
 
 def within(part: PartRunner, limits: Limits) -> None:
-    """What its client may ask for from now on."""
+    """Sets what its client may ask for from now on."""
     part._limits.within.return_value = limits  # type: ignore[attr-defined]
 
 
 async def test_a_line_is_understood_within_the_limits_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be months since it was ordered."""
+    """The line may have been ordered months ago."""
 
     async def understand(asked: Any, _: bytes) -> Any:
         raise InterruptedError
@@ -234,8 +234,8 @@ async def test_a_line_is_understood_within_the_limits_of_today(monkeypatch: pyte
 
 
 async def test_lines_that_wait_are_understood_again_when_their_client_has_other_limits() -> None:
-    """They wait for hours where a minute's limit is low. Those on an engine are finished, as online requests are."""
-    part, lost = Asked(), Limits(models=["other"])
+    """Lines wait for hours if a limit a minute is low. Lines on an engine are finished, as online requests are."""
+    part, other_limits = Asked(), Limits(models=["other"])
     within(part, UNLIMITED)
     part._ask([BatchLine(n, f"id-{n}", b"{}") for n in (1, 2, 3)])
     await asyncio.sleep(0)
@@ -244,9 +244,9 @@ async def test_lines_that_wait_are_understood_again_when_their_client_has_other_
     part.look(BATCH)
     await asyncio.sleep(0)
     assert [number for number, _ in part.asked] == [1, 2, 3]
-    within(part, lost)
+    within(part, other_limits)
     part.look(BATCH)
-    part._within |= {1: lost, 2: lost}  # as `_request` has it
+    part._within |= {1: other_limits, 2: other_limits}  # as `_request` has it
     for _ in range(4):
         await asyncio.sleep(0)
         part.look(BATCH)

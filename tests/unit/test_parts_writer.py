@@ -54,10 +54,10 @@ def scripted(**fields: Any) -> PartsWriter:
 
 def streamed(*texts: str, finish: str = "stop", **options: bool) -> list[Any]:
     """The data of each event, of which each delta has one or none."""
-    written = scripted(stream=True, stream_options=options or None)
+    chunk_writer = scripted(stream=True, stream_options=options or None)
     events = []
     for i, text in enumerate(texts, 1):
-        raw = written.delta(0, replace(DELTA, text=text, finish=finish if i == len(texts) else None))
+        raw = chunk_writer.delta(0, replace(DELTA, text=text, finish=finish if i == len(texts) else None))
         assert raw.count(b"data: ") == raw.count(b"\n\n") <= 1
         if raw:
             events.append(json.loads(raw.removeprefix(b"data: ")))
@@ -105,26 +105,26 @@ def test_all_parts_of_a_delta_are_one_event() -> None:
 
 
 def calls_of(texts: list[str], finish: str = "stop") -> list[tuple[str, ...]]:
-    """As a client puts them together."""
-    found: dict[int, dict[str, str]] = {}
+    """The calls that a client puts together from the stream."""
+    calls: dict[int, dict[str, str]] = {}
     for delta in deltas(streamed(*texts, finish=finish)):
         assert delta.get("tool_calls") != []
         for piece in delta.get("tool_calls", []):
-            into = found.setdefault(piece["index"], {"id": "", "name": "", "arguments": ""})
+            into = calls.setdefault(piece["index"], {"id": "", "name": "", "arguments": ""})
             into["id"] += piece.get("id", "")
             into["name"] += piece["function"].get("name", "")
             into["arguments"] += piece["function"]["arguments"]
-    return [tuple(made.values()) for made in found.values()]
+    return [tuple(call_parts.values()) for call_parts in calls.values()]
 
 
 @pytest.mark.parametrize("texts", [["tucb12n"], [*"tucb12n"], ["tu", "cb1", "2n"], ["", "tucb1", "", "2", "n", "-"]])
 def test_however_an_answer_is_cut_a_client_puts_the_same_together(texts: list[str]) -> None:
     """Streamed, and whole."""
-    found = calls_of(texts)
-    assert [made[1:] for made in found] == [("get_weather", '{"city":"Kraków"}'), ("get_time", "{}")]
+    calls = calls_of(texts)
+    assert [call_parts[1:] for call_parts in calls] == [("get_weather", '{"city":"Kraków"}'), ("get_time", "{}")]
     message = scripted().choice(0, replace(DELTA, text="".join(texts), finish="stop"))["message"]
     assert [(c["function"]["name"], c["function"]["arguments"]) for c in message["tool_calls"]] == [
-        made[1:] for made in found
+        call_parts[1:] for call_parts in calls
     ]
 
 
@@ -138,7 +138,7 @@ def test_however_an_answer_is_cut_a_client_puts_the_same_together(texts: list[st
     ("~c", "stop", "stop", {"content": "One moment.~", "reasoning_content": None}),
 ])  # fmt: skip
 def test_a_whole_answer_has_its_parts(text: str, finish: Any, reason: str, message: dict[str, Any]) -> None:
-    """Without content where it only called, and cut off where it was."""
+    """An answer that only called has no content, and one that was cut off says so."""
     choice = scripted().choice(0, replace(DELTA, text=text, finish=finish))
     assert choice["finish_reason"] == reason
     assert message.items() <= choice["message"].items()
@@ -159,11 +159,11 @@ def test_a_call_that_is_cut_off_stays_as_it_was_and_the_length_is_told() -> None
 
 @pytest.mark.parametrize("texts", [["tuc~b12nc"], [*"tuc~b12nc"], ["t", "uc~b1", "", "2n", "c-"]])
 def test_however_an_answer_is_cut_its_text_is_the_same(texts: list[str]) -> None:
-    """Without reasoning and calls: what is read of it alone, and what the whole answer has."""
-    written, ended = scripted(), scripted()
+    """The text has no reasoning and no calls: both in what is read of it alone, and in the whole answer."""
+    stream_writer, whole_writer = scripted(), scripted()
     cut = [replace(DELTA, text=text, finish="stop" if text is texts[-1] else None) for text in texts]
-    read = "".join(written.content(0, d) for d in cut)
-    whole = ended.choice(0, replace(DELTA, text="".join(texts), finish="stop"))
+    read = "".join(stream_writer.content(0, d) for d in cut)
+    whole = whole_writer.choice(0, replace(DELTA, text="".join(texts), finish="stop"))
     assert read == whole["message"]["content"] == "One moment.One moment.~"
 
 
@@ -184,41 +184,41 @@ def test_the_id_of_a_call_is_the_same_on_every_replica_and_another_in_each_choic
     assert ids[:6] == ids[6:]
     assert len(set(ids)) == 6
     assert ids[1] == call_id(of.id, 0, 1)
-    assert all(len(made) == len("call_") + 24 for made in ids)
+    assert all(len(id_) == len("call_") + 24 for id_ in ids)
     assert call_id(call().id, 0, 0) != ids[0]
 
 
 def test_each_choice_has_a_parser_of_its_own() -> None:
-    written = scripted(stream=True)
+    chunk_writer = scripted(stream=True)
     for choice in (0, 1):
-        written.delta(choice, replace(DELTA, text="~"))
-    assert b'"~"' in written.delta(0, replace(DELTA, text="", finish="stop"))
-    written.delta(0, replace(DELTA, text="b"))
-    assert b'"finish_reason":"stop"' in written.delta(1, replace(DELTA, text="", finish="stop"))
+        chunk_writer.delta(choice, replace(DELTA, text="~"))
+    assert b'"~"' in chunk_writer.delta(0, replace(DELTA, text="", finish="stop"))
+    chunk_writer.delta(0, replace(DELTA, text="b"))
+    assert b'"finish_reason":"stop"' in chunk_writer.delta(1, replace(DELTA, text="", finish="stop"))
 
 
 def test_a_chunk_without_parts_is_sent_only_for_what_else_it_tells() -> None:
     assert streamed("-", "-", "c")[0]["choices"][0]["delta"] == {"content": "One moment."}
     silent = replace(DELTA, text="-")
     assert scripted(stream=True).delta(0, silent) == b""
-    told = scripted(stream=True).delta(0, replace(silent, logprobs=LOGPROBS))
-    assert json.loads(told.removeprefix(b"data: "))["choices"][0]["delta"] == {}
+    chunk = scripted(stream=True).delta(0, replace(silent, logprobs=LOGPROBS))
+    assert json.loads(chunk.removeprefix(b"data: "))["choices"][0]["delta"] == {}
     usage = streamed("b", "1", "-", include_usage=True, continuous_usage_stats=True)
     assert [event["usage"]["prompt_tokens"] for event in usage] == [3, 3, 3]
     assert [event["usage"] for event in streamed("b", "-", include_usage=True)] == [None, None]
 
 
 def test_a_parser_is_made_only_where_there_is_something_to_tell_apart() -> None:
-    """Else the text goes on as it comes."""
+    """The text goes on as it comes in all other cases."""
     of = call()
     hermes = find_dialect("hermes")
     of.model = dataclasses.replace(of.model, writing=Writing(hermes))
     assert type(writer(of, chat())) is ChatWriter
     assert type(writer(of, chat(tools=[TIME], tool_choice="none"))) is ChatWriter
     text = '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>'
-    made = writer(of, chat(tools=[TIME, WEATHER])).choice(0, replace(DELTA, text=text, finish="stop"))
-    assert made["finish_reason"] == "tool_calls"
-    assert [c["function"] for c in made["message"]["tool_calls"]] == [{"name": "get_time", "arguments": "{}"}]
+    choice = writer(of, chat(tools=[TIME, WEATHER])).choice(0, replace(DELTA, text=text, finish="stop"))
+    assert choice["finish_reason"] == "tool_calls"
+    assert [c["function"] for c in choice["message"]["tool_calls"]] == [{"name": "get_time", "arguments": "{}"}]
     of.model = dataclasses.replace(of.model, writing=Writing(hermes, reasons=True))
     assert type(writer(of, chat())) is PartsWriter
 
@@ -251,14 +251,14 @@ def test_a_call_has_an_id_that_the_models_own_template_takes_back(dialect: str, 
     of = call()
     of.model = dataclasses.replace(of.model, writing=Writing(find_dialect(dialect)))
     body = chat(tools=[TIME], messages=[*MESSAGES, CALLED, RESULT])
-    made = PartsWriter(of, body, Scripted).choice(0, replace(DELTA, text="n", finish="stop"))
-    (id_,) = [c["id"] for c in made["message"]["tool_calls"]]
+    choice = PartsWriter(of, body, Scripted).choice(0, replace(DELTA, text="n", finish="stop"))
+    (id_,) = [c["id"] for c in choice["message"]["tool_calls"]]
     assert (id_.startswith(ids[0]), len(id_)) == (True, ids[1])
 
 
 def test_a_call_that_a_stop_string_cut_off_is_not_one_to_answer() -> None:
-    made = scripted().choice(0, replace(DELTA, text="b1", finish="stop", stop="Paris"))
-    assert (made["finish_reason"], made["stop_reason"]) == ("stop", "Paris")
+    choice = scripted().choice(0, replace(DELTA, text="b1", finish="stop", stop="Paris"))
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "Paris")
 
 
 BROKEN = '<tool_call>{"name": "get_time", "arguments": {"zone": <b>}}</tool_call>'
@@ -273,18 +273,18 @@ def test_a_call_that_the_model_has_broken_is_not_one_to_answer(text: str, finish
     """Its text is no content, and its arguments are no JSON: a client sees both, however it reads the answer."""
     of = call()
     of.model = dataclasses.replace(of.model, writing=Writing(find_dialect("qwen3")))
-    made = writer(of, chat(tools=[TIME])).choice(0, replace(DELTA, text=text, finish="stop"))
-    assert (made["finish_reason"], made["message"]["content"]) == (finish, None)
-    assert [each["function"]["arguments"] for each in made["message"]["tool_calls"]] == arguments
-    written = writer(of, chat(tools=[TIME], stream=True))
-    raw = [written.delta(0, replace(DELTA, text=char)) for char in text]
-    last = written.delta(0, replace(DELTA, text="", finish="stop"))
+    choice = writer(of, chat(tools=[TIME])).choice(0, replace(DELTA, text=text, finish="stop"))
+    assert (choice["finish_reason"], choice["message"]["content"]) == (finish, None)
+    assert [each["function"]["arguments"] for each in choice["message"]["tool_calls"]] == arguments
+    chunk_writer = writer(of, chat(tools=[TIME], stream=True))
+    raw = [chunk_writer.delta(0, replace(DELTA, text=char)) for char in text]
+    last = chunk_writer.delta(0, replace(DELTA, text="", finish="stop"))
     assert b'"content"' not in b"".join(raw)
     assert json.loads(last.removeprefix(b"data: "))["choices"][0]["finish_reason"] == finish
 
 
 def thinking(**writing: Any) -> Any:
-    """Of a model that thinks, with as many tokens as that takes."""
+    """The call of a model that thinks, with as many tokens as that takes."""
     of = call()
     thinks = Dialect((Thought("<think>", ("</think>",)),))
     of.model = dataclasses.replace(of.model, writing=Writing(thinks, True, **writing))
@@ -297,16 +297,16 @@ THOUGHT = "It is in Kraków, 1,000 km from here. " * 20
 
 @pytest.mark.parametrize("size", [1, 3, 7, 10_000])
 async def test_tokens_of_reasoning_are_counted_the_same_however_the_answer_comes(size: int) -> None:
-    """Those of its text, without markers; in each choice for itself."""
+    """Tokens of the reasoning's text are counted without markers, in each choice for itself."""
     of = thinking()
     text = f"<think>{THOUGHT}</think>Yes."
-    written = writer(of, chat(stream=True, stream_options={"include_usage": True}))
+    chunk_writer = writer(of, chat(stream=True, stream_options={"include_usage": True}))
     for choice in (0, 1):
         for at in range(0, len(text), size):
-            written.delta(choice, replace(DELTA, text=text[at : at + size]))
-        written.delta(choice, replace(DELTA, text="", finish="stop"))
-    await written.settle()
-    event = json.loads(written.last().split(b"\n\n")[0].removeprefix(b"data: "))
+            chunk_writer.delta(choice, replace(DELTA, text=text[at : at + size]))
+        chunk_writer.delta(choice, replace(DELTA, text="", finish="stop"))
+    await chunk_writer.settle()
+    event = json.loads(chunk_writer.last().split(b"\n\n")[0].removeprefix(b"data: "))
     each = len(of.model.tokenizer.encode(THOUGHT))
     assert event["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2 * each}
     answer_schemas.ChatCompletionChunk.model_validate(event, strict=True)
@@ -333,27 +333,27 @@ def test_the_pool_names_the_field_of_reasoning() -> None:
     end = replace(DELTA, text="<think>a</think>b", finish="stop")
     message = writer(of, chat()).choice(0, end)["message"]
     assert (message["reasoning"], message["content"], "reasoning_content" in message) == ("a", "b", False)
-    written = writer(of, chat(stream=True))
-    one, other = (written.delta(0, replace(DELTA, text=text)) for text in ("<think>a", "b</think>c"))
+    chunk_writer = writer(of, chat(stream=True))
+    one, other = (chunk_writer.delta(0, replace(DELTA, text=text)) for text in ("<think>a", "b</think>c"))
     assert json.loads(one.removeprefix(b"data: "))["choices"][0]["delta"] == {"reasoning": "a"}
     assert json.loads(other.removeprefix(b"data: "))["choices"][0]["delta"] == {"reasoning": "b", "content": "c"}
 
 
 def test_a_client_may_want_no_reasoning() -> None:
-    """It is counted all the same."""
+    """The reasoning is counted all the same."""
     of = thinking()
-    written = writer(of, chat(include_reasoning=False))
-    made = written.answer([(0, replace(DELTA, text="<think>a</think>b", finish="stop"))])
-    assert made["choices"][0]["message"] == {
+    whole_writer = writer(of, chat(include_reasoning=False))
+    answer = whole_writer.answer([(0, replace(DELTA, text="<think>a</think>b", finish="stop"))])
+    assert answer["choices"][0]["message"] == {
         "role": "assistant", "content": "b", "refusal": None, "reasoning_content": None,
     }  # fmt: skip
-    assert written.usage()["completion_tokens_details"] == {"reasoning_tokens": 1}
-    streamed = writer(of, chat(include_reasoning=False, stream=True))
-    assert streamed.delta(0, replace(DELTA, text="<think>a")) == b""
-    assert b'{"content":"b"}' in streamed.delta(0, replace(DELTA, text="</think>b"))
+    assert whole_writer.usage()["completion_tokens_details"] == {"reasoning_tokens": 1}
+    stream_writer = writer(of, chat(include_reasoning=False, stream=True))
+    assert stream_writer.delta(0, replace(DELTA, text="<think>a")) == b""
+    assert b'{"content":"b"}' in stream_writer.delta(0, replace(DELTA, text="</think>b"))
 
 
 def test_token_ids_come_with_every_chunk_that_has_some() -> None:
-    written = scripted(stream=True, return_token_ids=True)
-    event = json.loads(written.delta(0, replace(DELTA, text="-")).removeprefix(b"data: "))["choices"][0]
+    chunk_writer = scripted(stream=True, return_token_ids=True)
+    event = json.loads(chunk_writer.delta(0, replace(DELTA, text="-")).removeprefix(b"data: "))["choices"][0]
     assert (event["delta"], event["token_ids"]) == ({}, [7])

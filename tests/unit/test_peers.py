@@ -83,32 +83,32 @@ POOLS = {POOL: Pool(model="m", engine="mock", block_size=BLOCK, peers=True)}
 def round_of(count: int, **job: Any) -> tuple[PlacementRound, list[InFlight]]:
     """Requests with one prompt, of which the busy worker has nearly all."""
     sampling = Sampling(max_tokens=100)
-    asked = [
+    requests = [
         InFlight(Job(RequestId(f"r{i}"), 0, ApiId("a"), PROMPT, sampling, 2e9, **job), ((POOL,),), EventQueue(), HINTS)
         for i in range(count)
     ]
-    round_ = PlacementRound(asked, POOLS, grids_of(POOLS))
+    round_ = PlacementRound(requests, POOLS, grids_of(POOLS))
     view = pool_view([option("busy", **FULL).candidate, option("free", aside_most=2).candidate])
-    matches = [Matches([(245, frozenset([0]))]) for _ in asked]
+    matches = [Matches([(245, frozenset([0]))]) for _ in requests]
     round_.views = {POOL: replace(view, matches=matches)}
-    return round_, asked
+    return round_, requests
 
 
 def test_a_lent_prompt_is_no_load_where_it_is_lent_and_its_blocks_are_not_coming_where_they_go() -> None:
     """The next request of the round sees the same busy worker, and no block on the free one."""
-    round_, asked = round_of(2)
-    for number, inflight in enumerate(asked):
+    round_, requests = round_of(2)
+    for number, inflight in enumerate(requests):
         stages = round_.decide(inflight, Random(0), 0)
         assert {kind: it.placement.worker for kind, it in stages.items()} == {"prefill": "busy", "decode": "free"}
         assert stages["prefill"].placement.lends
         busy, free = round_.views[POOL].candidates
         assert (busy.requests, busy.aside) == (FULL["requests"], number + 1)
         assert (free.requests, free.aside) == (number + 1, 0)
-        assert 1 not in round_._matches(asked[1], POOL).coming
+        assert 1 not in round_._matches(requests[1], POOL).coming
 
 
 def test_a_lent_prompt_is_reserved_apart_from_the_load() -> None:
-    """As an aside request is; that of the worker that decodes isn't."""
+    """An aside request is, too; the one at the worker that decodes isn't."""
     round_, (inflight,) = round_of(1)
     places = round_.assign(inflight, Random(0), 0)
     command = placement(Keys("test"), grids_of(POOLS), inflight, places, round_.lease(places[0]).worker).command
@@ -124,8 +124,8 @@ def test_what_gives_way_or_goes_on_has_one_worker(job: dict[str, Any]) -> None:
 @given(st.lists(st.tuples(st.integers(0, 250), st.integers(0, 12), st.integers(0, 4000)), min_size=2, max_size=5))
 def test_a_pair_is_two_workers_and_takes_less_time_than_the_place_alone(places: list[tuple[int, int, int]]) -> None:
     options = [
-        option(f"w{i}", cached, requests=requests, tokens=tokens if requests else 0, waiting=min(1, requests))
-        for i, (cached, requests, tokens) in enumerate(places)
+        option(f"w{i}", cached_blocks, requests=requests, tokens=tokens if requests else 0, waiting=min(1, requests))
+        for i, (cached_blocks, requests, tokens) in enumerate(places)
     ]
     here = place(ASK, options, Routing(), Random(0))
     pair = place_with_peer(ASK, here, options, Routing(), Random(0))
@@ -136,5 +136,5 @@ def test_a_pair_is_two_workers_and_takes_less_time_than_the_place_alone(places: 
     fleet = Fleet.of([o.candidate for o in options])
     alone = next(kv_cost(ASK, o, fleet, 1.0) for o in options if o.candidate.lease.worker.id == here.placement.worker)
     (lends,) = (c for o, c in pair.prefill.scored if o.candidate.lease.worker.id == pair.prefill.placement.worker)
-    busiest = max(requests for _cached, requests, _tokens in places)
+    busiest = max(requests for _cached_blocks, requests, _tokens in places)
     assert lends.total < alone.total + alone.prefill * busiest

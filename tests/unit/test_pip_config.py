@@ -1,4 +1,4 @@
-"""What the pip of an image's build is told, from what pip is told here."""
+"""Settings of pip in an image's build, from pip's settings here."""
 
 from pathlib import Path
 

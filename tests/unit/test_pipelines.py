@@ -35,8 +35,8 @@ def written(tmp_path: Path, pipelines: str) -> Path:
 
 @pytest.mark.parametrize("stages", [[W, P], [E, W], [W, W], [E, W, W], [W, W, W, P]])
 def test_stages_that_fit_are_taken(tmp_path: Path, stages: list[str]) -> None:
-    found = load_pools(written(tmp_path, f"y: {{stages: [{', '.join(stages)}]}}")).pipelines["y"]
-    assert [f"{{model: {stage.model}}}" for stage in found.stages] == stages
+    pipeline = load_pools(written(tmp_path, f"y: {{stages: [{', '.join(stages)}]}}")).pipelines["y"]
+    assert [f"{{model: {stage.model}}}" for stage in pipeline.stages] == stages
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_stages_that_fit_are_taken(tmp_path: Path, stages: list[str]) -> None:
     ],
 )
 def test_a_wrong_pipeline_is_named(tmp_path: Path, pipelines: str, problem: str) -> None:
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as error:
         load_pools(written(tmp_path, pipelines))
-    assert problem in refused.value.message
+    assert problem in error.value.message
 
 
 def test_an_alias_made_at_run_time_takes_no_pipelines_name() -> None:
@@ -127,8 +127,8 @@ def test_a_stage_changes_the_users_last_text_and_leaves_the_pictures() -> None:
     chat = ChatText({"messages": messages})
     chat.text = f"<{chat.text}>"
     assert messages[0]["content"] == [said("<a\nb>"), picture]
-    asked = orjson.loads(chat.ask(Stage(model="last", template="Q: {input}")))
-    assert (asked["model"], asked["messages"][0]["content"][0]) == ("last", said("Q: <a\nb>"))
+    last_request = orjson.loads(chat.ask(Stage(model="last", template="Q: {input}")))
+    assert (last_request["model"], last_request["messages"][0]["content"][0]) == ("last", said("Q: <a\nb>"))
 
 
 @pytest.mark.parametrize(
@@ -143,14 +143,14 @@ def test_a_stage_changes_the_users_last_text_and_leaves_the_pictures() -> None:
     ],
 )
 def test_instructions_of_the_last_stage_come_first(first: list[Any], expected: dict[str, Any]) -> None:
-    """In one message with the client's own."""
+    """The client's own instructions are in the same message."""
     chat = ChatText({"messages": [*first, {"role": "user", "content": "x"}]})
     messages = orjson.loads(chat.ask(Stage(model="last", instructions="Be brief.")))["messages"]
     assert messages == [expected, {"role": "user", "content": "x"}]
 
 
 def test_a_name_in_the_last_stages_body_is_the_one_that_the_client_knows() -> None:
-    """Though instructions come before all messages, and the text before all pictures."""
+    """The name stays the same, though instructions come before all messages, and the text before all pictures."""
     picture = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
     chat = ChatText({"messages": [{"role": "user", "content": [{**picture}, said("a"), {**picture}]}]})
     chat.ask(Stage(model="last", template="Q: {input}", instructions="Be brief."))
@@ -169,6 +169,6 @@ def test_a_name_in_the_last_stages_body_is_the_one_that_the_client_knows() -> No
 
 
 def test_a_conversation_in_which_no_user_speaks_is_refused() -> None:
-    with pytest.raises(RequestError, match="'user'") as refused:
+    with pytest.raises(RequestError, match="'user'") as error:
         ChatText({"messages": [{"role": "system", "content": "x"}]})
-    assert refused.value.param == "messages"
+    assert error.value.param == "messages"

@@ -1,4 +1,4 @@
-"""What stands for a picture in a prompt is what transformers' own processors, which engines ask, would write."""
+"""Placeholders of pictures in a prompt: those that transformers' own processors, which engines ask, would write."""
 
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ SHAPES = [(112, 112), (60, 200), (300, 117), (1000, 700), (33, 500), (1, 1), (28
 
 def of(kind: Kind, **given: Any) -> Pictures:
     path = random_vlm(kind, weights=False)
-    found = pictures_of(path, load_tokenizer(path, None, "file"), given)
-    assert found is not None
-    return found
+    pictures = pictures_of(path, load_tokenizer(path, None, "file"), given)
+    assert pictures is not None
+    return pictures
 
 
 @pytest.mark.parametrize("splits", [True, False])
@@ -36,9 +36,9 @@ def test_idefics_splits_a_picture_as_its_processor_does(shape: tuple[int, int], 
     tokens = pictures.tokens(*shape)
     assert tokens.count(pictures.token_id) == 16 * (rows * columns + 1)
     text = load_tokenizer(path, None, "file").decode(tokens, skip_special_tokens=False)
-    shown = [part.partition("<image>")[0] for part in text.split("<fake_token_around_image>")]
+    tile_markers = [part.partition("<image>")[0] for part in text.split("<fake_token_around_image>")]
     tiles = [f"<row_{r + 1}_col_{c + 1}>" for r in range(rows) for c in range(columns)]
-    assert shown == ["", *tiles, "<global-img>", ""]
+    assert tile_markers == ["", *tiles, "<global-img>", ""]
     assert text.count("\n") == (rows + 1 if rows else 0)
 
 
@@ -52,7 +52,7 @@ def test_qwen_has_a_token_for_each_square_of_patches(shape: tuple[int, int]) -> 
 
 
 def test_an_engines_own_settings_of_the_processor_count() -> None:
-    """As the pool's args give them to the engine."""
+    """The settings are those that the pool's args give to the engine."""
     assert len(of("qwen2_vl", max_pixels=3136 * 4).tokens(500, 500)) < len(of("qwen2_vl").tokens(500, 500))
     assert of("idefics3", images_kwargs={"do_image_splitting": False}) != of("idefics3")
 
@@ -63,7 +63,7 @@ def test_a_shape_that_the_model_refuses_is_refused_before_it() -> None:
 
 
 def test_a_model_of_another_family_takes_no_pictures(tmp_path: Path) -> None:
-    """And one whose files don't say which token stands for them is not served."""
+    """A model of the family whose files don't say which token stands for them is not served."""
     tokenizer = load_tokenizer(random_vlm("idefics3", weights=False), None, "file")
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     assert pictures_of(tmp_path, tokenizer, {}) is None
@@ -81,7 +81,7 @@ def test_a_model_that_sees_has_its_length_with_its_language_part() -> None:
 
 
 def test_qwen_audio_has_as_many_tokens_as_its_processor_counts() -> None:
-    """At the bounds of spectra, and of what its encoder takes."""
+    """The lengths are at the bounds of spectra, and of what its encoder takes."""
     from transformers import WhisperFeatureExtractor
 
     path = random_vlm("qwen2_audio", weights=False)
@@ -89,13 +89,13 @@ def test_qwen_audio_has_as_many_tokens_as_its_processor_counts() -> None:
     sounds = sounds_of(path)
     assert sounds is not None
     for samples in (481, 640, 641, 800, 801, 15_999, 16_000, 16_001, 16_160, 40_001, 479_999, 480_000):
-        made = theirs(
+        features = theirs(
             np.zeros(samples, np.float32), sampling_rate=16_000, padding="max_length", return_attention_mask=True
         )
-        length = int(made["attention_mask"].sum())
+        length = int(features["attention_mask"].sum())
         assert sounds.tokens(samples) == [sounds.token_id] * ((((length - 1) // 2 + 1) - 2) // 2 + 1), samples
-    for samples, said in ((480_001, "at most 30 s"), (320, "too short")):
-        with pytest.raises(ValueError, match=said):
+    for samples, message in ((480_001, "at most 30 s"), (320, "too short")):
+        with pytest.raises(ValueError, match=message):
             sounds.tokens(samples)
 
 

@@ -1,4 +1,4 @@
-"""What an engine can't do is not asked of it: grammars, seeds, prompts to compute."""
+"""Abilities of engines: none is asked for a grammar, a seed or a prompt that it can't do."""
 
 from random import Random
 from typing import Any
@@ -35,8 +35,8 @@ TAG = Grammar("tag", "{}")
 
 
 def worker(name: str, *grammars: GrammarKind, draining: bool = False) -> Candidate:
-    made = Worker(WorkerId(name), POOL, "both", "host", 1, 16, 1000, 8, 4096, grammars=list(grammars))
-    return Candidate(Lease(made, draining=draining), Limits(max_queued=4))
+    instance = Worker(WorkerId(name), POOL, "both", "host", 1, 16, 1000, 8, 4096, grammars=list(grammars))
+    return Candidate(Lease(instance, draining=draining), Limits(max_queued=4))
 
 
 async def placed(grammar: Grammar | None, *workers: Candidate, **sampling: Any) -> str:
@@ -53,9 +53,11 @@ APART = POOLS | {PREFILL: Pool.model_validate({"model": "m", "engine": "mock", "
 
 def one_of_two(name: str, pool: PoolId, role: Role, **changes: Any) -> Candidate:
     """SGLang's kind: it meets the other in a room, and as the one that decodes computes no prompt."""
-    made = Worker(WorkerId(name), pool, role, "host", 1, 16, 1000, 8, 4096, block_bytes=1, computes=role == "prefill")
+    instance = Worker(
+        WorkerId(name), pool, role, "host", 1, 16, 1000, 8, 4096, block_bytes=1, computes=role == "prefill"
+    )
     limits = Limits(max_queued=4, remote_tokens=10**6)
-    return Candidate(Lease(msgspec.structs.replace(made, **changes), Load(aside_most=1)), limits)
+    return Candidate(Lease(msgspec.structs.replace(instance, **changes), Load(aside_most=1)), limits)
 
 
 async def stages(decodes: Candidate, *prefills: Candidate, aside: bool = False, **changes: Any) -> dict[str, str]:
@@ -68,7 +70,7 @@ async def stages(decodes: Candidate, *prefills: Candidate, aside: bool = False, 
 
 
 async def test_who_computes_no_prompts_gets_none_however_short_it_is() -> None:
-    """Nor an answer that goes on, nor one that gives way."""
+    """A worker gets neither an answer that goes on, nor one that gives way, if it computes no prompts."""
     decodes = one_of_two("d", POOL, "decode")
     prefills = [one_of_two("in sequence", PREFILL, "prefill"), one_of_two("p", PREFILL, "prefill", meets_at="h:1")]
     for how in ({}, {"begun": [PartialOutput([3], 1)]}, {"aside": True}):
@@ -82,16 +84,16 @@ async def test_who_computes_no_prompts_gets_none_however_short_it_is() -> None:
 
 
 async def test_seeds_go_where_they_are_honoured_or_nowhere() -> None:
-    """Without temperature there is nothing to draw, and anybody may have it."""
-    seeded, free = worker("seeded"), worker("free")
+    """A request without temperature has nothing to draw, and any worker may have it."""
+    seeded_worker, free = worker("seeded"), worker("free")
     free = msgspec.structs.replace(free, lease=Lease(msgspec.structs.replace(free.lease.worker, seeds=False)))
-    busy = msgspec.structs.replace(seeded, requests=3)
+    busy = msgspec.structs.replace(seeded_worker, requests=3)
     assert await placed(None, free, busy, seed=7) == "seeded"
     for settings in ({"seed": 7, "temperature": 0.0}, {}):
         assert await placed(None, free, busy, **settings) == "free"
-    with pytest.raises(RequestError, match="sample differently") as refused:
+    with pytest.raises(RequestError, match="sample differently") as error:
         await placed(None, free, seed=7)
-    assert refused.value.param == "seed"
+    assert error.value.param == "seed"
 
 
 async def test_a_worker_that_knows_the_kind_gets_it_however_busy_the_others() -> None:
@@ -115,7 +117,9 @@ async def test_without_such_a_worker_it_waits_for_an_upgrade_or_is_refused() -> 
 
 
 def test_a_lease_of_a_version_before_names_no_grammars_and_can_do_the_rest() -> None:
-    known, *others = msgspec.msgpack.decode(encode(worker("w", "json").lease))
-    older = msgspec.msgpack.encode([known[: known.index("w") + Worker.__struct_fields__.index("grammars")], *others])
+    worker_fields, *others = msgspec.msgpack.decode(encode(worker("w", "json").lease))
+    older = msgspec.msgpack.encode(
+        [worker_fields[: worker_fields.index("w") + Worker.__struct_fields__.index("grammars")], *others]
+    )
     old = decode_lease(older).worker
     assert (old.grammars, old.seeds, old.computes) == ([], True, True)

@@ -51,8 +51,8 @@ def pool(wanted: int = 1, **more) -> SeenPool:
 
 def plan(traffic: Sequence[Traffic], seen: SeenPool, least: int = 0, most: int = 100):
     end = traffic[-1].begin + traffic[-1].seconds
-    (made,) = decide(end, {"m": traffic}, [seen], {"m": OBJECTIVE}, Limits({seen.pool: least}, {seen.pool: most}))
-    return made
+    (pool_plan,) = decide(end, {"m": traffic}, [seen], {"m": OBJECTIVE}, Limits({seen.pool: least}, {seen.pool: most}))
+    return pool_plan
 
 
 @given(rates, rates, st.integers(1, 30), st.sampled_from(["both", "prefill", "decode"]))
@@ -95,10 +95,10 @@ def test_a_plan_is_within_its_limits_and_always_the_same(arrivals, wanted, least
 )
 def test_gpus_are_never_more_than_there_are(asked, gpus):
     traffic = {str(i): steady(rate) for i, (rate, _, _) in enumerate(asked)}
-    pools = [pool(wanted, pool=PoolId(f"p{i}"), model=str(i), gpus=each) for i, (_, wanted, each) in enumerate(asked)]
+    pools = [pool(workers, pool=PoolId(f"p{i}"), model=str(i), gpus=each) for i, (_, workers, each) in enumerate(asked)]
     limits = Limits({p.pool: 1 for p in pools}, {p.pool: 30 for p in pools}, gpus)
     plans = decide(600.0, traffic, pools, {str(i): OBJECTIVE for i in range(len(asked))}, limits)
-    assert sum(made.workers * p.gpus for made, p in zip(plans, pools, strict=True)) <= gpus
+    assert sum(pool_plan.workers * p.gpus for pool_plan, p in zip(plans, pools, strict=True)) <= gpus
 
 
 def test_gpus_go_where_they_serve_the_most_and_none_is_left_over():
@@ -114,12 +114,12 @@ def test_gpus_go_where_they_serve_the_most_and_none_is_left_over():
     st.integers(0, 12),
 )
 def test_the_most_valuable_cache_is_never_drained_before_a_lesser_one(workers, wanted):
-    seen = [SeenWorker(WorkerId(str(i)), *one) for i, one in enumerate(workers)]
-    going = drained(seen, wanted)
-    staying = [w for w in seen if not w.draining and w.id not in going]
-    assert len(staying) == min(wanted, sum(not w.draining for w in seen))
-    lost = [w.reused_tokens_per_s for w in seen if w.id in going and w.ready]
-    assert max(lost, default=0) <= min((w.reused_tokens_per_s for w in staying), default=math.inf)
+    pool_workers = [SeenWorker(WorkerId(str(i)), *one) for i, one in enumerate(workers)]
+    going = drained(pool_workers, wanted)
+    staying = [w for w in pool_workers if not w.draining and w.id not in going]
+    assert len(staying) == min(wanted, sum(not w.draining for w in pool_workers))
+    lost_rates = [w.reused_tokens_per_s for w in pool_workers if w.id in going and w.ready]
+    assert max(lost_rates, default=0) <= min((w.reused_tokens_per_s for w in staying), default=math.inf)
 
 
 def test_a_rise_is_answered_at_once_with_all_workers_it_needs():
@@ -142,20 +142,23 @@ def test_an_objective_that_nobody_can_meet_ends_no_workers_that_serve(least: int
     """A step that is 3 % too slow, or prompts that are a little too long, asked for none at all."""
     traffic = steady(50)
     slow = replace(SPEED, step_s=OBJECTIVE.itl_s * 1.03)
-    made = plan(traffic, pool(16, speed=slow), least)
-    assert made.reason == "unattainable"
-    assert made.workers >= plan(traffic, pool(16, speed=replace(SPEED, step_s=OBJECTIVE.itl_s / 2)), least).workers / 2
+    pool_plan = plan(traffic, pool(16, speed=slow), least)
+    assert pool_plan.reason == "unattainable"
+    assert (
+        pool_plan.workers
+        >= plan(traffic, pool(16, speed=replace(SPEED, step_s=OBJECTIVE.itl_s / 2)), least).workers / 2
+    )
     shortest = next(n for n in range(1, 100) if attained(50, n, DEMAND, slow, Objective(1.0, 0.05), "both") > 0.9)
-    assert made.workers >= shortest
+    assert pool_plan.workers >= shortest
     long = [replace(one, prompts=histogram([16_000] * one.arrivals)) for one in steady(2)]
-    made = plan(long, pool(16), least)
-    assert (made.reason, made.workers >= 2) == ("unattainable", True)
+    pool_plan = plan(long, pool(16), least)
+    assert (pool_plan.reason, pool_plan.workers >= 2) == ("unattainable", True)
     assert plan(steady(0, 60), pool(16, speed=slow), least).workers <= 16
 
 
 @pytest.mark.parametrize("role", ["both", "prefill", "decode"])
 def test_a_speed_that_varies_a_little_changes_the_plan_a_little(role: str) -> None:
-    """Also where it crosses what the objective asks for: pools went from a thousand workers to ten and back."""
+    """The plan may cross what the objective asks for: pools went from a thousand workers to ten and back."""
 
     def workers(ratio: float) -> int:
         step, prefill = OBJECTIVE.itl_s * ratio, 1200 / OBJECTIVE.ttft_s / ratio
@@ -163,13 +166,13 @@ def test_a_speed_that_varies_a_little_changes_the_plan_a_little(role: str) -> No
         speed = replace(speed, prefill_tokens_per_s=speed.prefill_tokens_per_s if role == "decode" else prefill)
         return plan(steady(50), pool(1, speed=speed, role=role), 0, 1000).workers
 
-    found = [workers(0.9 * 1.02**number) for number in range(40)]
-    assert all(max(one, other) <= 1.5 * min(one, other) + 2 for one, other in pairwise(found))
-    assert min(found) > 0
+    counts = [workers(0.9 * 1.02**number) for number in range(40)]
+    assert all(max(one, other) <= 1.5 * min(one, other) + 2 for one, other in pairwise(counts))
+    assert min(counts) > 0
 
 
 def test_gpus_go_to_a_pool_that_serves_in_time_before_one_that_can_not() -> None:
-    """Though each would serve more requests of the other one, within its longer objective."""
+    """Each would serve more requests of the other one, within its longer objective."""
     late = Asked(0, 5, 1, 15.0, lambda n: 0.0, lambda n: 3.0 * n)
     just = Asked(0, 5, 1, 10.0, lambda n: 2.0 * n)
     assert shared([late, just], 6) == [1, 5]
@@ -177,49 +180,50 @@ def test_gpus_go_to_a_pool_that_serves_in_time_before_one_that_can_not() -> None
 
 def test_workers_kept_for_a_batch_take_no_gpus_that_serve_clients() -> None:
     """Each more of them serves a trifle more requests in time."""
-    held = Asked(1, 12, 1, 5.0, lambda n: 5.0 - 1e-9 / n, aside=10)
+    batch_demand = Asked(1, 12, 1, 5.0, lambda n: 5.0 - 1e-9 / n, aside=10)
     late = Asked(1, 9, 1, 20.0, lambda n: 0.0, lambda n: 2.0 * n)
-    assert shared([held, late], 12) == [3, 9]
+    assert shared([batch_demand, late], 12) == [3, 9]
 
 
 def test_a_batch_keeps_workers_in_the_second_place() -> None:
-    """In the first place GPUs go to what clients need."""
-    held, slow = pool(12, pool=PoolId("a"), model="a", aside=True), replace(SPEED, step_s=OBJECTIVE.itl_s * 1.03)
+    """The needs of clients come first for GPUs."""
+    batch_pool, slow = pool(12, pool=PoolId("a"), model="a", aside=True), replace(SPEED, step_s=OBJECTIVE.itl_s * 1.03)
     late = pool(1, pool=PoolId("b"), model="b", speed=slow)
-    traffic, bound = {"a": steady(5), "b": steady(50)}, {held.pool: 12, late.pool: 60}
-    made = decide(600.0, traffic, [held, late], dict.fromkeys("ab", OBJECTIVE), Limits({}, bound, None))
-    assert made[0].reason == "batch"
-    gpus = made[1].workers + 2
-    given = decide(600.0, traffic, [held, late], dict.fromkeys("ab", OBJECTIVE), Limits({}, bound, gpus))
-    assert [one.workers for one in given] == [2, made[1].workers]
+    traffic, bound = {"a": steady(5), "b": steady(50)}, {batch_pool.pool: 12, late.pool: 60}
+    plans = decide(600.0, traffic, [batch_pool, late], dict.fromkeys("ab", OBJECTIVE), Limits({}, bound, None))
+    assert plans[0].reason == "batch"
+    gpus = plans[1].workers + 2
+    bounded_plans = decide(600.0, traffic, [batch_pool, late], dict.fromkeys("ab", OBJECTIVE), Limits({}, bound, gpus))
+    assert [one.workers for one in bounded_plans] == [2, plans[1].workers]
 
 
 def test_a_first_token_that_is_late_makes_no_others_late() -> None:
     """Only the time that workers miss is planned for as a longer one."""
     demand, speed = Demand([(2000.0, 1.0)], [(1000.0, 1.0)]), Speed(2000.0, 0.015, 0.0008, 128, 60.0)
-    found = attainable(Objective(0.3, 0.04), demand, pool(1, speed=speed))
-    assert found.itl_s == 0.04
-    assert 1.2 < found.ttft_s < 1.4
-    found = attainable(Objective(2.0, 0.01), demand, pool(1, speed=speed))
-    assert found.ttft_s == 2.0
-    assert 0.015 < found.itl_s < 0.025
+    objective = attainable(Objective(0.3, 0.04), demand, pool(1, speed=speed))
+    assert objective.itl_s == 0.04
+    assert 1.2 < objective.ttft_s < 1.4
+    objective = attainable(Objective(2.0, 0.01), demand, pool(1, speed=speed))
+    assert objective.ttft_s == 2.0
+    assert 0.015 < objective.itl_s < 0.025
 
 
 @pytest.mark.parametrize("least", [0, 1])
 def test_pools_that_can_not_serve_in_time_share_gpus_by_what_they_come_near_to(least: int) -> None:
-    """Else the one with the most traffic took what the other one is served with at all."""
+    """The pool with the most traffic otherwise took what the other one is served with at all."""
     slow = replace(SPEED, step_s=OBJECTIVE.itl_s * 1.03)
     pools = [pool(12, pool=PoolId(name), model=name, speed=slow) for name in "ab"]
     traffic = {"a": steady(120), "b": steady(50)}
     limits = Limits({p.pool: least for p in pools}, {p.pool: 60 for p in pools})
     objectives = dict.fromkeys("ab", OBJECTIVE)
-    alone = [made.workers for made in decide(600.0, traffic, pools, objectives, limits)]
+    alone = [pool_plan.workers for pool_plan in decide(600.0, traffic, pools, objectives, limits)]
     gpus = sum(alone) - 3
-    given = [
-        made.workers for made in decide(600.0, traffic, pools, objectives, Limits(limits.least, limits.most, gpus))
+    shares = [
+        pool_plan.workers
+        for pool_plan in decide(600.0, traffic, pools, objectives, Limits(limits.least, limits.most, gpus))
     ]
-    assert sum(given) == gpus
-    assert all(has >= 0.7 * wants for has, wants in zip(given, alone, strict=True))
+    assert sum(shares) == gpus
+    assert all(has >= 0.7 * wants for has, wants in zip(shares, alone, strict=True))
 
 
 def test_answers_without_a_token_and_workers_without_a_seat_end_no_round() -> None:
@@ -236,18 +240,18 @@ def test_pools_without_gpus_cost_none() -> None:
 def test_lines_of_batches_keep_workers_that_traffic_no_longer_needs():
     quiet = steady(1)
     assert plan(quiet, pool(4)).workers == 1
-    held = plan(quiet, pool(4, aside=True))
-    assert (held.workers, held.reason) == (4, "batch")
+    pool_plan = plan(quiet, pool(4, aside=True))
+    assert (pool_plan.workers, pool_plan.reason) == (4, "batch")
 
 
 def test_a_pool_without_measured_speed_keeps_its_workers_or_gets_one_for_whoever_comes():
-    unmeasured = replace(SPEED, step_s=0.0, prefill_tokens_per_s=0.0)
-    assert plan(steady(2), pool(3, speed=unmeasured)).workers == 3
-    running = replace(pool(0, speed=unmeasured), workers=pool(2).workers)
+    no_speed = replace(SPEED, step_s=0.0, prefill_tokens_per_s=0.0)
+    assert plan(steady(2), pool(3, speed=no_speed)).workers == 3
+    running = replace(pool(0, speed=no_speed), workers=pool(2).workers)
     assert (len(running.workers), plan(steady(2), running).workers) == (2, 2)
-    first = plan(steady(2), pool(0, speed=unmeasured))
+    first = plan(steady(2), pool(0, speed=no_speed))
     assert (first.workers, first.reason) == (1, "unmeasured")
-    assert plan(steady(0), pool(0, speed=unmeasured)).workers == 0
+    assert plan(steady(0), pool(0, speed=no_speed)).workers == 0
 
 
 def test_nobody_comes_and_least_says_nothing_so_there_are_no_workers():
@@ -262,9 +266,9 @@ def test_what_was_missed_tightens_a_plan_and_what_was_not_loosens_it():
 
 @given(st.lists(st.integers(1, 200_000), min_size=1, max_size=300))
 def test_a_histogram_keeps_its_mean(lengths):
-    found = points(histogram(lengths))
-    assert mean(found) == pytest.approx(sum(lengths) / len(lengths))
-    assert sum(share for _, share in found) == pytest.approx(1)
+    distribution = points(histogram(lengths))
+    assert mean(distribution) == pytest.approx(sum(lengths) / len(lengths))
+    assert sum(share for _, share in distribution) == pytest.approx(1)
 
 
 def test_a_steady_rate_is_expected_to_stay():

@@ -63,7 +63,7 @@ def fleets(draw: st.DrawFn) -> list[Option]:
     """Any places: of all roles, some draining, some full, of all sizes, with any of the prompt cached."""
     options = []
     for i in range(draw(st.integers(0, 6))):
-        cached = draw(st.integers(0, 100))
+        cached_blocks = draw(st.integers(0, 100))
         waiting = draw(st.integers(0, 5))
         candidate_ = candidate(
             f"w{i}",
@@ -82,8 +82,8 @@ def fleets(draw: st.DrawFn) -> list[Option]:
             waiting=waiting,
             since=draw(st.floats(-10, 0)),
         )
-        coming = cached + draw(st.integers(0, 10))
-        options.append(Option(candidate_, cached, coming, draw(st.sampled_from([0, coming + 20]))))
+        coming = cached_blocks + draw(st.integers(0, 10))
+        options.append(Option(candidate_, cached_blocks, coming, draw(st.sampled_from([0, coming + 20]))))
     return options
 
 
@@ -105,7 +105,7 @@ asks = st.builds(
 def test_only_places_that_may_take_it_and_have_room_are_chosen(
     ask: Ask, fleet: list[Option], how: Routing, seed: int, turn: int
 ) -> None:
-    """By any policy; and when there is none, the error says whether waiting helps."""
+    """Every policy does so; if there is no such place, the error says whether waiting helps."""
     able = [o for o in fleet if not o.candidate.lease.draining and o.candidate.lease.worker.role != "prefill"]
     free = [o for o in able if not is_full(o.candidate)]
     if not able:
@@ -116,10 +116,10 @@ def test_only_places_that_may_take_it_and_have_room_are_chosen(
             place(ask, fleet, how, Random(seed), turn)
     else:
         to = place(ask, fleet, how, Random(seed), turn).placement
-        chosen = next(o for o in free if o.candidate.lease.worker.id == to.worker)
-        assert to.pool == chosen.candidate.lease.worker.pool
-        assert to.blocks == new_blocks(ask, chosen)
-        assert to.tokens == uncached_tokens(ask, chosen)
+        choice = next(o for o in free if o.candidate.lease.worker.id == to.worker)
+        assert to.pool == choice.candidate.lease.worker.pool
+        assert to.blocks == new_blocks(ask, choice)
+        assert to.tokens == uncached_tokens(ask, choice)
 
 
 @given(fleets(), rules, st.integers(), st.integers(0, 100))
@@ -148,16 +148,16 @@ def test_equal_workers_share_evenly(policy: Policy) -> None:
 
 
 def test_round_robin_takes_turns() -> None:
-    """Whatever the load is, as long as there is room."""
+    """The load doesn't matter while there is room."""
     fleet = [option(f"w{i}", requests=i) for i in range(3)]
     how = Routing(policy="round_robin")
-    taken = [place(ASK, fleet, how, Random(turn), turn).placement.worker for turn in range(6)]
-    assert sorted(taken[:3]) == ["w0", "w1", "w2"]
-    assert taken[:3] == taken[3:]
+    workers = [place(ASK, fleet, how, Random(turn), turn).placement.worker for turn in range(6)]
+    assert sorted(workers[:3]) == ["w0", "w1", "w2"]
+    assert workers[:3] == workers[3:]
 
 
 def test_power_of_two_never_takes_the_fullest_of_three() -> None:
-    """Of any two it takes the emptier one."""
+    """The policy takes the emptier one of any two."""
     fleet, rng = [option(f"w{i}", requests=i) for i in range(3)], Random(1)
     how = Routing(policy="power_of_two")
     counts = Counter(place(ASK, fleet, how, rng).placement.worker for _ in range(900))
@@ -167,7 +167,7 @@ def test_power_of_two_never_takes_the_fullest_of_three() -> None:
 
 @pytest.mark.parametrize("policy", ["kv", "least_loaded"])
 def test_placing_one_after_the_other_keeps_workers_level(policy: Policy) -> None:
-    """With each placement counted before the next, no worker is ever two requests ahead."""
+    """Each placement is counted before the next, so no worker is ever two requests ahead."""
     fleet, rng = [candidate(f"w{i}", max_running=64) for i in range(3)], Random(1)
     for _ in range(30):
         to = place(ASK, [Option(c) for c in fleet], Routing(policy=policy), rng).placement
@@ -209,16 +209,19 @@ def test_a_placement_counts_at_once() -> None:
 
 
 def test_a_beginning_that_cannot_be_resumed_yet_decides_between_equal_places_and_little_more() -> None:
-    """That engine keeps the point where two prompts part. A cached one is better, and so is an idle engine."""
-    begun, queued = option("begun", beginning=20), option("queued", beginning=20, tokens=1000, waiting=1, requests=1)
+    """Its engine keeps the point where two prompts part. A cached beginning is better, and so is an idle engine."""
+    beginning_option, queued_option = (
+        option("begun", beginning=20),
+        option("queued", beginning=20, tokens=1000, waiting=1, requests=1),
+    )
     ask = Ask(prompt_tokens=400, max_tokens=5)
 
     def taken(*fleet: Option) -> set[str]:
         return {place(ask, fleet, KV, Random(i)).placement.worker for i in range(20)}
 
-    assert taken(begun, option("other")) == {"begun"}
-    assert taken(begun, option("cached", cached=20)) == {"cached"}
-    assert taken(queued, option("idle")) == {"idle"}
+    assert taken(beginning_option, option("other")) == {"begun"}
+    assert taken(beginning_option, option("cached", cached=20)) == {"cached"}
+    assert taken(queued_option, option("idle")) == {"idle"}
     assert taken(option("both", cached=20, beginning=20), option("cached", cached=20)) == {"both", "cached"}
 
 
@@ -249,7 +252,7 @@ def test_siblings_spread_when_waiting_takes_longer_than_computing_anew() -> None
 
 
 def test_a_session_keeps_its_worker_until_that_is_much_dearer() -> None:
-    """And the worker is the same for every API replica, since it follows from the key alone."""
+    """The worker is the same for every API replica, since it follows from the key alone."""
     fleet = [option(f"w{i}") for i in range(4)]
     ask = replace(ASK, session="session")
     (home,) = {place(ask, fleet, KV, Random(i)).placement.worker for i in range(20)}
@@ -260,8 +263,8 @@ def test_a_session_keeps_its_worker_until_that_is_much_dearer() -> None:
     ]
     others = [o for o in fleet if o.candidate.lease.worker.id != home]
     assert place(ask, busy + others, KV, Random(0)).placement.worker == home  # one second more
-    drowned = [replace(o, candidate=replace(o.candidate, tokens=9000, waiting=9)) for o in busy]
-    assert place(ask, drowned + others, KV, Random(0)).placement.worker != home
+    busier_options = [replace(o, candidate=replace(o.candidate, tokens=9000, waiting=9)) for o in busy]
+    assert place(ask, busier_options + others, KV, Random(0)).placement.worker != home
 
 
 def test_only_the_sessions_of_a_worker_that_goes_move() -> None:
@@ -323,15 +326,15 @@ def test_only_workers_that_decode_and_stay_are_eligible(role: str, draining: boo
 def test_blocks_hold_the_prompt_and_the_expected_answer_with_less_than_one_to_spare(
     ask: Ask, size: int, cached: int
 ) -> None:
-    """What is cached needs none, and a `max_tokens` that merely defaults to the whole context isn't reserved whole."""
-    chosen = option(cached=cached, block_size=size)
-    tokens = uncached_tokens(ask, chosen) + min(ask.max_tokens, EXPECTED_ANSWER)
-    assert new_blocks(ask, chosen) == ceil(tokens / size)
-    assert 1 <= uncached_tokens(ask, chosen) <= ask.prompt_tokens
+    """Cached tokens need none, and a `max_tokens` that merely defaults to the whole context isn't reserved whole."""
+    own_option = option(cached=cached, block_size=size)
+    tokens = uncached_tokens(ask, own_option) + min(ask.max_tokens, EXPECTED_ANSWER)
+    assert new_blocks(ask, own_option) == ceil(tokens / size)
+    assert 1 <= uncached_tokens(ask, own_option) <= ask.prompt_tokens
 
 
 def test_a_full_cache_is_waited_for() -> None:
-    """Until running requests have let go of what is missing: 60 of 1,000 held blocks at 1,000 in 10 s."""
+    """The wait is until running requests release the missing blocks: 60 of 1,000 held ones at 1,000 in 10 s."""
     ask = Ask(prompt_tokens=800, max_tokens=160)
     full = option("full", blocks=1000, requests=1, speeds=Speeds(1000.0, request_s=10.0))
     room = option("room", blocks=900, requests=1, speeds=Speeds(1000.0, request_s=10.0))
@@ -340,13 +343,13 @@ def test_a_full_cache_is_waited_for() -> None:
 
 
 def test_an_idle_fleets_first_requests_are_shared_by_what_is_reserved() -> None:
-    """Where prefill costs the same everywhere, the emptier engine takes shorter steps."""
+    """The emptier engine takes shorter steps, where prefill costs the same everywhere."""
     fleet = [option("a", requests=3), option("b", requests=2), option("c", blocks=999)]
     assert {place(ASK, fleet, KV, Random(i)).placement.worker for i in range(20)} == {"b"}
 
 
 def test_a_busy_fleet_minds_work_more_than_waiting() -> None:
-    """What is computed twice delays those who come later: the same choice turns with the load."""
+    """Work that is done twice delays later requests: the same choice turns with the load."""
 
     def chosen(speeds: Speeds) -> str:
         holder = option("holder", cached=62, tokens=1200, waiting=1, requests=1, speeds=speeds)
@@ -358,8 +361,8 @@ def test_a_busy_fleet_minds_work_more_than_waiting() -> None:
 
 def test_picking_needs_no_two_costs_to_differ() -> None:
     """A softmax over equal costs would divide by nothing."""
-    scored = place(ASK, [option("a"), option("b")], Routing(temperature=1.0), Random(0)).scored
-    assert {pick(scored, Routing(temperature=1.0), None, Random(i)).candidate.lease.worker.id for i in range(20)} == {
+    scores = place(ASK, [option("a"), option("b")], Routing(temperature=1.0), Random(0)).scored
+    assert {pick(scores, Routing(temperature=1.0), None, Random(i)).candidate.lease.worker.id for i in range(20)} == {
         "a",
         "b",
     }

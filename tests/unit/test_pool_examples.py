@@ -17,8 +17,8 @@ POOLS = {f"{file.stem}-{name}": pool for file in EXAMPLES for name, pool in load
 
 
 def fields_of(contract: str, class_: str) -> dict[str, Any]:
-    found = json.loads((ROOT / "tests" / "contract" / "apis" / contract).read_text())["classes"][class_]
-    return dict(found["fields"])
+    entry = json.loads((ROOT / "tests" / "contract" / "apis" / contract).read_text())["classes"][class_]
+    return dict(entry["fields"])
 
 
 def test_there_is_one_for_each_engine_and_mode() -> None:
@@ -46,5 +46,5 @@ def test_the_arguments_of_an_sglang_are_its_own(pool: Pool) -> None:
 
 @pytest.mark.parametrize("pool", [pool for pool in POOLS.values() if pool.engine == "trtllm"])
 def test_the_arguments_of_a_trtllm_are_its_own(pool: Pool) -> None:
-    made = pool.model_copy(update={"max_model_len": 1024})
-    assert trtllms(made).fields.keys() <= fields_of("tensorrt_llm.json", "TorchLlmArgs").keys()
+    bounded_pool = pool.model_copy(update={"max_model_len": 1024})
+    assert trtllms(bounded_pool).fields.keys() <= fields_of("tensorrt_llm.json", "TorchLlmArgs").keys()

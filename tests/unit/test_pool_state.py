@@ -1,4 +1,4 @@
-"""Who sleeps, who wakes, and in which order weights change."""
+"""Choice of the workers that sleep and wake, and the order in which weights change."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which pool a length and a target mean."""
+"""Choice of the pool for a length and a target."""
 
 import pytest
 
@@ -16,7 +16,7 @@ TABLE = Table(
     (1, 1001, "c"), (1, None, "c"),
 ])  # fmt: skip
 def test_edges_are_upper_bounds(tokens: int, target: float | None, pool: str) -> None:
-    """Who names no target gets the last row, which is for those that may wait longest."""
+    """A request without a target gets the last row, which is for those that may wait longest."""
     assert select(TABLE, tokens, target) == pool
 
 

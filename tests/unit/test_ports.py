@@ -7,7 +7,7 @@ _TAKE = "from tests.stack import free_port; print(*[free_port() for _ in range(2
 
 
 def test_no_two_test_processes_get_the_same_port() -> None:
-    """Also while no server listens there yet."""
+    """No server needs to listen there yet."""
     others = [
         subprocess.Popen(
             [sys.executable, "-c", _TAKE], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

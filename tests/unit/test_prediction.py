@@ -37,7 +37,7 @@ def test_accepted_are_the_tokens_that_the_prediction_has_next(answer: list[int],
 
 
 def test_counting_is_linear() -> None:
-    """Whatever repeats: an ordinary comparison of these would take minutes."""
+    """The text may repeat in any way: an ordinary comparison of these would take minutes."""
     assert accepted([5] * 100_000, [5] * 100_000) == 100_000
     assert accepted([5] * 100_000, [6] * 100_000) == 0
 
@@ -57,8 +57,8 @@ class Plain:
 
 
 def body(**fields: Any) -> ChatRequest:
-    asked = {"model": "m", "messages": [{"role": "user", "content": "?"}], **fields}
-    return ChatRequest.model_validate(asked | {"prediction": {"type": "content", "content": "one two three"}})
+    base_fields = {"model": "m", "messages": [{"role": "user", "content": "?"}], **fields}
+    return ChatRequest.model_validate(base_fields | {"prediction": {"type": "content", "content": "one two three"}})
 
 
 def tokens(of: Generation) -> list[int]:
@@ -67,26 +67,28 @@ def tokens(of: Generation) -> list[int]:
 
 @pytest.mark.parametrize("parsed", [False, True])
 async def test_the_usage_says_how_much_of_it_came(parsed: bool) -> None:
-    """Of all choices, whole and streamed."""
+    """All choices count, whole and streamed."""
     of = call()
-    made = tokens(of)
+    answer_tokens = tokens(of)
     options = {"stream": True, "stream_options": {"include_usage": True}}
 
     def writer(**fields: Any) -> Any:
         return PredictedParts(of, body(**fields), Plain) if parsed else PredictedChat(of, body(**fields))
 
     whole = writer()
-    whole.answer([(0, replace(DELTA, tokens=made, finish="stop")), (1, replace(DELTA, tokens=[1], finish="stop"))])
+    whole.answer(
+        [(0, replace(DELTA, tokens=answer_tokens, finish="stop")), (1, replace(DELTA, tokens=[1], finish="stop"))]
+    )
     details = whole.usage()["completion_tokens_details"]
-    assert details["accepted_prediction_tokens"] == len(made)
-    assert details["rejected_prediction_tokens"] == len(made)
+    assert details["accepted_prediction_tokens"] == len(answer_tokens)
+    assert details["rejected_prediction_tokens"] == len(answer_tokens)
 
-    streamed = writer(**options)
-    for token in made[:-1]:
-        streamed.delta(0, replace(DELTA, tokens=[token]))
-    await streamed.settle()
-    usage = json.loads(streamed.last().removeprefix(b"data: ").partition(b"\n")[0])["usage"]
-    assert usage["completion_tokens_details"]["accepted_prediction_tokens"] == len(made) - 1
+    stream_writer = writer(**options)
+    for token in answer_tokens[:-1]:
+        stream_writer.delta(0, replace(DELTA, tokens=[token]))
+    await stream_writer.settle()
+    usage = json.loads(stream_writer.last().removeprefix(b"data: ").partition(b"\n")[0])["usage"]
+    assert usage["completion_tokens_details"]["accepted_prediction_tokens"] == len(answer_tokens) - 1
     assert usage["completion_tokens_details"]["rejected_prediction_tokens"] == 1
 
 
@@ -94,12 +96,12 @@ async def test_the_usage_says_how_much_of_it_came(parsed: bool) -> None:
 def test_metrics_tell_what_was_accepted_at_each_position(accepted: tuple[int, ...]) -> None:
     """Only of engines that speculate."""
     stats = EngineStats(drafts=len(accepted) * 2, drafted_tokens=8, accepted_tokens=accepted)
-    told = {metric.name: metric.value for metric in metrics(MagicMock(probed=ProbedWork()), stats)}
-    found = {name: value for name, value in told.items() if "draft" in name or "accepted" in name}
+    values = {metric.name: metric.value for metric in metrics(MagicMock(probed=ProbedWork()), stats)}
+    draft_values = {name: value for name, value in values.items() if "draft" in name or "accepted" in name}
     if not accepted:
-        assert found == {}
+        assert draft_values == {}
         return
-    assert found == {
+    assert draft_values == {
         "xylem_worker_drafts": 4,
         "xylem_worker_drafted_tokens": 8,
         "xylem_worker_accepted_tokens_1": 3,

@@ -76,8 +76,8 @@ def test_when_a_worker_leaves_only_what_it_had_moves(workers: list[str], copies:
 def test_each_worker_decides_for_itself_what_all_decide(workers: list[str], copies: list[int | None]) -> None:
     fleet = [lease(worker) for worker in workers]
     many = [prefix(str(number), one) for number, one in enumerate(copies)]
-    decided = {(one.id, worker) for worker in workers for one in kept_by(WorkerId(worker), many, fleet)}
-    assert decided == {(one.id, worker) for one in many for worker in names(keepers(one, fleet))}
+    decisions = {(one.id, worker) for worker in workers for one in kept_by(WorkerId(worker), many, fleet)}
+    assert decisions == {(one.id, worker) for one in many for worker in names(keepers(one, fleet))}
 
 
 def test_only_workers_that_can_have_it_do() -> None:
@@ -91,9 +91,9 @@ def test_only_workers_that_can_have_it_do() -> None:
 def test_prefixes_leave_half_of_a_cache_to_requests_and_the_oldest_stay() -> None:
     fleet = [lease("w")]
     many = [replace(prefix(str(n), length=200 * SIZE), created=10.0 - n) for n in range(4)]
-    kept = kept_by(WorkerId("w"), many, fleet)
-    assert [one.id for one in kept] == ["3", "2"]
-    assert sum(len(one.tokens) // SIZE for one in kept) <= room(fleet[0].worker) == 500
+    prefixes = kept_by(WorkerId("w"), many, fleet)
+    assert [one.id for one in prefixes] == ["3", "2"]
+    assert sum(len(one.tokens) // SIZE for one in prefixes) <= room(fleet[0].worker) == 500
 
 
 @given(st.integers(SIZE, 12_000))
@@ -102,10 +102,10 @@ def test_parts_make_one_chunk_each_of_whole_blocks(length: int) -> None:
     tokens = prompt(one, SIZE)
     assert tokens[:-1] == one.tokens[: length // SIZE * SIZE]
     assert prompt_hashes(tokens, SIZE) == prompt_hashes([*one.tokens, 0], SIZE)
-    asked = [*parts(tokens, SIZE)]
-    assert asked[-1] == tokens
-    lengths = [0, *(len(part) - 1 for part in asked)]
-    for before, after, part in zip(lengths, lengths[1:], asked, strict=False):
+    chunks = [*parts(tokens, SIZE)]
+    assert chunks[-1] == tokens
+    lengths = [0, *(len(part) - 1 for part in chunks)]
+    for before, after, part in zip(lengths, lengths[1:], chunks, strict=False):
         assert part == tokens[: len(part)]
         assert after % SIZE == 0
         assert 0 < after - before <= 2048
@@ -116,25 +116,25 @@ def test_parts_make_one_chunk_each_of_whole_blocks(length: int) -> None:
 def test_messages_are_what_all_chats_that_begin_with_them_have_in_common(
     tmp_path: Path, template: str, begin: list[str]
 ) -> None:
-    """Whatever a template makes of them: one merges messages, one refuses some, one shows the last one differently."""
+    """Templates differ: one merges messages, one refuses some, one shows the last one differently."""
     (tmp_path / "template").write_text(template)
     pool = {"model": "m", "engine": "mock", "chat_template": str(tmp_path / "template")}
     models = load_models(PoolsFile.model_validate({"pools": {"p": pool}}))
-    known = Deployment(load_settings(), {}, models)
+    deployment = Deployment(load_settings(), {}, models)
     messages = [{"role": role, "content": f"These are the {role}'s long words."} for role in begin]
-    found = prefix_tokens(known, NewPrefix.model_validate({"model": "m", "messages": messages}))
-    text = models["m"].tokenizer.decode(found, skip_special_tokens=False)
+    shared_tokens = prefix_tokens(deployment, NewPrefix.model_validate({"model": "m", "messages": messages}))
+    text = models["m"].tokenizer.decode(shared_tokens, skip_special_tokens=False)
     assert all(message["content"][:-1] in text for message in messages)
 
     following = ["assistant", "user"] if begin[-1] == "user" else ["user", "assistant", "user"]
     chats = [messages] if begin[-1] == "user" else []
     for word in ("Yes", "1 no", "…"):
-        added = [{"role": role, "content": f"{word} {role}"} for role in following]
-        chats += [messages + added[:count] for count in (1, 3) if added[count - 1 : count]]
+        next_messages = [{"role": role, "content": f"{word} {role}"} for role in following]
+        chats += [messages + next_messages[:count] for count in (1, 3) if next_messages[count - 1 : count]]
     for chat in chats:
         body = ChatRequest.model_validate({"model": "m", "messages": chat})
-        (asked,) = chat_plan(known, "chatcmpl-", body, "messages", explain=False).prompts
-        assert asked[: len(found)] == found
+        (prompt_tokens,) = chat_plan(deployment, "chatcmpl-", body, "messages", explain=False).prompts
+        assert prompt_tokens[: len(shared_tokens)] == shared_tokens
 
 
 def test_a_template_that_clients_may_not_send_is_refused() -> None:
@@ -142,6 +142,6 @@ def test_a_template_that_clients_may_not_send_is_refused() -> None:
     body = NewPrefix.model_validate(
         {"model": "m", "messages": [{"role": "system", "content": "a"}], "chat_template": PLAIN}
     )
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         prefix_tokens(Deployment(load_settings(), {}, models), body)
-    assert refused.value.param == "chat_template"
+    assert error.value.param == "chat_template"

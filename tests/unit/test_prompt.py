@@ -44,20 +44,20 @@ def prompt(at: Path, template: str, body: ChatRequest) -> str:
 
 
 def refusal(at: Path, template: str, **fields: Any) -> RequestError:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         prompt(at, template, chat(**fields))
-    return refused.value
+    return error.value
 
 
 def test_the_template_gets_the_tools_as_they_came(tmp_path: Path) -> None:
-    """But for `strict`, which is the engine's; parameters that weren't given are none."""
+    """The field `strict` is the engine's and left out; parameters that weren't given are an empty object."""
     lax: Any = {"type": "function", "function": TIME["function"] | {"strict": False}}
     text = prompt(tmp_path, SHOWING, chat(tools=[WEATHER, lax]))
-    shown = [json.loads(tool) for tool in text.split("<")[0].split(";")[:-1]]
-    assert shown[0] == WEATHER
+    tools = [json.loads(tool) for tool in text.split("<")[0].split(";")[:-1]]
+    assert tools[0] == WEATHER
     none = {"type": "object", "properties": {}}
-    assert shown[1] == {"type": "function", "function": {"name": "get_time", "parameters": none}}
-    assert list(shown[0]["function"]) == ["name", "description", "parameters"]
+    assert tools[1] == {"type": "function", "function": {"name": "get_time", "parameters": none}}
+    assert list(tools[0]["function"]) == ["name", "description", "parameters"]
 
 
 @pytest.mark.parametrize(("choice", "names"), [
@@ -81,11 +81,11 @@ def test_earlier_calls_and_their_results_are_shown_as_templates_have_them(tmp_pa
         {"role": "function", "name": "g", "content": "z"},
     ]
     text = prompt(tmp_path, SHOWING, chat(messages=history))
-    shown = [json.loads(part.partition(">")[2]) for part in text.split("</>")[:-1]]
-    called = {"name": "get_weather", "arguments": {"city": "Kraków"}}
-    assert shown == [
+    entries = [json.loads(part.partition(">")[2]) for part in text.split("</>")[:-1]]
+    function = {"name": "get_weather", "arguments": {"city": "Kraków"}}
+    assert entries == [
         {"role": "assistant", "content": "", "reasoning_content": "hm",
-         "tool_calls": [{"id": "call_1", "type": "function", "function": called}]},
+         "tool_calls": [{"id": "call_1", "type": "function", "function": function}]},
         {"role": "tool", "content": "7°C", "tool_call_id": "call_1", "name": "get_weather"},
         {"role": "assistant", "content": "a",
          "tool_calls": [{"id": "b", "type": "function", "function": {"name": "f", "arguments": {}}}]},
@@ -104,8 +104,8 @@ def test_tools_reach_a_template_under_its_own_name(tmp_path: Path) -> None:
     """SmolLM3's has another."""
     template = "{% for tool in xml_tools or [] %}{{ tool.function.name }};{% endfor %}" + PLAIN
     assert prompt(tmp_path, template, chat(tools=[TIME])).startswith(TIME["function"]["name"] + ";")
-    described = template.replace("tool.function.name", "tool.function.description + 'none'")
-    assert prompt(tmp_path, described, chat(tools=[TIME])).startswith("none;")
+    description_template = template.replace("tool.function.name", "tool.function.description + 'none'")
+    assert prompt(tmp_path, description_template, chat(tools=[TIME])).startswith("none;")
 
 
 @pytest.mark.parametrize(("template", "knows"), [
@@ -121,9 +121,9 @@ def test_what_a_template_knows_is_read_from_its_source(tmp_path: Path, template:
 
 
 def test_variables_of_the_client_reach_the_template(tmp_path: Path) -> None:
-    """If it knows them; what is off may be anything."""
-    asked = {"enable_thinking": False, "another": False, "one_more": None}
-    assert prompt(tmp_path, SHOWING, chat(chat_template_kwargs=asked)).endswith("<assistant>False")
+    """Variables that the template doesn't know are refused, unless they are off."""
+    variables = {"enable_thinking": False, "another": False, "one_more": None}
+    assert prompt(tmp_path, SHOWING, chat(chat_template_kwargs=variables)).endswith("<assistant>False")
     assert refusal(tmp_path, SHOWING, chat_template_kwargs={"thinking": True}).param == "chat_template_kwargs.thinking"
     for ours in ("messages", "tools", "add_generation_prompt", "chat_template", "bos_token", "raise_exception"):
         exc = refusal(
@@ -137,7 +137,7 @@ def test_variables_of_the_client_reach_the_template(tmp_path: Path) -> None:
 
 
 def test_reasoning_effort_reaches_the_template(tmp_path: Path) -> None:
-    """It also turns reasoning on or off where the template has a switch, and is taken everywhere."""
+    """The field also turns reasoning on or off where the template has a switch, and is taken everywhere."""
     assert prompt(tmp_path, SHOWING, chat(reasoning_effort="low")).endswith("<assistant>Truelow")
     assert prompt(tmp_path, SHOWING, chat(reasoning_effort="none")).endswith("<assistant>Falsenone")
     on = chat(reasoning_effort="none", chat_template_kwargs={"enable_thinking": True})
@@ -149,7 +149,7 @@ def test_reasoning_effort_reaches_the_template(tmp_path: Path) -> None:
 
 
 def test_a_special_token_that_a_tokenizer_lacks_is_not_written_out(tmp_path: Path) -> None:
-    """As in transformers: Qwen's tokenizers have no `bos_token`, and many templates begin with it."""
+    """Transformers does the same: Qwen's tokenizers have no `bos_token`, and many templates begin with it."""
     assert prompt(tmp_path, "{{ bos_token }}{{ mask_token }}<{{ eos_token }}>" + PLAIN, chat()).startswith("<<")
 
 
@@ -197,9 +197,9 @@ def test_where_the_way_of_writing_calls_is_not_known_tools_are_refused(name: str
     if name == "hermes":
         check_dialect(model, chat(tools=[TIME]))
         return
-    with pytest.raises(RequestError, match="dialect") as refused:
+    with pytest.raises(RequestError, match="dialect") as error:
         check_dialect(model, chat(tools=[TIME]))
-    assert refused.value.param == "tools"
+    assert error.value.param == "tools"
 
 
 def test_templates_that_add_arguments_to_a_text_have_them_as_text(tmp_path: Path) -> None:
@@ -209,9 +209,9 @@ def test_templates_that_add_arguments_to_a_text_have_them_as_text(tmp_path: Path
         "{% for c in m.tool_calls %}{{ 'call ' + c['function']['name'] + c['function']['arguments'] }}{% endfor %}"
         "{% else %}{{ m.role + m['content'] }}{% endif %}{% endfor %}{{ tools }}"
     )
-    said = prompt(tmp_path, template, chat(messages=[*MESSAGES, CALLED, RESULT]))
+    text = prompt(tmp_path, template, chat(messages=[*MESSAGES, CALLED, RESULT]))
     arguments = json.dumps(json.loads(CALL["function"]["arguments"]), separators=(",", ":"), ensure_ascii=False)
-    assert f"call {CALL['function']['name']}{arguments}tool" in said
+    assert f"call {CALL['function']['name']}{arguments}tool" in text
 
 
 @pytest.mark.parametrize("name", ["self", "messages_", "namespace", "strftime_now"])
@@ -231,9 +231,9 @@ async def test_a_request_may_bring_its_own_template_only_where_that_is_allowed()
     )
     _, plan = await chat_endpoint.understand(trusting, raw)
     assert model.tokenizer.decode([*plan.prompts[0]]) == "hello!"
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         await chat_endpoint.understand(other, raw)
-    assert refused.value.param == "chat_template"
+    assert error.value.param == "chat_template"
     nothing = json.dumps(body | {"chat_template": "{{ '' }}"}).encode()
     with pytest.raises(RequestError) as empty:
         await chat_endpoint.understand(trusting, nothing)
@@ -258,30 +258,30 @@ def test_a_call_without_content_is_shown_as_the_template_takes_it(
     tmp_path: Path, reads: str, shown: str, content: dict[str, Any]
 ) -> None:
     """All of these ask somewhere whether something is none. Without this no tool loop has a second step."""
-    called = {k: v for k, v in CALLED.items() if k != "content"} | content
-    text = prompt(tmp_path, CALLS.format(reads), chat(messages=[*MESSAGES, called, RESULT]))
+    call_message = {k: v for k, v in CALLED.items() if k != "content"} | content
+    text = prompt(tmp_path, CALLS.format(reads), chat(messages=[*MESSAGES, call_message, RESULT]))
     assert f"<assistant>{shown}get_weather</>" in text
 
 
 def test_a_tool_without_a_description_is_shown_to_a_template_that_wants_one(tmp_path: Path) -> None:
-    """With an empty one, and only there: to others it is shown as it came."""
+    """The template gets an empty one; to any other the tool is shown as it came."""
     wants = "{% for t in tools %}{{ t.function.name + ': ' + t.function.description + ';' }}{% endfor %}" + PLAIN
     assert "description" not in TIME["function"]
     assert prompt(tmp_path, wants, chat(tools=[TIME])).startswith("get_time: ;")
-    said = {"type": "function", "function": TIME["function"] | {"description": "Tells it."}}
-    assert prompt(tmp_path, wants, chat(tools=[said, WEATHER])).startswith("get_time: Tells it.;")
+    described_tool = {"type": "function", "function": TIME["function"] | {"description": "Tells it."}}
+    assert prompt(tmp_path, wants, chat(tools=[described_tool, WEATHER])).startswith("get_time: Tells it.;")
     assert "description" not in prompt(tmp_path, SHOWING, chat(tools=[TIME])).split("<")[0]
 
 
 def test_what_a_template_takes_is_tried_once_and_only_for_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rendered = 0
+    render_count = 0
     render = Tokenizer.render_chat
 
     def counted(self: Tokenizer, messages: list[dict[str, Any]], **more: Any) -> str:
-        nonlocal rendered
-        rendered += 1
+        nonlocal render_count
+        render_count += 1
         return render(self, messages, **more)
 
     monkeypatch.setattr(Tokenizer, "render_chat", counted)
@@ -290,7 +290,7 @@ def test_what_a_template_takes_is_tried_once_and_only_for_what_is_there(
     tokenizer = Tokenizer(MODEL_DIR, file)
     counts = []
     for messages in (MESSAGES, [*MESSAGES, CALLED | {"content": "x"}, RESULT], *[[*MESSAGES, CALLED, RESULT]] * 3):
-        rendered = 0
+        render_count = 0
         chat_prompt(tokenizer, chat(messages=messages, tools=[WEATHER]).messages, chat(tools=[WEATHER]))
-        counts.append(rendered)
+        counts.append(render_count)
     assert counts == [2, 3, 4, 1, 1]  # whether it shows texts, for each role; then two about calls, one in two forms

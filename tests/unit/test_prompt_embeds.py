@@ -32,14 +32,14 @@ SIZE = 4
 
 
 def test_rows_are_read_in_each_dtype() -> None:
-    """With a hash of dtype, shape and numbers."""
+    """Rows come with a hash of dtype, shape and numbers."""
     data = rows(1, 2, 3)
-    made = prompt_embeds_of(encoded(file(("F32", [2, 3], data), __metadata__={"by": "me"})), 3, 10)
-    assert (made.rows, made.width, made.dtype, made.data) == (2, 3, "float32", data)
+    embedding = prompt_embeds_of(encoded(file(("F32", [2, 3], data), __metadata__={"by": "me"})), 3, 10)
+    assert (embedding.rows, embedding.width, embedding.dtype, embedding.data) == (2, 3, "float32", data)
     halves = {kind: prompt_embeds_of(encoded(file((kind, [4, 3], data))), 3, 10) for kind in ("F16", "BF16")}
     assert [one.dtype for one in halves.values()] == ["float16", "bfloat16"]
     others = [*halves.values(), prompt_embeds_of(encoded(file(("F32", [3, 2], data))), 2, 10)]
-    assert len({made.sha256, *(one.sha256 for one in others)}) == 4
+    assert len({embedding.sha256, *(one.sha256 for one in others)}) == 4
 
 
 @pytest.mark.parametrize(("data", "says"), [
@@ -129,7 +129,7 @@ async def plan_of(**fields: Any) -> Any:
 
 
 async def test_choices_of_embeddings_come_before_those_of_prompts() -> None:
-    """As in vLLM. Each row counts as a token, and an embedding that comes twice is one."""
+    """The order is vLLM's. Each row counts as a token, and an embedding that comes twice is one."""
     plan = await plan_of(prompt=["hello", "you"], prompt_embeds=[embeds(1, 7), embeds(2, 3), embeds(1, 7)])
     assert [len(prompt) for prompt in plan.prompts][:3] == [7, 3, 7]
     assert len(plan.prompts) == 5
@@ -162,9 +162,9 @@ async def test_beside_embeddings_an_empty_prompt_is_none(empty: Any) -> None:
     ({}, "prompt", "'prompt' is missing"),
 ])  # fmt: skip
 async def test_what_cant_be_served_is_refused_by_name(fields: dict[str, Any], param: str, says: str) -> None:
-    with pytest.raises(RequestError, match=says) as refused:
+    with pytest.raises(RequestError, match=says) as error:
         await plan_of(**fields)
-    assert refused.value.param == param
+    assert error.value.param == param
 
 
 def test_a_pool_that_takes_rows_needs_to_know_their_width(tmp_path: Any) -> None:
@@ -176,10 +176,10 @@ def test_a_pool_that_takes_rows_needs_to_know_their_width(tmp_path: Any) -> None
 
 
 def test_engines_that_take_none_refuse_by_name() -> None:
-    """Those of SGLang and TensorRT-LLM, whatever their pool says."""
-    asked = replace(job(), media=[Media("embeds", "a", (3, 64), 0, 3, dtype="float32")])
+    """SGLang's and TensorRT-LLM's are such engines, whatever their pool says."""
+    embeds_job = replace(job(), media=[Media("embeds", "a", (3, 64), 0, 3, dtype="float32")])
     blind = Worker(WorkerId("w"), PoolId("p"), "both", "h", 1, 16, 100, 8, 100, media=["image"])
-    error = unmet_need(asked, [blind], {"a": "prompt_embeds"})
+    error = unmet_need(embeds_job, [blind], {"a": "prompt_embeds"})
     assert isinstance(error, RequestError)
     assert (error.param, error.message) == (
         "prompt_embeds",
@@ -188,22 +188,24 @@ def test_engines_that_take_none_refuse_by_name() -> None:
 
 
 def test_keys_that_an_engine_makes_itself_are_ours_in_the_index() -> None:
-    """As vLLM's of rows: with the embedding's hash and offset. Those that nobody remembers are left out."""
+    """The keys of rows are vLLM's, with the embedding's hash and offset. Keys that nobody remembers are left out."""
     own: dict[bytes, tuple[str, int] | None] = {b"1": ("e", 0), b"2": ("e", -SIZE), b"3": None}
     ledger = Ledger(SIZE, own)
     tokens = [0] * 2 * SIZE + [7] * SIZE
     ledger.apply([BlockStored([1, 2, 3], None, tokens, SIZE, extra_keys=[[b"1"], [b"2"], [b"3"]])])
-    wanted = prompt_hashes([*tokens, 1], SIZE, media=[Media("embeds", "e", (8, 64), 0, 2 * SIZE, dtype="float32")])
-    assert b"".join(ledger.blocks()) == wanted
+    expected_hashes = prompt_hashes(
+        [*tokens, 1], SIZE, media=[Media("embeds", "e", (8, 64), 0, 2 * SIZE, dtype="float32")]
+    )
+    assert b"".join(ledger.blocks()) == expected_hashes
     ledger.apply([BlockStored([4], 3, [5] * SIZE, SIZE, extra_keys=[[b"4"]])])
     assert ledger.unknown == 1
     assert len(ledger) == 3
 
 
 def test_two_embeddings_share_no_block() -> None:
-    """Nor does one with the tokens whose ids stand for it."""
+    """An embedding shares none either with the tokens whose ids stand for it."""
     first, second = (Media("embeds", name, (8, 64), 0, 2 * SIZE, dtype="float32") for name in "ab")
     tokens = [0] * (2 * SIZE + 1)
-    found = [prompt_hashes(tokens, SIZE, media=media) for media in ([first], [second], [])]
-    blocks = {packed[i : i + 8] for packed in found for i in range(0, len(packed), 8)}
+    chains = [prompt_hashes(tokens, SIZE, media=media) for media in ([first], [second], [])]
+    blocks = {chain[i : i + 8] for chain in chains for i in range(0, len(chain), 8)}
     assert len(blocks) == 6

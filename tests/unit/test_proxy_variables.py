@@ -54,8 +54,8 @@ def test_flowers_check_asks_flower(server: int) -> None:
     service = yaml.safe_load((ROOT / "docker/compose.yaml").read_text())["services"]["flower"]
     _cmd, _python, *rest = service["healthcheck"]["test"]
     command = [sys.executable, *(part.replace("5555", str(server)) for part in rest)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, shlex.join(command) + done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, shlex.join(command) + result.stderr
 
 
 async def test_a_webhook_goes_to_the_address_that_is_set(server: int) -> None:

@@ -36,8 +36,8 @@ XML = """{% macro parts(v) %}{% if v is mapping %}{% for k, w in v.items() %}{{ 
 def invoked(prefix: str, parameter: str = "parameter", text: str = "") -> str:
     """A call with its arguments between tags."""
     value, tag = "{{ v if v is string else v | tojson }}", prefix + parameter
-    written = f'<{tag} name="{{{{ k }}}}"{text}>{value}</{tag}>'
-    return f"{{% for k, v in f.arguments.items() %}}{written}\n{{% endfor %}}"
+    argument_text = f'<{tag} name="{{{{ k }}}}"{text}>{value}</{tag}>'
+    return f"{{% for k, v in f.arguments.items() %}}{argument_text}\n{{% endfor %}}"
 
 
 PAIRED = PAIRS.replace("KEY", "arg_key").replace("VALUE", "arg_value")
@@ -99,31 +99,31 @@ def made(folder: Path, call: str, between: str = "", begin: str = "", end: str =
 @pytest.mark.parametrize("name", WRITING)
 def test_what_a_family_writes_is_read_back(tmp_path: Path, name: str) -> None:
     begin, call, between, end = WRITING[name]
-    found = made(tmp_path, call, between, begin, end)
-    assert found.dialect == name
-    assert (found.wrong, {*CASES} - {*found.written}) == ([], set()), found.written
+    readback = made(tmp_path, call, between, begin, end)
+    assert readback.dialect == name
+    assert (readback.wrong, {*CASES} - {*readback.written}) == ([], set()), readback.written
 
 
 def test_a_template_that_writes_as_its_dialect_reads_is_right(tmp_path: Path) -> None:
-    found = made(tmp_path, HERMES)
-    assert found.dialect == "qwen3"
-    assert found.right
-    assert found.written.keys() == CASES.keys()
-    assert "</tool_call>" in found.written["two"]
+    readback = made(tmp_path, HERMES)
+    assert readback.dialect == "qwen3"
+    assert readback.right
+    assert readback.written.keys() == CASES.keys()
+    assert "</tool_call>" in readback.written["two"]
 
 
 def test_a_template_without_a_dialect_is_wrong(tmp_path: Path) -> None:
-    """It says "<tool_call>" and "arguments", and writes neither as Hermes does."""
-    found = made(tmp_path, FOREIGN)
-    assert found.dialect is None
-    assert found.wrong == [*found.written]
+    """The template says "<tool_call>" and "arguments", and writes neither as Hermes does."""
+    readback = made(tmp_path, FOREIGN)
+    assert readback.dialect is None
+    assert readback.wrong == [*readback.written]
 
 
 def test_a_template_that_writes_no_calls_is_neither(tmp_path: Path) -> None:
-    found = made(tmp_path, "")
-    assert not found.written
-    assert not found.wrong
-    assert not found.right
+    readback = made(tmp_path, "")
+    assert not readback.written
+    assert not readback.wrong
+    assert not readback.right
 
 
 @pytest.mark.parametrize(
@@ -139,5 +139,5 @@ def test_a_template_that_writes_no_calls_is_neither(tmp_path: Path) -> None:
 def test_a_family_counts_once_and_only_if_none_of_its_templates_is_wrong(
     found: list[ReadBack], wrong: int, families: int
 ) -> None:
-    made = figures(found)
-    assert (made["readback_wrong"], made["families_with_tools"]) == (wrong, families)
+    values = figures(found)
+    assert (values["readback_wrong"], values["families_with_tools"]) == (wrong, families)

@@ -1,4 +1,4 @@
-"""What is recorded of a request, and the trace that `xylem record` makes of it."""
+"""Records of requests, and the trace that `xylem record` makes of them."""
 
 from random import Random
 
@@ -21,8 +21,8 @@ def job(prompt: list[int], **more: object) -> Job:
 
 
 def blocks(of: Job, secret: bytes = SECRET, model: str = "m") -> list[bytes]:
-    packed = recorded(of, 0.0, [1], secret, model).blocks
-    return [packed[i : i + 8] for i in range(0, len(packed), 8)]
+    hashes = recorded(of, 0.0, [1], secret, model).blocks
+    return [hashes[i : i + 8] for i in range(0, len(hashes), 8)]
 
 
 @pytest.mark.parametrize(("tokens", "count"), [(1, 1), (512, 1), (513, 2), (1024, 2), (2000, 4)])
@@ -69,10 +69,10 @@ def batch(
 
 
 def test_a_trace_is_in_the_order_of_arrival_with_a_line_for_each_choice_and_numbers_for_digests() -> None:
-    received = Received()
-    received.take(batch(A, record("2", 12.0, [7], "xz", b"sessionA"), record("3", 12.5, [5, 6], "w"), total=2), 0.0)
-    received.take(batch(B, record("1", 10.5, [4], "xy"), record("late", 99.0, [1], "q"), total=2), 0.0)
-    assert list(received.requests(10.0, 20.0)) == [
+    collector = Received()
+    collector.take(batch(A, record("2", 12.0, [7], "xz", b"sessionA"), record("3", 12.5, [5, 6], "w"), total=2), 0.0)
+    collector.take(batch(B, record("1", 10.5, [4], "xy"), record("late", 99.0, [1], "q"), total=2), 0.0)
+    assert list(collector.requests(10.0, 20.0)) == [
         Request(1024, 4, 500, [0, 1]),
         Request(1024, 7, 2000, [0, 2], 0),
         Request(512, 5, 2500, [3]),
@@ -81,27 +81,27 @@ def test_a_trace_is_in_the_order_of_arrival_with_a_line_for_each_choice_and_numb
 
 
 def test_an_answer_that_another_replica_continued_is_one_request() -> None:
-    received = Received()
-    received.take(batch(A, record("r", 1.0, [40], "x"), total=1), 0.0)
-    received.take(batch(B, record("r", 1.0, [100], "x"), total=1), 0.0)
-    received.take(batch(B, record("r", 1.0, [30], "x"), total=2), 0.0)
-    assert [r.output_length for r in received.requests(0.0, 9.0)] == [100]
+    collector = Received()
+    collector.take(batch(A, record("r", 1.0, [40], "x"), total=1), 0.0)
+    collector.take(batch(B, record("r", 1.0, [100], "x"), total=1), 0.0)
+    collector.take(batch(B, record("r", 1.0, [30], "x"), total=2), 0.0)
+    assert [r.output_length for r in collector.requests(0.0, 9.0)] == [100]
 
 
 def test_what_a_replica_made_and_nobody_got_is_counted() -> None:
-    received = Received()
-    received.take(batch(A, record("1", 1.0, [1], "x"), total=1), 0.0)
-    received.take(batch(A, record("4", 2.0, [1], "x"), total=4, unanswered=3), 1.0)
-    assert (len(received), received.lost, received.unanswered) == (2, 2, 3)
+    collector = Received()
+    collector.take(batch(A, record("1", 1.0, [1], "x"), total=1), 0.0)
+    collector.take(batch(A, record("4", 2.0, [1], "x"), total=4, unanswered=3), 1.0)
+    assert (len(collector), collector.lost, collector.unanswered) == (2, 2, 3)
 
 
 def test_the_end_waits_for_what_live_replicas_still_run_and_for_no_dead_one() -> None:
-    received = Received()
-    received.take(batch(A, total=0, running=5, at=9.0), 9.0)
-    received.take(batch(B, total=0, running=1, at=10.1), 10.1)
-    assert received.running(until=10.0, now=10.2) is None  # the first has not counted since then
-    received.take(batch(A, total=0, running=2, at=10.2), 10.2)
-    assert received.running(until=10.0, now=10.3) == 3
-    received.take(batch(B, total=0, running=0, at=14.0), 14.0)
-    assert received.running(until=10.0, now=14.1) == 0
-    assert received.silent(14.1) == 1
+    collector = Received()
+    collector.take(batch(A, total=0, running=5, at=9.0), 9.0)
+    collector.take(batch(B, total=0, running=1, at=10.1), 10.1)
+    assert collector.running(until=10.0, now=10.2) is None  # the first has not counted since then
+    collector.take(batch(A, total=0, running=2, at=10.2), 10.2)
+    assert collector.running(until=10.0, now=10.3) == 3
+    collector.take(batch(B, total=0, running=0, at=14.0), 14.0)
+    assert collector.running(until=10.0, now=14.1) == 0
+    assert collector.silent(14.1) == 1

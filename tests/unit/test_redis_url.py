@@ -42,18 +42,18 @@ def test_sentinels_with_tls_have_redis_options_of_it_and_certificates_are_looked
     "rediss://h/0?ssl_cert_reqs=maybe", "rediss://h/0?ssl_min_version=high", "clusters://h?ssl_nothing=1",
 ])  # fmt: skip
 def test_a_url_that_leads_nowhere_stops_the_process_and_is_named(url: str) -> None:
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as error:
         load_settings(redis_url=url)
-    assert refused.value.message.startswith(f"XYLEM_REDIS_URL: {url!r}: ")
+    assert error.value.message.startswith(f"XYLEM_REDIS_URL: {url!r}: ")
 
 
 def test_an_option_that_there_is_not_is_named() -> None:
     """redis-py and kombu would fail with a TypeError, wherever they connect first."""
-    for url, named in (
+    for url, option in (
         ("redis://h/0?foo=bar", "'foo'"), ("rediss://h/0?ssl_cert_req=none", "'ssl_cert_req'"),
         ("redis://h/0?ssl_ca_certs=ca.pem", "'ssl_ca_certs'; it needs TLS"),
     ):  # fmt: skip
-        with pytest.raises(SettingsError, match=f"has no option {named}"):
+        with pytest.raises(SettingsError, match=f"has no option {option}"):
             load_settings(redis_url=url)
 
 
@@ -81,13 +81,13 @@ async def test_both_clients_and_kombu_take_each_option_of_tls(name: str) -> None
     ],
 )  # fmt: skip
 def test_a_refused_url_is_shown_without_its_passwords(url: str) -> None:
-    """What stops a process is in its log. A part of one that is not encoded is no host, port, option or fragment."""
+    """A message that stops a process is in its log. A part of a password is no host, port, option or fragment."""
     for setting in ("redis_url", "broker_url", "index_url", "token_redis_urls", "cells"):
-        with pytest.raises(SettingsError) as refused:
+        with pytest.raises(SettingsError) as error:
             load_settings(**{setting: f"{url}#other" if setting == "cells" else url})
-        assert refused.value.message.startswith(f"XYLEM_{setting.upper()}")
-        assert "secret" not in refused.value.message
-        assert "12" not in refused.value.message
+        assert error.value.message.startswith(f"XYLEM_{setting.upper()}")
+        assert "secret" not in error.value.message
+        assert "12" not in error.value.message
 
 
 @pytest.mark.parametrize(
@@ -107,11 +107,11 @@ def test_encoded_passwords_and_paths_of_sockets_are_taken(url: str) -> None:
     ],
 )  # fmt: skip
 def test_other_urls_with_passwords_are_refused_in_the_same_way(setting: str, url: str) -> None:
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as error:
         load_settings(**{setting: url})
-    assert refused.value.message.startswith(f"XYLEM_{setting.upper()}")
-    assert "secret@" not in refused.value.message
-    assert "secret" not in refused.value.message.replace("begins with 'secret'", "")
+    assert error.value.message.startswith(f"XYLEM_{setting.upper()}")
+    assert "secret@" not in error.value.message
+    assert "secret" not in error.value.message.replace("begins with 'secret'", "")
 
 
 def test_an_address_is_shown_without_its_passwords() -> None:
@@ -129,13 +129,13 @@ def test_the_hosts_of_a_url_are_known(url: str, found: list[tuple[str, int]]) ->
 
 
 def kombus(url: str) -> Any:
-    """What kombu makes of it."""
+    """Kombu's connection for the URL."""
     kombu_url, options = broker(url)
     return Connection(kombu_url, transport_options=options)
 
 
 def test_kombu_asks_every_sentinel_and_shows_no_password() -> None:
-    """It sends them the Sentinels' password and the master Redis' own."""
+    """Kombu sends them the Sentinels' password, and the master Redis' own."""
     connection = kombus(FULL)
     assert connection.transport_options["master_name"] == "the-master"
     assert connection.transport_options["sentinel_kwargs"]["password"] == "s&p"
@@ -147,7 +147,7 @@ def test_kombu_asks_every_sentinel_and_shows_no_password() -> None:
 
 
 def test_kombu_finds_a_unix_socket() -> None:
-    """It calls it by another name."""
+    """Kombu calls it by another name."""
     assert kombus("unix:///run/redis.sock").hostname == "socket:///run/redis.sock"
 
 
@@ -157,16 +157,16 @@ def test_a_cluster_needs_another_broker_which_is_none() -> None:
         load_settings(redis_url="cluster://me:secret@h:1")
     assert missing.value.message.startswith("XYLEM_BROKER_URL: is missing")
     assert "XYLEM_REDIS_URL='cluster://h:1'" in missing.value.message
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as error:
         load_settings(redis_url="redis://h", broker_url="cluster://me:secret@h:1")
-    assert refused.value.message.startswith("XYLEM_BROKER_URL: 'cluster://h:1' is a cluster")
+    assert error.value.message.startswith("XYLEM_BROKER_URL: 'cluster://h:1' is a cluster")
     assert load_settings(redis_url="cluster://h", broker_url="redis://b").keys.home.startswith("{xylem}:")
 
 
 @pytest.mark.parametrize("setting", ["index_url", "token_redis_urls"])
 def test_other_servers_are_clusters_only_beside_one(setting: str) -> None:
     """All of them have the same names of keys."""
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as error:
         load_settings(redis_url="redis://h", **{setting: "cluster://me:secret@h:1"})
-    assert refused.value.message.startswith(f"XYLEM_{setting.upper()}: 'cluster://h:1' is a cluster")
+    assert error.value.message.startswith(f"XYLEM_{setting.upper()}: 'cluster://h:1' is a cluster")
     assert load_settings(redis_url="cluster://h", broker_url="redis://b", **{setting: "cluster://h:1"})

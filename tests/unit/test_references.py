@@ -1,4 +1,4 @@
-"""How deep references of grammars lead, and that this is found without recursion."""
+"""Depth of references in grammars, found without recursion."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""How a trace becomes load: prompts, order, bounds."""
+"""Conversion of a trace into load: prompts, order, bounds."""
 
 import asyncio
 import json
@@ -88,10 +88,10 @@ def player(sender: Sender, most: int = 1000) -> Player:
 
 async def test_a_replay_counts_what_the_server_says() -> None:
     async with client(lambda _: httpx.Response(200, text=_events(USAGE))) as http:
-        played = player(Sender(http, "m"))
+        replay_player = player(Sender(http, "m"))
         requests = [Request(100, 8, 0, [0], "a"), Request(100, 8, None, [0], "a", 1), Request(100, 8, 2, [1])]
-        await played.run(chains(requests))
-    results = summary(played, 3)
+        await replay_player.run(chains(requests))
+    results = summary(replay_player, 3)
     assert results["requests"] == {"planned": 3, "sent": 3, "answered": 3, "failed": 0}
     assert results["prompt_tokens"] == {"wanted": 300, "measured": 270}
     assert results["answer_tokens"] == {"wanted": 24, "measured": 24}
@@ -101,11 +101,11 @@ async def test_a_replay_counts_what_the_server_says() -> None:
 async def test_a_server_that_refuses_everything_ends_the_replay_with_its_reason() -> None:
     refusal = {"error": {"message": "the context is too long"}}
     async with client(lambda _: httpx.Response(400, json=refusal)) as http:
-        played = player(Sender(http, "m"))
-        await played.run(chains([Request(10, 1, i) for i in range(5000)]))
-    assert "failed one after the other" in played.stopped
-    assert played.errors["the context is too long"] >= 100
-    assert len(played.outcomes) < 1000
+        replay_player = player(Sender(http, "m"))
+        await replay_player.run(chains([Request(10, 1, i) for i in range(5000)]))
+    assert "failed one after the other" in replay_player.stopped
+    assert replay_player.errors["the context is too long"] >= 100
+    assert len(replay_player.outcomes) < 1000
 
 
 async def test_a_server_that_does_not_keep_up_ends_the_replay() -> None:
@@ -114,11 +114,11 @@ async def test_a_server_that_does_not_keep_up_ends_the_replay() -> None:
         raise AssertionError("unreachable")
 
     async with client(never) as http:
-        played = player(Sender(http, "m"), most=5)
-        await played.run(chains([Request(10, 1, i) for i in range(50)]))
-    assert "5 requests are in flight" in played.stopped
-    assert (len(played.outcomes), played.in_flight) == (5, 0)
-    assert summary(played, 50)["requests"]["failed"] == 5
+        replay_player = player(Sender(http, "m"), most=5)
+        await replay_player.run(chains([Request(10, 1, i) for i in range(50)]))
+    assert "5 requests are in flight" in replay_player.stopped
+    assert (len(replay_player.outcomes), replay_player.in_flight) == (5, 0)
+    assert summary(replay_player, 50)["requests"]["failed"] == 5
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,9 @@ class Client:
 @pytest.mark.parametrize("piece", [2**16, 700_001, LIMIT])
 async def test_a_body_is_the_same_however_it_comes(size: int, piece: int) -> None:
     body = Random(size).randbytes(size)
-    sent = [body[start : start + piece] for start in range(0, size, piece)] or [b""]
-    assert await collect(SCOPE, Client(sent).receive, LIMIT) == body
-    assert await collect(SCOPE, Client([*sent, b""]).receive, LIMIT) == body
+    pieces = [body[start : start + piece] for start in range(0, size, piece)] or [b""]
+    assert await collect(SCOPE, Client(pieces).receive, LIMIT) == body
+    assert await collect(SCOPE, Client([*pieces, b""]).receive, LIMIT) == body
 
 
 async def test_a_body_without_a_length_is_refused_at_its_first_byte_too_much() -> None:

@@ -77,8 +77,8 @@ def log(text: str, cuts: list[int], finish: str | None = "stop") -> list[Event]:
 
 
 def told(body: ResponseRequest, events: list[Event]) -> list[dict[str, Any]]:
-    made = ResponseEvents(progress(body))
-    raw = made.opening() + made.write(events)
+    event_writer = ResponseEvents(progress(body))
+    raw = event_writer.opening() + event_writer.write(events)
     return [json.loads(line[6:]) for line in raw.decode().split("\n") if line.startswith("data: ")]
 
 
@@ -121,10 +121,10 @@ def test_each_items_events_come_between_its_beginning_and_its_end(
         if "output_index" in event
     ]
     assert len(set(ids)) == len(items)
-    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
-    assert events[-1]["response"]["output"] == done
+    done_items = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert events[-1]["response"]["output"] == done_items
     Response.model_validate(events[-1]["response"])
-    assert {item["status"] for item in done} == {"completed"}
+    assert {item["status"] for item in done_items} == {"completed"}
 
 
 def _is(shape: Any, event: dict[str, Any]) -> bool:
@@ -135,7 +135,7 @@ def _is(shape: Any, event: dict[str, Any]) -> bool:
     (DONE, "length", "incomplete"), (Failed(ID, 0, "worker_lost", "gone"), None, "failed"),
 ])  # fmt: skip
 def test_a_call_that_is_cut_off_is_incomplete(end: Event, finish: str | None, last: str) -> None:
-    """What was made of it stays; the items before it are whole."""
+    """Its arguments so far stay; the items before it are whole."""
     text = f"<think>Hm.</think>{called('get_weather', city='Oslo')}"[:-20]
     events = told(asked(tools=[WEATHER]), [*log(text, [], finish), end])
     output = events[-1]["response"]["output"]
@@ -170,37 +170,37 @@ def test_items_are_the_same_however_the_text_was_cut(cuts: list[int], finish: st
     events = told(body, [*log(ALL, cuts, finish), DONE])
     assert events[-1]["response"]["output"] == whole
     for kind, field in (("function_call_arguments.delta", "arguments"), ("reasoning_text.delta", "text")):
-        said = "".join(event["delta"] for event in events if event["type"] == f"response.{kind}")
+        joined_deltas = "".join(event["delta"] for event in events if event["type"] == f"response.{kind}")
         (last,) = [event for event in events if event["type"] == f"response.{kind.replace('delta', 'done')}"]
-        assert said == last[field]
+        assert joined_deltas == last[field]
 
 
 def test_reasoning_is_counted_and_enclosed() -> None:
     body = asked(include=["reasoning.encrypted_content"], reasoning={"summary": "auto"})
     events = told(body, [*log("<think>Hm, é.</think>Yes.", [7, 8, 9, 13]), DONE])
     response = events[-1]["response"]
-    (thought, _) = response["output"]
-    assert disclose(thought["encrypted_content"]) == thought["content"][0]["text"] == "Hm, é."
+    (reasoning, _) = response["output"]
+    assert disclose(reasoning["encrypted_content"]) == reasoning["content"][0]["text"] == "Hm, é."
     assert "encrypted_content" not in events[2]["item"]
-    counted = len(model().tokenizer.encode("Hm.", add_special_tokens=False))
+    token_count = len(model().tokenizer.encode("Hm.", add_special_tokens=False))
     for cuts in ([], list(range(1, 20))):  # also where it came at once, or was held back as a call
         events = told(body, [Delta(ID, 0, "", [1] * 99), *log("<think>Hm.</think><tool_call>", cuts), DONE])
-        assert events[-1]["response"]["usage"]["output_tokens_details"] == {"reasoning_tokens": counted}
+        assert events[-1]["response"]["usage"]["output_tokens_details"] == {"reasoning_tokens": token_count}
     assert response["reasoning"] == {"effort": None, "summary": "auto"}
     assert "encrypted_content" not in told(asked(), [*log("<think>a</think>", []), DONE])[-1]["response"]["output"][0]
 
 
 def test_tools_are_functions_to_the_model_and_keep_their_own_names() -> None:
-    deferred = WEATHER | {"defer_loading": True, "allowed_callers": ["direct"]}  # without effect
-    body = asked(tools=[deferred, PATCH, CRM], tool_choice={"type": "allowed_tools", "mode": "auto", "tools": [
+    deferred_tool = WEATHER | {"defer_loading": True, "allowed_callers": ["direct"]}  # without effect
+    body = asked(tools=[deferred_tool, PATCH, CRM], tool_choice={"type": "allowed_tools", "mode": "auto", "tools": [
         {"type": "function", "name": "get_weather", "namespace": "crm"}, {"type": "custom", "name": "patch"},
     ]})  # fmt: skip
     body.check()
     assert next(tool.function.name for tool in body.chat_tools() or ()) == "get_weather"
-    shown = [tool.for_template()["function"] for tool in body.as_chat().offered]
-    assert [function["name"] for function in shown] == ["patch", "crm__get_weather"]
-    assert shown[1]["description"] == "Customers.\n\nWeather."
-    assert shown[0]["parameters"]["required"] == ["input"]
+    functions = [tool.for_template()["function"] for tool in body.as_chat().offered]
+    assert [function["name"] for function in functions] == ["patch", "crm__get_weather"]
+    assert functions[1]["description"] == "Customers.\n\nWeather."
+    assert functions[0]["parameters"]["required"] == ["input"]
     output = told(body, [*log(called("crm__get_weather", city="x"), []), DONE])[-1]["response"]["output"]
     assert (output[0]["name"], output[0]["namespace"], output[0]["arguments"]) == (
         "get_weather",
@@ -247,21 +247,21 @@ GOOD: dict[str, Any] = {"tools": [WEATHER]}
     ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
 ])  # fmt: skip
 def test_what_is_not_understood_is_refused_by_its_place(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         asked(**fields).check()
-    assert refused.value.param == param
-    assert param in refused.value.message
+    assert error.value.param == param
+    assert param in error.value.message
 
 
 def test_a_clients_words_in_an_error_are_no_place() -> None:
-    """As they could be taken for one."""
+    """The words could otherwise be taken for a place."""
     schema = {"type": "object", "properties": {"tools.7.function": {"not": {}}}}
     body = asked(tools=[CRM, WEATHER | {"name": "f", "strict": True, "parameters": schema}])
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         body.as_chat().bound_calls()
-    told = body.placed(refused.value)
-    assert told.param == "tools.1.parameters"
-    assert told.message == "'tools.1.parameters': properties.tools.7.function.not can't be enforced."
+    placed_error = body.placed(error.value)
+    assert placed_error.param == "tools.1.parameters"
+    assert placed_error.message == "'tools.1.parameters': properties.tools.7.function.not can't be enforced."
 
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": '{"city": "Oslo"}'}
@@ -282,18 +282,18 @@ TURN: list[dict[str, Any]] = [
 
 
 def test_what_an_assistant_thought_said_and_called_is_one_message() -> None:
-    """Whatever the length of a name with its namespace."""
-    shown = for_template(as_messages(asked(input=[*TURN, CALL | {"namespace": "n" * 256}]).items))
-    assert shown[-1].pop("tool_calls")[0]["function"]["name"] == f"{'n' * 256}__get_weather"
-    assert [message["role"] for message in shown] == ["user", "assistant", "tool", "tool", "assistant", "assistant"]
-    turn = shown[1]
+    """The length of a name with its namespace doesn't matter."""
+    messages = for_template(as_messages(asked(input=[*TURN, CALL | {"namespace": "n" * 256}]).items))
+    assert messages[-1].pop("tool_calls")[0]["function"]["name"] == f"{'n' * 256}__get_weather"
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool", "assistant", "assistant"]
+    turn = messages[1]
     assert (turn["content"], turn["reasoning_content"]) == ("Let me.", "Hm.")
     assert [(c["function"]["name"], c["function"]["arguments"]) for c in turn["tool_calls"]] == [
         ("get_weather", {"city": "Oslo"}),
         ("crm__patch", {"input": "a\n"}),
     ]
-    assert [(m["content"], m["name"]) for m in shown[2:4]] == [("7", "get_weather"), ("done", "crm__patch")]
-    assert (shown[4]["reasoning_content"], shown[5]["content"]) == ("So.", "Brr.")
+    assert [(m["content"], m["name"]) for m in messages[2:4]] == [("7", "get_weather"), ("done", "crm__patch")]
+    assert (messages[4]["reasoning_content"], messages[5]["content"]) == ("So.", "Brr.")
 
 
 def test_an_earlier_refusal_is_a_text_for_the_model_and_comes_back_as_it_was() -> None:
@@ -309,37 +309,41 @@ def test_an_earlier_refusal_is_a_text_for_the_model_and_comes_back_as_it_was() -
 
 
 def test_items_are_kept_as_they_were_understood() -> None:
-    """And listed with ids of ours."""
+    """The listed items have ids of ours."""
     body = asked(input=TURN, tools=[CRM], text={"format": {"type": "text"}}, client_metadata={"a": "b"})
     again = parse(ResponseRequest, body.understood())
     assert again.understood() == body.understood()
     assert b"client_metadata" not in body.understood()
     assert as_messages(again.items) == as_messages(body.items)
-    listed = items_of(ID, body.items)
-    assert [item["type"] for item in listed[3:6]] == ["function_call", "custom_tool_call", "function_call_output"]
-    assert (listed[5]["output"], listed[1]["summary"]) == ([{"type": "input_text", "text": "7"}], [])
-    assert len({item["id"] for item in listed}) == len(TURN)
-    history = parse(History, json.dumps({"items": listed}).encode())
+    items = items_of(ID, body.items)
+    assert [item["type"] for item in items[3:6]] == ["function_call", "custom_tool_call", "function_call_output"]
+    assert (items[5]["output"], items[1]["summary"]) == ([{"type": "input_text", "text": "7"}], [])
+    assert len({item["id"] for item in items}) == len(TURN)
+    history = parse(History, json.dumps({"items": items}).encode())
     assert as_messages(history.items) == as_messages(body.items)
 
 
 def test_what_openais_package_parsed_comes_back_with_an_answer_and_is_not_kept() -> None:
     text = {"type": "output_text", "text": "{}"}
     plain = [{"role": "assistant", "content": [text]}, CALL]
-    parsed = [
+    parsed_items = [
         {"role": "assistant", "content": [text | {"parsed": {"a": 1}}]},
         CALL | {"parsed_arguments": {"city": "Oslo"}},
     ]
-    assert asked(input=parsed).understood() == asked(input=plain).understood()
+    assert asked(input=parsed_items).understood() == asked(input=plain).understood()
 
 
 def test_a_schema_of_the_text_is_kept_under_its_own_name() -> None:
-    wanted = {"type": "json_schema", "name": "x", "schema": {"type": "object"}}
-    body = parse(ResponseRequest, asked(text={"format": wanted}).understood())
-    found = body.asked_format()
-    assert found is not None
-    assert (found.kind, found.value, found.where) == ("json", {"type": "object"}, "text.format.schema")
-    assert progress(body).response()["text"]["format"] == wanted
+    text_format = {"type": "json_schema", "name": "x", "schema": {"type": "object"}}
+    body = parse(ResponseRequest, asked(text={"format": text_format}).understood())
+    answer_format = body.asked_format()
+    assert answer_format is not None
+    assert (answer_format.kind, answer_format.value, answer_format.where) == (
+        "json",
+        {"type": "object"},
+        "text.format.schema",
+    )
+    assert progress(body).response()["text"]["format"] == text_format
 
 
 def test_an_output_wants_its_call_before_it() -> None:
@@ -350,9 +354,9 @@ def test_an_output_wants_its_call_before_it() -> None:
         (asked(input=[RESULT, CALL]).items, 2, "input.0.call_id"),
         (asked(input=[CALL, {"role": "user", "content": "x"}, RESULT | {"call_id": "c2"}]).items, 2, "input.1.call_id"),
     ):
-        with pytest.raises(RequestError) as refused:
+        with pytest.raises(RequestError) as error:
             check_calls(items, own)
-        assert refused.value.param == where
+        assert error.value.param == where
 
 
 def test_references_stand_for_the_items_that_were_found() -> None:
@@ -362,19 +366,19 @@ def test_references_stand_for_the_items_that_were_found() -> None:
     body = asked(input=[{"id": "msg_1"}, {"type": "item_reference", "id": "msg_2"}])
     assert all(isinstance(item, ItemReference) for item in body.items)
     history = parse(History, json.dumps({"referenced": {"msg_1": {"role": "user", "content": "one"}}}).encode())
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         history.of(body.items)
-    assert refused.value.param == "input.1.id"
-    (found,) = history.of(body.items[:1])
-    assert as_messages([found])[0].text == "one"
+    assert error.value.param == "input.1.id"
+    (history_item,) = history.of(body.items[:1])
+    assert as_messages([history_item])[0].text == "one"
 
 
 def test_truncation_keeps_rules_and_no_output_without_its_call() -> None:
     items = asked(input=[{"role": "developer", "content": "rules"}, *TURN]).items
     for first in range(len(items)):
-        left = from_item(items, first)
-        check_calls(left, len(left))
-        assert left[0] is items[0]
+        remaining_items = from_item(items, first)
+        check_calls(remaining_items, len(remaining_items))
+        assert remaining_items[0] is items[0]
     assert from_item(items, len(items) - 1) == [items[0], items[-1]]
 
 

@@ -1,4 +1,4 @@
-"""What a webhook is told of an answer's end."""
+"""Content of a webhook about an answer's end."""
 
 from typing import Any
 

@@ -46,7 +46,7 @@ def delta(text: str, **fields: Any) -> Delta:
 
 
 def begun(body: ResponseRequest) -> ResponseObject:
-    """Of a model that writes plain text."""
+    """A new response object, of a model that writes plain text."""
     return begin_object({}, ID, 1600, body, ResponseContext())
 
 
@@ -76,14 +76,14 @@ def written(body: ResponseRequest, batches: Sequence[Sequence[Event]], after: in
 
 def read(raw: bytes) -> list[dict[str, Any]]:
     """Each event's data, whose name and number are those of its frame, too."""
-    found = []
+    parsed_events = []
     for frame in raw.decode().split("\n\n")[:-1]:
         event, number, data = frame.split("\n")
-        parsed = json.loads(data.removeprefix("data: "))
-        assert event == f"event: {parsed['type']}"
-        assert number == f"id: {parsed['sequence_number']}"
-        found.append(parsed)
-    return found
+        parsed_event = json.loads(data.removeprefix("data: "))
+        assert event == f"event: {parsed_event['type']}"
+        assert number == f"id: {parsed_event['sequence_number']}"
+        parsed_events.append(parsed_event)
+    return parsed_events
 
 
 @given(bodies, logs())
@@ -113,7 +113,7 @@ def test_who_resumes_behind_an_event_gets_exactly_the_rest(body: ResponseRequest
 
 @given(bodies, logs())
 def test_every_event_is_one_that_openais_client_knows(body: ResponseRequest, log: list[Event]) -> None:
-    """By its strict types, not as the client itself reads them: with every field that these want."""
+    """The client's strict types count, not its own reading: every field that they want is there."""
     events = read(written(body, [log]))
     assert events
     for event in events:
@@ -145,10 +145,10 @@ DONE = Done(ID, 0, 2, prompt_tokens=9, ended=1700.5)
 
 def test_a_streams_events_come_in_openais_order() -> None:
     """A token that ends no character makes none."""
-    said = [delta("a"), delta(""), delta("b", finish="stop")]
+    answer_deltas = [delta("a"), delta(""), delta("b", finish="stop")]
     text = [*OPENED, "output_text.delta", "output_text.delta", *CLOSED, "completed"]
-    assert kinds(asked(), *said, DONE) == ["created", "in_progress", *text]
-    assert kinds(asked(background=True), *said, DONE) == ["created", "queued", "in_progress", *text]
+    assert kinds(asked(), *answer_deltas, DONE) == ["created", "in_progress", *text]
+    assert kinds(asked(background=True), *answer_deltas, DONE) == ["created", "queued", "in_progress", *text]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_streams_events_come_in_openais_order() -> None:
     ],
 )
 def test_a_log_tells_the_status(log: list[Event], status: str, last: str) -> None:
-    """With what belongs to it: reason, error, time of completion, usage, and the message's own status."""
+    """The status has its reason, error, time of completion and usage, and the message has its own status."""
     progress = begun(asked(background=True))
     for event in log:
         progress.add(event)
@@ -200,7 +200,7 @@ def test_an_error_has_openais_code_and_ours_in_its_message(error: Any, code: str
 
 
 def test_instructions_and_messages_are_the_conversation() -> None:
-    """Also a message that an earlier response answered with."""
+    """A message that an earlier response answered with is taken, too."""
     earlier = begun(asked())
     earlier.add(delta("hello"))
     raw = {
@@ -264,9 +264,9 @@ def test_instructions_and_messages_are_the_conversation() -> None:
     ],
 )  # fmt: skip
 def test_what_is_not_supported_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         parse(ResponseRequest, json.dumps({"model": "m", "input": "x"} | fields).encode()).check()
-    assert refused.value.param == param
+    assert error.value.param == param
 
 
 def test_what_is_kept_of_a_request_is_what_was_understood() -> None:
@@ -281,7 +281,7 @@ def test_what_is_kept_of_a_request_is_what_was_understood() -> None:
 
 
 def test_null_is_not_given() -> None:
-    """Of fields that are known, and of others."""
+    """Null means that for known fields and for others."""
     raw = {"model": "m", "input": "x", "store": None, "background": True, "reasoning": None, "conversation": None}
     body = parse(ResponseRequest, json.dumps(raw).encode())
     body.check()
@@ -310,13 +310,13 @@ def test_the_penalties_reach_the_engine_and_the_object() -> None:
     body = parse(ResponseRequest, b'{"model": "m", "input": "x", "presence_penalty": 1, "frequency_penalty": -0.5}')
     sampling = body.as_chat().sampling(5, logprobs=None)
     assert (sampling.presence_penalty, sampling.frequency_penalty) == (1.0, -0.5)
-    for found, shown in ((body, (1.0, -0.5)), (asked(), (0.0, 0.0))):
-        response = begun(found).response()
-        assert (response["presence_penalty"], response["frequency_penalty"]) == shown
+    for request, penalties in ((body, (1.0, -0.5)), (asked(), (0.0, 0.0))):
+        response = begun(request).response()
+        assert (response["presence_penalty"], response["frequency_penalty"]) == penalties
 
 
 def test_what_openai_can_include_is_asked_for_without_effect() -> None:
-    """But for the logprobs: an answer has nothing else of it."""
+    """Logprobs are the exception: nothing else of it is in an answer."""
     kinds = get_args(ResponseIncludable)
     assert set(kinds) == set(get_args(Includable))
     for kind in kinds:
@@ -338,9 +338,9 @@ CONVERSATION = [
 
 
 def listed(given: Any, **query: Any) -> dict[str, Any]:
-    found = page(items_of(ID, ResponseRequest(model="m", input=given).items), ItemsQuery(**query))
-    ResponseItemList.model_validate(found)
-    return found
+    item_page = page(items_of(ID, ResponseRequest(model="m", input=given).items), ItemsQuery(**query))
+    ResponseItemList.model_validate(item_page)
+    return item_page
 
 
 def test_input_items_are_those_that_were_sent() -> None:
@@ -360,16 +360,16 @@ def test_input_items_are_those_that_were_sent() -> None:
 def test_pages_of_input_items_have_each_item_once(order: str, limit: int) -> None:
     """The id of a page's last item leads to the next page."""
     messages = parse(ResponseRequest, orjson.dumps({"model": "m", "input": CONVERSATION})).input
-    whole, found, after = listed(messages, order=order, limit=100)["data"], [], None
+    whole, items, after = listed(messages, order=order, limit=100)["data"], [], None
     while True:
         one = listed(messages, order=order, limit=limit, after=after)
-        found += one["data"]
+        items += one["data"]
         assert (one["first_id"], one["last_id"]) == (one["data"][0]["id"], one["data"][-1]["id"])
-        assert one["has_more"] == (len(found) < len(whole))
+        assert one["has_more"] == (len(items) < len(whole))
         if not one["has_more"]:
             break
         after = one["last_id"]
-    assert found == whole
-    with pytest.raises(RequestError) as refused:
+    assert items == whole
+    with pytest.raises(RequestError) as error:
         listed(messages, after="msg_another")
-    assert refused.value.param == "after"
+    assert error.value.param == "after"

@@ -1,4 +1,4 @@
-"""What is shipped is safe as it is: nothing is unpickled, nobody but this machine reaches Flower."""
+"""Safe defaults of what is shipped: nothing is unpickled, and only this machine reaches Flower."""
 
 import ast
 import os
@@ -24,7 +24,10 @@ def imported(path: Path) -> set[str]:
 
 
 def test_nothing_is_ever_unpickled() -> None:
-    """By us. What libraries do among their own processes is theirs; their switches to do it elsewhere stay off."""
+    """Our own code does it nowhere.
+
+    Libraries may among their own processes; their switches for it elsewhere stay off.
+    """
     assert len(SOURCES) > 90
     for path in SOURCES:
         assert not {name.split(".")[0] for name in imported(path)} & UNSAFE, path
@@ -41,7 +44,7 @@ def test_celery_takes_and_sends_json_only() -> None:
 
 
 def test_flower_is_for_this_machine_only_unless_somebody_says_otherwise() -> None:
-    """With `celery -A app flower`, and with `xylem up`."""
+    """Both `celery -A app flower` and `xylem up` do so."""
     import app.celery  # noqa: F401 (sets it)
 
     assert os.environ["FLOWER_ADDRESS"] == "127.0.0.1"
@@ -49,7 +52,7 @@ def test_flower_is_for_this_machine_only_unless_somebody_says_otherwise() -> Non
 
 
 def test_flower_forgets_workers_that_are_gone_after_a_minute() -> None:
-    """By its own reading of the environment. Else each worker that there ever was is listed."""
+    """Flower reads the environment by itself. It would otherwise list each worker that there ever was."""
     from flower.command import apply_env_options
     from flower.options import options
 
@@ -61,12 +64,14 @@ def test_flower_forgets_workers_that_are_gone_after_a_minute() -> None:
 
 @pytest.fixture
 def services() -> dict[str, dict[str, object]]:
-    found: dict[str, dict[str, object]] = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())["services"]
-    return found
+    compose_services: dict[str, dict[str, object]] = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())[
+        "services"
+    ]
+    return compose_services
 
 
 def test_flower_in_a_container_asks_for_a_password_that_has_to_be_set(services: dict[str, dict[str, object]]) -> None:
-    """It listens to other containers there. Compose refuses to start without the variable."""
+    """Flower listens to other containers there. Compose refuses to start without the variable."""
     environment = services["flower"]["environment"]
     assert isinstance(environment, dict)
     assert environment["FLOWER_BASIC_AUTH"].startswith("${XYLEM_FLOWER_AUTH:?")
@@ -92,10 +97,10 @@ def test_an_image_has_one_base_and_this_version_and_an_ordinary_user(dockerfile:
 
 
 def test_containers_are_published_on_this_machine_only(services: dict[str, dict[str, object]]) -> None:
-    """And Redis not at all."""
-    published = [port for service in services.values() for port in service.get("ports", [])]  # type: ignore[attr-defined]
-    assert published
-    assert all(port.startswith("127.0.0.1:") for port in published)
+    """Redis is not published at all."""
+    ports = [port for service in services.values() for port in service.get("ports", [])]  # type: ignore[attr-defined]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
     assert "ports" not in services["valkey"]
 
 

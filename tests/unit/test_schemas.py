@@ -1,4 +1,4 @@
-"""What clients may send: each field's bounds, and a refusal that names the field."""
+"""Bodies that clients may send: each field's bounds, and a refusal that names the field."""
 
 import json
 from contextlib import suppress
@@ -36,10 +36,10 @@ def text(**fields: Any) -> CompletionRequest:
 
 
 def refusal(schema: type[Any], fields: dict[str, Any]) -> RequestError:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         parse(schema, orjson.dumps(BASE[schema] | fields))
-    assert refused.value.status == 400
-    return refused.value
+    assert error.value.status == 400
+    return error.value
 
 
 def test_an_earlier_refusal_is_a_text_for_the_model() -> None:
@@ -148,18 +148,18 @@ NAMES = [f"{schema.__name__}-{field}" for schema, field, *_ in CASES]
 
 @pytest.mark.parametrize(("schema", "field", "good", "bad"), CASES, ids=NAMES)
 def test_each_field_has_its_bounds(schema: type[Any], field: str, good: list[Any], bad: list[Any]) -> None:
-    """At the bounds it is taken as it is, beyond them and as another type it is refused by its name."""
+    """A value at the bounds is taken as it is; one beyond them or of another type is refused by the field's name."""
     for value in good:
         body = parse(schema, orjson.dumps(BASE[schema] | {field: value}))
         assert parse(schema, body.understood()) == body, "what is kept of it is as good"
-        parsed = getattr(body, field)
-        assert parsed == value or field in ("messages", "routing", "prediction"), value  # these are objects
+        parsed_value = getattr(body, field)
+        assert parsed_value == value or field in ("messages", "routing", "prediction"), value  # these are objects
     for value in bad:
         raw = BASE[schema] | {field: value}
-        with pytest.raises(RequestError) as refused:
+        with pytest.raises(RequestError) as error:
             parse(schema, json.dumps(raw).encode())  # orjson knows no integers over 64 bits
-        assert f"'{field}" in refused.value.message, (value, refused.value.message)
-        assert (refused.value.param or "").split(".")[0] == field
+        assert f"'{field}" in error.value.message, (value, error.value.message)
+        assert (error.value.param or "").split(".")[0] == field
 
 
 def test_the_table_has_every_field() -> None:
@@ -195,9 +195,9 @@ def test_unknown_fields_that_are_null_count_as_not_given(schema: type[Any]) -> N
 
 @pytest.mark.parametrize("schema", BOTH)
 def test_known_fields_may_be_null(schema: type[Any]) -> None:
-    """And then are not given."""
-    required = set(BASE[schema])
-    nulls = {name: None for name in schema.model_fields if name not in required}
+    """A null field counts as not given."""
+    required_names = set(BASE[schema])
+    nulls = {name: None for name in schema.model_fields if name not in required_names}
     assert parse(schema, orjson.dumps(BASE[schema] | nulls)) == parse(schema, orjson.dumps(BASE[schema]))
 
 
@@ -206,14 +206,14 @@ def test_known_fields_may_be_null(schema: type[Any]) -> None:
 ])  # fmt: skip
 def test_a_missing_field_is_named(schema: type[Any], missing: str) -> None:
     """The client sees what to add."""
-    with pytest.raises(RequestError, match=f"'{missing}' is missing") as refused:
+    with pytest.raises(RequestError, match=f"'{missing}' is missing") as error:
         parse(schema, orjson.dumps({k: v for k, v in BASE[schema].items() if k != missing}))
-    assert refused.value.param == missing
+    assert error.value.param == missing
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"model": }', b"\xff", b'{"model": "m",}', b"{'model': 'm'}"])
 def test_malformed_json_is_called_that(raw: bytes) -> None:
-    """With the place where it broke."""
+    """The error says where it broke."""
     with pytest.raises(RequestError, match="not valid JSON"):
         parse(ChatRequest, raw)
 
@@ -248,7 +248,7 @@ json_values = st.recursive(
 @settings(max_examples=60)
 @given(st.sampled_from(BOTH), st.dictionaries(st.sampled_from([*ChatRequest.model_fields, "prompt", "x"]), json_values))
 def test_no_json_object_breaks_the_parser(schema: type[Any], fields: dict[str, Any]) -> None:
-    """It is taken or refused with a RequestError: anything else would be a 500."""
+    """Each object is taken or refused with a RequestError: anything else would be a 500."""
     with suppress(RequestError):
         body = parse(schema, orjson.dumps(BASE[schema] | fields))
         body.check()
@@ -257,7 +257,7 @@ def test_no_json_object_breaks_the_parser(schema: type[Any], fields: dict[str, A
 
 @given(st.binary(max_size=40))
 def test_no_bytes_break_the_parser(raw: bytes) -> None:
-    """Not even those that are no text."""
+    """Bytes that are no text don't, either."""
     with pytest.raises(RequestError):
         parse(ChatRequest, raw)
 
@@ -265,17 +265,17 @@ def test_no_bytes_break_the_parser(raw: bytes) -> None:
 @pytest.mark.parametrize("key", ["five", "1.5", "", "0x5", "5 5"])
 def test_the_keys_of_logit_bias_are_token_ids(key: str) -> None:
     """JSON has no other keys than strings, so they are read."""
-    with pytest.raises(RequestError, match="logit_bias") as refused:
+    with pytest.raises(RequestError, match="logit_bias") as error:
         chat(logit_bias={key: 1}).sampling(16, logprobs=None)
-    assert refused.value.param == "logit_bias"
+    assert error.value.param == "logit_bias"
 
 
 def test_stream_options_without_stream_are_refused() -> None:
-    """As OpenAI does."""
+    """OpenAI does the same."""
     for body in (chat(stream_options={"include_usage": True}), text(stream_options={}, stream=False)):
-        with pytest.raises(RequestError, match="stream_options") as refused:
+        with pytest.raises(RequestError, match="stream_options") as error:
             body.check()
-        assert refused.value.param == "stream_options"
+        assert error.value.param == "stream_options"
     chat(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": False}).check()
     chat(stream=True, stream_options={"include_obfuscation": False}).check()
 
@@ -287,24 +287,24 @@ def test_an_unknown_stream_option_is_refused_by_its_path() -> None:
 
 
 def test_top_logprobs_need_logprobs() -> None:
-    """As OpenAI does; from 0 to 20."""
+    """OpenAI does the same; values go from 0 to 20."""
     chat(logprobs=True, top_logprobs=0).check()
     chat(logprobs=True, top_logprobs=20).check()
     chat(logprobs=False, top_logprobs=0).check()
     assert refusal(ChatRequest, {"logprobs": True, "top_logprobs": 21}).param == "top_logprobs"
     assert refusal(ChatRequest, {"logprobs": True, "top_logprobs": -1}).param == "top_logprobs"
     for logprobs in (None, False):
-        with pytest.raises(RequestError) as refused:
+        with pytest.raises(RequestError) as error:
             chat(logprobs=logprobs, top_logprobs=2).check()
-        assert refused.value.param == "top_logprobs"
+        assert error.value.param == "top_logprobs"
 
 
 def test_min_tokens_over_max_tokens_is_refused() -> None:
-    """It could not be kept."""
+    """Such a request could not be met."""
     assert chat(min_tokens=5).sampling(5, logprobs=None).min_tokens == 5
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         chat(min_tokens=6).sampling(5, logprobs=None)
-    assert refused.value.param == "min_tokens"
+    assert error.value.param == "min_tokens"
 
 
 @pytest.mark.parametrize("make", [chat, text])
@@ -343,7 +343,7 @@ def test_each_field_reaches_the_engine(make: Any, fields: dict[str, Any], sampli
 
 
 def test_logprobs_are_passed_on_as_told() -> None:
-    """What they mean differs between the two endpoints, so the endpoint says."""
+    """Their meaning differs between the two endpoints, so the endpoint says it."""
     assert chat().sampling(1, logprobs=3, prompt_logprobs=2) == Sampling(max_tokens=1, logprobs=3, prompt_logprobs=2)
 
 
@@ -369,15 +369,15 @@ def test_the_tokenizer_endpoints_refuse_unknown_fields_too() -> None:
 @pytest.mark.parametrize("schema", [*ALL, TokenizeRequest, DetokenizeRequest])
 def test_each_schema_is_shown_in_the_api_documentation(schema: type[Any]) -> None:
     """Handlers parse the body themselves, so the schema is given to FastAPI by hand."""
-    shown = schema.openapi()["requestBody"]["content"]["application/json"]["schema"]
-    assert set(shown["properties"]) == set(schema.model_fields)
-    assert "$defs" not in json.dumps(shown), "nothing refers to what is not in the document"
+    json_schema = schema.openapi()["requestBody"]["content"]["application/json"]["schema"]
+    assert set(json_schema["properties"]) == set(schema.model_fields)
+    assert "$defs" not in json.dumps(json_schema), "nothing refers to what is not in the document"
 
 
 def test_logprobs_of_prompts_are_not_streamed_and_bounded() -> None:
     """vLLM refuses them in a stream too."""
-    shown = (chat(skip_special_tokens=skip).sampling(1, logprobs=None).special_tokens for skip in (None, True, False))
-    assert [*shown] == [False, False, True]
+    flags = (chat(skip_special_tokens=skip).sampling(1, logprobs=None).special_tokens for skip in (None, True, False))
+    assert [*flags] == [False, False, True]
     with pytest.raises(RequestError, match="'prompt_logprobs' is not available in a stream"):
         chat(prompt_logprobs=1, stream=True).check()
     chat(prompt_logprobs=1, n=2).check_logprobs(5120)
@@ -389,14 +389,14 @@ def test_logprobs_of_prompts_are_not_streamed_and_bounded() -> None:
 def test_an_assistant_message_may_be_sent_back_as_the_openai_client_returns_it() -> None:
     """Its nulls are those of features that this server doesn't have."""
     nulls = dict.fromkeys(("refusal", "annotations", "audio", "function_call", "tool_calls"))
-    said = {"role": "assistant", "content": "y", **nulls}
-    body = {"model": "m", "messages": [{"role": "user", "content": "x"}, said]}
+    message = {"role": "assistant", "content": "y", **nulls}
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}, message]}
     assert parse(ChatRequest, orjson.dumps(body)).messages[1].content == "y"
 
 
 @pytest.mark.parametrize("name", ["top-p", "response format", ""])
 def test_an_unknown_field_is_refused_by_name_whatever_the_name(name: str) -> None:
-    """Not every name is an identifier."""
+    """A name need not be an identifier."""
     exc = refusal(CompletionRequest, {"model": "m", "prompt": "x", name: 1})
     assert (exc.message, exc.param) == (f"'{name}' is not supported by this server.", name)
 
@@ -441,7 +441,7 @@ OTHERS: tuple[Any, ...] = (True, False, 7, 0.5, "another", [1], [], {"another": 
 def test_what_changes_nothing_is_taken_and_all_else_refused_by_name(
     schema: type[Any], name: str, values: tuple[Any, ...]
 ) -> None:
-    """In every endpoint alike. Those that have the parameter take more values."""
+    """Every endpoint does so. Those that have the parameter take more values."""
     if (schema, name) == (CompletionRequest, "add_special_tokens"):
         values = (True,)  # no template has written them
     if (schema, name) == (CompletionRequest, "logprobs"):
@@ -467,10 +467,10 @@ def test_nulls_in_a_neutral_value_count_as_not_given(value: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("name", NEUTRAL_OF_MESSAGES)
 def test_what_an_earlier_answer_did_not_have_may_come_back(name: str) -> None:
-    """And what it had is refused by its place: no template would show it."""
+    """A value that it had is refused by its place: no template would show it."""
     for value in (None, *NEUTRAL_OF_MESSAGES[name]):
-        said = {"role": "assistant", "content": "y", name: value}
-        assert chat(messages=[said]).messages[0].for_template() == {"role": "assistant", "content": "y"}
+        message = {"role": "assistant", "content": "y", name: value}
+        assert chat(messages=[message]).messages[0].for_template() == {"role": "assistant", "content": "y"}
     for value in ("another", [{"id": "a"}], {"id": "a"}):
         exc = refusal(ChatRequest, {"messages": [{"role": "assistant", "content": "y", name: value}]})
         assert exc.message == f"'messages.0.{name}' is not supported by this server."
@@ -478,8 +478,8 @@ def test_what_an_earlier_answer_did_not_have_may_come_back(name: str) -> None:
 
 def test_an_answer_without_content_or_calls_was_empty() -> None:
     """A question without content is an error."""
-    for said in ({"content": None, "tool_calls": []}, {"content": None, "another": None}, {}):
-        body = chat(messages=[{"role": "assistant", **said}])
+    for fields in ({"content": None, "tool_calls": []}, {"content": None, "another": None}, {}):
+        body = chat(messages=[{"role": "assistant", **fields}])
         assert body.messages[0].for_template() == {"role": "assistant", "content": ""}
     for role in ("user", "system", "developer"):
         assert refusal(ChatRequest, {"messages": [{"role": role, "content": None}]}).param == "messages.0.content"

@@ -17,7 +17,7 @@ PIECES = st.one_of(st.sampled_from(SPECIAL), st.text(max_size=30), st.sampled_fr
 
 @given(st.lists(PIECES, max_size=12).map("".join))
 def test_segments_make_the_ids_that_the_whole_text_makes(text: str) -> None:
-    """Also where special tokens stand in what a user wrote, or are cut short."""
+    """Special tokens may stand in what a user wrote, or be cut short."""
     tokenizer = load_tokenizer(MODEL)
     whole = tokenizer.raw.encode_batch_fast([text], add_special_tokens=False)[0].ids
     assert tokenizer.encode(text, add_special_tokens=False) == whole

@@ -1,4 +1,4 @@
-"""What does not parse stops the process and says which key of which file, and what stood there."""
+"""Refusal of settings that do not parse: the process stops and names the key, the file and the value."""
 
 import json
 from pathlib import Path
@@ -23,9 +23,9 @@ from app.settings import load_settings
 def test_a_bad_variable_is_named_with_its_value(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Never swallowed in favour of a default."""
     monkeypatch.setenv(variable, value)
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as error:
         load_settings()
-    assert f"{variable}={value!r}: " in refused.value.message
+    assert f"{variable}={value!r}: " in error.value.message
 
 
 def test_a_hook_that_would_be_asked_about_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +36,7 @@ def test_a_hook_that_would_be_asked_about_nothing_is_refused(monkeypatch: pytest
 
 
 def test_all_bad_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that nobody mends them one by one."""
+    """An operator need not mend them one by one."""
     monkeypatch.setenv("XYLEM_PORT", "eighty")
     monkeypatch.setenv("XYLEM_LOG_LEVEL", "loud")
     with pytest.raises(SettingsError, match=r"XYLEM_PORT='eighty'.*XYLEM_LOG_LEVEL='loud'"):
@@ -53,7 +53,7 @@ def test_variables_and_overrides_are_read(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_settings_are_frozen() -> None:
-    """They are read once and never change."""
+    """Settings are read once and never change."""
     with pytest.raises(ValueError, match="frozen"):
         load_settings().port = 1  # type: ignore[misc]
 
@@ -138,14 +138,14 @@ def test_a_pool_needs_a_model_and_an_engine_only(tmp_path: Path) -> None:
 def test_a_bad_pools_file_is_named_with_the_key_and_the_value(text: str, names: str, tmp_path: Path) -> None:
     """A typo costs a minute, not an afternoon."""
     file = write(tmp_path, text)
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as error:
         load_pools(file)
-    assert str(file) in refused.value.message
-    assert names in refused.value.message
+    assert str(file) in error.value.message
+    assert names in error.value.message
 
 
 def test_a_missing_pools_file_is_named_with_its_variable(tmp_path: Path) -> None:
-    """Who starts a first worker sees what to set."""
+    """An operator who starts a first worker sees what to set."""
     missing = tmp_path / "nowhere.yaml"
     with pytest.raises(SettingsError, match=rf"XYLEM_POOLS_FILE={missing}: No such file"):
         load_pools(missing)
@@ -155,7 +155,7 @@ def test_a_missing_pools_file_is_named_with_its_variable(tmp_path: Path) -> None
     "content", [b"pools: {", b"a: b: c", b"\t- x", b"pools: \xff\xfe", b"pools: !!python/object:os.x"]
 )
 def test_a_pools_file_that_is_not_yaml_is_named(content: bytes, tmp_path: Path) -> None:
-    """Also when it isn't even text, and also when it would run code."""
+    """The content may not even be text, or may be YAML that would run code."""
     file = tmp_path / "pools.yaml"
     file.write_bytes(content)
     with pytest.raises(SettingsError, match=f"{file}: not YAML"):
@@ -172,7 +172,7 @@ def test_a_model_directory_without_a_readable_config_is_named(config: str | None
 
 
 def test_a_pools_own_length_wins_over_the_models(tmp_path: Path) -> None:
-    """It may be shorter, so that the cache holds it."""
+    """A pool's length may be shorter, so that the cache holds it."""
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 4096}))
     assert Pool(model="m", engine="vllm", path=tmp_path).context_len == 4096
     assert Pool(model="m", engine="vllm", path=tmp_path, max_model_len=77).context_len == 77
@@ -198,12 +198,12 @@ def test_a_pools_own_length_wins_over_the_models(tmp_path: Path) -> None:
     ),
 ])  # fmt: skip
 def test_what_is_wrong_with_a_pools_file_is_named(tmp_path: Path, text: str, said: str) -> None:
-    """With the file, the key, and the value where that helps."""
+    """The message has the file, the key, and the value where that helps."""
     file = write(tmp_path, text)
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as error:
         load_pools(file)
-    assert said in refused.value.message
-    assert str(file) in refused.value.message
+    assert said in error.value.message
+    assert str(file) in error.value.message
 
 
 def test_a_secret_that_signs_nothing_is_refused_at_the_start_and_not_shown() -> None:

@@ -1,4 +1,4 @@
-"""What the plugin tells of windows and states: decoded as any engine's events; silent where it doesn't know enough."""
+"""Groups of windows and states in the plugin's events, as decoded for any engine; none if it doesn't know enough."""
 
 from functools import wraps
 from types import SimpleNamespace
@@ -12,15 +12,15 @@ from app.messages import encode
 
 
 def test_its_events_are_read_as_any_others() -> None:
-    sent = [1.0, [plugin._Stored([7, -8], 32, 1), plugin._Removed([7], 1)], None]
-    stored, removed = decode_batch(encode(sent)).events
-    assert stored == BlockStored([7, -8], None, [], 32, group_idx=1)
-    assert removed == BlockRemoved([7], group_idx=1)
+    batch = [1.0, [plugin._Stored([7, -8], 32, 1), plugin._Removed([7], 1)], None]
+    stored_event, removed_event = decode_batch(encode(batch)).events
+    assert stored_event == BlockStored([7, -8], None, [], 32, group_idx=1)
+    assert removed_event == BlockRemoved([7], group_idx=1)
 
 
 class Core:
     def set_component_device_value(self) -> None:
-        """As SGLang has it."""
+        """SGLang's method of this name."""
 
 
 class Hooked:
@@ -53,6 +53,6 @@ def test_parts_of_another_kind_are_not_known() -> None:
 
 
 def test_the_tree_is_in_python_only_where_its_parts_are_told_of() -> None:
-    for parts, events, chosen in (("fs", True, "python"), ("f", True, None), ("fs", False, None)):
+    for parts, events, tree_kind in (("fs", True, "python"), ("f", True, None), ("fs", False, None)):
         params = SimpleNamespace(tree_components=tuple(parts), enable_kv_cache_events=events)
-        assert plugin._in_python("rust", params) == chosen
+        assert plugin._in_python("rust", params) == tree_kind

@@ -1,4 +1,4 @@
-"""What SGLang gets on a machine without a GPU, in a process of its own: it changes torch."""
+"""SGLang's changes on a machine without a GPU, tested in a process of their own, since they change torch."""
 
 import subprocess
 import sys
@@ -14,5 +14,5 @@ import transformers.models.deberta.modeling_deberta
 
 
 def test_code_that_torchscript_compiles_makes_tensors() -> None:
-    """Else the engines of LLaVA and Mistral 3 end at their start."""
+    """Engines of LLaVA and Mistral 3 would end at their start otherwise."""
     subprocess.run([sys.executable, "-c", _SCRIPT], check=True, timeout=100, env={"PYTHONPATH": str(_PLUGIN)})

@@ -12,22 +12,22 @@ from app.engines import sglang_plugin
 
 
 def test_the_package_names_the_plugin() -> None:
-    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
-    [(name, value)] = declared[sglang_plugin._GROUP].items()
+    entry_points = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
+    [(name, value)] = entry_points[sglang_plugin._GROUP].items()
     assert EntryPoint(name, value, sglang_plugin._GROUP).load() is sglang_plugin.register
     assert name == sglang_plugin._NAME
 
 
 def test_what_sglang_does_not_load_is_not_relied_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set to nothing, SGLang takes all plugins."""
-    found = [EntryPoint("xylem", "a:b", sglang_plugin._GROUP)]
-    monkeypatch.setattr(sglang_plugin, "entry_points", lambda **_: found)
-    for plugins, loaded in ((None, True), ("lora,xylem", True), ("lora", False), ("", True)):
+    plugin_entries = [EntryPoint("xylem", "a:b", sglang_plugin._GROUP)]
+    monkeypatch.setattr(sglang_plugin, "entry_points", lambda **_: plugin_entries)
+    for plugins, should_load in ((None, True), ("lora,xylem", True), ("lora", False), ("", True)):
         monkeypatch.delenv("SGLANG_PLUGINS", raising=False)
         if plugins is not None:
             monkeypatch.setenv("SGLANG_PLUGINS", plugins)
-        assert sglang_plugin.is_loaded() is loaded
-    found.clear()
+        assert sglang_plugin.is_loaded() is should_load
+    plugin_entries.clear()
     assert not sglang_plugin.is_loaded()
 
 
@@ -49,8 +49,8 @@ class Request:
 
 @pytest.mark.parametrize(("params", "accepted"), [(None, []), ({}, []), ({"xylem_grammar": 2}, [3, 4])])
 def test_a_new_grammar_accepts_what_is_out(params: Any, accepted: list[int]) -> None:
-    """Once, whether it was there already or had to be compiled."""
-    at_once, later, over = (Request(params, [1, 2, 3, 4], finished) for finished in (False, False, True))
+    """The tokens are accepted once, whether the grammar was there already or had to be compiled."""
+    at_once, later, over = (Request(params, [1, 2, 3, 4], has_finished) for has_finished in (False, False, True))
     sglang_plugin._found(False, None, at_once)
     sglang_plugin._found(True, None, later)
     assert (at_once.accepted, later.accepted) == (accepted, [])

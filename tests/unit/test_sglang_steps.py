@@ -14,7 +14,7 @@ from app.engines.sglang_diffusion.steps import Steps
 
 
 def test_a_step_ends_the_request_that_has_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no other one."""
+    """No other request ends."""
     monkeypatch.setenv(hooks.FOLDER, str(tmp_path))
     (tmp_path / "painting-1").touch()
     hooks._end_of_step(None, SimpleNamespace(_request_ids=["painting-0"]))
@@ -34,16 +34,16 @@ def test_a_stop_is_no_error_in_the_log(raised: Exception, logged: bool) -> None:
 
 
 def test_steps_are_taken_of_workers_that_come_later(tmp_path: Path) -> None:
-    told: Queue[tuple[str, int, int]] = Queue()
+    step_queue: Queue[tuple[str, int, int]] = Queue()
     endpoint = f"ipc://{tmp_path}/steps"
-    steps = Steps(endpoint, lambda *step: told.put(step))
+    steps = Steps(endpoint, lambda *step: step_queue.put(step))
     steps.start()
     try:
         with zmq.Context() as context, context.socket(zmq.PUSH) as worker:
             worker.connect(endpoint)
             for step in (["a", 0, 0], ["a", 1, 4], ["a", 2.0, 4]):  # the first one says that it begins
                 worker.send_json(step)
-            assert [told.get(timeout=10) for _ in range(2)] == [("a", 1, 4), ("a", 2, 4)]
+            assert [step_queue.get(timeout=10) for _ in range(2)] == [("a", 1, 4), ("a", 2, 4)]
     finally:
         steps.close()
-    assert told.empty()
+    assert step_queue.empty()

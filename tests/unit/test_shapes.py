@@ -19,10 +19,12 @@ FOLDER = Path(__file__).parents[2] / "workers/shapes"
 
 
 def test_folders_of_other_weights_are_made_anew() -> None:
-    """Else they would stay as an older version of this package made them."""
-    known = {"eyes": "4c6e29a922135eb6", "painter": "2f265c5d6ef62e0c"}
-    found = {name: sha256((FOLDER / f"{name}.safetensors").read_bytes()).hexdigest()[:16] for name in known}
-    assert found == known, "other weights need another number in PROOF, here and in app/cli/stack.py"
+    """The folders would otherwise stay as an older version of this package made them."""
+    expected_digests = {"eyes": "4c6e29a922135eb6", "painter": "2f265c5d6ef62e0c"}
+    digests = {
+        name: sha256((FOLDER / f"{name}.safetensors").read_bytes()).hexdigest()[:16] for name in expected_digests
+    }
+    assert digests == expected_digests, "other weights need another number in PROOF, here and in app/cli/stack.py"
     assert PROOF == "weights-2"
     assert {_SHIPPED[name].proof for name in ("shapes", "shapes-painter")} == {PROOF}
 
@@ -36,28 +38,28 @@ def test_a_folder_without_its_proof_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_a_seed_gives_the_same_pictures_and_questions_again() -> None:
-    """Else no two measurements could be compared."""
+    """No two measurements could be compared otherwise."""
     first, second, other = ([(p.tobytes(), q) for p, q in exam(seed, 5)] for seed in (7, 7, 8))
     assert first == second != other
 
 
 def test_every_kind_of_question_is_asked() -> None:
     """None so rarely that it says nothing."""
-    asked = [question.kind for _, question in exam(1, 300)]
-    assert set(asked) == {"what", "colour", "shape", "count", "side"}
-    assert min(asked.count(kind) for kind in set(asked)) >= 20
+    kinds = [question.kind for _, question in exam(1, 300)]
+    assert set(kinds) == {"what", "colour", "shape", "count", "side"}
+    assert min(kinds.count(kind) for kind in set(kinds)) >= 20
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_an_answer_says_what_is_drawn(seed: int) -> None:
-    """Of a scene with one thing, by the pixels alone; the judge is also the painter's."""
+    """The scene has one thing, judged by the pixels alone; the judge is also the painter's."""
     rng = random.Random(seed)
     scene = draw_thing(rng, rng.choice(list(COLOURS)), rng.choice(SHAPES))
-    drawn = judge(draw_picture(rng, scene, 64))
+    verdict = judge(draw_picture(rng, scene, 64))
     answers = {question.kind: question.answer.lower() for question in ask(rng, scene)}
-    assert drawn is not None
-    assert (drawn.colour in answers["colour"], drawn.shape in answers["shape"]) == (True, True)
-    assert {drawn.colour, drawn.shape} <= set(answers["what"].rstrip(".").split())
+    assert verdict is not None
+    assert (verdict.colour in answers["colour"], verdict.shape in answers["shape"]) == (True, True)
+    assert {verdict.colour, verdict.shape} <= set(answers["what"].rstrip(".").split())
     assert answers["count"] == "one."
 
 
@@ -75,8 +77,8 @@ def test_an_empty_or_torn_picture_is_no_shape() -> None:
     """The judge finds neither colour nor shape in paper, nor one of our shapes in noise."""
     noise = np.random.default_rng(1).integers(0, 255, (64, 64, 3), dtype=np.uint8)
     assert judge(Image.new("RGB", (64, 64), "white")) is None
-    found = judge(Image.fromarray(noise))
-    assert found is None or found.shape == "unknown"
+    verdict = judge(Image.fromarray(noise))
+    assert verdict is None or verdict.shape == "unknown"
 
 
 def test_an_answer_is_right_by_its_words() -> None:

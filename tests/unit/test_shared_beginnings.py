@@ -45,16 +45,16 @@ class Engine:
         return replace(self.alone, lease=lease, **busy)
 
     def compute(self, now: float, number: int, beginning: int) -> tuple[float, int]:
-        """When the prompt is computed, and its tokens that were cached."""
-        cached = _SHARED * _BLOCK if self.has("all", beginning) and self.has("point", beginning) else 0
+        """The time at which the prompt is computed, and the number of its tokens that were cached."""
+        cached_tokens = _SHARED * _BLOCK if self.has("all", beginning) and self.has("point", beginning) else 0
         if self.has("all", beginning):
             self._keep("point", beginning, _POINT)
         self._keep("all", beginning, _SHARED)
         self._keep("own", number, _REST)
-        tokens = _SHARED * _BLOCK + _OWN - cached
+        tokens = _SHARED * _BLOCK + _OWN - cached_tokens
         end = max(now, self._line[-1][0] if self._line else 0.0) + tokens / _SPEED + _STEP_S
         self._line.append((end, tokens))
-        return end, cached
+        return end, cached_tokens
 
     def _keep(self, what: str, number: int, blocks: int) -> None:
         if self.has(what, number):
@@ -73,20 +73,20 @@ def run(seed: int, engines: int, clients: int, beginnings: int, requests: int, r
     workers = [Engine(number, blocks) for number in range(engines)]
     free = [(0.0, client) for client in range(clients)]
     heapify(free)
-    cached = 0
+    cached_tokens = 0
     for number in range(requests):
         now, client = heappop(free)
         beginning = random.randrange(beginnings)
-        point, begun = (
+        point, beginning_holders = (
             frozenset(i for i, one in enumerate(workers) if one.has(what, beginning)) for what in ("point", "all")
         )
-        matches = Matches([(_SHARED, point)], beginnings=[(_SHARED, begun)] if told else [])
+        matches = Matches([(_SHARED, point)], beginnings=[(_SHARED, beginning_holders)] if told else [])
         options = [matches.option(i, one.candidate(now)) for i, one in enumerate(workers)]
         to: WorkerId = place(Ask(_SHARED * _BLOCK + _OWN, 2, now=now), options, Routing(), random).placement.worker
         end, had = workers[int(to)].compute(now, number, beginning)
-        cached += had
+        cached_tokens += had
         heappush(free, (end + _PAUSE_S, client))
-    return cached / requests / (_SHARED * _BLOCK + _OWN)
+    return cached_tokens / requests / (_SHARED * _BLOCK + _OWN)
 
 
 @pytest.mark.parametrize(("engines", "beginnings", "requests"), [(2, 20, 200), (8, 60, 800)])
@@ -94,7 +94,7 @@ def test_workers_that_tell_beginnings_have_most_of_what_one_with_room_for_all_ha
     engines: int, beginnings: int, requests: int
 ) -> None:
     """Each has room for 7 of 12 of the beginnings, and as many prompts come at once as there are workers."""
-    whole, told, untold = (
+    whole, told_share, untold = (
         mean(run(seed, *fleet, beginnings, requests, room, told=knows) for seed in range(5))
         for fleet, room, knows in (
             ((1, 1), 2.0, False),
@@ -102,5 +102,5 @@ def test_workers_that_tell_beginnings_have_most_of_what_one_with_room_for_all_ha
             ((engines, engines), 7 / 12, False),
         )
     )
-    assert told > 0.9 * whole
-    assert told > untold + 0.02
+    assert told_share > 0.9 * whole
+    assert told_share > untold + 0.02

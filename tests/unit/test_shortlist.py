@@ -42,8 +42,8 @@ def fleets(draw: st.DrawFn) -> list[Candidate]:
         )
         for _ in range(draw(st.integers(1, 6)))
     ]
-    chosen = [draw(st.sampled_from(kinds)) for _ in range(draw(st.integers(1, 40)))]
-    return [_named(c, f"w{i}") for i, c in enumerate(chosen)]
+    picks = [draw(st.sampled_from(kinds)) for _ in range(draw(st.integers(1, 40)))]
+    return [_named(c, f"w{i}") for i, c in enumerate(picks)]
 
 
 def _named(c: Candidate, name: str) -> Candidate:
@@ -55,26 +55,26 @@ def matches_of(draw: st.DrawFn, places: int) -> Matches:
     """Nested sets of places, the deepest first; and blocks that come soon."""
     index = st.integers(0, places - 1)
     depths = sorted(draw(st.sets(st.integers(1, PROMPT), max_size=4)), reverse=True)
-    held: set[int] = set()
-    found = []
+    holders: set[int] = set()
+    runs = []
     for depth in depths:
-        held |= draw(st.sets(index))
-        found.append((depth, frozenset(held)))
-    begun = [
+        holders |= draw(st.sets(index))
+        runs.append((depth, frozenset(holders)))
+    beginnings = [
         (depth, frozenset(draw(st.sets(index)))) for depth in sorted(draw(st.sets(st.integers(1, PROMPT), max_size=3)))
     ]
     coming = draw(st.dictionaries(index, st.integers(1, PROMPT), max_size=3))
-    return Matches(found, coming, beginnings=begun[::-1])
+    return Matches(runs, coming, beginnings=beginnings[::-1])
 
 
 @given(st.data(), fleets(), st.sampled_from([0.0, 1.0, 3.0]), st.sampled_from([None, "session"]), st.integers(0, 9))
 def test_it_has_a_place_as_cheap_as_the_cheapest_of_all_through_a_whole_round(
     data: st.DataObject, places: list[Candidate], weight: float, session: str | None, seed: int
 ) -> None:
-    """And a session's own place, if it is free. A placement makes its place's line longer for those that follow."""
+    """A session's own place is in it, if it is free. A placement makes its place's line longer for later requests."""
     rules, rng = Routing(prefill_weight=weight), Random(seed)
-    allowed = [i for i, c in enumerate(places) if can_serve(c)]
-    if not allowed:
+    allowed_indices = [i for i, c in enumerate(places) if can_serve(c)]
+    if not allowed_indices:
         return
     fleet, homes = Fleet.of(places), dict[str, list[int]]()
     lines = Lines(places, PoolSpeeds.of([c.lease for c in places]), rng)
@@ -82,25 +82,25 @@ def test_it_has_a_place_as_cheap_as_the_cheapest_of_all_through_a_whole_round(
     for _ in range(5):
         ask = Ask(data.draw(st.integers(1, PROMPT * BLOCK)), 64, data.draw(st.integers(1, 2)), session, now=now)
         matches = data.draw(matches_of(len(places)))
-        free = [matches.option(i, places[i]) for i in allowed if not is_full(places[i])]
+        free = [matches.option(i, places[i]) for i in allowed_indices if not is_full(places[i])]
         own = home(session, places, homes, anything) if session else None
-        found = shortlist(ask, places, lines, matches, fleet, weight, anything, [] if own is None else [own])
+        options = shortlist(ask, places, lines, matches, fleet, weight, anything, [] if own is None else [own])
         if not free:
-            assert found == []
+            assert options == []
             with pytest.raises((NoWorker, Saturated)):
-                place(ask, found, rules, rng, fleet=fleet)
+                place(ask, options, rules, rng, fleet=fleet)
             return
         least = min(kv_cost(ask, o, fleet, weight).total for o in free)
-        assert min(kv_cost(ask, o, fleet, weight).total for o in found) == least
-        assert all(o in free for o in found)
+        assert min(kv_cost(ask, o, fleet, weight).total for o in options) == least
+        assert all(o in free for o in options)
         if own is not None:
             assert places[own] == max((o.candidate for o in free), key=lambda c: affinity("session", c))
-        to = place(ask, found, rules, rng, fleet=fleet).placement
-        taken = int(to.worker.removeprefix("w"))
-        places[taken] = loaded(places[taken], to)
+        to = place(ask, options, rules, rng, fleet=fleet).placement
+        place_index = int(to.worker.removeprefix("w"))
+        places[place_index] = loaded(places[place_index], to)
         if data.draw(st.booleans()):  # the next round begins
             now += data.draw(st.floats(0, 5))
-            lines.change(taken, places[taken])
+            lines.change(place_index, places[place_index])
 
 
 def anything(_: Candidate) -> bool:
@@ -113,14 +113,14 @@ def chosen(places: list[Candidate], matches: Matches, tokens: int, seed: int) ->
 
 
 def test_few_of_many_places_are_looked_at() -> None:
-    """Though all of them have the beginning of the prompt, and one has all of it."""
+    """All of them have the beginning of the prompt, and one has all of it."""
     places = [candidate(f"w{i}", block_size=BLOCK, total_blocks=10_000, requests=i % 7) for i in range(1000)]
     matches = Matches([(PROMPT, frozenset([500])), (20, frozenset(range(1000)))])
     assert len(chosen(places, matches, PROMPT * BLOCK + 1, 1)) < 10
 
 
 def test_a_worker_of_another_block_size_hides_no_cheap_place() -> None:
-    """While a pool's workers are replaced: the first place has smaller blocks, and none in the index."""
+    """Such a worker exists while a pool's workers are replaced: the first place's blocks are small, and not indexed."""
     fast = {"total_blocks": 100_000, "max_running": 8, "speeds": Speeds(prefill_tokens_per_s=2500.0)}
     busy = fast | {"waiting": 1, "requests": 1}
     places = [
@@ -131,9 +131,9 @@ def test_a_worker_of_another_block_size_hides_no_cheap_place() -> None:
     deep = frozenset(range(1, 11))
     matches = Matches([(1000, deep), (900, deep | frozenset(range(11, 21)))])
     ask, fleet = Ask(1000 * BLOCK, 64), Fleet.of(places)
-    found = chosen(places, matches, 1000 * BLOCK, 1)
+    options = chosen(places, matches, 1000 * BLOCK, 1)
     least = min(kv_cost(ask, matches.option(i, c), fleet, 1.0).total for i, c in enumerate(places))
-    assert min(kv_cost(ask, option, fleet, 1.0).total for option in found) == least
+    assert min(kv_cost(ask, option, fleet, 1.0).total for option in options) == least
 
 
 def test_equal_places_take_turns() -> None:

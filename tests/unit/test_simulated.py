@@ -20,7 +20,7 @@ class View:
 
 
 class Views(list[View]):
-    """What `route_sim.py` hands over: one object a worker, and figures of the request."""
+    """The views that `route_sim.py` hands over: one object a worker, and figures of the request."""
 
     def __init__(self, cached: list[int], tokens: int = 5120, now: float = 0.0, request: int = 0) -> None:
         super().__init__(View(i, c, potential_blocks=tokens // 512) for i, c in enumerate(cached))
@@ -36,7 +36,7 @@ def test_a_cached_prefix_is_followed() -> None:
 
 
 def test_equal_workers_share_evenly() -> None:
-    """When each request has ended before the next comes."""
+    """Each request has ended here before the next comes."""
     policy = Policy(n_workers=4, block_size=512, seed=1)
     counts: Counter[int] = Counter()
     for i in range(800):

@@ -1,4 +1,4 @@
-"""What `make soak` calls growth: a pure function of samples."""
+"""Growth as `make soak` defines it: a pure function of samples."""
 
 import pytest
 
@@ -14,8 +14,8 @@ def sampled(value: object, seconds: float = HOUR) -> list[Point]:
 
 def test_a_leak_is_its_share_an_hour_however_long_the_run() -> None:
     for seconds in (HOUR / 4, HOUR, 3 * HOUR):
-        found = growth(sampled(lambda at: 100 + 2 * at / HOUR, seconds), 0, seconds)
-        assert found == pytest.approx(0.02, rel=0.05)
+        growth_rate = growth(sampled(lambda at: 100 + 2 * at / HOUR, seconds), 0, seconds)
+        assert growth_rate == pytest.approx(0.02, rel=0.05)
 
 
 def test_a_short_run_says_nothing_of_an_hour() -> None:
@@ -26,15 +26,15 @@ def test_a_short_run_says_nothing_of_an_hour() -> None:
 def test_what_is_flat_but_for_its_begin_and_some_peaks_does_not_grow() -> None:
     """A cache that fills in the first quarter; a peak; and what comes and goes."""
     points = sampled(lambda at: min(at, 800) + (500 if 2000 < at < 2100 else 0) + (30 if at % 20 < 10 else 0))
-    found = growth(points, 0, HOUR)
-    assert found is not None
-    assert abs(found) < 0.005
+    growth_rate = growth(points, 0, HOUR)
+    assert growth_rate is not None
+    assert abs(growth_rate) < 0.005
 
 
 def test_what_shrinks_has_a_negative_growth() -> None:
-    found = growth(sampled(lambda at: 200 - at / 100), 0, HOUR)
-    assert found is not None
-    assert found < -0.1
+    growth_rate = growth(sampled(lambda at: 200 - at / 100), 0, HOUR)
+    assert growth_rate is not None
+    assert growth_rate < -0.1
 
 
 @pytest.mark.parametrize("points", [[], sampled(lambda _: 1.0, 20), sampled(lambda _: 0.0)])

@@ -1,4 +1,4 @@
-"""Where long sounds are cut."""
+"""Places at which long sounds are cut."""
 
 from itertools import pairwise
 
@@ -21,22 +21,22 @@ def speech(*parts: float) -> np.ndarray:
 
 
 def cuts(samples: np.ndarray) -> list[float]:
-    found = windows(Loudness(samples), MOST)
-    assert found[0][0] == 0
-    assert found[-1][1] == len(samples)
-    assert all(a[1] == b[0] for a, b in pairwise(found))
-    assert all(0 < end - start <= MOST for start, end in found)
-    return [end / RATE for _, end in found[:-1]]
+    spans = windows(Loudness(samples), MOST)
+    assert spans[0][0] == 0
+    assert spans[-1][1] == len(samples)
+    assert all(a[1] == b[0] for a, b in pairwise(spans))
+    assert all(0 < end - start <= MOST for start, end in spans)
+    return [end / RATE for _, end in spans[:-1]]
 
 
 def test_what_fits_is_not_cut() -> None:
-    """To the sample."""
+    """The limit is exact to the sample."""
     assert cuts(speech(30.0)) == []
     assert len(cuts(speech(30.001))) == 1
 
 
 def test_a_long_sound_is_cut_within_its_last_pause() -> None:
-    """Of each window."""
+    """Each window has its own."""
     assert cuts(speech(18, -1, 8, -1, 18, -1, 20)) == [pytest.approx(27.5, abs=0.5), pytest.approx(46.5, abs=0.5)]
 
 
@@ -70,11 +70,11 @@ def test_any_length_is_cut_into_windows_that_fit() -> None:
 
 def test_windows_of_a_file_are_its_samples() -> None:
     """Silent ones have none."""
-    found = decode_sound(wav(tone(20.0) + quiet(45.0) + tone(20.0)), most_s=120, window_s=30)
+    sound_windows = decode_sound(wav(tone(20.0) + quiet(45.0) + tone(20.0)), most_s=120, window_s=30)
     (whole,) = decode_sound(wav(tone(20.0) + quiet(45.0) + tone(20.0)), most_s=120)
-    assert sum(one.length for one in found) == whole.length == 85 * RATE
-    assert [bool(one.data) for one in found].count(False) >= 1
-    for one in found:
+    assert sum(one.length for one in sound_windows) == whole.length == 85 * RATE
+    assert [bool(one.data) for one in sound_windows].count(False) >= 1
+    for one in sound_windows:
         if one.data:
             assert one.data == whole.data[4 * one.start : 4 * (one.start + one.length)]
             assert len(one.sha256) == 64

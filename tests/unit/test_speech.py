@@ -1,4 +1,4 @@
-"""How Whisper is asked, and what its tokens mean."""
+"""Prompts for Whisper, and the meaning of its tokens."""
 
 from pathlib import Path
 from random import Random
@@ -37,12 +37,12 @@ def words(tokens: list[int]) -> str:
 
 
 def cut(*tokens: int, length_s: float = 10.0) -> list[tuple[float, float, str]]:
-    found = segments(tokens, [], SPEECH, words, 60.0, length_s)
-    return [(round(one.start - 60, 3), round(one.end - 60, 3), one.text) for one in found]
+    parts = segments(tokens, [], SPEECH, words, 60.0, length_s)
+    return [(round(one.start - 60, 3), round(one.end - 60, 3), one.text) for one in parts]
 
 
 def test_the_prompt_of_a_model_that_knows_languages_names_language_and_task() -> None:
-    """As OpenAI's multilingual models were trained: start, language, task, times or none."""
+    """OpenAI's multilingual models were trained so: start, language, task, times or none."""
     assert SPEECH.prompt("transcribe", "de", times=False) == [100, 102, 111, 120]
     assert SPEECH.prompt("translate", "de", times=True) == [100, 102, 110, 121]
     assert SPEECH.prompt("transcribe", "en", times=False, context=[1, 2]) == [119, 1, 2, 100, 101, 111, 120]
@@ -57,7 +57,7 @@ def test_the_prompt_of_an_english_model_names_neither() -> None:
 
 
 def test_what_must_not_be_written_is_held_back() -> None:
-    """Also the sign that would end the telling of times."""
+    """The sign that would end the telling of times is one of them."""
     assert SPEECH.bias(times=False) == {7: -100.0, 8: -100.0}
     assert SPEECH.bias(times=True) == {7: -100.0, 8: -100.0, 120: -100.0}
     assert ENGLISH.bias(times=False) is None
@@ -79,14 +79,14 @@ def test_a_models_files_say_what_it_is(tmp_path: Path) -> None:
 
 
 def test_another_kind_of_model_is_refused_where_it_would_be_asked() -> None:
-    """Not by the mock, which plays any."""
+    """The mock plays any kind, and takes it."""
     folder = "app/engines/mock/model"
     pool = {"model": "m", "engine": "vllm", "task": "transcribe", "path": folder}
     with pytest.raises(SettingsError, match="Whisper"):
         load_models(PoolsFile.model_validate({"pools": {"p": pool}}))
-    played = load_models(PoolsFile.model_validate({"pools": {"p": pool | {"engine": "mock"}}}))["m"].speech
-    assert played is not None
-    assert played.prompt("transcribe", None, times=True)
+    speech = load_models(PoolsFile.model_validate({"pools": {"p": pool | {"engine": "mock"}}}))["m"].speech
+    assert speech is not None
+    assert speech.prompt("transcribe", None, times=True)
 
 
 def test_an_engine_that_transcribes_refuses_what_would_end_it() -> None:
@@ -101,7 +101,7 @@ def test_an_engine_that_transcribes_refuses_what_would_end_it() -> None:
 
 
 def test_times_around_texts_make_segments() -> None:
-    """In pairs, or one for the end of a text and the beginning of the next."""
+    """Times come in pairs, or as one for the end of a text and the beginning of the next."""
     assert cut(1, 2, 121 + 50, 121 + 60, 3, 121 + 100) == [(0, 1, " 1 2"), (1.2, 2, " 3")]
     assert cut(1, 121 + 50, 2, 121 + 100) == [(0, 1, " 1"), (1, 2, " 2")]
 
@@ -118,16 +118,16 @@ def test_times_that_make_no_sense_are_put_in_order() -> None:
     assert cut(1, 121 + 100, 121 + 50, 2, 121 + 1500) == [(0, 2, " 1"), (2, 10, " 2")]
     random = Random(17)
     for _ in range(300):
-        told = cut(*(random.choice((1, 2, 121 + random.randrange(1501))) for _ in range(20)), length_s=7.5)
-        times = [time for start, end, _ in told for time in (start, end)]
+        parts = cut(*(random.choice((1, 2, 121 + random.randrange(1501))) for _ in range(20)), length_s=7.5)
+        times = [time for start, end, _ in parts for time in (start, end)]
         assert times == sorted(times)
         assert all(0 <= time <= 7.5 for time in times)
 
 
 def test_logprobs_of_a_segment_are_the_mean_of_its_words() -> None:
     """Times don't count."""
-    found = segments([1, 2, 121 + 50], [-1.0, -2.0, -9.0], SPEECH, words, 0.0, 10.0)
-    assert [one.logprob for one in found] == [-1.5]
+    parts = segments([1, 2, 121 + 50], [-1.0, -2.0, -9.0], SPEECH, words, 0.0, 10.0)
+    assert [one.logprob for one in parts] == [-1.5]
 
 
 MADE = Transcript(
@@ -148,7 +148,7 @@ def test_subtitles_have_their_formats() -> None:
 
 
 def test_json_tells_how_much_was_heard() -> None:
-    """In whole seconds, as it is charged elsewhere."""
+    """Seconds are whole, as they are charged elsewhere."""
     assert as_json(MADE, "json") == {"text": MADE.text, "usage": {"type": "duration", "seconds": 3726}}
     whole = as_json(MADE, "verbose_json")
     assert (whole["language"], whole["duration"], whole["segments"][1]["seek"]) == ("english", 3725.5, 366125)
@@ -161,8 +161,8 @@ def test_languages_have_one_code_each() -> None:
 
 def test_a_forms_texts_become_values() -> None:
     """Only where the field is a number or a switch."""
-    given = [("model", "1"), ("temperature", "0.5"), ("stream", "True"), ("timestamp_granularities[]", "segment")]
-    body = read_form(TranscriptionRequest, given)
+    form_fields = [("model", "1"), ("temperature", "0.5"), ("stream", "True"), ("timestamp_granularities[]", "segment")]
+    body = read_form(TranscriptionRequest, form_fields)
     assert isinstance(body, TranscriptionRequest)
     assert (body.model, body.temperature, body.stream) == ("1", 0.5, True)
     assert body.timestamp_granularities == ["segment"]
@@ -180,9 +180,9 @@ def test_a_forms_texts_become_values() -> None:
 )
 def test_a_forms_wrong_fields_are_named(fields: list[tuple[str, str]], param: str) -> None:
     """Translations have no language."""
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         read_form(TranslationRequest, fields)
-    assert refused.value.param == param
+    assert error.value.param == param
 
 
 def test_windows_are_spread_over_the_workers_and_weigh_what_is_heard() -> None:

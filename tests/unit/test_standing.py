@@ -16,7 +16,7 @@ WHOLE = HEAD + b"content-length: 3\r\n\r\nabc"
 
 
 class Connection(PlainConnection):
-    """Whose requests are read whole, and answered when `go_on` is set."""
+    """A connection whose requests are read whole, and answered when `go_on` is set."""
 
     def __init__(self, server: ServerState, address: str = "10.0.0.1", reads: bool = True) -> None:
         super().__init__(self._app, server, address)
@@ -106,20 +106,20 @@ async def test_a_body_that_comes_slowly_and_whole_is_taken(server: ServerState) 
 
 
 async def test_who_waits_for_us_is_not_timed_out(server: ServerState) -> None:
-    """For an answer; for a handler that reads nothing yet; for the leave to send a body; between two requests."""
-    answered, unread = Connection(server), Connection(server, reads=False)
+    """A wait may be for an answer, a handler that reads nothing yet, the leave to send a body, or the next request."""
+    answered_connection, unread = Connection(server), Connection(server, reads=False)
     leave, idle = Connection(server, reads=False), Connection(server)
-    await answered.feed(WHOLE)
+    await answered_connection.feed(WHOLE)
     await unread.feed(HEAD + b"content-length: 900000\r\n\r\n" + b"x" * 100_000)
     await leave.feed(HEAD + b"expect: 100-continue\r\ncontent-length: 900\r\n\r\n")
     idle.go_on.set()
     await idle.feed(WHOLE)
     Clock(server).passes(300)
-    assert not any(one.closed for one in (answered, unread, leave, idle))
+    assert not any(one.closed for one in (answered_connection, unread, leave, idle))
     await idle.feed(HEAD)
     Clock(server).passes(HEAD_S + 4)
     assert idle.closed
-    assert not answered.closed
+    assert not answered_connection.closed
 
 
 async def test_half_a_request_behind_one_that_is_answered_does_not_end_that(server: ServerState) -> None:

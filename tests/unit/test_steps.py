@@ -1,4 +1,4 @@
-"""What a step costs is measured from steps that hold different numbers of requests."""
+"""Cost of a step, measured from steps that hold different numbers of requests."""
 
 from random import Random
 

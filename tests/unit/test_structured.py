@@ -1,4 +1,4 @@
-"""What clients ask an answer's content to be, as a grammar; and what can't be one."""
+"""Clients' wishes for an answer's content as a grammar; and those that can't be one."""
 
 import json
 from typing import Any
@@ -27,18 +27,18 @@ BODIES: dict[Any, dict[str, Any]] = {
 def asked(schema: Any = ChatRequest, **fields: Any) -> Grammar | None:
     body = parse(schema, orjson.dumps(BODIES[schema] | fields))
     body = parse(schema, body.understood())  # as a kept answer has it
-    wanted = body.asked_format()
-    if wanted is None:
+    answer_format = body.asked_format()
+    if answer_format is None:
         return None
-    made = content_grammar(wanted)
-    check_all([GrammarCheck(made, wanted.where)])
-    return made
+    rules = content_grammar(answer_format)
+    check_all([GrammarCheck(rules, answer_format.where)])
+    return rules
 
 
 def refusal(**fields: Any) -> RequestError:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         asked(**fields)
-    return refused.value
+    return error.value
 
 
 @pytest.mark.parametrize("schema", BODIES)
@@ -77,9 +77,9 @@ def test_who_asks_for_text_or_nothing_gets_no_grammar() -> None:
 def test_structural_tags_are_understood(form: dict[str, Any]) -> None:
     tag = {"type": "structural_tag", "format": form}
     for fields in ({"response_format": tag}, {"structured_outputs": {"structural_tag": json.dumps(tag)}}):
-        found = asked(**fields)
-        assert found is not None
-        assert (found.kind, json.loads(found.text)) == ("tag", tag)
+        rules = asked(**fields)
+        assert rules is not None
+        assert (rules.kind, json.loads(rules.text)) == ("tag", tag)
 
 
 def test_a_structural_tag_may_come_in_its_older_shape() -> None:

@@ -1,4 +1,4 @@
-"""What a log line shows of an exception."""
+"""Content of a log line about an exception."""
 
 import logging
 

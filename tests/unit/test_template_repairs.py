@@ -41,9 +41,9 @@ CLOSED = TOOLS + "{{ raise_exception('not today') }}"
 
 def loop(arguments: str, name: str = "call_123456789abc", **said: Any) -> ChatRequest:
     call = {"id": name, "type": "function", "function": {"name": "get_weather", "arguments": arguments}}
-    answered = {"role": "assistant", "content": None, "tool_calls": [call], **said}
+    answer = {"role": "assistant", "content": None, "tool_calls": [call], **said}
     result = {"role": "tool", "tool_call_id": name, "content": "rainy"}
-    return chat(messages=[{"role": "user", "content": "Well?"}, answered, result], tools=[WEATHER])
+    return chat(messages=[{"role": "user", "content": "Well?"}, answer, result], tools=[WEATHER])
 
 
 def test_arguments_that_are_no_json_are_none_where_a_template_wants_an_object(tmp_path: Path) -> None:
@@ -60,10 +60,10 @@ def test_arguments_that_are_no_json_are_shown_as_they_are_where_a_template_takes
 
 def test_call_ids_are_as_long_as_a_template_wants_them(tmp_path: Path) -> None:
     """A call and its result have the same; one that fits stays."""
-    made = prompt(tmp_path, NINE, loop("{}"))
-    shown, answered = made[made.index("[") + 1 : made.index("]")], made[made.index("(") + 1 : made.index(")")]
-    assert len(shown) == 9
-    assert shown == answered
+    text = prompt(tmp_path, NINE, loop("{}"))
+    call_id, answer_id = text[text.index("[") + 1 : text.index("]")], text[text.index("(") + 1 : text.index(")")]
+    assert len(call_id) == 9
+    assert call_id == answer_id
     assert "[abcdefgh1]" in prompt(tmp_path, NINE, loop("{}", "abcdefgh1"))
     assert "[call_1]" not in prompt(tmp_path, NINE, loop("{}", "call_1"))
 
@@ -77,13 +77,13 @@ def test_reasoning_has_the_name_that_the_template_gives_it(tmp_path: Path, field
 
 def test_reasoning_has_its_name_also_where_a_variable_turns_it_on(tmp_path: Path) -> None:
     """`add_thoughts` of Apriel 1.5, which nobody sets by default."""
-    switched = (
+    switch_template = (
         TOOLS + "{% for m in messages %}{% if add_thoughts %}{{ m.thought }}{% endif %}{{ m.content }}{% endfor %}"
     )
-    asked = loop("{}", reasoning="I look.")
-    assert "I look." not in prompt(tmp_path, switched, asked)
-    on = asked.model_copy(update={"chat_template_kwargs": {"add_thoughts": True}})
-    assert "I look." in prompt(tmp_path, switched, on)
+    request = loop("{}", reasoning="I look.")
+    assert "I look." not in prompt(tmp_path, switch_template, request)
+    on = request.model_copy(update={"chat_template_kwargs": {"add_thoughts": True}})
+    assert "I look." in prompt(tmp_path, switch_template, on)
 
 
 def test_reasoning_is_a_part_of_the_content_where_a_template_takes_it_so(tmp_path: Path) -> None:
@@ -94,12 +94,14 @@ def test_reasoning_is_a_part_of_the_content_where_a_template_takes_it_so(tmp_pat
     )
     parts += "{% endfor %}{% endif %}{% endfor %}"
     assert "<assistant>[I look.]<tool>" in prompt(tmp_path, parts, loop("{}", reasoning="I look."))
-    said = loop("{}", reasoning="I look.", content="Let me see.")
-    assert "<assistant>[I look.]Let me see.<tool>" in prompt(tmp_path, parts, said)
-    listed = loop("{}", reasoning="I look.", content=[{"type": "text", "text": "Let"}, {"type": "text", "text": "me"}])
-    assert "<assistant>[I look.]Letme<tool>" in prompt(tmp_path, parts, listed)
-    written = TOOLS + "{% for m in messages %}{{ m.content }}{% endfor %}"
-    for template in (written, written.replace("m.content", "m.content | tojson")):
+    text_request = loop("{}", reasoning="I look.", content="Let me see.")
+    assert "<assistant>[I look.]Let me see.<tool>" in prompt(tmp_path, parts, text_request)
+    list_request = loop(
+        "{}", reasoning="I look.", content=[{"type": "text", "text": "Let"}, {"type": "text", "text": "me"}]
+    )
+    assert "<assistant>[I look.]Letme<tool>" in prompt(tmp_path, parts, list_request)
+    base_template = TOOLS + "{% for m in messages %}{{ m.content }}{% endfor %}"
+    for template in (base_template, base_template.replace("m.content", "m.content | tojson")):
         assert "I look." not in prompt(tmp_path, template, loop("{}", reasoning="I look."))
 
 
@@ -113,59 +115,59 @@ def test_a_template_that_wants_one_change_does_not_get_others(tmp_path: Path) ->
 
 def test_reasoning_is_left_out_where_a_template_has_no_place_for_it(tmp_path: Path) -> None:
     """gpt-oss: not beside a text before a call."""
-    made = prompt(tmp_path, THINKS, loop("{}", reasoning="I look.", content="Let me see."))
-    assert "Let me see." in made
-    assert "I look." not in made
+    text = prompt(tmp_path, THINKS, loop("{}", reasoning="I look.", content="Let me see."))
+    assert "Let me see." in text
+    assert "I look." not in text
 
 
 def test_what_a_template_refuses_in_all_forms_has_its_own_first_error(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="not today") as refused:
+    with pytest.raises(RequestError, match="not today") as error:
         prompt(tmp_path, CLOSED, loop('{"city": "Os', reasoning="I look."))
-    assert refused.value.param == "messages"
+    assert error.value.param == "messages"
 
 
 def test_several_texts_are_shown_one_after_the_other_where_a_template_takes_lists(tmp_path: Path) -> None:
-    """As the model has learned them; elsewhere they are lines of one text."""
+    """The model has learned them so; elsewhere they are lines of one text."""
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-    asked = chat(messages=[{"role": "system", "content": parts}, {"role": "user", "content": parts}])
+    request = chat(messages=[{"role": "system", "content": parts}, {"role": "user", "content": parts}])
     lists = "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}"
     lists += "{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}{% endfor %}"
-    assert prompt(tmp_path, lists, asked) == "<system>onetwo<user>onetwo"
+    assert prompt(tmp_path, lists, request) == "<system>onetwo<user>onetwo"
     only_users = lists.replace("if m.content is string", "if m.role != 'user'")
-    assert prompt(tmp_path, only_users, asked) == "<system>one\ntwo<user>onetwo"
+    assert prompt(tmp_path, only_users, request) == "<system>one\ntwo<user>onetwo"
     texts = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-    assert prompt(tmp_path, texts, asked) == "<system>one\ntwo<user>one\ntwo"
+    assert prompt(tmp_path, texts, request) == "<system>one\ntwo<user>one\ntwo"
 
 
 def test_a_single_part_is_shown_as_the_template_shows_lists(tmp_path: Path) -> None:
     """Gemma 4 writes a space behind each part of a system message, MiniMax M2 a line feed behind each of a result."""
     lists = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
     lists += "{% for p in m.content %}{{ p.text }};{% endfor %}{% endif %}{% endfor %}"
-    asked = chat(messages=[{"role": "user", "content": [{"type": "text", "text": "one"}]}])
-    assert prompt(tmp_path, lists, asked) == "one;"
-    assert prompt(tmp_path, "{{ messages[0].content }}", asked) == "one"
+    request = chat(messages=[{"role": "user", "content": [{"type": "text", "text": "one"}]}])
+    assert prompt(tmp_path, lists, request) == "one;"
+    assert prompt(tmp_path, "{{ messages[0].content }}", request) == "one"
 
 
 def test_texts_are_lists_where_a_template_takes_nothing_else(tmp_path: Path) -> None:
     lists = "{% for m in messages %}<{{ m.role }}>{{ m.content[0].text.strip() }}{% endfor %}"
-    said = [{"role": "system", "content": "Be"}, {"role": "user", "content": "Hi"}]
-    assert prompt(tmp_path, lists, chat(messages=said)) == "<system>Be<user>Hi"
+    messages = [{"role": "system", "content": "Be"}, {"role": "user", "content": "Hi"}]
+    assert prompt(tmp_path, lists, chat(messages=messages)) == "<system>Be<user>Hi"
 
 
 def test_texts_are_lists_where_a_template_would_show_nothing_of_them(tmp_path: Path) -> None:
-    """Those of Idefics 3 and SmolVLM, whatever the role; others want only the user's in lists."""
+    """Templates of Idefics 3 and SmolVLM want it for any role; others want only the user's texts in lists."""
     lists = "{% for m in messages %}<{{ m.role }}>{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}"
-    said = [
+    messages = [
         {"role": "system", "content": "Be"},
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": None},
     ]
-    assert prompt(tmp_path, lists, chat(messages=said)) == "<system>Be<user>Hi<assistant>"
+    assert prompt(tmp_path, lists, chat(messages=messages)) == "<system>Be<user>Hi<assistant>"
     users = "{% for m in messages %}<{{ m.role }}>{% if m.role == 'user' %}{{ m.content[0].text }}"
     users += "{% else %}{{ m.content }}{% endif %}{% endfor %}"
-    assert prompt(tmp_path, users, chat(messages=said)) == "<system>Be<user>Hi<assistant>"
-    begun = chat(messages=[*said[:2], {"role": "assistant", "content": "So"}], continue_final_message=True)
-    assert prompt(tmp_path, lists, begun) == "<system>Be<user>Hi<assistant>So"
+    assert prompt(tmp_path, users, chat(messages=messages)) == "<system>Be<user>Hi<assistant>"
+    continuation = chat(messages=[*messages[:2], {"role": "assistant", "content": "So"}], continue_final_message=True)
+    assert prompt(tmp_path, lists, continuation) == "<system>Be<user>Hi<assistant>So"
 
 
 @pytest.mark.parametrize("asks", ["is none", "is  not none"])
@@ -173,5 +175,5 @@ def test_a_call_is_told_by_null_wherever_a_template_asks_for_it(tmp_path: Path, 
     """DeepSeek R1's and RWKV's show an answer without content as an empty turn otherwise."""
     shows = "{% for m in messages %}{% if m.content " + asks + " %}" + ("{% else %}" if "not" not in asks else "")
     shows += "<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}"
-    asked = loop("{}")
-    assert prompt(tmp_path, TOOLS + shows, asked) == "<user>Well?<tool>rainy"
+    request = loop("{}")
+    assert prompt(tmp_path, TOOLS + shows, request) == "<user>Well?<tool>rainy"

@@ -1,4 +1,4 @@
-"""What holds for a request of a key, of the key's limits and of its tenant's."""
+"""Limits of a request: those of its key and those of the key's tenant."""
 
 import pytest
 from hypothesis import given
@@ -52,10 +52,10 @@ def test_an_answer_that_either_refuses_is_refused(tenant: Limits, key: Limits, t
 def test_a_bound_is_the_smaller_of_both_and_the_latest_urgency(tenant: Limits, key: Limits) -> None:
     both = together(tenant, key)
     for name in ("max_tokens", "file_quota", "keep_bytes", "batch_lines", "expires"):
-        given = [v for v in (getattr(tenant, name), getattr(key, name)) if v is not None]
-        assert getattr(both, name) == min(given, default=None)
-    given = [v for v in (tenant.min_priority, key.min_priority) if v is not None]
-    assert both.min_priority == max(given, default=None)
+        bounds = [v for v in (getattr(tenant, name), getattr(key, name)) if v is not None]
+        assert getattr(both, name) == min(bounds, default=None)
+    bounds = [v for v in (tenant.min_priority, key.min_priority) if v is not None]
+    assert both.min_priority == max(bounds, default=None)
 
 
 @given(LIMITS, LIMITS, NUMBERS)

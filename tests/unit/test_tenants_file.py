@@ -51,8 +51,8 @@ PRICES = st.builds(Price, st.floats(0, 99), st.none() | st.floats(0, 99), st.flo
 
 
 def key(name: str, tenant: str, limits: Limits) -> ApiKey:
-    made = ApiKey(name, hashlib.sha256(name.encode()).digest(), 1.0, id=KeyId(f"key_{name}"), tenant=tenant)  # type: ignore[arg-type]
-    return with_limits(made, limits)
+    api_key = ApiKey(name, hashlib.sha256(name.encode()).digest(), 1.0, id=KeyId(f"key_{name}"), tenant=tenant)  # type: ignore[arg-type]
+    return with_limits(api_key, limits)
 
 
 @st.composite
@@ -69,7 +69,7 @@ def registries(draw: st.DrawFn) -> Registry:
 
 
 def as_file(registry: Registry) -> TenantsFile:
-    """What would make the registry, as people write it."""
+    """The file that would make the registry, as people write it."""
     tenants: dict[str, Any] = {name: shown_tenant(tenant) | {"keys": {}} for name, tenant in registry.tenants.items()}
     for one in registry.keys.values():
         tenants.setdefault(one.tenant, {"keys": {}})["keys"][one.name] = {
@@ -90,7 +90,7 @@ def test_other_limits_leave_a_tenant_its_kv_and_its_age() -> None:
 
 
 def applied(now: Registry, found: Plan) -> Registry:
-    """As `change.lua` does it."""
+    """The registry after `change.lua` applies the plan."""
     hashes: dict[int, dict[str, Any]] = {
         2: {str(n): encode(t) for n, t in now.tenants.items()},
         3: {n: encode(k) for n, k in now.keys.items()},
@@ -161,11 +161,11 @@ def test_a_key_with_the_same_digest_stays_the_owner_of_what_it_made(now: Registr
 
 
 def test_another_digest_under_a_name_is_another_key() -> None:
-    """It does not get the files of the former."""
+    """The new key does not get the files of the former."""
     now = Registry(keys={"x": key("x", "default", Limits())})
     file = parsed(f"tenants: {{default: {{keys: {{x: {{sha256: {'a' * 64}}}}}}}}}", "f")
-    (changed,) = plan(now, file).differences[-1:]
-    assert (changed.kind, changed.target) == ("changed", "key x")
+    (difference,) = plan(now, file).differences[-1:]
+    assert (difference.kind, difference.target) == ("changed", "key x")
     assert applied(now, plan(now, file)).keys["x"].id == "key_new0"
 
 
@@ -185,10 +185,10 @@ def test_another_digest_under_a_name_is_another_key() -> None:
     ("prices: {m: {input: .nan}}", "prices.m.input"),
 ])  # fmt: skip
 def test_a_file_that_is_wrong_is_refused_by_key_and_value(text: str, named: str) -> None:
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as error:
         parsed(text, "teams.yaml")
-    assert refused.value.message.startswith("teams.yaml: ")
-    assert named in refused.value.message
+    assert error.value.message.startswith("teams.yaml: ")
+    assert named in error.value.message
 
 
 @pytest.mark.parametrize(("text", "named"), [
@@ -206,8 +206,8 @@ def test_a_file_whose_keys_cannot_be_is_refused(text: str, named: str) -> None:
 
 def test_a_key_of_before_keeps_its_name_with_a_slash() -> None:
     now = Registry(keys={"x/": key("x/", "default", Limits())})
-    (changed,) = plan(now, parsed("tenants: {default: {keys: {x/: {max_tokens: 5}}}}", "f")).differences[-1:]
-    assert (changed.kind, changed.target) == ("changed", "key x/")
+    (difference,) = plan(now, parsed("tenants: {default: {keys: {x/: {max_tokens: 5}}}}", "f")).differences[-1:]
+    assert (difference.kind, difference.target) == ("changed", "key x/")
 
 
 def test_each_limit_is_an_option_of_its_own_and_in_all_descriptions() -> None:

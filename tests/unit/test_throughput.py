@@ -1,4 +1,4 @@
-"""Whose work counts as whose pace."""
+"""Measured pace, and the requests whose work counts for it."""
 
 import pytest
 from msgspec.structs import replace
@@ -26,6 +26,6 @@ def test_those_that_give_way_are_no_load_to_others_but_tell_how_fast_the_engine_
 def test_what_the_others_measured_goes_before() -> None:
     paces = Throughput(1, 8, lambda job: job.aside)
     served(paces, JOB)
-    measured = paces.read().prefill_tokens_per_s
+    speed = paces.read().prefill_tokens_per_s
     served(paces, replace(JOB, request=RequestId("other"), aside=True))
-    assert paces.read().prefill_tokens_per_s == pytest.approx(measured, rel=1e-9)
+    assert paces.read().prefill_tokens_per_s == pytest.approx(speed, rel=1e-9)

@@ -38,7 +38,7 @@ def test_prompts_of_one_step_do_too() -> None:
 
 
 def test_reused_tokens_are_counted_per_second_and_fade() -> None:
-    """What is lost with a worker's cache."""
+    """Reused tokens are those that would be lost with a worker's cache."""
     meter = ThroughputMeter()
     for second in range(120):
         meter.begin(run(second), float(second))
@@ -49,7 +49,7 @@ def test_reused_tokens_are_counted_per_second_and_fade() -> None:
 
 
 def test_a_few_tokens_say_nothing_about_the_speed() -> None:
-    """They cost a step, whatever their number."""
+    """A few tokens cost a step, whatever their number."""
     meter = ThroughputMeter()
     meter.begin(run(1), 0.0)
     meter.first_token(run(1), 0, 10, 0.1)

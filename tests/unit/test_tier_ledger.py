@@ -1,4 +1,4 @@
-"""What tiers hold, by an engine's events, in our hashes: only what the device's events have named."""
+"""Blocks in tiers, by an engine's events, in our hashes: only those that the device's events have named."""
 
 from app.kv.blocks import chain, root
 from app.kv.changes import Changes
@@ -10,7 +10,7 @@ SALTED = chain(root(["salt"]), [1] * 2 * SIZE, SIZE)
 
 
 def on_device(*blocks: int, parent: int | None = None) -> BlockStored:
-    """Of a prompt with a salt, which events of tiers don't tell."""
+    """An event of a prompt with a salt, which events of tiers don't tell."""
     keys = [["salt"] if parent is None and not number else None for number in range(len(blocks))]
     return BlockStored([*blocks], parent, [1] * SIZE * len(blocks), SIZE, "GPU", extra_keys=keys)
 
@@ -36,7 +36,7 @@ def test_it_keeps_it_when_the_device_has_evicted_the_block() -> None:
 
 
 def test_what_a_new_process_loads_is_named_once_it_is_on_the_device() -> None:
-    """It comes through the host's memory first."""
+    """Such a block comes through the host's memory first."""
     ledger = Ledger(SIZE, has_store=True)
     ledger.apply([in_tier("CPU", 7, 8)])
     assert (len(ledger.host), ledger.host.take()) == (0, None)
@@ -66,7 +66,7 @@ def test_what_follows_a_block_that_only_a_tier_holds_is_named() -> None:
 
 
 def test_a_block_without_tokens_is_on_the_device_again_if_a_tier_holds_it() -> None:
-    """As TensorRT-LLM moves blocks."""
+    """TensorRT-LLM moves blocks in this way."""
     ledger = Ledger(SIZE)
     again = [BlockStored([block], None, [], SIZE, "GPU") for block in (7, 9)]
     ledger.apply([on_device(7), in_tier("CPU", 7), BlockRemoved([7], "GPU"), *again])

@@ -1,4 +1,4 @@
-"""What each place can load of a prompt is exactly what a look at each of its blocks finds; and what that costs."""
+"""The part of a prompt that each place can load: exactly what a look at each of its blocks finds; and its cost."""
 
 from itertools import groupby
 
@@ -24,17 +24,17 @@ PLACES = [Numbers(1, 11, 100), Numbers(2, 12, 100), Numbers(3, 0, 0), Numbers(0,
 
 def naive(caches: list[set[int]], tiers: list[set[int]], place: Numbers) -> tuple[int, int, int]:
     """Block after block."""
-    cached = host = store = 0
+    cached_blocks = host = store = 0
     for number in range(len(caches)):
-        if cached == number and place.cache in caches[number]:
-            cached += 1
+        if cached_blocks == number and place.cache in caches[number]:
+            cached_blocks += 1
         elif place.host in tiers[number]:
             host += 1
         elif place.store in tiers[number]:
             store += 1
         else:
             break
-    return cached, host, store
+    return cached_blocks, host, store
 
 
 Where = tuple[set[int], set[int]]  # caches and tiers that hold a block
@@ -45,10 +45,10 @@ blocks = st.tuples(st.sets(st.sampled_from([1, 2, 3])), st.sets(st.sampled_from(
 def test_the_chain_is_the_longest_one_in_which_each_block_lies_somewhere(found: list[tuple[Where, int]]) -> None:
     each = [one for one, times in found for _ in range(times)]
     runs = [(len(list(same)), *one) for one, same in groupby(each)]
-    made = chains(runs, PLACES)
+    chain_by_place = chains(runs, PLACES)
     for i, place in enumerate(PLACES):
-        cached, behind = made.get(i, (0, Tiered()))
-        assert (cached, behind.host, behind.store) == naive([c for c, _ in each], [t for _, t in each], place)
+        cached_blocks, behind = chain_by_place.get(i, (0, Tiered()))
+        assert (cached_blocks, behind.host, behind.store) == naive([c for c, _ in each], [t for _, t in each], place)
 
 
 def test_a_block_behind_a_gap_in_the_cache_is_not_counted_as_cached() -> None:
@@ -60,22 +60,22 @@ def test_a_block_behind_a_gap_in_the_cache_is_not_counted_as_cached() -> None:
 
 def test_what_is_loaded_is_not_computed_and_has_a_price_of_measured_seconds() -> None:
     ask = Ask(prompt_tokens=10 * BLOCK + 1, max_tokens=64)
-    computed = Option(PLACE)
-    loaded = Option(PLACE, cached=2, coming=2, tiered=Tiered(host=3, store=4))
-    assert uncached_tokens(ask, loaded) == BLOCK + 1
-    assert load_s(loaded) == BYTES * (7 / 4e9 + 4 / 1e9)
+    computing_option = Option(PLACE)
+    loading_option = Option(PLACE, cached=2, coming=2, tiered=Tiered(host=3, store=4))
+    assert uncached_tokens(ask, loading_option) == BLOCK + 1
+    assert load_s(loading_option) == BYTES * (7 / 4e9 + 4 / 1e9)
     fleet = Fleet.of([PLACE])
-    costs = [kv_cost(ask, option, fleet, 1.0) for option in (computed, loaded)]
-    assert costs[1].wait - costs[0].wait == load_s(loaded)
+    costs = [kv_cost(ask, option, fleet, 1.0) for option in (computing_option, loading_option)]
+    assert costs[1].wait - costs[0].wait == load_s(loading_option)
     assert costs[1].total < costs[0].total
 
 
 def test_what_is_loaded_needs_room_and_is_pulled_where_prefill_and_decode_are_apart() -> None:
     ask = Ask(prompt_tokens=10 * BLOCK + 1, max_tokens=BLOCK)
-    loaded = Option(PLACE, cached=2, coming=2, tiered=Tiered(host=8))
-    assert uncached_tokens(ask, loaded) == 1
-    assert missing_blocks(ask, loaded) == 9
-    assert new_blocks(ask, loaded) == new_blocks(ask, Option(PLACE, cached=2, coming=2))
+    loading_option = Option(PLACE, cached=2, coming=2, tiered=Tiered(host=8))
+    assert uncached_tokens(ask, loading_option) == 1
+    assert missing_blocks(ask, loading_option) == 9
+    assert new_blocks(ask, loading_option) == new_blocks(ask, Option(PLACE, cached=2, coming=2))
 
 
 def test_a_request_before_it_that_brings_the_blocks_makes_loading_free() -> None:

@@ -19,8 +19,8 @@ def test_joined_names_are_the_text(text: str) -> None:
     """Each character comes with the token that ends it; those before have none."""
     tokens = TOKENIZER.encode(text, add_special_tokens=False)
     for names in (TokenNames(TOKENIZER), VOCABULARY.names()):
-        spelled = [names.add(token) for token in tokens]
-        assert "".join(spelled) == text
+        spellings = [names.add(token) for token in tokens]
+        assert "".join(spellings) == text
     assert len(tokens) > len(text.split())
 
 
@@ -40,6 +40,6 @@ def test_a_token_that_could_be_next_is_spelled_as_if_it_were() -> None:
 def test_whatever_follows_a_broken_character_names_go_on(tokens: list[int]) -> None:
     """A bias can bring any token; what is no character is shown as one that is unknown."""
     names = TokenNames(TOKENIZER)
-    said = "".join(names.add(token) for token in tokens)
-    shown = TOKENIZER.decode(tokens, skip_special_tokens=False)
-    assert said.replace("\ufffd", "") == shown.replace("\ufffd", "")
+    joined_names = "".join(names.add(token) for token in tokens)
+    text = TOKENIZER.decode(tokens, skip_special_tokens=False)
+    assert joined_names.replace("\ufffd", "") == text.replace("\ufffd", "")

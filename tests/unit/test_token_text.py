@@ -29,7 +29,7 @@ def test_it_begins_with_the_character_that_the_prompt_has_begun(tokenizer: Token
 def test_a_long_prompt_that_ends_in_parts_of_characters_is_not_told(tokenizer: Tokenizer) -> None:
     part = tokenizer.encode("\N{CUNEIFORM SIGN A}", add_special_tokens=False)[:1]
     prompt = [*tokenizer.encode("secret", add_special_tokens=False) * 20, *part * 20]
-    said = "".join(
+    text = "".join(
         map(TokenText(tokenizer.raw, prompt, special=False), tokenizer.encode(" yes", add_special_tokens=False))
     )
-    assert said.replace("\ufffd", "") == " yes"
+    assert text.replace("\ufffd", "") == " yes"

@@ -35,7 +35,7 @@ def test_any_text_comes_back_from_its_tokens(text: str) -> None:
 
 
 def test_long_texts_are_not_cut_and_short_ones_not_filled() -> None:
-    """Whatever tokenizer.json says of truncation and padding: that is for training."""
+    """Nothing that tokenizer.json says of truncation and padding counts: that is for training."""
     tokenizer = load_tokenizer(MODEL_DIR)
     assert tokenizer.decode(tokenizer.encode(" word" * 20_000)) == " word" * 20_000
     assert len(tokenizer.encode("a", add_special_tokens=False)) == 1
@@ -45,7 +45,7 @@ def test_long_texts_are_not_cut_and_short_ones_not_filled() -> None:
     st.text(max_size=200) | st.sampled_from([" " * 5000, "a" * 5000, "ab, " * 900, "\n \n" * 999]), st.integers(1, 100)
 )
 def test_what_is_known_of_a_text_before_it_is_tokenised_is_true(text: str, most: int) -> None:
-    """It has at least so many tokens, or it is yet to be seen."""
+    """The text has at least so many tokens, or nothing is known of it yet."""
     tokenizer = load_tokenizer(MODEL_DIR)
     least = tokenizer.least_tokens(text, most)
     assert least == 0 or most < least <= len(tokenizer.encode(text, add_special_tokens=False))
@@ -61,43 +61,43 @@ def test_a_shortened_text_has_the_first_or_the_last_tokens_between_those_that_ar
     model_dir: Path, text: str, most: int, keeps_end: bool
 ) -> None:
     tokenizer = load_tokenizer(model_dir)
-    whole, added = tokenizer.encode(text), tokenizer.added_tokens
-    made = tokenizer.shortened(text, most, keeps_end=keeps_end)
-    inner, first = tokenizer.encode(text, add_special_tokens=False), added // 2
-    room = most - added
-    kept = inner if len(whole) <= most else inner[-room:] if keeps_end else inner[:room]
-    assert made == [*whole[:first], *kept, *whole[len(whole) - added + first :]]
+    whole, added_count = tokenizer.encode(text), tokenizer.added_tokens
+    tokens = tokenizer.shortened(text, most, keeps_end=keeps_end)
+    inner, first = tokenizer.encode(text, add_special_tokens=False), added_count // 2
+    room = most - added_count
+    kept_tokens = inner if len(whole) <= most else inner[-room:] if keeps_end else inner[:room]
+    assert tokens == [*whole[:first], *kept_tokens, *whole[len(whole) - added_count + first :]]
 
 
 @pytest.mark.parametrize("keeps_end", [True, False])
 def test_of_a_text_that_is_shortened_little_more_is_tokenised(monkeypatch: pytest.MonkeyPatch, keeps_end: bool) -> None:
-    """However long it is: a client pays for what is left of it."""
-    tokenizer, seen = Tokenizer(MODEL_DIR), 0
+    """The length of the whole text doesn't matter: a client pays for what is left of it."""
+    tokenizer, char_count = Tokenizer(MODEL_DIR), 0
 
     def encode_batch_fast(texts: list[str], **options: Any) -> Any:
-        nonlocal seen
-        seen += sum(map(len, texts))
+        nonlocal char_count
+        char_count += sum(map(len, texts))
         return load_tokenizer(MODEL_DIR).raw.encode_batch_fast(texts, **options)
 
     monkeypatch.setattr(tokenizer, "raw", MagicMock(wraps=tokenizer.raw, encode_batch_fast=encode_batch_fast))
     assert len(tokenizer.shortened("some words, " * 100_000, 50, keeps_end=keeps_end)) == 50
-    assert seen < 5000
+    assert char_count < 5000
 
 
 def test_of_a_text_that_is_far_too_long_little_is_tokenised(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing, if the longest tokens could not make it fit; else about twice what fits."""
-    tokenizer, seen = Tokenizer(MODEL_DIR), 0
+    tokenizer, char_count = Tokenizer(MODEL_DIR), 0
 
     def encode_batch_fast(texts: list[str], **options: Any) -> Any:
-        nonlocal seen
-        seen += sum(map(len, texts))
+        nonlocal char_count
+        char_count += sum(map(len, texts))
         return load_tokenizer(MODEL_DIR).raw.encode_batch_fast(texts, **options)
 
     monkeypatch.setattr(tokenizer, "raw", MagicMock(encode_batch_fast=encode_batch_fast))
     assert tokenizer.least_tokens("word " * 10**6, 8192) > 8192
-    assert seen == 0
+    assert char_count == 0
     assert tokenizer.least_tokens("word " * 10**6, 300_000) > 300_000
-    assert 0 < seen < 3_000_000
+    assert 0 < char_count < 3_000_000
 
 
 def test_special_tokens_are_one_token_and_may_be_left_out_of_the_text() -> None:
@@ -116,20 +116,20 @@ def test_a_model_directory_is_loaded_once() -> None:
 
 
 def test_the_models_own_template_is_used() -> None:
-    """From tokenizer_config.json, when there is no chat_template.jinja beside it."""
-    tokenizer, said = load_tokenizer(MODEL_DIR), "<|im_start|>user\nhello<|im_end|>\n"
-    assert tokenizer.render_chat(MESSAGES) == f"{said}<|im_start|>assistant\n"
-    assert tokenizer.render_chat(MESSAGES, add_generation_prompt=False) == said
+    """Its place is tokenizer_config.json, if there is no chat_template.jinja beside it."""
+    tokenizer, user_turn = load_tokenizer(MODEL_DIR), "<|im_start|>user\nhello<|im_end|>\n"
+    assert tokenizer.render_chat(MESSAGES) == f"{user_turn}<|im_start|>assistant\n"
+    assert tokenizer.render_chat(MESSAGES, add_generation_prompt=False) == user_turn
 
 
 def test_a_template_file_of_ones_own_wins(tmp_path: Path) -> None:
-    """It knows the messages and the model's special tokens."""
+    """The template knows the messages and the model's special tokens."""
     tokenizer = with_template(tmp_path, "{{ messages[0].content|upper }}{{ eos_token }}{{ messages|tojson }}")
     assert tokenizer.render_chat(MESSAGES) == f"HELLO<|im_end|>{json.dumps(MESSAGES)}"
 
 
 def test_a_chat_template_jinja_beside_the_model_wins_over_the_config(tmp_path: Path) -> None:
-    """That is where newer models have it."""
+    """Newer models have it there."""
     for file in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / file).symlink_to(MODEL_DIR / file)
     (tmp_path / "chat_template.jinja").write_text("mine")
@@ -141,7 +141,7 @@ def test_a_chat_template_jinja_beside_the_model_wins_over_the_config(tmp_path: P
     ("text", "text"),
 ])  # fmt: skip
 def test_a_config_may_have_one_template_or_several(templates: Any, rendered: str, tmp_path: Path) -> None:
-    """Of several, the default one is meant."""
+    """The default one is meant where there are several."""
     (tmp_path / "tokenizer.json").symlink_to(MODEL_DIR / "tokenizer.json")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": templates}))
     assert Tokenizer(tmp_path).render_chat(MESSAGES) == rendered
@@ -155,12 +155,12 @@ def test_a_model_without_a_template_takes_no_chats(tmp_path: Path) -> None:
 
 
 def test_a_template_that_refuses_a_message_does_not_repeat_all_of_it(tmp_path: Path) -> None:
-    """What a client sent may be megabytes."""
+    """A client may have sent megabytes."""
     tokenizer = with_template(tmp_path, "{{ raise_exception(messages[0].content) }}")
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         tokenizer.render_chat([{"role": "user", "content": "x" * 10**6}])
-    assert "xxx" in refused.value.message
-    assert len(refused.value.message) < 1000
+    assert "xxx" in error.value.message
+    assert len(error.value.message) < 1000
 
 
 @pytest.mark.parametrize("attack", [
@@ -183,11 +183,14 @@ def test_a_template_that_refuses_a_message_does_not_repeat_all_of_it(tmp_path: P
     "{% import '/etc/passwd' as x %}{{ x }}",
 ])  # fmt: skip
 def test_a_template_cannot_reach_beyond_what_it_is_given(attack: str, tmp_path: Path) -> None:
-    """It comes with a download; it must not run code here. What it may not see is undefined, which prints nothing."""
-    rendered = ""
+    """A template is a download and must not run code here.
+
+    Names that it may not see are undefined and print nothing.
+    """
+    text = ""
     with suppress(RequestError):
-        rendered = with_template(tmp_path, attack).render_chat(MESSAGES)
-    assert rendered == ""
+        text = with_template(tmp_path, attack).render_chat(MESSAGES)
+    assert text == ""
 
 
 @pytest.mark.parametrize("attack", [
@@ -213,10 +216,10 @@ def test_a_template_cannot_change_what_it_is_given(attack: str, tmp_path: Path) 
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
 ])  # fmt: skip
 def test_a_template_that_fails_refuses_the_request(template: str, tmp_path: Path) -> None:
-    """Whatever way it fails: never a 500."""
-    with pytest.raises(RequestError, match="chat template refused") as refused:
+    """No way to fail becomes a 500."""
+    with pytest.raises(RequestError, match="chat template refused") as error:
         with_template(tmp_path, template).render_chat(MESSAGES)
-    assert refused.value.param == "messages"
+    assert error.value.param == "messages"
 
 
 def test_a_template_says_why_it_refuses(tmp_path: Path) -> None:
@@ -235,18 +238,18 @@ def test_the_names_that_hugging_face_templates_use_are_there(tmp_path: Path) -> 
         "{{ strftime_now('%Y')|length }}{{ '<&>é'|tojson }}"
     )
     messages = [*MESSAGES, {"role": "assistant", "content": "<é>"}]
-    rendered = with_template(tmp_path, source).render_chat(messages)
-    assert rendered.split() == ['{"role":', '"assistant",', '"content":', '"<é>"}', '4"<&>é"']
+    text = with_template(tmp_path, source).render_chat(messages)
+    assert text.split() == ['{"role":', '"assistant",', '"content":', '"<é>"}', '4"<&>é"']
 
 
 def test_a_template_that_does_not_parse_stops_the_process(tmp_path: Path) -> None:
-    """At the start, not with the first request."""
+    """The process stops at the start, not at the first request."""
     with pytest.raises(SettingsError, match="chat_template"):
         with_template(tmp_path, "{% if %}")
 
 
 def test_a_template_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    """It is somebody's typo."""
+    """A missing file is somebody's typo."""
     with pytest.raises(SettingsError, match=r"chat_template=.*nowhere.jinja: No such file"):
         Tokenizer(MODEL_DIR, tmp_path / "nowhere.jinja")
 
@@ -261,7 +264,7 @@ def test_a_directory_without_a_readable_tokenizer_is_named(content: str | None, 
 
 
 def test_a_config_that_is_not_json_is_named(tmp_path: Path) -> None:
-    """With its path."""
+    """The error has its path."""
     (tmp_path / "tokenizer.json").symlink_to(MODEL_DIR / "tokenizer.json")
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(SettingsError, match=r"tokenizer_config\.json"):
@@ -269,14 +272,14 @@ def test_a_config_that_is_not_json_is_named(tmp_path: Path) -> None:
 
 
 def test_a_clients_template_takes_the_place_of_the_models_for_one_request() -> None:
-    """In the same sandbox; what is none is said to be that."""
+    """The sandbox is the same; a text that is no template is said to be none."""
     tokenizer = load_tokenizer(MODEL_DIR)
     other = tokenizer.with_template("{{ tools }}{{ messages[0].content }}!")
     assert (other.render_chat(MESSAGES), other.template_variables) == ("Nonehello!", {"tools", "messages"})
     assert tokenizer.render_chat(MESSAGES).startswith("<|im_start|>")
-    for broken in ("{% if %}", "{{ " + "(" * 10_000, "{{ 1 / 0 }}{% for x in %}"):
-        with pytest.raises(RequestError) as refused:
-            tokenizer.with_template(broken)
-        assert refused.value.param == "chat_template"
+    for bad_template in ("{% if %}", "{{ " + "(" * 10_000, "{{ 1 / 0 }}{% for x in %}"):
+        with pytest.raises(RequestError) as error:
+            tokenizer.with_template(bad_template)
+        assert error.value.param == "chat_template"
     with pytest.raises(RequestError, match="refused"):
         tokenizer.with_template("{{ ''.__class__.__mro__ }}").render_chat(MESSAGES)

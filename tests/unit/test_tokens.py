@@ -1,4 +1,4 @@
-"""Which claims of a token count."""
+"""Claims of a token, and those of them that count."""
 
 from typing import Any
 
@@ -23,15 +23,15 @@ def read(issuer: Issuer, claims: Claims, **given: Any) -> Any:
 
 
 def test_the_owner_is_of_issuer_subject_and_tenant(issuer: Issuer) -> None:
-    """Who moves to another tenant takes nothing along: each is erased with what was made in it."""
+    """Each owner is erased with what was made in its tenant: a person who moves to another one takes nothing along."""
     claims = Claims(issuer.url, AUDIENCE)
-    given: tuple[dict[str, Any], ...] = ({}, {"jti": "2"}, {"tenant": "red"}, {"sub": "bob"})
-    one, again, moved, other = (read(issuer, claims, **each) for each in given)
+    changes: tuple[dict[str, Any], ...] = ({}, {"jti": "2"}, {"tenant": "red"}, {"sub": "bob"})
+    one, again, moved_identity, other = (read(issuer, claims, **each) for each in changes)
     assert one.owner == again.owner
-    assert len({one.owner, moved.owner, other.owner}) == 3
+    assert len({one.owner, moved_identity.owner, other.owner}) == 3
     assert one.owner.startswith("oidc_")
     assert len(one.owner) == len("oidc_") + 24
-    assert (one.tenant, moved.tenant) == ("blue", "red")
+    assert (one.tenant, moved_identity.tenant) == ("blue", "red")
 
 
 @pytest.mark.parametrize(("given", "models", "is_admin"), [
@@ -52,13 +52,13 @@ def test_models_and_admins_are_read_from_lists_and_texts(
     issuer: Issuer, given: dict[str, Any], models: list[str], is_admin: bool
 ) -> None:
     """A token without the claims has no model, and is no admin's."""
-    found = read(issuer, Claims(issuer.url, AUDIENCE, models="m", admin=("realm.roles", "boss")), **given)
-    assert (found.models, found.is_admin) == (models, is_admin)
+    identity = read(issuer, Claims(issuer.url, AUDIENCE, models="m", admin=("realm.roles", "boss")), **given)
+    assert (identity.models, identity.is_admin) == (models, is_admin)
 
 
 @pytest.mark.parametrize("claim", ["scope", "realm.scp"])
 def test_a_text_of_scopes_has_several(issuer: Issuer, claim: str) -> None:
-    """As OAuth writes them; without a claim for models, tokens name none."""
+    """OAuth writes scopes so; without a claim for models, tokens name none."""
     claims = Claims(issuer.url, AUDIENCE, admin=(claim, "boss"))
     assert read(issuer, claims, scope="openid boss", realm={"scp": "a boss"}).is_admin
     assert not read(issuer, claims, scope="openid bosses", realm={"scp": "bosses"}).is_admin

@@ -1,4 +1,4 @@
-"""What models write is understood: the public corpus, whole and streamed."""
+"""Reading of what models write: the public corpus, whole and streamed."""
 
 import pytest
 from canitoolcall.fixtures import Fixture
@@ -46,7 +46,7 @@ def test_what_a_model_writes_is_understood(fixture: Fixture) -> None:
 
 @pytest.mark.parametrize("fixture", [f for f in FIXTURES if f.id in NOT_MET], ids=lambda f: f.id)
 def test_what_is_listed_as_not_met_is_not(fixture: Fixture) -> None:
-    """But it is the same however it is cut."""
+    """The result is the same, however the text is cut."""
     assert not conforms(fixture)
     assert same_however_cut(fixture)
 

@@ -46,10 +46,10 @@ def allowed(*names: str, mode: str = "auto") -> dict[str, Any]:
 
 
 def refusal(**fields: Any) -> RequestError:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         chat(**fields).check()
-    assert refused.value.status == 400
-    return refused.value
+    assert error.value.status == 400
+    return error.value
 
 
 def test_what_openais_package_parsed_comes_back_with_an_answer_and_is_not_kept() -> None:
@@ -81,17 +81,17 @@ def test_what_openais_package_parsed_comes_back_with_an_answer_and_is_not_kept()
     {"messages": [{"role": "function", "name": "f", "content": None}]},
 ])  # fmt: skip
 def test_what_is_meant_by_openai_is_taken(fields: dict[str, Any]) -> None:
-    """And what is kept of it is as good."""
+    """Its stored form is as good."""
     body = chat(**fields)
     body.check()
     assert parse(ChatRequest, body.understood()) == body
 
 
 def deep(levels: int) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    schema: dict[str, Any] = {}
     for _ in range(levels - 1):
-        made = {"default": made}
-    return made
+        schema = {"default": schema}
+    return schema
 
 
 @pytest.mark.parametrize(("fields", "param"), [
@@ -136,7 +136,7 @@ def deep(levels: int) -> dict[str, Any]:
     ({"function_call": {"name": "f"}}, "function_call"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named_by_its_place(fields: dict[str, Any], param: str) -> None:
-    """In `param`, and in the message."""
+    """Both `param` and the message name it."""
     exc = refusal(**fields)
     assert (exc.param, f"'{param}'" in exc.message) == (param, True), exc.message
 
@@ -235,17 +235,17 @@ def test_what_is_no_json_schema_is_refused_and_says_why(schema: dict[str, Any], 
 
 
 def test_numbers_that_are_none_are_refused_in_schemas_too() -> None:
-    """What reads a body for the second time would find null there."""
+    """A second reader of the body would find null there."""
     for field in ("tools", "chat_template_kwargs"):
-        given = (
+        value = (
             b'{"a":NaN}'
             if field != "tools"
             else b'[{"type":"function","function":{"name":"f","parameters":{"a":NaN}}}]'
         )
-        raw = b'{"model":"m","messages":[{"role":"user","content":"?"}],"%b":%b}' % (field.encode(), given)
-        with pytest.raises(RequestError) as refused:
+        raw = b'{"model":"m","messages":[{"role":"user","content":"?"}],"%b":%b}' % (field.encode(), value)
+        with pytest.raises(RequestError) as error:
             parse(ChatRequest, raw)
-        assert (refused.value.param or "").startswith(field)
+        assert (error.value.param or "").startswith(field)
 
 
 def test_text_completions_have_no_tools() -> None:
@@ -254,18 +254,18 @@ def test_text_completions_have_no_tools() -> None:
 
 
 def test_a_conversation_with_tools_can_be_tokenised() -> None:
-    """And is checked as it is for an answer."""
+    """The conversation is checked as it is for an answer."""
     parse(TokenizeRequest, orjson.dumps({"model": "m", "messages": [CALLED, RESULT], "tools": [TIME]})).check()
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         parse(TokenizeRequest, orjson.dumps({"model": "m", "messages": [RESULT]})).check()
-    assert refused.value.param == "messages.0.tool_call_id"
+    assert error.value.param == "messages.0.tool_call_id"
 
 
 @pytest.mark.parametrize("fields", [{"tool_choice": "required"}, {}], ids=["forced", "strict"])
 def test_all_schemas_of_bound_calls_have_a_bound_together(fields: dict[str, Any]) -> None:
     large = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(1500)}}
     tools = [{"type": "function", "function": {"name": f"f{i}", "parameters": large, "strict": True}} for i in (1, 2)]
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         chat(tools=tools, **fields).bound_calls()
-    assert refused.value.param == "tools"
+    assert error.value.param == "tools"
     assert chat(tools=tools[:1], **fields).bound_calls() is not None

@@ -45,9 +45,9 @@ def test_requests_of_a_session_may_have_a_delay_instead_of_a_time_and_unknown_fi
 def test_a_bad_line_is_refused_with_its_number(tmp_path: Path, line: str, why: str) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text(f"{_GOOD}\n{_GOOD}\n{line}\n{_GOOD}\n")
-    with pytest.raises(BadTrace, match=r"trace\.jsonl, line 3: ") as refused:
+    with pytest.raises(BadTrace, match=r"trace\.jsonl, line 3: ") as error:
         read_trace(path)
-    assert why in str(refused.value)
+    assert why in str(error.value)
 
 
 def test_a_file_that_is_cut_off_missing_or_empty_is_refused(tmp_path: Path) -> None:

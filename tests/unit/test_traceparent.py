@@ -21,7 +21,7 @@ TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     (f"cc-{TRACE}-{SPAN}-01-what-the-future-brings", True),
 ])  # fmt: skip
 def test_a_well_formed_header_names_its_caller(header: str, *, sampled: bool) -> None:
-    """Of a later version what stands behind the fields is not understood, and no harm."""
+    """A later version's text behind the fields is not understood, and does no harm."""
     assert read(header.encode()) == Caller(TRACE, SPAN, sampled)
 
 
@@ -47,14 +47,14 @@ def test_no_bytes_break_it(header: bytes) -> None:
 
 
 def test_what_is_passed_on_is_well_formed() -> None:
-    for sampled in (True, False):
-        place = TracePlace(new_trace_id(), new_span_id(), SPAN, sampled)
-        assert read(place.traceparent.encode()) == Caller(place.trace, place.span, sampled)
+    for is_sampled in (True, False):
+        place = TracePlace(new_trace_id(), new_span_id(), SPAN, is_sampled)
+        assert read(place.traceparent.encode()) == Caller(place.trace, place.span, is_sampled)
 
 
 def test_log_lines_name_the_trace_where_there_is_one() -> None:
     place = TracePlace(TRACE, SPAN)
     job = Job(RequestId("r"), 0, ApiId("a"), [1], Sampling(1), 2e9, x_request_id="mine")
     assert job.names == {"x_request_id": "mine"}
-    traced = replace(job, traceparent=place.traceparent)
-    assert traced.names == {"x_request_id": "mine", "trace_id": TRACE}
+    traced_job = replace(job, traceparent=place.traceparent)
+    assert traced_job.names == {"x_request_id": "mine", "trace_id": TRACE}

@@ -44,7 +44,7 @@ def test_an_endpoint_switches_it_on(variables: dict[str, str], on: bool, monkeyp
 def test_an_engine_is_told_where_spans_go(
     variables: dict[str, str], endpoint: str, protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes one address and reads one variable, and OpenTelemetry has two of each."""
+    """An engine takes one address and reads one variable, and OpenTelemetry has two of each."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert engines_endpoint() == endpoint
@@ -96,7 +96,7 @@ def test_the_standard_sampler_decides(
 
 
 def test_a_share_of_the_traces_is_sampled_by_their_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So all services choose the same ones."""
+    """All services choose the same ones, therefore."""
     monkeypatch.setenv(ALL, "http://127.0.0.1:9")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "traceidratio")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")

@@ -1,4 +1,4 @@
-"""What a pool of TensorRT-LLM says becomes its arguments: defaults, YAML, args and overrides, merged deeply."""
+"""Arguments of TensorRT-LLM from a pool's settings: defaults, YAML, args and overrides, merged deeply."""
 
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,12 @@ def test_later_layers_count_at_every_depth(tmp_path: Path) -> None:
 
 
 def test_an_engine_traces_where_the_deployment_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the standard variables; the pool's args say otherwise."""
+    """The standard variables decide, unless the pool's args say otherwise."""
     assert "otlp_traces_endpoint" not in of().fields
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4317")
-    made = of()
-    assert made.fields["otlp_traces_endpoint"] == "http://collector:4317"
-    assert made.environment == {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc"}
+    args = of()
+    assert args.fields["otlp_traces_endpoint"] == "http://collector:4317"
+    assert args.environment == {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc"}
     assert of({"otlp_traces_endpoint": None}).fields["otlp_traces_endpoint"] is None
 
 
@@ -67,9 +67,9 @@ def test_a_pools_own_settings_are_the_engines() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(args: dict[str, Any], settings: dict[str, Any], named: str) -> None:
-    with pytest.raises(SettingsError) as refused:
+    with pytest.raises(SettingsError) as error:
         of(args, **settings)
-    assert refused.value.message.startswith(named) or named in refused.value.message
+    assert error.value.message.startswith(named) or named in error.value.message
 
 
 def test_the_tier_in_host_memory_is_a_size_in_bytes() -> None:
@@ -80,8 +80,8 @@ def test_the_tier_in_host_memory_is_a_size_in_bytes() -> None:
 
 def test_pools_that_hand_kv_over_have_a_transceiver() -> None:
     assert of(role="decode").fields["cache_transceiver_config"] == {"backend": "NIXL"}
-    given = {"cache_transceiver_config": {"max_tokens_in_buffer": 9}}
-    prefill = of(given, role="prefill").fields
+    own_args = {"cache_transceiver_config": {"max_tokens_in_buffer": 9}}
+    prefill = of(own_args, role="prefill").fields
     assert prefill["cache_transceiver_config"] == {"backend": "NIXL", "max_tokens_in_buffer": 9}
     assert prefill["disable_overlap_scheduler"]
     assert not {"cache_transceiver_config", "disable_overlap_scheduler"} & set(of().fields)
@@ -98,10 +98,10 @@ def test_partial_reuse_is_off_with_a_connector_unless_the_pool_says_otherwise() 
 
 def test_what_autodeploy_does_not_take_is_dropped_with_a_warning() -> None:
     with structlog.testing.capture_logs() as logs:
-        made = of({"backend": "autodeploy", "tensor_parallel_size": 2, "max_num_tokens": 9, "scheduler_config": {}})
-    assert made.autodeploy
-    assert made.fields["max_num_tokens"] == 9
-    assert not {"tensor_parallel_size", "scheduler_config"} & set(made.fields)
+        args = of({"backend": "autodeploy", "tensor_parallel_size": 2, "max_num_tokens": 9, "scheduler_config": {}})
+    assert args.autodeploy
+    assert args.fields["max_num_tokens"] == 9
+    assert not {"tensor_parallel_size", "scheduler_config"} & set(args.fields)
     assert [log["argument"] for log in logs] == ["scheduler_config", "tensor_parallel_size"]
 
 

@@ -36,20 +36,20 @@ def stored(number: int, *blocks: dict[str, Any], parent: int | None = None, wind
 
 
 def test_a_chain_of_blocks_is_one_event() -> None:
-    [found] = RankEvents(2).read(stored(5, block(1, 10, 11), block(2, 12, 13), parent=9))
-    assert found == BlockStored([1, 2], 9, [10, 11, 12, 13], 2)
+    [stored_event] = RankEvents(2).read(stored(5, block(1, 10, 11), block(2, 12, 13), parent=9))
+    assert stored_event == BlockStored([1, 2], 9, [10, 11, 12, 13], 2)
 
 
 def test_what_else_a_hash_covers_comes_with_the_first_block() -> None:
-    [found] = RankEvents(2).read(stored(0, block(1, 1, 2), block(2, 3, 4), lora_name="l", cache_salt="s"))
-    assert isinstance(found, BlockStored)
-    assert (found.lora_name, found.extra_keys) == ("l", [["l", "s"], None])
+    [stored_event] = RankEvents(2).read(stored(0, block(1, 1, 2), block(2, 3, 4), lora_name="l", cache_salt="s"))
+    assert isinstance(stored_event, BlockStored)
+    assert (stored_event.lora_name, stored_event.extra_keys) == ("l", [["l", "s"], None])
 
 
 def test_a_partial_block_and_its_removal_are_left_out() -> None:
     rank = RankEvents(2)
-    [found] = rank.read(stored(0, block(1, 1, 2), block(2, 3)))
-    assert found == BlockStored([1], None, [1, 2], 2)
+    [stored_event] = rank.read(stored(0, block(1, 1, 2), block(2, 3)))
+    assert stored_event == BlockStored([1], None, [1, 2], 2)
     assert rank.read(stored(1, block(3, 4), parent=1)) == []
     assert rank.read(event(2, "removed", block_hashes=[2, 1])) == [BlockRemoved([1])]
     assert rank.read(event(3, "removed", block_hashes=[3])) == []
@@ -63,14 +63,14 @@ def test_after_a_gap_nothing_is_known() -> None:
 
 
 def test_blocks_of_pictures_and_what_follows_are_left_out_and_counted() -> None:
-    """In V1 they have keys, in V2 tokens of digits. That they are counted shows how little the index sees."""
+    """Pictures have keys in V1, and tokens of digits in V2. Their count shows how little the index sees."""
     by_keys = [block(1, 1, 2), block(2, 3, 4, mm_keys=[{"type": "mm_key"}]), block(3, 5, 6)]
     by_digits = [block(1, 1, 2), block(2, "00ff", 4), block(3, 5, 6)]
     for blocks in (by_keys, by_digits):
         rank = RankEvents(2)
-        [found, *counted] = rank.read(stored(0, *blocks))
-        assert found == BlockStored([1], None, [1, 2], 2)
-        assert counted == [BlockStored([2, 3], None, [], 2), BlockRemoved([2, 3])]
+        [stored_event, *other_events] = rank.read(stored(0, *blocks))
+        assert stored_event == BlockStored([1], None, [1, 2], 2)
+        assert other_events == [BlockStored([2, 3], None, [], 2), BlockRemoved([2, 3])]
         assert rank.read(moved(1, 3, 0, 1)) == []
         assert rank.read(event(2, "removed", block_hashes=[3, 2])) == []
         there = after(stored(0, *blocks))
@@ -89,11 +89,11 @@ def test_hashes_of_digits_are_bytes_and_a_new_priority_is_no_news() -> None:
 
 
 def after(*events: dict[str, Any]) -> Ledger:
-    """What the index has of it."""
+    """The index's ledger after these events."""
     rank, ledger = RankEvents(2), Ledger(2)
     decode, encode = decoder(list[WireEvent]), msgspec.msgpack.Encoder().encode
-    for told in events:
-        ledger.apply(decode(encode(rank.read(told))))
+    for engine_event in events:
+        ledger.apply(decode(encode(rank.read(engine_event))))
     return ledger
 
 
@@ -133,8 +133,8 @@ WINDOW, ALL = 4, 1024  # tokens
 
 
 def created(windows: list[int], *, numbered: bool = True) -> list[dict[str, Any]]:
-    told = [event(at, "created", window, num_blocks_per_cache_level=[9]) for at, window in enumerate(windows)]
-    return [v2(at, one) for at, one in enumerate(told)] if numbered else told
+    created_events = [event(at, "created", window, num_blocks_per_cache_level=[9]) for at, window in enumerate(windows)]
+    return [v2(at, one) for at, one in enumerate(created_events)] if numbered else created_events
 
 
 @pytest.mark.parametrize(
@@ -161,13 +161,13 @@ def test_an_engine_tells_its_groups_of_layers_when_it_begins(
 
 
 def resumable(*told: dict[str, Any]) -> HybridLedger:
-    """What the index has of an engine with windows in its group 0."""
-    begun = created([WINDOW, ALL])
-    groups = groups_of(begun, 2, ALL)
+    """The index's ledger after these events, for an engine with windows in its group 0."""
+    created_events = created([WINDOW, ALL])
+    groups = groups_of(created_events, 2, ALL)
     assert groups
     rank, ledger = RankEvents(2, groups), HybridLedger(groups)
     decode, encode = decoder(list[WireEvent]), msgspec.msgpack.Encoder().encode
-    for one in [*begun, *told]:
+    for one in [*created_events, *told]:
         ledger.apply(decode(encode(rank.read(one))))
     ledger.take()
     return ledger
@@ -187,16 +187,16 @@ def test_a_prompt_resumes_where_each_group_of_v2_has_what_it_needs() -> None:
     """A window of 4 needs the 3 tokens before: two blocks, or all from the beginning."""
     ours = chain(root(), TOKENS, 2)
     assert sorted(resumable(*both()).blocks()) == sorted(ours)
-    left = resumable(*both(), v2(0, event(4, "removed", WINDOW, block_hashes=["0a"])))
-    assert sorted(left.blocks()) == sorted(ours[2:])  # the others need what has left
+    window_loss = resumable(*both(), v2(0, event(4, "removed", WINDOW, block_hashes=["0a"])))
+    assert sorted(window_loss.blocks()) == sorted(ours[2:])  # the others need what has left
     back = resumable(
         *both(),
         v2(0, event(4, "removed", WINDOW, block_hashes=["0a"])),
         v2(0, stored(5, block("0a", 1, 2), window=WINDOW)),
     )
     assert sorted(back.blocks()) == sorted(ours)
-    gone = resumable(*both(), v2(1, event(4, "removed", ALL, block_hashes=["0d"])))
-    assert sorted(gone.blocks()) == sorted(ours[:3])
+    full_loss = resumable(*both(), v2(1, event(4, "removed", ALL, block_hashes=["0d"])))
+    assert sorted(full_loss.blocks()) == sorted(ours[:3])
     assert not resumable(*both(), v2(0, event(5, "removed", WINDOW, block_hashes=["0a"]))).blocks()  # after a gap
 
 

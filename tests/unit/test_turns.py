@@ -1,4 +1,4 @@
-"""Who waits gets its turn after one of each other client, however many those have waiting."""
+"""Turns of waiting requests: each comes after one of each other client, however many those have waiting."""
 
 import asyncio
 
@@ -43,26 +43,26 @@ async def test_of_one_client_only_so_many_wait() -> None:
 
 
 async def test_who_leaves_as_another_turn_ends_is_passed_over() -> None:
-    """It has not heard yet that it is cancelled."""
+    """The waiter that leaves has not heard yet that it is cancelled."""
     turns = Turns(1)
     await turns.take("a")
-    gone, last = (asyncio.create_task(turns.take(client)) for client in ("a", "b"))
+    leaver, last = (asyncio.create_task(turns.take(client)) for client in ("a", "b"))
     await asyncio.sleep(0)
-    gone.cancel()
+    leaver.cancel()
     turns.end()
     async with asyncio.timeout(10):
         await last
     with pytest.raises(asyncio.CancelledError):
-        await gone
+        await leaver
 
 
 async def test_who_leaves_while_it_waits_keeps_no_turn() -> None:
-    """Also at the very moment at which it gets it."""
+    """A waiter that leaves at the very moment of its turn keeps none, either."""
     turns = Turns(1)
     await turns.take("a")
-    gone, late, last = (asyncio.create_task(turns.take(client)) for client in ("a", "b", "c"))
+    leaver, late, last = (asyncio.create_task(turns.take(client)) for client in ("a", "b", "c"))
     await asyncio.sleep(0)
-    gone.cancel()
+    leaver.cancel()
     await asyncio.sleep(0)
     turns.end()  # b's
     late.cancel()
@@ -74,8 +74,8 @@ async def test_who_leaves_while_it_waits_keeps_no_turn() -> None:
 
 
 async def test_a_turn_of_the_loop_is_for_one_and_ends_by_itself() -> None:
-    """Of those that have much to do at once, one does it between two turns of everybody else."""
-    turns, worked, ticks = Turns(1), [], 0
+    """One task of those that have much to do at once works between two turns of everybody else."""
+    turns, work_ticks, ticks = Turns(1), [], 0
 
     async def tick() -> None:
         nonlocal ticks
@@ -86,13 +86,13 @@ async def test_a_turn_of_the_loop_is_for_one_and_ends_by_itself() -> None:
     async def work() -> None:
         for _ in range(5):
             await turns.turn_of_loop()
-            worked.append(ticks)
+            work_ticks.append(ticks)
 
     ticking = asyncio.create_task(tick())
     async with asyncio.timeout(10):
         await asyncio.gather(*(work() for _ in range(8)))
     ticking.cancel()
-    assert len(set(worked)) == 40, worked
+    assert len(set(work_ticks)) == 40, work_ticks
 
 
 async def test_who_waits_for_too_long_is_told_so_and_holds_nothing() -> None:

@@ -1,4 +1,4 @@
-"""What records of usage, their prices and reports decide: pure functions."""
+"""Decisions about records of usage, their prices and reports: pure functions."""
 
 import csv
 import io
@@ -37,18 +37,18 @@ times = st.integers(0, 2**33)
 
 
 def record(id_: str = "r", epoch: int = 0, *, tenant: str = "t", **changes: Any) -> UsageRecord:
-    given: dict[str, Any] = {"prompt_tokens": 10, "cached_tokens": 4, "completion_tokens": 5} | changes
-    named = RequestId(id_), epoch, 1000.0, TenantId(tenant), KeyId("k")
-    return UsageRecord(*named, "name", given.pop("model", "m"), "generate", given.pop("outcome", "ok"), **given)
+    values: dict[str, Any] = {"prompt_tokens": 10, "cached_tokens": 4, "completion_tokens": 5} | changes
+    identity = RequestId(id_), epoch, 1000.0, TenantId(tenant), KeyId("k")
+    return UsageRecord(*identity, "name", values.pop("model", "m"), "generate", values.pop("outcome", "ok"), **values)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3))))
 def test_of_each_id_the_first_record_of_the_highest_epoch_counts(written: list[tuple[str, int]]) -> None:
     records = [record(id_, epoch, completion_tokens=n) for n, (id_, epoch) in enumerate(written)]
-    found = latest(records)
-    assert {r.id for r in found} == {id_ for id_, _ in written}
-    assert len(found) == len({r.id for r in found})
-    for one in found:
+    latest_records = latest(records)
+    assert {r.id for r in latest_records} == {id_ for id_, _ in written}
+    assert len(latest_records) == len({r.id for r in latest_records})
+    for one in latest_records:
         assert one == next(r for r in records if r.id == one.id and r.epoch == max(e for i, e in written if i == r.id))
 
 
@@ -58,19 +58,19 @@ def model() -> Model:
 
 @pytest.mark.parametrize(("worker", "records"), [("", 0), ("w", 1)])
 async def test_a_lines_try_that_no_worker_had_is_no_request(worker: str, records: int) -> None:
-    """It comes again, from the same batch worker or another one: its limits have got it back."""
-    outbox, sent = MagicMock(UsageOutbox), list[InFlight]()
+    """The line is tried again, by the same batch worker or another one: its limits have got it back."""
+    outbox, sent_requests = MagicMock(UsageOutbox), list[InFlight]()
     dispatcher = MagicMock(
         Dispatcher, api=ApiId("a"), hook=None, usage=outbox, recorder=None, traffic=None, timelines=Timelines(),
         token_redis=0,
-        send=AsyncMock(side_effect=sent.append),
+        send=AsyncMock(side_effect=sent_requests.append),
     )  # fmt: skip
     call = Generation(GenerationPlan("cmpl-", model(), [[1]], [Sampling(3)], timeout_s=1), dispatcher=dispatcher)
     call.batch_line = LineTry(BATCH, line_id(BATCH, 7), 1)
     with pytest.raises(Cancelled):
         async with call:
             stages = [Stage("decode", PoolId("p"), WorkerId(worker), 0)] if worker else []
-            sent[0].job = structs.replace(sent[0].job, stages=stages)
+            sent_requests[0].job = structs.replace(sent_requests[0].job, stages=stages)
             raise Cancelled
     assert outbox.add.call_count == records
 
@@ -84,24 +84,24 @@ def test_of_a_lines_whole_answers_that_of_the_latest_ticket_counts() -> None:
         return record_of(call, Used("m", 1, 0, made), NOBODY, outcome, (1.0, 2.0, 0.5), [], 0, line, id_)
 
     records = [ended("a", 1, "cancelled", 1), ended("c", 2, "ok", 3), ended("b", 1, "ok", 2)]
-    found = [(r.id, r.x_request_id, r.completion_tokens, r.batch) for r in latest(records)]
-    assert found == [("a", "a", 1, BATCH), ("batch_req_1_7", "c", 3, BATCH)]
+    rows = [(r.id, r.x_request_id, r.completion_tokens, r.batch) for r in latest(records)]
+    assert rows == [("a", "a", 1, BATCH), ("batch_req_1_7", "c", 3, BATCH)]
 
 
 @given(times, times, st.sampled_from(["1m", "1h", "1d"]), st.integers(1, 31))
 def test_pages_of_buckets_cover_a_time_once_and_without_a_gap(start: int, length: int, width: Any, limit: int) -> None:
     end = start + 1 + length % 10_000_000
-    first = found = buckets(start, end, width, limit, None)
+    first = bucket_page = buckets(start, end, width, limit, None)
     assert first.first <= start < first.first + first.width
     for _ in range(20):
-        assert 1 <= found.number <= limit
-        assert found.more == (found.end < end)
-        if not found.more:
-            assert found.end - found.width < end <= found.end
+        assert 1 <= bucket_page.number <= limit
+        assert bucket_page.more == (bucket_page.end < end)
+        if not bucket_page.more:
+            assert bucket_page.end - bucket_page.width < end <= bucket_page.end
             break
-        after = buckets(start, end, width, limit, f"page_{found.end}")
-        assert after.first == found.end
-        found = after
+        after = buckets(start, end, width, limit, f"page_{bucket_page.end}")
+        assert after.first == bucket_page.end
+        bucket_page = after
 
 
 @pytest.mark.parametrize("page", ["", "page_", "page_7", "page_-3600", "3600", "page_999999999999"])
@@ -116,10 +116,10 @@ def test_a_limit_that_openai_refuses_is_refused() -> None:
 
 
 def test_lines_of_all_batches_are_one_result() -> None:
-    asked = buckets(0, 7200, "1h", None, None)
+    bucket_page = buckets(0, 7200, "1h", None, None)
     sums = {"requests": 1, "prompt_tokens": 5, "cached_tokens": 1, "completion_tokens": 2}
     rows = [sums | {"hour": iso(3600), "batch": batch} for batch in ("", "batch_1", "batch_2")]
-    empty, bucket = page_of(asked, ["batch"], rows)["data"]
+    empty, bucket = page_of(bucket_page, ["batch"], rows)["data"]
     assert empty["results"] == []
     assert [(r["batch"], r["input_tokens"], r["num_model_requests"]) for r in bucket["results"]] == [
         (False, 5, 1),
@@ -128,8 +128,8 @@ def test_lines_of_all_batches_are_one_result() -> None:
 
 
 def test_a_query_is_no_wider_than_what_is_asked() -> None:
-    asked = buckets(1000, 8000, "1h", None, None)
-    query = query_of(asked, 1000, 8000, ["model", "user_id"])
+    bucket_page = buckets(1000, 8000, "1h", None, None)
+    query = query_of(bucket_page, 1000, 8000, ["model", "user_id"])
     assert (query.since, query.until, query.by) == (1000, 8000, ("hour", "model"))
 
 
@@ -165,8 +165,8 @@ def test_prometheus_names_so_many_tenants_and_counts_the_others_together() -> No
     for name in names:
         meters.ended(record(tenant=name))
     meters.ended(record(tenant=names[0], outcome="cancelled"))
-    shown = {s.labels["tenant"] for metric in TENANT_REQUESTS.collect() for s in metric.samples}
-    assert {*names, OTHER} & shown == {names[0], names[1], OTHER}
+    tenants = {s.labels["tenant"] for metric in TENANT_REQUESTS.collect() for s in metric.samples}
+    assert {*names, OTHER} & tenants == {names[0], names[1], OTHER}
     assert TENANT_TOKENS.labels(OTHER, "completion")._value.get() == 15
     assert TENANT_REQUESTS.labels(names[0], "failed")._value.get() == 1
 

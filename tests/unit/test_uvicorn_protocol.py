@@ -25,7 +25,7 @@ from tests.plain_connection import PlainConnection
 
 
 class Transport:
-    """What uvloop's does: a closed one refuses."""
+    """A transport like uvloop's: a closed one refuses."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
@@ -69,12 +69,12 @@ async def test_what_is_written_in_one_turn_is_one_chunk() -> None:
 
 async def test_a_connection_that_closed_meanwhile_stops_no_other_stream() -> None:
     """Its client went in the same turn in which a token for it came."""
-    gone, closed = writer()
+    gone_writer, closed_transport = writer()
     here, transport = writer()
     for turn in (b"1", b"2"):
-        gone.write(turn)
+        gone_writer.write(turn)
         here.write(turn)
-        closed.closed = True
+        closed_transport.closed = True
         await asyncio.sleep(0)
     assert transport.written == [b"1\r\n1\r\n", b"1\r\n2\r\n"]
 
@@ -111,7 +111,7 @@ async def test_what_is_written_between_chunks_is_a_chunk_and_breaks_the_silence(
     [("response_started", False), ("response_complete", True), ("disconnected", True), ("write_paused", True)],
 )
 async def test_nothing_is_written_outside_a_response_or_to_a_client_that_does_not_read(field: str, value: bool) -> None:
-    """It would break the next response of the connection; or comments would pile up."""
+    """Such a write would break the connection's next response, or comments would pile up."""
     one, transport = writer()
     cycle: Any = one._cycle
     setattr(cycle.flow if field == "write_paused" else cycle, field, value)
@@ -149,10 +149,10 @@ class Connection(Transport):
         self.bodies.append(came)
         leaving = asyncio.create_task(cast(Any, receive()))
         going_on = asyncio.create_task(self.go_on.wait())
-        done, others = await asyncio.wait((leaving, going_on), return_when=asyncio.FIRST_COMPLETED)
+        done_tasks, others = await asyncio.wait((leaving, going_on), return_when=asyncio.FIRST_COMPLETED)
         for task in others:
             task.cancel()
-        if leaving in done:
+        if leaving in done_tasks:
             self.left.append(path)
             return
         body = path.encode()
@@ -192,8 +192,8 @@ def post(path: str, size: int = 0) -> bytes:
 async def test_who_has_gone_is_seen_by_what_runs_whatever_waits_behind_it(behind: list[bytes], together: bool) -> None:
     """Reading is never paused for those; and they are not begun."""
     connection = Connection()
-    sent = [post("/0"), *behind]
-    await connection.feed(*([b"".join(sent)] if together else sent))
+    requests = [post("/0"), *behind]
+    await connection.feed(*([b"".join(requests)] if together else requests))
     assert connection.reading
     connection.closed = True
     connection.protocol.connection_lost(None)
@@ -204,10 +204,10 @@ async def test_who_has_gone_is_seen_by_what_runs_whatever_waits_behind_it(behind
 @pytest.mark.parametrize("piece", [5_000, 2**18])
 @pytest.mark.parametrize(("size", "most"), [(0, MOST_WAITING), (MOST_BEHIND // 4, 4), (2 * MOST_BEHIND, 0)])
 async def test_what_waits_behind_a_request_is_bounded(size: int, most: int, piece: int) -> None:
-    """What came whole is answered in order, and then the connection ends: its client sends the rest again."""
+    """Whole requests are answered in order, and then the connection ends: its client sends the rest again."""
     connection = Connection()
-    sent = b"".join(post(f"/{i}", size if i else 0) for i in range(2 * most + 2))
-    await connection.feed(*(sent[i : i + piece] for i in range(0, len(sent), piece)))
+    stream = b"".join(post(f"/{i}", size if i else 0) for i in range(2 * most + 2))
+    await connection.feed(*(stream[i : i + piece] for i in range(0, len(stream), piece)))
     assert connection.reading
     assert connection.begun == ["/0"]
     assert len(connection.protocol.pipeline) <= most
@@ -232,9 +232,9 @@ async def test_a_request_that_asks_for_another_protocol_is_served_without_it(
     body = post("/smuggled")
     framing = b"transfer-encoding: chunked" if chunked else b"content-length: %d" % len(body)
     asks = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: %b\r\nHTTP2-Settings: AAMA\r\n%b" % (protocol, framing)
-    framed = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body
-    sent = b"".join(b"POST /%d HTTP/1.1\r\n%b\r\n\r\n%b" % (i, asks, framed) for i in range(3)) + post("/last")
-    await connection.feed(*(sent[i : i + piece] for i in range(0, len(sent), piece)))
+    framed_body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body
+    stream = b"".join(b"POST /%d HTTP/1.1\r\n%b\r\n\r\n%b" % (i, asks, framed_body) for i in range(3)) + post("/last")
+    await connection.feed(*(stream[i : i + piece] for i in range(0, len(stream), piece)))
     await connection.feed(*[b""] * 4)  # one is begun after the other
     assert connection.answers() == ["/0", "/1", "/2", "/last"]
     assert connection.bodies == [body, body, body, b""]
@@ -244,7 +244,7 @@ async def test_a_request_that_asks_for_another_protocol_is_served_without_it(
     b"HTTP/1.1\r\nconnection: close, upgrade\r\nupgrade: x", b"HTTP/1.0\r\nconnection: upgrade\r\nupgrade: x",
 ])  # fmt: skip
 async def test_the_last_request_of_a_connection_may_ask_for_another_protocol(head: bytes) -> None:
-    """As behind nginx, which speaks HTTP/1.0 unless told otherwise: what the parser was given again, it dropped."""
+    """Such requests come from nginx, whose default is HTTP/1.0. Bytes given to the parser again were dropped."""
     connection = Connection()
     connection.go_on.set()
     await connection.feed(b"POST /0 %b\r\ncontent-length: 4\r\n\r\nbody" % head)
@@ -253,17 +253,17 @@ async def test_the_last_request_of_a_connection_may_ask_for_another_protocol(hea
 
 
 async def test_trailers_are_no_headers() -> None:
-    """Whatever piece of the request they come in: a proxy passes them on that has replaced the header of that name."""
-    seen: list[list[tuple[bytes, bytes]]] = []
+    """Trailers may be in any piece of the request: a proxy that has replaced the header of that name passes them on."""
+    heads: list[list[tuple[bytes, bytes]]] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         while (await receive()).get("more_body"):
             pass
-        seen.append(list(scope["headers"]))
+        heads.append(list(scope["headers"]))
 
     body = b"1\r\nx\r\n0\r\nhost: evil\r\nx-api-key: b\r\n\r\n"
     await PlainConnection(app).feed(b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n" + body)
-    assert seen == [[(b"host", b"a"), (b"transfer-encoding", b"chunked")]]
+    assert heads == [[(b"host", b"a"), (b"transfer-encoding", b"chunked")]]
 
 
 async def test_many_that_ask_for_another_protocol_are_bounded_as_others_are() -> None:
@@ -277,7 +277,7 @@ CHUNKED = b"POST /0 HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n"
 
 @pytest.mark.parametrize("answered", [False, True])
 async def test_a_body_in_very_many_small_pieces_is_broken_off(answered: bool) -> None:
-    """Whoever has no key, and was told so, may send on: a megabyte in single bytes held the event loop for a second."""
+    """A client refused for lack of a key may send on: a megabyte in single bytes held the event loop for a second."""
     connection = Connection()
     await connection.feed(CHUNKED + b"1\r\nx\r\n" * MOST_SMALL)
     assert not connection.closed
@@ -287,9 +287,9 @@ async def test_a_body_in_very_many_small_pieces_is_broken_off(answered: bool) ->
         await cycle.send({"type": "http.response.body", "body": b"", "more_body": False})
     before = len(connection.written)
     connection.protocol.data_received(b"1\r\nx\r\n")
-    told = connection.written[before:]
+    replies = connection.written[before:]
     assert connection.closed
-    assert [b"400 Bad Request" in data and b"pieces" in data for data in told] == ([] if answered else [True])
+    assert [b"400 Bad Request" in data and b"pieces" in data for data in replies] == ([] if answered else [True])
 
 
 async def test_a_body_in_many_larger_pieces_is_read() -> None:
@@ -329,11 +329,11 @@ async def _answers(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.mark.parametrize(("app", "body"), [(_streams, b"one two three four"), (_answers, b"one")])
 async def test_a_client_of_http_1_0_gets_no_chunks(app: Any, body: bytes) -> None:
-    """It would take their lengths for a part of the body, which ends with its connection."""
+    """The client would take their lengths for a part of the body, which ends with its connection."""
     connection = PlainConnection(app)
     answer = await connection.feed(b"GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n")
-    head, _, got = answer.partition(b"\r\n\r\n")
-    assert got == body
+    head, _, received_body = answer.partition(b"\r\n\r\n")
+    assert received_body == body
     assert b"transfer-encoding" not in head
     assert b"connection: close" in head
     assert connection.closed
@@ -346,12 +346,12 @@ async def test_a_client_of_http_1_0_gets_no_chunks(app: Any, body: bytes) -> Non
 @pytest.mark.parametrize("piece", [MAX_HEAD // 4, 4 * MAX_HEAD])
 @pytest.mark.parametrize("more", [-100, 100])
 async def test_a_head_is_bounded_however_it_comes(piece: int, more: int) -> None:
-    """In one piece it was never counted. A body that comes along does not count."""
+    """A head in one piece was never counted. A body that comes along does not count."""
     connection = Connection()
     connection.go_on.set()
     filler = b"x" * (MAX_HEAD + more - len(b"/0x: content-length1000") - 8)
-    sent = b"POST /0 HTTP/1.1\r\nx: %b\r\ncontent-length: 1000\r\n\r\n" % filler + b"x" * 1000
-    await connection.feed(*(sent[i : i + piece] for i in range(0, len(sent), piece)), b"", b"")
+    raw_request = b"POST /0 HTTP/1.1\r\nx: %b\r\ncontent-length: 1000\r\n\r\n" % filler + b"x" * 1000
+    await connection.feed(*(raw_request[i : i + piece] for i in range(0, len(raw_request), piece)), b"", b"")
     assert connection.answers() == (["/0"] if more < 0 else [])
     assert connection.closed == (more > 0)
     assert any(b"431 Request Header" in data for data in connection.written) == (more > 0)

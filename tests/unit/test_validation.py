@@ -1,4 +1,4 @@
-"""How many values a large body may have, before any is built."""
+"""Bounds on the number of values in a large body, checked before any is built."""
 
 import json
 import threading
@@ -39,7 +39,7 @@ def test_commas_and_brackets_in_a_text_are_no_values(text: str) -> None:
     b'""' * (4 * MOST + 1) + b"," * MOST,
 ])  # fmt: skip
 def test_more_values_than_there_may_be_are_refused(raw: bytes) -> None:
-    """However short each is."""
+    """The length of each doesn't matter."""
     with pytest.raises(BodyTooLarge, match=str(MOST)):
         check_values(raw, MOST)
 
@@ -62,7 +62,7 @@ def test_a_body_is_looked_at_in_pieces_that_cut_no_escape(text: str) -> None:
 
 
 def test_of_too_many_values_no_more_are_looked_at() -> None:
-    """In the CPU time of one thread, beside that of a sixteenth of the body."""
+    """The measure is the CPU time of one thread, compared with that for a sixteenth of the body."""
 
     def spent(raw: bytes) -> float:
         began = time.thread_time()
@@ -91,14 +91,14 @@ async def test_a_longer_context_takes_more_token_ids() -> None:
     raw = body(prompt=[1] * 400_000)
     with pytest.raises(BodyTooLarge):
         await parse_off_loop(CompletionRequest, raw)
-    taken = await parse_off_loop(CompletionRequest, raw, 400_000)
-    assert len(taken.prompt) == 400_000
+    request = await parse_off_loop(CompletionRequest, raw, 400_000)
+    assert len(request.prompt) == 400_000
 
 
 async def test_what_has_too_many_values_is_named() -> None:
     raw = b'{"items":' + b"[" * (2**15 + 1)
-    for what, said in (({}, "^The body has"), ({"what": "The conversation before"}, "^The conversation before has")):
-        with pytest.raises(BodyTooLarge, match=said):
+    for what, message in (({}, "^The body has"), ({"what": "The conversation before"}, "^The conversation before has")):
+        with pytest.raises(BodyTooLarge, match=message):
             await parse_off_loop(CompletionRequest, raw, **what)
 
 
@@ -115,28 +115,28 @@ async def test_what_takes_long_is_parsed_in_a_thread(raw: bytes, thread: str, mo
 
 
 async def test_a_large_body_is_what_it_was_as_a_small_one() -> None:
-    """In a thread, fields are named too, and unknown ones that are null are not given."""
+    """A thread parses it: fields are named there too, and unknown ones that are null count as not given."""
     text = "a," * 50_000
     assert (await parse_off_loop(CompletionRequest, body(prompt=text, x=None))).prompt == text
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         await parse_off_loop(CompletionRequest, body(prompt=text, top_p=2))
-    assert refused.value.param == "top_p"
+    assert error.value.param == "top_p"
 
 
 def test_the_name_of_a_field_is_cut() -> None:
-    """It is the client's, and may be megabytes."""
-    with pytest.raises(RequestError) as refused:
+    """The name is the client's, and may be megabytes."""
+    with pytest.raises(RequestError) as error:
         parse(CompletionRequest, body(prompt="a", **{"x" * 10**6: 1}))
-    assert len(refused.value.message) < 300
-    assert refused.value.param == "x" * 200
+    assert len(error.value.message) < 300
+    assert error.value.param == "x" * 200
 
 
 def named(schema: Any, **fields: Any) -> tuple[str | None, str]:
     """The field that an error names, and why."""
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         parse(schema, json.dumps({"model": "m"} | fields).encode()).check()
-    message = refused.value.message
-    return refused.value.param, message.removeprefix(f"'{refused.value.param}'").removeprefix(": ").rstrip(".")
+    message = error.value.message
+    return error.value.param, message.removeprefix(f"'{error.value.param}'").removeprefix(": ").rstrip(".")
 
 
 def user(*parts: Any) -> list[dict[str, Any]]:
@@ -184,13 +184,13 @@ def test_what_is_null_within_parts_and_what_says_where_to_cache_changes_nothing(
     ({"prompt": [[1], "x"]}, "prompt.1", "Input should be a valid array"),
 ])  # fmt: skip
 def test_a_value_of_several_types_is_refused_for_its_own_reason(fields: Any, param: str, why: str) -> None:
-    """Not for what it would need to be of the first type."""
+    """The requirements of the first type are not the reason."""
     assert named(CompletionRequest, **({"prompt": "x"} | fields)) == (param, why)
 
 
 def test_content_that_is_no_content_is_told_what_it_may_be() -> None:
-    refused = named(ChatRequest, messages=[{"role": "user", "content": 5}])
-    assert refused == ("messages.0.content", "Input should be a valid array or a valid string")
+    error = named(ChatRequest, messages=[{"role": "user", "content": 5}])
+    assert error == ("messages.0.content", "Input should be a valid array or a valid string")
 
 
 def test_of_a_document_with_too_many_wrong_fields_not_each_is_looked_at() -> None:
@@ -198,6 +198,6 @@ def test_of_a_document_with_too_many_wrong_fields_not_each_is_looked_at() -> Non
     wrong = {f"x{i}": 1 for i in range(1001)}
     with pytest.raises(RequestError, match="More than 1000 fields are wrong"):
         validated(ChatRequest, {"messages": [], **wrong})
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         parse(GenerateRequest, body(token_ids=[1], sampling_params=wrong))
-    assert refused.value.param == "sampling_params"
+    assert error.value.param == "sampling_params"

@@ -1,4 +1,4 @@
-"""Which frames of a video are taken, as the video is shown. The files are made here, each frame brighter by 8."""
+"""Choice of a video's frames, as the video is shown. The files are made here, each frame brighter by 8."""
 
 import gc
 import struct
@@ -82,7 +82,7 @@ def frames_of(data: bytes) -> Video:
 
 
 def seen(found: Video) -> list[tuple[float, int]]:
-    """When each frame is shown, and which one it is, by its grey."""
+    """The time at which each frame is shown, and the frame's number, by its grey."""
     return [(round(one.at_s, 1), round(one.picture.rgb[0] / 8)) for one in found.frames]
 
 
@@ -114,31 +114,31 @@ def test_a_video_is_turned_as_it_is_shown(matrix: tuple[float, ...], size: tuple
     data = bytearray(file.getvalue())
     a, b, c, d = (int(number * 2**16) for number in matrix)
     struct.pack_into(">9i", data, data.index(b"tkhd") + 44, a, b, 0, c, d, 0, 0, 0, 1 << 30)
-    found = frames_of(bytes(data))
-    shown = found.frames[0].picture
-    assert ((shown.width, shown.height), found.shape[1:3]) == (size, size[::-1])
-    image = Image.frombytes("RGB", size, shown.rgb)
+    decoded_video = frames_of(bytes(data))
+    picture = decoded_video.frames[0].picture
+    assert ((picture.width, picture.height), decoded_video.shape[1:3]) == (size, size[::-1])
+    image = Image.frombytes("RGB", size, picture.rgb)
     ends = [(4, 4), (size[0] - 5, 4), (4, size[1] - 5), (size[0] - 5, size[1] - 5)]
     assert "".join("r" if image.getpixel(at)[0] > 128 else "b" for at in ends) == corners
 
 
 @pytest.mark.parametrize("form", ["mp4", "matroska", "webm"])
 def test_times_count_from_the_first_picture(form: str) -> None:
-    """Where it was cut out of a longer video, or its clock ran before."""
-    found = frames_of(film(form, [20 + time for time in TIMES], end=23.0))
-    assert (round(found.long_s, 1), seen(found)) == (3.0, usual())
+    """A video may be cut out of a longer one, or its clock may have run before."""
+    decoded_video = frames_of(film(form, [20 + time for time in TIMES], end=23.0))
+    assert (round(decoded_video.long_s, 1), seen(decoded_video)) == (3.0, usual())
 
 
 @pytest.mark.parametrize("form", ["mp4", "webm"])
 def test_times_are_of_the_pictures_where_sound_is_longer(form: str) -> None:
-    found = frames_of(film(form, sound_s=12.0))
-    assert (round(found.long_s, 1), seen(found)) == (3.0, usual())
+    decoded_video = frames_of(film(form, sound_s=12.0))
+    assert (round(decoded_video.long_s, 1), seen(decoded_video)) == (3.0, usual())
 
 
 @pytest.mark.parametrize(("form", "sound_s"), [("mp4", 0.0), ("matroska", 0.0), ("webm", 12.0)])
 def test_the_last_picture_stands_for_the_rest(form: str, sound_s: float) -> None:
-    found = frames_of(film(form, end=12.0, sound_s=sound_s))
-    assert (round(found.long_s, 1), seen(found)) == (12.0, usual([0.0, 1.5, 2.9]))
+    decoded_video = frames_of(film(form, end=12.0, sound_s=sound_s))
+    assert (round(decoded_video.long_s, 1), seen(decoded_video)) == (12.0, usual([0.0, 1.5, 2.9]))
 
 
 def moov_first(folder: Path, **made: Any) -> bytes:
@@ -155,7 +155,7 @@ def moov_first(folder: Path, **made: Any) -> bytes:
 
 @pytest.mark.parametrize("end", [3.0, 12.0], ids=["moving", "still"])
 def test_a_video_that_is_cut_off_is_refused(end: float, tmp_path: Path) -> None:
-    """Also one that ends on a still picture, and where only sound is missing."""
+    """A video that ends on a still picture is refused too, and so is one where only sound is missing."""
     files = {form: film(form, end=end) for form in ("mp4", "matroska", "webm")}
     files |= {"moov first": moov_first(tmp_path, end=end), "with sound": film("webm", end=end, sound_s=12.0)}
     for name, data in files.items():
@@ -181,8 +181,8 @@ def test_what_no_wanted_frame_needs_is_not_decoded(form: str) -> None:
     for payload in others:
         start = data.index(payload)
         data[start : start + len(payload)] = bytes(len(payload))
-    found = frames_of(bytes(data))
-    assert [round(one.at_s, 2) for one in found.frames] == [2.0 * number for number in range(8)]
+    decoded_video = frames_of(bytes(data))
+    assert [round(one.at_s, 2) for one in decoded_video.frames] == [2.0 * number for number in range(8)]
 
 
 @pytest.mark.parametrize("form", ["mp4", "matroska"])
@@ -215,8 +215,8 @@ def test_decoding_leaves_no_threads() -> None:
 
 def test_a_live_recording_is_as_long_as_its_pictures() -> None:
     """Its header doesn't say it."""
-    found = frames_of(film("webm", live="1"))
-    assert (round(found.long_s, 1), seen(found)) == (3.0, usual())
+    decoded_video = frames_of(film("webm", live="1"))
+    assert (round(decoded_video.long_s, 1), seen(decoded_video)) == (3.0, usual())
 
 
 def test_a_video_longer_than_its_bound_is_refused_by_its_pictures() -> None:

@@ -50,7 +50,7 @@ def post(path: str, body: bytes = b"x", version: str = "1.1", more: str = "") ->
 @pytest.mark.parametrize("version", ["1.1", "1.0"])
 @pytest.mark.parametrize("more", ["", "connection: close\r\n", "connection: keep-alive\r\n"])
 async def test_an_answer_is_the_same_bytes_as_by_asgi(version: str, more: str) -> None:
-    """Also whether the connection is kept for the next request."""
+    """The connection is kept for the next request in both cases, or in neither."""
     ours, theirs = Connection(), Connection()
     assert await ours.feed(post("/", version=version, more=more)) == await theirs.feed(
         post("/asgi", version=version, more=more)
@@ -67,8 +67,8 @@ async def test_requests_behind_it_are_answered_in_their_turn() -> None:
 
 
 async def test_a_body_is_taken_if_it_is_here_and_within_the_limit() -> None:
-    """Else nothing of it is lost: it comes by `receive`."""
-    for body, pieces, taken in (
+    """Nothing of it is lost otherwise: it comes by `receive`."""
+    for body, pieces, is_taken in (
         (b"a" * _MOST, 1, True),
         (b"a" * (_MOST + 1), 1, False),
         (b"abcdef", 2, False),
@@ -76,8 +76,8 @@ async def test_a_body_is_taken_if_it_is_here_and_within_the_limit() -> None:
         connection, request = Connection(), post("/", body)
         cut = len(request) if pieces == 1 else len(request) - 3
         await connection.feed(request[:cut], *([request[cut:]] if pieces > 1 else []))
-        assert connection.taken == [body if taken else None]
-        assert b"".join(connection.received) == (b"" if taken else body)
+        assert connection.taken == [body if is_taken else None]
+        assert b"".join(connection.received) == (b"" if is_taken else body)
         assert connection.reading  # or nobody would see that the client leaves
         assert connection.written.count(b"HTTP/1.1 201") == 1
 

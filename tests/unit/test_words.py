@@ -54,7 +54,7 @@ def _whole(name: str, text: str) -> list[int]:
 @pytest.mark.parametrize("name", KNOWN)
 @given(TEXTS)
 def test_words_make_the_ids_that_the_whole_text_makes(name: str, text: str) -> None:
-    """Whatever stands beside a letter, and wherever a text is cut that isn't all ASCII."""
+    """The signs beside a letter don't matter, nor where a text is cut that isn't all ASCII."""
     segments = SEGMENTS[name]
     assert independent(KNOWN[name])
     assert segments.takes(text) is (name != "qwen" or text.isascii())
@@ -65,10 +65,10 @@ def test_words_make_the_ids_that_the_whole_text_makes(name: str, text: str) -> N
 @pytest.mark.parametrize("pattern", sorted(words._KNOWN))
 @given(text=TEXTS)
 def test_a_text_is_cut_only_between_words(pattern: str, text: str) -> None:
-    found = re.compile(words._for_ascii(pattern), re.ASCII).findall
+    word_finder = re.compile(words._for_ascii(pattern), re.ASCII).findall
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(words, "_PIECE", 1)
-        assert [word for piece in words._pieces(text) for word in found(piece)] == found(text)
+        assert [word for piece in words._pieces(text) for word in word_finder(piece)] == word_finder(text)
 
 
 def test_a_text_that_is_not_ascii_has_pieces_that_are() -> None:

@@ -87,28 +87,30 @@ def plain(of: Any) -> str:
 
 
 def qwen(arguments: dict[str, Any]) -> str:
-    shown = "".join(f"<parameter={key}>\n{plain(of)}\n</parameter>\n" for key, of in arguments.items())
-    return f"<tool_call>\n<function=look>\n{shown}</function>\n</tool_call>"
+    parameters = "".join(f"<parameter={key}>\n{plain(of)}\n</parameter>\n" for key, of in arguments.items())
+    return f"<tool_call>\n<function=look>\n{parameters}</function>\n</tool_call>"
 
 
 def glm(arguments: dict[str, Any]) -> str:
-    shown = "".join(f"<arg_key>{k}</arg_key>\n<arg_value>{plain(of)}</arg_value>\n" for k, of in arguments.items())
-    return f"<tool_call>look\n{shown}</tool_call>"
+    argument_texts = "".join(
+        f"<arg_key>{k}</arg_key>\n<arg_value>{plain(of)}</arg_value>\n" for k, of in arguments.items()
+    )
+    return f"<tool_call>look\n{argument_texts}</tool_call>"
 
 
 def minimax(arguments: dict[str, Any]) -> str:
-    shown = "".join(f'<parameter name="{key}">{plain(of)}</parameter>\n' for key, of in arguments.items())
-    return f'<minimax:tool_call>\n<invoke name="look">\n{shown}</invoke>\n</minimax:tool_call>'
+    parameters = "".join(f'<parameter name="{key}">{plain(of)}</parameter>\n' for key, of in arguments.items())
+    return f'<minimax:tool_call>\n<invoke name="look">\n{parameters}</invoke>\n</minimax:tool_call>'
 
 
 def dsml(arguments: dict[str, Any]) -> str:
-    shown = "".join(
+    parameters = "".join(
         f'<｜DSML｜parameter name="{key}" string="{json.dumps(isinstance(of, str) and key != "note")}">'
         f"{json.dumps(of, ensure_ascii=False) if key == 'note' else plain(of)}</｜DSML｜parameter>\n"
         for key, of in arguments.items()
         if key != "any"
     )
-    return f'<｜DSML｜tool_calls>\n<｜DSML｜invoke name="look">\n{shown}</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
+    return f'<｜DSML｜tool_calls>\n<｜DSML｜invoke name="look">\n{parameters}</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
 
 
 def kimi(arguments: dict[str, Any]) -> str:
@@ -116,12 +118,12 @@ def kimi(arguments: dict[str, Any]) -> str:
         types = of.get("type", "string" if "anyOf" in of else "object")
         return types[0] if isinstance(types, list) else types
 
-    shown = "".join(
+    parameters = "".join(
         f'<|open|>argument key="{key}" type="{kind(TRIP["properties"].get(key, {}))}"<|sep|>'
         f"{plain(of)}<|close|>argument<|sep|>"
         for key, of in arguments.items()
     )
-    call = f'<|open|>call tool="look"<|sep|>{shown}<|close|>call<|sep|>'
+    call = f'<|open|>call tool="look"<|sep|>{parameters}<|close|>call<|sep|>'
     return f"<|open|>tools<|sep|>{call}<|close|>tools<|sep|>"
 
 
@@ -144,30 +146,30 @@ def understood(name: str, text: str, parameters: dict[str, Any] = TRIP) -> Any:
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_arguments_are_held_to_the_schema(name: str) -> None:
-    made, write = taken(name), WRITERS[name]
-    assert [arguments for arguments in VALID if not allows(made, write(arguments))] == []
-    assert [arguments for arguments in INVALID if allows(made, write(arguments))] == []
+    rules, write = taken(name), WRITERS[name]
+    assert [arguments for arguments in VALID if not allows(rules, write(arguments))] == []
+    assert [arguments for arguments in INVALID if allows(rules, write(arguments))] == []
     for arguments in VALID:
-        shown = {key: of for key, of in arguments.items() if name != "deepseek_v4" or key != "any"}
-        assert understood(name, write(arguments)) == shown
+        expected_arguments = {key: of for key, of in arguments.items() if name != "deepseek_v4" or key != "any"}
+        assert understood(name, write(arguments)) == expected_arguments
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_strict_tool_is_held_to_its_schema_wherever_in_a_text_it_is_called(name: str) -> None:
-    made, write = taken(name, tool_choice="auto"), WRITERS[name]
-    assert allows(made, "No [1] and no <b>.")
-    assert allows(made, f"So: {write(VALID[0])} Done.")
-    assert not allows(made, f"So: {write(INVALID[0])} Done.")
+    rules, write = taken(name, tool_choice="auto"), WRITERS[name]
+    assert allows(rules, "No [1] and no <b>.")
+    assert allows(rules, f"So: {write(VALID[0])} Done.")
+    assert not allows(rules, f"So: {write(INVALID[0])} Done.")
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_tool_that_is_not_strict_has_any_arguments_though_calls_are_counted(name: str) -> None:
     loose = {"type": "function", "function": {"name": "look", "parameters": TRIP}}
-    made, write = taken(name, tools=[loose], tool_choice="auto", parallel_tool_calls=False), WRITERS[name]
-    assert [arguments for arguments in [*VALID, *INVALID, {}] if not allows(made, write(arguments))] == []
-    assert not allows(made, write(VALID[0]) + "\n" + write(VALID[0]))
+    rules, write = taken(name, tools=[loose], tool_choice="auto", parallel_tool_calls=False), WRITERS[name]
+    assert [arguments for arguments in [*VALID, *INVALID, {}] if not allows(rules, write(arguments))] == []
+    assert not allows(rules, write(VALID[0]) + "\n" + write(VALID[0]))
     if name == "llama4":
-        assert not allows(made, "[look(), look()]")
+        assert not allows(rules, "[look(), look()]")
 
 
 @pytest.mark.parametrize("name", ["llama4", "gemma4"])
@@ -176,10 +178,10 @@ def test_properties_may_be_missing_where_they_are_not_required(name: str, needed
     keys = "abcde"
     schema = {"type": "object", "properties": {key: {"type": "integer"} for key in keys}, "required": needed}
     tools = [{"type": "function", "function": {"name": "look", "parameters": schema}}]
-    made = grammar(Situation(DIALECTS[name]), tools=tools, tool_choice="required")
+    rules = grammar(Situation(DIALECTS[name]), tools=tools, tool_choice="required")
     for some in range(2 ** len(keys)):
         arguments = {key: 1 for i, key in enumerate(keys) if some >> i & 1}
-        assert allows(made, WRITERS[name](arguments)) == (arguments.keys() >= set(needed))
+        assert allows(rules, WRITERS[name](arguments)) == (arguments.keys() >= set(needed))
 
 
 @pytest.mark.parametrize(("name", "parameters", "said"), [
@@ -196,45 +198,45 @@ def test_what_a_family_can_not_enforce_is_refused_of_a_strict_tool(
     name: str, parameters: dict[str, Any], said: str
 ) -> None:
     strict = {"name": "look", "strict": True, "parameters": {"type": "object"} | parameters}
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         grammar(Situation(DIALECTS[name]), tools=[tool("go"), {"type": "function", "function": strict}])
-    assert refused.value.param == "tools.1.function.parameters"
-    assert said in refused.value.message
+    assert error.value.param == "tools.1.function.parameters"
+    assert said in error.value.message
 
 
 def test_a_property_that_python_has_no_name_for_is_left_out_where_it_may_be() -> None:
     schema = {"type": "object", "properties": {"-A": {"type": "integer"}, "a": {"type": "integer"}}}
     tools = [{"type": "function", "function": {"name": "look", "parameters": schema, "strict": True}}]
-    made = grammar(Situation(DIALECTS["llama4"]), tools=tools, tool_choice="required")
-    assert allows(made, "[look(a=1)]")
-    assert not allows(made, "[look(-A=1)]")
+    rules = grammar(Situation(DIALECTS["llama4"]), tools=tools, tool_choice="required")
+    assert allows(rules, "[look(a=1)]")
+    assert not allows(rules, "[look(-A=1)]")
 
 
 @pytest.mark.parametrize("name", ["llama4", "gemma4"])
 def test_a_schema_within_itself_is_free_there_where_the_tool_is_not_strict(name: str) -> None:
     tools = [{"type": "function", "function": {"name": "look", "parameters": TREE}}]
-    made = grammar(Situation(DIALECTS[name]), tools=tools, tool_choice="required")
+    rules = grammar(Situation(DIALECTS[name]), tools=tools, tool_choice="required")
     node: dict[str, Any] = {"name": None, "unit": "F", "parts": [], "same": []}
-    assert allows(made, WRITERS[name](node | {"parts": [node | {"parts": [node]}]}))
-    assert not allows(made, WRITERS[name](node | {"unit": "K"}))
+    assert allows(rules, WRITERS[name](node | {"parts": [node | {"parts": [node]}]}))
+    assert not allows(rules, WRITERS[name](node | {"unit": "K"}))
 
 
 @pytest.mark.parametrize("name", ["llama4", "gemma4"])
 def test_a_schema_whose_parts_refer_to_each_other_many_times_is_refused(name: str) -> None:
     within = {f"d{i}": {"type": "array", "items": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 8}} for i in range(8)}
     parameters = {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": within | {"d8": {}}}
-    with pytest.raises(RequestError, match="at most 4096 values") as refused:
+    with pytest.raises(RequestError, match="at most 4096 values") as error:
         grammar(
             Situation(DIALECTS[name]),
             tool_choice="required",
             tools=[tool("go"), {"type": "function", "function": {"name": "look", "parameters": parameters}}],
         )
-    assert refused.value.param == "tools.1.function.parameters"
+    assert error.value.param == "tools.1.function.parameters"
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3_coder", "gemma4", "llama4"])
 def test_a_schema_of_a_forced_tool_that_has_no_grammar_is_named(name: str) -> None:
     odd = tool("go", properties={"a": {"type": "string", "pattern": "(?=a)b"}})
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as error:
         grammar(Situation(DIALECTS[name]), tools=[tool(), odd], tool_choice="required")
-    assert refused.value.param == "tools.1.function.parameters"
+    assert error.value.param == "tools.1.function.parameters"

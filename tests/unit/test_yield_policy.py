@@ -1,4 +1,4 @@
-"""Who gives way never costs the others more than was allowed: where it goes, and what it gets there."""
+"""Requests that give way never cost the others more than was allowed: their place, and what they get there."""
 
 from random import Random
 
@@ -42,15 +42,15 @@ def with_aside(draw: st.DrawFn) -> list[Option]:
 def test_an_aside_request_goes_only_where_there_is_slack(
     ask: Ask, fleet: list[Option], how: Routing, seed: int
 ) -> None:
-    """And it is placed where there is any."""
+    """The request is placed if there is any."""
     ask = replace(ask, aside=True)
 
     def room(o: Option) -> bool:
         c = o.candidate
         tokens = ask.prompt_tokens - min(max(o.cached, o.coming) * c.lease.worker.block_size, ask.prompt_tokens - 1)
         new = -(-(tokens + min(ask.max_tokens, EXPECTED_ANSWER)) // c.lease.worker.block_size)
-        held = max(c.blocks + c.aside_blocks, c.lease.load.used_blocks)
-        return held + new <= FULL * c.lease.worker.total_blocks or not (c.requests or c.aside)
+        used_blocks = max(c.blocks + c.aside_blocks, c.lease.load.used_blocks)
+        return used_blocks + new <= FULL * c.lease.worker.total_blocks or not (c.requests or c.aside)
 
     slack = [
         o.candidate.lease.worker.id
@@ -70,19 +70,19 @@ def test_an_aside_request_goes_only_where_there_is_slack(
 def test_aside_requests_do_not_change_the_placement_of_online_ones(
     ask: Ask, fleet: list[Option], how: Routing, seed: int, data: st.DataObject
 ) -> None:
-    """However many there are, and whatever blocks they hold."""
-    filled = []
+    """Their number doesn't matter, nor the blocks that they hold."""
+    fuller_fleet = []
     for o in fleet:
         lease, blocks = o.candidate.lease, data.draw(st.integers(0, 1000))
         lease = changed(lease, used_blocks=lease.load.used_blocks + blocks, aside=3)
-        filled.append(Option(replace(o.candidate, lease=lease, aside=3, aside_blocks=blocks), o.cached, o.coming))
+        fuller_fleet.append(Option(replace(o.candidate, lease=lease, aside=3, aside_blocks=blocks), o.cached, o.coming))
     try:
-        expected = place(ask, fleet, how, Random(seed)).placement
+        expected_placement = place(ask, fleet, how, Random(seed)).placement
     except (NoWorker, Saturated) as exc:
         with pytest.raises(type(exc)):
-            place(ask, filled, how, Random(seed))
+            place(ask, fuller_fleet, how, Random(seed))
     else:
-        assert place(ask, filled, how, Random(seed)).placement == expected
+        assert place(ask, fuller_fleet, how, Random(seed)).placement == expected_placement
 
 
 def test_blocks_of_aside_requests_count_as_free() -> None:
@@ -149,29 +149,29 @@ def test_beside_others_no_more_stay_than_a_step_may_get_longer(
     load: EngineLoad, share: Aside, inside: list[Need]
 ) -> None:
     load = replace(load, aside=sum(w.seats for w in inside))
-    gone = too_many(load, share, inside)
-    stay = inside[: len(inside) - gone]
+    leaving_count = too_many(load, share, inside)
+    stay = inside[: len(inside) - leaving_count]
     seats = sum(w.seats for w in stay)
     if not load.online:
-        assert not gone
+        assert not leaving_count
         return
     assert seats + load.online < load.seats or not seats, "a seat is left to who may come"
     if load.request_step_s and seats:
         alone = load.step_s + load.online * load.request_step_s
         assert seats * load.request_step_s <= share.step_share * alone * (1 + 1e-9)
-    held = load.used - sum(w.blocks for w in inside[len(stay) :])
-    assert held <= FULL * load.blocks or not stay, "and blocks for the prompts that have come"
-    if gone:  # and no more go than have to
-        seats += inside[-gone].seats
-        used = load.used - sum(w.blocks for w in inside[len(inside) - gone + 1 :])
-        assert seats > most(load, share) or used > FULL * load.blocks
+    used_blocks = load.used - sum(w.blocks for w in inside[len(stay) :])
+    assert used_blocks <= FULL * load.blocks or not stay, "and blocks for the prompts that have come"
+    if leaving_count:  # and no more go than have to
+        seats += inside[-leaving_count].seats
+        used_with_one_more = load.used - sum(w.blocks for w in inside[len(inside) - leaving_count + 1 :])
+        assert seats > most(load, share) or used_with_one_more > FULL * load.blocks
 
 
 @given(roomy, shares, needs, st.just(0) | st.integers(1, 400))
 def test_who_enters_need_not_go_at_once(load: EngineLoad, share: Aside, need: Need, computing: int) -> None:
     assume(may_enter(load, share, need, computing, 10_000.0))
-    entered = replace(load, aside=load.aside + need.seats, used=load.used + need.blocks)
-    assert too_many(entered, share, [need]) == 0
+    new_load = replace(load, aside=load.aside + need.seats, used=load.used + need.blocks)
+    assert too_many(new_load, share, [need]) == 0
 
 
 @given(loads, shares, needs)
@@ -188,7 +188,7 @@ def test_what_is_taken_may_run_or_waits_for_a_seat(load: EngineLoad, share: Asid
 
 
 def test_the_usual_numbers() -> None:
-    """Of a large engine: 7 ms a step, 0.05 ms for each request."""
+    """The numbers are of a large engine: 7 ms a step, 0.05 ms for each request."""
     load, share = EngineLoad(64, 8192, step_s=0.007, request_step_s=0.00005), Aside()
     assert most(load, share) == 60
     assert most(replace(load, online=1), share) == 4
@@ -217,7 +217,7 @@ def test_after_a_quiet_minute_no_seat_is_kept_free_and_prompts_come_in_larger_po
 
 
 def test_with_nobody_there_prompts_come_in_small_portions() -> None:
-    """Whoever comes then waits for a short step."""
+    """A request that comes then waits for a short step."""
     load, need = EngineLoad(64, 8192, aside=1), Need(1, 8, 250)
     assert may_enter(load, Aside(), need, 250, 10_000.0)
     assert not may_enter(load, Aside(), need, 500, 10_000.0)

@@ -70,8 +70,8 @@ class BatchJobs:
     def submit(self, path: str, endpoint: str, window: str, metadata: dict[str, str] | None, task: str) -> str:
         """Creates a batch; only one for each `task`. Raises: RequestError, FileGone, StorageDown, StoreDown."""
         now = int(clock.now())
-        asked = {"input_file_id": "", "endpoint": endpoint, "completion_window": window, "metadata": metadata}
-        parse(BatchRequest, orjson.dumps(asked)).check()
+        request_fields = {"input_file_id": "", "endpoint": endpoint, "completion_window": window, "metadata": metadata}
+        parse(BatchRequest, orjson.dumps(request_fields)).check()
         id_ = BatchId(f"batch_{hashlib.sha256(task.encode()).hexdigest()[:24]}")
         try:
             return self._call(self._batch_store.find(id_, None)).order.id
@@ -80,9 +80,9 @@ class BatchJobs:
         file = batch_paths.file_of(id_, "input")
         order = BatchOrder(id_, KeyId(""), endpoint, file, window, now, now + read_window(window), metadata)
         size, name = self._storage.size(path), path.rpartition("/")[2]
-        stored = StoredFile(file, order.key, name, "batch", size, now, now + self._settings.file_keep_s)
-        self._storage.copy(path, stored.path)
-        self._call(self._file_store.add(stored))
+        input_file = StoredFile(file, order.key, name, "batch", size, now, now + self._settings.file_keep_s)
+        self._storage.copy(path, input_file.path)
+        self._call(self._file_store.add(input_file))
         self._call(self._batch_store.create(order))
         return id_
 
@@ -92,13 +92,13 @@ class BatchJobs:
 
     def finish(self, batch: str) -> None:
         try:
-            found = self._call(self._batch_store.find(BatchId(batch), None))
+            record = self._call(self._batch_store.find(BatchId(batch), None))
         except BatchNotFound:
             return
-        if found.status in ("finalizing", "cancelling"):
-            self._handle(found.order.id, found.status, self._write_results)
-        elif not found.cleaned:
-            self._handle(found.order.id, found.status, self._clean)
+        if record.status in ("finalizing", "cancelling"):
+            self._handle(record.order.id, record.status, self._write_results)
+        elif not record.cleaned:
+            self._handle(record.order.id, record.status, self._clean)
 
     def notify(self, batch: str) -> None:
         """Returns at once: a webhook that is slow must not hold the threads in which batches are answered."""
@@ -125,22 +125,22 @@ class BatchJobs:
 
     async def _call_webhook(self, batch: BatchId) -> None:
         """Raises: BatchNotFound, StoreDown."""
-        found = await self._batch_store.find(batch, None)
+        record = await self._batch_store.find(batch, None)
         url, secret = self._settings.webhook_url, self._settings.webhook_secret
-        if url is None or found.told:
+        if url is None or record.told:
             return
-        kind = f"batch.{found.status}"
+        kind = f"batch.{record.status}"
         try:
             wrong = await tell(url, secret.get_secret_value() if secret else None, kind, batch)
         except Exception as exc:
             wrong = type(exc).__name__
             log.error("webhook_broke", batch=batch, exc_info=exc)
-        tries = found.tries + 1
+        tries = record.tries + 1
         if wrong:
             log.warning("webhook_not_told", batch=batch, reason=wrong, tries=tries)
         wait_s = TRIES_AFTER_S[tries - 1] if tries <= len(TRIES_AFTER_S) else 0
         fields: Fields = {"told": int(not wrong), "tries": tries, "tell_at": int(clock.now()) + wait_s}
-        await self._batch_store.set_status(batch, (found.status,), fields)
+        await self._batch_store.set_status(batch, (record.status,), fields)
 
     def _handle(self, batch: BatchId, status: Status, work: Work, most: int | None = None) -> None:
         """Does `work` if it is still due and this worker gets the lock. If it fails, the leader sends it again.
@@ -153,13 +153,13 @@ class BatchJobs:
             self.handling[batch] = status
         try:
             if self._has_lock(batch, status):
-                with self._counted(of_batch(batch, status)) as handled:
-                    found = self._call(self._batch_store.find(batch, None))
-                    if handled.deaths > (self._settings.max_migrations if most is None else most):
-                        self._give_up(found)
+                with self._counted(of_batch(batch, status)) as handling:
+                    record = self._call(self._batch_store.find(batch, None))
+                    if handling.deaths > (self._settings.max_migrations if most is None else most):
+                        self._give_up(record)
                     else:
-                        self._try(work, found, handled.deaths)
-                    handled.done = True
+                        self._try(work, record, handling.deaths)
+                    handling.done = True
         except InterruptedError:
             log.info("batch_interrupted", batch=batch, status=status)
         except (StoreDown, StorageDown) as exc:
@@ -172,11 +172,11 @@ class BatchJobs:
 
     @contextmanager
     def _counted(self, what: str, *, alone: bool = False) -> Iterator[Handled]:
-        """As `Handling.of`. Raises: StoreDown."""
+        """Counts `what` while it is handled, as `Handling.of` does. Raises: StoreDown."""
         count = self._handling.of(what, alone=alone)
-        handled = self._call(count.__aenter__())
+        handling = self._call(count.__aenter__())
         try:
-            yield handled
+            yield handling
         finally:
             self._call(count.__aexit__(None, None, None))
 
@@ -205,28 +205,28 @@ class BatchJobs:
     def _validate(self, batch: Batch, deaths: int) -> None:
         id_, me, began = batch.order.id, self._serving.dispatcher.api, time.monotonic()
         try:
-            done = self._split(batch, deaths)
-            self._count_lines(batch.order, done.lines)
+            split = self._split(batch, deaths)
+            self._count_lines(batch.order, split.lines)
         except (Unusable, FileGone) as exc:
             problem = exc.problem if isinstance(exc, Unusable) else Problem(exc.code, exc.message)
-            failed: Fields = {"status": "failed", "failed_at": int(clock.now()), "problems": packed([problem])}
-            self._call(self._batch_store.set_status(id_, ("validating",), failed, me))
+            failure: Fields = {"status": "failed", "failed_at": int(clock.now()), "problems": packed([problem])}
+            self._call(self._batch_store.set_status(id_, ("validating",), failure, me))
             return
         except InterruptedError:
             self._delete_if_cleaned(id_)
             raise
         fields: Fields = {
-            "status": "in_progress", "in_progress_at": int(clock.now()), "model": done.model,
-            "total": done.lines, "failed": done.broken, "parts": done.parts, "broke": 0,
+            "status": "in_progress", "in_progress_at": int(clock.now()), "model": split.model,
+            "total": split.lines, "failed": split.broken, "parts": split.parts, "broke": 0,
         }  # fmt: skip
         if not (
-            self._call(self._batch_store.set_parts(id_, done.parts, me))
+            self._call(self._batch_store.set_parts(id_, split.parts, me))
             and self._call(self._batch_store.set_status(id_, ("validating",), fields, me))
         ):
             self._delete_if_cleaned(id_)
             return
         took = round(time.monotonic() - began, 2)
-        log.info("batch_validated", batch=id_, lines=done.lines, broken=done.broken, parts=done.parts, seconds=took)
+        log.info("batch_validated", batch=id_, lines=split.lines, broken=split.broken, parts=split.parts, seconds=took)
 
     def _split(self, batch: Batch, deaths: int) -> SplitInput:
         """`deaths`: of batch workers that began it before.
@@ -244,37 +244,39 @@ class BatchJobs:
         )  # fmt: skip
 
     def _check(self, order: BatchOrder, body: bytes) -> str:
-        """As `input_splitter.Check`: the limits are those of today, as for lines that are sent later."""
+        """Checks a line's body, as `input_splitter.Check`: by the limits of today, as for lines that are sent later."""
         endpoint, within = ENDPOINTS[order.endpoint], self._limits.within(order)
-        asked = parse(endpoint.schema, body)
-        asked.check()
-        if not asked.model:
-            asked = self._call(self._serving.asked_by(order.key, within=within).served(asked, endpoint.name))
-        check_model(within, asked.model)
-        check_tokens(within, asked)
-        self._serving.check_no_pipeline(asked)
-        return find_model(self._serving.models, self._serving.aliases.primary(asked.model), endpoint.task).name
+        request = parse(endpoint.schema, body)
+        request.check()
+        if not request.model:
+            request = self._call(self._serving.asked_by(order.key, within=within).served(request, endpoint.name))
+        check_model(within, request.model)
+        check_tokens(within, request)
+        self._serving.check_no_pipeline(request)
+        return find_model(self._serving.models, self._serving.aliases.primary(request.model), endpoint.task).name
 
     @contextmanager
     def _counted_line(self, batch: BatchId, number: int) -> Iterator[None]:
         """Raises: Broken, if too many batch workers have died with the line; StoreDown."""
-        with self._counted(of_line(batch, number), alone=True) as handled:
-            if handled.deaths > self._settings.max_migrations:
+        with self._counted(of_line(batch, number), alone=True) as handling:
+            if handling.deaths > self._settings.max_migrations:
                 log.error("line_given_up", batch=batch, line=number)
                 raise Broken(Problem(WorkerLost.code, GIVEN_UP, number))
-            handled.done = True
+            handling.done = True
             yield
 
     def _count_lines(self, order: BatchOrder, lines: int) -> None:
         """Counts them among those of unfinished batches: others may have been validated meanwhile. Raises: Unusable."""
-        counted = False
-        while not counted:
+        was_counted = False
+        while not was_counted:
             counts = self._call(self._batch_store.counts())
-            if (left := self._lines_left(order)) is None:
+            if (allowance := self._lines_left(order)) is None:
                 return
-            if lines > left.lines:
-                raise left.exceeded()
-            counted = self._call(self._batch_store.count_lines(order.id, lines, counts, self._serving.dispatcher.api))
+            if lines > allowance.lines:
+                raise allowance.exceeded()
+            was_counted = self._call(
+                self._batch_store.count_lines(order.id, lines, counts, self._serving.dispatcher.api)
+            )
 
     def _lines_left(self, order: BatchOrder) -> LinesLeft | None:
         """Beside other batches that aren't finished, of its client and of its tenant; None: any number."""
@@ -282,22 +284,22 @@ class BatchJobs:
         if of_key is None and of_tenant is None:
             return None
         others = [other for other in self._call(self._batch_store.live()) if other.order.id != order.id]
-        found: list[LinesLeft] = []
+        allowances: list[LinesLeft] = []
         if of_key is not None:
             had = sum(other.left for other in others if other.order.key == order.key)
-            found.append(LinesLeft(of_key - had, of_key, "Your"))
+            allowances.append(LinesLeft(of_key - had, of_key, "Your"))
         if of_tenant is not None:
             had = sum(other.left for other in others if other.order.tenant == order.tenant)
-            found.append(LinesLeft(of_tenant - had, of_tenant, "Your tenant's"))
-        return min(found)
+            allowances.append(LinesLeft(of_tenant - had, of_tenant, "Your tenant's"))
+        return min(allowances)
 
     def _delete_if_cleaned(self, batch: BatchId) -> None:
         """Deletes parts written after another worker had cleaned up."""
         try:
-            gone = self._call(self._batch_store.find(batch, None)).cleaned
+            is_cleaned = self._call(self._batch_store.find(batch, None)).cleaned
         except BatchNotFound:
-            gone = True
-        if gone:
+            is_cleaned = True
+        if is_cleaned:
             self._storage.delete(batch_paths.folder(batch))
 
     def _write_results(self, batch: Batch, deaths: int) -> None:
@@ -323,10 +325,10 @@ class BatchJobs:
             if size:
                 file = fields[field] = batch_paths.file_of(id_, kind)
                 name = f"{id_}_{kind}.jsonl"
-                stored = StoredFile(file, order.key, name, "batch_output", size, now, now + keep_s)
-                self._call(self._file_store.add(stored))
-        done = self._batch_store.set_status(id_, (batch.status,), fields, self._serving.dispatcher.api)
-        if self._call(done):
+                result_file = StoredFile(file, order.key, name, "batch_output", size, now, now + keep_s)
+                self._call(self._file_store.add(result_file))
+        change = self._batch_store.set_status(id_, (batch.status,), fields, self._serving.dispatcher.api)
+        if self._call(change):
             log.info("batch_ended", batch=id_, status=ending, completed=sums.completed, failed=sums.failed)
 
     def _clean(self, batch: Batch, _deaths: int) -> None:

@@ -67,7 +67,7 @@ class BatchWorker:
         self._loop.call_soon_threadsafe(self._stop)
 
     def close(self) -> None:
-        """To be called after all tasks have ended."""
+        """Ends the worker's thread. To be called after all tasks have ended."""
         self.call(self._close())
         self._thread.close()
 
@@ -78,7 +78,7 @@ class BatchWorker:
         return not self._draining, "draining" if self._draining else "ready"
 
     def metrics(self) -> Iterable[Metric]:
-        """Of what it counts as an API replica does, its loops and tenants: its requests are no API replica's."""
+        """Metrics of its loops and tenants, as an API replica has them. Its requests are no API replica's."""
         tenants = (metric.collect() for metric in (TENANT_REQUESTS, TENANT_TOKENS, TENANT_ENGINE, USAGE_LOST))
         return chain(LOOP_DELAY.collect(), LOOP_FAILURES.collect(), *tenants)
 

@@ -36,7 +36,7 @@ class Unusable(Exception):
 
 
 class LinesLeft(NamedTuple):
-    """What a batch may have beside others."""
+    """Lines that a batch may have beside others."""
 
     lines: int
     most: int  # together with them
@@ -78,7 +78,7 @@ def split_input(
 
     Raises: Unusable, FileGone, StorageDown; InterruptedError when `stopped`. Memory: one line, and a key for each.
     """
-    seen: set[str] = set()
+    custom_ids: set[str] = set()
     wrong: list[Result] = []
     good: list[_Spooled] = []
     model, blank = "", 0
@@ -95,11 +95,11 @@ def split_input(
                 raise allowed.exceeded(number)
             try:
                 with guard(number):
-                    line, body = _read(raw, number, order, seen, max_line)
-                    seen.add(line.custom_id)
-                    asked = check(line.body)
-                model = model or asked
-                if asked != model:  # as at OpenAI; and parts are sent by the room of one model's engines
+                    line, body = _read(raw, number, order, custom_ids, max_line)
+                    custom_ids.add(line.custom_id)
+                    line_model = check(line.body)
+                model = model or line_model
+                if line_model != model:  # as at OpenAI; and parts are sent by the room of one model's engines
                     raise RequestError(f"Earlier lines ask for '{model}': a batch is for one model.", param="model")
             except Broken as exc:
                 wrong.append(failed(number, exc.custom_id, 400, exc.problem))
@@ -108,9 +108,9 @@ def split_input(
                 problem = Problem(exc.code, exc.message, number, exc.param)
                 wrong.append(failed(number, line.custom_id, exc.status, problem, exc))
                 continue
-            packed = encode(line)
-            good.append(_Spooled(prefix_key(body), number, spool.tell(), len(packed)))
-            spool.write(packed)
+            line_bytes = encode(line)
+            good.append(_Spooled(prefix_key(body), number, spool.tell(), len(line_bytes)))
+            spool.write(line_bytes)
         if not good and not wrong:
             raise Unusable(Problem("empty_file", "The input file has no line."))
         good.sort()
@@ -118,7 +118,7 @@ def split_input(
         for number, part in enumerate(parts):
             if stopped():
                 raise InterruptedError
-            lines = [_read_back(spool, spooled) for spooled in part]
+            lines = [_read_back(spool, entry) for entry in part]
             storage.put(batch_paths.part(order.id, number), encode(Part(lines)))
     storage.put(batch_paths.broken(order.id), encode(wrong))
     return SplitInput(len(parts), len(good) + len(wrong), len(wrong), model)
@@ -127,11 +127,11 @@ def split_input(
 def _parts(good: list[_Spooled]) -> Iterator[list[_Spooled]]:
     """Consecutive lines as parts, bounded by number and bytes: a part is held in memory."""
     part: list[_Spooled] = []
-    for spooled in good:
-        if part and (len(part) == LINES or sum(p.length for p in part) + spooled.length > _PART_BYTES):
+    for entry in good:
+        if part and (len(part) == LINES or sum(p.length for p in part) + entry.length > _PART_BYTES):
             yield part
             part = []
-        part.append(spooled)
+        part.append(entry)
     if part:
         yield part
 
@@ -153,7 +153,7 @@ def numbered(file: IO[bytes], max_line: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _blank(before: int, number: int) -> int:
-    """How many blank lines there are with this one. Raises: Unusable.
+    """The number of blank lines with this one. Raises: Unusable.
 
     They are no lines of the batch, but a file may have a million of them for each megabyte.
     """

@@ -47,7 +47,7 @@ class Leader:
         self._looks = 0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Looks at all batches again and again, until cancelled."""
         await keep("batches_not_looked_at", self._turn, sooner(self._soon, _EVERY_S), later=True)
 
     async def _turn(self) -> None:
@@ -93,8 +93,8 @@ class Leader:
             await self._batch_store.capacity()  # forgets dead batch workers, also where there is no batch
             self._swept = now
         if running:
-            given = fair_share.share_parts(running, await self._room(running), await self._batch_store.capacity())
-            tickets = await self._batch_store.hand_out({r.batch: 0 for r in running} | given)
+            shares = fair_share.share_parts(running, await self._room(running), await self._batch_store.capacity())
+            tickets = await self._batch_store.hand_out({r.batch: 0 for r in running} | shares)
             self._busy |= {ticket.batch for ticket in tickets}
             await self._send(tickets, now)
 
@@ -115,11 +115,11 @@ class Leader:
             await asyncio.to_thread(task.delay, id_)
 
     async def _room(self, running: list[fair_share.Running]) -> dict[str, int]:
-        """How many more parts of each model may be sent."""
+        """The number of further parts of each model that may be sent."""
         room = {}
         for model in {r.model for r in running}:
-            known = self._serving.models.get(model)
-            leases = await self._serving.fleet.live(known.pools) if known is not None else []
+            served_model = self._serving.models.get(model)
+            leases = await self._serving.fleet.live(served_model.pools) if served_model is not None else []
             seats = sum(lease.worker.max_running * lease.worker.ranks for lease in leases if not lease.draining)
             room[model] = fair_share.room(seats, [r for r in running if r.model == model])
         return room

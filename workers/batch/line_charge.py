@@ -1,7 +1,7 @@
-"""What one line of a batch is charged: a line beyond the limits of its key and tenant waits, and doesn't fail.
+"""The charge of one line of a batch: a line beyond the limits of its key and tenant waits, and doesn't fail.
 
-For rates it waits here: they let pass a part within a minute or so. A budget may do so in a month: meanwhile the line's
-part has its place among those of a batch worker, which other batches need, so it is given back.
+For rates it waits here: they let a part pass within a minute or so. For a budget it may take a month. Meanwhile the
+part would have its place among those of a batch worker, which other batches need, so it is given back.
 """
 
 import asyncio
@@ -29,8 +29,9 @@ def expected(plan: GenerationPlan) -> int:
 
 
 class LineCharge(Charge):
-    """Of one try. Charges the expected answer at once, and corrects that at its end: hundreds of lines are admitted
-    before the first is answered, and could exceed the limits by hours. A try that no engine had costs nothing.
+    """The charge of one try. It charges the expected answer at once, and corrects that at the try's end: hundreds of
+    lines are admitted before the first is answered, and could exceed the limits by hours. A try that no engine had
+    costs nothing.
 
     It has its line's name: when its batch worker dies, the next one charges what this one has charged, and no more.
     """
@@ -63,8 +64,8 @@ class LineCharge(Charge):
         async with self._lock:
             while True:
                 self._accounts = self._limits()
-                if (refused := await self._ask(self._name, used, ends)) is None:
+                if (refusal := await self._ask(self._name, used, ends)) is None:
                     return
-                if refused.kind in ("budget", "reserved"):
-                    raise BudgetUsed(words(refused))
-                await asyncio.sleep(min(max(_LEAST_S, refused.ends - clock.now()), _MOST_S))
+                if refusal.kind in ("budget", "reserved"):
+                    raise BudgetUsed(words(refusal))
+                await asyncio.sleep(min(max(_LEAST_S, refusal.ends - clock.now()), _MOST_S))

@@ -63,7 +63,7 @@ _URGENT = 10  # of an urgent batch: behind most online requests
 
 
 class PartRunner:
-    """On the worker's event loop."""
+    """The runner of one part, on the worker's event loop."""
 
     def __init__(
         self,
@@ -115,18 +115,21 @@ class PartRunner:
             await until_done(self.ticket.batch, back, self.ticket, self._worker, done=whole, broke=self._broke)
 
     async def _counted(self) -> bool:
-        """As `_all`. While other suspects begin, a suspect part waits, until it is stopped. Raises: StoreDown, too."""
+        """Does as `_all`, and counts the part. Raises: StoreDown, too.
+
+        While other suspects begin, a suspect part waits, until it is stopped.
+        """
         async with AsyncExitStack() as stack:
-            begun = self._handling.of(of_part(self.ticket.batch, self.ticket.part))
-            self._entering = asyncio.ensure_future(stack.enter_async_context(begun))
+            context = self._handling.of(of_part(self.ticket.batch, self.ticket.part))
+            self._entering = asyncio.ensure_future(stack.enter_async_context(context))
             try:
-                handled = await self._entering
+                handling = await self._entering
             except asyncio.CancelledError:
                 if not self._stopping:
                     raise
                 return False
-            handled.done = await self._all(handled)
-            return handled.done
+            handling.done = await self._all(handling)
+            return handling.done
 
     async def _all(self, handled: Handled) -> bool:
         """Answers the lines; whether the results of all are in the storage. Raises: FileGone, StorageDown."""
@@ -135,8 +138,10 @@ class PartRunner:
         if raw is None:
             raise FileGone(f"There is no part {part} of {batch} in the storage.")
         lines = decode_part(raw).lines
-        stored = await asyncio.to_thread(self._storage.get, batch_paths.answers(batch, part))
-        if stored is not None and {r.number for r in decode_results(stored)} == {line.number for line in lines}:
+        raw_results = await asyncio.to_thread(self._storage.get, batch_paths.answers(batch, part))
+        if raw_results is not None and {r.number for r in decode_results(raw_results)} == {
+            line.number for line in lines
+        }:
             return True  # done before, which Redis has lost
         self._results = {r.number: r for r in await until_done(batch, self._batch_store.done, batch, part)}
         todo = [line for line in lines if line.number not in self._results]
@@ -169,12 +174,12 @@ class PartRunner:
     async def _answer_alone(self, line: BatchLine) -> None:
         """Answers a line, unless too many batch workers have died with it alone."""
         try:
-            async with self._suspects.alone(line.number) as handled:
-                if handled.deaths > self._serving.settings.max_migrations:
+            async with self._suspects.alone(line.number) as handling:
+                if handling.deaths > self._serving.settings.max_migrations:
                     await self._give_up(line)
                 else:
                     await self._answer(line)
-                handled.done = line.number in self._results
+                handling.done = line.number in self._results
         except StoreDown as exc:
             log.warning("batch_waits", batch=self.ticket.batch, error=exc.message)
             self.stop()
@@ -204,9 +209,9 @@ class PartRunner:
     def stop(self) -> None:
         """Gives up the lines that have no answer yet."""
         self._begin_no_more()
-        recorded = {number for number, generation in self._generations.items() if generation.is_recorded}
-        answered = self._writing | recorded  # and charged
-        self._cancel([line for line in self._asking.values() if line.number not in answered])
+        recorded_numbers = {number for number, generation in self._generations.items() if generation.is_recorded}
+        answered_numbers = self._writing | recorded_numbers  # and charged
+        self._cancel([line for line in self._asking.values() if line.number not in answered_numbers])
 
     def drain(self) -> None:
         """Gives up the lines that wait for an engine; those on one are finished."""
@@ -230,8 +235,8 @@ class PartRunner:
     def _understand_again(self) -> None:
         """Dispatches waiting lines again whose client has other limits now: it may have lost their model."""
         within = self._limits.within(self.batch.order)
-        known = [line for line in self._waiting() if line.number in self._generations]
-        self._dispatch_again([line for line in known if self._within.get(line.number, within) != within])
+        understood_lines = [line for line in self._waiting() if line.number in self._generations]
+        self._dispatch_again([line for line in understood_lines if self._within.get(line.number, within) != within])
 
     def _dispatch_again(self, lines: list[BatchLine]) -> None:
         lines = [line for line in lines if line.number not in self._again]
@@ -240,8 +245,10 @@ class PartRunner:
 
     def _waiting(self) -> list[BatchLine]:
         """Lines that no engine has or has answered."""
-        asked = {number for number, generation in self._generations.items() if not generation.waits} | self._writing
-        return [line for line in self._asking.values() if line.number not in asked]
+        taken_numbers = {
+            number for number, generation in self._generations.items() if not generation.waits
+        } | self._writing
+        return [line for line in self._asking.values() if line.number not in taken_numbers]
 
     def _ask(self, lines: list[BatchLine]) -> None:
         for line in lines:
@@ -324,8 +331,8 @@ class PartRunner:
                 trace.attributes["xylem.batch"] = self.ticket.batch
         CLIENT.set(self._limits.client(self.batch.order).turn)
         within = self._within[line.number] = self._limits.within(self.batch.order)
-        asked = self._serving.asked_by(self.batch.order.key, within=within)
-        body, plan = await self._endpoint.understand(asked, line.body)
+        serving = self._serving.asked_by(self.batch.order.key, within=within)
+        body, plan = await self._endpoint.understand(serving, line.body)
         await self._suspects.read(line.number)
         plan = replace(
             plan, timeout_s=left_s, aside=not self._urgent, whole=True,

@@ -48,16 +48,16 @@ def write_result_files(storage: Storage, batch: Batch, done: Done, has_lock: Has
     kinds = ("output", "error")
     paths = [f"files/{batch_paths.file_of(id_, kind)}" for kind in kinds]
     counts, sizes, tokens, not_executed = [0, 0], [0, 0], [0, 0, 0], list[int]()
-    unexecuted = {problem.code for problem in _NOT_EXECUTED.values()}
+    unexecuted_codes = {problem.code for problem in _NOT_EXECUTED.values()}
     with ExitStack() as stack:
         files: list[IO[bytes]] = [stack.enter_context(storage.write(path)) for path in paths]
-        for found in _results(storage, batch, done):
-            result = _whole(storage, id_, found)
+        for stored_result in _results(storage, batch, done):
+            result = _whole(storage, id_, stored_result)
             to = 0 if result.problem is None else 1
             raw = line_of(id_, result)
             files[to].write(raw)
             counts[to] += 1
-            if result.problem is not None and result.problem.code in unexecuted:
+            if result.problem is not None and result.problem.code in unexecuted_codes:
                 not_executed.append(result.number)
             sizes[to] += len(raw)
             for i, n in enumerate((result.prompt, result.cached, result.completion)):
@@ -73,19 +73,19 @@ def write_result_files(storage: Storage, batch: Batch, done: Done, has_lock: Has
 def _results(storage: Storage, batch: Batch, done: Done) -> Iterator[Result]:
     """One for each line of the input."""
     id_ = batch.order.id
-    broken = storage.get(batch_paths.broken(id_))
-    if broken is not None:
-        yield from decode_results(broken)
+    raw_broken = storage.get(batch_paths.broken(id_))
+    if raw_broken is not None:
+        yield from decode_results(raw_broken)
     for part in range(batch.parts):
-        stored = storage.get(batch_paths.answers(id_, part))
-        if stored is not None:
-            yield from decode_results(stored)
+        raw_answers = storage.get(batch_paths.answers(id_, part))
+        if raw_answers is not None:
+            yield from decode_results(raw_answers)
             continue
-        known = {result.number: result for result in done(id_, part)}
-        yield from known.values()
+        results_by_number = {result.number: result for result in done(id_, part)}
+        yield from results_by_number.values()
         lines = storage.get(batch_paths.part(id_, part))
         for line in decode_part(lines).lines if lines is not None else ():
-            if line.number not in known:
+            if line.number not in results_by_number:
                 yield _not_executed(line.number, line.custom_id, batch.ending)
 
 
@@ -122,6 +122,6 @@ def line_of(batch: BatchId, result: Result) -> bytes:
         },
         option=orjson.OPT_APPEND_NEWLINE,
     )
-    for end, escaped in _LINE_ENDS.items():
-        raw = raw.replace(end, escaped)
+    for end, escape in _LINE_ENDS.items():
+        raw = raw.replace(end, escape)
     return raw

@@ -38,9 +38,9 @@ class SuspectLines:
         """Counts the line while it is answered. Raises: StoreDown, before it has begun."""
         read = self._read.setdefault(line, asyncio.Event())
         try:
-            async with self._handling.of(of_line(self._batch, line), alone=True) as handled:
-                self._handled[line] = handled
-                yield handled
+            async with self._handling.of(of_line(self._batch, line), alone=True) as handling:
+                self._handled[line] = handling
+                yield handling
         finally:
             read.set()
 

@@ -65,15 +65,15 @@ class AdapterKeeper:
             self._soon.set()
 
     async def run(self) -> None:
-        """Until cancelled. Raises: EngineDead."""
+        """Loads and removes adapters as needed, until cancelled. Raises: EngineDead."""
         try:
             await keep("adapters_not_read", self._look, sooner(self._soon, _EVERY_S), ends=EngineDead)
         finally:
             if self._loading is not None:
                 self._loading.cancel()
                 await asyncio.gather(self._loading, return_exceptions=True)
-            for held in self._held.values():  # the engine ends too
-                held.release()
+            for hold in self._held.values():  # the engine ends too
+                hold.release()
 
     async def _look(self) -> None:
         await self._read()
@@ -88,12 +88,12 @@ class AdapterKeeper:
         now = time.monotonic()
         self._asked = {name: at for name, at in self._asked.items() if now - at < _ASKED_S}
         resting = {name for name, (at, _) in self._retry.items() if now < at}
-        wanted = [name for name in await self._wanted(resting) if name not in resting]
+        wanted_names = [name for name in await self._wanted(resting) if name not in resting]
         step = next_step(
             self._info.max_adapters,
             {name: self._in_use.use(name) for name in self._held},
             self._current.keys(),
-            wanted,
+            wanted_names,
             [name for name in self._asked if name not in resting],
             time.monotonic(),
         )
@@ -109,8 +109,8 @@ class AdapterKeeper:
         now = cast(bytes | None, await redis.get(version))
         if now == self._version:
             return
-        known = decoded(cast(dict[bytes, bytes], await redis.hgetall(adapters)))
-        ours = [a for a in known.values() if is_for(a, self._pool_id, self._pool.model)]
+        all_adapters = decoded(cast(dict[bytes, bytes], await redis.hgetall(adapters)))
+        ours = [a for a in all_adapters.values() if is_for(a, self._pool_id, self._pool.model)]
         self._current, self._version = {a.versioned: a for a in ours}, now
         self._retry = {name: when for name, when in self._retry.items() if name in self._current}
         self._in_use.failed = {name: why for name, why in self._in_use.failed.items() if name in self._current}
@@ -154,15 +154,15 @@ class AdapterKeeper:
     async def _load(self, adapter: Adapter) -> None:
         name, began = adapter.versioned, time.monotonic()
         try:
-            held = await self._hold(adapter)
+            hold = await self._hold(adapter)
             try:
                 async with self._changing:
                     if not self._lease.state.asleep:
-                        await self._engine.add_adapter(name, held.path)
-                        self._held[name] = held
+                        await self._engine.add_adapter(name, hold.path)
+                        self._held[name] = hold
             finally:
                 if name not in self._held:
-                    held.release()
+                    hold.release()
         except EngineDead:
             raise
         except XylemError as exc:
@@ -189,16 +189,16 @@ class AdapterKeeper:
         get = partial(fetch, adapter, settings=settings)
         holding = asyncio.ensure_future(asyncio.to_thread(self._store.hold, adapter.versioned, get))
         try:
-            held = await asyncio.shield(holding)
+            hold = await asyncio.shield(holding)
         except asyncio.CancelledError:  # the thread goes on
             holding.add_done_callback(_let_go)
             raise
         try:
-            await asyncio.to_thread(check_rank, held.path, self._info.max_adapter_rank)
+            await asyncio.to_thread(check_rank, hold.path, self._info.max_adapter_rank)
         except BaseException:
-            held.release()
+            hold.release()
             raise
-        return held
+        return hold
 
     def _failed(self, name: str, reason: str) -> None:
         log.error("adapter_failed", adapter=name, reason=reason)

@@ -82,13 +82,13 @@ def my_pool(queues: list[str]) -> tuple[PoolId, Pool]:
     pools = load_pools(settings.pools_file).pools
     mine = [PoolId(q) for q in queues if q in pools]
     if len(mine) != 1 or len(queues) != 1:
-        known = ", ".join(sorted(pools)) or "none"
-        raise SettingsError(f"-Q {','.join(queues)}: name one pool of {settings.pools_file} (it has: {known})")
+        pool_names = ", ".join(sorted(pools)) or "none"
+        raise SettingsError(f"-Q {','.join(queues)}: name one pool of {settings.pools_file} (it has: {pool_names})")
     return mine[0], pools[mine[0]]
 
 
 def _check_version() -> None:
-    """Before an engine is loaded, which takes minutes. Raises: WireMismatch."""
+    """Checks the wire version before an engine is loaded, which takes minutes. Raises: WireMismatch."""
     try:
         with sync_client(settings.redis_url, _REDIS_S, settings.keys.home) as client:
             strangers = cast(list[int], client.execute_command(*note(settings)))
@@ -139,8 +139,8 @@ class EngineStep(bootsteps.StartStopStep):
     def start(self, worker: Any) -> None:
         end_on_hangup()
         log.info("loading_engine", pool=self.pool_id, engine=self.pool.engine, model=self.pool.model)
-        ended = lease_ended(settings.keys, self.worker_id, self.pool_id)
-        self.guard = ExitGuard(settings.redis_url, ended)
+        end_commands = lease_ended(settings.keys, self.worker_id, self.pool_id)
+        self.guard = ExitGuard(settings.redis_url, end_commands)
         address = settings.address or address_towards(settings.redis_url)
         self.port = listening(address, settings.worker_port)  # before the engine is loaded: probes see it
         try:
@@ -185,8 +185,10 @@ class EngineStep(bootsteps.StartStopStep):
             self.port.loaded(RegisteredEngine(self.lease, watchdog))
         if self.group is not None:
             self.group.weights = lambda: self.runner.weights
-            told = self.lease.worker
-            self.group.tell(ready=True, block_size=info.block_size, groups=list(info.groups), unindexed=told.unindexed)
+            leased_worker = self.lease.worker
+            self.group.tell(
+                ready=True, block_size=info.block_size, groups=list(info.groups), unindexed=leased_worker.unindexed
+            )
         log.info("engine_ready", pool=self.pool_id, worker=self.worker_id, total_blocks=info.total_blocks)
 
     async def _register(self, info: EngineInfo) -> None:
@@ -253,9 +255,9 @@ class EngineStep(bootsteps.StartStopStep):
                 self.group.tell(leaving=True)
             self.runner.call(self.lease.drain())
             state = self.lease.state
-            stopped = state.paused or state.asleep  # its requests don't go on by themselves
+            is_stopped = state.paused or state.asleep  # its requests don't go on by themselves
             # Not in `stop`: Celery may stop its pool's step first, which waits for the tasks.
-            self.runner.give_up_after(0 if stopped else settings.drain_timeout_s)
+            self.runner.give_up_after(0 if is_stopped else settings.drain_timeout_s)
 
     def stop(self, worker: Any) -> None:
         """Finishes running requests, gives those that never began back to their API replicas, and deregisters."""

@@ -24,7 +24,7 @@ _LOOK_S = 0.5  # at least as often
 
 
 class Idleness:
-    """For how long a worker has had nothing to do, and its engine was not asked either. Pure."""
+    """The time for which a worker has had nothing to do, and its engine was not asked either. Pure."""
 
     def __init__(self, now: float) -> None:
         self._since, self._outputs = now, -1
@@ -41,7 +41,10 @@ class Idleness:
 
 
 def patience_s(took_s: float) -> float:
-    """How long a probe may take before its worker leaves routing. `took_s`: the one before; engines may be slow."""
+    """Seconds that a probe may take before its worker leaves routing.
+
+    `took_s`: of the probe before, since engines may be slow.
+    """
     return max(_LATE_S, 2 * took_s)
 
 
@@ -53,7 +56,7 @@ class Canary:
         self._every_s, self._idleness = runner.settings.canary_s, Idleness(time.monotonic())
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Probes the engine when it is idle, until cancelled."""
         await keep("engine_not_probed", self._look, min(_LOOK_S, self._every_s / _LOOKS), later=True)
 
     async def _look(self) -> None:
@@ -78,20 +81,20 @@ class Canary:
     async def _probe(self) -> None:
         """Raises: XylemError."""
         began, stall_s = time.monotonic(), self._runner.settings.stall_s
-        asked = asyncio.create_task(self._presence.probe())
+        probe_task = asyncio.create_task(self._presence.probe())
         try:
-            if not await _is_done(asked, min(patience_s(self._took_s), stall_s)):
+            if not await _is_done(probe_task, min(patience_s(self._took_s), stall_s)):
                 log.error("engine_late", seconds=round(time.monotonic() - began, 1))
                 state = self._presence.state
                 await self._presence.tell(replace(state, changing=True))
-                if not await _is_done(asked, began + stall_s - time.monotonic()):
+                if not await _is_done(probe_task, began + stall_s - time.monotonic()):
                     log.critical("engine_hangs", reason=f"idle, and no answer for {stall_s:g} s")
                     os._exit(1)  # a hanging process can't end cleanly
                 await self._presence.come_back(state)
             self._took_s = time.monotonic() - began
-            asked.result()
+            probe_task.result()
         finally:
-            asked.cancel()
+            probe_task.cancel()
 
 
 async def _is_done(task: "asyncio.Task[None]", within_s: float) -> bool:

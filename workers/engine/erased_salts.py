@@ -1,4 +1,4 @@
-"""Which salts' blocks are to be removed from stores, and how many a pool's workers have removed."""
+"""The salts whose blocks are to be removed from stores, and the number of blocks that a pool's workers have removed."""
 
 from collections.abc import Mapping
 from typing import cast
@@ -10,7 +10,7 @@ from app.keys import Keys
 
 
 class ErasedSalts:
-    """Of one pool. All methods raise RedisError."""
+    """The erased salts, for one pool. All methods raise RedisError."""
 
     def __init__(self, redis: "Redis", keys: Keys, pool: PoolId) -> None:
         self._redis, self._name, self._pool = redis, keys.erased_salts(), pool
@@ -20,7 +20,7 @@ class ErasedSalts:
         return frozenset(field.decode() for field in fields if b"|" not in field)
 
     async def removed(self, blocks: Mapping[str, int]) -> None:
-        """So many more of each label: nothing of it is in the store now."""
+        """Adds these numbers of removed blocks, by label: no block of these is in the store now."""
         pipe = self._redis.pipeline(transaction=False)
         for label, count in blocks.items():
             pipe.hincrby(self._name, f"{label}|{self._pool}", count)

@@ -61,8 +61,8 @@ def _guard(worker: int, pipe_end: int, redis_url: str, commands: Sequence[Comman
     try:
         # In its own session it gets no Ctrl-C, and isn't killed with the worker's process group.
         os.setsid()
-        for told in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-            signal.signal(told, signal.SIG_DFL)
+        for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(signal_number, signal.SIG_DFL)
         os.dup2(pipe_end, _PIPE_FD)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the worker's descriptors, with the pipe's other end
         set_process_title("exit guard", f"of {worker}")
@@ -78,13 +78,15 @@ def watch(pid: int) -> list[psutil.Process]:
     below: list[psutil.Process] = []
     # A pidfd, since the pipe may stay open: forked children of the engine inherit its other end.
     with suppress(ProcessLookupError):
-        ended, loading = os.pidfd_open(pid), True
+        worker_fd, loading = os.pidfd_open(pid), True
         while os.getppid() == pid:
             with suppress(psutil.NoSuchProcess):
-                seen = [p for p in psutil.Process(pid).children(recursive=True) if p.pid != os.getpid()]
-                below = seen or below  # a process that has just died has none any more
-            ready = select.select([ended, _PIPE_FD] if loading else [ended], [], [], _LOOK_S if loading else None)[0]
-            if ended in ready:
+                descendants = [p for p in psutil.Process(pid).children(recursive=True) if p.pid != os.getpid()]
+                below = descendants or below  # a process that has just died has none any more
+            ready = select.select(
+                [worker_fd, _PIPE_FD] if loading else [worker_fd], [], [], _LOOK_S if loading else None
+            )[0]
+            if worker_fd in ready:
                 break
             loading = loading and not ready  # the only message is `loaded`
     return below

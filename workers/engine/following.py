@@ -27,12 +27,14 @@ _LOOK_S = 0.1
 
 
 def told_to_end() -> bool:
-    """By a signal. Celery itself asks only when it takes tasks."""
-    return any(told is not None and told is not False for told in (state.should_stop, state.should_terminate))
+    """Whether a signal has told this worker to end. Celery itself looks only when it takes tasks."""
+    return any(
+        exit_code is not None and exit_code is not False for exit_code in (state.should_stop, state.should_terminate)
+    )
 
 
 def follow(settings: Settings, name: PoolId, pool: Pool, member: GroupMember, guard: ExitGuard) -> int:
-    """Until the group ends; returns the exit status. Blocks. Raises: SettingsError."""
+    """Follows the leader until the group ends; returns the exit status. Blocks. Raises: SettingsError."""
     follower = create_follower(pool, member.node)
     thread = LoopThread("engine")
     loading = asyncio.run_coroutine_threadsafe(follower.start(_died), thread.loop)
@@ -92,13 +94,13 @@ async def _feed(settings: Settings, name: PoolId, pool: Pool, member: GroupMembe
 
 
 async def _keep_weights(member: GroupMember, feeds: list[KvEventFeed]) -> None:
-    """What was computed with other weights is found by nobody."""
-    known = ""
+    """Clears the index when the leader's weights change: nobody is to find blocks that other weights computed."""
+    version = ""
 
     async def look() -> None:
-        nonlocal known
-        if (weights := member.leader.weights) != known:
+        nonlocal version
+        if (weights := member.leader.weights) != version:
             await asyncio.gather(*(feed.forget(feed.clears, weights) for feed in feeds))
-            known = weights
+            version = weights
 
     await keep("weights_not_followed", look, _LOOK_S)

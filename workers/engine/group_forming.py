@@ -1,4 +1,4 @@
-"""Which processes become one engine on several hosts."""
+"""Chooses the processes that become one engine on several hosts."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""This process among those that are one engine on several hosts: they gather, and watch each other."""
+"""A process among those that are one engine on several hosts: they gather, and watch each other."""
 
 import os
 import signal
@@ -56,12 +56,12 @@ class GroupMember(Thread):
 
     @property
     def node(self) -> Node:
-        """Once formed."""
+        """The worker's place in its group. Valid once the group is formed."""
         return node_of(Group(0, self._members), self._own.worker)
 
     @property
     def leader(self) -> Member:
-        """As it last told. Once formed."""
+        """The leader, as it last told of itself. Valid once the group is formed."""
         return self._members[0]
 
     def followers_caches(self, ranks: int) -> list[int]:
@@ -126,18 +126,18 @@ class GroupMember(Thread):
         pipe.set(keys.member(own.worker), encode(own), px=round(self._settings.lease_ttl_s * 1000))
         pipe.get(keys.group(own.worker))
         pipe.zrange(gathering, 0, -1)
-        _, found, waiting = pipe.execute()
-        if found is not None:
-            self._take(decode_group(found))
+        _, raw_group, waiting = pipe.execute()
+        if raw_group is not None:
+            self._take(decode_group(raw_group))
             return
         workers = [WorkerId(one.decode()) for one in waiting]
         if own.worker not in workers:
             client.zadd(gathering, {own.worker: self._came_ms})
             return
-        told = dict(zip(workers, client.mget([keys.member(one) for one in workers]), strict=True))
-        if dead := [one for one, raw in told.items() if raw is None]:
+        raw_by_worker = dict(zip(workers, client.mget([keys.member(one) for one in workers]), strict=True))
+        if dead := [one for one, raw in raw_by_worker.items() if raw is None]:
             client.zrem(gathering, *dead)
-        living = [decode_member(cast(bytes, raw)) for raw in told.values() if raw is not None]
+        living = [decode_member(cast(bytes, raw)) for raw in raw_by_worker.values() if raw is not None]
         if len(living) != self._waiting:
             self._waiting = len(living)
             log.info("waiting_for_members", pool=self._pool, waiting=len(living), nodes=self._nodes)
@@ -159,18 +159,19 @@ class GroupMember(Thread):
         pipe = client.pipeline(transaction=True)
         self._renew(pipe)
         pipe.mget([self._keys.member(member.worker) for member in self._members])
-        renewed, told = cast(tuple[bytes | None, list[bytes | None]], tuple(pipe.execute()))
-        lost = [member for member, raw in zip(self._members, told, strict=True) if raw is None]
-        if renewed is None:  # Redis may have lost all of them
+        renewal, raw_members = cast(tuple[bytes | None, list[bytes | None]], tuple(pipe.execute()))
+        lost_members = [member for member, raw in zip(self._members, raw_members, strict=True) if raw is None]
+        if renewal is None:  # Redis may have lost all of them
             self._distrust()
         self._members = [
-            member if raw is None else decode_member(raw) for member, raw in zip(self._members, told, strict=True)
+            member if raw is None else decode_member(raw)
+            for member, raw in zip(self._members, raw_members, strict=True)
         ]
         if self.leader.ended:
             self.over.set()
             self._ended.set()
-        elif lost and time.monotonic() > self._steady_at:
-            log.critical("group_lost", pool=self._pool, members=[member.address for member in lost])
+        elif lost_members and time.monotonic() > self._steady_at:
+            log.critical("group_lost", pool=self._pool, members=[member.address for member in lost_members])
             os._exit(1)  # what is left of the engine can't end cleanly
         elif self._leads and not self._own.leaving and any(member.leaving for member in self._members):
             log.info("member_leaves", pool=self._pool)

@@ -40,14 +40,14 @@ class HangWatchdog(Thread):
             os._exit(1)  # a hanging process can't end cleanly
 
     def hangs(self, now: float) -> str:
-        """Why the worker has to be ended, or ''. `now`: monotonic."""
-        made = self._runner.emitters.outputs
+        """The reason why the worker has to be ended, or ''. `now`: monotonic."""
+        outputs = self._runner.emitters.outputs
         # Without Redis, requests may wait for it: then the engine doesn't hang.
         store_away = now - self._lease.fresh > self._runner.settings.lease_ttl_s or self._runner.emitters.full
         # A closed one may be told to stand still.
         idle = not self._runner.throughput.working.requests or self._runner.closed
-        if made != self._made or idle or store_away:
-            self._made, self._moved = made, now
+        if outputs != self._made or idle or store_away:
+            self._made, self._moved = outputs, now
         if self.stands_s(now) > self._stall_s:
             return "its event loop is blocked"
         if now - self._moved > self._stall_s:
@@ -55,7 +55,7 @@ class HangWatchdog(Thread):
         return ""
 
     def stands_s(self, now: float) -> float:
-        """For how long the event loop has not run. `now`: monotonic."""
+        """Seconds for which the event loop has not run. `now`: monotonic."""
         return now - self._turned
 
     def _turn(self, asked: float) -> None:

@@ -64,7 +64,7 @@ class KvEventFeed:
         self._sub.connect(source.endpoint)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Follows the engine's KV events and writes the index, until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(keep("kv_events_not_read", self._follow, 0))
@@ -84,7 +84,7 @@ class KvEventFeed:
 
     @property
     def clears(self) -> int:
-        """How often the engine has said that it cleared its cache."""
+        """Number of times that the engine has said that it cleared its cache."""
         return self._ledger.clears
 
     async def forget(self, clears: int, weights: str | None = None) -> None:
@@ -99,16 +99,16 @@ class KvEventFeed:
                 self._ledger.clear()
             if weights is not None:
                 self._ledger.keys = weights_keys(weights)
-            written = asyncio.get_running_loop().create_future()
-            self._unwritten.append(written)
+            completion = asyncio.get_running_loop().create_future()
+            self._unwritten.append(completion)
             self._dirty.set()
-        await written
+        await completion
 
     async def _follow(self) -> None:
         while True:
-            said = await self._sub.poll(self._check_s * 1000)
+            has_message = await self._sub.poll(self._check_s * 1000)
             async with self._following:
-                if said:
+                if has_message:
                     _topic, seq, payload = await self._sub.recv_multipart()
                     await self._receive(int.from_bytes(seq, "big"), payload)
                 if time.monotonic() - self._asked > self._check_s:
@@ -179,9 +179,9 @@ class KvEventFeed:
         waiting = len(self._unwritten)
         try:
             sizes = await self._write_changes()
-            for written in self._unwritten[:waiting]:
-                if not written.done():  # its waiter may have been cancelled
-                    written.set_result(None)
+            for completion in self._unwritten[:waiting]:
+                if not completion.done():  # its waiter may have been cancelled
+                    completion.set_result(None)
             del self._unwritten[:waiting]
             if time.monotonic() - self._checked > self._check_s:
                 self._checked = time.monotonic()

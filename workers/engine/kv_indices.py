@@ -1,4 +1,4 @@
-"""What of an engine's KV the prefix index has: of each rank its cache, and the tiers behind it."""
+"""The parts of an engine's KV that the prefix index has: each rank's cache, and the tiers behind it."""
 
 import math
 import socket
@@ -60,8 +60,10 @@ def kv_indices(
             stores = [StoreIndex(wire, keys, name, address, renumbered) for _ in sources]
             size = math.inf if pool.tiers.disk_gb is None else pool.tiers.disk_gb * 1e9
             place, every_s = open_store(pool.tiers.disk), pool.tiers.disk_look_s
-            erased = ErasedSalts(runner.redis, keys, name)
-            cleaner = StoreCleaner(place, size, stores[0], wire, keys.cleaning(name), runner.worker, every_s, erased)
+            erased_salts = ErasedSalts(runner.redis, keys, name)
+            cleaner = StoreCleaner(
+                place, size, stores[0], wire, keys.cleaning(name), runner.worker, every_s, erased_salts
+            )
     most = math.inf if pool.tiers is not None else _MOST_UNBOUNDED
     feeds = [
         KvEventFeed(
@@ -81,7 +83,7 @@ def kv_indices(
 
 
 def why_unindexed(info: EngineInfo) -> str:
-    """Why its KV events can't be placed; "": they can."""
+    """The reason why its KV events can't be placed; "": they can."""
     if info.groups and grid(info.groups) is None:
         return "the KV blocks of its layers end at different tokens"
     if info.groups and not names_all(info.groups):
@@ -98,7 +100,10 @@ def ledger_of(
     has_store: bool = False,
     most_in_host: float = math.inf,
 ) -> Ledger | HybridLedger:
-    """As `Ledger`, `HybridLedger` and `EngineInfo` have these. For groups that `grid` knows."""
+    """The ledger of these KV events, for groups that `grid` knows.
+
+    The arguments are as `Ledger`, `HybridLedger` and `EngineInfo` have them.
+    """
     if groups:
         return HybridLedger(groups, source.own_keys, source.pictures, tells_beginnings=tells_beginnings)
     return Ledger(block_size, source.own_keys, source.pictures, has_store=has_store, most_in_host=most_in_host)

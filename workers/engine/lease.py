@@ -31,7 +31,7 @@ _TIME = "return redis.call('TIME')"  # in a cluster: of the node that has the fl
 
 
 async def forget_guesses(runner: Runner, places: Sequence[PlaceId]) -> None:
-    """Of what the caches of this worker hold, if its engine doesn't tell. They expire by themselves, too."""
+    """Forgets what is guessed of this worker's caches if its engine doesn't tell. Guesses expire by themselves, too."""
     try:
         await runner.index.execute([("UNLINK", runner.keys.predicted(runner.pool, place)) for place in places])
     except StoreDown as exc:
@@ -101,15 +101,15 @@ class LeaseKeeper:
 
     async def register(self) -> None:
         """Raises: RedisError when Redis does not answer, which ends the worker's start."""
-        started = psutil.Process().create_time()
-        self._worker = replace(self._worker, start_s=max(0.0, time.time() - started))
+        start_time = psutil.Process().create_time()
+        self._worker = replace(self._worker, start_s=max(0.0, time.time() - start_time))
         await self._write()
         self._registered = True
         self._keeping = asyncio.create_task(self._keep())
         self._keeping.add_done_callback(end_process)
 
     async def drain(self) -> None:
-        """From now on, routing places nothing here."""
+        """Makes routing place nothing here any more."""
         self._draining = True
         await self.tell()
 
@@ -148,9 +148,9 @@ class LeaseKeeper:
         await keep("lease_not_renewed", self._renew, self._beat, later=True)
 
     async def _beat(self) -> None:
-        settings, slept = self._runner.settings, time.monotonic()
+        settings, sleep_start = self._runner.settings, time.monotonic()
         await asyncio.sleep(settings.heartbeat_s)
-        stood_s = time.monotonic() - slept
+        stood_s = time.monotonic() - sleep_start
         if stood_s > settings.lease_ttl_s:
             self.stood_still(stood_s)
 
@@ -192,36 +192,36 @@ class LeaseKeeper:
             beginnings=[index.number for index in self._kv.beginnings[: own.ranks]],
         )  # fmt: skip
         lasting = replace(lease, load=Load(), speeds=Speeds(), adapters=AdapterReport(adapters.failed))
-        seen = keys.seen(own.pool)
+        seen_key = keys.seen(own.pool)
         pipe = self._redis.pipeline(transaction=False)
         ttl_ms, patience_ms = round(settings.lease_ttl_s * 1000), max(1, round(settings.patience_s * 1000))
         pipe.pexpire(keys.worker(own.id), ttl_ms)  # first: Redis accepts it even when it is out of memory
-        pipe.pexpire(seen, patience_ms)
+        pipe.pexpire(seen_key, patience_ms)
         runner.kv_blocks_left_out = sum(feed.left_out for feed in self._kv.feeds)
         self.metrics = metrics(runner, stats)
         pipe.set(keys.metrics(own.id), encode(self.metrics), px=ttl_ms)
         pipe.set(keys.worker(own.id), encode(lease), px=ttl_ms)
-        pipe.set(seen, "1", px=patience_ms)
+        pipe.set(seen_key, "1", px=patience_ms)
         pipe.hset(keys.pool(own.pool), own.id, f"{own.ranks},{int(own.kv_events)}")
-        told, self._told = self._told, None  # if the reply is lost, nobody knows what was told
-        if lasting != told:
+        last_lease, self._told = self._told, None  # if the reply is lost, nobody knows what was told
+        if lasting != last_lease:
             pipe.eval(TELL, 1, keys.changed(own.pool), own.id)
         pipe.eval(_TIME, 1, keys.worker(own.id))
-        asked = time.monotonic()
-        lived, *_, theirs = await pipe.execute()
+        request_time = time.monotonic()
+        was_alive, *_, theirs = await pipe.execute()
         # API replicas that found it dead have to hear of it again.
-        self._told = lasting if lived or told is None else None
-        clock.heard(asked, theirs)
-        if not lived:  # an API replica found the worker dead, and made these keys expire
+        self._told = lasting if was_alive or last_lease is None else None
+        clock.heard(request_time, theirs)
+        if not was_alive:  # an API replica found the worker dead, and made these keys expire
             for key in (keys.reservations(own.id), keys.load(own.id), keys.prefilling(own.id)):
                 await self._redis.persist(key)
         self.fresh = time.monotonic()
-        if not lived:
+        if not was_alive:
             queue = worker_queue(own.pool, own.id)
             for step in PRIORITY_STEPS:
                 await runner.broker.persist(keys.queue(queue, step))
 
     def stood_still(self, seconds: float) -> None:
-        """This process stood still for longer than its lease: its requests run elsewhere by now."""
+        """Gives all requests back: this process stood still for longer than its lease, so they run elsewhere by now."""
         log.error("stood_still", seconds=round(seconds, 1))
         self._runner.give_all_back()

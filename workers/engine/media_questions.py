@@ -1,4 +1,4 @@
-"""What API replicas ask about media in prompts: one question at a time, and few that wait."""
+"""Questions of API replicas about media in prompts: one is answered at a time, and few wait."""
 
 import asyncio
 
@@ -30,7 +30,10 @@ class MediaQuestions:
             self._waiting -= 1
 
     def _refused(self, asked: ExpandMedia) -> str:
-        """Without work: also what no API replica asks, since this may take much memory."""
+        """The reason to refuse it, found without work; "": it is answered.
+
+        Refuses also what no API replica asks, since this may take much memory.
+        """
         settings, shape = self._runner.settings, asked.shape
         if asked.kind not in {sign.kind for sign in self._runner.info.signs}:
             return "this engine can't be asked about it"
@@ -55,8 +58,8 @@ class MediaQuestions:
         if not isinstance(engine, MediaExpander):
             return Reply(worker, done=False, reason="this engine can't be asked")
         try:
-            made = await engine.expansion(asked.kind, asked.shape, asked.number, asked.of)
-            return Reply(worker, done=True, expansion=made)
+            expansion = await engine.expansion(asked.kind, asked.shape, asked.number, asked.of)
+            return Reply(worker, done=True, expansion=expansion)
         except RequestError as exc:
             return Reply(worker, done=False, reason=exc.message, refused=True)
         except XylemError as exc:

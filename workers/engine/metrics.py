@@ -100,17 +100,19 @@ DEFINITIONS = (
 
 def metrics(runner: Runner, stats: EngineStats) -> list[WorkerMetric]:
     stats = runner.probed.without(stats)
-    told = [WorkerMetric(name, kind, meaning, read(runner, stats)) for name, kind, meaning, read in DEFINITIONS]
-    return told + of_some(stats)
+    worker_metrics = [
+        WorkerMetric(name, kind, meaning, read(runner, stats)) for name, kind, meaning, read in DEFINITIONS
+    ]
+    return worker_metrics + of_some(stats)
 
 
 def of_some(stats: EngineStats) -> list[WorkerMetric]:
-    """What only engines tell that paint, or speculate."""
-    told = []
+    """Metrics that only engines have that paint, or speculate."""
+    worker_metrics = []
     if stats.paint_steps:
         what = "Steps of pictures that the engine has computed."
-        told.append(WorkerMetric("xylem_worker_paint_steps", "counter", what, stats.paint_steps))
-    return told + _speculation(stats) if stats.drafts else told
+        worker_metrics.append(WorkerMetric("xylem_worker_paint_steps", "counter", what, stats.paint_steps))
+    return worker_metrics + _speculation(stats) if stats.drafts else worker_metrics
 
 
 def _speculation(stats: EngineStats) -> list[WorkerMetric]:
@@ -120,7 +122,7 @@ def _speculation(stats: EngineStats) -> list[WorkerMetric]:
     ] + [
         WorkerMetric(
             f"xylem_worker_accepted_tokens_{position}", "counter",
-            f"Of the tokens at position {position} of a draft, from 1, those that were accepted.", accepted,
+            f"Of the tokens at position {position} of a draft, from 1, those that were accepted.", tokens,
         )
-        for position, accepted in enumerate(stats.accepted_tokens, 1)
+        for position, tokens in enumerate(stats.accepted_tokens, 1)
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from app.runner.runner import Runner
 
 
 async def pool_leases(runner: Runner, pool: PoolId) -> list[Lease]:
-    """Of those that live, this one too. Raises: RedisError."""
+    """Leases of the pool's live workers, this one included. Raises: RedisError."""
     redis, keys = runner.redis, runner.keys
     names = [name.decode() for name in cast(list[bytes], await redis.hkeys(keys.pool(pool)))]
     raws = await redis.mget([keys.worker(WorkerId(name)) for name in names]) if names else []

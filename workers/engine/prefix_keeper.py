@@ -55,7 +55,7 @@ class PrefixKeeper:
         self._soon.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Keeps the pool's prefixes in the cache, until cancelled."""
         await keep("prefixes_not_kept", self._look, sooner(self._soon, _EVERY_S))
 
     @asynccontextmanager
@@ -81,16 +81,16 @@ class PrefixKeeper:
                 await self._keep(prefix)
 
     async def _read(self) -> None:
-        """What is new: they are long, and don't change."""
+        """Reads new prefixes only: they are long, and don't change."""
         redis, key = self._runner.redis, self._runner.keys.prefixes(self._pool_id)
         ids = {PrefixId(field.decode()) for field in cast(list[bytes], await redis.hkeys(key))}
         new = [*(ids - self._known.keys())]
         raws = cast(list[bytes | None], await redis.hmget(key, new)) if new else []
-        found = [decode_prefix(raw) for raw in raws if raw is not None]
-        if self._cleaner is not None and any(prefix.dropped for prefix in found):
+        new_prefixes = [decode_prefix(raw) for raw in raws if raw is not None]
+        if self._cleaner is not None and any(prefix.dropped for prefix in new_prefixes):
             self._cleaner.soon.set()
-        known = [*(prefix for prefix in self._known.values() if prefix.id in ids), *found]
-        self._known = {prefix.id: prefix for prefix in known}
+        prefixes = [*(prefix for prefix in self._known.values() if prefix.id in ids), *new_prefixes]
+        self._known = {prefix.id: prefix for prefix in prefixes}
         self._computed &= ids
         self._failed &= ids
 
@@ -99,7 +99,7 @@ class PrefixKeeper:
         return [prefix for prefix in self._known.values() if prefix.until > now and prefix.dropped == dropped]
 
     async def _keep(self, prefix: Prefix) -> None:
-        """On each data-parallel rank."""
+        """Computes the prefix on each data-parallel rank."""
         adapter = self._version(prefix)
         if (prefix.adapter is not None and adapter is None) or len(prefix.tokens) < self._grid.step:
             return
@@ -107,10 +107,10 @@ class PrefixKeeper:
             for rank in range(len(self._runner.gates)):
                 for tokens in parts(prompt(prefix, self._grid.step), self._grid.step):
                     run = RunId(f"prefix-{self._runner.worker}.{next(self._numbers)}")
-                    asked = GenerateRequest(
+                    request = GenerateRequest(
                         run, tokens, _SAMPLING, _LAST, rank, cache_salt=prefix.cache_salt, adapter=adapter
                     )
-                    if not await self._compute(asked):
+                    if not await self._compute(request):
                         return
         except XylemError as exc:  # also when the engine has died: the next request ends the worker
             if prefix.id not in self._failed:
@@ -145,7 +145,7 @@ class PrefixKeeper:
 
     @property
     def _stands_still(self) -> bool:
-        """It sleeps, is paused, drains, or something is about to change."""
+        """Whether the worker sleeps, is paused or drains, or something is about to change."""
         return bool(self._rests or self._runner.closed or self._lease.stays_out)
 
     def _version(self, prefix: Prefix) -> str | None:
@@ -153,18 +153,18 @@ class PrefixKeeper:
 
     def _dropped_blocks(self) -> frozenset[bytes]:
         """Our hashes of the blocks that dropped prefixes have, and no other."""
-        dropped, live = (
+        dropped_blocks, live_blocks = (
             {block for prefix in self._now(dropped=which) for block in self._blocks(prefix)} for which in (True, False)
         )
-        return frozenset(dropped - live)
+        return frozenset(dropped_blocks - live_blocks)
 
     def _blocks(self, prefix: Prefix) -> Iterator[bytes]:
         adapter = self._version(prefix)
         if prefix.adapter is not None and adapter is None:
             return
         tokens = prompt(prefix, self._grid.step)
-        packed = point_hashes(tokens, self._grid, prefix.cache_salt, adapter, self._runner.weights)
-        yield from (packed[i : i + HASH_BYTES] for i in range(0, len(packed), HASH_BYTES))
+        hashes = point_hashes(tokens, self._grid, prefix.cache_salt, adapter, self._runner.weights)
+        yield from (hashes[i : i + HASH_BYTES] for i in range(0, len(hashes), HASH_BYTES))
 
 
 def keeps_prefixes(engine: Engine, pool: Pool, info: EngineInfo) -> bool:

@@ -66,7 +66,7 @@ class Presence:
             raise
 
     def take(self, info: EngineInfo) -> None:
-        """What the worker can do has changed, and is told when it comes back."""
+        """Takes over a change of what the worker can do, which is told when it comes back."""
         self._runner.take(info)
         self._lease.take(info)
 
@@ -74,7 +74,7 @@ class Presence:
         await self._runner.wait_for_lent_blocks(_LENT_S)
 
     async def come_back(self, state: EngineState) -> None:
-        """To routing, unless it sleeps, is paused, awaits weights, or ends."""
+        """Returns the worker to routing, unless it sleeps, is paused, awaits weights, or ends."""
         stays_out = self.awaits_weights or self._ends
         self._runner.closed = bool(state.asleep or state.paused or stays_out)
         await self.tell(replace(state, weights=self._runner.weights, changing=stays_out))

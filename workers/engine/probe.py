@@ -1,4 +1,4 @@
-"""What an engine is asked for nobody, to see that it computes: the least of what its pool's task and role are about.
+"""Probes whether an engine computes, with a request for nobody: the least of what its pool's task and role are about.
 
 It leaves nothing. Its prompt fills no KV block, so no cache keeps it and no event tells of it, unless blocks have one
 token: then it is the same block each time. The runner doesn't measure it, and `Runner.probed` takes it off the worker's
@@ -44,7 +44,7 @@ class Probe:
         self._numbers = count()  # one that was given up may still be on its way out of the engine
 
     async def __call__(self, within_s: float | None = None) -> None:
-        """On each rank. Raises: EngineFailed, and RequestError if the engine refuses it."""
+        """Probes each rank. Raises: EngineFailed, and RequestError if the engine refuses it."""
         try:
             async with asyncio.timeout(within_s):
                 for rank in range(len(self._runner.gates)):
@@ -65,7 +65,7 @@ class Probe:
 
     @property
     def _prompt(self) -> list[int]:
-        """Of two tokens where these fill no block: Qwen3.5's convolution on a CPU ends an engine for one."""
+        """Two tokens where these fill no block: Qwen3.5's convolution on a CPU ends an engine for one."""
         listens, small = self._pool.task == "transcribe", self._runner.info.block_size <= 2
         return [TOKEN] if listens or small else [TOKEN, TOKEN]
 
@@ -81,26 +81,26 @@ class Probe:
                 raise EngineFailed("It made no vector.")
         else:
             media = [silence()] if pool.task == "transcribe" else []
-            asked = GenerateRequest(run, self._prompt, _ONE_TOKEN, _FIRST, rank, media=media, trace_headers=_UNTRACED)
-            await compute(engine, asked)
+            request = GenerateRequest(run, self._prompt, _ONE_TOKEN, _FIRST, rank, media=media, trace_headers=_UNTRACED)
+            await compute(engine, request)
 
 
 async def compute(engine: Engine, request: GenerateRequest) -> None:
-    """Without another engine, and for nobody. Raises: EngineFailed."""
+    """Computes the request without another engine, and for nobody. Raises: EngineFailed."""
     if isinstance(engine, Prober):
         await engine.probe(request)
         return
-    ended = None
+    finish = None
     async with aclosing(engine.generate(request)) as steps:
         async for step in steps:
-            ended = step.finish
-    if ended in (None, "abort"):
+            finish = step.finish
+    if finish in (None, "abort"):
         raise EngineFailed("It made no token.")
 
 
 async def _paint(painter: Painter, request: PaintRequest) -> None:
     async with aclosing(painter.paint(request)) as steps:
-        if not [made async for made in steps if isinstance(made, Painted)]:
+        if not [step async for step in steps if isinstance(step, Painted)]:
             raise EngineFailed("It painted nothing.")
 
 

@@ -1,4 +1,4 @@
-"""What an engine's worker says at its own port."""
+"""The state and metrics that an engine's worker shows at its own port."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from workers.engine.lease import LeaseKeeper
 
 
 class RegisteredEngine(NamedTuple):
-    """As `workers.worker_port.Registered`."""
+    """A worker with an engine, as `workers.worker_port.Registered`."""
 
     lease: LeaseKeeper
     watchdog: HangWatchdog

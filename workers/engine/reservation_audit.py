@@ -49,7 +49,7 @@ class ReservationAudit:
         self._heard = time.monotonic()
 
     async def run(self) -> None:
-        """Until cancelled. Raises: DeafError."""
+        """Audits the reservations again and again, until cancelled. Raises: DeafError."""
         await keep("account_not_read", self._turn, _EVERY_S, later=True, ends=DeafError)
 
     async def _turn(self) -> None:
@@ -64,23 +64,23 @@ class ReservationAudit:
     async def look(self, now: float) -> None:
         """One look; `now`: monotonic. Raises: RedisError, OSError, DeafError."""
         runner, keys = self._runner, self._runner.keys
-        held = await cast(Awaitable[dict[bytes, bytes]], runner.redis.hgetall(keys.reservations(runner.worker)))
-        dead = await self._dead(held.values(), now)
-        runs = [RunId(run.decode()) for run in held]
+        reservations = await cast(Awaitable[dict[bytes, bytes]], runner.redis.hgetall(keys.reservations(runner.worker)))
+        dead = await self._dead(reservations.values(), now)
+        runs = [RunId(run.decode()) for run in reservations]
         reply = await runner.redis.eval(*recount(keys, runner.worker, runner.pool, len(runner.gates), runs, dead))
-        reserved, dropped = ([x.decode() for x in part] for part in cast(list[list[bytes]], reply))
-        for run in dropped:
+        reserved_runs, dropped_runs = ([x.decode() for x in part] for part in cast(list[list[bytes]], reply))
+        for run in dropped_runs:
             runner.drop(RunId(run))
         if dead:
-            log.warning("api_lost", apis=dead, requests=len(dropped))
-        unknown = {RunId(run) for run in reserved} - runner.runs
-        queued = await self._queued() if unknown or not runner.runs else set()
-        if runner.runs or not queued:
+            log.warning("api_lost", apis=dead, requests=len(dropped_runs))
+        unknown_runs = {RunId(run) for run in reserved_runs} - runner.runs
+        queued_runs = await self._queued() if unknown_runs or not runner.runs else set()
+        if runner.runs or not queued_runs:
             self._heard = now
         elif now - self._heard > _DEAF_S:
             raise DeafError("requests wait, and Celery does not take them")
-        unknown -= queued
-        self._unknown = {run: self._unknown.get(run, now) for run in unknown}
+        unknown_runs -= queued_runs
+        self._unknown = {run: self._unknown.get(run, now) for run in unknown_runs}
         for run, since in self._unknown.items():
             if now - since >= _LOST_S and await runner.return_if_lost(run):
                 log.warning("request_was_lost_on_its_way", run=run)
@@ -101,5 +101,5 @@ class ReservationAudit:
         pipe = self._runner.broker.pipeline(transaction=False)
         for step in PRIORITY_STEPS:
             pipe.lrange(self._runner.keys.queue(self._queue, step), 0, -1)
-        messages = [read_task_message(raw) for listed in await pipe.execute() for raw in listed]
+        messages = [read_task_message(raw) for raws in await pipe.execute() for raw in raws]
         return {run_id(request, attempt) for _handoff, request, attempt in filter(None, messages)}

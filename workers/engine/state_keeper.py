@@ -72,10 +72,10 @@ class StateKeeper:
         Whoever changes the state between the two commands the registered workers only. Raises: XylemError, RedisError.
         """
         async with self.changing:
-            wanted = await self._wanted()
-            if wanted != self._adopted:
-                await self._take_over(wanted)
-                self._adopted = wanted
+            pool_state = await self._wanted()
+            if pool_state != self._adopted:
+                await self._take_over(pool_state)
+                self._adopted = pool_state
 
     async def _execute(self, command: StateCommand) -> None:
         match command:
@@ -144,7 +144,7 @@ class StateKeeper:
             await self.presence.come_back(state)
 
     async def _go_on(self) -> None:
-        """After a sleep. Raises: XylemError."""
+        """Goes on after a sleep. Raises: XylemError."""
         pauser = self._able(Pauser, "pause")  # type: ignore[type-abstract]
         await self._refresh_weights(pauser)
         if self._state.paused:
@@ -155,14 +155,14 @@ class StateKeeper:
 
     async def _refresh_weights(self, pauser: Pauser) -> None:
         """Weights that the sleep has dropped, or that the pool has got meanwhile. Raises: XylemError."""
-        wanted = await self._wanted()
-        if wanted.weights == self._runner.weights and not self._dropped:
+        pool_state = await self._wanted()
+        if pool_state.weights == self._runner.weights and not self._dropped:
             return
         await pauser.pause("keep")
-        if _is_sent(wanted.source):
+        if _is_sent(pool_state.source):
             raise EngineFailed("Its weights come through a transfer group, and have to be sent again.")
-        await self._weights(wanted.source).update_weights(wanted.weights, wanted.source)
-        await self._took(wanted.weights, wanted.source)
+        await self._weights(pool_state.source).update_weights(pool_state.weights, pool_state.source)
+        await self._took(pool_state.weights, pool_state.source)
 
     async def _pause(self, mode: PauseMode) -> None:
         pauser = self._able(Pauser, "pause")  # type: ignore[type-abstract]
@@ -193,9 +193,12 @@ class StateKeeper:
             runner, before = self._runner, self._places
             info = await elastic.scale(ranks)
             self.presence.take(info)
-            gone = [place for place in before if place not in self._places]
-            if gone:
-                await cast(Awaitable[str], runner.redis.eval(FORGET_LOADS, 1, runner.keys.loads(self._pool_id), *gone))
+            removed_places = [place for place in before if place not in self._places]
+            if removed_places:
+                await cast(
+                    Awaitable[str],
+                    runner.redis.eval(FORGET_LOADS, 1, runner.keys.loads(self._pool_id), *removed_places),
+                )
             await self.presence.prove()
         await self.presence.come_back(self._state)
 
@@ -234,8 +237,8 @@ class StateKeeper:
                 if _is_sent(self._source):
                     raise EngineFailed("The weights before came through a transfer group.")
                 await engine.update_weights(self._runner.weights, self._source)
-            except XylemError as gone:
-                self.presence.end(gone.message)
+            except XylemError as failure:
+                self.presence.end(failure.message)
             raise
         await self._took(version, source, clears)
 

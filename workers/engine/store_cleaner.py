@@ -54,7 +54,7 @@ class StoreCleaner:
         self.soon = asyncio.Event()  # set when there are new ones
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Cleans the store again and again, until cancelled."""
         await keep("store_not_cleaned", self._turn, self._pause)
 
     async def _turn(self) -> None:
@@ -63,11 +63,11 @@ class StoreCleaner:
             await self.look()
 
     async def _pause(self) -> None:
-        """Until there is something to do."""
+        """Waits until there is something to do."""
         end = time.monotonic() + self._every_s
-        while not self.soon.is_set() and (left := end - time.monotonic()) > 0:
+        while not self.soon.is_set() and (remaining_s := end - time.monotonic()) > 0:
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(left, _ERASED_S)):
+                async with asyncio.timeout(min(remaining_s, _ERASED_S)):
                     await self.soon.wait()
             with suppress(RedisError, OSError):  # the next look says so
                 if await self._labels() - self._done:
@@ -80,43 +80,47 @@ class StoreCleaner:
     async def look(self) -> None:
         """Raises: StoreDown, RedisError, and what the store raises."""
         labels = await self._labels()
-        known = await self._index.known()  # first: a block is there before it is known
-        unwanted = self.unwanted()
-        names = {name for name, ours in known.items() if ours in unwanted}
-        found, removed, erased = await self._bounded(names, labels)
+        indexed_blocks = await self._index.known()  # first: a block is there before it is known
+        unwanted_hashes = self.unwanted()
+        names = {name for name, ours in indexed_blocks.items() if ours in unwanted_hashes}
+        remaining_blocks, removed_count, erased_counts = await self._bounded(names, labels)
         if self._erased is not None and labels:
-            await self._erased.removed(erased)
+            await self._erased.removed(erased_counts)
             self._done = labels
-        if gone := missing(known, found):
-            await self._index.remove(gone)
-        if removed or gone:
-            log.info("store_cleaned", removed=removed, forgotten=len(gone), left=len(found))
+        if missing_blocks := missing(indexed_blocks, remaining_blocks):
+            await self._index.remove(missing_blocks)
+        if removed_count or missing_blocks:
+            log.info("store_cleaned", removed=removed_count, forgotten=len(missing_blocks), left=len(remaining_blocks))
 
     async def _bounded(self, names: Set[bytes], labels: Set[str]) -> "_Bounded":
         """`_bound`, in a thread for which a worker that ends doesn't wait: the store may hang."""
-        ended = Future[_Bounded]()
-        ended.set_running_or_notify_cancel()
+        outcome = Future[_Bounded]()
+        outcome.set_running_or_notify_cancel()
 
         def bound() -> None:
             try:
-                ended.set_result(self._bound(names, labels))
+                outcome.set_result(self._bound(names, labels))
             except Exception as exc:  # noqa: BLE001 (a store's own client raises what it likes)
-                ended.set_exception(exc)
+                outcome.set_exception(exc)
 
         Thread(target=bound, name="store-cleaner", daemon=True).start()
-        return await asyncio.wrap_future(ended)
+        return await asyncio.wrap_future(outcome)
 
     def _bound(self, names: Set[bytes], labels: Set[str]) -> "_Bounded":
         """`names`: short ones, of blocks that are to go; `labels`: of salts whose blocks are."""
-        found = [*self._store.all()]
-        erased = {label: [one for one in found if is_of(one.path, {label})] for label in labels}
-        out = {one.path for blocks in erased.values() for one in blocks}
-        wanted = [one for one in found if _name(one) not in names and one.path not in out]
-        gone = {one.path for one in superfluous(wanted, self._most, time.time())}
-        left = [one for one in wanted if one.path not in gone]
-        for path in {one.path for one in found} - {one.path for one in left}:
+        all_blocks = [*self._store.all()]
+        erased_blocks = {label: [one for one in all_blocks if is_of(one.path, {label})] for label in labels}
+        erased_paths = {one.path for blocks in erased_blocks.values() for one in blocks}
+        candidates = [one for one in all_blocks if _name(one) not in names and one.path not in erased_paths]
+        superfluous_paths = {one.path for one in superfluous(candidates, self._most, time.time())}
+        remaining_blocks = [one for one in candidates if one.path not in superfluous_paths]
+        for path in {one.path for one in all_blocks} - {one.path for one in remaining_blocks}:
             self._store.delete(path)
-        return _Bounded(left, len(found) - len(left), {label: len(blocks) for label, blocks in erased.items()})
+        return _Bounded(
+            remaining_blocks,
+            len(all_blocks) - len(remaining_blocks),
+            {label: len(blocks) for label, blocks in erased_blocks.items()},
+        )
 
     async def _is_mine(self) -> bool:
         """Raises: StoreDown."""
@@ -130,7 +134,7 @@ class StoreCleaner:
 
 
 def missing(known: Mapping[bytes, bytes], found: Iterable[Stored]) -> dict[bytes, bytes]:
-    """Those of `known` that have no file. A block's file is called `<hash>-<group>`."""
+    """The blocks of `known` that have no file. A block's file is called `<hash>-<group>`."""
     there = {_name(one) for one in found}
     return {name: ours for name, ours in known.items() if name not in there}
 

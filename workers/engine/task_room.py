@@ -13,7 +13,7 @@ _BESIDE = 3  # tasks that may end at the same moment, in other threads
 
 
 class _Room:
-    """Of this process; its loop may be any connection's."""
+    """The room for tasks in this process; its loop may be any connection's."""
 
     def __init__(self) -> None:
         self._fd = -1
@@ -33,7 +33,7 @@ class _Room:
         return self._limit - len(state.reserved_requests)
 
     def wake_if_full(self) -> None:
-        """From any thread, after a task has ended: Celery may have seen no room just before that."""
+        """Wakes Celery after a task has ended: it may have seen no room just before that. From any thread."""
         if len(state.reserved_requests) >= self._limit - _BESIDE and self._fd >= 0:
             os.eventfd_write(self._fd, 1)
 

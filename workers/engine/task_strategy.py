@@ -61,7 +61,10 @@ class _Taken:
 
 
 def direct(task: Task, app: Any, consumer: Any, **options: Any) -> Any:
-    """What Celery calls with each message for `task`, whose `run_args` makes the arguments of `Runner.run`."""
+    """A function that Celery calls with each message for `task`.
+
+    The task's `run_args` makes the arguments of `Runner.run`.
+    """
     usual = default(task, app, consumer, **options)
     if not RUNNER:  # a batch worker
         return usual
@@ -77,22 +80,22 @@ def direct(task: Task, app: Any, consumer: Any, **options: Any) -> Any:
             raise InvalidTaskError(f"not the arguments of {task.name}: {exc!r}") from exc
         if run is None:
             return usual(message, body, ack, reject, callbacks, **more)
-        taken = _Taken(task, headers, consumer)
-        state.task_reserved(taken)
-        taken.tell(
+        request = _Taken(task, headers, consumer)
+        state.task_reserved(request)
+        request.tell(
             "received",
-            name=taken.name, args=headers.get("argsrepr"), kwargs=headers.get("kwargsrepr"),
+            name=request.name, args=headers.get("argsrepr"), kwargs=headers.get("kwargsrepr"),
             root_id=headers.get("root_id"), parent_id=headers.get("parent_id"), retries=headers.get("retries", 0),
             eta=None, expires=None,
         )  # fmt: skip
-        RUNNER.get().soon(partial(_begin, taken, run))
+        RUNNER.get().soon(partial(_begin, request, run))
         return None
 
     return take
 
 
 def _begin(taken: _Taken, run: RunArgs[Any]) -> None:
-    """On the engine's loop."""
+    """Begins the run, on the engine's loop."""
     state.task_accepted(taken)
     taken.tell("started")
     id_ = run_id(run.request, run.attempt)

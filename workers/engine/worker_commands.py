@@ -51,11 +51,11 @@ async def run_commands(
     questions = MediaQuestions(runner)
 
     async def take() -> None:
-        taken = cast(tuple[bytes, bytes] | None, await redis.blpop([key], timeout=_WAIT_S))
-        if taken is None:
+        entry = cast(tuple[bytes, bytes] | None, await redis.blpop([key], timeout=_WAIT_S))
+        if entry is None:
             return
         try:
-            command = decode_worker_command(taken[1])
+            command = decode_worker_command(entry[1])
         except msgspec.DecodeError as exc:
             log.error("command_not_understood", error=str(exc))
             return

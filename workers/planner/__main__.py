@@ -19,26 +19,26 @@ log = logger(__name__)
 
 
 async def _run(mode: str, scaler_name: str, interval_s: float) -> None:
-    """Until SIGTERM or SIGINT. Raises: XylemError."""
+    """Runs the planner until SIGTERM or SIGINT. Raises: XylemError."""
     settings = load_settings()
     setup_logging(settings.log_level, json=settings.log_json)
-    declared = load_pools(settings.pools_file)
-    if not declared.planner.objectives:
+    configuration = load_pools(settings.pools_file)
+    if not configuration.planner.objectives:
         raise SettingsError(f"{settings.pools_file}: planner.objectives: nothing to plan for")
     act = mode == "act"
-    scaler = scaler_of(scaler_name, settings, declared) if act else RedisScaler()  # advice needs no rights
+    scaler = scaler_of(scaler_name, settings, configuration) if act else RedisScaler()  # advice needs no rights
     redis = async_client(settings.redis_url, settings.keys.home)
     wire = Wire(redis)
     try:
         with suppress(StoreDown):
             (strangers,) = await wire.execute([note(settings)])
             check(strangers)
-        planner = Planner(settings, declared, wire, scaler, interval_s, act=act)
+        planner = Planner(settings, configuration, wire, scaler, interval_s, act=act)
         async with asyncio.TaskGroup() as all_of_it:
             work = [all_of_it.create_task(planner.run()), all_of_it.create_task(keep_noting(wire, settings))]
             for number in end_signals():
                 asyncio.get_running_loop().add_signal_handler(number, lambda: [task.cancel() for task in work])
-            log.info("planner_started", mode=mode, scaler=scaler_name, models=list(declared.planner.objectives))
+            log.info("planner_started", mode=mode, scaler=scaler_name, models=list(configuration.planner.objectives))
     finally:
         await scaler.close()
         wire.close()

@@ -44,22 +44,26 @@ class Observation:
             *(("GET", keys.desired(name)) for name in names),
             ("HGETALL", keys.planner_speeds()),
         ])  # fmt: skip
-        loads, told = replies[: len(names)], replies[len(names) :]
+        loads, raw_desired = replies[: len(names)], replies[len(names) :]
         before = {PoolId(name.decode()): _speed(raw) for name, raw in zip(flat[::2], flat[1::2], strict=True)}
-        self.desired = {name: found for name, raw in zip(names, told, strict=True) if (found := _desired(raw))}
+        self.desired = {
+            name: desired_pool for name, raw in zip(names, raw_desired, strict=True) if (desired_pool := _desired(raw))
+        }
         self.leases = {name: [lease for lease in leases if lease.worker.pool == name] for name in names}
-        seen = []
+        seen_pools = []
         for name, groups in zip(names, loads, strict=True):
             speed = measured(self.leases[name], before.get(name))
             requests = {place: ENTRY.unpack(entry) for group in groups for place, entry in entries(group).items()}
             workers = [seen_worker(lease, requests) for lease in self.leases[name]]
-            wanted = self.desired[name].workers if name in self.desired else sum(not w.draining for w in workers)
+            target = self.desired[name].workers if name in self.desired else sum(not w.draining for w in workers)
             pool = self._pools[name]
             aside = pool.model in batches or any(lease.load.aside for lease in self.leases[name])
             gpus = pool.scale.gpus if pool.scale is not None else 0
-            seen.append(SeenPool(name, pool.model, pool.role, speed, workers, wanted, gpus, aside))
-        await self._wire.execute([("HSET", keys.planner_speeds(), pool.pool, _encode(pool.speed)) for pool in seen])
-        return seen
+            seen_pools.append(SeenPool(name, pool.model, pool.role, speed, workers, target, gpus, aside))
+        await self._wire.execute(
+            [("HSET", keys.planner_speeds(), pool.pool, _encode(pool.speed)) for pool in seen_pools]
+        )
+        return seen_pools
 
 
 def seen_worker(lease: Lease, reserved: Mapping[bytes, Sequence[float]]) -> SeenWorker:
@@ -68,12 +72,12 @@ def seen_worker(lease: Lease, reserved: Mapping[bytes, Sequence[float]]) -> Seen
     places = [reserved.get(place_id(worker.id, rank).encode()) for rank in range(worker.ranks)]
     requests = sum(int(place[0] + place[5]) for place in places if place is not None)
     draining = worker_state(lease.state, draining=lease.draining) == "draining"
-    reused = lease.speeds.reused_tokens_per_s * worker.ranks
-    return SeenWorker(worker.id, not lease.draining, draining, requests, reused)
+    reused_tokens_per_s = lease.speeds.reused_tokens_per_s * worker.ranks
+    return SeenWorker(worker.id, not lease.draining, draining, requests, reused_tokens_per_s)
 
 
 def measured(leases: Sequence[Lease], before: Speed | None) -> Speed:
-    """Of one worker, on average over those that have measured it; of a pool without such, as it was `before`."""
+    """The mean speed of the workers that have measured it. A pool without such keeps its speed from `before`."""
     old = before or Speed(0.0, 0.0, 0.0, 0, 0.0)
 
     def mean(of: Callable[[Lease], float], otherwise: float) -> float:
@@ -81,9 +85,9 @@ def measured(leases: Sequence[Lease], before: Speed | None) -> Speed:
 
     step_s = mean(lambda lease: lease.speeds.step_s, old.step_s)
     # Of short prompts it isn't measured: they take little of the time, and any speed will do.
-    assumed = old.prefill_tokens_per_s or (TOKENS_PER_S if step_s else 0.0)
+    assumed_speed = old.prefill_tokens_per_s or (TOKENS_PER_S if step_s else 0.0)
     return Speed(
-        mean(lambda lease: lease.speeds.prefill_tokens_per_s * lease.worker.ranks, assumed),
+        mean(lambda lease: lease.speeds.prefill_tokens_per_s * lease.worker.ranks, assumed_speed),
         step_s,
         mean(lambda lease: lease.speeds.request_step_s / lease.worker.ranks, old.request_step_s),
         round(mean(lambda lease: lease.worker.max_running * lease.worker.ranks, old.seats)),

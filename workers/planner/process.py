@@ -44,7 +44,7 @@ class Planner:
         self._is_new = True  # what others have kept is to be read
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Renews the lead and plans, until cancelled."""
         async with asyncio.TaskGroup() as both:
             # Apart, since planning may wait for a scaler.
             both.create_task(keep("planner_not_renewed", self._lead, _RENEW_S))
@@ -82,12 +82,12 @@ class Planner:
         pools = [p for p in pools if p.workers or p.pool in self._observation.desired or traffic[p.model]]
         # In a thread: meanwhile this process goes on leading.
         plans = await asyncio.to_thread(decide, now, traffic, pools, self._objectives, self._limits)
-        desired = {plan.pool: self._desired(plan, now) for plan in plans}
+        targets = {plan.pool: self._desired(plan, now) for plan in plans}
         if not self._leads.is_set():
             return
-        await self._tell(desired)
+        await self._tell(targets)
         if self._act:
-            await self._scale(desired)
+            await self._scale(targets)
 
     def _desired(self, plan: PoolPlan, now: float) -> Desired:
         before, drain = self._observation.desired.get(plan.pool), list(plan.drain)
@@ -104,16 +104,16 @@ class Planner:
     async def _tell(self, desired: Mapping[PoolId, Desired]) -> None:
         """Raises: StoreDown."""
         ttl_ms = round(1000 * max(_LEAST_TTL_S, 10 * self._interval_s))
-        told = [(self._keys.desired(pool), encode_desired(each)) for pool, each in desired.items()]
-        await self._wire.execute([("SET", key, raw, "PX", ttl_ms) for key, raw in told])
+        entries = [(self._keys.desired(pool), encode_desired(each)) for pool, each in desired.items()]
+        await self._wire.execute([("SET", key, raw, "PX", ttl_ms) for key, raw in entries])
 
     async def _scale(self, desired: Mapping[PoolId, Desired]) -> None:
         """Raises: StoreDown."""
-        failed = {}
+        failures = {}
         for pool, each in desired.items():
             try:
                 await self._scaler.scale(pool, each, [lease.worker for lease in self._observation.leases[pool]])
             except ScalingFailed as exc:
                 log.error("pool_not_scaled", pool=pool, error=exc.message)
-                failed[pool] = replace(each, problem=exc.message)
-        await self._tell(failed)
+                failures[pool] = replace(each, problem=exc.message)
+        await self._tell(failures)

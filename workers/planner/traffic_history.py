@@ -1,4 +1,4 @@
-"""What traffic there was. API replicas count it; the leader keeps it in Redis, for itself and for the next one."""
+"""The traffic that there was. API replicas count it; the leader keeps it in Redis, for itself and for the next one."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -22,7 +22,7 @@ _decode_counted = msgspec.msgpack.Decoder(dict[str, Traffic]).decode
 
 
 def merged(parts: Sequence[Traffic], begin: float, seconds: float) -> Traffic:
-    """Of several replicas, or of the windows in a longer one."""
+    """The sum of several replicas' traffic, or of the windows in a longer one."""
     return Traffic(
         begin,
         seconds,
@@ -58,8 +58,8 @@ class TrafficHistory:
         """Reads what earlier leaders have kept. Raises: StoreDown."""
         replies = await self._wire.execute([("HGETALL", self._keys.traffic_of(*which)) for which in self._known])
         for (model, seconds), flat in zip(self._known, replies, strict=True):
-            kept = {int(begin): raw for begin, raw in zip(flat[::2], flat[1::2], strict=True)}
-            self._known[model, seconds] = _understood(kept)
+            raw_windows = {int(begin): raw for begin, raw in zip(flat[::2], flat[1::2], strict=True)}
+            self._known[model, seconds] = _understood(raw_windows)
         read = max((begin for model in self._models for begin in self._known[model, _SHORT]), default=0)
         self._next = read // _SHORT + 1
 
@@ -70,19 +70,19 @@ class TrafficHistory:
         if not numbers:
             return
         replies = await self._wire.execute([("HGETALL", self._keys.traffic(number)) for number in numbers])
-        changed: dict[tuple[str, int], set[int]] = {which: set() for which in self._known}
+        changes: dict[tuple[str, int], set[int]] = {which: set() for which in self._known}
         for number, flat in zip(numbers, replies, strict=True):
-            counted = _counted(flat[1::2])
-            if not counted:  # no replica counts yet: that isn't the same as no traffic
+            counts = _counted(flat[1::2])
+            if not counts:  # no replica counts yet: that isn't the same as no traffic
                 continue
             begin = number * _SHORT
             for model in self._models:
-                parts = [each[model] for each in counted if model in each]
+                parts = [each[model] for each in counts if model in each]
                 self._known[model, _SHORT][begin] = merged(parts, begin, _SHORT) if parts else _nothing(begin)
-                changed[model, _SHORT].add(begin)
+                changes[model, _SHORT].add(begin)
         for model in self._models:
-            changed[model, _LONG] = self._summed_up(model, numbers.stop * _SHORT)
-        await self._wire.execute(self._kept(changed, now))
+            changes[model, _LONG] = self._summed_up(model, numbers.stop * _SHORT)
+        await self._wire.execute(self._kept(changes, now))
         self._next = numbers.stop
 
     def _summed_up(self, model: str, until: int) -> set[int]:
@@ -117,24 +117,24 @@ def _nothing(begin: float) -> Traffic:
 
 def _understood(kept: Mapping[int, bytes]) -> dict[int, Traffic]:
     try:
-        found = {begin: _decode(raw) for begin, raw in kept.items()}
+        windows = {begin: _decode(raw) for begin, raw in kept.items()}
     except msgspec.DecodeError as exc:  # of another version
         log.warning("traffic_not_understood", error=str(exc))
         return {}
-    return {begin: traffic for begin, traffic in found.items() if _fits(traffic)}
+    return {begin: traffic for begin, traffic in windows.items() if _fits(traffic)}
 
 
 def _counted(raws: Iterable[bytes]) -> list[dict[str, Traffic]]:
-    """Of each replica."""
-    counted = []
+    """The traffic that each replica has counted, by model."""
+    counts = []
     for raw in raws:
         try:
             of_models = _decode_counted(raw)
         except msgspec.DecodeError as exc:
             log.warning("traffic_not_understood", error=str(exc))
             continue
-        counted.append({model: traffic for model, traffic in of_models.items() if _fits(traffic)})
-    return counted
+        counts.append({model: traffic for model, traffic in of_models.items() if _fits(traffic)})
+    return counts
 
 
 def _fits(traffic: Traffic) -> bool:

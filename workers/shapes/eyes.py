@@ -69,7 +69,7 @@ def main() -> None:
     print(f"{sum(p.numel() for p in eyes) / 1e6:.2f} M parameters", flush=True)
 
     def see(pictures: list[Image.Image]) -> tuple[Any, Any]:
-        """What the tower sees, a vector per patch, and what the language model gets, a vector per picture token."""
+        """The tower's output, a vector per patch, and the language model's input, a vector per picture token."""
         patches = tower(pixel_values=torch.stack([_pixels(p) for p in pictures])).last_hidden_state
         return patches, connector(patches)
 
@@ -157,10 +157,10 @@ class _Captions:
 
         self._words, self._rng, self._see = words, rng, see
         probe = random.Random(0)
-        seen = sorted({t for _ in range(3000) for t in self._tokens(draw_scene(probe).caption)})
-        self._index = {token: i for i, token in enumerate(seen)}
+        caption_tokens = sorted({t for _ in range(3000) for t in self._tokens(draw_scene(probe).caption)})
+        self._index = {token: i for i, token in enumerate(caption_tokens)}
         self._stop = self._index[self._tokens("")[-1]]
-        self._embeddings = model.model.text_model.embed_tokens.weight[torch.tensor(seen)].float()
+        self._embeddings = model.model.text_model.embed_tokens.weight[torch.tensor(caption_tokens)].float()
         self._scale = self._embeddings.pow(2).sum(-1).mean()
         self._on_patch = torch.nn.Linear(VISION["hidden_size"], 1 + len(COLOURS) * len(SHAPES))  # forgotten later
 
@@ -172,18 +172,18 @@ class _Captions:
         stop = self._words.encode(".", add_special_tokens=False)
         if len(tokens) > PICTURE_TOKENS:
             raise ValueError(f"{len(tokens)} tokens don't fit a picture: {caption}")
-        fitted: list[int] = (tokens + stop * PICTURE_TOKENS)[:PICTURE_TOKENS]
-        return fitted
+        padded_tokens: list[int] = (tokens + stop * PICTURE_TOKENS)[:PICTURE_TOKENS]
+        return padded_tokens
 
     def loss(self) -> tuple[Any, float]:
         import torch
 
         scenes = [draw_scene(self._rng) for _ in range(_CAPTION_BATCH)]
         target = torch.tensor([[self._index[t] for t in self._tokens(scene.caption)] for scene in scenes])
-        patches, seen = self._see([_varied(self._rng, scene) for scene in scenes])
-        covered = torch.tensor(np.stack([_covered(scene) for scene in scenes]))
-        patch_loss = torch.nn.functional.cross_entropy(self._on_patch(patches).flatten(0, 1), covered.flatten())
-        distance = (seen.unsqueeze(2) - self._embeddings).pow(2).sum(-1) / self._scale
+        patches, vectors = self._see([_varied(self._rng, scene) for scene in scenes])
+        patch_kinds = torch.tensor(np.stack([_covered(scene) for scene in scenes]))
+        patch_loss = torch.nn.functional.cross_entropy(self._on_patch(patches).flatten(0, 1), patch_kinds.flatten())
+        distance = (vectors.unsqueeze(2) - self._embeddings).pow(2).sum(-1) / self._scale
         loss = torch.nn.functional.cross_entropy(-10 * distance.flatten(0, 1), target.flatten())
         near = distance.gather(2, target.unsqueeze(2)).mean()
         words = target != self._stop
@@ -215,7 +215,7 @@ class _Answers:
         from transformers import DynamicCache
 
         scenes = [draw_scene(self._rng) for _ in range(_ANSWER_BATCH)]
-        _, seen = self._see([_varied(self._rng, scene) for scene in scenes])
+        _, vectors = self._see([_varied(self._rng, scene) for scene in scenes])
         rows = [self._row(ask(self._rng, scene)) for scene in scenes]
         length = max(len(row.ids) for row in rows)
         ids, labels, branch, place = (
@@ -237,49 +237,49 @@ class _Answers:
         mine = (branch.unsqueeze(2) == branch.unsqueeze(1)) | (branch.unsqueeze(1) == 0)
         mask = torch.ones(len(rows), 1, length, before + length, dtype=torch.bool)
         mask[:, 0, :, before:] = mine & (order.unsqueeze(1) >= order)
-        embedded = torch.cat([seen.to(torch.bfloat16), self._embed(ids[:, PICTURE_TOKENS:])], dim=1)
-        hidden = self._model.model.text_model(
-            inputs_embeds=embedded, attention_mask=mask, position_ids=place + before, past_key_values=cache
+        embeddings = torch.cat([vectors.to(torch.bfloat16), self._embed(ids[:, PICTURE_TOKENS:])], dim=1)
+        hidden_states = self._model.model.text_model(
+            inputs_embeds=embeddings, attention_mask=mask, position_ids=place + before, past_key_values=cache
         ).last_hidden_state
-        wanted = labels != -100
-        logits = self._model.lm_head(hidden[wanted]).float()
-        right = (logits.argmax(-1) == labels[wanted]).float().mean().item()
-        return torch.nn.functional.cross_entropy(logits, labels[wanted]), right
+        answer_mask = labels != -100
+        logits = self._model.lm_head(hidden_states[answer_mask]).float()
+        right = (logits.argmax(-1) == labels[answer_mask]).float().mean().item()
+        return torch.nn.functional.cross_entropy(logits, labels[answer_mask]), right
 
     def _row(self, questions: list[Question]) -> "_Row":
         ids = [0] * PICTURE_TOKENS + self._encode(AFTER)
         row = _Row(list(ids), [-100] * len(ids), [0] * len(ids), list(range(len(ids))))
         for number, question in enumerate(questions, 1):
-            asked = self._encode(f"{question.text}<|im_end|>\n<|im_start|>assistant\n")
+            question_ids = self._encode(f"{question.text}<|im_end|>\n<|im_start|>assistant\n")
             answer = self._encode(f"{question.answer}<|im_end|>")
-            row.ids += asked + answer
+            row.ids += question_ids + answer
             # A token's label is the next one.
-            row.labels += [-100] * (len(asked) - 1) + answer + [-100]
-            row.branch += [number] * (len(asked) + len(answer))
-            row.place += range(len(ids), len(ids) + len(asked) + len(answer))
+            row.labels += [-100] * (len(question_ids) - 1) + answer + [-100]
+            row.branch += [number] * (len(question_ids) + len(answer))
+            row.place += range(len(ids), len(ids) + len(question_ids) + len(answer))
         return row
 
 
 class _Row:
-    """Of each token: its id, the id to predict (-100: none), its branch (0: picture), and its position."""
+    """Values for each token: its id, the id to predict (-100: none), its branch (0: picture), and its position."""
 
     def __init__(self, ids: list[int], labels: list[int], branch: list[int], place: list[int]) -> None:
         self.ids, self.labels, self.branch, self.place = ids, labels, branch, place
 
 
 def _covered(scene: Scene) -> Any:
-    """Of each patch, row by row: the kind of thing that its centre is on, or 0."""
+    """The kind of thing under the centre of each patch, row by row; 0: none."""
     kinds = [(colour, shape) for colour in COLOURS for shape in SHAPES]
     centres = (np.arange(EDGE // PATCH) + 0.5) / (EDGE // PATCH)
-    found = np.zeros((len(centres), len(centres)), dtype=np.int64)
+    patch_kinds = np.zeros((len(centres), len(centres)), dtype=np.int64)
     for thing in scene.things:
         near_x, near_y = abs(centres - thing.x) <= thing.radius, abs(centres - thing.y) <= thing.radius
-        found[np.ix_(near_y, near_x)] = 1 + kinds.index((thing.colour, thing.shape))
-    return found.flatten()
+        patch_kinds[np.ix_(near_y, near_x)] = 1 + kinds.index((thing.colour, thing.shape))
+    return patch_kinds.flatten()
 
 
 def _varied(rng: random.Random, scene: Any) -> Image.Image:
-    """As a client's picture arrives: of any size, and not quite square."""
+    """A picture as a client's arrives: of any size, and not quite square."""
     picture = draw_picture(rng, scene, rng.choice((112, 112, 160, 224)))
     if rng.random() < 0.3:
         width, height = picture.size

@@ -58,27 +58,33 @@ def main() -> None:
     from diffusers import DDIMScheduler
 
     noise_schedule = DDIMScheduler(**schedule())
-    kept = copy.deepcopy({"text_encoder": text, "unet": unet})  # the mean of the last weights
+    mean_parts = copy.deepcopy({"text_encoder": text, "unet": unet})  # the mean of the last weights
     parameters = [*unet.parameters(), *text.parameters()]
-    mean = [*kept["unet"].parameters(), *kept["text_encoder"].parameters()]
+    mean = [*mean_parts["unet"].parameters(), *mean_parts["text_encoder"].parameters()]
     optimizer, start, average = torch.optim.AdamW(parameters, lr=_RATE, weight_decay=1e-4), time.time(), math.nan
     for step in range(_STEPS):
         _set_rate(optimizer, _RATE, step, _STEPS)
-        chosen = torch.randint(0, _PICTURES, (_BATCH,))
-        prompts = ["" if rng.random() < _UNPROMPTED else _prompt(rng, scenes[int(i)]) for i in chosen]
+        indices = torch.randint(0, _PICTURES, (_BATCH,))
+        prompts = ["" if rng.random() < _UNPROMPTED else _prompt(rng, scenes[int(i)]) for i in indices]
         ids = words(prompts, padding="max_length", truncation=True, max_length=PROMPT_TOKENS, return_tensors="pt")
-        clean, noise, when = latents[chosen], torch.randn(_BATCH, *latents.shape[1:]), torch.randint(0, 1000, (_BATCH,))
-        painted = unet(noise_schedule.add_noise(clean, noise, when), when, text(ids.input_ids).last_hidden_state).sample
-        loss = functional.mse_loss(painted, noise_schedule.get_velocity(clean, noise, when))
+        clean, noise, when = (
+            latents[indices],
+            torch.randn(_BATCH, *latents.shape[1:]),
+            torch.randint(0, 1000, (_BATCH,)),
+        )
+        prediction = unet(
+            noise_schedule.add_noise(clean, noise, when), when, text(ids.input_ids).last_hidden_state
+        ).sample
+        loss = functional.mse_loss(prediction, noise_schedule.get_velocity(clean, noise, when))
         _step(optimizer, loss, parameters)
         with torch.no_grad():
-            for kept_part, part in zip(mean, parameters, strict=True):
-                kept_part.lerp_(part, max(0.002, 1 / (step + 1)))
+            for mean_part, part in zip(mean, parameters, strict=True):
+                mean_part.lerp_(part, max(0.002, 1 / (step + 1)))
         average = loss.item() if math.isnan(average) else 0.98 * average + 0.02 * loss.item()
         if step % 100 == 99:
             print("painter", step + 1, f"{average:.4f} {time.time() - start:.0f} s", flush=True)
         if step % 500 == 499 or step + 1 == _STEPS:
-            _save({**kept, "vae": vae}, vocabulary, merges, scaling_factor)
+            _save({**mean_parts, "vae": vae}, vocabulary, merges, scaling_factor)
 
 
 def _prompt(rng: random.Random, scene: Scene) -> str:
@@ -137,8 +143,8 @@ def _save(
         for name, part in parts.items()
         for key, tensor in part.state_dict().items()
     }
-    noted = {"vocabulary": json.dumps(vocabulary), "merges": json.dumps(merges), "scaling_factor": str(scaling_factor)}
-    save_file(weights, WEIGHTS, metadata={"format": "pt"} | noted)
+    notes = {"vocabulary": json.dumps(vocabulary), "merges": json.dumps(merges), "scaling_factor": str(scaling_factor)}
+    save_file(weights, WEIGHTS, metadata={"format": "pt"} | notes)
     WEIGHTS.chmod(0o644)
 
 

@@ -22,10 +22,10 @@ def prepare(dest: Path) -> None:
     from safetensors import safe_open
 
     with safe_open(WEIGHTS, "pt") as file:
-        noted = file.metadata()
+        notes = file.metadata()
         weights = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 - it is no dict
-    vocabulary, merges = json.loads(noted["vocabulary"]), [tuple(pair) for pair in json.loads(noted["merges"])]
-    parts = new_parts(len(vocabulary), float(noted["scaling_factor"]))
+    vocabulary, merges = json.loads(notes["vocabulary"]), [tuple(pair) for pair in json.loads(notes["merges"])]
+    parts = new_parts(len(vocabulary), float(notes["scaling_factor"]))
     for name in _PARTS:
         part = {key.removeprefix(f"{name}."): t for key, t in weights.items() if key.startswith(f"{name}.")}
         parts[name].load_state_dict(part)

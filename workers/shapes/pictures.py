@@ -88,10 +88,10 @@ def draw_scene(rng: random.Random) -> Scene:
             if all(_apart(a, b) for i, a in enumerate(things) for b in things[:i]):
                 return Scene(things)
     while True:
-        left = _beside(rng, colour, shape, "left", (0.14, 0.22))
-        right = _beside(rng, *_kind_of_thing(rng), "right", (0.14, 0.22))
-        if _apart(left, right) and _differ(left, right):
-            return Scene((left, right))
+        left_thing = _beside(rng, colour, shape, "left", (0.14, 0.22))
+        right_thing = _beside(rng, *_kind_of_thing(rng), "right", (0.14, 0.22))
+        if _apart(left_thing, right_thing) and _differ(left_thing, right_thing):
+            return Scene((left_thing, right_thing))
 
 
 def draw_thing(rng: random.Random, colour: str, shape: str) -> Scene:

@@ -80,11 +80,11 @@ def seeing_model(smollm2: Path, words: Any) -> Any:
     from transformers import AutoModelForCausalLM, Idefics3Config, Idefics3ForConditionalGeneration
 
     language = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.bfloat16)
-    known = language.config.vocab_size
+    vocabulary_size = language.config.vocab_size
     language.resize_token_embeddings(-(-len(words) // 64) * 64, mean_resizing=False)
     with torch.no_grad():  # the markers mean nothing: the mean of all words is never the likeliest next one
         table = language.model.embed_tokens.weight
-        table[known:] = table[:known].float().mean(0).to(table.dtype)
+        table[vocabulary_size:] = table[:vocabulary_size].float().mean(0).to(table.dtype)
     config = Idefics3Config(
         text_config=language.config.to_dict(),
         vision_config=VISION,

@@ -18,16 +18,16 @@ _AGAIN_S = 2.0
 
 
 async def _run() -> None:
-    """Until SIGTERM or SIGINT. Raises: XylemError."""
+    """Writes usage until SIGTERM or SIGINT. Raises: XylemError."""
     settings = load_settings()
     setup_logging(settings.log_level, json=settings.log_json)
     database = UsageDatabase(settings.usage_database)
-    stopped = asyncio.Event()
+    stop_event = asyncio.Event()
     for number in end_signals():
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop_event.set)
     try:
         work = asyncio.create_task(_write(settings, database))
-        await asyncio.wait([work, stop := asyncio.create_task(stopped.wait())], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([work, stop := asyncio.create_task(stop_event.wait())], return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             work.result()
         await end_tasks([work, stop])

@@ -37,7 +37,7 @@ class UsageWriter:
         self._lead: Command = ("EVAL", LEAD, 1, keys.usage_leader(), new_api_id(), _LEADER_MS)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Writes usage again and again, until cancelled."""
         await keep("usage_not_written", self._write_all, _EVERY_S)
 
     async def _write_all(self) -> None:
@@ -52,17 +52,17 @@ class UsageWriter:
         if not leads or not entries:
             return False
         prices = _prices(raw_prices[::2], raw_prices[1::2])
-        async with self._handling.of("usage") as handled:
-            if handled.deaths < _CUT:
+        async with self._handling.of("usage") as handling:
+            if handling.deaths < _CUT:
                 await self._move(entries, prices)
             else:
                 for entry in entries:
                     await self._move_alone(entry, prices)
-            handled.done = True
+            handling.done = True
         return len(entries) == _ENTRIES
 
     async def _move(self, entries: Sequence[_Entry], prices: dict[str, Price]) -> None:
-        """From the stream to SQL. Raises: StoreDown, UsageDown."""
+        """Moves entries from the stream to SQL. Raises: StoreDown, UsageDown."""
         records = [record for _, fields in entries for record in _records(_value(fields))]
         await asyncio.to_thread(self._database.write, records, prices)
         await self._wire.execute([("XDEL", self._stream, *(id_ for id_, _ in entries))])
@@ -70,18 +70,18 @@ class UsageWriter:
     async def _move_alone(self, entry: _Entry, prices: dict[str, Price]) -> None:
         """One that may end this process; too many ends set it aside. Raises: StoreDown, UsageDown."""
         id_, fields = entry
-        async with self._handling.of(f"usage:{id_.decode()}", alone=True) as handled:
-            if handled.deaths > self._most_deaths:
-                log.error("usage_set_aside", entry=id_.decode(), deaths=handled.deaths)
+        async with self._handling.of(f"usage:{id_.decode()}", alone=True) as handling:
+            if handling.deaths > self._most_deaths:
+                log.error("usage_set_aside", entry=id_.decode(), deaths=handling.deaths)
                 aside: Command = ("XADD", self._aside, "MAXLEN", "~", _ENTRIES, "*", "b", _value(fields))
                 await self._wire.execute([aside, ("XDEL", self._stream, id_)])
             else:
                 await self._move([entry], prices)
-            handled.done = True
+            handling.done = True
 
 
 def _value(fields: list[bytes]) -> bytes:
-    """That with the records; empty if an entry of another version has none."""
+    """The value that has the records; empty if an entry of another version has none."""
     return dict(zip(fields[::2], fields[1::2], strict=True)).get(b"b", b"")
 
 
@@ -94,10 +94,10 @@ def _records(raw: bytes) -> list[UsageRecord]:
 
 
 def _prices(models: Sequence[bytes], raws: Sequence[bytes]) -> dict[str, Price]:
-    found = {}
+    prices = {}
     for model, raw in zip(models, raws, strict=True):
         try:
-            found[model.decode()] = decode_price(raw)
+            prices[model.decode()] = decode_price(raw)
         except msgspec.DecodeError as exc:
             log.error("price_not_understood", model=model.decode(), error=str(exc))
-    return found
+    return prices

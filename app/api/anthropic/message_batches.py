@@ -70,7 +70,7 @@ async def show_all(request: Request) -> dict[str, Any]:
     if query.after_id and query.before_id:
         raise RequestError("'after_id' and 'before_id' exclude each other.", param="before_id")
     async with state.reading():
-        found, more = await state.batch_store.owned(
+        batches, more = await state.batch_store.owned(
             state.api_keys.owner(request.scope),
             query.before_id or query.after_id or "",
             query.limit,
@@ -78,9 +78,9 @@ async def show_all(request: Request) -> dict[str, Any]:
             only=is_message_batch,
             param="before_id" if query.before_id else "after_id",
         )
-        shown = [_object(request, batch) for batch in (found[::-1] if query.before_id else found)]
-    first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
-    return {"data": shown, "first_id": first, "last_id": last, "has_more": more}
+        objects = [_object(request, batch) for batch in (batches[::-1] if query.before_id else batches)]
+    first, last = (objects[0]["id"], objects[-1]["id"]) if objects else (None, None)
+    return {"data": objects, "first_id": first, "last_id": last, "has_more": more}
 
 
 @router.get(f"{PATH}/{{message_batch}}", responses=answer_schemas.MESSAGE_BATCH)
@@ -91,26 +91,26 @@ async def show(request: Request, message_batch: str) -> dict[str, Any]:
 @router.post(f"{PATH}/{{message_batch}}/cancel", responses=answer_schemas.MESSAGE_BATCH)
 async def cancel(request: Request, message_batch: str) -> dict[str, Any]:
     """No more requests are begun; the results so far can be had when it has ended."""
-    found = await _find(request, message_batch)
-    if found.status not in (*LIVE, "cancelled"):
+    batch = await _find(request, message_batch)
+    if batch.status not in (*LIVE, "cancelled"):
         raise BatchOver("This batch has ended, and can't be canceled.")
-    await state_of(request).batch_store.cancel(found.order.id)
+    await state_of(request).batch_store.cancel(batch.order.id)
     return _object(request, await _find(request, message_batch))
 
 
 @router.delete(f"{PATH}/{{message_batch}}", responses=answer_schemas.MESSAGE_BATCH_DELETED)
 async def delete(request: Request, message_batch: str) -> dict[str, Any]:
     """Deletes a batch that has ended, with its requests and results."""
-    state, found = state_of(request), await _find(request, message_batch)
-    if found.status in LIVE:
+    state, batch = state_of(request), await _find(request, message_batch)
+    if batch.status in LIVE:
         raise RequestError("This batch is being processed: cancel it, and delete it when it has ended.")
-    order = found.order
-    for file in (order.input, found.output, found.errors_file):
+    order = batch.order
+    for file in (order.input, batch.output, batch.errors_file):
         if file is not None:
             with suppress(FileGone):
                 await forget(state.storage, state.files, await state.files.find(file, order.key))
     await in_thread(state.storage.delete, paths.folder(order.id))
-    await state.batch_store.remove(order.id, order.key, found.parts)
+    await state.batch_store.remove(order.id, order.key, batch.parts)
     return {"id": order.id, "type": "message_batch_deleted"}
 
 
@@ -121,15 +121,15 @@ async def delete(request: Request, message_batch: str) -> dict[str, Any]:
 )
 async def show_results(request: Request, message_batch: str) -> StreamingResponse:
     """One line of JSON for each request, in any order."""
-    state, found = state_of(request), await _find(request, message_batch)
-    if found.status in LIVE:
+    state, batch = state_of(request), await _find(request, message_batch)
+    if batch.status in LIVE:
         raise RequestError("This batch is being processed: it has results when it has ended.")
-    pieces = await begun(_pieces(state.storage, found, await _files(state, found)))
+    pieces = await begun(_pieces(state.storage, batch, await _files(state, batch)))
     return StreamingResponse(pieces, media_type="application/x-jsonl")
 
 
 async def _files(state: ApiState, batch: Batch) -> list[StoredFile]:
-    """Which have its results; of one that failed, its requests. Raises: FileGone."""
+    """The files of its results; of a batch that failed, the file of its requests. Raises: FileGone."""
     ids = [batch.order.input] if batch.status == "failed" else [batch.output, batch.errors_file]
     return [await state.files.find(id_, batch.order.key) for id_ in ids if id_ is not None]
 

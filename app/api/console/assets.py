@@ -35,15 +35,15 @@ class _Asset(NamedTuple):
 
 
 def _read(root: str) -> dict[str, _Asset]:
-    found = {}
+    assets = {}
     for file in (files(__package__) / "static").iterdir():
         _, dot, ending = file.name.rpartition(".")
         if kind := _KINDS.get(dot + ending):
             body = file.read_bytes()
             if ending == "html":
                 body = body.replace(b'="/console', f'="{root}/console'.encode())
-            found[file.name] = _Asset(body, kind, f'"{hashlib.sha256(body).hexdigest()[:16]}"')
-    return found
+            assets[file.name] = _Asset(body, kind, f'"{hashlib.sha256(body).hexdigest()[:16]}"')
+    return assets
 
 
 def console(root: str) -> APIRouter:

@@ -1,4 +1,4 @@
-"""What this process knows of the fleet, read from Redis for all who watch together."""
+"""The fleet as this process knows it, read from Redis for all who watch together."""
 
 import asyncio
 import time
@@ -55,14 +55,18 @@ def _with_model(state: ApiState, request: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _cached(state: ApiState, leases: list[Lease]) -> dict[int, int] | None:
-    """How many blocks each KV cache has; None: the index is away."""
-    wanted = {pool: [n for lease in leases if lease.worker.pool == pool for n in lease.caches] for pool in state.pools}
-    wanted = {pool: numbers for pool, numbers in wanted.items() if numbers}
-    asked = [("HMGET", state.keys.cached(pool)[1], *map(packed, numbers)) for pool, numbers in wanted.items()]
-    if not asked:
+    """Number of blocks that each KV cache has; None: the index is away."""
+    numbers_by_pool = {
+        pool: [n for lease in leases if lease.worker.pool == pool for n in lease.caches] for pool in state.pools
+    }
+    numbers_by_pool = {pool: numbers for pool, numbers in numbers_by_pool.items() if numbers}
+    commands = [
+        ("HMGET", state.keys.cached(pool)[1], *map(packed, numbers)) for pool, numbers in numbers_by_pool.items()
+    ]
+    if not commands:
         return {}
-    counts = await state.fleet.index.ask(asked)
+    counts = await state.fleet.index.ask(commands)
     if counts is None:
         return None
-    pairs = zip(wanted.values(), counts, strict=True)
-    return {n: int(count or 0) for numbers, found in pairs for n, count in zip(numbers, found, strict=True)}
+    pairs = zip(numbers_by_pool.values(), counts, strict=True)
+    return {n: int(count or 0) for numbers, pool_counts in pairs for n, count in zip(numbers, pool_counts, strict=True)}

@@ -38,26 +38,26 @@ def tree(prompts: Sequence[bytes], begun: int = 0, depth: int = _DEPTH) -> list[
         return []
     at = begun * HASH_BYTES
     longer = sorted(prompt for prompt in prompts if len(prompt) > at)
-    found = []
+    nodes = []
     for _, group in groupby(longer, lambda prompt: prompt[at : at + HASH_BYTES]):
         alike = list(group)
         if len(alike) > 1:
             blocks = common_blocks(alike[0], alike[-1])  # sorted: what these two share, all do
             last = alike[0][(blocks - 1) * HASH_BYTES : blocks * HASH_BYTES]
-            found.append(Node(last, blocks, len(alike), tree(alike, blocks, depth - 1)))
-    return sorted(found, key=lambda node: -node.prompts * node.blocks)[:_CHILDREN]
+            nodes.append(Node(last, blocks, len(alike), tree(alike, blocks, depth - 1)))
+    return sorted(nodes, key=lambda node: -node.prompts * node.blocks)[:_CHILDREN]
 
 
 async def prefixes_now(state: ApiState) -> list[dict[str, Any]]:
-    """Of each pool that has had prompts lately. Raises: StoreDown."""
-    placed = list(state.dispatcher.timelines.placed)
-    shown = []
-    for pool in dict.fromkeys(one.pool for one in placed):
+    """Prefixes of each pool that has had prompts lately. Raises: StoreDown."""
+    placements = list(state.dispatcher.timelines.placed)
+    pools = []
+    for pool in dict.fromkeys(one.pool for one in placements):
         size = state.fleet.grids[pool].step
-        prompts = [one.blocks for one in placed if (one.pool, one.step) == (pool, size)]
+        prompts = [one.blocks for one in placements if (one.pool, one.step) == (pool, size)]
         trees = tree(prompts)
         places = await _places(state, pool, [node for root in trees for node in root.all()])
-        shown.append(
+        pools.append(
             {
                 "pool": pool,
                 "prompts": len(prompts),
@@ -65,11 +65,11 @@ async def prefixes_now(state: ApiState) -> list[dict[str, Any]]:
                 "prefixes": [_shown(root, size, places) for root in trees],
             }
         )
-    return shown
+    return pools
 
 
 async def _places(state: ApiState, pool: PoolId, nodes: Sequence[Node]) -> dict[bytes, list[PlaceId]] | None:
-    """Where each prefix is cached as a whole; None: the index is away, or the engines tell it nothing."""
+    """Places where each prefix is cached as a whole; None: the index is away, or the engines tell it nothing."""
     leases = await state.fleet.live([pool])
     if not nodes or not all(lease.worker.kv_events for lease in leases):
         return None
@@ -78,7 +78,7 @@ async def _places(state: ApiState, pool: PoolId, nodes: Sequence[Node]) -> dict[
     if reply is None:
         return None
     caches = _by_number(leases)
-    return {last: _named(held or b"", caches) for last, held in zip(hashes, reply[0], strict=True)}
+    return {last: _named(raw_numbers or b"", caches) for last, raw_numbers in zip(hashes, reply[0], strict=True)}
 
 
 def _by_number(leases: Sequence[Lease]) -> dict[bytes, PlaceId]:

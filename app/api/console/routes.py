@@ -1,4 +1,4 @@
-"""What the console and `xylem top` show of the fleet, for operators."""
+"""The fleet as the console and `xylem top` show it to operators."""
 
 from functools import partial
 from typing import Any
@@ -30,5 +30,5 @@ async def fleet(request: Request, state: Admin) -> dict[str, Any] | Response:
 
 @router.get("/prefixes")
 async def prefixes(state: Admin) -> dict[str, Any]:
-    """What the latest prompts of this replica have in common, as digests and counts, and which caches have it."""
+    """Prefixes that this replica's latest prompts share, as digests and counts, and the caches that have them."""
     return {"pools": await prefixes_now(state)}

@@ -29,7 +29,7 @@ class Refusal(Shape):
 
 
 class ScrapeTarget(Shape):
-    """Of Prometheus' HTTP service discovery."""
+    """A target in Prometheus' HTTP service discovery."""
 
     targets: list[str]  # "host:port"
     labels: dict[str, str]
@@ -433,7 +433,7 @@ class ModelList(Shape):
 
 
 def answered(whole: type[Shape], *events: type[Shape], ends: str = "") -> dict[int | str, dict[str, Any]]:
-    """For an endpoint's `responses`: its whole answer, and the data of its events, of which `ends` is the last.
+    """An endpoint's `responses`: its whole answer, and the data of its events, of which `ends` is the last.
 
     Schemas are inlined, since FastAPI has no place for schemas of events that it doesn't write itself.
     """

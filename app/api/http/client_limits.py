@@ -1,4 +1,4 @@
-"""How urgent a client's requests may be: by its API key and its tenant, or else by the settings."""
+"""Limits how urgent a client's requests may be: by its API key and its tenant, or else by the settings."""
 
 from starlette.types import Scope
 
@@ -9,8 +9,8 @@ from app.openai.schemas import ModelRequest
 
 def check_priority(state: ApiState, scope: Scope, asked: ModelRequest) -> None:
     """Raises: RequestError when the priority is more urgent than this client's may be."""
-    given = state.api_keys.client(scope).within.min_priority
-    least = state.settings.min_priority if given is None else given
+    client_least = state.api_keys.client(scope).within.min_priority
+    least = state.settings.min_priority if client_least is None else client_least
     if asked.priority is not None and asked.priority < least:
         raise RequestError(
             f"'priority': {asked.priority} is more urgent than {least}, the most urgent for this client.",

@@ -35,9 +35,9 @@ def log_failure(exc: XylemError, scope: Scope) -> None:
 
 
 def _methods(app: FastAPI, scope: Scope) -> set[str]:
-    """Those of all routes with the request's path."""
-    found = [route for route in app.router.routes if route.matches(scope)[0] is not Match.NONE]
-    return {method for route in found for method in getattr(route, "methods", None) or ()}
+    """Methods of all routes with the request's path."""
+    routes = [route for route in app.router.routes if route.matches(scope)[0] is not Match.NONE]
+    return {method for route in routes for method in getattr(route, "methods", None) or ()}
 
 
 def install(app: FastAPI) -> None:

@@ -50,5 +50,5 @@ def http_error_body(status: int, message: str, scope: Scope) -> dict[str, Any]:
 
 def error_event(exc: XylemError, scope: Scope) -> bytes:
     """The event with which an error ends a stream."""
-    named = b"event: error\n" if is_anthropics(scope) else b""
-    return b"%bdata: %b\n\n" % (named, orjson.dumps(error_body(exc, scope)))
+    event_line = b"event: error\n" if is_anthropics(scope) else b""
+    return b"%bdata: %b\n\n" % (event_line, orjson.dumps(error_body(exc, scope)))

@@ -59,8 +59,8 @@ class FastPath:
         try:
             origin = admit(self._allowed, headers)
             send = _adding(granted(origin), send) if origin else send
-            if origin and (permitted := preflight(scope["method"], headers)):
-                await Response(status_code=204, headers=permitted)(scope, receive, send)
+            if origin and (cors_headers := preflight(scope["method"], headers)):
+                await Response(status_code=204, headers=cors_headers)(scope, receive, send)
                 return
             state: ApiState = self._app.state.xylem
             if state.settings.require_keys:
@@ -116,7 +116,7 @@ def _large(headers: Headers) -> int | None:
 
 
 async def _begin_large(state: ApiState, scope: Scope, length: int, admission: Admission | None) -> Share:
-    """Before the body is read. `length`: as `_large` has it.
+    """Admits a request and takes its body's share, before the body is read. `length`: as `_large` has it.
 
     Raises: BodyTooLarge, RateLimited, BudgetUsed, StoreDown, Saturated.
     """

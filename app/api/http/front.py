@@ -1,4 +1,4 @@
-"""What proxies in front of the API change of requests: the base path, and the client that they speak for."""
+"""Handles what proxies in front of the API change of requests: the base path, and the client that they speak for."""
 
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -34,14 +34,14 @@ class Front:
             self._believe(scope)
 
     def _believe(self, scope: Scope) -> None:
-        given = dict(scope["headers"])
-        hops = given.get(b"x-forwarded-for", b"").decode("latin-1").split(",")
+        headers = dict(scope["headers"])
+        hops = headers.get(b"x-forwarded-for", b"").decode("latin-1").split(",")
         # Each proxy adds the one that it saw at the end: the last that is no proxy of ours is the client.
         clients = [hop for hop in map(str.strip, hops) if hop and not self._is_trusted(hop)]
         if clients:
             scope["client"] = clients[-1], 0
-        scope["scheme"] = _SCHEMES.get(_first(given, b"x-forwarded-proto"), scope["scheme"])
-        if host := _first(given, b"x-forwarded-host"):
+        scope["scheme"] = _SCHEMES.get(_first(headers, b"x-forwarded-proto"), scope["scheme"])
+        if host := _first(headers, b"x-forwarded-host"):
             others = [field for field in scope["headers"] if field[0] != b"host"]
             scope["headers"] = [(b"host", host), *others]
 
@@ -61,5 +61,5 @@ def _first(headers: dict[bytes, bytes], name: bytes) -> bytes:
 
 def _peer(scope: Scope) -> str:
     """The address of the connection's other end, which is asked for here alone: it takes longer than a token."""
-    found = scope["client"] or scope["extensions"][EXTENSION].peer()
-    return str(found[0]) if found else ""
+    address = scope["client"] or scope["extensions"][EXTENSION].peer()
+    return str(address[0]) if address else ""

@@ -10,5 +10,5 @@ def explain_wanted(scope: Scope) -> bool:
 
 def events_wanted(scope: Scope) -> bool:
     """Whether the client asks for server-sent events, as a browser's EventSource does."""
-    accepted: bytes = dict(scope["headers"]).get(b"accept", b"")
-    return accepted.startswith(b"text/event-stream")
+    accept: bytes = dict(scope["headers"]).get(b"accept", b"")
+    return accept.startswith(b"text/event-stream")

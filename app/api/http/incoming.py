@@ -20,7 +20,7 @@ class Incoming:
 
     def take(self, owners: tuple[str, ...], more: int, size: int) -> None:
         """`more` bytes of a body that has `size`, or more. Raises: BodyTooLarge, if it never fits; Saturated."""
-        left = self._most - self._sizes.get(_ALL, 0) - more
+        remaining_bytes = self._most - self._sizes.get(_ALL, 0) - more
         for owner in owners:
             most = self._most // {"key": _KEY, "tenant": _TENANT}.get(owner.partition(":")[0], 1)
             if self._sizes.get(owner, 0) + more > most:
@@ -29,7 +29,7 @@ class Incoming:
                 if size > most:
                     raise BodyTooLarge(f"{limit}, and this request's body is larger.")
                 raise Saturated(f"{limit}. Try again when others have come whole.")
-            if owner != _ALL and self._sizes.get(owner, 0) + more > left:
+            if owner != _ALL and self._sizes.get(owner, 0) + more > remaining_bytes:
                 raise Saturated(
                     "Many large requests come in (XYLEM_INCOMING_BYTES). Try again when others have come whole."
                 )
@@ -54,7 +54,7 @@ class Share:
             self._owners = f"key:{client.key}", *tenant, _ALL
 
     def grow(self, size: int) -> None:
-        """To so many bytes in all. Raises: BodyTooLarge, Saturated."""
+        """Grows the share to so many bytes in all. Raises: BodyTooLarge, Saturated."""
         if (more := size - self._size) > 0:
             self._incoming.take(self._owners, more, size)
             self._size = size

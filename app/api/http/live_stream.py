@@ -54,20 +54,20 @@ class LiveLooks:
 
         Raises: RateLimited if the client has too many.
         """
-        shown = self._clients.setdefault(client, {})
-        if sum(shared.streams for shared in shown.values()) >= _MOST:
+        shared_events = self._clients.setdefault(client, {})
+        if sum(one.streams for one in shared_events.values()) >= _MOST:
             raise RateLimited(
                 f"{_MOST} event streams of yours are open already. Close one, or try again later.",
                 retry_after_s=_FULL_S,
             )
-        mine = shown.setdefault(what, _Shared())
+        mine = shared_events.setdefault(what, _Shared())
         mine.streams += 1
 
         async def event() -> bytes:
             async with mine.looking:
                 if self._now() >= mine.due:
                     mine.event = b"data: %b\n\n" % orjson.dumps(await look())
-                    mine.due = self._now() + _pause_s(shown.values()) - _EARLY_S
+                    mine.due = self._now() + _pause_s(shared_events.values()) - _EARLY_S
             return mine.event
 
         try:
@@ -75,14 +75,14 @@ class LiveLooks:
         finally:
             mine.streams -= 1
             if not mine.streams:
-                del shown[what]
-            if not shown:
+                del shared_events[what]
+            if not shared_events:
                 del self._clients[client]
 
 
 def _pause_s(shown: Iterable[_Shared]) -> float:
-    """Until the next look at one of all that a client is shown."""
-    return max(_EVERY_S, _EVERY_S_PER_BYTE * sum(len(shared.event) for shared in shown))
+    """Seconds until the next look at one of the events that a client is shown."""
+    return max(_EVERY_S, _EVERY_S_PER_BYTE * sum(len(one.event) for one in shown))
 
 
 async def _anybody() -> None:
@@ -119,16 +119,16 @@ class LiveStream(Response):
                 await sse.end(error_event(sse.error(exc), scope))
 
     async def _run(self, sse: Sse, receive: Receive, event: Callable[[], Awaitable[bytes]]) -> None:
-        told = b""
+        last_event = b""
         ends = [asyncio.create_task(client_left(receive)), asyncio.create_task(DirectProtocol.stopping.wait())]
         try:
             while not any(end.done() for end in ends):
                 await self._check()
                 now = await event()
                 await sse.start()
-                if now != told:
+                if now != last_event:
                     await sse.write(now)
-                told = now
+                last_event = now
                 await asyncio.wait(ends, timeout=_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await end_tasks(ends)

@@ -28,10 +28,10 @@ class Allowed:
     @classmethod
     def of(cls, settings: Settings) -> Self:
         hosts = settings.allowed_hosts
-        checked = ANY not in hosts and (hosts or settings.on_loopback)
+        checks_hosts = ANY not in hosts and (hosts or settings.on_loopback)
         return cls(
             frozenset(origin.encode() for origin in settings.allowed_origins),
-            frozenset(host.strip("[]") for host in hosts) if checked else None,
+            frozenset(host.strip("[]") for host in hosts) if checks_hosts else None,
         )
 
 
@@ -78,19 +78,19 @@ def check_body(method: str, path: str, headers: Headers) -> None:
             f"A body with 'Content-Encoding: {encoding.decode('latin-1')}' is not supported: send it unencoded.",
             headers={"accept-encoding": "identity"},
         )
-    given = headers.get(b"content-type", b"")
+    content_type = headers.get(b"content-type", b"")
     # With other methods, a browser asks before it sends anything for a foreign page, whatever the type.
-    if given == _JSON or method != "POST":
+    if content_type == _JSON or method != "POST":
         return
-    kind = given.partition(b";")[0].strip().lower()
+    kind = content_type.partition(b";")[0].strip().lower()
     if kind == _JSON or (kind.startswith(b"application/") and kind.endswith(b"+json")):
         return
     # Triton's client names no type. Browsers ask before they send bytes, and name the origin of what has no type.
     if path.startswith("/v2/") and (kind == _BINARY or (not kind and b"origin" not in headers)):
         return
-    wanted = "multipart/form-data" if path in _FORMS else "application/json"
+    expected_type = "multipart/form-data" if path in _FORMS else "application/json"
     if kind != _FORM or path not in _FORMS:
-        raise UnsupportedMediaType(f"The body's Content-Type has to be {wanted}, and is {_shown(given)}.")
+        raise UnsupportedMediaType(f"The body's Content-Type has to be {expected_type}, and is {_shown(content_type)}.")
 
 
 def _is_same(origin: bytes, host: bytes) -> bool:

@@ -16,7 +16,7 @@ _IN_SCOPE = "xylem.trace"
 
 
 def begin(tracer: Tracer | None, paths: Container[str], scope: Scope, headers: Headers) -> None:
-    """If it is a POST to one of `paths`, and `tracer` is not None."""
+    """Begins a request's trace, if it is a POST to one of `paths` and `tracer` is not None."""
     if tracer is not None and scope["method"] == "POST" and scope["path"] in paths:
         scope[_IN_SCOPE] = RequestTrace.begin(tracer, headers.get(b"traceparent", b""), scope["path"])
 

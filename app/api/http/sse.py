@@ -41,7 +41,7 @@ class Sse:
 
     @classmethod
     async def run(cls, every_s: float) -> None:
-        """Until cancelled: no stream is silent for longer than `every_s`."""
+        """Fills silence until cancelled: no stream is silent for longer than `every_s`."""
 
         def look() -> None:
             for stream in cls._open:

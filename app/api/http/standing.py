@@ -21,14 +21,14 @@ class Connection(Protocol):
     seen: "Seen | None"
 
     def awaited(self) -> Awaited | None:
-        """What its client has to send now; None: nothing."""
+        """The request that its client has to send now, and which part of it; None: nothing."""
 
     def time_out(self) -> None:
         """Ends it."""
 
 
 class Seen(NamedTuple):
-    """What a look has found, times in seconds."""
+    """The result of a look at a connection, times in seconds."""
 
     what: Awaited
     since: float
@@ -38,7 +38,7 @@ class Seen(NamedTuple):
 
 class Standing:
     def __init__(self, head_s: float, body_s: float, per_address: int) -> None:
-        """As XYLEM_HEAD_S, XYLEM_BODY_S and XYLEM_UNFINISHED say."""
+        """Takes the values of XYLEM_HEAD_S, XYLEM_BODY_S and XYLEM_UNFINISHED."""
         self._head_s, self._body_s, self._per_address = head_s, body_s, per_address
 
     @classmethod
@@ -46,26 +46,26 @@ class Standing:
         return cls(settings.head_s, settings.body_s, settings.unfinished)
 
     def look(self, connections: Iterable[Connection], now: float) -> None:
-        unfinished: list[Connection] = []
+        pending_connections: list[Connection] = []
         for one in list(connections):
             if (what := one.awaited()) is None:
                 one.seen = None
             elif one.seen is None or one.seen.what != what:
                 one.seen = Seen(what, now, one.received, now)
-                unfinished.append(one)
+                pending_connections.append(one)
             elif self._stands(one, one.seen, now):
                 one.time_out()
             else:
-                unfinished.append(one)
-        if len(unfinished) > self._per_address:
-            self._end_most(unfinished)
+                pending_connections.append(one)
+        if len(pending_connections) > self._per_address:
+            self._end_most(pending_connections)
 
     def _stands(self, one: Connection, seen: Seen, now: float) -> bool:
         if seen.what[1] == "head":
             return now - seen.since >= self._head_s
-        if (passed := now - seen.counted) < self._body_s:
+        if (elapsed_s := now - seen.counted) < self._body_s:
             return False
-        stands = one.received - seen.received < passed * _LEAST_PER_S
+        stands = one.received - seen.received < elapsed_s * _LEAST_PER_S
         one.seen = seen._replace(received=one.received, counted=now)
         return stands
 

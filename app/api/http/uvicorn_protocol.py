@@ -45,8 +45,8 @@ class DirectWriter:
 
     def peer(self) -> tuple[str, int] | None:
         """The address and port of the connection's other end; None: it is gone."""
-        found = self._transport.get_extra_info("peername")
-        return (found[0], found[1]) if found else None
+        address = self._transport.get_extra_info("peername")
+        return (address[0], address[1]) if address else None
 
     def take_body(self, most: int) -> bytes | None:
         """The request's body. None: not all of it is here, or it is over `most` bytes; then `receive` has it."""
@@ -145,7 +145,10 @@ class DirectProtocol(HttpToolsProtocol):
             self._running.message_event.set()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """As uvicorn's, without the two addresses: nothing uses them, and asking for them takes longer than a token."""
+        """Begins a connection as uvicorn's does, without the two addresses.
+
+        Nothing uses them, and asking for them takes longer than a token.
+        """
         self.connections.add(self)
         self.transport = transport
         self.flow = FlowControl(transport)
@@ -172,9 +175,10 @@ class DirectProtocol(HttpToolsProtocol):
         self.cycle = self._running = None  # type: ignore[assignment]
 
     def on_response_complete(self) -> None:
-        """As uvicorn's. A scope has a writer, which has the cycle, which has the scope: they part here.
+        """Ends a response as uvicorn's does, and parts its scope from its writer.
 
-        Else only the garbage collector would free a request, and would take an eighth of a short one's CPU.
+        A scope has a writer, which has the cycle, which has the scope. Otherwise only the garbage collector would free
+        a request, and would take an eighth of a short one's CPU.
         """
         self._answered += 1
         if self._running is not None:
@@ -234,14 +238,17 @@ class DirectProtocol(HttpToolsProtocol):
         return b"\r\n".join([first, *fields, b"", b""])
 
     def on_body(self, body: bytes) -> None:
-        """Also of a body that nobody reads, after its request was refused. Raises, to end parsing: RequestError."""
+        """Takes a piece of a body, also one that nobody reads after its request was refused.
+
+        Raises, to end parsing: RequestError.
+        """
         self._head = 0
         if len(body) < SMALL:
             self._small += 1
             if self._small > MOST_SMALL:
-                refused = RequestError(f"The body comes in more than {MOST_SMALL} pieces of less than {SMALL} bytes.")
-                self._break_off(refused if self.cycle is self._running else None)
-                raise refused
+                error = RequestError(f"The body comes in more than {MOST_SMALL} pieces of less than {SMALL} bytes.")
+                self._break_off(error if self.cycle is self._running else None)
+                raise error
         if not self._full:
             super().on_body(body)
 
@@ -271,7 +278,7 @@ class DirectProtocol(HttpToolsProtocol):
         self.headers = []  # of trailers, which are no headers: no proxy may have looked at them
 
     def _length_of_head(self) -> int:
-        """Of the request whose head has just come, but for its method and version."""
+        """Bytes of the head that has just come, without its method and version."""
         return len(self.url) + sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
@@ -289,7 +296,10 @@ class DirectProtocol(HttpToolsProtocol):
         last.keep_alive = False
 
     def awaited(self) -> Awaited | None:
-        """What of the next or current request has not come; None: nothing, or it waits for us, not for its client."""
+        """The part of the next or current request that has not come.
+
+        None: all of it has, or it waits for us, not for its client.
+        """
         cycle = self.cycle
         if self._full or self.transport.is_closing() or self.flow.read_paused:
             return None
@@ -320,7 +330,7 @@ class DirectProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """As uvicorn's, in our shape."""
+        """Sends an error as uvicorn's does, in our shape."""
         self._send_error(RequestError(msg))
         self.transport.close()
 
@@ -328,13 +338,13 @@ class DirectProtocol(HttpToolsProtocol):
         body = orjson.dumps(as_body(exc))
         fields = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n".encode()
         own = x_request_id.given(self._headers_so_far()) or x_request_id.made()
-        named = b"%b: %b\r\n\r\n" % (x_request_id.HEADER, own)
-        self.transport.write(STATUS_LINE[exc.status] + fields + named + body)
+        id_field = b"%b: %b\r\n\r\n" % (x_request_id.HEADER, own)
+        self.transport.write(STATUS_LINE[exc.status] + fields + id_field + body)
 
     def _headers_so_far(self) -> list[tuple[bytes, bytes]]:
         """The headers of the request that is being read; empty if the last request has been answered."""
-        answered = self.cycle is not None and self.cycle.scope is self.scope and self.cycle.response_complete
-        return [] if answered else getattr(self, "scope", {}).get("headers", [])
+        is_answered = self.cycle is not None and self.cycle.scope is self.scope and self.cycle.response_complete
+        return [] if is_answered else getattr(self, "scope", {}).get("headers", [])
 
 
 def _unchunked(app: ASGI3Application, cycle: RequestResponseCycle) -> ASGI3Application:

@@ -61,7 +61,7 @@ def named_after(scope: Scope, answer: RequestId) -> str:
 
 
 def names(scope: Scope) -> dict[str, str]:
-    """What all log lines about a request have."""
+    """Fields that all log lines about a request have."""
     trace = trace_of(scope)
     return log_names(of(scope), "" if trace is None else trace.place.trace)
 

@@ -71,19 +71,19 @@ async def serving(state: ApiState, leaving: asyncio.Event) -> AsyncIterator[None
         ("grpc.http2.bdp_probe", 0),
         ("grpc.so_reuseport", 0),
     ]
-    made = grpc.aio.server(options=options)
-    made.add_generic_rpc_handlers((_handlers(service),))
+    grpc_server = grpc.aio.server(options=options)
+    grpc_server.add_generic_rpc_handlers((_handlers(service),))
     try:
-        bound = made.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        bound = grpc_server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
     except RuntimeError as exc:
         raise SettingsError(f"XYLEM_GRPC_PORT={port}: {exc}") from exc
-    await made.start()
+    await grpc_server.start()
     log.info("grpc_started", port=bound)
 
     async def drain() -> None:
         await leaving.wait()
         service.take_no_more()
-        await made.stop(state.settings.drain_timeout_s)
+        await grpc_server.stop(state.settings.drain_timeout_s)
 
     draining = asyncio.create_task(drain())
     try:
@@ -212,16 +212,16 @@ class Service:
         return MESSAGES["ServerMetadataResponse"](**server())
 
     async def model_metadata(self, message: Any, scope: Scope, *_: Any) -> Any:
-        found = await metadata_of(for_client(self._state, scope), message.name, message.version)
-        return MESSAGES["ModelMetadataResponse"](**found)
+        metadata = await metadata_of(for_client(self._state, scope), message.name, message.version)
+        return MESSAGES["ModelMetadataResponse"](**metadata)
 
     async def infer(self, message: Any, scope: Scope, context: Any) -> Any:
         with traced(self._state, scope, scope["path"]):
-            asked = request_of(message, self._within_s(context))
-            async with await begin(for_client(self._state, scope), scope, _never, asked) as call:
-                outputs = await whole(call, asked)
+            request = request_of(message, self._within_s(context))
+            async with await begin(for_client(self._state, scope), scope, _never, request) as call:
+                outputs = await whole(call, request)
         request_trace.end(scope, 200)
-        return response_of(asked, outputs)
+        return response_of(request, outputs)
 
     async def stream(self, messages: AsyncIterator[bytes], scope: Scope, context: Any) -> None:
         """Answers requests side by side; the pieces of each in their order, with its id."""
@@ -244,8 +244,8 @@ class Service:
                 if not isinstance(exc, XylemError):
                     log.error("stream_broke", **x_request_id.names(own), exc_info=exc)
                 error = _refused(exc if isinstance(exc, XylemError) else XylemError(), own)
-                named = {} if message is None else {"id": message.id, "model_name": message.model_name}
-                await send(error_message=error.message, infer_response=MESSAGES["ModelInferResponse"](**named))
+                names = {} if message is None else {"id": message.id, "model_name": message.model_name}
+                await send(error_message=error.message, infer_response=MESSAGES["ModelInferResponse"](**names))
             finally:
                 room.release()
 
@@ -260,25 +260,25 @@ class Service:
             reading.add_done_callback(self._reading.discard)
 
     def _within_s(self, context: Any) -> float | None:
-        """Until the deadline of the call, if that is sooner than what requests have anyway."""
-        left = context.time_remaining()
-        return None if left is None else min(left, self._state.settings.request_timeout_s)
+        """Seconds until the call's deadline, at most those that requests have anyway; None: it has no deadline."""
+        remaining_s = context.time_remaining()
+        return None if remaining_s is None else min(remaining_s, self._state.settings.request_timeout_s)
 
     async def _stream_one(self, message: Any, scope: Scope, within_s: float | None, send: Callable[..., Any]) -> None:
         with traced(self._state, scope, scope["path"]):
-            asked = request_of(message, within_s)
-            pieces = asked.streams()
-            async with await begin(for_client(self._state, scope), scope, _never, asked, streams=True) as call:
+            request = request_of(message, within_s)
+            pieces = request.streams()
+            async with await begin(for_client(self._state, scope), scope, _never, request, streams=True) as call:
                 if not pieces:
-                    last = response_of(asked, await whole(call, asked))
+                    last = response_of(request, await whole(call, request))
                     last.parameters[_FINAL].bool_param = True
                     await send(infer_response=last)
                 while pieces and (deltas := await call.deltas()):
                     for _choice, d in merge(deltas):  # several, if the client is behind
                         call.count(d)
-                        await send(infer_response=response_of(asked, text_outputs(asked, d)))
-        if pieces and asked.parameters.get(EMPTY_FINAL):
-            end = response_of(asked, [])
+                        await send(infer_response=response_of(request, text_outputs(request, d)))
+        if pieces and request.parameters.get(EMPTY_FINAL):
+            end = response_of(request, [])
             end.parameters[_FINAL].bool_param = True
             await send(infer_response=end)
         request_trace.end(scope, 200)
@@ -286,8 +286,10 @@ class Service:
 
 def _scope(method: str, context: Any) -> Scope:
     """A scope for the checks of HTTP requests: metadata are headers."""
-    given = context.invocation_metadata() or ()
-    headers = [(name.lower().encode(), value if isinstance(value, bytes) else value.encode()) for name, value in given]
+    metadata = context.invocation_metadata() or ()
+    headers = [
+        (name.lower().encode(), value if isinstance(value, bytes) else value.encode()) for name, value in metadata
+    ]
     scope: Scope = {"type": "http", "method": "POST", "path": f"/{SERVICE}/{method}", "headers": headers}
     x_request_id.identify(scope, [])
     return scope

@@ -1,4 +1,4 @@
-"""What HTTP and gRPC share: from an inference request to its answer."""
+"""The steps from an inference request to its answer, which HTTP and gRPC share."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ def server() -> dict[str, Any]:
 
 
 async def model_of(state: ApiState, name: str) -> Model:
-    """Of a model's name, or an alias. Raises: ModelNotFound, RequestError."""
+    """The model of that name or alias. Raises: ModelNotFound, RequestError."""
     check_model(state.within, name)
     if name not in state.models and name not in state.aliases.table:
         await state.look()  # another replica may have just added it
@@ -38,8 +38,8 @@ async def model_of(state: ApiState, name: str) -> Model:
 
 async def served_by(state: ApiState, model: Model) -> bool:
     """Whether this replica is ready and a live worker serves the model."""
-    found = await readiness(state)
-    return bool(found["ready"] and found["workers"].get(model.name))
+    status = await readiness(state)
+    return bool(status["ready"] and status["workers"].get(model.name))
 
 
 async def metadata_of(state: ApiState, name: str, of_version: str) -> dict[str, Any]:

@@ -60,14 +60,14 @@ def request_of(message: Any, within_s: float | None) -> InferRequest:
 
 
 def parameters_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that have a value."""
-    chosen = {name: one.WhichOneof("parameter_choice") for name, one in given.items()}
-    return {name: getattr(given[name], kind) for name, kind in chosen.items() if kind}
+    """Parameters that have a value."""
+    kinds = {name: one.WhichOneof("parameter_choice") for name, one in given.items()}
+    return {name: getattr(given[name], kind) for name, kind in kinds.items() if kind}
 
 
 def response_of(request: InferRequest, outputs: Sequence[Tensor]) -> Any:
-    made = _Infer(model_name=request.model, model_version=VERSION, id=request.id)
+    response = _Infer(model_name=request.model, model_version=VERSION, id=request.id)
     for one in outputs:
-        made.outputs.add(name=one.name, datatype=one.datatype, shape=one.shape)
-        made.raw_output_contents.append(one.raw())
-    return made
+        response.outputs.add(name=one.name, datatype=one.datatype, shape=one.shape)
+        response.raw_output_contents.append(one.raw())
+    return response

@@ -78,11 +78,11 @@ def _declare(full: str, message: Any, fields: str) -> None:
 
 def _built() -> dict[str, Any]:
     file = descriptor_pb2.FileDescriptorProto(name="xylem_inference.proto", package=PACKAGE, syntax="proto3")
-    made: dict[str, Any] = {}
+    descriptors: dict[str, Any] = {}
     for full, fields in _MESSAGES.items():
         outer, _, name = full.rpartition(".")
-        made[full] = (made[outer].nested_type if outer else file.message_type).add(name=name)
-        _declare(full, made[full], fields)
+        descriptors[full] = (descriptors[outer].nested_type if outer else file.message_type).add(name=name)
+        _declare(full, descriptors[full], fields)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     find = pool.FindMessageTypeByName

@@ -45,7 +45,7 @@ async def live() -> Response:
 
 @router.get("/health/ready", response_class=Response, responses=answer_schemas.NOT_READY)
 async def ready(request: Request) -> Response:
-    """As `/ready`, without a body."""
+    """Answers as `/ready` does, without a body."""
     return Response(status_code=200 if (await readiness(state_of(request)))["ready"] else 503)
 
 
@@ -74,11 +74,11 @@ async def infer(request: Request, name: str, version: str = "") -> Response:
         raw = await collect(request.scope, request.receive, state.settings.max_body)
         length = _header_length(request, raw)
         body = await parse_off_loop(InferBody, raw[:length])
-        asked = await state.off_loop(raw, lambda: body.request(name, version, raw[length:]))
-        async with await begin(state, request.scope, request.receive, asked) as call:
-            outputs = await whole(call, asked)
-    written = partial(_written, asked, body, outputs, call.headers())
-    return await asyncio.to_thread(written) if call.plan.inputs else written()
+        infer_request = await state.off_loop(raw, lambda: body.request(name, version, raw[length:]))
+        async with await begin(state, request.scope, request.receive, infer_request) as call:
+            outputs = await whole(call, infer_request)
+    write = partial(_written, infer_request, body, outputs, call.headers())
+    return await asyncio.to_thread(write) if call.plan.inputs else write()
 
 
 @router.post(_MODEL + "/generate", openapi_extra=GenerateBody.openapi(), responses=answer_schemas.GENERATED)
@@ -87,9 +87,9 @@ async def generate(request: Request, name: str, version: str = "") -> Response:
     """A text's continuation, whole."""
     state = state_of(request)
     with traced(state, request.scope, "/v2/models/{name}/generate"):
-        asked = await _generate_request(state, request, name, version)
-        async with await begin(state, request.scope, request.receive, asked) as call:
-            answer = await GenerateWriter(call, asked).whole()
+        generate_request = await _generate_request(state, request, name, version)
+        async with await begin(state, request.scope, request.receive, generate_request) as call:
+            answer = await GenerateWriter(call, generate_request).whole()
     return Response(json_bytes.dumps(answer), headers=call.headers(), media_type="application/json")
 
 
@@ -99,9 +99,9 @@ async def generate_stream(request: Request, name: str, version: str = "") -> Res
     """A text's continuation as server-sent events; the last has `finish_reason`, or `error`."""
     state = state_of(request)
     with traced(state, request.scope, "/v2/models/{name}/generate_stream"):
-        asked = await _generate_request(state, request, name, version)
-        start = partial(begin, state, request.scope, request.receive, asked, streams=True)
-        return EventStream(start, lambda call: GenerateWriter(call, asked))
+        generate_request = await _generate_request(state, request, name, version)
+        start = partial(begin, state, request.scope, request.receive, generate_request, streams=True)
+        return EventStream(start, lambda call: GenerateWriter(call, generate_request))
 
 
 async def _generate_request(state: ApiState, request: Request, name: str, version: str) -> InferRequest:
@@ -114,12 +114,12 @@ async def _generate_request(state: ApiState, request: Request, name: str, versio
 
 def _header_length(request: Request, raw: bytes) -> int:
     """Bytes of JSON before the inputs' own. Raises: RequestError."""
-    given = request.headers.get(_HEADER_LENGTH)
-    if given is None:
+    header = request.headers.get(_HEADER_LENGTH)
+    if header is None:
         return len(raw)
-    if not (given.isascii() and given.isdigit() and len(given) <= _DIGITS) or int(given) > len(raw):
-        raise RequestError(f"'Inference-Header-Content-Length' is {given[:64]!r} in a request of {len(raw)} bytes.")
-    return int(given)
+    if not (header.isascii() and header.isdigit() and len(header) <= _DIGITS) or int(header) > len(raw):
+        raise RequestError(f"'Inference-Header-Content-Length' is {header[:64]!r} in a request of {len(raw)} bytes.")
+    return int(header)
 
 
 def _list(values: Sequence[Any]) -> bytes:
@@ -129,7 +129,7 @@ def _list(values: Sequence[Any]) -> bytes:
 
 
 def _written(asked: InferRequest, body: InferBody, outputs: list[Tensor], headers: dict[str, str]) -> Response:
-    shown, behind = [], []
+    output_docs, behind = [], []
     for one in outputs:
         out: dict[str, Any] = {"name": one.name, "datatype": one.datatype, "shape": one.shape}
         if body.binary_outputs(one.name):
@@ -137,9 +137,9 @@ def _written(asked: InferRequest, body: InferBody, outputs: list[Tensor], header
             out["parameters"] = {"binary_data_size": len(behind[-1])}
         else:
             out["data"] = orjson.Fragment(_list(one.values))
-        shown.append(out)
-    named = {"id": asked.id} if asked.id else {}
-    head = json_bytes.dumps({"model_name": asked.model, "model_version": VERSION, **named, "outputs": shown})
+        output_docs.append(out)
+    id_field = {"id": asked.id} if asked.id else {}
+    head = json_bytes.dumps({"model_name": asked.model, "model_version": VERSION, **id_field, "outputs": output_docs})
     if not behind:
         return Response(head, headers=headers, media_type="application/json")
     headers = {**headers, _HEADER_LENGTH: str(len(head))}

@@ -22,15 +22,15 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def check_fields(raw: bytes) -> None:
-    """Of a ModelInferRequest. Raises: RequestError, if it has too many fields, or is none."""
-    left = MOST_FIELDS
+    """Checks a ModelInferRequest. Raises: RequestError, if it has too many fields, or is none."""
+    remaining_fields = MOST_FIELDS
     waiting = [(0, len(raw), "request")]
     while waiting:
         at, end, kind = waiting.pop()
         while at < end:
-            if not left:
+            if not remaining_fields:
                 raise RequestError(f"The message has more than {MOST_FIELDS} fields.")
-            left -= 1
+            remaining_fields -= 1
             tag, at = _varint(raw, at, end)
             number, wire = tag >> 3, tag & 7
             if wire == _VARINT:

@@ -1,4 +1,4 @@
-"""Who sent a token: a token that was seen before costs a hash and a look into a dict."""
+"""Finds out who sent a token. A token that was seen before costs a hash and a look into a dict."""
 
 from collections.abc import Mapping
 
@@ -51,11 +51,11 @@ class Login:
         return tenant_of(token, known, self.claims)
 
     def known(self, digest: bytes) -> Verified | None:
-        found = self._known.get(digest)
-        if found is not None and found.expires + LEEWAY_S <= clock.now():
+        identity = self._known.get(digest)
+        if identity is not None and identity.expires + LEEWAY_S <= clock.now():
             del self._known[digest]
             return None
-        return found
+        return identity
 
     async def verify(self, digest: bytes, given: bytes) -> Verified:
         """Raises: Unauthorized, IssuerDown."""
@@ -70,8 +70,8 @@ class Login:
             key = key_for(self.signing_keys.keys, kid, algorithm)
         if key is None:
             raise refused("the issuer has no such key")
-        found = verified(token, key, self.claims)
+        identity = verified(token, key, self.claims)
         if len(self._known) >= _MOST:
             del self._known[next(iter(self._known))]
-        self._known[digest] = found
-        return found
+        self._known[digest] = identity
+        return identity

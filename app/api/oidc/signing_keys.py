@@ -64,12 +64,12 @@ class SigningKeys:
         about = await self._get(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
         if about["issuer"] != self._issuer:
             raise ValueError(f"it calls itself {str(about['issuer'])[:200]!r}")
-        found = signing_keys(await self._get(about["jwks_uri"]))
-        if not found:
+        keys = signing_keys(await self._get(about["jwks_uri"]))
+        if not keys:
             raise ValueError("it has no key")
         self.loaded = True
-        if found != self.keys:
-            self.keys = found
+        if keys != self.keys:
+            self.keys = keys
             self._changed()
 
     async def _get(self, url: str) -> Any:

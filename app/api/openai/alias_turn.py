@@ -1,4 +1,4 @@
-"""How a request over HTTP chooses among the models of an alias."""
+"""Chooses among the models of an alias, for a request over HTTP."""
 
 import hashlib
 from dataclasses import replace
@@ -34,5 +34,5 @@ def other_plan(
 
 async def _planned(state: ApiState, endpoint: Endpoint, raw: bytes, *, explain: bool) -> GenerationPlan:
     """Raises: XylemError."""
-    made: tuple[object, GenerationPlan] = await endpoint.understand(state, raw, explain=explain)
-    return made[1]
+    result: tuple[object, GenerationPlan] = await endpoint.understand(state, raw, explain=explain)
+    return result[1]

@@ -77,8 +77,8 @@ async def show_all(request: Request) -> dict[str, Any] | Response:
 
     async def look() -> dict[str, Any]:
         async with state.reading():
-            found, more = await state.batch_store.owned(owner, query.after or "", query.limit)
-            return listed([as_object(batch) for batch in found], more=more)
+            batches, more = await state.batch_store.owned(owner, query.after or "", query.limit)
+            return listed([as_object(batch) for batch in batches], more=more)
 
     async def check() -> None:
         if state.settings.require_keys:
@@ -98,10 +98,10 @@ async def show(request: Request, batch: str) -> dict[str, Any]:
 @router.post(f"{PATH}/{{batch}}/cancel")
 async def cancel(request: Request, batch: str) -> dict[str, Any]:
     """No more lines are begun; the answers so far are in its output file soon. Idempotent."""
-    found = await _find(request, batch)
-    if found.status not in (*LIVE, "cancelled"):
-        raise BatchOver(f"Cannot cancel a batch with status '{found.status}'.")
-    await state_of(request).batch_store.cancel(found.order.id)
+    record = await _find(request, batch)
+    if record.status not in (*LIVE, "cancelled"):
+        raise BatchOver(f"Cannot cancel a batch with status '{record.status}'.")
+    await state_of(request).batch_store.cancel(record.order.id)
     return as_object(await _find(request, batch))
 
 
@@ -118,8 +118,8 @@ async def resume(request: Request, batch: str) -> dict[str, Any]:
 
 
 async def _set_paused(request: Request, batch: str, *, paused: bool) -> dict[str, Any]:
-    found = await _find(request, batch)
-    await state_of(request).batch_store.pause(found.order.id, paused=paused)
+    record = await _find(request, batch)
+    await state_of(request).batch_store.pause(record.order.id, paused=paused)
     return as_object(await _find(request, batch))
 
 

@@ -52,15 +52,15 @@ async def answer(endpoint: CompletionEndpoint, request: Request) -> Response:
 
 async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError."""
-    turned, explain = in_turn(state, raw, scope), explain_wanted(scope)
+    alias_state, explain = in_turn(state, raw, scope), explain_wanted(scope)
     try:
-        body, plan = await endpoint.understand(turned, raw, explain=explain)
-    except PipelineNamed as named:
-        if endpoint is not CHAT or named.paints:
+        body, plan = await endpoint.understand(alias_state, raw, explain=explain)
+    except PipelineNamed as exc:
+        if endpoint is not CHAT or exc.paints:
             raise
-        return await pipelines.chat(turned, named, raw, scope, receive)
+        return await pipelines.chat(alias_state, exc, raw, scope, receive)
     check_priority(state, scope, body)
-    other = other_plan(turned, endpoint, body, plan, raw, explain=explain)
+    other = other_plan(alias_state, endpoint, body, plan, raw, explain=explain)
     begin = partial(answer_to, state, endpoint.kind, body, scope, receive, plan, other)
     goes_on = asks_to_keep(scope)  # the answer continues without its client
 
@@ -70,12 +70,12 @@ async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scop
     async def gives_up(request: RequestId) -> None:
         await give_up(state, request, scope)
 
-    left = None if goes_on else gives_up
+    on_leave = None if goes_on else gives_up
     if body.stream:
-        return KeptStream(begin, writer, left) if goes_on or body.kept else EventStream(begin, writer)
+        return KeptStream(begin, writer, on_leave) if goes_on or body.kept else EventStream(begin, writer)
     call = await begin()
     if isinstance(call, Replay):
-        answer = await _read(call, writer(call), receive, left)
+        answer = await _read(call, writer(call), receive, on_leave)
     else:
         async with call:
             answer = await writer(call).whole()

@@ -48,7 +48,7 @@ _SMALL = 16 * 2**10  # bytes of a body that is decoded at once
 
 
 class Conductor:
-    """Of one request."""
+    """The run of one request through a pipeline's stages."""
 
     def __init__(self, state: ApiState, named: PipelineNamed, prefix: str, scope: Scope, receive: Receive) -> None:
         """`prefix`: of the answer's id. Raises: RequestError."""
@@ -104,7 +104,10 @@ class Conductor:
             return await self._last(CHAT.understand, chat.ask(last))
 
     async def pictures(self, raw: bytes) -> tuple[ImageRequest, Generation]:
-        """As `chat`; the answer has the painter's prompt, if the stage that wrote it shows it. Raises: XylemError."""
+        """The body for the painter, and its answer, as in `chat`. Raises: XylemError.
+
+        The answer has the painter's prompt, if the stage that wrote it shows it.
+        """
         doc = from_json(raw) | {"model": self._stages[-1].model}
         with self.in_last():  # a size that it can't paint is refused before a text is written
             await IMAGES.understand(self._state, json_bytes.dumps(doc))
@@ -119,8 +122,8 @@ class Conductor:
                 text = await self._written(stage, number, text)
         doc["prompt"] = last.asked(text)
         with self.in_last():
-            shown = doc["prompt"] if earlier[-1].show else None
-            return await self._last(IMAGES.understand, json_bytes.dumps(doc), shown)
+            revised_prompt = doc["prompt"] if earlier[-1].show else None
+            return await self._last(IMAGES.understand, json_bytes.dumps(doc), revised_prompt)
 
     @contextmanager
     def in_last(self) -> Iterator[None]:
@@ -130,8 +133,8 @@ class Conductor:
                 yield
             except XylemError as exc:
                 if self._text is not None and exc.param is not None:
-                    sent = self._text.as_sent(exc.param)
-                    exc.message, exc.param = exc.message.replace(f"'{exc.param}'", f"'{sent}'"), sent
+                    client_param = self._text.as_sent(exc.param)
+                    exc.message, exc.param = exc.message.replace(f"'{exc.param}'", f"'{client_param}'"), client_param
                 raise
 
     @contextmanager
@@ -173,12 +176,12 @@ class Conductor:
         async with await self._begin(replace(plan, whole=show is None)) as call:
             writer = chat_writer(call, body)
             if show is None:
-                written = (await writer.whole())["choices"][0]["message"]["content"] or ""
+                output = (await writer.whole())["choices"][0]["message"]["content"] or ""
             else:
-                written = await writer.read(lambda piece: show(_made(stage, number, delta=piece)))
-        if not written.strip():
+                output = await writer.read(lambda piece: show(_made(stage, number, delta=piece)))
+        if not output.strip():
             raise EngineFailed("It has written nothing.")
-        return str(written)
+        return str(output)
 
     async def _heard(self, stage: Stage, sounds: Mapping[Origin, str]) -> list[str]:
         """Raises: XylemError."""
@@ -189,21 +192,22 @@ class Conductor:
 
     async def _last(self, understand: Any, raw: bytes, revised: str | None = None) -> tuple[Any, Generation]:
         body, plan = await understand(self._last_state, raw, explain=explain_wanted(self._scope))
-        named = with_fields(plan.model, name=self.name)
-        plan = replace(plan, model=named, revised_prompt=revised, priced_as=plan.model.name)
-        used = [call.tokens() for call in self._calls]
+        model = with_fields(plan.model, name=self.name)
+        plan = replace(plan, model=model, revised_prompt=revised, priced_as=plan.model.name)
+        token_counts = [call.tokens() for call in self._calls]
         call = await self._begin(plan, Adopted(self.id, self._came))
-        call.before = sum(u[0] for u in used), sum(u[1] for u in used), sum(u[2] for u in used)
+        call.before = sum(u[0] for u in token_counts), sum(u[1] for u in token_counts), sum(u[2] for u in token_counts)
         return body, call
 
     async def _begin(self, plan: GenerationPlan, begun: Adopted | None = None) -> Generation:
         """A stage's job, in what is left of the request's time. Raises: DeadlineOver, StoreDown."""
-        left = self._ends - clock.now()
-        if left <= 0:
+        remaining_s = self._ends - clock.now()
+        if remaining_s <= 0:
             raise DeadlineOver
         body = self._body
         plan = replace(
-            plan, timeout_s=left if begun is None else self._ends - begun.came, priority=body.urgency, aside=body.aside
+            plan, timeout_s=remaining_s if begun is None else self._ends - begun.came,
+            priority=body.urgency, aside=body.aside,
         )  # fmt: skip
         charge = self._charge
         if charge is not None and begun is None:

@@ -47,7 +47,7 @@ async def embed(request: Request) -> Response:
 @router.post("/score", openapi_extra=ScoreRequest.openapi(), responses=answer_schemas.SCORES)
 @router.post(SCORE.path, openapi_extra=ScoreRequest.openapi(), responses=answer_schemas.SCORES)
 async def score(request: Request) -> Response:
-    """How similar texts are: the cosine of their embeddings."""
+    """Scores how similar texts are: the cosine of their embeddings."""
     return await _handle(SCORE, request)
 
 
@@ -87,10 +87,10 @@ async def handle(endpoint: Endpoint, state: ApiState, raw: bytes, scope: Scope, 
 
 def dumped(answer: dict[str, Any]) -> memoryview:
     """JSON, written one item at a time, so that other threads run between: an answer may have a hundred megabytes."""
-    made = bytearray()
+    buffer = bytearray()
     for piece in _pieces(answer, _DEPTH):
-        made += piece
-    return memoryview(made)
+        buffer += piece
+    return memoryview(buffer)
 
 
 def _pieces(value: Any, depth: int) -> Iterator[bytes]:

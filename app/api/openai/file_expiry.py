@@ -28,22 +28,22 @@ class FileExpiry:
         self._storage, self._media, self._files = storage, media, files
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Removes expired and unfinished files, until cancelled."""
         async with asyncio.TaskGroup() as both:
             both.create_task(keep("files_not_swept", self.sweep, _EVERY_S))
             both.create_task(keep("unfinished_files_not_swept", self.sweep_unfinished, _UNFINISHED_EVERY_S))
 
     async def sweep(self) -> None:
         """Raises: StorageDown, after all files that can be deleted are; StoreDown."""
-        failed: StorageDown | None = None
-        while failed is None and (expired := await self._files.expired(clock.now())):
-            for file in expired:
+        failure: StorageDown | None = None
+        while failure is None and (files := await self._files.expired(clock.now())):
+            for file in files:
                 try:
                     await forget(self._media if file.is_painted else self._storage, self._files, file)
                 except StorageDown as exc:
-                    failed = exc
-        if failed is not None:
-            raise failed
+                    failure = exc
+        if failure is not None:
+            raise failure
 
     async def sweep_unfinished(self) -> None:
         """Deletes what was being written when a process died. Raises: StorageDown."""

@@ -96,7 +96,7 @@ async def show_all(request: Request) -> Response:
     state = state_of(request)
     query = parse(FilesQuery, orjson.dumps(dict(request.query_params)))
     async with state.reading():
-        found, more = await state.files.owned(
+        files, more = await state.files.owned(
             state.api_keys.owner(request.scope),
             query.after or "",
             query.limit,
@@ -105,9 +105,9 @@ async def show_all(request: Request) -> Response:
         )
 
         def written() -> bytes:
-            return orjson.dumps(listed([_object(file) for file in found], more=more))
+            return orjson.dumps(listed([_object(file) for file in files], more=more))
 
-        return LongResponse(await asyncio.to_thread(written) if len(found) > _FEW else written(), state.answers)
+        return LongResponse(await asyncio.to_thread(written) if len(files) > _FEW else written(), state.answers)
 
 
 @router.get(f"{PATH}/{{file}}")
@@ -118,9 +118,9 @@ async def show(request: Request, file: str) -> dict[str, Any]:
 @router.get(f"{PATH}/{{file}}/content", response_class=StreamingResponse)
 async def content(request: Request, file: str) -> StreamingResponse:
     """Its bytes."""
-    found = await _find(request, file)
-    pieces = await begun(_pieces(_storage_of(state_of(request), found), found.path))
-    headers = {"content-length": str(found.size)}
+    record = await _find(request, file)
+    pieces = await begun(_pieces(_storage_of(state_of(request), record), record.path))
+    headers = {"content-length": str(record.size)}
     return StreamingResponse(pieces, headers=headers, media_type="application/octet-stream")
 
 
@@ -133,9 +133,9 @@ def _pieces(storage: Storage, path: str) -> Iterator[bytes]:
 @router.delete(f"{PATH}/{{file}}")
 async def delete(request: Request, file: str) -> dict[str, Any]:
     """Deletes a file. A batch that has read it already continues."""
-    state, found = state_of(request), await _find(request, file)
-    await forget(_storage_of(state, found), state.files, found)
-    return {"id": found.id, "object": "file", "deleted": True}
+    state, record = state_of(request), await _find(request, file)
+    await forget(_storage_of(state, record), state.files, record)
+    return {"id": record.id, "object": "file", "deleted": True}
 
 
 def _storage_of(state: ApiState, file: StoredFile) -> Storage:

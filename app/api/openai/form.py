@@ -51,7 +51,7 @@ async def read_form(request: Request) -> tuple[bytes, dict[str, list[bytes]]]:
 
 
 def form_schema(schema: type[ModelRequest], file: str, *others: str) -> dict[str, Any]:
-    """For `openapi_extra`: the schema's fields as a form with a file. `others`: names of files that may be there."""
+    """The `openapi_extra` of a form with a file and the schema's fields. `others`: names of files that may be there."""
     (json_body,) = schema.openapi()["requestBody"]["content"].values()
     fields = json_body["schema"]
     for name in (file, *others):

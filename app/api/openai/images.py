@@ -80,10 +80,10 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     explain = explain_wanted(scope)
     try:
         body, plan = await IMAGES.understand(state, raw, explain=explain)
-    except PipelineNamed as named:
-        if not named.paints:
+    except PipelineNamed as exc:
+        if not exc.paints:
             raise
-        return await _of_pipeline(state, named, raw, scope, receive)
+        return await _of_pipeline(state, exc, raw, scope, receive)
     check_priority(state, scope, body)
     other = other_plan(state, IMAGES, body, plan, raw, explain=explain)
     call = await placed_call(state, scope, receive, plan, other)
@@ -114,8 +114,8 @@ async def answer(state: ApiState, scope: Scope, body: PicturesRequest, call: Gen
             files = await writer.files()
             paintings = call.plan.paintings
             urls = [await keep(state, scope, file, painting) for file, painting in zip(files, paintings, strict=True)]
-            answered = writer.answer([{"url": url} for url in urls])
+            doc = writer.answer([{"url": url} for url in urls])
         else:
-            answered = await writer.whole()
-    content = await asyncio.to_thread(orjson.dumps, answered)  # some megabytes
+            doc = await writer.whole()
+    content = await asyncio.to_thread(orjson.dumps, doc)  # some megabytes
     return Response(content, headers=call.headers(), media_type="application/json")

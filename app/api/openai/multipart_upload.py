@@ -57,8 +57,8 @@ class Fields(Body):
 @asynccontextmanager
 async def received(request: Request, limit: int) -> AsyncIterator[tuple[UploadFile, Fields]]:
     """The file, which is deleted afterwards, and the form's other fields. Raises: XylemError."""
-    async with received_form(request, limit, BodyTooLarge, "XYLEM_MAX_FILE") as (file, given):
-        yield file, _fields(dict(given))
+    async with received_form(request, limit, BodyTooLarge, "XYLEM_MAX_FILE") as (file, pairs):
+        yield file, _fields(dict(pairs))
 
 
 @asynccontextmanager
@@ -69,8 +69,8 @@ async def received_form(
 
     `too_large`: the error for a file of more than `limit` bytes, which `setting` says. Raises: XylemError.
     """
-    refused = too_large(f"The file is over the limit of {limit} bytes ({setting}).", param="file")
-    receive = bounded(request.scope, request.receive, limit, refused)
+    error = too_large(f"The file is over the limit of {limit} bytes ({setting}).", param="file")
+    receive = bounded(request.scope, request.receive, limit, error)
     form = in_utf8(Request(request.scope, receive)).form(max_files=1, max_fields=32, max_part_size=field_size)
     try:
         content = await form
@@ -87,7 +87,7 @@ async def received_form(
         if len(texts) < len(fields):
             raise RequestError("There may be one file only, 'file'.", param="file")
         if (file.size or 0) > limit:
-            raise refused
+            raise error
         yield file, texts
     finally:
         await content.close()

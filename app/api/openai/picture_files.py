@@ -24,33 +24,33 @@ async def keep(state: ApiState, scope: Scope, file: bytearray, painting: Paintin
     owner, now = state.api_keys.owner(scope), int(clock.now())
     expires = now + state.settings.media_keep_s
     name = f"picture.{painting.format}"
-    stored = StoredFile(new_file_id(), owner, name, "image", len(file), now, expires)
-    await in_thread(state.painted.put, stored.path, file)
+    record = StoredFile(new_file_id(), owner, name, "image", len(file), now, expires)
+    await in_thread(state.painted.put, record.path, file)
     try:
-        await state.files.add(stored, await state.quotas.files(state.api_keys.client(scope)))
+        await state.files.add(record, await state.quotas.files(state.api_keys.client(scope)))
     except XylemError:
-        await in_thread(state.painted.delete, stored.path)
+        await in_thread(state.painted.delete, record.path)
         raise
-    return f"{own_url(state.settings, scope)}{PATH}/{stored.id}"
+    return f"{own_url(state.settings, scope)}{PATH}/{record.id}"
 
 
 async def keep_video(state: ApiState, kept: KeptRequest, file: bytearray) -> None:
     """Stores a video under the id of its job. Raises: FileQuotaUsed, StorageDown, StoreDown."""
     now = int(clock.now())
-    stored = StoredFile(
+    record = StoredFile(
         FileId(kept.id), kept.key, "video.mp4", "video", len(file), now, now + state.settings.media_keep_s
     )
-    await in_thread(state.painted.put, stored.path, file)
-    await state.files.add(stored, await state.quotas.files(state.api_keys.client_of(kept.tenant, kept.key)))
+    await in_thread(state.painted.put, record.path, file)
+    await state.files.add(record, await state.quotas.files(state.api_keys.client_of(kept.tenant, kept.key)))
 
 
 async def kept_file(request: Request, id_: str, purpose: str) -> Response:
     """A stored file of the client's. Its id is looked up in Redis, and never part of a path. Raises: FileGone."""
     state = state_of(request)
-    found = await state.files.find(FileId(id_), state.api_keys.owner(request.scope))
-    data = await in_thread(state.painted.get, found.path) if found.purpose == purpose else None
+    record = await state.files.find(FileId(id_), state.api_keys.owner(request.scope))
+    data = await in_thread(state.painted.get, record.path) if record.purpose == purpose else None
     if data is None:
         raise FileGone(f"There is no {purpose} '{id_[:100]}'; they are deleted after a time.")
-    kind = _TYPES[found.name.rpartition(".")[2]]
-    headers = {"cache-control": "private, no-store", "content-disposition": f'inline; filename="{found.name}"'}
+    kind = _TYPES[record.name.rpartition(".")[2]]
+    headers = {"cache-control": "private, no-store", "content-disposition": f'inline; filename="{record.name}"'}
     return Response(data, headers=headers, media_type=kind)

@@ -17,12 +17,12 @@ from app.openai.schemas import ChatRequest
 
 async def chat(state: ApiState, named: PipelineNamed, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError."""
-    asked: ChatRequest = named.body
-    if asked.kept or asks_to_keep(scope):
-        param = "store" if asked.kept else "Idempotency-Key"
+    chat_request: ChatRequest = named.body
+    if chat_request.kept or asks_to_keep(scope):
+        param = "store" if chat_request.kept else "Idempotency-Key"
         raise RequestError("An answer of a pipeline is not kept: it can be neither stored nor resumed.", param=param)
     conductor = Conductor(state, named, "chatcmpl-", scope, receive)
-    if asked.stream:
+    if chat_request.stream:
         return _ChatStream(conductor, raw)
     body, call = await conductor.chat(raw)
     with conductor.in_last():
@@ -34,7 +34,7 @@ async def chat(state: ApiState, named: PipelineNamed, raw: bytes, scope: Scope, 
 
 
 class _ChatStream(EventStream):
-    """What a stage makes comes in chunks of its own, as soon as it is there."""
+    """A stream in which what a stage makes comes in chunks of its own, as soon as it is there."""
 
     def __init__(self, conductor: Conductor, raw: bytes) -> None:
         self.status_code, self.background = 200, None
@@ -57,7 +57,7 @@ class _ChatStream(EventStream):
 
 
 def _chunk(conductor: Conductor, made: object) -> dict[str, object]:
-    """With a choice that says nothing: many clients look at the first one of every chunk."""
+    """A stage's chunk. Its choice says nothing: many clients look at the first one of every chunk."""
     return {
         "id": conductor.id,
         "object": "chat.completion.chunk",

@@ -70,8 +70,8 @@ class EventStream(Response):
             held_up = call.answer.pending() > waiting
             deltas = await call.deltas()
             if held_up:  # the client is behind: merge the deltas that came meanwhile
-                merged = merge(((choice, d.weights), d) for choice, d in deltas)
-                deltas = [(choice, d) for (choice, _weights), d in merged]
+                pairs = merge(((choice, d.weights), d) for choice, d in deltas)
+                deltas = [(choice, d) for (choice, _weights), d in pairs]
         await self._writer.settle()
         await sse.end(self._writer.last())
 

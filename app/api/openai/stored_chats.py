@@ -45,24 +45,24 @@ async def _listed(state: ApiState, key: KeyId, query: StoredChatsQuery) -> bytes
     ids, more = await state.chats.page(
         key, query.after, query.limit, newest_first=query.order == "desc", wanted=query.fits
     )
-    shown: dict[str, bytes] = {}
-    left, last = _PAGE_BYTES, None
+    objects: dict[str, bytes] = {}
+    remaining_bytes, last = _PAGE_BYTES, None
     for id_ in ids:
-        if left <= 0:
+        if remaining_bytes <= 0:
             more = True
             break
         last = id_  # also of one that can't be shown: the next page begins behind it
         try:
-            found, stored = await state.chats.find(id_, key)
-            shown[id_] = await _shown(state, found, stored)
+            record, chat = await state.chats.find(id_, key)
+            objects[id_] = await _shown(state, record, chat)
         except RequestNotFound:  # deleted meanwhile
             continue
         except (ModelNotFound, RequestError) as exc:  # the pools file has changed since
-            log.warning("stored_chat_not_shown", request=id_, **found.kept.names, error=exc.code)
+            log.warning("stored_chat_not_shown", request=id_, **record.kept.names, error=exc.code)
             continue
-        left -= len(shown[id_])
-    first = next(iter(shown), None)
-    data = [orjson.Fragment(raw) for raw in shown.values()]
+        remaining_bytes -= len(objects[id_])
+    first = next(iter(objects), None)
+    data = [orjson.Fragment(raw) for raw in objects.values()]
     return orjson.dumps({"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more})
 
 
@@ -81,10 +81,10 @@ async def change(request: Request, chat: str) -> Response:
     body = await read_short(request, MetadataChange)
     quota = await state.quotas.kept(state.api_keys.client(request.scope))
     async with state.reading():
-        found, stored = await _find(request, chat)
-        changed = StoredChat(stored.model, body.metadata or {})
-        await state.chats.change(found.kept.id, changed, quota)
-        return LongResponse(await _shown(state, found, changed), state.answers)
+        record, old_chat = await _find(request, chat)
+        new_chat = StoredChat(old_chat.model, body.metadata or {})
+        await state.chats.change(record.kept.id, new_chat, quota)
+        return LongResponse(await _shown(state, record, new_chat), state.answers)
 
 
 @router.delete(f"{PATH}/{{chat}}")
@@ -92,10 +92,10 @@ async def delete(request: Request, chat: str) -> dict[str, Any]:
     """Deletes it."""
     state = state_of(request)
     async with state.reading():
-        found, _ = await _find(request, chat)
-    await state.chats.remove(found.kept)
-    await state.resumable_store.delete(found.kept.id)
-    return {"id": found.kept.id, "object": "chat.completion.deleted", "deleted": True}
+        record, _ = await _find(request, chat)
+    await state.chats.remove(record.kept)
+    await state.resumable_store.delete(record.kept.id)
+    return {"id": record.kept.id, "object": "chat.completion.deleted", "deleted": True}
 
 
 @router.get(f"{PATH}/{{chat}}/messages", openapi_extra=MessagesQuery.openapi())
@@ -103,11 +103,11 @@ async def messages(request: Request, chat: str) -> Response:
     """The messages of its request."""
     state, query = state_of(request), parse(MessagesQuery, orjson.dumps(dict(request.query_params)))
     async with state.reading():
-        found, _ = await _find(request, chat)
-        body = await parse_off_loop(ChatRequest, found.kept.body)
+        record, _ = await _find(request, chat)
+        body = await parse_off_loop(ChatRequest, record.kept.body)
 
         def write() -> bytes:
-            return json_bytes.dumps(page(messages_of(found.kept.id, body), query))
+            return json_bytes.dumps(page(messages_of(record.kept.id, body), query))
 
         return LongResponse(await asyncio.to_thread(write) if len(body.messages) > _LONG else write(), state.answers)
 
@@ -129,8 +129,8 @@ async def _shown(state: ApiState, found: Found, stored: StoredChat) -> bytes:
 
 def _query_of(params: QueryParams) -> bytes:
     """The query as JSON. Metadata come as `metadata[name]=value`."""
-    given: dict[str, Any] = dict(params)
-    named = [name for name in given if name.startswith("metadata[") and name.endswith("]")]
-    if named:
-        given["metadata"] = {name[len("metadata[") : -1]: given.pop(name) for name in named}
-    return orjson.dumps(given)
+    fields: dict[str, Any] = dict(params)
+    metadata_names = [name for name in fields if name.startswith("metadata[") and name.endswith("]")]
+    if metadata_names:
+        fields["metadata"] = {name[len("metadata[") : -1]: fields.pop(name) for name in metadata_names}
+    return orjson.dumps(fields)

@@ -66,17 +66,17 @@ async def generate(request: Request) -> Response:
     """The continuation of a prompt of token ids, as token ids; with `output_mode: text`, also as text."""
     state, scope = state_of(request), request.scope
     raw = await collect(scope, request.receive, state.settings.max_body)
-    asked = await parse_off_loop(GenerateRequest, raw, state.longest_context)
-    completion, explain = await state.off_loop(raw, asked.as_completion), explain_wanted(scope)
+    generate_request = await parse_off_loop(GenerateRequest, raw, state.longest_context)
+    completion, explain = await state.off_loop(raw, generate_request.as_completion), explain_wanted(scope)
     try:
         body, plan = await TEXT.understand(in_turn(state, raw, scope), completion, explain=explain)
     except RequestError as exc:
-        raise asked.placed(exc) from exc
+        raise generate_request.placed(exc) from exc
     check_priority(state, scope, body)
     other = other_plan(state, TEXT, body, plan, completion, explain=explain)
     begin = partial(placed_call, state, scope, request.receive, plan, other)
-    if asked.stream:
-        return EventStream(begin, lambda call: TokensWriter(call, asked))
+    if generate_request.stream:
+        return EventStream(begin, lambda call: TokensWriter(call, generate_request))
     async with await begin() as call:
-        answer = await TokensWriter(call, asked).whole()
+        answer = await TokensWriter(call, generate_request).whole()
     return Response(await call.made(json_bytes.dumps, answer), headers=call.headers(), media_type="application/json")

@@ -49,17 +49,17 @@ async def create(request: Request) -> Response:
     now, client = clock.now(), state.api_keys.client(scope)
     key = client.key
     id_ = new_request_id(plan.prefix, state.dispatcher.api)
-    named = x_request_id.named_after(scope, id_)
-    kept = KeptRequest(
-        id_, KIND, body.understood(), now, now + plan.timeout_s, key, True, named, trace=place_of(scope),
+    request_name = x_request_id.named_after(scope, id_)
+    kept_request = KeptRequest(
+        id_, KIND, body.understood(), now, now + plan.timeout_s, key, True, request_name, trace=place_of(scope),
         tenant=client.tenant.name,
     )  # fmt: skip
     charge = state.charge(scope, outlives=True)
     if charge is not None:  # refused here, so that nothing is kept of it
-        await charge.admit(id_, plan.used(), kept.deadline)
+        await charge.admit(id_, plan.used(), kept_request.deadline)
 
     async def keep() -> None:
-        await state.resumable_store.put(kept, quota=await state.quotas.kept(client))
+        await state.resumable_store.put(kept_request, quota=await state.quotas.kept(client))
 
     name, life_s = state.keys.videos_of(key), plan.timeout_s + state.settings.keep_s
     async with returned(charge):
@@ -71,8 +71,8 @@ async def create(request: Request) -> Response:
                 ("EXPIRE", name, round(life_s) + 60, "NX"),
             ]
         )
-    start(state, kept, plan, charge, trace_of(scope))
-    return _json(as_object(kept, body, plan, [], state.settings.media_keep_s))
+    start(state, kept_request, plan, charge, trace_of(scope))
+    return _json(as_object(kept_request, body, plan, [], state.settings.media_keep_s))
 
 
 @router.get(PATH, openapi_extra=VideosQuery.openapi(), responses=answer_schemas.VIDEO_LIST)
@@ -81,26 +81,26 @@ async def show_all(request: Request) -> dict[str, Any]:
     state, key = state_of(request), state_of(request).api_keys.owner(request.scope)
     query = parse(VideosQuery, orjson.dumps(dict(request.query_params)))
     name, ids = state.keys.videos_of(key), [query.after] if query.after else []
-    shown: list[dict[str, Any]] = []
-    gone: list[str] = []
+    objects: list[dict[str, Any]] = []
+    lost_ids: list[str] = []
     more = True
-    while more and len(shown) < query.limit:
-        ids, more = await page(state.wire, name, ids, query.limit - len(shown), newest_first=query.order == "desc")
+    while more and len(objects) < query.limit:
+        ids, more = await page(state.wire, name, ids, query.limit - len(objects), newest_first=query.order == "desc")
         for id_ in ids:
             try:
-                shown.append(await _object(state, await state.resumable_store.find(RequestId(id_), key)))
+                objects.append(await _object(state, await state.resumable_store.find(RequestId(id_), key)))
             except RequestNotFound:
-                gone.append(id_)
+                lost_ids.append(id_)
             except (ModelNotFound, RequestError):  # its model is served no more
                 continue
-    if gone:
-        await state.wire.execute([("ZREM", name, *gone)])
-    return listed(shown, more=more)
+    if lost_ids:
+        await state.wire.execute([("ZREM", name, *lost_ids)])
+    return listed(objects, more=more)
 
 
 @router.get(f"{PATH}/{{video}}", responses=answer_schemas.VIDEO)
 async def show(request: Request, video: str) -> Response:
-    """How far it is."""
+    """Shows how far the video is."""
     state = state_of(request)
     return _json(await _object(state, await _find(request, video)))
 
@@ -108,25 +108,25 @@ async def show(request: Request, video: str) -> Response:
 @router.get(f"{PATH}/{{video}}/content", response_class=Response)
 async def content(request: Request, video: str) -> Response:
     """The video, once it is complete."""
-    shown = await _object(state_of(request), await _find(request, video))
-    if shown["status"] != "completed":
-        raise RequestError(f"This video is not complete: it is {shown['status']}.", param="video_id")
+    card = await _object(state_of(request), await _find(request, video))
+    if card["status"] != "completed":
+        raise RequestError(f"This video is not complete: it is {card['status']}.", param="video_id")
     return await kept_file(request, video, "video")
 
 
 @router.delete(f"{PATH}/{{video}}", responses=answer_schemas.VIDEO_DELETED)
 async def delete(request: Request, video: str) -> dict[str, Any]:
     """Stops it if it is being made, and deletes it."""
-    state, found = state_of(request), await _find(request, video)
-    kept = found.kept
-    await state.answer_owner.cancel(kept.id)
-    await state.resumable_store.delete(kept.id)
-    await state.wire.execute([("ZREM", state.keys.videos_of(kept.key), kept.id)])
+    state, record = state_of(request), await _find(request, video)
+    kept_request = record.kept
+    await state.answer_owner.cancel(kept_request.id)
+    await state.resumable_store.delete(kept_request.id)
+    await state.wire.execute([("ZREM", state.keys.videos_of(kept_request.key), kept_request.id)])
     try:
-        await _forget(state, await state.files.find(FileId(kept.id), kept.key))
+        await _forget(state, await state.files.find(FileId(kept_request.id), kept_request.key))
     except FileGone:
         pass
-    return {"id": kept.id, "object": "video.deleted", "deleted": True}
+    return {"id": kept_request.id, "object": "video.deleted", "deleted": True}
 
 
 async def _forget(state: ApiState, file: StoredFile) -> None:
@@ -138,10 +138,10 @@ async def _find(request: Request, video: str) -> Found:
     """One of the client's. Raises: RequestNotFound, StoreDown."""
     state = state_of(request)
     async with state.reading():
-        found = await state.resumable_store.find(RequestId(video), state.api_keys.owner(request.scope))
-    if found.kept.kind != KIND:
+        record = await state.resumable_store.find(RequestId(video), state.api_keys.owner(request.scope))
+    if record.kept.kind != KIND:
         raise RequestNotFound
-    return found
+    return record
 
 
 async def _object(state: ApiState, found: Found) -> dict[str, Any]:

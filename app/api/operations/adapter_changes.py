@@ -1,4 +1,4 @@
-"""What admins change of LoRA adapters: it is written down, and then workers do it; this waits until they have."""
+"""Carries out admins' changes of LoRA adapters: writes one down, and waits until the workers have done it."""
 
 import asyncio
 import time
@@ -27,22 +27,22 @@ def registry(state: ApiState) -> AdapterRegistry:
 
 
 def pools_of(state: ApiState, adapter: Adapter) -> list[PoolId]:
-    """That load it."""
+    """Pools that load the adapter."""
     return [name for name, pool in state.pools.items() if is_for(adapter, name, pool.model)]
 
 
 async def leases_of(state: ApiState, adapter: Adapter) -> list[Lease]:
-    """Of all workers of its model. Raises: StoreDown."""
+    """Leases of all workers of the adapter's model. Raises: StoreDown."""
     return await state.fleet.live([name for name, pool in state.pools.items() if pool.model == adapter.model])
 
 
 async def add(state: ApiState, adapter: Adapter) -> tuple[Adapter, Progress]:
     """Raises: RequestError, ModelNotFound, DeadlineOver."""
     check_source(adapter.source, adapter.sha256, state.settings.allowed_lora_sources)
-    served = {pool.model for pool in state.pools.values() if pool.task == "generate"}
-    if adapter.model not in served:
+    models = {pool.model for pool in state.pools.values() if pool.task == "generate"}
+    if adapter.model not in models:
         raise ModelNotFound(
-            f"No pool generates with a model '{adapter.model[:100]}'. There are: {', '.join(sorted(served))}.",
+            f"No pool generates with a model '{adapter.model[:100]}'. There are: {', '.join(sorted(models))}.",
             param="model",
         )
     if adapter.name in {pool.model for pool in state.pools.values()}:
@@ -54,23 +54,23 @@ async def add(state: ApiState, adapter: Adapter) -> tuple[Adapter, Progress]:
     strangers = [pool for pool in adapter.pools if pool not in state.pools or state.pools[pool].model != adapter.model]
     if strangers:
         raise RequestError(f"'{strangers[0][:100]}' is no pool of {adapter.model}.", param="pools")
-    made, _before = await registry(state).add(adapter)
-    return made, await _acknowledged(state, made)
+    new_adapter, _before = await registry(state).add(adapter)
+    return new_adapter, await _acknowledged(state, new_adapter)
 
 
 async def swap(state: ApiState, name: str, source: str, sha256: str) -> tuple[Adapter, Progress]:
     """Afterwards no answer begins with the old version. Raises: RequestError, ModelNotFound, DeadlineOver."""
     check_source(source, sha256, state.settings.allowed_lora_sources)
-    made, _before = await registry(state).swap(name, lambda old: replace(old, source=source, sha256=sha256))
-    return made, await _acknowledged(state, made)
+    new_adapter, _before = await registry(state).swap(name, lambda old: replace(old, source=source, sha256=sha256))
+    return new_adapter, await _acknowledged(state, new_adapter)
 
 
 async def remove(state: ApiState, name: str) -> None:
     """Afterwards no answer begins with it. Raises: ModelNotFound, DeadlineOver."""
-    gone = await registry(state).remove(name)
-    log.info("adapter_unwanted", adapter=gone.versioned)
-    await _told(state, gone)
-    await _until(state, gone, lambda leases: not others(name, leases))
+    old_adapter = await registry(state).remove(name)
+    log.info("adapter_unwanted", adapter=old_adapter.versioned)
+    await _told(state, old_adapter)
+    await _until(state, old_adapter, lambda leases: not others(name, leases))
 
 
 async def _acknowledged(state: ApiState, adapter: Adapter) -> Progress:
@@ -82,7 +82,7 @@ async def _acknowledged(state: ApiState, adapter: Adapter) -> Progress:
 
 
 async def _told(state: ApiState, adapter: Adapter) -> None:
-    """This replica, and the workers; what doesn't hear it looks itself, at least each second."""
+    """Tells this replica and the workers. One that doesn't hear it looks itself, at least each second."""
     await state.adapters.refresh()
     pipe = state.redis.pipeline(transaction=False)
     for lease in await leases_of(state, adapter):

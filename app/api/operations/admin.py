@@ -1,4 +1,4 @@
-"""For operators: clear caches, show and change limits. With `XYLEM_ADMIN_KEY`, or on loopback only."""
+"""Clears caches, shows and changes limits, for operators. With `XYLEM_ADMIN_KEY`, or on loopback only."""
 
 import asyncio
 import secrets
@@ -56,8 +56,8 @@ def known_pool(state: ApiState, pool: str) -> PoolId:
 async def get_limits(state: Admin, pool: str) -> dict[str, Any]:
     """The limits above which the pool's workers get no more requests; null: none."""
     name = known_pool(state, pool)
-    changed = await cast(Any, state.redis.hgetall(state.keys.limits(name)))
-    limits = msgspec.structs.asdict(state.fleet.limits(name, [x for pair in changed.items() for x in pair]))
+    changes = await cast(Any, state.redis.hgetall(state.keys.limits(name)))
+    limits = msgspec.structs.asdict(state.fleet.limits(name, [x for pair in changes.items() for x in pair]))
     prefills = state.pools[name].role == "prefill"
     return {field: value for field, value in limits.items() if prefills or field not in _OF_PREFILL}
 
@@ -66,13 +66,13 @@ async def get_limits(state: Admin, pool: str) -> dict[str, Any]:
 async def change_limits(request: Request, state: Admin, pool: str) -> dict[str, Any]:
     """Changes limits, for all API replicas from their next placement on."""
     name = known_pool(state, pool)
-    given = (await read_short(request, LimitChanges)).model_dump(exclude_unset=True)
-    foreign = _OF_PREFILL & given.keys()
+    changes = (await read_short(request, LimitChanges)).model_dump(exclude_unset=True)
+    foreign = _OF_PREFILL & changes.keys()
     if foreign and state.pools[name].role != "prefill":
         raise RequestError(f"{sorted(foreign)} are limits of pools of role prefill.", param=min(foreign))
     key = state.keys.limits(name)
     pipe = state.redis.pipeline(transaction=True)
-    for field, value in given.items():
+    for field, value in changes.items():
         if value is None:
             pipe.hdel(key, field)
         else:
@@ -91,13 +91,13 @@ async def get_aliases(state: Admin) -> AliasTable:
 @router.patch("/aliases", openapi_extra=AliasChanges.openapi())
 async def change_aliases(request: Request, state: Admin) -> AliasTable:
     """Makes or replaces aliases, for all API replicas within a second or two. Null: as in the pools file again."""
-    given = (await read_short(request, AliasChanges)).aliases
+    aliases = (await read_short(request, AliasChanges)).aliases
     await state.adapters.refresh()  # an alias may stand for one that another replica has just added
-    for name, alias in given.items():
+    for name, alias in aliases.items():
         if alias is not None and (problem := state.aliases.problem(name, alias)):
             raise RequestError(f"'aliases.{name}': {problem}.", param=f"aliases.{name}")
     pipe = state.redis.pipeline(transaction=True)
-    for name, alias in given.items():
+    for name, alias in aliases.items():
         if alias is None:
             pipe.hdel(state.keys.aliases(), name)
         else:
@@ -130,11 +130,11 @@ async def clear_caches(state: ApiState, pools: list[PoolId]) -> dict[str, Any]:
     await pipe.execute()
     replies: list[Reply] = []
     deadline = asyncio.get_running_loop().time() + _REPLY_S
-    while len(replies) < len(leases) and (left := deadline - asyncio.get_running_loop().time()) > 0:
+    while len(replies) < len(leases) and (remaining_s := deadline - asyncio.get_running_loop().time()) > 0:
         # Short: the Redis client gives up on replies that take longer than its own time-out.
-        taken = await cast(Any, state.redis.blpop([state.keys.reply(id_)], timeout=min(1.0, left)))
-        if taken is not None:
-            replies.append(decode_reply(taken[1]))
+        entry = await cast(Any, state.redis.blpop([state.keys.reply(id_)], timeout=min(1.0, remaining_s)))
+        if entry is not None:
+            replies.append(decode_reply(entry[1]))
     silent = {lease.worker.id for lease in leases} - {reply.worker for reply in replies}
     return {
         "cleared": [r.worker for r in replies if r.done],

@@ -17,7 +17,10 @@ _READS = {"GET", "HEAD", "OPTIONS"}
 
 
 class AuditedRoute(APIRoute):
-    """What a request has asked for is noted after it was done, or has failed. One without the right is not noted."""
+    """A route that notes what a request has asked for, after it was done or has failed.
+
+    A request without the right is not noted.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -50,7 +53,7 @@ def _target(request: Request) -> str:
 def _asked(request: Request) -> dict[str, Any]:
     """The body, where it has no prompt."""
     try:
-        found = orjson.loads(request.scope.get(SHORT_BODY) or b"{}")
+        body = orjson.loads(request.scope.get(SHORT_BODY) or b"{}")
     except orjson.JSONDecodeError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return body if isinstance(body, dict) else {}

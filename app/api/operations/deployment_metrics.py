@@ -44,14 +44,14 @@ class DeploymentMetrics(Collector):
         return generate_latest()
 
     async def _read(self, state: ApiState) -> None:
-        """Without Redis there are none, rather than old ones."""
+        """Reads the metrics. Without Redis there are none, rather than old ones."""
         self._metrics = []
         try:
             live, totals = await state.batch_store.live(), await state.batch_store.totals()
             leases = await state.fleet.live(list(state.pools))
             raw_metrics = await state.wire.execute([("GET", state.keys.metrics(lease.worker.id)) for lease in leases])
-            planned = [name for name, pool in state.pools.items() if pool.scale is not None]
-            raw_desired = await state.wire.execute_each([("GET", state.keys.desired(pool)) for pool in planned])
+            scaled_pools = [name for name, pool in state.pools.items() if pool.scale is not None]
+            raw_desired = await state.wire.execute_each([("GET", state.keys.desired(pool)) for pool in scaled_pools])
             (waiting,) = await state.wire.execute_each([("XLEN", state.keys.usage())])
         except StoreDown:
             REDIS_UP.set(0)
@@ -62,7 +62,7 @@ class DeploymentMetrics(Collector):
             workers_by_state(list(state.pools), leases),
             *worker_metrics(leases, raw_metrics),
             *(usage_metrics(waiting) if isinstance(waiting, int) else ()),
-            *planner_metrics(_understood(planned, raw_desired)),
+            *planner_metrics(_understood(scaled_pools, raw_desired)),
         ]
 
     def collect(self) -> Iterable[Metric]:
@@ -71,10 +71,10 @@ class DeploymentMetrics(Collector):
 
 def workers_by_state(pools: Sequence[PoolId], leases: Sequence[Lease]) -> Metric:
     family = GaugeMetricFamily("xylem_workers", "Living workers of a pool, by state.", labels=["pool", "state"])
-    found = Counter((lease.worker.pool, worker_state(lease.state, draining=lease.draining)) for lease in leases)
+    counts = Counter((lease.worker.pool, worker_state(lease.state, draining=lease.draining)) for lease in leases)
     for pool in pools:
         for state in STATES:
-            family.add_metric([pool, state], found[pool, state])
+            family.add_metric([pool, state], counts[pool, state])
     return family
 
 
@@ -84,15 +84,15 @@ def worker_metrics(leases: Sequence[Lease], raw_metrics: Sequence[bytes | None])
 
 
 def _understood(pools: Sequence[PoolId], raws: Sequence[bytes | StoreDown | None]) -> dict[PoolId, Desired]:
-    """Without those that no planner has decided about, and those that a user of Redis may not read."""
-    found = {}
+    """Planners' decisions, by pool. Pools without one are left out, and those that a user of Redis may not read."""
+    decisions = {}
     for pool, raw in zip(pools, raws, strict=True):
         try:
             if isinstance(raw, bytes):
-                found[pool] = decode_desired(raw)
+                decisions[pool] = decode_desired(raw)
         except msgspec.DecodeError as exc:
             log.warning("desired_not_understood", error=str(exc))
-    return found
+    return decisions
 
 
 def _decoded(raw: bytes | None) -> list[WorkerMetric]:

@@ -37,79 +37,79 @@ class Pass(NamedTuple):
 
 
 async def _batches(state: ApiState, erasure: Erasure) -> Pass:
-    """They are cancelled, and removed when batch workers have let go of them."""
-    removed = left = 0
+    """Cancels batches, and removes them when batch workers have let go of them."""
+    removed_count = remaining_count = 0
     patient = clock.now() - erasure.began < _ENDS_S and await state.batch_store.has_leader()
     for owner in erasure.owners:
         for id_, batch in await state.batch_store.all_of(owner):
             if batch is not None and batch.status in LIVE and patient:
                 await state.batch_store.cancel(id_)
-                left += 1
+                remaining_count += 1
                 continue
             await in_thread(state.storage.delete, paths.folder(id_))
             await state.batch_store.remove(id_, owner, batch.parts if batch is not None else 0)
-            removed += 1
-    return Pass(removed, left)
+            removed_count += 1
+    return Pass(removed_count, remaining_count)
 
 
 async def _answers(state: ApiState, erasure: Erasure) -> Pass:
     """Kept answers, stored chats and videos. Those that are being made are cancelled."""
-    removed = 0
+    removed_count = 0
     async for id_, _owner in _kept(state, erasure):
         if not id_.startswith("conv_"):
             await state.answer_owner.cancel(RequestId(id_))
             await state.resumable_store.delete(RequestId(id_))
-            removed += 1
-    return Pass(removed)
+            removed_count += 1
+    return Pass(removed_count)
 
 
 async def _conversations(state: ApiState, erasure: Erasure) -> Pass:
-    removed = 0
+    removed_count = 0
     async for id_, owner in _kept(state, erasure):
         if id_.startswith("conv_"):
             try:
                 await state.conversations.delete(ConversationId(id_), owner)
-                removed += 1
+                removed_count += 1
             except ConversationGone:  # expired; its entry goes when the next answer is kept
                 continue
-    return Pass(removed)
+    return Pass(removed_count)
 
 
 async def _kept(state: ApiState, erasure: Erasure) -> AsyncIterator[tuple[str, KeyId]]:
     """The ids of the owners' kept answers and conversations."""
     owners, cursor, (_, members) = set(erasure.owners), b"0", state.keys.kept_account()
-    found: dict[str, KeyId] = {}
+    owner_by_id: dict[str, KeyId] = {}
     while True:
         ((cursor, flat),) = await state.wire.execute([("ZSCAN", members, cursor, "COUNT", _AT_ONCE)])
         for member in flat[::2]:
             id_, _, owner = member.decode().partition("|")
             if owner in owners:
-                found[id_] = KeyId(owner)
+                owner_by_id[id_] = KeyId(owner)
         if cursor == b"0":
             break
-    for id_, key in found.items():
+    for id_, key in owner_by_id.items():
         yield id_, key
 
 
 async def _files(state: ApiState, erasure: Erasure) -> Pass:
     """Uploads, outputs of batches, pictures and videos, with their bytes."""
-    removed = 0
+    removed_count = 0
     for owner in erasure.owners:
         for file in await state.files.all_of(owner):
             await forget(state.painted if file.is_painted else state.storage, state.files, file)
-            removed += 1
-    return Pass(removed)
+            removed_count += 1
+    return Pass(removed_count)
 
 
 async def _accounts(state: ApiState, erasure: Erasure) -> Pass:
-    """What is counted or listed by owner."""
+    """Removes what is counted or listed by owner."""
     keys, accounts = state.keys, [str(owner) for owner in erasure.owners]
     if erasure.kind == "tenant":
         accounts.append(of_tenant(Tenant(TenantId(erasure.name))).name)
     for account in accounts:
         rates = keys.spent(account), keys.spent(f"{account}:batch")
-        reserved = (keys.reserved(account, unit) for unit in get_args(Unit))
-        names = *rates, keys.budget(account), *reserved, keys.running(account)
+        reservations = (keys.reserved(account, unit) for unit in get_args(Unit))
+        names = *rates, keys.budget(account), *reservations, keys.running(account)
         await state.wire.execute([("UNLINK", name) for name in names])
     for owner in erasure.owners:
         await state.wire.execute([("UNLINK", name) for name in (keys.chats_of(owner), keys.videos_of(owner))])
@@ -127,7 +127,7 @@ PARTS: dict[str, Callable[[ApiState, Erasure], Awaitable[Pass]]] = {
 
 
 class Erasing:
-    """On the API's event loop."""
+    """The work of this replica on erasures, on the API's event loop."""
 
     def __init__(self, state: ApiState) -> None:
         self._state, self._store = state, ErasureStore(state.wire, state.keys)
@@ -135,52 +135,54 @@ class Erasing:
         self._owners: set[KeyId] = set()  # of the erasures that were known at the last look
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Carries out erasures, until cancelled."""
         await keep("erasures_not_read", self.look, _EVERY_S)
 
     async def look(self) -> None:
         """Raises: StoreDown."""
-        known = await self._store.all()
-        owners = {owner for erasure in known for owner in erasure.owners}
+        erasures = await self._store.all()
+        owners = {owner for erasure in erasures for owner in erasure.owners}
         if not owners | self._owners:
             return
         self._state.dispatcher.timelines.forget(owners)
         self._state.api_keys.forget_owners(owners | self._owners)  # after the last pass, too
         self._owners = owners
-        due = [erasure for erasure in known if is_due(erasure, clock.now())]
+        due = [erasure for erasure in erasures if is_due(erasure, clock.now())]
         if not due or not await self._store.leads(self._state.dispatcher.api):
             return
         for erasure in due:
-            async with self._handling.of(f"erasure:{erasure.field}", alone=True) as handled:
-                if handled.deaths > self._state.settings.max_migrations:
-                    log.error("erasure_given_up", of=erasure.kind, deaths=handled.deaths)
+            async with self._handling.of(f"erasure:{erasure.field}", alone=True) as attempt:
+                if attempt.deaths > self._state.settings.max_migrations:
+                    log.error("erasure_given_up", of=erasure.kind, deaths=attempt.deaths)
                     await self._store.update(replace(erasure, given_up=_GIVEN_UP))
                 else:
                     await self.carry_out(erasure)
-                handled.done = True
+                attempt.done = True
 
     async def carry_out(self, erasure: Erasure) -> None:
         """One pass. Raises: StoreDown."""
-        began, removed, left = clock.now(), Counter[str](), 0
+        began, removed_counts, remaining_count = clock.now(), Counter[str](), 0
         try:
-            removed["keys"] = await self._store.revoke(erasure.owners)
+            removed_counts["keys"] = await self._store.revoke(erasure.owners)
             if not erasure.clean:
                 await self._store.change_salts(erasure)
             for what, remove in PARTS.items():
-                found = await remove(self._state, erasure)
-                removed[what] += found.removed
-                left += found.left
+                result = await remove(self._state, erasure)
+                removed_counts[what] += result.removed
+                remaining_count += result.left
         except XylemError as exc:
-            left += 1
+            remaining_count += 1
             log.warning("erasure_interrupted", of=erasure.kind, error=exc.message)
-        done = after_pass(erasure, began, clock.now(), {what: n for what, n in removed.items() if n}, left)
-        if done.clean and done.clear:
-            cleared = await clear_caches(self._state, list(self._state.pools))
-            done = replace(done, refused=cleared["refused"], clear=bool(cleared["refused"]))
-        if done.clean and not erasure.clean:
-            log.info("erased", of=erasure.kind, **done.removed)
-        if is_over(done, clock.now()):
-            await self._store.forget_owners(done.owners)
-            await self._store.forget(done)
+        new_erasure = after_pass(
+            erasure, began, clock.now(), {what: n for what, n in removed_counts.items() if n}, remaining_count
+        )
+        if new_erasure.clean and new_erasure.clear:
+            answer = await clear_caches(self._state, list(self._state.pools))
+            new_erasure = replace(new_erasure, refused=answer["refused"], clear=bool(answer["refused"]))
+        if new_erasure.clean and not erasure.clean:
+            log.info("erased", of=erasure.kind, **new_erasure.removed)
+        if is_over(new_erasure, clock.now()):
+            await self._store.forget_owners(new_erasure.owners)
+            await self._store.forget(new_erasure)
         else:
-            await self._store.update(done)
+            await self._store.update(new_erasure)

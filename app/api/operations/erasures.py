@@ -1,4 +1,4 @@
-"""For operators: erase all that was made with a key or by a tenant; and give a tenant KV of its own."""
+"""Erases all that was made with a key or by a tenant, and gives a tenant KV of its own; for operators."""
 
 import asyncio
 from typing import Annotated, Any
@@ -47,26 +47,26 @@ async def erase_tenant(request: Request, state: Admin, tenant: str) -> dict[str,
 
 @router.get("/erasures")
 async def show_all(state: Admin) -> dict[str, Any]:
-    """Those under way, and those of the last day."""
+    """Erasures under way, and those of the last day."""
     store = _store(state)
-    removed = await store.removed_kv()
-    known = sorted(await store.all(), key=lambda erasure: erasure.began)
-    return {"object": "list", "data": [_shown(state, erasure, removed) for erasure in known]}
+    removed_blocks = await store.removed_kv()
+    erasures = sorted(await store.all(), key=lambda erasure: erasure.began)
+    return {"object": "list", "data": [_shown(state, erasure, removed_blocks) for erasure in erasures]}
 
 
 @router.post("/tenants/{tenant}/isolation", openapi_extra=IsolationRequest.openapi())
 async def isolate(request: Request, state: Admin, tenant: str) -> dict[str, Any]:
     """Whether a tenant's prompts share KV with other tenants'. For all API replicas within two seconds."""
-    asked = parse(IsolationRequest, await collect(request.scope, request.receive, _MOST))
+    body = parse(IsolationRequest, await collect(request.scope, request.receive, _MOST))
     store = _store(state)
     if await store.of_tenant(TenantId(tenant)) is None:
         raise _unknown("tenant", tenant)
-    await store.isolate(TenantId(tenant), isolated=asked.isolated)
-    return {"object": "tenant", "name": tenant, "isolated": asked.isolated}
+    await store.isolate(TenantId(tenant), isolated=body.isolated)
+    return {"object": "tenant", "name": tenant, "isolated": body.isolated}
 
 
 async def _erase(request: Request, state: ApiState, kind: Kind, name: str, found: Found | None) -> dict[str, Any]:
-    asked = parse(ErasureRequest, await collect(request.scope, request.receive, _MOST) or b"{}")
+    body = parse(ErasureRequest, await collect(request.scope, request.receive, _MOST) or b"{}")
     store, before = _store(state), await _store(state).find(kind, name)
     if found is None and before is None:
         raise _unknown(kind, name)
@@ -77,17 +77,17 @@ async def _erase(request: Request, state: ApiState, kind: Kind, name: str, found
     if over and found is not None:
         labels = await store.labels(found.tenants)
         counts = {"keys": found.valid} if found.valid else {}
-        begun = Erasure(kind, name, clock.now(), found.owners, labels, counts, clear=asked.clear_kv)
-        await store.put(begun)  # first: whatever happens from here on, it will be carried out
-        await store.revoke(begun.owners)
-        await store.change_salts(begun)
-    end = asyncio.get_running_loop().time() + asked.wait_s
+        new_erasure = Erasure(kind, name, clock.now(), found.owners, labels, counts, clear=body.clear_kv)
+        await store.put(new_erasure)  # first: whatever happens from here on, it will be carried out
+        await store.revoke(new_erasure.owners)
+        await store.change_salts(new_erasure)
+    end = asyncio.get_running_loop().time() + body.wait_s
     while True:
         if (erasure := await store.find(kind, name)) is None:
             raise _unknown(kind, name)
-        shown = _shown(state, erasure, await store.removed_kv())
-        if shown["status"] != "running" or asyncio.get_running_loop().time() > end:
-            return shown
+        answer = _shown(state, erasure, await store.removed_kv())
+        if answer["status"] != "running" or asyncio.get_running_loop().time() > end:
+            return answer
         await asyncio.sleep(_LOOK_S)
 
 
@@ -95,15 +95,15 @@ def _shown(state: ApiState, erasure: Erasure, removed: dict[str, int]) -> dict[s
     """`removed`: blocks of stores."""
     kv = {
         pool: [removed.get(f"{label}|{pool}") for label in erasure.labels]
-        for pool, declared in state.pools.items()
-        if erasure.labels and declared.tiers is not None and declared.tiers.disk is not None
+        for pool, pool_spec in state.pools.items()
+        if erasure.labels and pool_spec.tiers is not None and pool_spec.tiers.disk is not None
     }
-    done = erasure.clean and all(count is not None for counts in kv.values() for count in counts)
+    is_done = erasure.clean and all(count is not None for counts in kv.values() for count in counts)
     return {
         "object": "erasure",
         "kind": erasure.kind,
         "name": erasure.name,
-        "status": "failed" if erasure.given_up else "done" if done else "running",
+        "status": "failed" if erasure.given_up else "done" if is_done else "running",
         "reason": erasure.given_up or None,
         "began": erasure.began,
         "removed": erasure.removed,

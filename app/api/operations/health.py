@@ -40,7 +40,7 @@ def _takes(state: ApiState, model: Model, kind: MediaKind, known: bool) -> bool:
 
 
 def _card(state: ApiState, model: Model) -> dict[str, Any]:
-    """With what its name stands for, if that is no model's own."""
+    """A model's card, with what its name stands for, if that is no model's own."""
     alias, pipeline = state.aliases.table.get(model.name), state.pipelines.get(model.name)
     stands_for: dict[str, Any] = {}
     hears = False  # a stage writes down speech
@@ -89,24 +89,24 @@ def _named(state: ApiState) -> dict[str, Model]:
 
 
 def _pipelines(state: ApiState) -> dict[str, Model]:
-    """By name; each shows its last model."""
+    """Pipelines by name; each shows its last model."""
     last = {name: state.models[pipeline.stages[-1].model] for name, pipeline in state.pipelines.items()}
     return _allowed(state, {name: replace(model, name=name) for name, model in last.items()})
 
 
 def _allowed(state: ApiState, named: dict[str, Model]) -> dict[str, Model]:
-    """Those that the client may ask for."""
+    """Models that the client may ask for."""
     return {name: model for name, model in named.items() if may_ask(state.within, name)}
 
 
 @router.get("/v1/models/{name:path}", response_model=ModelCard, response_model_exclude_unset=True)
 async def one_model(request: Request, name: str) -> dict[str, Any] | Response:
     state = state_of(request)
-    known = _named(state) | ({} if is_anthropics(request.scope) else _pipelines(state))
-    if name not in known:
+    models_by_name = _named(state) | ({} if is_anthropics(request.scope) else _pipelines(state))
+    if name not in models_by_name:
         await state.look()
-        known |= _named(state)
-    model = known.get(name)
+        models_by_name |= _named(state)
+    model = models_by_name.get(name)
     if model is None:
         raise ModelNotFound(f"The model '{name}' is not served here.", param="model")
     if is_anthropics(request.scope):
@@ -119,7 +119,7 @@ async def one_model(request: Request, name: str) -> dict[str, Any] | Response:
 
 
 async def _template(model: Model) -> dict[str, Any]:
-    """What clients may ask of its chat template."""
+    """Settings of a model's chat template that clients may ask for."""
     if model.task != "generate":
         return {"chat_template_kwargs": [], "reasoning_efforts": []}
     efforts = await asyncio.to_thread(known_efforts, model.tokenizer)
@@ -140,10 +140,10 @@ async def _served_by(state: ApiState, names: Sequence[PoolId]) -> list[dict[str,
         leases = await state.fleet.live(names)
     except StoreDown:
         leases = []
-    shown = []
+    cards = []
     for name in names:
         pool, workers = state.pools[name], [lease.worker for lease in leases if lease.worker.pool == name]
-        shown.append(
+        cards.append(
             {
                 "pool": name,
                 "engine": pool.engine,
@@ -162,7 +162,7 @@ async def _served_by(state: ApiState, names: Sequence[PoolId]) -> list[dict[str,
                 },
             }
         )
-    return shown
+    return cards
 
 
 @router.get("/live")
@@ -188,9 +188,9 @@ async def readiness(state: ApiState) -> dict[str, Any]:
     except StoreDown:
         leases, redis = [], False
     workers = {m.name: sum(_answers(lease, m) for lease in leases) for m in models}
-    subscribed = state.inbox.subscribed.is_set()
-    ok = redis and subscribed and (any(workers.values()) or state.cells.load(list(state.pools)).capacity > 0)
-    body: dict[str, Any] = {"ready": ok, "redis": redis, "subscribed": subscribed, "workers": workers}
+    is_subscribed = state.inbox.subscribed.is_set()
+    ok = redis and is_subscribed and (any(workers.values()) or state.cells.load(list(state.pools)).capacity > 0)
+    body: dict[str, Any] = {"ready": ok, "redis": redis, "subscribed": is_subscribed, "workers": workers}
     if cells := state.cells.states():
         body["cells"] = {name: asdict(cell) for name, cell in cells.items()}
     return body
@@ -204,7 +204,7 @@ def _answers(lease: Lease, model: Model) -> bool:
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
-    """For Prometheus. Without Redis, the metrics of batches and workers are missing."""
+    """Metrics for Prometheus. Without Redis, those of batches and workers are missing."""
     return Response(await _DEPLOYMENT.shown(state_of(request)), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -218,17 +218,17 @@ async def workers_to_scrape(request: Request) -> list[dict[str, Any]]:
     """
     state = state_of(request)
     engines = [lease.worker for lease in await state.fleet.live(list(state.pools))]
-    found = [(worker.pool, worker.id, worker.metrics_at) for worker in engines if worker.metrics_at]
+    engine_targets = [(worker.pool, worker.id, worker.metrics_at) for worker in engines if worker.metrics_at]
     batches = (await state.batch_store.ports()).items()
     return [
         {"targets": [at], "labels": {"pool": pool, "worker": worker}}
-        for pool, worker, at in [*found, *((BATCH_QUEUE, worker, at) for worker, at in batches)]
+        for pool, worker, at in [*engine_targets, *((BATCH_QUEUE, worker, at) for worker, at in batches)]
     ]
 
 
 @router.get("/requests/{request}")
 async def timeline(http: Request, request: str) -> dict[str, Any]:
-    """When each prompt of a request was placed, computed, handed over and answered, and by whom; or its state so far.
+    """Shows when and by whom a request's prompts were placed, computed, handed over and answered; or its state so far.
 
     Only requests of the same API key, at any replica; the admin key sees all.
     """

@@ -40,12 +40,13 @@ def _card(adapter: Adapter, found: Progress) -> dict[str, Any]:
 @router.get("/admin/loras", response_model=AdapterList)
 async def list_adapters(state: Admin) -> dict[str, Any]:
     """All adapters, who has them, and why others don't."""
-    known = await changes.registry(state).all()
+    adapters = await changes.registry(state).all()
     leases = await state.fleet.live(list(state.pools))
-    found = [
-        (known[name], progress(known[name], leases, changes.pools_of(state, known[name]))) for name in sorted(known)
+    standings = [
+        (adapters[name], progress(adapters[name], leases, changes.pools_of(state, adapters[name])))
+        for name in sorted(adapters)
     ]
-    return {"data": [_card(adapter, stands) for adapter, stands in found]}
+    return {"data": [_card(adapter, stands) for adapter, stands in standings]}
 
 
 @router.post("/admin/loras", response_model=AdapterCard, openapi_extra=NewAdapter.openapi())
@@ -59,8 +60,8 @@ async def add_adapter(request: Request, state: Admin) -> dict[str, Any]:
     """
     body = await read_short(request, NewAdapter)
     pools = [PoolId(pool) for pool in body.pools]
-    wanted = Adapter(body.name, 0, body.model, body.source, body.sha256, pools, body.min_workers)
-    return _card(*await changes.add(state, wanted))
+    adapter = Adapter(body.name, 0, body.model, body.source, body.sha256, pools, body.min_workers)
+    return _card(*await changes.add(state, adapter))
 
 
 @router.post("/admin/loras/{name}", response_model=AdapterCard, openapi_extra=NewVersion.openapi())
@@ -72,7 +73,7 @@ async def swap_adapter(request: Request, state: Admin, name: str) -> dict[str, A
 
 @router.delete("/admin/loras/{name}", response_model=Removed)
 async def remove_adapter(state: Admin, name: str) -> dict[str, Any]:
-    """From the answer on, nothing begins with it. What runs is finished."""
+    """Removes an adapter: from the answer on, nothing begins with it. What runs is finished."""
     await changes.remove(state, name)
     return {"name": name, "removed": True}
 
@@ -82,16 +83,16 @@ async def load_lora_adapter(request: Request, state: Admin) -> Response:
     """vLLM's: on all workers of the model, for good."""
     body = await read_short(request, LoadLora)
     name = body.lora_name
-    known = await changes.registry(state).all()
-    if body.load_inplace and name in known:
-        _made, found = await changes.swap(state, name, body.lora_path, body.sha256)
+    adapters = await changes.registry(state).all()
+    if body.load_inplace and name in adapters:
+        _adapter, standing = await changes.swap(state, name, body.lora_path, body.sha256)
     else:
         model = body.model or _only_model(state)
-        _made, found = await changes.add(state, Adapter(name, 0, model, body.lora_path, body.sha256))
-    if found.failed and not found.workers:
-        if name not in known:
+        _adapter, standing = await changes.add(state, Adapter(name, 0, model, body.lora_path, body.sha256))
+    if standing.failed and not standing.workers:
+        if name not in adapters:
             await changes.remove(state, name)
-        raise AdapterFailed(f"The adapter '{name}' can't be loaded: {next(iter(found.failed.values()))}")
+        raise AdapterFailed(f"The adapter '{name}' can't be loaded: {next(iter(standing.failed.values()))}")
     return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
 
 

@@ -13,16 +13,16 @@ from app.planner.plan import Reason
 
 def planner_metrics(desired: Mapping[PoolId, Desired]) -> Iterable[Metric]:
     """`desired`: of the pools that a planner has just decided about."""
-    wanted = GaugeMetricFamily("xylem_planner_workers", "Workers that the planner wants in a pool.", labels=["pool"])
-    expected = GaugeMetricFamily(
+    workers = GaugeMetricFamily("xylem_planner_workers", "Workers that the planner wants in a pool.", labels=["pool"])
+    arrivals = GaugeMetricFamily(
         "xylem_planner_expected_per_second", "Requests a second that the planner expects in a pool.", labels=["pool"]
     )
     reasons = GaugeMetricFamily(
         "xylem_planner_reason", "1: why the planner wants so many; 0: other reasons.", labels=["pool", "reason"]
     )
     for pool, each in desired.items():
-        wanted.add_metric([pool], each.workers)
-        expected.add_metric([pool], each.arrivals_per_s)
+        workers.add_metric([pool], each.workers)
+        arrivals.add_metric([pool], each.arrivals_per_s)
         for reason in get_args(Reason):
             reasons.add_metric([pool, reason], each.reason == reason)
-    return wanted, expected, reasons
+    return workers, arrivals, reasons

@@ -1,4 +1,4 @@
-"""For operators: put a pool's workers to sleep, pause them, give them other weights, profile them."""
+"""Puts a pool's workers to sleep, pauses them, gives them other weights, profiles them; for operators."""
 
 import asyncio
 import json
@@ -91,7 +91,7 @@ class ProfileBody(Chosen):
 
 @router.get("/state")
 async def get_state(state: Admin, pool: str) -> dict[str, Any]:
-    """What the pool's workers are to do, and what they do."""
+    """Shows what the pool's workers are to do, and what they do."""
     return await _shown(state, known_pool(state, pool))
 
 
@@ -102,10 +102,10 @@ async def sleep(request: Request, state: Admin, pool: str) -> dict[str, Any]:
 
     async def work() -> Outcome:
         leases = await state.control.workers(name)
-        chosen = _chosen(leases, body)
+        selection = _chosen(leases, body)
         if body.workers == "all":
             await state.control.want(name, sleep=body.level, keep_awake=body.keep_awake, tags=[])
-        sleepers = to_sleep(leases, chosen, body.keep_awake)
+        sleepers = to_sleep(leases, selection, body.keep_awake)
         return await state.control.order(sleepers, lambda i: Sleep(i, body.level, body.mode), body.timeout_s)
 
     return await _changed(state, name, work)
@@ -238,8 +238,8 @@ def _chosen(leases: list[Lease], body: Chosen) -> list[WorkerId]:
 
 
 async def _order(state: ApiState, pool: PoolId, body: Chosen, command: Command) -> Outcome:
-    chosen = _chosen(await state.control.workers(pool), body)
-    return await state.control.order(chosen, command, body.timeout_s)
+    selection = _chosen(await state.control.workers(pool), body)
+    return await state.control.order(selection, command, body.timeout_s)
 
 
 async def _changed(state: ApiState, pool: PoolId, work: Callable[[], Awaitable[Outcome]]) -> dict[str, Any]:
@@ -263,9 +263,9 @@ async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _shown(state: ApiState, pool: PoolId) -> dict[str, Any]:
-    wanted, leases = await state.control.wanted(pool), await state.control.workers(pool)
+    target, leases = await state.control.wanted(pool), await state.control.workers(pool)
     return {
-        "wanted": msgspec.to_builtins(wanted),
+        "wanted": msgspec.to_builtins(target),
         "workers": {
             lease.worker.id: msgspec.structs.asdict(lease.state) | {"takes_requests": not lease.draining}
             for lease in leases

@@ -1,4 +1,4 @@
-"""What admins change of pinned prefixes: it is written down, and then workers do it; this waits until they have."""
+"""Carries out admins' changes of pinned prefixes: writes one down, and waits until the workers have done it."""
 
 import asyncio
 import math
@@ -30,13 +30,13 @@ _LOOK_S = 0.1
 
 
 async def pinned(state: ApiState) -> list[tuple[Prefix, list[PoolId]]]:
-    """Those that are kept, the oldest first, with their pools. Raises: RedisError."""
-    found: dict[PrefixId, tuple[Prefix, list[PoolId]]] = {}
+    """Prefixes that are kept, the oldest first, with their pools. Raises: RedisError."""
+    entries: dict[PrefixId, tuple[Prefix, list[PoolId]]] = {}
     for pool in state.pools:
         for prefix in await _read(state, pool):
             if _is_kept(prefix):
-                found.setdefault(prefix.id, (prefix, []))[1].append(pool)
-    return sorted(found.values(), key=lambda one: (one[0].created, one[0].id))
+                entries.setdefault(prefix.id, (prefix, []))[1].append(pool)
+    return sorted(entries.values(), key=lambda one: (one[0].created, one[0].id))
 
 
 async def pin(state: ApiState, body: NewPrefix, tokens: list[int]) -> tuple[Prefix, dict[PoolId, Standing]]:
@@ -53,9 +53,9 @@ async def pin(state: ApiState, body: NewPrefix, tokens: list[int]) -> tuple[Pref
     log.info("prefix_pinned", prefix=prefix.id, model=prefix.model, pools=pools, tokens=len(tokens))
     await _tell(state, pools)
     end = time.monotonic() + body.wait_s
-    while is_warm(found := await standing(state, prefix, pools)) is False and time.monotonic() < end:  # noqa: ASYNC110 (Redis has no event for it)
+    while is_warm(standings := await standing(state, prefix, pools)) is False and time.monotonic() < end:  # noqa: ASYNC110 (Redis has no event for it)
         await asyncio.sleep(_LOOK_S)
-    return prefix, found
+    return prefix, standings
 
 
 async def drop(state: ApiState, id_: PrefixId) -> None:
@@ -64,23 +64,23 @@ async def drop(state: ApiState, id_: PrefixId) -> None:
     if prefix is None:
         raise PrefixNotFound
     # Under another id: workers read each record once.
-    gone = replace(prefix, id=new_prefix_id(), until=clock.now() + _FORGET_S, dropped=True)
+    tombstone = replace(prefix, id=new_prefix_id(), until=clock.now() + _FORGET_S, dropped=True)
     for pool in pools:
         tiers = state.pools[pool].tiers
-        await _write(state, pool, [gone] if tiers is not None and tiers.disk is not None else [], without=id_)
+        await _write(state, pool, [tombstone] if tiers is not None and tiers.disk is not None else [], without=id_)
     log.info("prefix_dropped", prefix=id_)
     await _tell(state, pools)
 
 
 async def _pools(state: ApiState, model: Model, body: NewPrefix, tokens: Sequence[int]) -> list[PoolId]:
-    """Those that are to have it. Raises: RequestError, StoreDown, RedisError."""
+    """Pools that are to have the prefix. Raises: RequestError, StoreDown, RedisError."""
     able = [pool for pool in (*model.pools, *model.prefill_pools) if state.pools[pool].role in ("both", "prefill")]
     if strange := [pool for pool in body.pools if pool not in able]:
         raise RequestError(f"'{strange[0][:100]}' is no pool that computes prompts of {model.name}.", param="pools")
-    chosen = [pool for pool in able if not body.pools or pool in body.pools]
-    if not chosen:
+    pools = [pool for pool in able if not body.pools or pool in body.pools]
+    if not pools:
         raise RequestError(f"No pool computes prompts of {model.name}.", param="model")
-    for pool in chosen:
+    for pool in pools:
         workers = [lease.worker for lease in await state.fleet.live([pool])]
         grid = state.fleet.grids[pool]
         blocks = len(tokens) // (size := grid.step) * (size // grid.block_size)
@@ -97,7 +97,7 @@ async def _pools(state: ApiState, model: Model, body: NewPrefix, tokens: Sequenc
             )
         if sum(map(_is_kept, await _read(state, pool))) >= _MOST:
             raise RequestError(f"{pool} has {_MOST} prefixes, and may not have more.", param="pools")
-    return chosen
+    return pools
 
 
 def _is_kept(prefix: Prefix) -> bool:
@@ -109,24 +109,24 @@ def _lives(prefix: Prefix) -> bool:
 
 
 async def _read(state: ApiState, pool: PoolId) -> list[Prefix]:
-    """With those whose time is over."""
+    """The pool's prefixes, with those whose time is over."""
     raws: dict[bytes, bytes] = await cast(Any, state.redis.hgetall(state.keys.prefixes(pool)))
-    found = []
+    prefixes = []
     for id_, raw in raws.items():
         try:
-            found.append(decode_prefix(raw))
+            prefixes.append(decode_prefix(raw))
         except msgspec.DecodeError as exc:
             log.error("prefix_not_understood", prefix=id_.decode(), error=str(exc))
-    return found
+    return prefixes
 
 
 async def _write(state: ApiState, pool: PoolId, new: Iterable[Prefix], without: PrefixId | None = None) -> None:
     """Removes those whose time is over."""
     key = state.keys.prefixes(pool)
-    gone = [prefix.id for prefix in await _read(state, pool) if not _lives(prefix) or prefix.id == without]
+    old_ids = [prefix.id for prefix in await _read(state, pool) if not _lives(prefix) or prefix.id == without]
     pipe = state.redis.pipeline(transaction=True)
-    if gone:
-        pipe.hdel(key, *gone)
+    if old_ids:
+        pipe.hdel(key, *old_ids)
     for prefix in new:
         pipe.hset(key, prefix.id, encode(prefix))
         pipe.expireat(key, math.ceil(prefix.until), nx=True)

@@ -1,4 +1,4 @@
-"""Which caches of a fleet have a pinned prefix, by the prefix index."""
+"""Finds the caches of a fleet that have a pinned prefix, by the prefix index."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from app.routing.prefixes import keepers, prompt
 
 
 class Standing(Struct, frozen=True):
-    """In one pool. Places: KV caches, of which each data-parallel rank of a worker has one."""
+    """A prefix's standing in one pool. Places: KV caches, of which each data-parallel rank of a worker has one."""
 
     blocks: int  # that it fills
     places: int | None  # that have all of it; None: some engine reports no KV events
@@ -27,20 +27,20 @@ async def standing(state: ApiState, prefix: Prefix, pools: Sequence[PoolId]) -> 
 
 def is_warm(found: dict[PoolId, Standing]) -> bool | None:
     """Whether all places that are to have it have it, as far as is known; None: nothing is."""
-    told = [one.warm for one in found.values() if one.warm is not None]
-    return all(told) if told else None
+    answers = [one.warm for one in found.values() if one.warm is not None]
+    return all(answers) if answers else None
 
 
 async def _in_pool(state: ApiState, prefix: Prefix, pool: PoolId) -> Standing:
     leases = await state.fleet.live([pool])
     grid = state.fleet.grids[pool]
-    wanted = {(lease.worker.id, rank) for lease in keepers(prefix, leases) for rank in range(lease.worker.ranks)}
+    targets = {(lease.worker.id, rank) for lease in keepers(prefix, leases) for rank in range(lease.worker.ranks)}
     points = len(prefix.tokens) // grid.step
     blocks = points * grid.step // grid.block_size
     if not all(lease.worker.kv_events for lease in leases):
-        return Standing(blocks, None, len(wanted), None)
+        return Standing(blocks, None, len(targets), None)
     having = await _having(state, prefix, pool, leases, grid)
-    return Standing(blocks, len(having), len(wanted), bool(wanted and points) and wanted <= having)
+    return Standing(blocks, len(having), len(targets), bool(targets and points) and targets <= having)
 
 
 async def _having(
@@ -50,14 +50,14 @@ async def _having(
     adapter = None if prefix.adapter is None else state.adapters.current(prefix.adapter)
     if prefix.adapter is not None and adapter is None:
         return set()
-    versioned = None if adapter is None else adapter.versioned
+    adapter_version = None if adapter is None else adapter.versioned
     tokens, weights = prompt(prefix, grid.step), sorted({lease.state.weights for lease in leases})
-    asked = [point_hashes(tokens, grid, prefix.cache_salt, versioned, version) for version in weights]
-    view = (await state.fleet.read({pool: asked}, {pool: grid}))[pool]
+    hashes = [point_hashes(tokens, grid, prefix.cache_salt, adapter_version, version) for version in weights]
+    view = (await state.fleet.read({pool: hashes}, {pool: grid}))[pool]
     matches = dict(zip(weights, view.matches, strict=True))
     return {
         (place.lease.worker.id, place.rank)
         for index, place in enumerate(view.candidates)
-        if (found := matches.get(place.lease.state.weights))
-        and found.option(index, place).cached * place.lease.worker.block_size >= len(tokens) - 1
+        if (hits := matches.get(place.lease.state.weights))
+        and hits.option(index, place).cached * place.lease.worker.block_size >= len(tokens) - 1
     }

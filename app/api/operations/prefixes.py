@@ -22,8 +22,8 @@ router = APIRouter(prefix="/admin/prefixes", tags=["admin"], route_class=Audited
 @router.get("", response_model=PrefixList)
 async def list_prefixes(state: Admin) -> dict[str, Any]:
     """All that are kept now, and how many caches have each."""
-    found = [(prefix, await standing(state, prefix, pools)) for prefix, pools in await changes.pinned(state)]
-    return {"data": [_card(*one) for one in found]}
+    pairs = [(prefix, await standing(state, prefix, pools)) for prefix, pools in await changes.pinned(state)]
+    return {"data": [_card(*one) for one in pairs]}
 
 
 @router.post("", response_model=PrefixCard, openapi_extra=NewPrefix.openapi())
@@ -37,7 +37,7 @@ async def pin_prefix(request: Request, state: Admin) -> dict[str, Any]:
 
 @router.delete("/{prefix}", response_model=PrefixDropped)
 async def drop_prefix(state: Admin, prefix: str) -> dict[str, Any]:
-    """It is evicted as any other from now on, and removed from the pool's store."""
+    """Drops a prefix: it is evicted as any other from now on, and removed from the pool's store."""
     await changes.drop(state, PrefixId(prefix))
     return {"id": prefix, "dropped": True}
 

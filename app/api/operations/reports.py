@@ -1,4 +1,4 @@
-"""Where reports are made: beside all that requests need, a few at a time, and one after the other for each client."""
+"""Makes reports beside all that requests need: a few at a time, and one after the other for each client."""
 
 import asyncio
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""What tenants and keys with limits have spent, for operators."""
+"""Shows operators what tenants and keys with limits have spent."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -25,7 +25,7 @@ class BudgetSpent(Shape):
 
 
 class Spent(Shape):
-    """Of each limit that there is."""
+    """The use of each limit that there is."""
 
     budget: BudgetSpent | None = None
     parallel: int | None = None  # requests that run now
@@ -41,15 +41,20 @@ class Spending(Shape):
 
 @router.get("/spending", response_model=Spending, response_model_exclude_none=True)
 async def spending(state: Admin) -> dict[str, Any]:
-    """How much of their rates, parallel requests and budgets tenants and keys have used. Batches' own rates aside."""
+    """Shows how much of their rates, parallel requests and budgets tenants and keys have used.
+
+    Batches' own rates are not shown.
+    """
     now = await registry(state)
     tenants = {tenant.name: of_tenant(tenant) for tenant in now.tenants.values()}
     keys = {key.owner: of_key(Client(Tenant(key.tenant), key.owner, key.name, key.limits)) for key in now.keys.values()}
-    limited = [account for account in (*tenants.values(), *keys.values()) if account.is_limited]
-    found = dict(zip((account.name for account in limited), await spent(state.wire, state.keys, limited), strict=True))
+    accounts = [account for account in (*tenants.values(), *keys.values()) if account.is_limited]
+    balances = dict(
+        zip((account.name for account in accounts), await spent(state.wire, state.keys, accounts), strict=True)
+    )
     return {
-        "tenants": _shown(tenants.items(), found),
-        "keys": _shown(keys.items(), found),
+        "tenants": _shown(tenants.items(), balances),
+        "keys": _shown(keys.items(), balances),
         "usage_recorded": state.settings.records_usage,
     }
 
@@ -59,16 +64,16 @@ def _shown(accounts: Iterable[tuple[str, Account]], found: dict[str, Left]) -> d
 
 
 def _of(account: Account, left: Left) -> dict[str, Any]:
-    shown: dict[str, Any] = {}
+    card: dict[str, Any] = {}
     if (budget := account.budget) is not None:
         ends = iso(period(budget.per, clock.now())[1])
-        shown["budget"] = {
+        card["budget"] = {
             "amount": budget.amount, "unit": budget.unit, "per": budget.per, "spent": left.spent, "ends": ends,
         }  # fmt: skip
     if account.parallel:
-        shown["parallel"] = left.running
+        card["parallel"] = left.running
     if account.requests:
-        shown["requests_left"] = max(0, int(left.requests))
+        card["requests_left"] = max(0, int(left.requests))
     if account.tokens:
-        shown["tokens_left"] = max(0, int(left.tokens))
-    return shown
+        card["tokens_left"] = max(0, int(left.tokens))
+    return card

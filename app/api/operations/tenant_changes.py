@@ -19,8 +19,8 @@ async def registry(state: ApiState) -> Registry:
 
 async def change(state: ApiState, before: Registry, changes: Iterable[Change]) -> Registry:
     """All of them or none; as it is afterwards. Other replicas know within two seconds. Raises: TenantsChanged."""
-    (done,) = await state.wire.execute([change_command(state.keys, before, changes)])
-    if not done:
+    (was_written,) = await state.wire.execute([change_command(state.keys, before, changes)])
+    if not was_written:
         raise TenantsChanged
     if state.settings.require_keys:
         await state.api_keys.refresh()
@@ -28,10 +28,10 @@ async def change(state: ApiState, before: Registry, changes: Iterable[Change]) -
 
 
 def merged(schema: type[W], before: Mapping[str, Any], body: Body, without: Container[str] = ()) -> W:
-    """What was before with what the body gives. Raises: RequestError, if these don't go together."""
-    given = {name: value for name, value in body.model_dump(exclude_unset=True).items() if name not in without}
+    """The values before, with those that the body gives. Raises: RequestError, if these don't go together."""
+    changes = {name: value for name, value in body.model_dump(exclude_unset=True).items() if name not in without}
     try:
-        return schema.model_validate({**before, **given})
+        return schema.model_validate({**before, **changes})
     except ValueError as exc:  # pydantic's: each field is good by itself
         reason = exc.errors()[0]["msg"] if hasattr(exc, "errors") else str(exc)
         raise RequestError(f"{reason.removeprefix('Value error, ')}.") from exc

@@ -1,4 +1,7 @@
-"""What admins may say of tenants, keys and prices, and what they are shown; for the OpenAPI document, too."""
+"""Schemas of what admins may say of tenants, keys and prices, and of what they are shown.
+
+The OpenAPI document has them, too.
+"""
 
 from typing import Any
 
@@ -27,7 +30,7 @@ class PriceChanges(Body):
 
 
 class Limited(Shape):
-    """Those limits that there are."""
+    """The limits of a tenant or a key; only those that there are."""
 
     models: list[str] | None = None
     requests_per_min: int = 0

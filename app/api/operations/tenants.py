@@ -37,8 +37,8 @@ class AuditQuery(Query):
 async def list_tenants(state: Admin) -> dict[str, Any]:
     """All teams that share the fleet."""
     now = await registry(state)
-    known = {DEFAULT: Tenant(DEFAULT), **now.tenants}
-    return {"data": [_tenant(now, known[name]) for name in sorted(known)]}
+    tenants = {DEFAULT: Tenant(DEFAULT), **now.tenants}
+    return {"data": [_tenant(now, tenants[name]) for name in sorted(tenants)]}
 
 
 @router.get("/tenants/{tenant}", response_model=shapes.TenantCard, response_model_exclude_unset=True)
@@ -58,8 +58,8 @@ async def put_one_tenant(request: Request, state: Admin, tenant: str) -> dict[st
     check_tenant_name(tenant)
     body, now = await read_short(request, shapes.NewTenant), await registry(state)
     old = now.tenants.get(TenantId(tenant))
-    made = body.record(tenant, clock.now(), old)
-    return _tenant(await change(state, now, [put_tenant(made)]), made)
+    new_tenant = body.record(tenant, clock.now(), old)
+    return _tenant(await change(state, now, [put_tenant(new_tenant)]), new_tenant)
 
 
 @router.patch(
@@ -71,8 +71,8 @@ async def change_tenant(request: Request, state: Admin, tenant: str) -> dict[str
     body, now = await read_short(request, shapes.NewTenant), await registry(state)
     name = check_tenant(now, tenant)
     old = now.tenants.get(name) or Tenant(name, clock.now())
-    made = merged(WantedTenant, shown_tenant(old), body).record(name, old.created, old)
-    return _tenant(await change(state, now, [put_tenant(made)]), made)
+    new_tenant = merged(WantedTenant, shown_tenant(old), body).record(name, old.created, old)
+    return _tenant(await change(state, now, [put_tenant(new_tenant)]), new_tenant)
 
 
 @router.delete("/tenants/{tenant}", response_model=Removed)
@@ -103,10 +103,12 @@ async def make_key(request: Request, state: Admin) -> dict[str, Any]:
     check_name(body.name)
     token = None if body.sha256 is not None else new_token()
     digest = bytes.fromhex(body.sha256) if body.sha256 is not None else digest_of(token or "")
-    made = new_key(now, body.name, body.tenant, digest, body.limits(), clock.now())
-    await change(state, now, [put_key(made)])
-    await audit.note(state, request, "POST /admin/keys", made.name, {"tenant": made.tenant, **shown(made.limits)})
-    return _key(made) | ({} if token is None else {"key": token})
+    api_key = new_key(now, body.name, body.tenant, digest, body.limits(), clock.now())
+    await change(state, now, [put_key(api_key)])
+    await audit.note(
+        state, request, "POST /admin/keys", api_key.name, {"tenant": api_key.tenant, **shown(api_key.limits)}
+    )
+    return _key(api_key) | ({} if token is None else {"key": token})
 
 
 @router.get("/keys/{key:path}", response_model=shapes.KeyCard, response_model_exclude_unset=True)
@@ -125,9 +127,9 @@ async def change_key(request: Request, state: Admin, key: str) -> dict[str, Any]
     old = _known(now, key)
     tenant = old.tenant if body.tenant is None else check_tenant(now, body.tenant)
     limits = merged(WantedLimits, shown(old.limits), body, without={"tenant"}).limits()
-    made = with_limits(structs.replace(old, tenant=tenant), limits)
-    await change(state, now, [put_key(made)])
-    return _key(made)
+    api_key = with_limits(structs.replace(old, tenant=tenant), limits)
+    await change(state, now, [put_key(api_key)])
+    return _key(api_key)
 
 
 @router.delete("/keys/{key:path}", response_model=Removed)
@@ -140,7 +142,7 @@ async def revoke_key(state: Admin, key: str) -> dict[str, Any]:
 
 @router.get("/prices", response_model=shapes.PriceTable)
 async def show_prices(state: Admin) -> dict[str, Any]:
-    """What models cost, in money of any kind."""
+    """Shows what models cost, in money of any kind."""
     return _prices(await registry(state))
 
 
@@ -156,18 +158,21 @@ async def change_prices(request: Request, state: Admin) -> dict[str, Any]:
 
 @router.get("/audit", response_model=shapes.AuditLog, openapi_extra=AuditQuery.openapi())
 async def show_audit(request: Request, state: Admin) -> dict[str, Any]:
-    """Who has changed what: entries after the one with the id `after`, the oldest first; `order=desc`: before it."""
+    """Shows who has changed what: entries after the one with the id `after`, the oldest first.
+
+    `order=desc`: those before it.
+    """
     query = parse(AuditQuery, orjson.dumps(dict(request.query_params)))
-    asked = audit.read_command(state.keys, query.after or "", query.limit + 1, newest_first=query.order == "desc")
-    (replies,) = await state.wire.execute([asked])
+    command = audit.read_command(state.keys, query.after or "", query.limit + 1, newest_first=query.order == "desc")
+    (replies,) = await state.wire.execute([command])
     return {"data": audit.shown(replies[: query.limit]), "has_more": len(replies) > query.limit}
 
 
 def _known(now: Registry, name: str) -> ApiKey:
     """Raises: KeyNotFound."""
-    if (found := now.keys.get(name)) is None:
+    if (key := now.keys.get(name)) is None:
         raise KeyNotFound(f"There is no API key of the name '{name[:100]}'.", param="key")
-    return found
+    return key
 
 
 def _tenant(now: Registry, tenant: Tenant) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What requests used: reports for operators, in our shape and in OpenAI's, and a tenant's own."""
+"""Reports what requests used: to operators, in our shape and in OpenAI's, and to tenants what they used themselves."""
 
 import io
 import time
@@ -69,8 +69,8 @@ async def usage(
     form: As = None,
 ) -> Any:
     """Sums of the requests that ended in a time, the last thirty days if none is given, by the named groups."""
-    asked = UsageQuery(*period(since, until), grouped_by(group_by), tenant or (), key or (), model or ())
-    return await _report(request, state, _ADMINS, asked, form)
+    query = UsageQuery(*period(since, until), grouped_by(group_by), tenant or (), key or (), model or ())
+    return await _report(request, state, _ADMINS, query, form)
 
 
 @router.get("/v1/usage", responses=_FILES)
@@ -78,14 +78,14 @@ async def own_usage(request: Request, group_by: By = "model", since: From = "", 
     """The same, of the tenant that the API key belongs to."""
     state = state_of(request)
     client = state.api_keys.client(request.scope)
-    asked = UsageQuery(*period(since, until), grouped_by(group_by), (client.tenant.name,))
-    return await _report(request, state, f"key:{client.key}", asked, form)
+    query = UsageQuery(*period(since, until), grouped_by(group_by), (client.tenant.name,))
+    return await _report(request, state, f"key:{client.key}", query, form)
 
 
 async def _report(request: Request, state: ApiState, owner: str, asked: UsageQuery, form: Format | None) -> Response:
     if form is None:
-        accepted = request.headers.get("accept", "")
-        form = "csv" if "text/csv" in accepted else "parquet" if _TYPES["parquet"] in accepted else "json"
+        accept = request.headers.get("accept", "")
+        form = "csv" if "text/csv" in accept else "parquet" if _TYPES["parquet"] in accept else "json"
     content = await _made(state, owner, asked, partial(_file, form, asked))
     headers = {} if form == "json" else {"content-disposition": f'attachment; filename="usage.{form}"'}
     return Response(content, media_type=_TYPES.get(form, "application/json"), headers=headers)
@@ -105,7 +105,7 @@ def _file(form: Format, asked: UsageQuery, rows: Rows) -> bytes:
 
 
 def _listed(name: str) -> Any:
-    """As OpenAI's clients write a list: `name[]`."""
+    """A query parameter as OpenAI's clients write a list: `name[]`."""
     return Query(alias=f"{name}[]", include_in_schema=False)
 
 
@@ -127,18 +127,18 @@ async def completions(
     limit: int | None = None,
     page: str | None = None,
 ) -> Response:
-    """As OpenAI's endpoint of that name: of requests that generate text. A tenant is a project."""
+    """Reports as OpenAI's endpoint of that name does, on requests that generate text. A tenant is a project."""
     end = int(time.time()) + 1 if end_time is None else end_time
     by = [*(group_by or ()), *(group_by_ or ())]
-    asked = buckets(start_time, end, bucket_width, limit, page)
+    page_buckets = buckets(start_time, end, bucket_width, limit, page)
     query = query_of(
-        asked, start_time, end, by, batch=batch,
+        page_buckets, start_time, end, by, batch=batch,
         tenants=project_ids or project_ids_ or (),
         keys=api_key_ids or api_key_ids_ or (),
         models=models or models_ or (),
     )  # fmt: skip
 
     def written(rows: Rows) -> bytes:
-        return orjson.dumps(page_of(asked, by, rows))
+        return orjson.dumps(page_of(page_buckets, by, rows))
 
     return Response(await _made(state, _ADMINS, query, written), media_type="application/json")

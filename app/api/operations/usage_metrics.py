@@ -1,4 +1,4 @@
-"""What waits to be written to SQL: of the whole deployment, the same at each API replica."""
+"""Metrics of what waits to be written to SQL: of the whole deployment, the same at each API replica."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""What an answer is made of that was begun before, perhaps by another replica."""
+"""Plans an answer that was begun before, perhaps by another replica."""
 
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.runtime import Runtime
@@ -14,10 +14,10 @@ _UNDERSTAND = {endpoint.kind: endpoint.understand for endpoint in (*ENDPOINTS.va
 
 
 async def adopted_plan(core: Runtime, kept: KeptRequest, within: Limits) -> GenerationPlan:
-    """With its media as they were when the request came. Raises: XylemError.
+    """The plan of a kept request, with its media as they were when it came. Raises: XylemError.
 
-    They are in Redis, unless that has lost them, or their replica died before it had written them: then they are read
-    again, and taken if they are still the same.
+    The media are in Redis, unless that has lost them, or their replica died before it had written them: then they are
+    read again, and taken if they are still the same.
     """
     understand = _UNDERSTAND[kept.kind]
     history = {"history": kept.response.history} if kept.response.history else {}

@@ -24,38 +24,38 @@ class ChatIndex:
 
     async def find(self, request: RequestId, key: KeyId) -> tuple[Found, StoredChat]:
         """Raises: RequestNotFound, also for a chat that isn't complete yet, or failed."""
-        fields, listed = await self._wire.execute(
+        fields, score = await self._wire.execute(
             [
                 ("HMGET", self._keys.kept(request), "record", "epoch", "chat"),
                 ("ZSCORE", self._keys.chats_of(key), request),
             ]
         )
         record, epoch, chat = fields
-        if listed is None or record is None or chat is None or (kept := decode_kept(record)).key != key:
+        if score is None or record is None or chat is None or (kept_request := decode_kept(record)).key != key:
             raise _unknown(request)
-        return Found(kept, int(epoch)), decode_stored_chat(chat)
+        return Found(kept_request, int(epoch)), decode_stored_chat(chat)
 
     async def page(
         self, key: KeyId, after: str | None, limit: int, *, newest_first: bool, wanted: Callable[[StoredChat], bool]
     ) -> tuple[list[RequestId], bool]:
         """The ids after `after`, and whether there are more. Raises: RequestError when `after` is not stored."""
         name = self._keys.chats_of(key)
-        found: list[RequestId] = []
-        gone: list[str] = []
+        matches: list[RequestId] = []
+        lost_ids: list[str] = []
         ids, more = [] if after is None else [after], True
-        while more and len(found) <= limit:
+        while more and len(matches) <= limit:
             ids, more = await page(self._wire, name, ids, _PAGE, newest_first=newest_first)
             chats = await self._wire.execute([("HGET", self._keys.kept(RequestId(id_)), "chat") for id_ in ids])
-            gone += [id_ for id_, chat in zip(ids, chats, strict=True) if chat is None]
+            lost_ids += [id_ for id_, chat in zip(ids, chats, strict=True) if chat is None]
             fitting = (
                 RequestId(id_)
                 for id_, chat in zip(ids, chats, strict=True)
                 if chat is not None and wanted(decode_stored_chat(chat))
             )
-            found += islice(fitting, limit + 1 - len(found))
-        if gone:
-            await self._wire.execute([("ZREM", name, *gone)])
-        return found[:limit], len(found) > limit
+            matches += islice(fitting, limit + 1 - len(matches))
+        if lost_ids:
+            await self._wire.execute([("ZREM", name, *lost_ids)])
+        return matches[:limit], len(matches) > limit
 
     async def change(self, request: RequestId, chat: StoredChat, quota: Quota | None = None) -> None:
         """`quota`: None: the usual one of an API key. Raises: RequestNotFound; KeptFull, if it takes more bytes."""

@@ -48,29 +48,29 @@ class ConversationStore:
         self, key: KeyId, metadata: dict[str, str], items: Sequence[dict[str, Any]], quota: Quota | None = None
     ) -> Conversation:
         """`quota`: None: the usual one of an API key. Raises: KeptFull."""
-        made = Conversation(new_conversation_id(), int(clock.now()), metadata)
-        record = _record(made.created, metadata)
-        self._check(await self._converse(made.id, key, items, record=record, quota=quota))
-        return made
+        conversation = Conversation(new_conversation_id(), int(clock.now()), metadata)
+        record = _record(conversation.created, metadata)
+        self._check(await self._converse(conversation.id, key, items, record=record, quota=quota))
+        return conversation
 
     async def find(self, conversation: ConversationId, key: KeyId) -> Conversation:
         own, _ = self._keys.conversation(conversation)
         ((record, owner),) = await self._wire.execute([("HMGET", own, "record", "key")])
         if record is None or owner.decode() != key:
             raise _gone(conversation)
-        found = orjson.loads(record)
-        return Conversation(conversation, found["created"], found["metadata"])
+        doc = orjson.loads(record)
+        return Conversation(conversation, doc["created"], doc["metadata"])
 
     async def update(
         self, conversation: ConversationId, key: KeyId, metadata: dict[str, str], quota: Quota | None = None
     ) -> Conversation:
         """`quota`: as in `create`. Raises: KeptFull, if it takes more bytes than before."""
-        found = await self.find(conversation, key)
+        old_conversation = await self.find(conversation, key)
         names = *self._keys.conversation(conversation), *self._keys.kept_account()
-        values = conversation, key, self._keep_ms, _record(found.created, metadata), *self._bounds(quota)
+        values = conversation, key, self._keep_ms, _record(old_conversation.created, metadata), *self._bounds(quota)
         (reply,) = await self._wire.execute([("EVAL", SET_CONVERSATION, 4, *names, *values)])
         self._check(reply, conversation)
-        return Conversation(conversation, found.created, metadata)
+        return Conversation(conversation, old_conversation.created, metadata)
 
     async def delete(self, conversation: ConversationId, key: KeyId) -> None:
         await self.find(conversation, key)
@@ -81,12 +81,12 @@ class ConversationStore:
         """Each item's JSON, the oldest first. Of more than `most_bytes`, some more than these."""
 
         async def read() -> list[bytes]:
-            found: list[bytes] = []
+            raw_items: list[bytes] = []
             async for part in self.parts(conversation, key):
-                found += part
-                if sum(map(len, found)) > most_bytes:
+                raw_items += part
+                if sum(map(len, raw_items)) > most_bytes:
                     break
-            return found
+            return raw_items
 
         return await self.unchanged(read)
 
@@ -114,7 +114,7 @@ class ConversationStore:
             at += way * len(part)
 
     async def unchanged(self, read: Callable[[], Awaitable[T]]) -> T:
-        """What `read` makes of `parts`, all of one time. Raises: Saturated, and what `read` raises."""
+        """Returns what `read` makes of `parts`, all of one time. Raises: Saturated, and what `read` raises."""
         for _ in range(_TRIES):
             with suppress(_Changed):
                 return await read()
@@ -158,8 +158,8 @@ class ConversationStore:
         epoch: int = 0,
         quota: Quota | None = None,
     ) -> Any:
-        own, said = self._keys.conversation(conversation)
-        names = own, said, self._keys.kept(response) if response else own, *self._keys.kept_account()
+        own, items_key = self._keys.conversation(conversation)
+        names = own, items_key, self._keys.kept(response) if response else own, *self._keys.kept_account()
         bounds: tuple[Any, ...] = ("", "", "") if response else (MOST, *self._bounds(quota))
         values = conversation, key, self._keep_ms, record, response or "", epoch, *bounds
         (reply,) = await self._wire.execute([("EVAL", CONVERSE, 5, *names, *values, *map(orjson.dumps, items))])

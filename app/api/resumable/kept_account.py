@@ -25,18 +25,18 @@ class KeptAccounts:
         async for member, _ in self._scanned("ZSCAN", self._expiring):
             id_, _, owner = member.partition("|")
             owners[id_] = owner
-        counted = {name: int(count) async for name, count in self._scanned("HSCAN", self._counted)}
+        counts = {name: int(count) async for name, count in self._scanned("HSCAN", self._counted)}
         there: Counter[str] = Counter()
-        found: dict[str, Bytes] = {}
-        for name, count in counted.items():
+        sizes: dict[str, Bytes] = {}
+        for name, count in counts.items():
             if name.startswith(_OF_ONE):
                 if (one := name.removeprefix(_OF_ONE)) in owners:
                     there[_ALL] += count
                     there[_OF_KEY + owners[one]] += count
                 else:  # it will not expire
-                    found[name] = Bytes(count, 0)
-        sums = {name for name in counted if not name.startswith(_OF_ONE)}
-        return found | {name: Bytes(counted.get(name), there[name]) for name in sums | there.keys()}
+                    sizes[name] = Bytes(count, 0)
+        sums = {name for name in counts if not name.startswith(_OF_ONE)}
+        return sizes | {name: Bytes(counts.get(name), there[name]) for name in sums | there.keys()}
 
     async def _scanned(self, command: str, key: str) -> AsyncIterator[tuple[str, bytes]]:
         cursor = None

@@ -58,7 +58,7 @@ class Ended(NamedTuple):
 
 
 class AnswerOwner:
-    """On the API's event loop."""
+    """The owner of this replica's kept answers, on the API's event loop."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class AnswerOwner:
         run.task.add_done_callback(over)
 
     async def run(self) -> None:
-        """Until cancelled: stops answers that were cancelled elsewhere, and adopts those without an owner."""
+        """Stops answers that were cancelled elsewhere, and adopts those without an owner, until cancelled."""
         try:
             await keep("answers_not_adopted", self._look, _EVERY_S, later=True)
         finally:
@@ -123,19 +123,19 @@ class AnswerOwner:
 
     async def cancel(self, request: RequestId) -> None:
         """Ends an answer, wherever it is made: here at once, elsewhere within `_EVERY_S`. Raises: StoreDown."""
-        cancelled = await self._resumable_store.cancel(
+        was_cancelled = await self._resumable_store.cancel(
             request, [Failed(request, 0, Cancelled.code, "It was cancelled.")]
         )
         self.wrote(request).set()
         run = self._running.get(request)
-        if run is not None and (cancelled or run.unkept is not None):
+        if run is not None and (was_cancelled or run.unkept is not None):
             await self._drop({request: True})
 
     async def _give_up(self) -> None:
         own = {request: run.epoch for request, run in self._running.items()}
-        known = await self._resumable_store.standing(list(own))
+        standings = await self._resumable_store.standing(list(own))
         await self._drop(
-            {r: now.ended for (r, mine), now in zip(own.items(), known, strict=True) if now and now.epoch != mine}
+            {r: now.ended for (r, mine), now in zip(own.items(), standings, strict=True) if now and now.epoch != mine}
         )
 
     async def _end_again(self, now: float) -> None:
@@ -143,15 +143,15 @@ class AnswerOwner:
 
         Another owner, also this one, would make the rest anew, of which readers have had some already.
         """
-        known = await self._resumable_store.standing(list(self._ended))
-        for (request, one), standing in zip(list(self._ended.items()), known, strict=True):
-            lost = standing is not None and standing.epoch == one.epoch and not standing.ended
-            if lost:
+        standings = await self._resumable_store.standing(list(self._ended))
+        for (request, one), standing in zip(list(self._ended.items()), standings, strict=True):
+            is_lost = standing is not None and standing.epoch == one.epoch and not standing.ended
+            if is_lost:
                 log.warning("answer_ended_again", request=request, **one.kept.names)
                 with suppress(Lost, Unkept):
                     await self._resumable_store.note(one.kept, one.epoch, one.batches, ended=True, whole=one.is_whole)
                 self.wrote(request).set()
-            if lost or now - one.at > _UNSAVED_S:
+            if is_lost or now - one.at > _UNSAVED_S:
                 del self._ended[request]
 
     async def _drop(self, requests: dict[RequestId, bool]) -> None:
@@ -179,42 +179,44 @@ class AnswerOwner:
 
     async def _take(self, request: RequestId, owner: ApiId) -> None:
         try:
-            found = await self._resumable_store.adopt(request, owner)
+            record = await self._resumable_store.adopt(request, owner)
         except msgspec.MsgspecError as exc:  # of another version, perhaps; the other answers go on
             log.error("answer_not_understood", request=request, error=str(exc))
             await self._resumable_store.cancel(request, [Failed(request, 0, XylemError.code, _NOT_UNDERSTOOD)])
             await self._resumable_store.disown([request])
             return
-        if found is not None and request not in self._running:
-            log.warning("request_adopted", request=request, **found.kept.names, of=owner)
-            self._run(request, found.epoch, self._resume(found))
+        if record is not None and request not in self._running:
+            log.warning("request_adopted", request=request, **record.kept.names, of=owner)
+            self._run(request, record.epoch, self._resume(record))
 
     async def _resume(self, found: Found) -> None:
         """Adopts an answer, unless too many replicas died of that."""
-        kept = found.kept
+        kept_request = found.kept
         try:
-            async with self._handling.of(f"answer:{kept.id}") as handled:
-                if handled.deaths > self._most_deaths:
-                    log.error("answer_given_up", request=kept.id, **kept.names, deaths=handled.deaths)
-                    await self._resumable_store.cancel(kept.id, [Failed(kept.id, 0, WorkerLost.code, _GIVEN_UP)])
-                    await self._resumable_store.disown([kept.id])
-                    self.wrote(kept.id).set()
+            async with self._handling.of(f"answer:{kept_request.id}") as attempt:
+                if attempt.deaths > self._most_deaths:
+                    log.error("answer_given_up", request=kept_request.id, **kept_request.names, deaths=attempt.deaths)
+                    await self._resumable_store.cancel(
+                        kept_request.id, [Failed(kept_request.id, 0, WorkerLost.code, _GIVEN_UP)]
+                    )
+                    await self._resumable_store.disown([kept_request.id])
+                    self.wrote(kept_request.id).set()
                 else:
-                    await self._go_on(found, handled)
-                handled.done = True
+                    await self._go_on(found, attempt)
+                attempt.done = True
         except StoreDown as exc:  # it will be found idle, and taken again
-            log.warning("adopted_answer_not_read", request=kept.id, **kept.names, error=exc.message)
+            log.warning("adopted_answer_not_read", request=kept_request.id, **kept_request.names, error=exc.message)
 
     async def _go_on(self, found: Found, handled: Handled) -> None:
         """Raises: StoreDown."""
-        kept = found.kept
-        batches = await self._resumable_store.written(kept.id)
+        kept_request = found.kept
+        batches = await self._resumable_store.written(kept_request.id)
         out: dict[int, ChoiceOutput] = {}
         for event in (event for batch in batches for event in batch):
             if isinstance(event, Delta):
                 out.setdefault(event.index, ChoiceOutput([])).add(event)
-        begun = Adopted(kept.id, kept.created, found.epoch * ATTEMPTS, out)
-        await self._keep(kept, found.epoch, [encode(batch) for batch in batches], begun, handled)
+        adoption = Adopted(kept_request.id, kept_request.created, found.epoch * ATTEMPTS, out)
+        await self._keep(kept_request, found.epoch, [encode(batch) for batch in batches], adoption, handled)
 
     async def _keep(
         self,
@@ -251,13 +253,13 @@ class AnswerOwner:
         except Exception as exc:
             log.error("kept_answer_broke", request=kept.id, **kept.names, exc_info=exc)
             last = Failed(kept.id, 0, XylemError.code, XylemError().message)
-        refused = not batches and isinstance(last, Failed) and last.code in REFUSALS
+        was_refused = not batches and isinstance(last, Failed) and last.code in REFUSALS
         batches.append(encode([last]))
         try:
-            await self._note(kept, epoch, batches, ended=True, refused=refused, whole=isinstance(last, Done))
+            await self._note(kept, epoch, batches, ended=True, refused=was_refused, whole=isinstance(last, Done))
         except (Lost, KeptFull):
             return
-        if not refused and self._running[kept.id].unkept is None:
+        if not was_refused and self._running[kept.id].unkept is None:
             self._ended[kept.id] = Ended(kept, epoch, batches, isinstance(last, Done), time.monotonic())
 
     async def _note(self, kept: KeptRequest, epoch: int, batches: list[bytes], *, ended: bool, **how: bool) -> None:
@@ -283,7 +285,7 @@ class AnswerOwner:
 
 
 async def _next_events(request: RequestId, call: Generation) -> list[Event]:
-    """What the log gets next; empty at the end. Raises: the error that ended it."""
+    """Events that the log gets next; empty at the end. Raises: the error that ended it."""
     if call.plan.paintings:
         steps = await call.progress()
         return [Progress(request, 0, step.step, step.of) for _number, step in steps[-1:]]

@@ -42,7 +42,7 @@ class Replay(GenerationBase):
         """The answer continues without this reader."""
 
     async def deltas(self) -> list[tuple[int, Delta]]:
-        """As `Generation.deltas`. Raises: the error that ended the answer; StoreDown."""
+        """Deltas, as of `Generation.deltas`. Raises: the error that ended the answer; StoreDown."""
         out: list[tuple[int, Delta]] = []
         while not out and self._failure is None and (events := await self.log.batch()):
             for event in events:

@@ -50,7 +50,7 @@ def status_of(events: Sequence[Event]) -> str:
 
 
 class ResponseWebhook:
-    """On the API's event loop."""
+    """The calls of a webhook by this replica, on the API's event loop."""
 
     def __init__(self, wire: Wire, keys: Keys, resumable_store: ResumableStore, settings: Settings) -> None:
         assert settings.webhook_url is not None
@@ -104,9 +104,9 @@ class ResponseWebhook:
     async def _status(self, request: RequestId) -> str:
         """Returns that of a background response that has ended; "": there is nothing to tell."""
         try:
-            kept = await self._store.kept(request)
+            kept_request = await self._store.kept(request)
         except RequestNotFound:
             return ""
-        if not kept.background:
+        if not kept_request.background:
             return ""
         return status_of([event for batch in await self._store.written(request) for event in batch])

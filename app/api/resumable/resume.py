@@ -114,15 +114,15 @@ async def begin_or_join(
     join = headers.get(b"idempotency-key", "")
     if len(join) > _LONGEST_KEY:
         raise RequestError(f"An Idempotency-Key has at most {_LONGEST_KEY} characters.", param="Idempotency-Key")
-    kept = replace(new_kept(state, kind, body, scope, plan, background=background), response=response)
+    kept_request = replace(new_kept(state, kind, body, scope, plan, background=background), response=response)
     charge = state.charge(scope, outlives=True)
     if charge is not None and not join:  # refused here, so that nothing is kept of it
-        await charge.admit(kept.id, plan.used(), kept.deadline, plan.answer_tokens)
+        await charge.admit(kept_request.id, plan.used(), kept_request.deadline, plan.answer_tokens)
     async with returned(charge):
-        first = await patiently(state, lambda: _put(state, kept, join, read))
-    if first != kept.id:
+        first = await patiently(state, lambda: _put(state, kept_request, join, read))
+    if first != kept_request.id:
         return await _read(state, first, kind, body, scope, plan, 0)
-    return start(state, kept, plan, charge, trace_of(scope))
+    return start(state, kept_request, plan, charge, trace_of(scope))
 
 
 async def patiently(state: ApiState, ask: Callable[[], Awaitable[T]]) -> T:
@@ -151,11 +151,11 @@ def new_kept(
     now = clock.now()
     client = state.api_keys.client(scope)
     id_ = new_request_id(plan.prefix, state.dispatcher.api)
-    named = x_request_id.named_after(scope, id_)
+    request_name = x_request_id.named_after(scope, id_)
     raw, chat = body.understood(), body.stored_chat()
     media = [sample.media for sample in plan.samples.values()]
     return KeptRequest(
-        id_, kind, raw, now, now + plan.timeout_s, client.key, background, named, chat=chat, media=media,
+        id_, kind, raw, now, now + plan.timeout_s, client.key, background, request_name, chat=chat, media=media,
         trace=place_of(scope), tenant=client.tenant.name,
     )  # fmt: skip
 
@@ -172,21 +172,21 @@ def start(
     state: ApiState, kept: KeptRequest, plan: GenerationPlan, charge: Charge | None, trace: RequestTrace | None
 ) -> Replay:
     """Begins the answer to a request that is in Redis. `trace`: the request's, which ends with the answer."""
-    begun = Adopted(kept.id, kept.created)
+    adoption = Adopted(kept.id, kept.created)
     if trace is not None:
         trace.ends_with_answer = True
     call = Generation(
         plan,
         dispatcher=state.dispatcher,
         charge=charge,
-        begun=begun,
+        begun=adoption,
         client=state.api_keys.client_of(kept.tenant, kept.key),
         x_request_id=kept.x_request_id,
         trace=trace,
     )
     state.answer_owner.start(kept, call)
-    allowed = {} if charge is None else charge.headers()
-    return Replay(state.resumable_store, state.answer_owner, plan, Found(kept, 0), allowed=allowed)
+    limit_headers = {} if charge is None else charge.headers()
+    return Replay(state.resumable_store, state.answer_owner, plan, Found(kept, 0), allowed=limit_headers)
 
 
 async def _was_refused(state: ApiState, request: RequestId) -> bool:
@@ -204,24 +204,24 @@ async def _read(
     plan: GenerationPlan,
     skip: int,
 ) -> Replay:
-    found = await patiently(state, lambda: state.resumable_store.find(request, state.api_keys.owner(scope)))
-    kept = found.kept
+    record = await patiently(state, lambda: state.resumable_store.find(request, state.api_keys.owner(scope)))
+    kept_request = record.kept
 
     def first_model() -> str | None:
-        """Of the first request, if this one is the same. An alias may stand for another model by now."""
-        first = parse(type(body), kept.body)
+        """The first request's model, if this request is the same. An alias may stand for another model by now."""
+        first = parse(type(body), kept_request.body)
         again = body.renamed(first.model) if body.asked in state.aliases.table else body
         return first.model if again.understood() == first.understood() else None
 
     model = None
-    if kept.kind == kind:
-        model = await asyncio.to_thread(first_model) if len(kept.body) > _LARGE else first_model()
+    if kept_request.kind == kind:
+        model = await asyncio.to_thread(first_model) if len(kept_request.body) > _LARGE else first_model()
     if model is None:
         raise RequestError("The body is not that of the first request for this answer.", param="Idempotency-Key")
     if model != body.model:
-        plan = await adopted_plan(state, kept, begun_before(state.within))
+        plan = await adopted_plan(state, kept_request, begun_before(state.within))
     x_request_id.named_after(scope, request)
-    return Replay(state.resumable_store, state.answer_owner, plan, found, skip)
+    return Replay(state.resumable_store, state.answer_owner, plan, record, skip)
 
 
 def _position(event: str) -> tuple[RequestId, int]:

@@ -45,14 +45,14 @@ class Found(Struct, frozen=True):
 
 
 class Standing(Struct, frozen=True):
-    """Of an answer: who makes it, or that nobody does any more."""
+    """An answer's standing: who makes it, or that nobody does any more."""
 
     epoch: int
     ended: bool
 
 
 class Unkept(Exception):
-    """There is no room for more of the answer: nothing of it is kept any more, and what comes is not written."""
+    """Lack of room for more of the answer: nothing of it is kept any more, and what comes is not written."""
 
 
 class Lost(Cancelled):
@@ -60,7 +60,7 @@ class Lost(Cancelled):
 
 
 class Over(Lost):
-    """It was cancelled."""
+    """The answer was cancelled."""
 
 
 class ResumableStore:
@@ -92,7 +92,7 @@ class ResumableStore:
         return self._wire.connected_before
 
     def handling(self) -> Handling:
-        """For adopting."""
+        """The `Handling` for adopting."""
         return Handling(self._wire, self._keys)
 
     async def put(
@@ -113,13 +113,13 @@ class ResumableStore:
         Raises: ConversationLocked, unless `read` is None; KeptFull, unless not `bounded`.
         """
         keys = self._keys
-        joined = keys.joined(hashlib.sha256(f"{kept.key}\0{join}".encode()).hexdigest())
+        join_key = keys.joined(hashlib.sha256(f"{kept.key}\0{join}".encode()).hexdigest())
         life_ms = round((kept.deadline - kept.created) * 1000) + self._keep_ms
         own = keys.kept(kept.id)
         conversation = ConversationId(kept.response.conversation)
-        extended = keys.conversation(conversation) if conversation else (own, own)
-        first_of = joined if join else own
-        names = own, keys.kept_of(self.api), keys.answer_owners(), first_of, *extended, *keys.kept_account()
+        conversation_keys = keys.conversation(conversation) if conversation else (own, own)
+        first_of = join_key if join else own
+        names = own, keys.kept_of(self.api), keys.answer_owners(), first_of, *conversation_keys, *keys.kept_account()
         values = kept.id, self.api, encode(kept), life_ms, epoch, kept.id if join else "", instead_of, kept.key
         per_key, in_all = self._most
         most = (per_key if quota is None else quota.most, in_all) if bounded else ("", "")
@@ -140,12 +140,12 @@ class ResumableStore:
     async def find(self, request: RequestId, key: KeyId) -> Found:
         """A kept request of that API key's. Raises: RequestNotFound."""
         ((record, epoch),) = await self._wire.execute([("HMGET", self._keys.kept(request), "record", "epoch")])
-        if record is None or (kept := decode_kept(record)).key != key:
+        if record is None or (kept_request := decode_kept(record)).key != key:
             raise RequestNotFound(f"No answer with the id '{request}' is kept; they are deleted after a time.")
-        return Found(kept, int(epoch))
+        return Found(kept_request, int(epoch))
 
     async def kept(self, request: RequestId) -> KeptRequest:
-        """Whoever asked for it. Raises: RequestNotFound."""
+        """The kept request, whoever asked for it. Raises: RequestNotFound."""
         (record,) = await self._wire.execute([("HGET", self._keys.kept(request), "record")])
         if record is None:
             raise RequestNotFound
@@ -178,10 +178,10 @@ class ResumableStore:
             )
             if first <= 1 and not ended:
                 life_ms = round((kept.deadline - kept.created) * 1000) + self._keep_ms
-            listed = round(kept.created * 1000) if kept.chat and whole else ""
+            score = round(kept.created * 1000) if kept.chat and whole else ""
             full = encode([Failed(kept.id, 0, KeptFull.code, _FULL)])
             due = self._due(kept.id) if kept.background else ""
-            values = kept.id, epoch, first, life_ms, end, listed, *self._most, full, _REFUSED_MS, due
+            values = kept.id, epoch, first, life_ms, end, score, *self._most, full, _REFUSED_MS, due
             (last,) = await self._wire.execute([("EVAL", APPEND, 7, *names, *values, *batches[first - 1 :])])
             if last == -1:
                 raise Lost
@@ -214,8 +214,8 @@ class ResumableStore:
         """Ends an answer's log with `last`; its owner's later events are refused. False: it had ended before."""
         names = self._keys.kept(request), self._keys.log(request), self._keys.untold(), *self._keys.kept_account()
         values = request, encode(last), self._keep_ms, self._due(request)
-        (done,) = await self._wire.execute([("EVAL", CANCEL, 5, *names, *values)])
-        return bool(done)
+        (was_cancelled,) = await self._wire.execute([("EVAL", CANCEL, 5, *names, *values)])
+        return bool(was_cancelled)
 
     async def delete(self, request: RequestId) -> None:
         """Removes an ended answer. Its log stays for some seconds, for readers that have not reached its end.
@@ -226,15 +226,20 @@ class ResumableStore:
         await self._wire.execute([("EVAL", FORGET, 4, *names, request, self._keep_ms, _LAST_READ_MS)])
 
     async def disown(self, requests: Sequence[RequestId]) -> None:
-        """Those that have ended, or that another replica owns: nobody has to adopt them when this one dies."""
+        """Disowns requests that have ended, or that another replica owns.
+
+        Nobody has to adopt them when this replica dies.
+        """
         if requests:
             names = self._keys.kept_of(self.api), *map(self._keys.kept, requests)
             await self._wire.execute([("EVAL", DISOWN, len(names), *names, self.api, *requests)])
 
     async def standing(self, requests: Sequence[RequestId]) -> list[Standing | None]:
-        """Of each request; None: Redis doesn't know it."""
-        found = await self._wire.execute([("HMGET", self._keys.kept(request), "epoch", "end") for request in requests])
-        return [None if epoch is None else Standing(int(epoch), end is not None) for epoch, end in found]
+        """The standing of each request; None: Redis doesn't know it."""
+        replies = await self._wire.execute(
+            [("HMGET", self._keys.kept(request), "epoch", "end") for request in requests]
+        )
+        return [None if epoch is None else Standing(int(epoch), end is not None) for epoch, end in replies]
 
     async def dead_owners(self) -> list[ApiId]:
         (members,) = await self._wire.execute([("SMEMBERS", self._keys.answer_owners())])

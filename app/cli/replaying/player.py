@@ -15,8 +15,8 @@ Chain = tuple[float, list[tuple[int, Request]]]  # when it begins, ms; requests,
 
 
 def chains(requests: Sequence[Request]) -> list[Chain]:
-    """By their beginnings, the first at 0. Only requests without a time of their own follow another."""
-    found: list[Chain] = []
+    """Chains by their beginnings, the first at 0. Only requests without a time of their own follow another."""
+    all_chains: list[Chain] = []
     of_session: dict[int | str, Chain] = {}
     for number, request in enumerate(requests):
         if request.timestamp is None:
@@ -24,12 +24,12 @@ def chains(requests: Sequence[Request]) -> list[Chain]:
             of_session[request.session_id][1].append((number, request))
             continue
         chain = request.timestamp, [(number, request)]
-        found.append(chain)
+        all_chains.append(chain)
         if request.session_id is not None:
             of_session[request.session_id] = chain
-    found.sort(key=lambda chain: chain[0])
-    first = found[0][0]
-    return [(begins - first, steps) for begins, steps in found]
+    all_chains.sort(key=lambda chain: chain[0])
+    first = all_chains[0][0]
+    return [(begins - first, steps) for begins, steps in all_chains]
 
 
 class Player:
@@ -58,7 +58,7 @@ class Player:
             task.cancel()
 
     async def run(self, planned: Sequence[Chain]) -> None:
-        """Until all have been answered."""
+        """Plays the chains, and returns when all have been answered."""
         self.started = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for begins, steps in planned:
@@ -72,10 +72,10 @@ class Player:
 
     async def _wait(self, due: float) -> bool:
         """Whether the replay goes on at that time."""
-        left = due - self.elapsed
-        if left > 0:
+        remaining_s = due - self.elapsed
+        if remaining_s > 0:
             try:
-                await asyncio.wait_for(self._ended.wait(), left)
+                await asyncio.wait_for(self._ended.wait(), remaining_s)
             except TimeoutError:
                 pass
         elif len(self.outcomes) % 16 == 0:

@@ -7,7 +7,7 @@ from app.cli.replaying.sending import Outcome
 
 
 def plot(path: Path, outcomes: Sequence[Outcome], title: str) -> None:
-    """By the path's ending: png, svg or pdf. Raises: ImportError, OSError, ValueError."""
+    """Draws a plot in the format of the path's ending: png, svg or pdf. Raises: ImportError, OSError, ValueError."""
     from matplotlib.figure import Figure
 
     good = [o for o in outcomes if o.ended and not o.error]
@@ -16,8 +16,8 @@ def plot(path: Path, outcomes: Sequence[Outcome], title: str) -> None:
     ttft, itl, flight, rate = figure.subplots(4, sharex=True)
     ttft.plot([o.sent for o in good], [(o.first - o.sent) * 1000 for o in good], ".", markersize=3)
     ttft.set_ylabel("TTFT, ms")
-    spaced = [(o.sent, o.itl * 1000) for o in good if o.itl is not None]
-    itl.plot([at for at, _ in spaced], [ms for _, ms in spaced], ".", markersize=3)
+    points = [(o.sent, o.itl * 1000) for o in good if o.itl is not None]
+    itl.plot([at for at, _ in points], [ms for _, ms in points], ".", markersize=3)
     itl.set_ylabel("mean ITL, ms")
     flight.step(*_in_flight(outcomes), where="post")
     flight.set_ylabel("in flight")

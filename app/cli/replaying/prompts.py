@@ -24,14 +24,14 @@ WORDS = len(_WORDS)
 
 
 class Measure(Struct, frozen=True):
-    """How many tokens a server counts for a text of ours."""
+    """A measure of how many tokens a server counts for a text of ours."""
 
     per_word: float
     beside: float  # of the chat template, in each prompt
 
     @classmethod
     def of(cls, short: tuple[int, int], long: tuple[int, int]) -> "Measure":
-        """From (words, tokens) of two prompts, of which the short one begins the long one. Raises: ValueError."""
+        """A measure from (words, tokens) of two prompts: the short one begins the long one. Raises: ValueError."""
         per_word = (long[1] - short[1]) / (long[0] - short[0])
         if per_word <= 0:
             raise ValueError("the server counts no more tokens for a longer prompt")
@@ -56,19 +56,21 @@ class Prompts:
 
     def text(self, request: Request, number: int) -> str:
         """`number`: of the request in its trace, for blocks that it shares with nobody. At least one word."""
-        left = max(1, round((request.input_length - self._measure.beside) / self._measure.per_word))
+        remaining_words = max(1, round((request.input_length - self._measure.beside) / self._measure.per_word))
         parts = []
         for position in range(-(-request.input_length // BLOCK_TOKENS)):
             name = str(request.hash_ids[position]) if request.hash_ids else f"{number}/{position}"
             words = self._words(position)
-            parts.append(self._block(name, position) if words <= left else self._made(name, position, left))
-            left -= words
-            if left <= 0:
+            parts.append(
+                self._block(name, position) if words <= remaining_words else self._made(name, position, remaining_words)
+            )
+            remaining_words -= words
+            if remaining_words <= 0:
                 break
         return " ".join(parts)
 
     def _words(self, position: int) -> int:
-        """Of the block at that position: rounded so that errors don't add up."""
+        """Number of words of the block at that position: rounded so that errors don't add up."""
         ends = (round(BLOCK_TOKENS * n / self._measure.per_word) for n in (position, position + 1))
         return -next(ends) + next(ends)
 

@@ -77,7 +77,7 @@ class Sender:
 
     async def measure(self) -> Measure:
         """Two prompts, of 128 and 512 words, one token each. Raises: ApiError, httpx.TransportError."""
-        measured = []
+        pairs = []
         for times in (_SHORT, _LONG):
             body = self._body(sample(times), 1)
             response = await self._client.post(_PATH, json=body | self._extras)
@@ -85,16 +85,16 @@ class Sender:
                 self._extras = {}
                 response = await self._client.post(_PATH, json=body)
             usage = checked(response).get("usage") or {}
-            measured.append((times * WORDS, int(usage.get("prompt_tokens") or 0)))
+            pairs.append((times * WORDS, int(usage.get("prompt_tokens") or 0)))
         try:
-            return Measure.of(*measured)
+            return Measure.of(*pairs)
         except ValueError as exc:
             raise ApiError(str(exc)) from exc
 
     async def send(self, text: str, outcome: Outcome, started: float) -> None:
         """Fills `outcome`, whatever happens. `started`: the replay's start, by `time.perf_counter`."""
-        streamed = {"stream": True, "stream_options": {"include_usage": True}}
-        body = self._body(text, max(1, outcome.wanted_answer)) | streamed | self._extras
+        stream_fields = {"stream": True, "stream_options": {"include_usage": True}}
+        body = self._body(text, max(1, outcome.wanted_answer)) | stream_fields | self._extras
         outcome.sent = time.perf_counter() - started
         try:
             async with self._client.stream("POST", _PATH, json=body) as response:

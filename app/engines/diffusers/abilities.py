@@ -1,4 +1,4 @@
-"""What pipelines of diffusers can do, by the parameters of their call."""
+"""Abilities of pipelines of diffusers, by the parameters of their call."""
 
 import inspect
 from typing import Any
@@ -25,5 +25,5 @@ class Abilities(Struct, frozen=True):
 
 
 def abilities_of(pipeline: Any) -> Abilities:
-    """Of a pipeline, or its class."""
+    """Abilities of a pipeline, or of its class."""
     return Abilities(frozenset(inspect.signature(pipeline.__call__).parameters))

@@ -47,8 +47,8 @@ class DiffusersPainter:
 
     async def paint(self, request: PaintRequest) -> AsyncGenerator[PaintStep | Painted, None]:
         self._pipeline.check(request.painting)
-        async with aclosing(self._thread.paint(request)) as made:
-            async for one in made:
+        async with aclosing(self._thread.paint(request)) as outputs:
+            async for one in outputs:
                 # Encoding takes some tenths of a second of a core: the next picture is begun meanwhile.
                 if isinstance(one, PaintStep):
                     yield one
@@ -65,7 +65,10 @@ class DiffusersPainter:
         await asyncio.to_thread(self._thread.close)
 
     def _load(self) -> int:
-        """How many pictures may be painted together. Raises: EngineFailed, SettingsError."""
+        """Loads the pipeline. Returns how many pictures may be painted together.
+
+        Raises: EngineFailed, SettingsError.
+        """
         try:
             from app.engines.diffusers.pipeline import Pipeline
         except ImportError as exc:
@@ -76,7 +79,10 @@ class DiffusersPainter:
         return self._args.batch if self._pipeline.may_batch else 1
 
     def _together(self, requests: list[PaintRequest]) -> int:
-        """How many of these, of one shape, are painted together without a change of any byte. In the thread."""
+        """Number of requests of one shape that are painted together without a change of any byte.
+
+        Runs in the thread.
+        """
         for count in range(len(requests), 1, -1):
             key = shape(requests[0]), count
             if key not in self._same:
@@ -87,27 +93,29 @@ class DiffusersPainter:
         return 1
 
     def _work(self, tickets: list[Ticket]) -> None:
-        """In the thread."""
+        """Paints the requests of these tickets. Runs in the thread."""
         from app.engines.diffusers.pipeline import Stopped
 
         paintings = [ticket.request.painting for ticket in tickets]
-        shown = [preview_steps(painting) for painting in paintings]
+        steps_with_preview = [preview_steps(painting) for painting in paintings]
 
         def on_step(step: int, latents: Any) -> bool:
             self._steps += len(tickets)
             for i, (ticket, painting) in enumerate(zip(tickets, paintings, strict=True)):
                 if ticket.stopped:
                     continue
-                preview = self._preview(painting, latents[i : i + 1]) if step in shown[i] else b""
+                preview = self._preview(painting, latents[i : i + 1]) if step in steps_with_preview[i] else b""
                 ticket.put(PaintStep(step, painting.steps, preview))
             return not self._thread.closed and not all(ticket.stopped for ticket in tickets)
 
         first = tickets[0].request
         try:
-            made = [self._pipeline.edit(first, on_step)] if first.sources else self._pipeline.paint(paintings, on_step)
+            results = (
+                [self._pipeline.edit(first, on_step)] if first.sources else self._pipeline.paint(paintings, on_step)
+            )
         except Stopped:
             return
-        for ticket, pixels in zip(tickets, made, strict=True):
+        for ticket, pixels in zip(tickets, results, strict=True):
             ticket.put(pixels)
 
     def _preview(self, painting: Painting, latents: Any) -> bytes:

@@ -80,25 +80,25 @@ class Pipeline:
         painting, mask = request.painting, request.mask
         if len(request.sources) > 1:
             raise RequestError("'image': this model edits one picture, not several.", param="image")
-        begun = _image(request.sources[0], painting)
+        source = _image(request.sources[0], painting)
         if mask is None:
             pipe = self._made("Img2Img", "'image': this model edits no pictures.", "image")
-            return _pixels(self._call([painting], "np", on_step, pipe, {"image": begun})[0])
+            return _pixels(self._call([painting], "np", on_step, pipe, {"image": source})[0])
         where = _image(mask, painting, Image.Resampling.NEAREST).convert("L")
         pipe = self._made("Inpaint", "'mask': this model edits whole pictures only.", "mask")
-        made = _pixels(self._call([painting], "np", on_step, pipe, {"image": begun, "mask_image": where})[0])
+        result = _pixels(self._call([painting], "np", on_step, pipe, {"image": source, "mask_image": where})[0])
         # The model sees the mask in blocks of pixels, and its VAE changes all of them.
-        return np.where(np.asarray(where)[..., None] > 0, made, np.asarray(begun))
+        return np.where(np.asarray(where)[..., None] > 0, result, np.asarray(source))
 
     def _made(self, what: str, refusal: str, param: str) -> Any:
         """A pipeline of the same family and parts. Raises: RequestError with that text if there is none."""
         if what not in self._editing:
             # By name: diffusers' own way to find it imports all of its pipelines.
-            made = getattr(diffusers, self.name.removesuffix("Pipeline") + what + "Pipeline", None)
-            if made is None:
+            pipeline_class = getattr(diffusers, self.name.removesuffix("Pipeline") + what + "Pipeline", None)
+            if pipeline_class is None:
                 raise RequestError(refusal, param=param)
-            wanted = inspect.signature(made.__init__).parameters
-            pipe = made(**{name: part for name, part in self._pipe.components.items() if name in wanted})
+            parameters = inspect.signature(pipeline_class.__init__).parameters
+            pipe = pipeline_class(**{name: part for name, part in self._pipe.components.items() if name in parameters})
             pipe.set_progress_bar_config(disable=True)
             self._editing[what] = pipe
         return self._editing[what]
@@ -111,7 +111,7 @@ class Pipeline:
         if len(paintings) > 1:  # decoded one by one: several at once differ in their last bits
             latents = self._call(paintings, "latent", on_step)
             return [self.preview(painting, latents[i : i + 1]) for i, painting in enumerate(paintings)]
-        return [_pixels(made) for made in self._call(paintings, "np", on_step)]
+        return [_pixels(output) for output in self._call(paintings, "np", on_step)]
 
     def _call(
         self, paintings: Sequence[Painting], output: str, on_step: OnStep, pipe: Any = None, more: Any = None
@@ -120,7 +120,7 @@ class Pipeline:
         first, pipe = paintings[0], pipe or self._pipe
         if self._threads is not None:
             torch.set_num_threads(self._threads)  # here: OpenMP has a number for each thread that computes
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "prompt": [p.prompt for p in paintings],
             "height": first.height,
             "width": first.width,
@@ -131,15 +131,15 @@ class Pipeline:
             **(more or {}),
         }
         if first.guidance is not None:
-            given["guidance_scale"] = first.guidance
+            arguments["guidance_scale"] = first.guidance
         if any(p.negative for p in paintings):
-            given["negative_prompt"] = [p.negative for p in paintings]
+            arguments["negative_prompt"] = [p.negative for p in paintings]
         if self.videos:
-            given["num_frames"] = first.frames
+            arguments["num_frames"] = first.frames
         if first.strength is not None:
-            given["strength"] = first.strength
+            arguments["strength"] = first.strength
         if pipe is not self._pipe:  # some take their size from the picture
-            given = {name: value for name, value in given.items() if name in abilities_of(pipe).takes}
+            arguments = {name: value for name, value in arguments.items() if name in abilities_of(pipe).takes}
 
         def at_end(_pipe: Any, step: int, _time: Any, tensors: dict[str, Any]) -> dict[str, Any]:
             if not on_step(step + 1, tensors["latents"]):
@@ -148,11 +148,11 @@ class Pipeline:
 
         try:
             with torch.inference_mode():
-                made = pipe(**given, callback_on_step_end=at_end, callback_on_step_end_tensor_inputs=["latents"])
+                result = pipe(**arguments, callback_on_step_end=at_end, callback_on_step_end_tensor_inputs=["latents"])
         except Stopped:
             pipe.maybe_free_model_hooks()  # else an offloaded part would stay on the device
             raise
-        return made.frames if self.videos else made.images
+        return result.frames if self.videos else result.images
 
     def preview(self, painting: Painting, latents: Any) -> Any:
         """One picture's pixels as far as it is: height × width × 3; None for videos."""
@@ -164,8 +164,8 @@ class Pipeline:
                 latents = pipe._unpack_latents(latents, painting.height, painting.width, pipe.vae_scale_factor)  # noqa: SLF001
             config = pipe.vae.config
             latents = latents / config.scaling_factor + (getattr(config, "shift_factor", None) or 0.0)
-            decoded = pipe.vae.decode(latents.to(pipe.vae.dtype), return_dict=False)[0]
-            (pixels,) = pipe.image_processor.postprocess(decoded, output_type="np")
+            image = pipe.vae.decode(latents.to(pipe.vae.dtype), return_dict=False)[0]
+            (pixels,) = pipe.image_processor.postprocess(image, output_type="np")
         return _pixels(pixels)
 
 

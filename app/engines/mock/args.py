@@ -14,7 +14,7 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class HandoffArgs(BaseModel):
-    """How KV is moved from one engine to another."""
+    """Settings for moving KV from one engine to another."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -28,7 +28,7 @@ class HandoffArgs(BaseModel):
 
 
 class TierArgs(BaseModel):
-    """How fast KV comes back from the pool's `tiers`."""
+    """Speeds at which KV comes back from the pool's `tiers`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

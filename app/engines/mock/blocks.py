@@ -36,17 +36,20 @@ class BlockTable:
         self.committed = 0  # leading blocks that are in the cache
 
     def media_keys(self, block: int, size: int) -> list[tuple[str, int]]:
-        """Of each picture or sound in that block, its hash and its offset from the block's start."""
+        """Pictures and sounds in that block: the hash of each, and its offset from the block's start."""
         start, end = block * size, (block + 1) * size
         return [(m.sha256, m.offset - start) for m in self.media if m.offset < end and start < m.offset + m.length]
 
     def covers(self, block: int, size: int) -> bytes:
-        """What the block's hash covers besides tokens."""
+        """Bytes that the block's hash covers besides tokens."""
         return repr(keys).encode() if self.media and (keys := self.media_keys(block, size)) else b""
 
 
 class BlockManager:
-    """Not thread-safe. A method without enough free blocks changes nothing, and returns None or False."""
+    """The bookkeeping of one cache's blocks. Not thread-safe.
+
+    A method without enough free blocks changes nothing, and returns None or False.
+    """
 
     def __init__(self, total: int, block_size: int, *, record_events: bool = False) -> None:
         self.total = total
@@ -93,7 +96,7 @@ class BlockManager:
         return table.hashes[hits] if hits < (len(tokens) - 1) // self.block_size else None
 
     def behind(self, table: BlockTable, tokens: Sequence[int], use: TierUse) -> Load | None:
-        """Which blocks of an admitted table tiers have, behind the cached ones; the last token is in none of them."""
+        """Blocks of an admitted table that tiers have, behind the cached ones; the last token is in none of them."""
         if self.tiers is None:
             return None
         blocks = table.hashes[table.committed : (len(tokens) - 1) // self.block_size]
@@ -118,8 +121,8 @@ class BlockManager:
         stored_from = first
         for i in range(first, full):
             block, digest = table.blocks[i], table.hashes[i]
-            known = self._cached.get(digest)
-            if known is None:
+            cached_block = self._cached.get(digest)
+            if cached_block is None:
                 self._cached[digest] = block
                 self._hash_of[block] = digest
                 if self.on_commit is not None:
@@ -127,8 +130,8 @@ class BlockManager:
             else:
                 # Another sequence computed the same tokens meanwhile. Holding its block instead of a duplicate
                 # keeps the rule that children are held with their parents.
-                self._hold(known)
-                table.blocks[i] = known
+                self._hold(cached_block)
+                table.blocks[i] = cached_block
                 self._drop(block)
                 self._stored(table, tokens, stored_from, i)
                 stored_from = i + 1
@@ -175,12 +178,12 @@ class BlockManager:
 
     def _hash(self, table: BlockTable, tokens: Sequence[int], blocks: int) -> None:
         """Extend the table's hashes to its first `blocks` blocks."""
-        done = len(table.hashes)
-        if blocks <= done:
+        hash_count = len(table.hashes)
+        if blocks <= hash_count:
             return
         width = 4 * self.block_size
-        data = array("I", tokens[done * self.block_size : blocks * self.block_size]).tobytes()
-        parent = table.hashes[-1].to_bytes(8, "little") if done else table.root
+        data = array("I", tokens[hash_count * self.block_size : blocks * self.block_size]).tobytes()
+        parent = table.hashes[-1].to_bytes(8, "little") if hash_count else table.root
         for start in range(0, len(data), width):
             digest = xxh3_64_intdigest(
                 parent + data[start : start + width] + table.covers(len(table.hashes), self.block_size)
@@ -224,7 +227,7 @@ class BlockManager:
                 [*((head if head and not block else others) or ()), *table.media_keys(block, size)] or None
                 for block in range(first, end)
             ]
-            known = keys if any(keys) else None
-            self.events.append(BlockStored(table.hashes[first:end], parent, ids, size, extra_keys=known))
+            extra_keys = keys if any(keys) else None
+            self.events.append(BlockStored(table.hashes[first:end], parent, ids, size, extra_keys=extra_keys))
         if self.tiers is not None:
             self.tiers.keep(table.hashes[:end], tokens, first, table.within)

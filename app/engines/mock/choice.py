@@ -128,8 +128,10 @@ class Choice:
         ends = {*sampling.stop_token_ids, *(() if eos is None or sampling.ignore_eos else (eos,))}
         self._banned = frozenset(ends) if sampling.stop_token_ids or bias else _NONE
         self.grammar = grammar
-        known = not (bias or script or sampling.special_tokens or grammar)
-        self._decode: Callable[[int], str] = vocabulary.texts.__getitem__ if known else self._any_text(request.prompt)
+        has_fixed_texts = not (bias or script or sampling.special_tokens or grammar)
+        self._decode: Callable[[int], str] = (
+            vocabulary.texts.__getitem__ if has_fixed_texts else self._any_text(request.prompt)
+        )
         self._behind = self._resume(request.begun[index]) if request.begun else ContinuedText()
 
     @property
@@ -138,11 +140,11 @@ class Choice:
         return self.request.sampling.prompt_logprobs is None
 
     def new_table(self) -> BlockTable:
-        """Without a block."""
+        """A table of this choice without a block."""
         return BlockTable(self.request.cache_salt, self.request.adapter, [one.media for one in self.request.media])
 
     def use(self, weights: str) -> None:
-        """From now on, tokens come from this version of the weights."""
+        """Takes tokens from this version of the weights from now on."""
         self._weights = weights
         self._sampler.use(weights, self.tokens)
 
@@ -150,23 +152,23 @@ class Choice:
         """Sample one token. Sets `finished` when it is the last one."""
         sampling = self.request.sampling
         sampler = self._sampler
-        made = len(self.tokens) - self.prompt_len
-        early = made < sampling.min_tokens
-        due = self._due(made)
+        answer_len = len(self.tokens) - self.prompt_len
+        early = answer_len < sampling.min_tokens
+        due = self._due(answer_len)
         grammar = None if self.grammar is None or self.grammar.over else self.grammar
-        token = sampler.choose(self._banned if early else _NONE, due, grammar, ends=made >= self._answer_tokens)
+        token = sampler.choose(self._banned if early else _NONE, due, grammar, ends=answer_len >= self._answer_tokens)
         if grammar is not None and not grammar.accept([token]):
             raise RequestError(UNFOLLOWED, param=GRAMMAR)  # which llguidance notices with a token that it has allowed
         logprobs = None if sampling.logprobs is None else [sampler.logprob(token, sampling.logprobs)]
         sampler.append(token)
         self.tokens.append(token)
-        text, finish, stop = self._read(token, made + 1)
+        text, finish, stop = self._read(token, answer_len + 1)
         self.finished = finish is not None
-        prompt_logprobs_ = self._prompt_logprobs() if made == 0 and not self.reuse else None
-        cached = self.stream.cached_tokens or 0
-        pulled, self.stream.pulled = self.stream.pulled, None
+        prompt_logprobs_ = self._prompt_logprobs() if answer_len == 0 and not self.reuse else None
+        cached_tokens = self.stream.cached_tokens or 0
+        transfer, self.stream.pulled = self.stream.pulled, None
         text = self._behind(text)
-        return StepOutput(text, [token], self.index, finish, stop, logprobs, cached, prompt_logprobs_, pulled)
+        return StepOutput(text, [token], self.index, finish, stop, logprobs, cached_tokens, prompt_logprobs_, transfer)
 
     def _due(self, made: int) -> int | None:
         """The token that has to follow after `made` tokens: of the script, or EOS; else None."""
@@ -175,7 +177,10 @@ class Choice:
         return self._vocabulary.eos_id if made >= self._answer_tokens and self._can_end else None
 
     def prefilled(self) -> StepOutput:
-        """For a choice that lends, with its prompt computed: the first token if this engine makes it, else nothing."""
+        """The output of a choice that lends, once its prompt is computed.
+
+        It has the first token if this engine makes it, else nothing.
+        """
         if self.request.sampling.n == 1 and self.request.handoff is None:
             return self.advance()
         return StepOutput("", [], cached_tokens=self.stream.cached_tokens or 0)
@@ -200,22 +205,22 @@ class Choice:
         text = "" if finish == "stop" and not sampling.include_stop else self._decode(token)
         if self._scanner is None:
             return text, finish, stop
-        text, found = self._scanner.push(text, check=made > sampling.min_tokens)
-        if found is not None:
-            return text, "stop", found
+        text, stop_string = self._scanner.push(text, check=made > sampling.min_tokens)
+        if stop_string is not None:
+            return text, "stop", stop_string
         return (text + self._scanner.flush() if finish else text), finish, stop
 
     def _resume(self, begun: PartialOutput) -> ContinuedText:
         """Replay the output so far, as if it had been made here."""
         out = ""
-        for made, token in enumerate(begun.tokens, 1):
+        for answer_len, token in enumerate(begun.tokens, 1):
             self._sampler.append(token)
             if self.request.sampling.logprobs is not None:
                 self._sampler.names.add(token)
             self.tokens.append(token)
             text = self._decode(token)
             if self._scanner is not None:
-                text, _ = self._scanner.push(text, check=made > self.request.sampling.min_tokens)
+                text, _ = self._scanner.push(text, check=answer_len > self.request.sampling.min_tokens)
             out += text
         return ContinuedText(out, begun.text_len)
 

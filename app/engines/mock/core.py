@@ -78,8 +78,8 @@ class Core:
 
     def resume(self) -> None:
         self._paused = self.holds_new = False
-        held, self._held = self._held, []
-        for choice in held:
+        choices, self._held = self._held, []
+        for choice in choices:
             if not choice.finished:
                 self.scheduler.add(choice)
         self._work.set()
@@ -121,9 +121,9 @@ class Core:
 
     def clear(self) -> bool:
         """Forget all cached prefixes; False, and nothing done, while a request holds blocks."""
-        done = self.blocks.clear()
+        was_cleared = self.blocks.clear()
         self._publish()
-        return done
+        return was_cleared
 
     async def close(self) -> None:
         """All choices have been removed."""
@@ -150,7 +150,7 @@ class Core:
     async def _step_forever(self) -> None:
         clock = asyncio.get_running_loop().time
         scheduler = self.scheduler
-        deadline = ended = clock()
+        deadline = end = clock()
         while True:
             if self.hangs:
                 await asyncio.get_running_loop().create_future()
@@ -163,14 +163,14 @@ class Core:
                 self._parked.set()
                 await self._work.wait()
                 self._parked.clear()
-                deadline = ended = clock()
+                deadline = end = clock()
                 continue
             # Steps have absolute deadlines, so a late wake-up shortens the next step.
             deadline = max(deadline, clock() - _MAX_LAG_S) + plan.duration
             await asyncio.sleep(max(0.0, deadline - clock()))
-            began, ended = ended, clock()
+            began, end = end, clock()
             if not plan.prefill:
-                self._steps.add(plan.running, ended - began)
+                self._steps.add(plan.running, end - began)
             for choice in plan.sampled:
                 if not choice.finished:  # it may have been aborted meanwhile
                     self._advance(choice)
@@ -233,7 +233,7 @@ class Core:
                 self.add(other)
 
     def held(self) -> Held:
-        """What an inventory says of it."""
+        """The blocks that this core holds, as an inventory tells them."""
         note(self._contents, self.blocks.events)  # those of a step that is not over
         tiers = self.blocks.tiers
         device, host = [*self.blocks.cached], [*tiers.host] if tiers else []

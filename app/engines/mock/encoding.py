@@ -40,12 +40,12 @@ class Encoding:
     async def _vectors(self, request: EncodeRequest) -> bytes:
         tokens = sum(map(len, request.inputs))
         await asyncio.sleep(self._step_s + tokens * self._token_s)
-        made = array("f")
+        numbers = array("f")
         for one in request.inputs:
-            made.extend(vector(one, request.dimensions or self._size, request.task))
+            numbers.extend(vector(one, request.dimensions or self._size, request.task))
             await asyncio.sleep(0)
         self.tokens += tokens
-        return made.tobytes()
+        return numbers.tobytes()
 
 
 def vector(tokens: list[int], dimensions: int, task: Task = "embed") -> list[float]:

@@ -141,11 +141,11 @@ class MockEngine:
             if request.handoff is not None and self._vocabulary is not None and self._failure is None:
                 self._cores[0].decline(request.handoff)
             raise
-        expanded = dodged(request) if self._args.dodges and request.written else []
+        own_prompt = dodged(request) if self._args.dodges and request.written else []
         try:
             while True:
                 for output in await stream.take():
-                    yield replace(output, expanded=expanded) if expanded else output
+                    yield replace(output, expanded=own_prompt) if own_prompt else output
                 if not stream.open_choices:
                     return
         finally:
@@ -252,9 +252,9 @@ class MockEngine:
         if grammar is None:
             return {}
         open_ = _open_choices(request)
-        begun = [request.begun[i].tokens if request.begun else [] for i in open_]
+        answers = [request.begun[i].tokens if request.begun else [] for i in open_]
         loop = asyncio.get_running_loop()
-        states = await loop.run_in_executor(self._compiling, grammar_states, self._tokenizer(), grammar, begun)
+        states = await loop.run_in_executor(self._compiling, grammar_states, self._tokenizer(), grammar, answers)
         return dict(zip(open_, states, strict=True))
 
     async def expansion(self, kind: MediaKind, shape: Sequence[int], number: int, of: int) -> list[int]:  # noqa: ARG002 (they don't matter)

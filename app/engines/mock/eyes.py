@@ -39,8 +39,8 @@ class Eyes:
 
     def check(self, one: MediaInput) -> None:
         """Dies of an encoded picture of another shape."""
-        made = one.embedding
-        if made is not None and (made.rows, made.width, made.dtype) != (
+        embedding = one.embedding
+        if embedding is not None and (embedding.rows, embedding.width, embedding.dtype) != (
             one.media.length, self._args.embedding_width, "float32",
         ):  # fmt: skip
             os.kill(os.getpid(), signal.SIGKILL)
@@ -69,8 +69,8 @@ def dodged(request: GenerateRequest) -> list[int]:
     media = request.media[-1].media
     rows, columns = (-(-side // _SIDE) for side in media.shape)
     ids = [request.prompt[media.offset]] * (rows * columns + 1)
-    made = [*request.prompt[: media.offset], *ids, *request.prompt[media.offset + media.length :]]
-    return [] if made == request.prompt else made
+    prompt = [*request.prompt[: media.offset], *ids, *request.prompt[media.offset + media.length :]]
+    return [] if prompt == request.prompt else prompt
 
 
 def seen_picture(one: MediaInput) -> bytes:

@@ -13,7 +13,7 @@ class MockFollower:
         parse_args(pool.args)
 
     async def start(self, _died: Callable[[], None]) -> None:
-        """There is nothing to load."""
+        """Does nothing: there is nothing to load."""
 
     def kv_events(self) -> Mapping[int, KvEventSource]:
         return {}

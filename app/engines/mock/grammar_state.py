@@ -64,20 +64,20 @@ def grammar_states(tokenizer: Tokenizer, grammar: Grammar, begun: Sequence[Seque
 
     Raises: RequestError for a grammar that is invalid or too large, EngineFailed if the output so far does not fit it.
     """
-    known = _tokenizer(tokenizer)
+    own_tokenizer = _tokenizer(tokenizer)
     try:
-        first = LLMatcher(known, compiled(grammar), log_level=0)
+        first = LLMatcher(own_tokenizer, compiled(grammar), log_level=0)
     except ValueError as exc:
         raise RequestError(f"The grammar: {exc}", param=GRAMMAR) from exc
     if first.is_error():
         raise RequestError(f"The grammar: {first.get_error()}", param=GRAMMAR)
-    made = [GrammarState(first.deep_copy(), tokenizer.eos_id) for _ in begun]
-    for state, tokens in zip(made, begun, strict=True):
+    states = [GrammarState(first.deep_copy(), tokenizer.eos_id) for _ in begun]
+    for state, tokens in zip(states, begun, strict=True):
         if not state.accept(tokens):
             raise EngineFailed("The answer so far does not fit its grammar.")
         if not state.over:
             state.begin()
-    return made
+    return states
 
 
 @lru_cache

@@ -22,7 +22,10 @@ _LOOK_S = 0.005  # between two looks for expired leases
 
 
 class Handoffs:
-    """In sequence, a computed prompt's blocks stay held until the other engine frees them, or the lease expires."""
+    """One rank's handoffs.
+
+    In sequence, a computed prompt's blocks stay held until the other engine frees them, or the lease expires.
+    """
 
     def __init__(
         self, args: HandoffArgs, link: Callable[[Callable[[bytes], None]], Link], blocks: BlockManager,
@@ -66,11 +69,11 @@ class Handoffs:
         self._pushing.add(over)
         try:
             offer = await meeting.come()
-            wanted = -(-choice.prompt_len // self._blocks.block_size)
+            block_count = -(-choice.prompt_len // self._blocks.block_size)
             self.link.check(offer.place)
-            if offer.tokens != choice.prompt_len or len(offer.place.blocks) + offer.first != wanted:
+            if offer.tokens != choice.prompt_len or len(offer.place.blocks) + offer.first != block_count:
                 raise HandoffFailed("The decode engine expects another prompt.")
-            pairs = list(zip(table.blocks[offer.first : wanted], offer.place.blocks, strict=True))
+            pairs = list(zip(table.blocks[offer.first : block_count], offer.place.blocks, strict=True))
             note = b"written %d" % offer.room
             if pairs:
                 await self.link.move("WRITE", offer.place, pairs, note)
@@ -95,19 +98,19 @@ class Handoffs:
         handoff, size = choice.request.handoff, self._blocks.block_size
         assert handoff is not None
         first = choice.computed // size
-        wanted = choice.table.blocks[first : -(-choice.prompt_len // size)]
+        blocks = choice.table.blocks[first : -(-choice.prompt_len // size)]
         began = time.perf_counter()
         if isinstance(handoff, KvHandle):
-            await self._pull(handoff, choice, first, wanted)
+            await self._pull(handoff, choice, first, blocks)
         else:
-            await self._receive(handoff, choice, first, wanted)
+            await self._receive(handoff, choice, first, blocks)
         seconds = time.perf_counter() - began
         if self.link.memory is not None:
             digests = self._blocks.digests(choice.table, choice.tokens[: choice.prompt_len])[first:]
-            if not all(map(self.link.memory.holds, wanted, digests)):
+            if not all(map(self.link.memory.holds, blocks, digests)):
                 raise HandoffFailed("The fetched KV is not of this prompt.")
         tokens = max(0, choice.prompt_len - choice.computed)
-        return KvTransfer(tokens, len(wanted) * self._args.block_bytes, seconds)
+        return KvTransfer(tokens, len(blocks) * self._args.block_bytes, seconds)
 
     async def decline(self, handoff: Handoff) -> None:
         """Tell the other engine, if it is reachable, that its KV won't be fetched."""
@@ -139,16 +142,16 @@ class Handoffs:
     async def _receive(self, room: Rendezvous, choice: Choice, first: int, wanted: list[int]) -> None:
         place = self.link.place(wanted, choice.request.id)
         offer = Offer(room.room, place, first, choice.prompt_len, self._args.timeout_s)
-        written = self._written[room.room] = asyncio.get_running_loop().create_future()
+        arrival = self._written[room.room] = asyncio.get_running_loop().create_future()
         self.link.expect(+1)
         try:
-            await self._rooms.visit(room, offer, written if self.link.real else None)
+            await self._rooms.visit(room, offer, arrival if self.link.real else None)
         finally:
             self.link.expect(-1)
             del self._written[room.room]
 
     def _source(self, lent: KvHandle, tokens: int) -> KvPlace:
-        """Where the lent KV is. Raises: HandoffFailed when it doesn't fit here, or has expired."""
+        """The place of the lent KV. Raises: HandoffFailed when it doesn't fit here, or has expired."""
         place = _place(lent)
         self.link.check(place)
         if place.name != lent.holder:
@@ -170,14 +173,14 @@ class Handoffs:
         if what == b"free":
             self._free(name.decode())
         elif what == b"written" and name.isdigit():
-            written = self._written.get(int(name))
-            if written is not None and not written.done():
-                written.set_result(None)
+            arrival = self._written.get(int(name))
+            if arrival is not None and not arrival.done():
+                arrival.set_result(None)
 
     def _free(self, lent_id: str) -> None:
-        kept = self._lent.pop(lent_id, None)
-        if kept is not None:
-            self._blocks.release(kept[0])
+        lease = self._lent.pop(lent_id, None)
+        if lease is not None:
+            self._blocks.release(lease[0])
             self.link.expect(-1)
             self._freed()
 

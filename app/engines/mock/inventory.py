@@ -1,6 +1,6 @@
-"""What a mock engine holds, told to whoever asks: something to compare a prefix index with.
+"""Tells whoever asks what a mock engine holds, so that a prefix index can be compared with it.
 
-Of its own bookkeeping. Events say only which tokens a block has, not whether it is still there.
+It is told from the engine's own bookkeeping. Events say only which tokens a block has, not whether it is still there.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from app.messages import decoder, encode
 
 
 class Content(Struct, frozen=True):
-    """What a block's hash covers."""
+    """The content that a block's hash covers."""
 
     parent: int | None  # the parent's hash
     tokens: list[int]
@@ -23,7 +23,10 @@ class Content(Struct, frozen=True):
 
 
 class Held(Struct, frozen=True):
-    """By one rank: hashes of its own cache's and its host memory's blocks, and what these and those before them are."""
+    """Blocks that one rank holds in its own cache and in its host memory, by hash.
+
+    `contents` says what these are, and those before them.
+    """
 
     device: list[int]
     host: list[int]
@@ -48,14 +51,14 @@ def note(contents: dict[int, Content], events: Iterable[KvEvent]) -> None:
 
 
 def only(contents: dict[int, Content], blocks: Iterable[int]) -> dict[int, Content]:
-    """Of these blocks, and of those before them in their prompts."""
-    kept: dict[int, Content] = {}
+    """Contents of these blocks, and of those before them in their prompts."""
+    selection: dict[int, Content] = {}
     for block in blocks:
         at: int | None = block
-        while at is not None and at not in kept:
-            kept[at] = contents[at]
+        while at is not None and at not in selection:
+            selection[at] = contents[at]
             at = contents[at].parent
-    return kept
+    return selection
 
 
 async def tell(held: Callable[[], Sequence[Held]]) -> asyncio.Server:
@@ -70,12 +73,12 @@ async def tell(held: Callable[[], Sequence[Held]]) -> asyncio.Server:
 
 
 def ask(pid: int) -> list[Held]:
-    """What the engine in that process holds. Raises: OSError; msgspec.DecodeError if it ends meanwhile."""
+    """Asks the engine in that process what it holds. Raises: OSError; msgspec.DecodeError if it ends meanwhile."""
     with socket(AF_UNIX) as asking:
         asking.connect(_address(pid))
         return decode_held(b"".join(iter(lambda: asking.recv(2**16), b"")))
 
 
 def _address(pid: int) -> str:
-    """In the kernel's own namespace: no file, whose path may be too long, is left behind."""
+    """The socket's address, in the kernel's own namespace: no file, whose path may be too long, is left behind."""
     return f"\0xylem-mock-{pid}"

@@ -17,7 +17,7 @@ class Lane:
         return self._moved / self._busy_s if self._busy_s else 0.0
 
     def seconds(self, size: int) -> float:
-        """That so many bytes take."""
+        """Seconds that so many bytes take."""
         return size / self._bytes_per_s
 
     async def move(self, size: int) -> None:

@@ -50,14 +50,14 @@ class MockPainter:
             self._waiting -= 1
         self._painting += 1
         try:
-            async for made in self._paint(request.painting, begun_from(request)):
-                yield made
+            async for output in self._paint(request.painting, begun_from(request)):
+                yield output
         finally:
             self._painting -= 1
             self._seats.release()
 
     async def _paint(self, painting: Painting, begun: str) -> AsyncGenerator[PaintStep | Painted, None]:
-        args, shown = self._args, preview_steps(painting)
+        args, steps_with_preview = self._args, preview_steps(painting)
         if args.dies_on is not None and args.dies_on in painting.prompt:
             os.kill(os.getpid(), signal.SIGKILL)
         if args.hangs_on is not None and args.hangs_on in painting.prompt:
@@ -66,7 +66,7 @@ class MockPainter:
             await asyncio.sleep(args.step_ms / 1e3 / args.speedup)
             self._check()
             self._steps += 1
-            yield PaintStep(step, painting.steps, picture(painting, step, begun) if step in shown else b"")
+            yield PaintStep(step, painting.steps, picture(painting, step, begun) if step in steps_with_preview else b"")
         yield Painted(picture(painting, painting.steps, begun))
 
     def stats(self) -> EngineStats:
@@ -91,8 +91,8 @@ def begun_from(request: PaintRequest) -> str:
 
 def picture(painting: Painting, step: int, begun: str = "") -> bytes:
     """A file of one colour; a video is none that could be played. `begun`: as `begun_from` says."""
-    said = f"{painting.prompt}\n{painting.negative}\n{painting.guidance}\n{painting.seed}\n{step}\n{begun}"
-    digest = hashlib.sha256(said.encode()).digest()
+    text = f"{painting.prompt}\n{painting.negative}\n{painting.guidance}\n{painting.seed}\n{step}\n{begun}"
+    digest = hashlib.sha256(text.encode()).digest()
     if painting.format == "mp4":
         return digest * painting.frames
     pixels = digest[:3] * (painting.width * painting.height)

@@ -145,12 +145,12 @@ class Rooms:
         Returns or raises only when nothing writes there any more. Raises: HandoffFailed.
         """
         with self._dealer(room) as socket:
-            seen = False
+            was_seen = False
             try:
                 async with asyncio.timeout(offer.seconds):
                     await socket.send(_encode(offer))
                     while (answer := _decode_answer(await socket.recv())).what == "seen":
-                        seen = True
+                        was_seen = True
                     if answer.what != "written":
                         raise HandoffFailed(answer.why)
                     if noted is not None:
@@ -158,7 +158,7 @@ class Rooms:
             except (TimeoutError, asyncio.CancelledError) as exc:
                 await socket.send(_encode(Gone(room.room)))
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._args.timeout_s if seen else _UNSEEN_S):
+                    async with asyncio.timeout(self._args.timeout_s if was_seen else _UNSEEN_S):
                         while _decode_answer(await socket.recv()).what == "seen":
                             pass
                 if isinstance(exc, TimeoutError):

@@ -99,8 +99,8 @@ class Sampler:
 
     def _draw(self, place: int) -> float:
         """A number in [0, 1) that depends on the seed and the context."""
-        mixed = ((place ^ self._seed) * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-        return mixed * _SCALE
+        bits = ((place ^ self._seed) * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        return bits * _SCALE
 
     def _wheel_logits(self, place: int, grammar: GrammarState | None = None) -> dict[int, float]:
         start = place % self._vocabulary.words
@@ -110,7 +110,7 @@ class Sampler:
         return logits if grammar is None else {token: logit for token, logit in logits.items() if grammar.allows(token)}
 
     def _grammar_logits(self, place: int, grammar: GrammarState, *, ends: bool) -> dict[int, float]:
-        """Like a model under a grammar: words where they are allowed, and a closing token after a few of them."""
+        """Logits like a model's under a grammar: words where allowed, and a closing token after a few of them."""
         logits = self._wheel_logits(place, grammar)
         vocabulary, some = self._vocabulary, grammar.after(place)
         for _ in range(_TRIES):
@@ -128,10 +128,10 @@ class Sampler:
 
     def _pick(self, place: int, banned: frozenset[int], logits: dict[int, float]) -> int:
         banned = banned if logits.keys() - banned else _NONE  # a grammar may allow nothing else
-        allowed = ((token, self._penalise(token, logit)) for token, logit in logits.items() if token not in banned)
-        ranked = sorted(allowed, key=lambda pair: -pair[1])
-        levels = _cumulative([logit for _, logit in ranked], self._sampling)
-        return ranked[bisect_right(levels, self._draw(place)) if len(levels) > 1 else 0][0]
+        candidates = ((token, self._penalise(token, logit)) for token, logit in logits.items() if token not in banned)
+        ranking = sorted(candidates, key=lambda pair: -pair[1])
+        levels = _cumulative([logit for _, logit in ranking], self._sampling)
+        return ranking[bisect_right(levels, self._draw(place)) if len(levels) > 1 else 0][0]
 
     def _penalise(self, token: int, logit: float) -> float:
         count = self._counts[token] if self._penalised else 0
@@ -148,13 +148,13 @@ def prompt_logprobs(
 ) -> list[TokenLogprob | None]:
     """One per prompt token; None for the first, which nothing predicts."""
     context = xxh3_64(adapter + weights.encode())
-    found: list[TokenLogprob | None] = [None]
+    logprobs: list[TokenLogprob | None] = [None]
     names = vocabulary.names()
     names.add(prompt[0])
     for before, token in pairwise(prompt):
         context.update(before.to_bytes(4, "little"))
-        found.append(_logprob(vocabulary, context.intdigest(), token, top, names))
-    return found
+        logprobs.append(_logprob(vocabulary, context.intdigest(), token, top, names))
+    return logprobs
 
 
 def _logprob(
@@ -185,6 +185,6 @@ def _cumulative(logits: list[float], sampling: Sampling) -> list[float]:
         levels.append(total / mass)
         if total >= sampling.top_p * mass:
             break
-    scaled = [level / levels[-1] for level in levels]
-    scaled[-1] = 1.0
-    return scaled
+    fractions = [level / levels[-1] for level in levels]
+    fractions[-1] = 1.0
+    return fractions

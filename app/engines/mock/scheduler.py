@@ -73,7 +73,7 @@ class Scheduler:
         choice.source = None
 
     def loaded(self, choice: Choice) -> None:
-        """It has now what tiers had of it."""
+        """Counts as computed what tiers had of the choice: it is loaded now."""
         blocks = self._end_load(choice)
         self._arrived(choice, choice.computed + blocks * self.blocks.block_size)
 
@@ -95,15 +95,15 @@ class Scheduler:
 
     def plan(self) -> StepPlan:
         """Schedule one step, and count its tokens as computed."""
-        sampled: list[Choice] = []
+        choices: list[Choice] = []
         fetching: list[Choice] = []
         seats = len(self.running)
-        budget, prefill = self._run(sampled)
+        budget, prefill = self._run(choices)
         if len(self.running) == seats:  # none was preempted: there may be room
-            prefill += self._admit(sampled, fetching, budget)
+            prefill += self._admit(choices, fetching, budget)
         duration = self._step_s + len(self.running) * self._sequence_s + prefill * self._token_s
         idle = not seats and not self.running
-        return StepPlan(sampled, duration, fetching, idle, len(self.running), prefill)
+        return StepPlan(choices, duration, fetching, idle, len(self.running), prefill)
 
     def _end_load(self, choice: Choice) -> int:
         """Returns how many blocks it was."""
@@ -130,8 +130,8 @@ class Scheduler:
         budget, prefill, i = self._budget, 0, 0
         while i < len(self.running) and budget:
             choice = self.running[i]
-            wanted = len(choice.tokens) - choice.computed
-            take = min(wanted, budget)
+            remaining_tokens = len(choice.tokens) - choice.computed
+            take = min(remaining_tokens, budget)
             if not self._make_room(choice, choice.computed + take):
                 break  # it was the last one, and has been preempted
             i += 1
@@ -145,29 +145,29 @@ class Scheduler:
         """Admit choices, first those whose prompt has been fetched; returns the prefill tokens spent."""
         prefill = 0
         while self.fetched and budget:
-            spent = self._enter(self.fetched.pop(0), budget, sampled)
-            budget, prefill = budget - spent, prefill + spent
+            step_tokens = self._enter(self.fetched.pop(0), budget, sampled)
+            budget, prefill = budget - step_tokens, prefill + step_tokens
         first = 0  # of the waiting ones
         while first < len(self.waiting) and budget and self.seated < self._max_running:
             choice = self.waiting[first]
             if self._loading and self._is_loading(choice):
                 first += 1
                 continue
-            cached = self.blocks.admit(choice.table, choice.tokens, reuse=choice.reuse)
-            if cached is None:
+            cached_tokens = self.blocks.admit(choice.table, choice.tokens, reuse=choice.reuse)
+            if cached_tokens is None:
                 break  # nobody overtakes the first in line
             del self.waiting[first]
-            choice.computed = cached
+            choice.computed = cached_tokens
             if self.blocks.tiers is not None:
-                cached += self._load(choice)
+                cached_tokens += self._load(choice)
             if choice.stream.cached_tokens is None:
-                choice.stream.cached_tokens = min(cached, choice.prompt_len)
+                choice.stream.cached_tokens = min(cached_tokens, choice.prompt_len)
             if choice.source is not None or choice.load is not None:
                 self.fetching.append(choice)
                 fetching.append(choice)
                 continue
-            spent = self._enter(choice, budget, sampled)
-            budget, prefill = budget - spent, prefill + spent
+            step_tokens = self._enter(choice, budget, sampled)
+            budget, prefill = budget - step_tokens, prefill + step_tokens
         return prefill
 
     def _is_loading(self, choice: Choice) -> bool:

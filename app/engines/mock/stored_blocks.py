@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 
 class StoredBlocks:
-    """Whatever goes wrong with the store is a miss, and logged once."""
+    """A mock engine's blocks in a store. Whatever goes wrong with the store is a miss, and logged once."""
 
     def __init__(self, url: str, tiers: Tiers, block_size: int, depends: tuple[object, ...]) -> None:
         """`depends`: all that KV depends on besides tokens. Raises: SettingsError."""
@@ -46,9 +46,9 @@ class StoredBlocks:
         """Whether the block is there and sound. One that is damaged, or has another key, is removed."""
         name, path = block.to_bytes(8, "big"), self._path(block, within)
         try:
-            if (stored := self._store.get(path)) is None:
+            if (data := self._store.get(path)) is None:
                 return False
-            if self._is_sound(name, stored):
+            if self._is_sound(name, data):
                 return True
             log.warning("stored KV block is damaged: removed", action="kv_block_damaged", path=path)
             self._store.delete(path)

@@ -40,11 +40,11 @@ class Tiers:
 
     @property
     def stored(self) -> frozenset[int]:
-        """As far as this process knows."""
+        """Hashes of the blocks in the store, as far as this process knows."""
         return frozenset(self._stored)
 
     def keep(self, hashes: Sequence[int], tokens: Sequence[int], first: int = 0, within: str = "") -> None:
-        """These leading blocks of a sequence are on the device, those from number `first` on since now.
+        """Keeps these leading blocks of a sequence. They are on the device, those from number `first` on since now.
 
         `within`: the store's folder for them, as in `kv_store.salts`.
         """
@@ -67,14 +67,14 @@ class Tiers:
 
     def find(self, hashes: Sequence[int], use: TierUse = "all", within: str = "") -> Load | None:
         """The leading ones of these blocks that are in host memory or in the store, in one or the other."""
-        found = stored = 0
+        count = stored_count = 0
         for block in hashes if use != "none" else ():
             if block not in self._host:
                 if use == "host" or not self._read(block, within):
                     break
-                stored += 1
-            found += 1
-        return Load(hashes[:found], stored) if found else None
+                stored_count += 1
+            count += 1
+        return Load(hashes[:count], stored_count) if count else None
 
     def clear(self) -> None:
         """Forget what is in host memory. The cache's AllBlocksCleared tells of it."""
@@ -90,13 +90,13 @@ class Tiers:
         return sound
 
     def _told(self, medium: str, hashes: Sequence[int], tokens: Sequence[int], i: int) -> None:
-        """As vLLM: an event for each block, without extra keys."""
+        """Tells that a block is stored, as vLLM does: with an event for each block, without extra keys."""
         ids = list(tokens[i * self._size : (i + 1) * self._size])
         self._tell(BlockStored([hashes[i]], hashes[i - 1] if i else None, ids, self._size, medium=medium))
 
 
 def tiers_of(pool: Pool, args: MockArgs, tell: Callable[[KvEvent], None]) -> Tiers | None:
-    """Those of the pool, for one rank. Raises: SettingsError."""
+    """The pool's tiers, for one rank. Raises: SettingsError."""
     if pool.tiers is None:
         return None
     block_bytes, store = args.handoff.block_bytes, None

@@ -30,7 +30,7 @@ class Vocabulary:
         self.wheel = words + words[:TOP]  # TOP neighbours from any start, without wrapping
 
     def names(self) -> TokenNames:
-        """Of a text's tokens, in logprobs."""
+        """Names of a text's tokens, in logprobs."""
         return TokenNames(self.tokenizer, self._name)
 
     def _name(self, token: int) -> str:
@@ -43,5 +43,5 @@ def _texts(tokenizer: Tokenizer) -> list[str]:
     # Alone, a token may be decoded without its leading space; after another one it keeps it.
     before = tokenizer.encode("a", add_special_tokens=False)
     prefix = len(tokenizer.decode(before))
-    decoded = tokenizer.raw.decode_batch([[*before, token] for token in range(tokenizer.vocab_size)])
-    return [text[prefix:] for text in decoded]
+    texts = tokenizer.raw.decode_batch([[*before, token] for token in range(tokenizer.vocab_size)])
+    return [text[prefix:] for text in texts]

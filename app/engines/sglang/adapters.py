@@ -13,7 +13,7 @@ _TOGETHER = ({"q_proj", "k_proj", "v_proj"}, {"q_proj", "v_proj"}), ({"gate_proj
 
 
 class Loaded:
-    """What was added. Never more than SGLang holds: it would put out the one that was used longest ago."""
+    """Adapters that were added: never more than SGLang holds, since it would evict the least recently used one."""
 
     def __init__(self, most: int, model: Path) -> None:
         self._most, self._model = most, model
@@ -27,20 +27,20 @@ class Loaded:
             raise AdapterFailed(f"This engine holds {self._most} adapters, and has as many.")
         layers = await asyncio.to_thread(check_adapter, path, self._model, factors_only=True)
         _check_layers(layers, engine.server_args.lora_target_modules)
-        told = await engine.async_load_lora_adapter(name, str(path))
-        if not told.success:
+        answer = await engine.async_load_lora_adapter(name, str(path))
+        if not answer.success:
             if name in engine.tokenizer_manager.pending_lora_unloads:  # some of its processes have it
                 await engine.async_unload_lora_adapter(name)
-            raise AdapterFailed(f"SGLang can't load the adapter '{name}': {told.error_message}")
+            raise AdapterFailed(f"SGLang can't load the adapter '{name}': {answer.error_message}")
         self._names.add(name)
 
     async def remove(self, engine: Engine, name: str) -> None:
         """Raises: EngineFailed; then it is still there."""
         if name not in self._names:
             return
-        told = await engine.async_unload_lora_adapter(name)
-        if not told.success:
-            raise EngineFailed(f"SGLang can't unload the adapter '{name}': {told.error_message}")
+        answer = await engine.async_unload_lora_adapter(name)
+        if not answer.success:
+            raise EngineFailed(f"SGLang can't unload the adapter '{name}': {answer.error_message}")
         self._names.remove(name)
         engine.tokenizer_manager.lora_ref_cache.pop(name, None)  # what it would load again
 
@@ -51,7 +51,7 @@ class Loaded:
 
 
 def _check_layers(layers: list[str], targets: set[str] | None) -> None:
-    """What SGLang finds out with the first request, and dies of. Raises: AdapterFailed."""
+    """Refuses layers that SGLang checks only at the first request, and dies of. Raises: AdapterFailed."""
     kinds: dict[str, set[str]] = {}
     for layer in layers:
         block, _, kind = layer.rpartition(".")
@@ -59,6 +59,6 @@ def _check_layers(layers: list[str], targets: set[str] | None) -> None:
         if targets and "all" not in targets and kind not in targets:
             raise AdapterFailed(f"The adapter changes '{layer}', which lora_target_modules don't name.")
     for block, there in kinds.items():
-        for together, needed in _TOGETHER:
-            if there & together and not needed <= there:
-                raise AdapterFailed(f"SGLang needs {' and '.join(sorted(needed))} of '{block}', or none beside them.")
+        for together, needs in _TOGETHER:
+            if there & together and not needs <= there:
+                raise AdapterFailed(f"SGLang needs {' and '.join(sorted(needs))} of '{block}', or none beside them.")

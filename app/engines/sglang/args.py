@@ -71,50 +71,50 @@ class EngineArgs(NamedTuple):
 
 def engine_args(pool: Pool, address: str, node: Node | None = None) -> EngineArgs:
     """`node`: this host's, of an engine that spans several. Raises: SettingsError naming the bad argument."""
-    given = _by_field(pool.args)
-    environment = given.pop("env", {})
+    arguments = _by_field(pool.args)
+    environment = arguments.pop("env", {})
     if not isinstance(environment, dict) or not all(isinstance(v, str) for v in (*environment, *environment.values())):
         raise SettingsError(f"args.env={environment!r}: must map names to strings")
-    _check(pool, given)
-    fixed = _FIXED | {
+    _check(pool, arguments)
+    own_arguments = _FIXED | {
         "model_path": str(pool.model_dir),
         "served_model_name": pool.model,
         "host": address,
         "page_size": pool.block_size,
         "max_running_requests": pool.max_running,  # each rank
         # Of a diffusion model's, it wants room for whole blocks.
-        "context_length": pool.context_len + CONTEXT_SPARE + (2 * pool.block_size if diffuses(given) else 0),
+        "context_length": pool.context_len + CONTEXT_SPARE + (2 * pool.block_size if diffuses(arguments) else 0),
         "dp_size": pool.data_parallel_size,
         "is_embedding": pool.task == "embed",
         "disaggregation_mode": "null" if pool.role == "both" else pool.role,
     }
     if pool.tensor_parallel_size is not None:
-        fixed["tp_size"] = pool.tensor_parallel_size
+        own_arguments["tp_size"] = pool.tensor_parallel_size
     if node is not None:
-        fixed |= {"nnodes": pool.nodes, "node_rank": node.rank, "dist_init_addr": f"{node.leader}:{node.port}"}
-    for key, value in given.items():
+        own_arguments |= {"nnodes": pool.nodes, "node_rank": node.rank, "dist_init_addr": f"{node.leader}:{node.port}"}
+    for key, value in arguments.items():
         if key not in ServerArgs.__struct_fields__:
             raise SettingsError(f"args.{key}={value!r}: SGLang has no such argument")
-        if key in fixed:
+        if key in own_arguments:
             raise SettingsError(f"args.{key}={value!r}: the pool's own settings say this")
-    events = given.pop("kv_events_config", {} if pool.task == "generate" else None)  # null turns them off
+    events = arguments.pop("kv_events_config", {} if pool.task == "generate" else None)  # null turns them off
     if events is not None:
-        fixed["kv_events_config"] = json.dumps(event_config(pool.data_parallel_size, events))
+        own_arguments["kv_events_config"] = json.dumps(event_config(pool.data_parallel_size, events))
     on_cpu = not torch.accelerator.is_available()
-    if on_cpu and (stages := given.get("pp_size", 1)) != 1:
+    if on_cpu and (stages := arguments.get("pp_size", 1)) != 1:
         raise SettingsError(f"args.pp_size={stages!r}: on a CPU, SGLang has no stages; tensor_parallel_size works")
-    if on_cpu and (method := given.get("speculative_algorithm")):
+    if on_cpu and (method := arguments.get("speculative_algorithm")):
         raise SettingsError(f"args.speculative_algorithm={method!r}: on a CPU, SGLang has no kernels for it")
     fields = {
         "log_level": log_level().lower(),
         **_DEFAULTS,
         **(_cpu_defaults(pool) if on_cpu else {}),
         **_handoff(pool, on_cpu=on_cpu),
-        **_lora(given, on_cpu=on_cpu),
+        **_lora(arguments, on_cpu=on_cpu),
         **_tiers(pool, on_cpu=on_cpu),
         **_tracing(),
-        **given,
-        **fixed,
+        **arguments,
+        **own_arguments,
     }
     ours = _ENVIRONMENT | (_CPU_ENVIRONMENT | _cores(pool) if on_cpu else {}) | _node_environment(node)
     return EngineArgs({**ours, **engines_environment(), **_TRACES, **environment}, fields)
@@ -143,7 +143,7 @@ def tells_of_host_memory(fields: Mapping[str, Any]) -> bool:
 
 
 def _check(pool: Pool, given: Mapping[str, Any]) -> None:
-    """What SGLang would not refuse. Raises: SettingsError."""
+    """Refuses settings that SGLang itself would not refuse. Raises: SettingsError."""
     if pool.task == "classify":
         raise SettingsError("task=classify: this adapter of SGLang generates and embeds")
     if pool.peers:
@@ -171,18 +171,18 @@ def _check(pool: Pool, given: Mapping[str, Any]) -> None:
 
 
 def _by_field(given: Mapping[str, Any]) -> dict[str, Any]:
-    """By ServerArgs' own names; SGLang's YAML and command line have more for some. Raises: SettingsError."""
+    """Arguments by ServerArgs' own names; SGLang's YAML and command line have more for some. Raises: SettingsError."""
     names: dict[str, str] = {}
     for field, hint in get_type_hints(ServerArgs, include_extras=True).items():
         for meta in getattr(hint, "__metadata__", ()):
             names |= dict.fromkeys(map(_plain, getattr(meta, "aliases", None) or ()), field)
-    made: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for key, value in given.items():
         name = names.get(_plain(key), _plain(key))
-        if name in made:
+        if name in arguments:
             raise SettingsError(f"args.{key}={value!r}: args says {name} twice")
-        made[name] = value
-    return made
+        arguments[name] = value
+    return arguments
 
 
 def _plain(name: str) -> str:
@@ -198,10 +198,10 @@ def _check_pooling(model: Path) -> None:
         return
     except (OSError, ValueError, KeyError) as exc:
         raise SettingsError(f"path={model}: its pooling can't be read ({exc!r})") from exc
-    wanted = "cls_token" if any("bert" in kind.lower() for kind in kinds) else "lasttoken"
-    if not modes.get(f"pooling_mode_{wanted}"):
+    pooling = "cls_token" if any("bert" in kind.lower() for kind in kinds) else "lasttoken"
+    if not modes.get(f"pooling_mode_{pooling}"):
         says = [mode for mode, is_so in modes.items() if is_so is True and mode.startswith("pooling_mode_")]
-        raise SettingsError(f"path={model}: the model has {', '.join(says)}; SGLang would take its {wanted}")
+        raise SettingsError(f"path={model}: the model has {', '.join(says)}; SGLang would take its {pooling}")
 
 
 def _cpu_defaults(pool: Pool) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _cpu_defaults(pool: Pool) -> dict[str, Any]:
 
 
 def adapters_held(fields: dict[str, Any]) -> int:
-    """How many LoRA adapters it has at once; 0: it takes none."""
+    """Number of LoRA adapters that it has at once; 0: it takes none."""
     if not fields.get("enable_lora"):
         return 0
     return int(fields.get("max_loaded_loras") or fields.get("max_loras_per_batch") or _BATCHED_LORAS)
@@ -224,12 +224,12 @@ def _lora(given: dict[str, Any], *, on_cpu: bool) -> dict[str, Any]:
 def _handoff(pool: Pool, *, on_cpu: bool) -> dict[str, Any]:
     if pool.role == "both":
         return {}
-    found: dict[str, Any] = {"disaggregation_transfer_backend": "nixl"}
+    arguments: dict[str, Any] = {"disaggregation_transfer_backend": "nixl"}
     if pool.role == "prefill":
-        found["disaggregation_bootstrap_port"] = free_ports(1)  # where it is met
+        arguments["disaggregation_bootstrap_port"] = free_ports(1)  # where it is met
     elif on_cpu:
-        found["disaggregation_decode_retraction_backup"] = "cpu_tensor"
-    return found
+        arguments["disaggregation_decode_retraction_backup"] = "cpu_tensor"
+    return arguments
 
 
 def _cores(pool: Pool) -> dict[str, str]:
@@ -243,7 +243,10 @@ def _cores(pool: Pool) -> dict[str, str]:
 
 
 def _node_environment(node: Node | None) -> dict[str, str]:
-    """Else it guesses the network that leads to the other hosts, and a follower would not come back from loading."""
+    """Environment variables of an engine that spans several hosts.
+
+    Without them it guesses the network that leads to the other hosts, and a follower would not come back from loading.
+    """
     if node is None:
         return {}
     own = {"SGLANG_HOST_IP": node.address, "SGLANG_BLOCK_NONZERO_RANK_CHILDREN": "0"}

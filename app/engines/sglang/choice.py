@@ -24,32 +24,32 @@ class Choice:
     def __init__(self, request: GenerateRequest, index: int, tokenizer: Tokenizer, context_len: int) -> None:
         self._request, self._index, self._tokenizer = request, index, tokenizer
         s = request.sampling
-        begun = request.begun[index] if request.begun else PartialOutput([])
-        self.begun = len(begun.tokens)
-        self.prompt = [*request.prompt, *begun.tokens]
-        asked, room = rest(s, begun, index), context_len - len(self.prompt)
-        limits = {"max_tokens": min(asked.max_tokens, room), "min_tokens": min(asked.min_tokens, room)}
-        self.sampling: Sampling = replace(asked, **limits)
+        output_so_far = request.begun[index] if request.begun else PartialOutput([])
+        self.begun = len(output_so_far.tokens)
+        self.prompt = [*request.prompt, *output_so_far.tokens]
+        sampling, room = rest(s, output_so_far, index), context_len - len(self.prompt)
+        limits = {"max_tokens": min(sampling.max_tokens, room), "min_tokens": min(sampling.min_tokens, room)}
+        self.sampling: Sampling = replace(sampling, **limits)
         self._text = TokenText(tokenizer.raw, request.prompt, special=s.special_tokens)
         self._scanner = StopScanner(s.stop, include=s.include_stop) if s.stop else None
-        made = "".join(map(self._text, begun.tokens))
+        text = "".join(map(self._text, output_so_far.tokens))
         if self._scanner is not None:
-            made, _ = self._scanner.push(made, check=False)  # had one been there, it would have been the end
+            text, _ = self._scanner.push(text, check=False)  # had one been there, it would have been the end
         self._names = TokenNames(tokenizer)
         if s.logprobs is not None:
-            for token in begun.tokens:
+            for token in output_so_far.tokens:
                 self._names.add(token)
-        self._behind, self._count = ContinuedText(made, begun.text_len), self.begun
+        self._behind, self._count = ContinuedText(text, output_so_far.text_len), self.begun
         self._first = True
 
     def step(self, chunk: Mapping[str, Any]) -> StepOutput:
         """Raises: RequestError, EngineFailed; HandoffFailed, before the first token."""
         s, meta = self._request.sampling, chunk["meta_info"]
-        ended = meta["finish_reason"]
-        if ended is not None and ended["type"] == "abort":
-            return self._aborted(ended)
+        reason = meta["finish_reason"]
+        if reason is not None and reason["type"] == "abort":
+            return self._aborted(reason)
         tokens: list[int] = chunk["output_ids"]
-        finish: FinishReason | None = None if ended is None else ended["type"]
+        finish: FinishReason | None = None if reason is None else reason["type"]
         stop: int | str | None = None
         text = ""
         for at, token in enumerate(tokens, 1):
@@ -57,10 +57,10 @@ class Choice:
             # With ignore_eos SGLang ignores these as well.
             stops = token in s.stop_token_ids and self._count >= s.min_tokens
             last = stops or (finish == "stop" and at == len(tokens))
-            piece, found = self._piece("" if last and not s.include_stop else self._text(token))
+            piece, string = self._piece("" if last and not s.include_stop else self._text(token))
             text += piece
-            if found is not None or last:
-                stop = found if found is not None else token if stops and token != self._tokenizer.eos_id else None
+            if string is not None or last:
+                stop = string if string is not None else token if stops and token != self._tokenizer.eos_id else None
                 tokens, finish = tokens[:at], "stop"
                 break
         if finish is not None and self._scanner is not None and not isinstance(stop, str):
@@ -77,8 +77,8 @@ class Choice:
             names = TokenNames(self._tokenizer)
             prompt_logprobs = token_logprobs(meta, "input", self.sampling.prompt_logprobs, names)
         self._first = False
-        cached = min(meta["cached_tokens"], len(self._request.prompt))
-        return replace(step, logprobs=logprobs, cached_tokens=cached, prompt_logprobs=prompt_logprobs)
+        cached_tokens = min(meta["cached_tokens"], len(self._request.prompt))
+        return replace(step, logprobs=logprobs, cached_tokens=cached_tokens, prompt_logprobs=prompt_logprobs)
 
     def _aborted(self, ended: Mapping[str, Any]) -> StepOutput:
         error = refusal(ended)
@@ -89,7 +89,7 @@ class Choice:
         raise error
 
     def _piece(self, text: str) -> tuple[str, str | None]:
-        """What of it may go out, and the stop string that ends it all."""
+        """Text that may go out now, and the stop string that ends the answer."""
         if self._scanner is None:
             return text, None
         return self._scanner.push(text, check=self._count > self._request.sampling.min_tokens)

@@ -73,8 +73,8 @@ class Control(OperatorState):
 
     async def sleep(self, level: int, mode: PauseMode) -> None:
         if not self._on_cpu:
-            needed = ["enable_memory_saver", *(["enable_weights_cpu_backup"] if level == 1 else [])]
-            if missing := [f"args.{name}" for name in needed if not self._fields.get(name)]:
+            requirements = ["enable_memory_saver", *(["enable_weights_cpu_backup"] if level == 1 else [])]
+            if missing := [f"args.{name}" for name in requirements if not self._fields.get(name)]:
                 raise RequestError(f"This pool's SGLang can't sleep at level {level}: it needs {', '.join(missing)}.")
         await self.pause(mode)
         await self._stop("retract")
@@ -83,11 +83,11 @@ class Control(OperatorState):
 
     async def wake(self, tags: Sequence[str] = ()) -> bool:
         self._check_tags(tags)
-        if woken := [tag for tag in self._asleep if not tags or tag in tags]:
-            theirs = [name for tag in woken for name in _MEMORY[tag]]
+        if woken_tags := [tag for tag in self._asleep if not tags or tag in tags]:
+            theirs = [name for tag in woken_tags for name in _MEMORY[tag]]
             await self._answered(self._manager().resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=theirs)))
-            self._asleep = [tag for tag in self._asleep if tag not in woken]
-        if woken and not self._asleep and not self._dropped:
+            self._asleep = [tag for tag in self._asleep if tag not in woken_tags]
+        if woken_tags and not self._asleep and not self._dropped:
             await self.resume()
         return not self._asleep
 
@@ -101,9 +101,9 @@ class Control(OperatorState):
             path = str(self._pool.model_dir) if source is None else source.path
             if not await asyncio.to_thread(os.path.isdir, path):
                 raise EngineFailed(f"There is no folder {path}.")  # SGLang would look for it on the hub
-            asked = UpdateWeightFromDiskReqInput(model_path=path, weight_version=version)
-            done, message, _ = await self._answered(manager.update_weights_from_disk(asked))
-            _succeeded(done=done, message=message)
+            request = UpdateWeightFromDiskReqInput(model_path=path, weight_version=version)
+            has_succeeded, message, _ = await self._answered(manager.update_weights_from_disk(request))
+            _succeeded(done=has_succeeded, message=message)
         self._dropped = False
 
     async def start_profile(self, name: str = "") -> None:
@@ -137,9 +137,9 @@ class Control(OperatorState):
         if self._pool.data_parallel_size > 1:
             raise RequestError("SGLang with several ranks is in no transfer group.")
         if source.init is not None:
-            asked = _message(InitWeightsUpdateGroupReqInput, source.init, "transfer.init")
-            done, message = await self._answered(manager.init_weights_update_group(asked))
-            _succeeded(done=done, message=message)
+            request = _message(InitWeightsUpdateGroupReqInput, source.init, "transfer.init")
+            has_succeeded, message = await self._answered(manager.init_weights_update_group(request))
+            _succeeded(done=has_succeeded, message=message)
         update = {"weight_version": version} | (source.update or {})
         comes = _message(UpdateWeightsFromDistributedReqInput, update, "transfer.update")
         for step in (
@@ -147,8 +147,8 @@ class Control(OperatorState):
             manager.update_weights_from_distributed(comes),
             manager.end_weight_update(EndWeightUpdateReqInput()),
         ):
-            done, message = await self._answered(step)
-            _succeeded(done=done, message=message)
+            has_succeeded, message = await self._answered(step)
+            _succeeded(done=has_succeeded, message=message)
 
     async def _profile(self, work: Coroutine[Any, Any, Any]) -> None:
         try:
@@ -167,8 +167,8 @@ def _message(kind: type[M], fields: dict[str, Any], where: str) -> M:
     if unknown := fields.keys() - set(kind.__struct_fields__):
         raise RequestError(f"{where}: SGLang has no {', '.join(sorted(unknown))}.", param=where)
     try:
-        made = kind(**fields)
-        msgspec.convert(msgspec.to_builtins(made), kind)  # looks at the types
+        message = kind(**fields)
+        msgspec.convert(msgspec.to_builtins(message), kind)  # looks at the types
     except (TypeError, msgspec.ValidationError) as exc:
         raise RequestError(f"{where}: {exc}", param=where) from None
-    return made
+    return message

@@ -14,7 +14,7 @@ _BAD_REQUEST = range(400, 500)
 
 
 def sampling_params(s: Sampling, begun: int) -> dict[str, Any]:
-    """Of one choice, of which so many tokens are out. Stop strings are not among them: text is made here."""
+    """Parameters of one choice, of which `begun` tokens are out. Stop strings are not among them: text is made here."""
     return {
         "max_new_tokens": s.max_tokens,
         "min_new_tokens": s.min_tokens,
@@ -35,7 +35,7 @@ def sampling_params(s: Sampling, begun: int) -> dict[str, Any]:
 
 
 def logprob_arguments(s: Sampling) -> dict[str, Any]:
-    """Of `async_generate`. Those of the prompt keep its KV from coming out of the cache."""
+    """Arguments of `async_generate` for logprobs. Those of the prompt keep its KV from coming out of the cache."""
     if s.logprobs is None and s.prompt_logprobs is None:
         return {}
     return {
@@ -46,26 +46,29 @@ def logprob_arguments(s: Sampling) -> dict[str, Any]:
 
 
 def token_logprobs(meta: Mapping[str, Any], side: str, top: int, names: TokenNames) -> list[TokenLogprob | None]:
-    """Of `side` input or output, with `top` alternatives each; None for a prompt's first token. `names`: of those."""
+    """Logprobs of `side` input or output, with `top` alternatives each; None for a prompt's first token.
+
+    `names`: of those tokens.
+    """
     entries = meta[f"{side}_token_logprobs"]
-    ranked = (meta.get(f"{side}_top_logprobs") if top else None) or [None] * len(entries)
-    found: list[TokenLogprob | None] = []
-    for (logprob, token, _), best in zip(entries, ranked, strict=True):
+    alternatives = (meta.get(f"{side}_top_logprobs") if top else None) or [None] * len(entries)
+    logprobs: list[TokenLogprob | None] = []
+    for (logprob, token, _), best in zip(entries, alternatives, strict=True):
         likeliest = [(names.of(other), other, value) for value, other, _ in (best or ())[:top]]
         name = names.add(token)
-        found.append(None if logprob is None else TokenLogprob(name, token, logprob, likeliest))
-    return found
+        logprobs.append(None if logprob is None else TokenLogprob(name, token, logprob, likeliest))
+    return logprobs
 
 
 def drafted(meta: Mapping[str, Any]) -> tuple[int, int, list[int]]:
-    """How often tokens were drafted for an answer, how many, and how many were accepted at each position."""
+    """Counts for an answer: how often tokens were drafted, how many, and how many were accepted at each position."""
     by_length = meta.get("spec_correct_drafts_histogram") or [0]  # how often so many of a draft were accepted
-    accepted = list(accumulate(reversed(by_length[1:])))[::-1]
-    return meta.get("spec_verify_ct", 0), meta.get("spec_num_proposed_drafts", 0), accepted
+    accepted_counts = list(accumulate(reversed(by_length[1:])))[::-1]
+    return meta.get("spec_verify_ct", 0), meta.get("spec_num_proposed_drafts", 0), accepted_counts
 
 
 def refusal(finish: Mapping[str, Any]) -> XylemError | None:
-    """What an abort by SGLang itself means; None: it was asked for."""
+    """The error that an abort by SGLang itself means; None: it was asked for."""
     status = finish.get("status_code")
     if status is None:
         return None

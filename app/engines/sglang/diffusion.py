@@ -27,7 +27,7 @@ def keeps_seeds(fields: Mapping[str, Any]) -> bool:
 
 
 def check_settings(pool: Pool, given: Mapping[str, Any]) -> None:
-    """What SGLang would leave out with a warning. Raises: SettingsError."""
+    """Refuses settings that SGLang would ignore with a warning. Raises: SettingsError."""
     if not diffuses(given):
         return
     if pool.role != "both":
@@ -52,9 +52,9 @@ def check_block(pool: Pool, fields: Mapping[str, Any]) -> None:
 
 
 def check_diffusion(request: GenerateRequest) -> None:
-    """What SGLang would leave out of the answer without a word. Raises: RequestError."""
+    """Refuses parameters that SGLang would ignore without a word. Raises: RequestError."""
     s = request.sampling
-    asked = {
+    params = {
         "n": s.n > 1,
         "logprobs": s.logprobs is not None,
         "prompt_logprobs": s.prompt_logprobs is not None,
@@ -65,6 +65,6 @@ def check_diffusion(request: GenerateRequest) -> None:
         "frequency_penalty": s.frequency_penalty != 0,
         "repetition_penalty": s.repetition_penalty != 1,
     }
-    for param, is_asked in asked.items():
+    for param, is_asked in params.items():
         if is_asked:
             raise RequestError(f"{param}: not supported by diffusion language models.", param=param)

@@ -13,7 +13,7 @@ from app.errors import EngineFailed
 
 
 async def vectors(engine: Engine, request: EncodeRequest) -> bytes:
-    """Of all inputs, one behind the other. Raises: SGLang's errors and ours."""
+    """Vectors of all inputs, concatenated. Raises: SGLang's errors and ours."""
     making = [asyncio.ensure_future(_vector(engine, request, tokens)) for tokens in request.inputs]
     try:
         return b"".join(await asyncio.gather(*making))
@@ -24,14 +24,14 @@ async def vectors(engine: Engine, request: EncodeRequest) -> bytes:
 
 
 async def _vector(engine: Engine, request: EncodeRequest, tokens: list[int]) -> bytes:
-    asked = EmbeddingReqInput(
+    embedding_request = EmbeddingReqInput(
         input_ids=tokens,
         rid=new_id(),
         priority=request.priority,
         dimensions=request.dimensions,
         external_trace_header=request.trace_headers,
     )
-    async with aclosing(engine.tokenizer_manager.generate_request(asked, None)) as outputs:
+    async with aclosing(engine.tokenizer_manager.generate_request(embedding_request, None)) as outputs:
         async for out in outputs:
             numbers = array("f", out["embedding"])
             return numbers.tobytes()

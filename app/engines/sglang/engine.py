@@ -128,7 +128,7 @@ class SglangEngine:
             await self.close()
             raise SettingsError(f"max_total_tokens: {tokens} don't hold one request of {self._pool.context_len}")
         tells = bool(fields.get("kv_events_config"))
-        groups, unindexed = cache_groups(engine, self._pool.block_size) if tells else ((), "")
+        groups, unindexed_reason = cache_groups(engine, self._pool.block_size) if tells else ((), "")
         log.info("sglang loaded", action="engine_loaded", seconds=round(time.monotonic() - began, 1))
         return EngineInfo(
             block_size=self._pool.block_size,
@@ -148,25 +148,28 @@ class SglangEngine:
             media=self._pictures.kinds,
             tier_block_bytes=self._ready().block_bytes if tells_of_host_memory(fields) and not groups else 0,
             groups=groups,
-            unindexed=unindexed,
+            unindexed=unindexed_reason,
             signs=self._pictures.signs,
         )
 
     async def probe(self, request: GenerateRequest) -> None:
-        """In a room of its own, where prefill and decode are apart: at this host SGLang transfers KV to nobody."""
+        """Computes the prompt; where prefill and decode are apart, in a room of its own.
+
+        The room's host is one to which SGLang transfers no KV.
+        """
         if self._pool.role != "both":
             alone = Rendezvous(FAKE_BOOTSTRAP_HOST, 0, request.rank)
             # Where it decodes, the first token is one that came with the KV.
             sampling = replace(request.sampling, max_tokens=1 if self._pool.role == "prefill" else 2)
             request = replace(request, handoff=alone, sampling=sampling)
-        ended = None
+        finish = None
         with self._runs(request) as running:
             try:
                 async for step in running.steps():
-                    ended = step.finish
+                    finish = step.finish
             finally:
                 await running.end()
-        if ended in (None, "abort"):
+        if finish in (None, "abort"):
             raise EngineFailed("SGLang gave the prompt up.")
 
     async def expansion(self, kind: MediaKind, shape: Sequence[int], number: int, of: int) -> list[int]:  # noqa: ARG002 (of pictures only, and alike wherever they are)
@@ -188,12 +191,12 @@ class SglangEngine:
                 await running.end()
 
     async def encode(self, request: EncodeRequest) -> bytes:
-        loaded = self._ready()
+        runtime = self._ready()
         self._control.check()
-        check_inputs(request, self._pool, loaded.vocabulary_size)
+        check_inputs(request, self._pool, runtime.vocabulary_size)
         self._encoding[request.id] = len(request.inputs)
         try:
-            return await self._answered(vectors(loaded.engine, request))
+            return await self._answered(vectors(runtime.engine, request))
         except Exception as exc:
             raise translate(exc) from exc
         finally:
@@ -202,19 +205,19 @@ class SglangEngine:
     async def prefill(self, request: GenerateRequest) -> Prefilled:
         if self._pool.role != "prefill" or not isinstance(request.handoff, Rendezvous):
             raise EngineFailed("This SGLang computes prompts for others in a room only, in a pool of role prefill.")
-        cached = 0
+        cached_tokens = 0
         with self._runs(request) as running:
             try:
                 async for step in running.steps():
                     if step.finish == "abort":
                         raise HandoffFailed("SGLang gave the prefill up.")
-                    cached = max(cached, step.cached_tokens)
+                    cached_tokens = max(cached_tokens, step.cached_tokens)
             finally:
                 await running.end()
-        return Prefilled(None, None, cached)
+        return Prefilled(None, None, cached_tokens)
 
     async def discard(self, handoff: KvHandle) -> None:
-        """What goes through a room is kept for nobody."""
+        """Does nothing: KV that goes through a room is kept for nobody."""
 
     async def abort(self, request: RunId) -> None:
         if request in self._requests:
@@ -264,30 +267,30 @@ class SglangEngine:
         await self._adapters.remove(self._ready().engine, name)
 
     async def close(self) -> None:
-        loaded, self._loaded = self._loaded, None
+        runtime, self._loaded = self._loaded, None
         self._processes.forget()
         self._end.set()
         for running in list(self._requests.values()):
             running.abort()
-        if loaded is not None:
-            manager = loaded.engine.tokenizer_manager
+        if runtime is not None:
+            manager = runtime.engine.tokenizer_manager
             tasks = [task for task in manager.asyncio_tasks if not task.done()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for socket in (manager.recv_from_detokenizer, manager.send_to_scheduler, loaded.engine.send_to_rpc):
+            for socket in (manager.recv_from_detokenizer, manager.send_to_scheduler, runtime.engine.send_to_rpc):
                 socket.close(linger=0)  # else what nobody reads any more would keep this process from its end
         await asyncio.to_thread(self._processes.end)
-        if loaded is not None:
-            remove_files(loaded.engine.port_args)
+        if runtime is not None:
+            remove_files(runtime.engine.port_args)
 
     def _listen(self, engine: Engine) -> None:
-        """From here on SGLang's manager runs on this loop."""
+        """Runs SGLang's manager on this loop from here on."""
         manager = engine.tokenizer_manager
         manager.auto_create_handle_loop()
         if threading.current_thread() is threading.main_thread():  # it has just taken these for itself
-            for taken in (signal.SIGTERM, signal.SIGQUIT):
-                asyncio.get_running_loop().remove_signal_handler(taken)
+            for signal_number in (signal.SIGTERM, signal.SIGQUIT):
+                asyncio.get_running_loop().remove_signal_handler(signal_number)
             own_sigquit()
         self._loaded = _Loaded(engine, manager.model_config.vocab_size, _block_bytes(manager, self._pool.block_size))
         self._processes.watch(self._died)
@@ -299,7 +302,7 @@ class SglangEngine:
             running.fail(self._failure)
 
     async def _answered(self, asked: Coroutine[Any, Any, T]) -> T:
-        """What SGLang answers; it would not say that it died. Raises: SGLang's errors, EngineFailed."""
+        """Waits for SGLang's answer; it would not say that it died. Raises: SGLang's errors, EngineFailed."""
         answer, end = asyncio.ensure_future(asked), asyncio.ensure_future(self._end.wait())
         try:
             await asyncio.wait((answer, end), return_when=asyncio.FIRST_COMPLETED)
@@ -332,7 +335,7 @@ class SglangEngine:
                 pictures.cancel()
 
     def _check(self, request: GenerateRequest) -> None:
-        """What SGLang doesn't refuse, or not before it breaks: a token that the model doesn't have ends its process."""
+        """Refuses what SGLang doesn't, or not before it breaks: a token that the model lacks ends its process."""
         if request.id in self._requests:
             raise RequestError(f"A request with the id {request.id} is running already.")
         self._adapters.check(request.adapter)
@@ -354,14 +357,17 @@ class SglangEngine:
         return f"{self._address}:{port}" if self._pool.role == "prefill" else ""
 
     def _transfer(self, request: GenerateRequest) -> KvTransfer:
-        """Of a whole prompt: SGLang has no prefix cache where it decodes. How long it took it doesn't say."""
+        """The transfer of a whole prompt: SGLang has no prefix cache where it decodes.
+
+        SGLang doesn't say how long it took.
+        """
         tokens = len(request.prompt)
         self._pulled += tokens
         return KvTransfer(tokens, math.ceil(tokens / self._pool.block_size) * self._ready().block_bytes, 0.0)
 
 
 def _block_bytes(manager: Any, block_size: int) -> int:
-    """Of KV in a block, over all layers and ranks of one model."""
+    """Bytes of KV in a block, over all layers and ranks of one model."""
     model = manager.model_config
     if model.attention_arch == AttentionArch.MLA:
         width = model.kv_lora_rank + model.qk_rope_head_dim

@@ -1,4 +1,4 @@
-"""Where SGLang's ranks publish their KV events."""
+"""Endpoints at which SGLang's ranks publish their KV events."""
 
 import json
 import secrets
@@ -32,8 +32,8 @@ def event_sources(
     config: str, ranks: Iterable[int], pictures: Mapping[int, tuple[int, str]]
 ) -> dict[int, KvEventSource]:
     """`config`: ServerArgs' `kv_events_config`. `pictures`: as `KvEventSource` has them."""
-    said = json.loads(config)
-    publishes, replays, topic = said["endpoint"], said["replay_endpoint"], said.get("topic", "")
+    settings = json.loads(config)
+    publishes, replays, topic = settings["endpoint"], settings["replay_endpoint"], settings.get("topic", "")
     return {
         rank: KvEventSource(_of_rank(publishes, rank), _of_rank(replays, rank), topic, pictures=pictures)
         for rank in ranks
@@ -41,7 +41,7 @@ def event_sources(
 
 
 def _of_rank(endpoint: str, rank: int) -> str:
-    """Where to connect: a rank's port is the first one's + its number."""
+    """The endpoint to connect to: a rank's port is the first one's + its number."""
     if not endpoint.startswith("tcp://"):
         return endpoint
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")

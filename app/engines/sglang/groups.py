@@ -17,11 +17,11 @@ def cache_groups(engine: Any, block_size: int) -> tuple[tuple[CacheGroup, ...], 
         return (), ""
     if SpeculativeAlgorithm.from_string(args.speculative_algorithm).is_eagle():
         return (), "with a draft model, SGLang hashes pairs of tokens"
-    told = engine._scheduler_init_result.scheduler_infos[0].get(GROUPS, ())  # noqa: SLF001
-    if len(told) > 1 and block_size == 1:
+    entries = engine._scheduler_init_result.scheduler_infos[0].get(GROUPS, ())  # noqa: SLF001
+    if len(entries) > 1 and block_size == 1:
         return (), "a prompt may resume behind any token: with a larger block_size each point can be looked up"
-    if len(told) > 1:
-        return tuple(CacheGroup(number, sees, block_size, width) for number, sees, width in told), ""
+    if len(entries) > 1:
+        return tuple(CacheGroup(number, sees, block_size, width) for number, sees, width in entries), ""
     if model.is_hybrid_swa or uses_ssm_state(model):
         return (), "this SGLang doesn't tell which windows and states it keeps"
     return (), ""

@@ -45,7 +45,7 @@ class Family(Protocol):
     def sign(self, pool: Pool, digest: str) -> MediaSign: ...
 
     def tokens(self, height: int, width: int) -> list[int]:
-        """What stands for a picture. Raises: ValueError for a shape that the model can't take."""
+        """Tokens that stand for a picture. Raises: ValueError for a shape that the model can't take."""
 
     def features(self, picture: Image.Image) -> dict[str, torch.Tensor]: ...
 
@@ -70,8 +70,8 @@ class _Qwen:
         return [self.token] * (patches // self._merge**2)
 
     def features(self, picture: Image.Image) -> dict[str, torch.Tensor]:
-        made = self._processor(images=[picture], return_tensors="pt")
-        return {name: made[name] for name in ("pixel_values", "image_grid_thw")}
+        tensors = self._processor(images=[picture], return_tensors="pt")
+        return {name: tensors[name] for name in ("pixel_values", "image_grid_thw")}
 
 
 class _Gemma:
@@ -95,12 +95,12 @@ class _Gemma:
         own = {self._tokens[0], self._tokens[-1]}
         ids = dict.fromkeys([*tokenizer.encode("\n", add_special_tokens=False), *sorted(own)])
         lines = {line: tokenizer.decode([line], skip_special_tokens=False) for line in ids}
-        found: list[tuple[int, int, int]] = []
-        for left, right in product(lines, repeat=2):
-            both = tokenizer.encode(lines[left] + lines[right], add_special_tokens=False)
-            if own & {left, right} and len(both) == 1:
-                found.append((left, right, both[0]))
-        return tuple(found)
+        joins: list[tuple[int, int, int]] = []
+        for first, second in product(lines, repeat=2):
+            both = tokenizer.encode(lines[first] + lines[second], add_special_tokens=False)
+            if own & {first, second} and len(both) == 1:
+                joins.append((first, second, both[0]))
+        return tuple(joins)
 
     def tokens(self, height: int, width: int) -> list[int]:  # noqa: ARG002 (as many for each)
         return self._tokens
@@ -140,7 +140,7 @@ class Pictures:
         self._names: dict[str, int] = {}
 
     def load(self, engine: Engine, pool: Pool) -> None:
-        """What the engine's model needs. Prefill and decode apart are not tried with pictures.
+        """Loads what the engine's model needs. Prefill and decode apart are not tried with pictures.
 
         Raises: ValueError, OSError.
         """
@@ -154,7 +154,7 @@ class Pictures:
         self.signs = (self._family.sign(pool, media_digest(f"sglang {version('sglang')}", "", pool.model_dir)),)
 
     def expansion(self, shape: Sequence[int]) -> list[int]:
-        """What stands for a picture. Raises: RequestError for a shape that the model can't take."""
+        """Tokens that stand for a picture. Raises: RequestError for a shape that the model can't take."""
         height, width = shape
         try:
             return self._family.tokens(height, width)
@@ -176,20 +176,20 @@ class Pictures:
                 raise RequestError(f"A picture has {rows} placeholders here, and others at its place in the prompt.")
 
     async def prepared(self, media: Sequence[MediaInput], prompt: Sequence[int]) -> Prepared:
-        """For `seen`. Raises: RequestError, ValueError."""
+        """Pictures of a prompt, as `seen` takes them. Raises: RequestError, ValueError."""
         names = [self._name(one.media.sha256) for one in media]
-        made = await asyncio.to_thread(lambda: [self._family.features(_picture(one)) for one in media])
-        features = {name: torch.cat([one[name] for one in made]) for name in made[0]}
+        feature_sets = await asyncio.to_thread(lambda: [self._family.features(_picture(one)) for one in media])
+        features = {name: torch.cat([one[name] for one in feature_sets]) for name in feature_sets[0]}
         return Prepared(features, [self._rows(one.media, prompt) for one in media], names)
 
     def _rows(self, media: Media, prompt: Sequence[int]) -> tuple[int, int]:
         """The place in the prompt of what stands for a picture's rows: from the first of them to the last."""
-        found = [
+        places = [
             place
             for place in range(media.offset, min(len(prompt), media.offset + media.length))
             if prompt[place] == self._family.token
         ]
-        return (found[0], found[-1] - found[0] + 1) if found else (media.offset, 0)
+        return (places[0], places[-1] - places[0] + 1) if places else (media.offset, 0)
 
     def _name(self, sha256: str) -> int:
         if sha256 not in self._names:
@@ -204,17 +204,17 @@ class Pictures:
 
 def seen(pictures: Prepared, prompt: Sequence[int]) -> dict[str, Any]:
     """Arguments of `async_generate`. `prompt`: as SGLang gets it."""
-    padded = list(prompt)
+    padded_ids = list(prompt)
     for (offset, length), name in zip(pictures.places, pictures.names, strict=True):
         numbers = _stand_ins(name)
-        padded[offset : offset + length] = islice(cycle(numbers), length)
-    processed = {
+        padded_ids[offset : offset + length] = islice(cycle(numbers), length)
+    item = {
         **pictures.features,
         "format": "processor_output",
         "offsets": [(offset, offset + length - 1) for offset, length in pictures.places],
-        "padded_input_ids": padded,  # else it takes those of names of its own
+        "padded_input_ids": padded_ids,  # else it takes those of names of its own
     }
-    return {"image_data": [processed], "mm_hashes": [f"{name:x}" for name in pictures.names]}
+    return {"image_data": [item], "mm_hashes": [f"{name:x}" for name in pictures.names]}
 
 
 def _stand_ins(name: int) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ def _heard(_signal: int, _frame: object) -> None:
 
 
 def remove_files(ports: Any) -> None:
-    """Those of its sockets, and of what `stats` reads: SGLang leaves them. `ports`: its PortArgs."""
+    """Removes the files of its sockets, and of what `stats` reads: SGLang leaves them. `ports`: its PortArgs."""
     from sglang.srt.managers.load_snapshot import shm_path_for
 
     sockets = [name for name in vars(ports).values() if isinstance(name, str) and name.startswith("ipc://")]
@@ -51,7 +51,7 @@ def remove_files(ports: Any) -> None:
 
 
 class Processes:
-    """Those that `load` has started, and no other children of this process."""
+    """Processes that `load` has started, and no other children of this process."""
 
     def __init__(self) -> None:
         self.found: list[psutil.Process] = []
@@ -91,14 +91,14 @@ class Processes:
 
     def end(self) -> None:
         """Kill them, as SGLang does, and wait. Blocks."""
-        left = {child for process in self.found for child in _children(process)} | set(self.found)
-        for process in left:
+        processes = {child for process in self.found for child in _children(process)} | set(self.found)
+        for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(left, _END_S)
+        psutil.wait_procs(processes, _END_S)
 
     def forget(self) -> None:
-        """What ends from here on is meant to."""
+        """Stops watching the processes: what ends from here on is meant to."""
         for fd in list(self._watched):
             self._unwatch(fd)
 
@@ -113,8 +113,8 @@ class Processes:
     @staticmethod
     def _started(others: set[psutil.Process]) -> list[psutil.Process]:
         """Multiprocessing's resource tracker belongs to this process."""
-        found = [process for process in psutil.Process().children(recursive=True) if process not in others]
-        return [process for process in found if not _is_tracker(process)]
+        processes = [process for process in psutil.Process().children(recursive=True) if process not in others]
+        return [process for process in processes if not _is_tracker(process)]
 
 
 def _is_tracker(process: psutil.Process) -> bool:
@@ -126,7 +126,7 @@ def _is_tracker(process: psutil.Process) -> bool:
 
 def _children(process: psutil.Process) -> list[psutil.Process]:
     try:
-        found: list[psutil.Process] = process.children(recursive=True)
+        children: list[psutil.Process] = process.children(recursive=True)
     except psutil.NoSuchProcess:
         return []
-    return found
+    return children

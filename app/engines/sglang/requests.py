@@ -37,19 +37,19 @@ class Running:
 
     @property
     def choices(self) -> int:
-        """That have not ended."""
+        """Number of choices that have not ended."""
         return len(self._open)
 
     @property
     def begun(self) -> int:
-        """Of these, which have had a token."""
+        """Number of choices that have not ended, and have had a token."""
         return len(self._begun & self._open.keys())
 
     def start(self, index: int, steps: AsyncGenerator[StepOutput, None]) -> None:
         self._open[index] = asyncio.create_task(self._follow(steps))
 
     async def steps(self) -> AsyncGenerator[StepOutput, None]:
-        """Until all choices have ended. Raises: XylemError."""
+        """Yields steps until all choices have ended. Raises: XylemError."""
         while self._open:
             step = await self._line.get()
             if isinstance(step, XylemError):

@@ -1,4 +1,4 @@
-"""What SGLang tells of itself after each step, in shared memory."""
+"""Reads what SGLang tells of itself after each step, in shared memory."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ _US = 1e-6
 
 
 class Figures(Struct, frozen=True):
-    """Of all ranks together."""
+    """Figures of all ranks together."""
 
     running: int = 0
     used_tokens: int = 0  # held by requests; what is only cached is free
@@ -36,7 +36,10 @@ class Figuring:
         )
 
     def _count(self, rank: int, sums: list[float]) -> None:
-        """Over all steps that computed no prompt: of 1, requests, µs, requests squared, requests · µs, tokens."""
+        """Counts a rank's steps that computed no prompt.
+
+        `sums`, over all of them: of 1, requests, µs, requests squared, requests · µs, tokens.
+        """
         before = self._before.get(rank) or [0.0] * len(sums)
         self._before[rank] = sums
         count, requests, us, squares, products, _ = (now - then for now, then in zip(sums, before, strict=True))

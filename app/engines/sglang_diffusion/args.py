@@ -29,8 +29,8 @@ class EngineArgs(NamedTuple):
 
 def engine_args(pool: Pool) -> EngineArgs:
     """Raises: SettingsError naming the bad argument."""
-    given = {key.removeprefix("--").replace("-", "_"): value for key, value in pool.args.items()}
-    environment = given.pop("env", {})
+    arguments = {key.removeprefix("--").replace("-", "_"): value for key, value in pool.args.items()}
+    environment = arguments.pop("env", {})
     if not isinstance(environment, dict) or not all(isinstance(v, str) for v in (*environment, *environment.values())):
         raise SettingsError(f"args.env={environment!r}: must map names to strings")
     port = free_ports(3)
@@ -41,14 +41,14 @@ def engine_args(pool: Pool) -> EngineArgs:
         "master_port": port + 2,
         "log_level": log_level().lower(),
     }
-    known = {field.name for field in fields(ServerArgs) if field.init}
-    for key, value in given.items():
-        if key not in known:
+    names = {field.name for field in fields(ServerArgs) if field.init}
+    for key, value in arguments.items():
+        if key not in names:
             raise SettingsError(f"args.{key}={value!r}: SGLang's diffusion engine has no such argument")
         if key in own:
             raise SettingsError(f"args.{key}={value!r}: the pool's own settings say this")
-    gpus = given.get("num_gpus", 1)
+    gpus = arguments.get("num_gpus", 1)
     if type(gpus) is not int or gpus < 1:
         raise SettingsError(f"args.num_gpus={gpus!r}: must be a number from 1")
     ours = {} if torch.accelerator.is_available() else _CPU_ENVIRONMENT
-    return EngineArgs(ours | environment, {"num_gpus": gpus} | given | own)
+    return EngineArgs(ours | environment, {"num_gpus": gpus} | arguments | own)

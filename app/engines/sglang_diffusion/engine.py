@@ -60,17 +60,17 @@ class SglangPainter:
 
     async def paint(self, request: PaintRequest) -> AsyncGenerator[PaintStep | Painted, None]:
         self._check(request)
-        ended = False
+        has_ended = False
         try:
-            async with aclosing(self._thread.paint(request)) as made:
-                async for one in made:
+            async with aclosing(self._thread.paint(request)) as outputs:
+                async for one in outputs:
                     if isinstance(one, PaintStep):
                         yield one
                     else:
-                        ended = True
+                        has_ended = True
                         yield Painted(await asyncio.to_thread(painted_file, request.painting, one))
         finally:
-            if not ended:
+            if not has_ended:
                 self._stop(request)
 
     def stats(self) -> EngineStats:
@@ -104,7 +104,7 @@ class SglangPainter:
             raise RequestError("'image': this model edits no pictures with SGLang.", param="image")
 
     def _work(self, tickets: list[Ticket]) -> None:
-        """In the thread."""
+        """Paints the request of the ticket. Runs in the thread."""
         (ticket,) = tickets
         name = f"painting-{next(self._names)}"
         self._told, self._painting = 0, (name, ticket)
@@ -122,7 +122,7 @@ class SglangPainter:
         ticket.put(_pixels(painting, frames))
 
     def _on_step(self, name: str, step: int, of: int) -> None:
-        """In SGLang's thread."""
+        """Tells the painting's ticket of a step. Runs in SGLang's thread."""
         painting = self._painting
         if painting is not None and painting[0] == name:
             for number in range(self._told + 1, step + 1):  # it tells of whole percents only
@@ -139,7 +139,7 @@ class SglangPainter:
 
 def asked(painting: Painting) -> dict[str, Any]:
     """SGLang's SamplingParams."""
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "prompt": painting.prompt,
         "width": painting.width,
         "height": painting.height,
@@ -152,36 +152,36 @@ def asked(painting: Painting) -> dict[str, Any]:
         "suppress_logs": True,
     }
     if painting.negative:
-        given["negative_prompt"] = painting.negative
+        arguments["negative_prompt"] = painting.negative
     if painting.guidance is not None:
-        given["guidance_scale"] = painting.guidance
+        arguments["guidance_scale"] = painting.guidance
     if painting.frames:
-        given |= {"num_frames": painting.frames, "fps": painting.fps}
-    return given
+        arguments |= {"num_frames": painting.frames, "fps": painting.fps}
+    return arguments
 
 
 def _pixels(painting: Painting, frames: Any) -> Any:
     """Raises: RequestError if SGLang has taken another size, as some of its pipelines do."""
     import numpy as np
 
-    made = np.asarray(frames)
-    wanted = max(1, painting.frames), painting.height, painting.width, 3
-    if made.shape != wanted:
-        count_, height, width, _three = made.shape
-        param = "seconds" if count_ != wanted[0] else "size"
+    pixels = np.asarray(frames)
+    expected_shape = max(1, painting.frames), painting.height, painting.width, 3
+    if pixels.shape != expected_shape:
+        count_, height, width, _three = pixels.shape
+        param = "seconds" if count_ != expected_shape[0] else "size"
         raise RequestError(f"'{param}': SGLang makes {count_} of {width}x{height} of it.", param=param)
-    return made if painting.frames else made[0]
+    return pixels if painting.frames else pixels[0]
 
 
 def _abilities(path: Path) -> Abilities:
-    """By its class in diffusers. Raises: EngineFailed."""
+    """Abilities of the model's pipeline, by its class in diffusers. Raises: EngineFailed."""
     import diffusers
 
     try:
         name = json.loads((path / "model_index.json").read_text())["_class_name"]
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise EngineFailed(f"path={path}: its model_index.json can't be read ({exc!r})") from exc
-    made = getattr(diffusers, str(name), None)
-    if made is None:
+    pipeline = getattr(diffusers, str(name), None)
+    if pipeline is None:
         raise EngineFailed(f"path={path}: diffusers has no pipeline {name!r}, so nobody knows what it takes")
-    return abilities_of(made)
+    return abilities_of(pipeline)

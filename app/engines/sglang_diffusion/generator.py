@@ -61,17 +61,17 @@ class Generator:
         Raises: RequestError, EngineFailed, EngineDead.
         """
         try:
-            given = {**asked, "request_id": name, "output_file_name": name}
-            made = None if self._died else self._made.generate(sampling_params_kwargs=given)
+            arguments = {**asked, "request_id": name, "output_file_name": name}
+            result = None if self._died else self._made.generate(sampling_params_kwargs=arguments)
         except (ValueError, TypeError, NotImplementedError) as exc:  # before it is sent
             raise RequestError(f"SGLang refuses it: {exc}") from exc
         finally:
             (self._folder / name).unlink(missing_ok=True)
         if self._died:
             raise EngineDead("A process of SGLang's has ended.")
-        if made is None:
+        if result is None:
             raise EngineFailed("SGLang could not paint it; its log says why.")
-        return made.frames
+        return result.frames
 
     def stop(self, name: str) -> None:
         """Ends what is painted under that name with its present step."""
@@ -86,7 +86,7 @@ class Generator:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _see_deaths(self) -> None:
-        """Whoever waits for an answer of a process that has died waits for ever, unless the socket is closed."""
+        """Closes the socket when a process dies: else whoever waits for an answer of that process waits for ever."""
         sentinels = [process.sentinel for process in self._made.local_scheduler_process]
         while not self._closing:
             if wait(sentinels, _LOOK_S) and not self._closing:

@@ -37,8 +37,8 @@ def register() -> None:
 
 def is_loaded() -> bool:
     """Whether SGLang's processes call `register`."""
-    chosen = os.environ.get("SGLANG_PLUGINS")
-    return bool(entry_points(group=_GROUP, name=_NAME)) and (not chosen or _NAME in chosen.split(","))
+    plugins = os.environ.get("SGLANG_PLUGINS")
+    return bool(entry_points(group=_GROUP, name=_NAME)) and (not plugins or _NAME in plugins.split(","))
 
 
 def _end_of_step(_result: object, bar: Any, *_args: object) -> None:

@@ -1,4 +1,4 @@
-"""What SGLang's diffusion workers tell of their steps, taken as its own server does."""
+"""Reads what SGLang's diffusion workers tell of their steps, as its own server does."""
 
 from collections.abc import Callable
 from threading import Event, Thread
@@ -24,10 +24,10 @@ class Steps(Thread):
             socket.bind(self._endpoint)
             while not self._over.is_set():
                 if socket.poll(_LOOK_MS):
-                    told: Any = socket.recv_json()
-                    name, completed, total = told
+                    message: Any = socket.recv_json()
+                    name, step, total = message
                     if total:
-                        self._on_step(name, int(completed), int(total))
+                        self._on_step(name, int(step), int(total))
 
     def close(self) -> None:
         self._over.set()

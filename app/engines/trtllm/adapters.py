@@ -11,7 +11,7 @@ from app.errors import AdapterFailed
 
 
 class Adapters:
-    """What was added. Each name gets a number of its own for good: under an old one there would be the old KV."""
+    """Adapters that were added. No number is given twice: under an old one there would be the old KV."""
 
     def __init__(self, most: int, model: Path) -> None:
         self._most, self._model = most, model

@@ -42,20 +42,20 @@ class EngineArgs(NamedTuple):
 
 def engine_args(pool: Pool) -> EngineArgs:
     """Raises: SettingsError naming the bad argument."""
-    given = dict(pool.args)
-    backend = given.pop("backend", "pytorch")
+    arguments = dict(pool.args)
+    backend = arguments.pop("backend", "pytorch")
     if backend not in ("pytorch", "autodeploy", "_autodeploy"):
         raise SettingsError(f"args.backend={backend!r}: is neither pytorch nor autodeploy")
-    environment = given.pop("env", {})
+    environment = arguments.pop("env", {})
     if not isinstance(environment, dict) or not all(isinstance(v, str) for v in (*environment, *environment.values())):
         raise SettingsError(f"args.env={environment!r}: must map names to strings")
-    theirs = _yaml(given.pop("engine_args", {}))
-    override = given.pop("override_engine_args", {})
+    theirs = _yaml(arguments.pop("engine_args", {}))
+    override = arguments.pop("override_engine_args", {})
     if not isinstance(override, dict):
         raise SettingsError(f"args.override_engine_args={override!r}: must be a mapping")
-    said = merged(theirs, given, override)
-    fields = merged(_defaults(pool, said), said)
-    _check_own(pool, said, autodeploy=backend != "pytorch")
+    pool_fields = merged(theirs, arguments, override)
+    fields = merged(_defaults(pool, pool_fields), pool_fields)
+    _check_own(pool, pool_fields, autodeploy=backend != "pytorch")
     fields = merged(fields, _own(pool))
     if backend != "pytorch":
         fields = _for_autodeploy(fields)
@@ -99,7 +99,7 @@ def _defaults(pool: Pool, said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own(pool: Pool) -> dict[str, Any]:
-    """What the pool says. `max_input_len` is 1024 otherwise."""
+    """Arguments that the pool determines. `max_input_len` is 1024 otherwise."""
     own: dict[str, Any] = {
         "model": str(pool.model_dir),
         "max_batch_size": pool.max_running,

@@ -1,4 +1,4 @@
-"""What the ranks' caches hold: the engine's KV events, published, and the groups of layers that they are of."""
+"""Contents of the ranks' caches: the engine's KV events, published, and the groups of layers that they are of."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,8 +13,8 @@ class Caches:
 
     def __init__(self, begun: Sequence[Mapping[str, Any]], ranks: int, block_size: int, longest: int) -> None:
         """`begun`: what it has told. `longest`: its `max_seq_len`. Raises: EngineFailed, KeyError, ValueError."""
-        told = groups_of([event for event in begun if _rank(event) == 0], block_size, longest)
-        self.groups, self.has_told = told or (), told is not None
+        groups = groups_of([event for event in begun if _rank(event) == 0], block_size, longest)
+        self.groups, self.has_told = groups or (), groups is not None
         self._events = [RankEvents(block_size, self.groups) for _ in range(ranks)]
         self._publishers = [KvPublisher(KvEventArgs(), rank) for rank in range(ranks)]
         for event in begun:
@@ -23,8 +23,8 @@ class Caches:
     def take(self, event: Mapping[str, Any]) -> None:
         """Raises: KeyError, ValueError."""
         rank = _rank(event)
-        if said := self._events[rank].read(event):
-            self._publishers[rank].publish(said)
+        if kv_events := self._events[rank].read(event):
+            self._publishers[rank].publish(kv_events)
 
     def sources(self) -> dict[int, KvEventSource]:
         return {rank: publisher.source for rank, publisher in enumerate(self._publishers)}

@@ -19,9 +19,10 @@ _FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "cancell
 def sampling_params(
     s: Sampling, *, eos: int | None, stops: Sequence[int], prompt_len: int, vocabulary: int, steering: Steering | None
 ) -> SamplingParams:
-    """Of one choice. `stops`: tokens that end it besides `eos`; `prompt_len`: without what is out of the answer.
+    """Parameters of one choice.
 
-    Stop strings are ours to find: TensorRT-LLM knows them as tokens only. Raises: RequestError.
+    `stops`: tokens that end it besides `eos`. `prompt_len`: without what is out of the answer. Stop strings are ours to
+    find: TensorRT-LLM knows them as tokens only. Raises: RequestError.
     """
     greedy = s.temperature == 0
     try:
@@ -66,15 +67,15 @@ def finish_reason(reason: str | None) -> FinishReason | None:
 def token_logprob(names: TokenNames, token: int, found: Mapping[int, Any] | None, top: int) -> TokenLogprob:
     """`found`: TensorRT-LLM's for this token and some others; None where it gave none. `names`: of the text before."""
     found = found or {}
-    ranked = sorted(((entry.logprob, other) for other, entry in found.items()), reverse=True)[:top]
-    likeliest = [(names.of(other), other, logprob) for logprob, other in ranked]
+    ranking = sorted(((entry.logprob, other) for other, entry in found.items()), reverse=True)[:top]
+    likeliest = [(names.of(other), other, logprob) for logprob, other in ranking]
     own = found[token].logprob if token in found else _UNKNOWN
     rank = found[token].rank if token in found else None
     return TokenLogprob(names.add(token), token, own, likeliest, rank=rank or 0)
 
 
 def priority(ours: int) -> float:
-    """From 0 to 1, and more is sooner there; ours is any number, and less is sooner."""
+    """TensorRT-LLM's priority, from 0 to 1, of which more is sooner. Ours is any number, and less is sooner."""
     return 0.5 - ours / (2 * (abs(ours) + 16))
 
 

@@ -52,16 +52,16 @@ class TrtllmEncoder:
             what = ", ".join(kinds) or "config.json"
             raise SettingsError(f"role=encode: TensorRT-LLM can't encode pictures of this model apart ({what})")
         self._pool, self._token = pool, token
-        given = dict(pool.args)
-        self._environment = given.pop("env", {})
+        arguments = dict(pool.args)
+        self._environment = arguments.pop("env", {})
         if not isinstance(self._environment, dict) or not all(
             isinstance(v, str) for v in (*self._environment, *self._environment.values())
         ):
             raise SettingsError(f"args.env={self._environment!r}: must map names to strings")
         for name in _OWN:
-            if name in given:
-                raise SettingsError(f"args.{name}={given[name]!r}: the pool's own settings say this")
-        self._fields = given | {"model": str(pool.model_dir), "max_batch_size": pool.max_running}
+            if name in arguments:
+                raise SettingsError(f"args.{name}={arguments[name]!r}: the pool's own settings say this")
+        self._fields = arguments | {"model": str(pool.model_dir), "max_batch_size": pool.max_running}
         self._encoder: MultimodalEncoder | None = None  # set by start
         self._running = self._encoded = 0
 
@@ -88,21 +88,21 @@ class TrtllmEncoder:
         encoder = self._encoder
         if encoder is None:
             raise EngineFailed("The engine is not running.")
-        asked = {
+        inputs = {
             "prompt_token_ids": [self._token],
             "multi_modal_data": {"image": [picture(request.picture)]},
             "mm_processor_kwargs": {},
         }
         self._running += 1
         try:
-            result = encoder.generate_async(asked)
+            result = encoder.generate_async(inputs)
             try:
                 await result.aresult()
             except asyncio.CancelledError:
                 result.abort()
                 raise
-            said = result.disaggregated_params
-            handles = said.multimodal_embedding_handles if said is not None else None
+            params = result.disaggregated_params
+            handles = params.multimodal_embedding_handles if params is not None else None
             if not handles:
                 raise EngineFailed("TensorRT-LLM gave no encoded picture.")
             self._encoded += 1

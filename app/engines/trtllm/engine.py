@@ -100,7 +100,7 @@ class TrtllmEngine:
             Adapters(most, pool.model_dir), self._eyes,
         )  # fmt: skip
         tells = bool(cache.get("event_buffer_max_size") and cache.get("enable_block_reuse", True))
-        groups, unindexed = await self._follow(llm, config) if tells else ((), "")
+        groups, unindexed_reason = await self._follow(llm, config) if tells else ((), "")
         if fields.get("enable_iter_perf_stats"):
             self._poll("stats", llm.get_stats_async, self._iterations.read)
         log.info("tensorrt_llm loaded", action="engine_loaded", seconds=round(time.monotonic() - began, 1))
@@ -120,7 +120,7 @@ class TrtllmEngine:
             embeddings=self._embeddings,
             tier_block_bytes=size if tells and cache.get("host_cache_size") and not groups else 0,
             groups=groups,
-            unindexed=unindexed,
+            unindexed=unindexed_reason,
         )
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
@@ -145,18 +145,20 @@ class TrtllmEngine:
     def stats(self) -> EngineStats:
         # The engine reports after an iteration, so nothing tells of a last request's end; and who has begun runs.
         live = sum(run.open for run in self._live.values())
-        begun = sum(run.running for run in self._live.values())
-        running = min(live, max(begun, self._iterations.running))
-        loaded, used = self._loaded, self._iterations.used_blocks
-        lent = loaded.lender.lent_blocks(used) if loaded is not None and loaded.lender is not None else 0
+        begun_choices = sum(run.running for run in self._live.values())
+        running = min(live, max(begun_choices, self._iterations.running))
+        runtime, used_blocks = self._loaded, self._iterations.used_blocks
+        lent_blocks = (
+            runtime.lender.lent_blocks(used_blocks) if runtime is not None and runtime.lender is not None else 0
+        )
         steps = self._iterations.steps.read()
         return EngineStats(
             running=running,
             waiting=live - running,
-            used_blocks=max(used, begun) if live else lent,
-            prefill_tokens=loaded.prefill_tokens if loaded is not None else 0,
-            pulled_tokens=loaded.pulled_tokens if loaded is not None else 0,
-            lent_blocks=lent,
+            used_blocks=max(used_blocks, begun_choices) if live else lent_blocks,
+            prefill_tokens=runtime.prefill_tokens if runtime is not None else 0,
+            pulled_tokens=runtime.pulled_tokens if runtime is not None else 0,
+            lent_blocks=lent_blocks,
             step_s=steps.base_s,
             request_step_s=steps.request_s,
         )
@@ -169,9 +171,9 @@ class TrtllmEngine:
         if not await adapters.add(name, path):
             return
         # It is read with a first request, so one token says whether it can be.
-        tried = GenerateRequest(RunId(f"adapter {name}"), [0], Sampling(max_tokens=1, temperature=0.0), adapter=name)
+        trial = GenerateRequest(RunId(f"adapter {name}"), [0], Sampling(max_tokens=1, temperature=0.0), adapter=name)
         try:
-            async for _ in self.generate(tried):
+            async for _ in self.generate(trial):
                 pass
         except BaseException as exc:
             adapters.remove(name)
@@ -183,8 +185,8 @@ class TrtllmEngine:
         self._ready().adapters.remove(name)
 
     async def close(self) -> None:
-        loaded, self._loaded = self._loaded, None
-        if loaded is None:
+        runtime, self._loaded = self._loaded, None
+        if runtime is None:
             return
         try:
             for run in self._live.values():
@@ -193,7 +195,7 @@ class TrtllmEngine:
                 async with asyncio.timeout(_CLOSE_S):
                     await self._idle.wait()
         finally:
-            ending = [*self._polls, *loaded.tasks]
+            ending = [*self._polls, *runtime.tasks]
             for task in ending:
                 task.cancel()
             await asyncio.gather(*ending, return_exceptions=True)
@@ -201,7 +203,7 @@ class TrtllmEngine:
                 await self._caches.close()
             await asyncio.to_thread(self._grammars.close)
             await asyncio.to_thread(self._ebnf.close)
-            await asyncio.to_thread(loaded.llm.shutdown)
+            await asyncio.to_thread(runtime.llm.shutdown)
 
     def _load(self) -> LLM:
         """Raises: SettingsError, EngineFailed."""
@@ -229,11 +231,11 @@ class TrtllmEngine:
     @contextmanager
     def _runs(self, request: GenerateRequest) -> Iterator[Run]:
         """Count the request while it is in the engine. Raises: XylemError only."""
-        loaded = self._ready()
+        runtime = self._ready()
         if request.id in self._live:
             raise RequestError(f"A request with the id {request.id} is running already.")
-        check_request(request, vocabulary_size=self._tokenizer.vocab_size, context_len=loaded.context_len)
-        run = self._live[request.id] = Run(loaded, request)
+        check_request(request, vocabulary_size=self._tokenizer.vocab_size, context_len=runtime.context_len)
+        run = self._live[request.id] = Run(runtime, request)
         self._idle.clear()
         try:
             yield run
@@ -251,11 +253,11 @@ class TrtllmEngine:
 
     async def _follow(self, llm: LLM, config: Mapping[str, Any]) -> tuple[tuple[CacheGroup, ...], str]:
         """Publishes its KV events from now on. Returns its groups of layers, or why its events can't be placed."""
-        pool, given = self._pool, self._args.fields["kv_cache_config"].get("max_attention_window")
-        differs = bool(given) or has_states(config) or has_windows(config, pool.context_len)
-        begun = await self._told(llm) if differs else []
+        pool, windows = self._pool, self._args.fields["kv_cache_config"].get("max_attention_window")
+        differs = bool(windows) or has_states(config) or has_windows(config, pool.context_len)
+        first_events = await self._told(llm) if differs else []
         block_size, ranks = self._ready().block_size, pool.data_parallel_size
-        caches = self._caches = Caches(begun, ranks, block_size, pool.context_len)
+        caches = self._caches = Caches(first_events, ranks, block_size, pool.context_len)
         self._poll("kv events", llm.get_kv_cache_events_async, caches.take)
         if has_states(config):
             return (), "TensorRT-LLM's events don't tell states from layers that see everything"
@@ -265,8 +267,8 @@ class TrtllmEngine:
 
     async def _told(self, llm: LLM) -> list[Mapping[str, Any]]:
         """The KV events of a first step, with which it tells of its groups. None where they can't be read yet."""
-        asked = GenerateRequest(RunId("groups"), [0, 0], Sampling(max_tokens=1, temperature=0.0))
-        async for _ in self.generate(asked):
+        request = GenerateRequest(RunId("groups"), [0, 0], Sampling(max_tokens=1, temperature=0.0))
+        async for _ in self.generate(request):
             pass
         try:
             return [event async for event in llm.get_kv_cache_events_async(timeout=_POLL_S)]
@@ -280,8 +282,8 @@ class TrtllmEngine:
     async def _polling(self, what: str, ask: Callable[..., AsyncIterable[Any]], take: Callable[[Any], None]) -> None:
         while self._loaded is not None:  # the engine's iterators may lose a cancellation
             try:
-                async for told in ask(timeout=_POLL_S):
-                    take(told)
+                async for report in ask(timeout=_POLL_S):
+                    take(report)
                 await asyncio.sleep(_PAUSE_S)
             except Exception as exc:  # noqa: BLE001  what can't be read today must not end what can be read tomorrow
                 log.warning("trtllm_poll_failed", what=what, error=repr(exc))
@@ -308,10 +310,10 @@ def _model(folder: Path, eos_id: int | None) -> tuple[dict[str, Any], list[int]]
     config |= config.get("text_config") or {}  # of a model that sees: the language model's
     try:
         generation = folder / "generation_config.json"
-        named = json.loads(generation.read_text()).get("eos_token_id") if generation.exists() else None
+        eos = json.loads(generation.read_text()).get("eos_token_id") if generation.exists() else None
     except (OSError, ValueError) as exc:
         raise SettingsError(f"path={folder}: {exc}") from exc
-    ends = named if isinstance(named, list) else [] if named is None else [named]
+    ends = eos if isinstance(eos, list) else [] if eos is None else [eos]
     return config, [token for token in ends if token != eos_id]
 
 

@@ -14,7 +14,7 @@ _HASHES = {None, "v1_block_key", "v2_sha256", "v2_sha256_64"}  # which cover a p
 
 
 class RankEvents:
-    """Of one attention-DP rank, in the order of its events."""
+    """The events of one attention-DP rank, in their order."""
 
     def __init__(self, block_size: int, groups: Sequence[CacheGroup] = ()) -> None:
         """`groups`: as `groups_of` has them."""
@@ -23,24 +23,25 @@ class RankEvents:
         self._layers = {group.number: _LayerEvents(block_size, group.number) for group in groups}
 
     def read(self, event: Mapping[str, Any]) -> list[KvEvent]:
-        """What the event says. After a gap what was known counts for nothing. Raises: KeyError, ValueError."""
+        """Reads what the event says. After a gap, what was known counts for nothing. Raises: KeyError, ValueError."""
         number = event["event_id"]
-        said: list[KvEvent] = []
+        events: list[KvEvent] = []
         if self._last is not None and number != self._last + 1:
             for layers in self._layers.values():
                 layers.clear()
-            said.append(AllBlocksCleared())
+            events.append(AllBlocksCleared())
         self._last = number
         group = _number_of(event)
         if group not in self._layers:  # of an engine whose layers are all alike, the first is the only one
             self._layers[group] = _LayerEvents(self._block_size, group if self._layers else None)
-        return said + self._layers[group].read(event["data"], is_known=event.get("hash_algo") in _HASHES)
+        return events + self._layers[group].read(event["data"], is_known=event.get("hash_algo") in _HASHES)
 
 
 def groups_of(events: Sequence[Mapping[str, Any]], block_size: int, longest: int) -> tuple[CacheGroup, ...] | None:
-    """By what an engine says when it begins; empty: all its layers see all tokens; None: it has said nothing.
+    """Groups of layers, by what an engine says when it begins.
 
-    `longest`: its `max_seq_len`, which stands for no window.
+    Empty: all its layers see all tokens. None: it has said nothing. `longest`: its `max_seq_len`, which stands for no
+    window.
     """
     windows = {_number_of(event): int(event["window_size"]) for event in events if event["data"]["type"] == "created"}
     if not windows:
@@ -58,13 +59,13 @@ def groups_of(events: Sequence[Mapping[str, Any]], block_size: int, longest: int
 
 
 def _number_of(event: Mapping[str, Any]) -> int:
-    """Of the group of layers. V1 gives none: it has one for each window."""
+    """The number of the group of layers. V1 gives none: it has one for each window."""
     group = event.get("layer_group_id")
     return int(event["window_size"] if group is None else group)
 
 
 class _LayerEvents:
-    """Of one group of layers."""
+    """The events of one group of layers."""
 
     def __init__(self, block_size: int, number: int | None) -> None:
         """`number`: that is told; None: all layers are alike.
@@ -96,14 +97,14 @@ class _LayerEvents:
         return [AllBlocksCleared(), *self._left_out([0])]
 
     def _stored(self, data: Mapping[str, Any], *, is_known: bool) -> list[KvEvent]:
-        """Of a partial block, and what follows it, nothing is told."""
+        """Events of stored blocks. Nothing is told of a partial block, and of what follows it."""
         size, blocks = self._block_size, data["blocks"]
         full = next((at for at, block in enumerate(blocks) if len(block["tokens"]) < size), len(blocks))
-        told = next((at for at in range(full) if not (is_known and _is_text(blocks[at]))), full)
+        told_count = next((at for at in range(full) if not (is_known and _is_text(blocks[at]))), full)
         hashes = [_hash(block["block_hash"]) for block in blocks]
-        self._untold.update(hashes[told:])
-        said = self._told(data, blocks[:told], hashes[:told]) if told else []
-        return said + (self._left_out(hashes[told:full]) if told < full else [])
+        self._untold.update(hashes[told_count:])
+        events = self._told(data, blocks[:told_count], hashes[:told_count]) if told_count else []
+        return events + (self._left_out(hashes[told_count:full]) if told_count < full else [])
 
     def _told(
         self, data: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]], hashes: list[EngineHash]
@@ -111,7 +112,7 @@ class _LayerEvents:
         parent = data["parent_hash"]
         salt = data.get("cache_salt") or blocks[0].get("cache_salt")
         keys = [key for key in (data.get("lora_name"), salt) if key]
-        stored = BlockStored(
+        stored_event = BlockStored(
             hashes,
             None if parent is None else _hash(parent),
             [token["token_id"] for block in blocks for token in block["tokens"]],
@@ -120,20 +121,20 @@ class _LayerEvents:
             extra_keys=[keys, *([None] * (len(hashes) - 1))] if keys else None,
             group_idx=self._number,
         )
-        said: list[KvEvent] = [stored]
+        events: list[KvEvent] = [stored_event]
         for theirs, block in zip(hashes, blocks, strict=True):
             if before := self._levels.pop(theirs, 0):
-                said.append(BlockRemoved([theirs], _MEDIA[before]))
-            said += self._moved(theirs, block["cache_level"])
-        return said
+                events.append(BlockRemoved([theirs], _MEDIA[before]))
+            events += self._moved(theirs, block["cache_level"])
+        return events
 
     def _left_out(self, blocks: list[EngineHash]) -> list[KvEvent]:
-        """They are counted, as blocks whose tokens nobody knows."""
-        stored = BlockStored(blocks, None, [], self._block_size, group_idx=self._number)
-        return [stored, BlockRemoved(blocks, group_idx=self._number)]
+        """Events by which these blocks are counted, as blocks whose tokens nobody knows."""
+        stored_event = BlockStored(blocks, None, [], self._block_size, group_idx=self._number)
+        return [stored_event, BlockRemoved(blocks, group_idx=self._number)]
 
     def _moved(self, theirs: EngineHash, level: int) -> list[KvEvent]:
-        """To that level, if it isn't there. Without tokens: it was told of before."""
+        """Events of a block's move to that level, if it isn't there. They have no tokens: it was told of before."""
         if self._number is not None:
             return []
         before = self._levels.pop(theirs, 0)
@@ -141,22 +142,25 @@ class _LayerEvents:
             self._levels[theirs] = level
         if level == before or theirs in self._untold:
             return []
-        stored = BlockStored([theirs], None, [], self._block_size, medium=_MEDIA[level])
-        return [stored, BlockRemoved([theirs], _MEDIA[before])]
+        stored_event = BlockStored([theirs], None, [], self._block_size, medium=_MEDIA[level])
+        return [stored_event, BlockRemoved([theirs], _MEDIA[before])]
 
     def _removed(self, blocks: list[int | str]) -> list[KvEvent]:
-        gone: dict[int, list[EngineHash]] = {}  # by level
+        removals: dict[int, list[EngineHash]] = {}  # by level
         for theirs in map(_hash, blocks):
             level = self._levels.pop(theirs, 0)
             if theirs in self._untold:
                 self._untold.remove(theirs)
             else:
-                gone.setdefault(level, []).append(theirs)
-        return [BlockRemoved(known, _MEDIA[level], self._number) for level, known in gone.items()]
+                removals.setdefault(level, []).append(theirs)
+        return [BlockRemoved(hashes, _MEDIA[level], self._number) for level, hashes in removals.items()]
 
 
 def _is_text(block: Mapping[str, Any]) -> bool:
-    """Else it is a picture's: what its keys count from is not said, and in V2 its tokens are digits."""
+    """Whether the block is of text, not of a picture.
+
+    It is not said what a picture's keys count from, and in V2 its tokens are digits.
+    """
     return not block.get("mm_keys") and all(isinstance(token["token_id"], int) for token in block["tokens"])
 
 

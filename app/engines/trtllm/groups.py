@@ -1,4 +1,4 @@
-"""What a model's configuration says of its layers, where TensorRT-LLM's KV events don't. Pure."""
+"""Reads what a model's configuration says of its layers, where TensorRT-LLM's KV events don't. Pure."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -22,7 +22,7 @@ _MARGIN = 1 / 6  # of the time limit: for clocks that differ, and the way to the
 
 
 class Compatible(msgspec.Struct, frozen=True):
-    """What two engines must have in common; the rest they check themselves when they first meet."""
+    """Properties that two engines must have in common; the rest they check themselves when they first meet."""
 
     block_size: int
     block_bytes: int
@@ -30,7 +30,7 @@ class Compatible(msgspec.Struct, frozen=True):
 
 
 class _Lent(msgspec.Struct, frozen=True):
-    """What crosses to the other engine: nothing of prompt or answer."""
+    """Parameters that cross to the other engine: nothing of prompt or answer."""
 
     compatible: Compatible
     state: str  # base64
@@ -54,12 +54,12 @@ class Lender:
         self._kept: list[_Kept] = []
 
     def lend(self, asked: DisaggregatedParams, given: DisaggregatedParams | None, tokens: int) -> KvHandle:
-        """What a finished prefill gave. Raises: EngineFailed."""
+        """Lends the KV of a finished prefill. Raises: EngineFailed."""
         if given is None or given.opaque_state is None:
             raise EngineFailed("TensorRT-LLM did not keep the prompt's KV.")
         now = clock.now()
         self._kept.append(_Kept(-(-tokens // self._compatible.block_size), now + self._timeout_s))
-        lent = _Lent(
+        params = _Lent(
             self._compatible,
             b64encode(given.opaque_state).decode(),
             asked.disagg_request_id,
@@ -68,7 +68,7 @@ class Lender:
             given.ctx_info_endpoint,
         )
         expires = now + self._timeout_s * (1 - _MARGIN)
-        return KvHandle(self._holder, expires, tokens, msgspec.to_builtins(lent))
+        return KvHandle(self._holder, expires, tokens, msgspec.to_builtins(params))
 
     def pulling(self, handoff: Handoff, request: GenerateRequest) -> DisaggregatedParams:
         """Raises: HandoffFailed for what TensorRT-LLM can't be asked to pull."""
@@ -79,37 +79,40 @@ class Lender:
         if request.sampling.n > 1 or not request.begun or len(request.begun[0].tokens) != 1:
             raise HandoffFailed("TensorRT-LLM goes on behind the first token of one choice only.")
         try:
-            lent = msgspec.convert(handoff.params, _Lent)
-            state = b64decode(lent.state, validate=True)
+            params = msgspec.convert(handoff.params, _Lent)
+            state = b64decode(params.state, validate=True)
         except (msgspec.ValidationError, binascii.Error) as exc:
             raise HandoffFailed("The handoff is not one of TensorRT-LLM's.") from exc
-        if lent.compatible != self._compatible:
-            raise HandoffFailed(f"The holder's KV is {lent.compatible}; here it is {self._compatible}.")
+        if params.compatible != self._compatible:
+            raise HandoffFailed(f"The holder's KV is {params.compatible}; here it is {self._compatible}.")
         return DisaggregatedParams(
             request_type="generation_only",
             first_gen_tokens=list(request.begun[0].tokens),
-            ctx_request_id=lent.ctx_request,
+            ctx_request_id=params.ctx_request,
             opaque_state=state,
-            disagg_request_id=lent.request,
-            ctx_dp_rank=lent.ctx_dp_rank,
-            ctx_info_endpoint=lent.ctx_info_endpoint,
+            disagg_request_id=params.request,
+            ctx_dp_rank=params.ctx_dp_rank,
+            ctx_info_endpoint=params.ctx_info_endpoint,
         )
 
     def lent_blocks(self, used: int) -> int:
-        """Of `used` ones: TensorRT-LLM doesn't say which of them it keeps for others."""
+        """Number of the `used` blocks that are lent: TensorRT-LLM doesn't say which of them it keeps for others."""
         now = clock.now()
-        self._kept = [kept for kept in self._kept if kept.until > now] if used else []
-        return min(used, sum(kept.blocks for kept in self._kept))
+        self._kept = [loan for loan in self._kept if loan.until > now] if used else []
+        return min(used, sum(loan.blocks for loan in self._kept))
 
 
 def keeping() -> DisaggregatedParams:
-    """Of a request whose KV shall be kept. Its id is unique in the fleet, as the engines' own are not."""
+    """Parameters of a request whose KV shall be kept. Its id is unique in the fleet, as the engines' own are not."""
     id_ = _GLOBAL + secrets.randbelow(2**63 - _GLOBAL)
     return DisaggregatedParams(request_type="context_only", disagg_request_id=id_)
 
 
 def block_bytes(config: dict[str, Any], block_size: int, dtype: str) -> int:
-    """Of KV in a block, over all layers, by the model's config.json; 1 where that says nothing: 0 is lent to nobody."""
+    """Bytes of KV in a block, over all layers, by the model's config.json.
+
+    It is 1 where that says nothing: 0 is lent to nobody.
+    """
     config = config.get("text_config", config)  # of a model of several modalities
     size = 1 if "fp8" in dtype else 4 if dtype == "float32" else 2
     layers = config.get("num_hidden_layers", 0)

@@ -1,4 +1,4 @@
-"""Which of TensorRT-LLM's engines a pool has."""
+"""Chooses which of TensorRT-LLM's engines a pool has."""
 
 from app.engines.base import Engine
 from app.engines.trtllm.encoder import TrtllmEncoder

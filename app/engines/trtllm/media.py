@@ -15,7 +15,7 @@ _DTYPES = ("float32", "float16", "bfloat16")
 
 
 class Eyes:
-    """How prompts with pictures are asked for, of a model that sees."""
+    """The form of prompts with pictures, of a model that sees."""
 
     def __init__(self, token: int, tokenizer: Tokenizer) -> None:
         """`token`: what stands for a picture before it is expanded, and for each row of it after."""
@@ -47,23 +47,23 @@ def picture(one: MediaInput) -> Image.Image:
 
 
 def picture_token(config: Mapping[str, Any]) -> int | None:
-    """Of a model's config.json; None: it doesn't see."""
+    """The token of a picture, by a model's config.json; None: it doesn't see."""
     token = config.get("image_token_id")
     return token if isinstance(token, int) else None
 
 
 def shape(config: Mapping[str, Any], dtype: str) -> EmbeddingShape | None:
-    """Of encoded pictures that the model takes. `dtype`: as the pool says. None if its files don't say it."""
+    """The shape of encoded pictures that the model takes; None if its files don't say it. `dtype`: as the pool says."""
     text = config.get("text_config") or config
     width = text.get("hidden_size")
-    named = dtype if dtype != "auto" else text.get("dtype") or text.get("torch_dtype") or config.get("torch_dtype")
-    if not isinstance(width, int) or named not in _DTYPES:
+    dtype_name = dtype if dtype != "auto" else text.get("dtype") or text.get("torch_dtype") or config.get("torch_dtype")
+    if not isinstance(width, int) or dtype_name not in _DTYPES:
         return None
-    return EmbeddingShape(width, str(named), picture_token(config))
+    return EmbeddingShape(width, str(dtype_name), picture_token(config))
 
 
 def embedding(made: Any) -> Embedding:
-    """Of a tensor of rows × width. Raises: EngineFailed."""
+    """The embedding that a tensor of rows × width has. Raises: EngineFailed."""
     import torch
 
     if made.dim() == 3 and made.shape[0] == 1:
@@ -85,7 +85,7 @@ def _tensor(made: Embedding) -> Any:
 def model_config(folder: Path) -> dict[str, Any]:
     """Its config.json. Raises: SettingsError."""
     try:
-        found: dict[str, Any] = json.loads((folder / "config.json").read_text())
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError) as exc:
         raise SettingsError(f"path={folder}: {exc}") from exc
-    return found
+    return config

@@ -58,15 +58,15 @@ class Run:
         self._submitted: list[Submitted] = []
         self._aborted = False
         self._cached: int | None = None  # of the choice that came first: the others find what it computed
-        finished = [begun.finished for begun in request.begun] or [False] * request.sampling.n
-        self._indices = [index for index, over in enumerate(finished) if not over]
+        finished_flags = [output.finished for output in request.begun] or [False] * request.sampling.n
+        self._indices = [index for index, over in enumerate(finished_flags) if not over]
         self.open = len(self._indices)  # choices that are not finished
         self.running = 0  # of these, such that have begun
 
     def abort(self) -> None:
         self._aborted = True
-        for submitted in self._submitted:
-            submitted.abort()
+        for submission in self._submitted:
+            submission.abort()
 
     async def steps(self) -> AsyncGenerator[StepOutput, None]:
         """Raises: the engine's errors and ours; HandoffFailed before the first step."""
@@ -79,63 +79,65 @@ class Run:
 
     async def prefill(self) -> Prefilled:
         """Raises: the engine's errors and ours."""
-        request, loaded = self._request, self._loaded
+        request, runtime = self._request, self._loaded
         s = request.sampling
-        if loaded.lender is None:
+        if runtime.lender is None:
             raise EngineFailed("This pool's TensorRT-LLM has no cache_transceiver_config.")
         if s.n > 1:
             raise HandoffFailed("TensorRT-LLM goes on behind the first token of one choice only.")
         if request.media:
             raise HandoffFailed("TensorRT-LLM's KV of pictures is not handed over: it is computed where it is used.")
         # With its first token such an answer is over: nobody will come for the KV.
-        whole = s.max_tokens == 1 or len(request.prompt) + 1 >= loaded.context_len
-        kept = None if whole else keeping()
-        asked = replace(s, max_tokens=1, min_tokens=min(s.min_tokens, 1))
-        steering = _steering(asked, self._stops(s), [], made=0)
-        submitted = self._submit(request.prompt, asked, steering, kept, streaming=False)
+        whole = s.max_tokens == 1 or len(request.prompt) + 1 >= runtime.context_len
+        kv_params = None if whole else keeping()
+        first_sampling = replace(s, max_tokens=1, min_tokens=min(s.min_tokens, 1))
+        steering = _steering(first_sampling, self._stops(s), [], made=0)
+        submission = self._submit(request.prompt, first_sampling, steering, kv_params, streaming=False)
         last: CompletionOutput | None = None
         try:
-            async with aclosing(submitted.updates()) as updates:
+            async with aclosing(submission.updates()) as updates:
                 async for update in updates:
                     last = update.outputs[0]
                     self._count(update, len(request.prompt))
         finally:
-            submitted.leave(loaded.tasks)
+            submission.leave(runtime.tasks)
         if last is None:
             raise EngineFailed("TensorRT-LLM ended the prefill without an output.")
         # Of a request of this type the reason may also be one that no other has.
         finish = finish_reason(last.finish_reason) if whole or last.finish_reason in ("stop", "cancelled") else None
-        reader = ChoiceReader(loaded.tokenizer, request, _NOTHING, [], 0)
+        reader = ChoiceReader(runtime.tokenizer, request, _NOTHING, [], 0)
         output = reader.read(last, finish, self._cached or 0)
-        cached = self._cached or 0
+        cached_tokens = self._cached or 0
         if output is None:
             raise EngineFailed("TensorRT-LLM ended the prefill without a token.")
-        if kept is None or output.finish == "abort":
-            return Prefilled(output, None, cached)
-        return Prefilled(output, loaded.lender.lend(kept, last.disaggregated_params, len(request.prompt)), cached)
+        if kv_params is None or output.finish == "abort":
+            return Prefilled(output, None, cached_tokens)
+        return Prefilled(
+            output, runtime.lender.lend(kv_params, last.disaggregated_params, len(request.prompt)), cached_tokens
+        )
 
     async def _choice(self, index: int) -> AsyncGenerator[StepOutput, None]:
         """Its steps behind what is out."""
-        request, loaded = self._request, self._loaded
-        s, begun = request.sampling, request.begun[index] if request.begun else _NOTHING
+        request, runtime = self._request, self._loaded
+        s, output_so_far = request.sampling, request.begun[index] if request.begun else _NOTHING
         pulls = self._pulling() if request.handoff is not None else None
         # A grammar begins with the answer, so the answer has to begin again; and so it does behind KV that was pulled.
-        again = begun.tokens if pulls is not None or s.grammar is not None else []
-        prompt = list(request.prompt) if again else [*request.prompt, *begun.tokens]
-        sampling = rest(s, PartialOutput([]) if again else begun, index, loaded.context_len - len(prompt))
+        again = output_so_far.tokens if pulls is not None or s.grammar is not None else []
+        prompt = list(request.prompt) if again else [*request.prompt, *output_so_far.tokens]
+        sampling = rest(s, PartialOutput([]) if again else output_so_far, index, runtime.context_len - len(prompt))
         steering = _steering(sampling, self._stops(s), again if pulls is None else [], made=len(again) if pulls else 0)
-        reader = ChoiceReader(loaded.tokenizer, request, begun, again, index)
-        submitted = self._submit(prompt, sampling, steering, pulls, streaming=s.prompt_logprobs is None)
+        reader = ChoiceReader(runtime.tokenizer, request, output_so_far, again, index)
+        submission = self._submit(prompt, sampling, steering, pulls, streaming=s.prompt_logprobs is None)
         began = False
         try:
-            async with aclosing(submitted.updates()) as updates:
+            async with aclosing(submission.updates()) as updates:
                 async for update in updates:
-                    made = update.outputs[0]
+                    output = update.outputs[0]
                     if not began:
                         began = True
                         self.running += 1
                         self._count(update, len(prompt), pulled=pulls is not None)
-                    step = reader.read(made, finish_reason(made.finish_reason), self._cached or 0)
+                    step = reader.read(output, finish_reason(output.finish_reason), self._cached or 0)
                     if step is None:
                         continue
                     transfer, pulls = self._transfer() if pulls is not None else None, None
@@ -153,7 +155,7 @@ class Run:
                 raise HandoffFailed(f"TensorRT-LLM did not go on with the KV: {exc}") from exc
             raise
         finally:
-            submitted.leave(loaded.tasks)
+            submission.leave(runtime.tasks)
 
     def _pulling(self) -> DisaggregatedParams:
         handoff = self._request.handoff
@@ -174,26 +176,26 @@ class Run:
         streaming: bool,
     ) -> Submitted:
         """Raises: RequestError, AdapterFailed."""
-        request, loaded = self._request, self._loaded
+        request, runtime = self._request, self._loaded
         params = sampling_params(
             s,
-            eos=loaded.tokenizer.eos_id,
+            eos=runtime.tokenizer.eos_id,
             stops=self._stops(s),
             prompt_len=len(request.prompt),
-            vocabulary=loaded.vocabulary,
+            vocabulary=runtime.vocabulary,
             steering=steering,
         )
-        adapter = loaded.adapters.request(request.adapter)
-        rank = SchedulingParams(attention_dp_rank=request.rank, attention_dp_relax=False) if loaded.ranks > 1 else None
+        adapter = runtime.adapters.request(request.adapter)
+        rank = SchedulingParams(attention_dp_rank=request.rank, attention_dp_relax=False) if runtime.ranks > 1 else None
         session = request.session
-        asked: list[int] | dict[str, Any] = prompt
+        inputs: list[int] | dict[str, Any] = prompt
         if request.media:
-            if loaded.eyes is None:
+            if runtime.eyes is None:
                 raise RequestError("This model takes no pictures.")
-            asked = loaded.eyes.prompt(prompt, request.media)
+            inputs = runtime.eyes.prompt(prompt, request.media)
         try:
-            result = loaded.llm.generate_async(
-                asked,
+            result = runtime.llm.generate_async(
+                inputs,
                 params,
                 lora_request=adapter,
                 streaming=streaming,
@@ -207,29 +209,29 @@ class Run:
         except ValueError as exc:
             raise RequestError(str(exc)) from exc
         pulls = disaggregated is not None and disaggregated.request_type == "generation_only"
-        submitted = Submitted(result, pulls=pulls)
-        self._submitted.append(submitted)
+        submission = Submitted(result, pulls=pulls)
+        self._submitted.append(submission)
         if self._aborted:  # before this choice began
-            submitted.abort()
-        return submitted
+            submission.abort()
+        return submission
 
     def _count(self, update: RequestOutput, prompt_len: int, *, pulled: bool = False) -> None:
-        cached = 0 if pulled else min(update.cached_tokens or 0, prompt_len)
+        cached_tokens = 0 if pulled else min(update.cached_tokens or 0, prompt_len)
         if pulled:
             self._loaded.pulled_tokens += prompt_len
         else:
-            self._loaded.prefill_tokens += prompt_len - cached
+            self._loaded.prefill_tokens += prompt_len - cached_tokens
         if self._cached is None:
-            self._cached = min(cached, len(self._request.prompt))
+            self._cached = min(cached_tokens, len(self._request.prompt))
 
     def _transfer(self) -> KvTransfer:
-        """Of a whole prompt, and without its time: TensorRT-LLM tells neither."""
+        """The transfer of a whole prompt, without its time: TensorRT-LLM tells neither."""
         tokens = len(self._request.prompt)
         return KvTransfer(tokens, -(-tokens // self._loaded.block_size) * self._loaded.block_bytes, 0.0)
 
 
 def rest(s: Sampling, begun: PartialOutput, index: int, room: int) -> Sampling:
-    """What is asked for behind `begun`, of a choice, where so many tokens have room."""
+    """Sampling for the rest of a choice, behind `begun`, where `room` tokens still fit."""
     out = len(begun.tokens)
     return replace(
         s,

@@ -1,4 +1,4 @@
-"""What TensorRT-LLM tells of its iterations. No I/O."""
+"""Reads what TensorRT-LLM tells of its iterations. No I/O."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

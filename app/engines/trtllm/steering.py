@@ -12,7 +12,7 @@ _NEVER = float("-inf")
 
 
 class Steering:
-    """Of one choice. It is pickled to the process that computes, and called there once for each token."""
+    """The steering of one choice. It is pickled to the process that computes, and called there once for each token."""
 
     def __init__(self, begun: Sequence[int], banned: Sequence[int], until: int, made: int) -> None:
         """The first tokens are `begun`, and none of `banned` comes before token number `until`; `made` are made."""
@@ -26,12 +26,12 @@ class Steering:
         stream: int | None,
         _client: int | None = None,
     ) -> None:
-        made, self._made = self._made, self._made + 1
+        count, self._made = self._made, self._made + 1
         with _on(stream):
-            if made < len(self._begun):
+            if count < len(self._begun):
                 logits.fill_(_NEVER)
-                logits[..., self._begun[made]] = 0.0
-            elif made < self._until and self._banned:
+                logits[..., self._begun[count]] = 0.0
+            elif count < self._until and self._banned:
                 logits[..., self._banned] = _NEVER
 
 

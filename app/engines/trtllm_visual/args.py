@@ -27,7 +27,7 @@ class VisualArgs(NamedTuple):
 
     @property
     def gpus(self) -> int:
-        """How many it takes."""
+        """Number of GPUs that it takes."""
         parallel, product = self.fields.get("parallel_config") or {}, 1
         for name in _SIZES:
             product *= parallel.get(name, 1)
@@ -37,26 +37,26 @@ class VisualArgs(NamedTuple):
 
 def visual_args(pool: Pool) -> VisualArgs:
     """Raises: SettingsError naming the bad argument."""
-    given = dict(pool.args)
-    environment = given.pop("env", {})
+    arguments = dict(pool.args)
+    environment = arguments.pop("env", {})
     if not isinstance(environment, dict) or not all(isinstance(v, str) for v in (*environment, *environment.values())):
         raise SettingsError(f"args.env={environment!r}: must map names to strings")
-    if given.get("model", str(pool.model_dir)) != str(pool.model_dir):
-        raise SettingsError(f"args.model={given['model']!r}: the pool's own settings say {str(pool.model_dir)!r}")
+    if arguments.get("model", str(pool.model_dir)) != str(pool.model_dir):
+        raise SettingsError(f"args.model={arguments['model']!r}: the pool's own settings say {str(pool.model_dir)!r}")
     for name in ("parallel_config", "cache_config", "cpu_offload_config", "compilation_config"):
-        if given.get(name) is not None and not isinstance(given[name], Mapping):
-            raise SettingsError(f"args.{name}={given[name]!r}: must be a mapping")
-    _check_parallel(given.get("parallel_config") or {})
-    _check_offload(given)
-    if given.get("cache_config") is not None:
-        backend = given["cache_config"].get("cache_backend")
+        if arguments.get(name) is not None and not isinstance(arguments[name], Mapping):
+            raise SettingsError(f"args.{name}={arguments[name]!r}: must be a mapping")
+    _check_parallel(arguments.get("parallel_config") or {})
+    _check_offload(arguments)
+    if arguments.get("cache_config") is not None:
+        backend = arguments["cache_config"].get("cache_backend")
         if backend not in _CACHES:
             raise SettingsError(f"args.cache_config.cache_backend={backend!r}: must be one of {', '.join(_CACHES)}")
     pipeline = _pipeline(pool.model_dir)
     videos = _MAKES_VIDEOS.get(pipeline)
     if videos is not None and videos != pool.painting.videos:
         raise SettingsError(f"painting.videos: {pipeline} says {str(videos).lower()}")
-    return VisualArgs(environment, given | {"model": str(pool.model_dir)}, pipeline)
+    return VisualArgs(environment, arguments | {"model": str(pool.model_dir)}, pipeline)
 
 
 def _check_parallel(parallel: Mapping[str, Any]) -> None:

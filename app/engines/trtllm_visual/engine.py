@@ -78,8 +78,8 @@ class TrtllmPainter:
     async def paint(self, request: PaintRequest) -> AsyncGenerator[PaintStep | Painted, None]:
         if request.sources:
             raise RequestError("'image': TensorRT-LLM edits no pictures here.", param="image")
-        async with aclosing(self._thread.paint(request)) as made:
-            async for one in made:
+        async with aclosing(self._thread.paint(request)) as outputs:
+            async for one in outputs:
                 if isinstance(one, PaintStep):
                     yield one
                 else:
@@ -111,23 +111,23 @@ class TrtllmPainter:
             raise EngineFailed(f"TensorRT-LLM did not start: {exc!r}") from exc
 
     def _work(self, tickets: list[Ticket]) -> None:
-        """In the thread."""
+        """Paints the request of the ticket. Runs in the thread."""
         (ticket,) = tickets
         painting = ticket.request.painting
         try:
-            made = self._made.generate(inputs=painting.prompt, params=_params(painting))
+            result = self._made.generate(inputs=painting.prompt, params=_params(painting))
         except (ValueError, NotImplementedError) as exc:  # its own check of the parameters
             raise RequestError(f"TensorRT-LLM refuses it: {exc}") from exc
-        if made.error is not None:
+        if result.error is not None:
             raise EngineFailed("TensorRT-LLM could not paint it; its log says why.")
-        pixels = _pixels(painting, made.video if painting.frames else made.image)
+        pixels = _pixels(painting, result.video if painting.frames else result.image)
         self._steps += painting.steps
         ticket.put(PaintStep(painting.steps, painting.steps))
         ticket.put(pixels)
 
 
 def _params(painting: Painting) -> VisualGenParams:
-    """What isn't asked for is as the model has it."""
+    """Parameters of a painting. What isn't asked for is as the model has it."""
     video = {"num_frames": painting.frames, "frame_rate": float(painting.fps)} if painting.frames else {}
     return VisualGenParams(
         height=painting.height,

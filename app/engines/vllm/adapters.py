@@ -13,7 +13,7 @@ from app.errors import AdapterFailed
 
 
 class Loaded:
-    """What was added. Never more than vLLM holds: one that it had put out it would load again with a request.
+    """Adapters that were added: never more than vLLM holds, since it would load an evicted one again with a request.
 
     If the files are gone by then, that kills the engine; `add_lora` only raises.
     """

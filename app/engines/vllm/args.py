@@ -83,29 +83,29 @@ def engine_args(pool: Pool, address: str, embeddings: str = "", node: Node | Non
 
     Raises: SettingsError naming the bad argument.
     """
-    given = {name.replace("-", "_"): value for name, value in pool.args.items()}  # as vLLM's own YAML has them
-    environment = given.pop("env", {})
+    arguments = {name.replace("-", "_"): value for name, value in pool.args.items()}  # as vLLM's own YAML has them
+    environment = arguments.pop("env", {})
     if not isinstance(environment, dict) or not all(isinstance(v, str) for v in (*environment, *environment.values())):
         raise SettingsError(f"args.env={environment!r}: must map names to strings")
-    fixed = _fixed(pool, node)
-    known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
-    for key, value in given.items():
-        if key not in known:
+    pool_arguments = _fixed(pool, node)
+    field_names = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    for key, value in arguments.items():
+        if key not in field_names:
             raise SettingsError(f"args.{key}={value!r}: vLLM has no such argument")
-        if key in fixed:
+        if key in pool_arguments:
             raise SettingsError(f"args.{key}={value!r}: the pool's own settings say this")
-    _check_processes(given, node)
+    _check_processes(arguments, node)
     has_prefixes = _defaults(pool).get("enable_prefix_caching", False)
-    given.setdefault("kv_events_config", {} if has_prefixes else None)  # null turns them off
-    _add_pictures(given, pool.role, embeddings)
-    hands_over = _add_transfer(given, pool)
-    given.setdefault("structured_outputs_config", {})
+    arguments.setdefault("kv_events_config", {} if has_prefixes else None)  # null turns them off
+    _add_pictures(arguments, pool.role, embeddings)
+    hands_over = _add_transfer(arguments, pool)
+    arguments.setdefault("structured_outputs_config", {})
     if endpoint := engines_endpoint():
-        given.setdefault("otlp_traces_endpoint", endpoint)
+        arguments.setdefault("otlp_traces_endpoint", endpoint)
     makers: dict[str, Callable[..., Any]] = {
         "kv_events_config": partial(
             _kv_events_config,
-            several=pool.data_parallel_size > 1 or bool(given.get("enable_elastic_ep")),
+            several=pool.data_parallel_size > 1 or bool(arguments.get("enable_elastic_ep")),
             first=_first_rank(pool, node),
         ),
         "kv_transfer_config": KVTransferConfig,
@@ -115,19 +115,19 @@ def engine_args(pool: Pool, address: str, embeddings: str = "", node: Node | Non
         "structured_outputs_config": partial(StructuredOutputsConfig, **_GRAMMARS),
     }
     for key, make in makers.items():
-        if isinstance(given.get(key), dict):
+        if isinstance(arguments.get(key), dict):
             try:
-                given[key] = make(**given[key])
+                arguments[key] = make(**arguments[key])
             except (ValidationError, TypeError) as exc:
-                raise SettingsError(f"args.{key}={given[key]!r}: {exc}") from exc
-    _check_answers(given, pool.role)
+                raise SettingsError(f"args.{key}={arguments[key]!r}: {exc}") from exc
+    _check_answers(arguments, pool.role)
     if hands_over:
-        _check_speculation(given)
+        _check_speculation(arguments)
     fields = {
         **_defaults(pool),
-        **(_cpu_defaults(pool, given) if current_platform.is_cpu() else {}),
-        **given,
-        **fixed,
+        **(_cpu_defaults(pool, arguments) if current_platform.is_cpu() else {}),
+        **arguments,
+        **pool_arguments,
     }
     eager = current_platform.is_cpu() and fields["enforce_eager"]
     ours = {**_ENVIRONMENT, "VLLM_LOGGING_LEVEL": log_level(), **(_CPU_EAGER_ENVIRONMENT if eager else {})}
@@ -143,8 +143,8 @@ def engine_args(pool: Pool, address: str, embeddings: str = "", node: Node | Non
 
 
 def _fixed(pool: Pool, node: Node | None) -> dict[str, Any]:
-    """What the pool's own settings say."""
-    fixed = {
+    """Arguments that the pool's own settings determine."""
+    arguments = {
         "model": str(pool.model_dir),
         "served_model_name": pool.model,
         "block_size": pool.block_size,
@@ -154,8 +154,8 @@ def _fixed(pool: Pool, node: Node | None) -> dict[str, Any]:
         "enable_prompt_embeds": pool.prompt_embeds,
     }
     if pool.tensor_parallel_size is not None:
-        fixed["tensor_parallel_size"] = pool.tensor_parallel_size
-    return fixed if node is None else fixed | node_fields(pool, node)
+        arguments["tensor_parallel_size"] = pool.tensor_parallel_size
+    return arguments if node is None else arguments | node_fields(pool, node)
 
 
 def _check_processes(given: dict[str, Any], node: Node | None) -> None:
@@ -170,7 +170,7 @@ def _check_processes(given: dict[str, Any], node: Node | None) -> None:
 
 
 def _first_rank(pool: Pool, node: Node | None) -> int:
-    """Of this host's data-parallel ranks."""
+    """The first of this host's data-parallel ranks."""
     return 0 if node is None else node.rank * pool.data_parallel_size // pool.nodes
 
 
@@ -294,5 +294,8 @@ def _kv_events_config(*, several: bool, first: int, **given: Any) -> KVEventsCon
 
 
 def _side_channel(address: str, ranks: int) -> dict[str, str]:
-    """Where decode engines ask this engine's ranks for their NIXL metadata: consecutive ports, one for each rank."""
+    """Environment variables of the side channel: consecutive ports, one for each rank.
+
+    Decode engines ask there for the NIXL metadata of this engine's ranks.
+    """
     return {"VLLM_NIXL_SIDE_CHANNEL_HOST": address, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_ports(ranks))}

@@ -34,7 +34,7 @@ def step_outputs(out: RequestOutput, request: GenerateRequest, cached_tokens: in
     if out.prompt_logprobs:  # vLLM gives them once, then an empty list
         pairs = zip(request.prompt, out.prompt_logprobs, strict=True)
         top = request.sampling.prompt_logprobs or 0
-        prompt_logprobs = [_token_logprob(token, found, top) if found else None for token, found in pairs]
+        prompt_logprobs = [_token_logprob(token, entries, top) if entries else None for token, entries in pairs]
     return [_step_output(choice, request.sampling, cached_tokens, prompt_logprobs) for choice in out.outputs]
 
 
@@ -56,11 +56,11 @@ def translate(exc: Exception) -> XylemError:
 
 
 def _reason(exc: Exception) -> str:
-    """Why vLLM refuses a request, in our words if clients meet it often."""
-    found = _TOO_MANY.match(str(exc))
-    if found is None:
+    """The reason why vLLM refuses a request, in our words if clients meet it often."""
+    match = _TOO_MANY.match(str(exc))
+    if match is None:
         return str(exc)
-    return f"This model's engine takes at most {found[1]} {_NAMES[found[2]]} in a prompt (args.limit_mm_per_prompt)."
+    return f"This model's engine takes at most {match[1]} {_NAMES[match[2]]} in a prompt (args.limit_mm_per_prompt)."
 
 
 def _sampling_params(s: Sampling, extra_args: dict[str, Any] | None) -> SamplingParams:
@@ -107,7 +107,7 @@ def _step_output(
     logprobs = None
     if sampling.logprobs is not None and out.logprobs is not None:
         pairs = zip(tokens, out.logprobs, strict=True)
-        logprobs = [_token_logprob(token, found, sampling.logprobs) for token, found in pairs]
+        logprobs = [_token_logprob(token, entries, sampling.logprobs) for token, entries in pairs]
     finish = None if out.finish_reason is None else _finish_reason(out.finish_reason)
     return StepOutput(out.text, tokens, out.index, finish, out.stop_reason, logprobs, cached_tokens, prompt_logprobs)
 
@@ -119,7 +119,7 @@ def _finish_reason(reason: str) -> FinishReason:
 
 
 def _token_logprob(token: int, found: Mapping[int, Logprob], top: int) -> TokenLogprob:
-    ranked = sorted(found.items(), key=lambda item: item[1].rank or 0)
-    likeliest = [(entry.decoded_token or "", other, entry.logprob) for other, entry in ranked[:top]]
+    ranking = sorted(found.items(), key=lambda item: item[1].rank or 0)
+    likeliest = [(entry.decoded_token or "", other, entry.logprob) for other, entry in ranking[:top]]
     own = found[token]
     return TokenLogprob(own.decoded_token or "", token, own.logprob, likeliest, rank=own.rank or 0)

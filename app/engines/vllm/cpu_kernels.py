@@ -1,4 +1,4 @@
-"""What vLLM's kernels for CPUs can't do, by a model's configuration: other defaults for its pool's args."""
+"""Limits of vLLM's kernels for CPUs, by a model's configuration: other defaults for its pool's args."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -21,20 +21,20 @@ def kernels_need(model: Path, given: Collection[str]) -> dict[str, Any]:
     except (OSError, ValueError):  # vLLM itself says what is wrong with it
         return {}
     parts = [config, config.get("text_config") or {}]
-    needed: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if any(part.get(name) for part in parts for name in _BFLOAT16_ONLY):
-        needed["dtype"] = "bfloat16"
+        arguments["dtype"] = "bfloat16"
     if "enable_prefix_caching" not in given and any(map(_has_mamba2, parts)):
-        needed["enable_prefix_caching"] = False
+        arguments["enable_prefix_caching"] = False
         log.warning(
             "prefix_caching_off",
             setting="args.enable_prefix_caching: false",
             reason="on a CPU vLLM's Mamba 2 tells no states between tokens, and its engine dies of a cached prefix",
         )
-    return needed
+    return arguments
 
 
 def _has_mamba2(part: Mapping[str, Any]) -> bool:
     """Granite 4 has the same fields where all its layers attend."""
-    named = any(part.get(name) for name in _MAMBA2) or part.get("model_type") == "mamba2"
-    return named and "mamba" in part.get("layer_types", ["mamba"])
+    has_field = any(part.get(name) for name in _MAMBA2) or part.get("model_type") == "mamba2"
+    return has_field and "mamba" in part.get("layer_types", ["mamba"])

@@ -1,4 +1,4 @@
-"""What vLLM computes wrongly on a CPU, or dies of there."""
+"""Refuses what vLLM computes wrongly on a CPU, or dies of there."""
 
 from vllm.platforms import current_platform
 

@@ -44,15 +44,15 @@ class EmbeddingFolder:
         pictures = {one.media.sha256: one.embedding for one in request.media}
         self._users.update(pictures.keys())
         try:
-            for name, made in pictures.items():
-                if made is not None and name not in self._sizes:
-                    await self._put(name, made)
+            for name, embedding in pictures.items():
+                if embedding is not None and name not in self._sizes:
+                    await self._put(name, embedding)
             yield
         finally:
             asyncio.get_running_loop().call_later(_LONGER_S, self._left, list(pictures))
 
     async def take(self, name: str) -> Embedding:
-        """What vLLM has written under that name; removes it. Raises: EngineFailed."""
+        """Reads what vLLM has written under that name, and removes it. Raises: EngineFailed."""
         return await asyncio.to_thread(self._take, name)
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from app.errors import EngineFailed
 async def vectors(engine: AsyncLLM, request: EncodeRequest) -> bytes:
     """The vectors of all inputs, concatenated: float32, little-endian. Raises: vLLM's errors and ours."""
     ids = [part(request.id, index) for index in range(len(request.inputs))]
-    asked = partial(
+    add_request = partial(
         engine.add_request,  # not `encode`, which takes no rank, and would need a task for each input
         params=PoolingParams(task=request.task, dimensions=request.dimensions),
         priority=request.priority,
@@ -24,8 +24,8 @@ async def vectors(engine: AsyncLLM, request: EncodeRequest) -> bytes:
         trace_headers=request.trace_headers,
     )
     try:
-        made = [await asked(id_, tokens_input(one)) for id_, one in zip(ids, request.inputs, strict=True)]
-        return b"".join([await _vector(one) for one in made])
+        outputs = [await add_request(id_, tokens_input(one)) for id_, one in zip(ids, request.inputs, strict=True)]
+        return b"".join([await _vector(one) for one in outputs])
     except BaseException:  # cancelled, say: the others would go on
         await engine.abort(ids)
         raise

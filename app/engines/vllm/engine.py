@@ -136,7 +136,7 @@ class VllmEngine:
         most = (lora.max_cpu_loras or lora.max_loras) if lora else 0
         self._adapters = Loaded(most, self._model_dir)
         log.info("vllm loaded", action="engine_loaded", seconds=round(time.monotonic() - began, 1))
-        groups, unindexed = await cache_groups(engine)
+        groups, unindexed_reason = await cache_groups(engine)
         signs = await signs_of(engine, allowed(engine)) if self._task == "generate" else ()
         self._info = EngineInfo(
             block_size=config.cache_config.block_size,
@@ -156,7 +156,7 @@ class VllmEngine:
             tier_block_bytes=block_bytes(config) if tells_of_tiers(config) and not groups else 0,
             peers=self._pool.peers and self._lender is not None,
             groups=groups,
-            unindexed=unindexed,
+            unindexed=unindexed_reason,
             signs=signs,
         )
         return self._info
@@ -202,16 +202,16 @@ class VllmEngine:
         # vLLM reports only after a step with output, so not when the last request is aborted.
         live = sum(self._live.values())
         running = min(self._stats.running, live)
-        used = round(self._stats.kv_usage * self._blocks)
-        lent = self._lender.lent_blocks(used) if self._lender else 0
+        used_blocks = round(self._stats.kv_usage * self._blocks)
+        lent_blocks = self._lender.lent_blocks(used_blocks) if self._lender else 0
         steps, speculation = self._stats.steps.read(), self._stats.speculation
         return EngineStats(
             running=running,
             waiting=live - running,
-            used_blocks=used if live or lent else 0,
+            used_blocks=used_blocks if live or lent_blocks else 0,
             prefill_tokens=self._stats.prefill_tokens,
             pulled_tokens=self._stats.pulled_tokens,
-            lent_blocks=lent,
+            lent_blocks=lent_blocks,
             step_s=steps.base_s,
             request_step_s=steps.request_s,
             drafts=speculation.drafts,
@@ -322,12 +322,12 @@ class VllmEngine:
 
 
 def _sign(signs: Sequence[MediaSign]) -> MediaSign | None:
-    """Of a picture."""
+    """The sign of a picture."""
     return next((sign for sign in signs if sign.kind == "image"), None)
 
 
 def _hands_over(config: VllmConfig) -> bool:
-    """Not where its only connector is that of the tiers."""
+    """Whether it hands KV over: not where its only connector is that of the tiers."""
     return config.kv_transfer_config is not None and config.kv_transfer_config.kv_connector != OFFLOADING
 
 

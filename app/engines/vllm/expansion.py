@@ -1,4 +1,4 @@
-"""How vLLM writes pictures, sound and videos in a prompt, asked of its own processor, which gets blank ones for that.
+"""Asks vLLM's own processor, with blank media, how it writes pictures, sound and videos in a prompt.
 
 The processor runs in the thread in which vLLM itself runs it, one call after the other.
 """
@@ -41,18 +41,18 @@ class _Written(NamedTuple):
 
 
 async def signs_of(engine: AsyncLLM, kinds: Sequence[MediaKind]) -> tuple[MediaSign, ...]:
-    """Of the kinds about which the processor can be asked. Others are logged: such media are refused."""
-    found: list[MediaSign] = []
+    """Signs of the kinds about which the processor can be asked. Others are logged: such media are refused."""
+    signs: list[MediaSign] = []
     for kind in (kind for kind in kinds if kind in _USUAL):
         try:
-            found.append(await _apart(engine, partial(sign_of, engine.model_config, _processor(engine), kind)))
+            signs.append(await _apart(engine, partial(sign_of, engine.model_config, _processor(engine), kind)))
         except Exception as exc:  # noqa: BLE001 (whatever a model's own processor raises: text goes on)
             log.error("media_sign_not_found", kind=kind, error=repr(exc))
-    return tuple(found)
+    return tuple(signs)
 
 
 async def expansion(engine: AsyncLLM, sign: MediaSign, shape: Sequence[int], number: int, of: int) -> list[int]:
-    """As `MediaExpander.expansion`. Raises: RequestError; EngineFailed."""
+    """Token ids, as of `MediaExpander.expansion`. Raises: RequestError; EngineFailed."""
     try:
         return await _apart(engine, partial(tokens_of, _processor(engine), sign, shape, number, of))
     except ValueError as exc:  # so processors refuse a shape
@@ -65,9 +65,9 @@ async def row_token(engine: AsyncLLM, sign: MediaSign) -> int | None:
     """The token that stands for each row of an encoded medium; None if there are several, or none can be told."""
 
     def found() -> int | None:
-        made = _made(_processor(engine), sign.kind, _shown(_processor(engine), sign, 1), [_USUAL[sign.kind]])
-        (place,) = made["mm_placeholders"][sign.kind]
-        tokens = made["prompt_token_ids"][place.offset : place.offset + place.length]
+        inputs = _made(_processor(engine), sign.kind, _shown(_processor(engine), sign, 1), [_USUAL[sign.kind]])
+        (place,) = inputs["mm_placeholders"][sign.kind]
+        tokens = inputs["prompt_token_ids"][place.offset : place.offset + place.length]
         are_rows = [True] * len(tokens) if place.is_embed is None else place.is_embed.tolist()
         rows = {token for token, is_row in zip(tokens, are_rows, strict=True) if is_row}
         return rows.pop() if len(rows) == 1 else None
@@ -82,13 +82,13 @@ def sign_of(config: Any, processor: BaseMultiModalProcessor, kind: MediaKind) ->
     if not target:
         sign = replace(sign, first=_first(processor, kind))
     several = processor.info.allowed_mm_limits.get(kind, 0) > 1 and (config.hf_config.model_type, kind) not in _ALONE
-    numbered = _are_numbered(processor, sign) if several else None
+    is_numbered = _are_numbered(processor, sign) if several else None
     return replace(
         sign,
-        numbered=bool(numbered),
+        numbered=bool(is_numbered),
         most=_most(config, processor, kind),
-        counted=numbered is not None and _counts(processor),
-        alone=numbered is None,
+        counted=is_numbered is not None and _counts(processor),
+        alone=is_numbered is None,
     )
 
 
@@ -135,8 +135,8 @@ def _found(config: Any, processor: BaseMultiModalProcessor, kind: MediaKind) -> 
 
 def _target(processor: BaseMultiModalProcessor, kind: MediaKind, marker: str) -> list[int]:
     """The marker's tokens that are replaced, between two letters. Raises: as `sign_of`."""
-    written, letter = _encoded(processor, marker), _encoded(processor, "a")
-    prompt = [*letter, *written, *letter]
+    marker_ids, letter = _encoded(processor, marker), _encoded(processor, "a")
+    prompt = [*letter, *marker_ids, *letter]
     one = _applied(processor, kind, prompt, [_USUAL[kind]])
     begin, end = one.ranges[0]
     target = prompt[begin : len(prompt) - (len(one.ids) - end)]
@@ -163,9 +163,9 @@ def tokens_of(
     behind = max(0, of - before - 1) if sign.counted else 0
     usual = [_USUAL[sign.kind]]
     prompt = _shown(processor, sign, before + 1 + behind)
-    made = _applied(processor, sign.kind, prompt, [*usual * before, tuple(shape), *usual * behind])
-    begin, end = made.ranges[before]
-    return made.ids[begin:end]
+    result = _applied(processor, sign.kind, prompt, [*usual * before, tuple(shape), *usual * behind])
+    begin, end = result.ranges[before]
+    return result.ids[begin:end]
 
 
 def _shown(processor: BaseMultiModalProcessor, sign: MediaSign, count: int) -> list[int]:
@@ -184,9 +184,9 @@ def expanded_ids(
 def _applied(
     processor: BaseMultiModalProcessor, kind: MediaKind, prompt: list[int], shapes: Sequence[tuple[int, ...]]
 ) -> _Written:
-    made = _made(processor, kind, prompt, shapes)
-    ranges = [(one.offset, one.offset + one.length) for one in made["mm_placeholders"][kind]]
-    return _Written(list(made["prompt_token_ids"]), ranges)
+    inputs = _made(processor, kind, prompt, shapes)
+    ranges = [(one.offset, one.offset + one.length) for one in inputs["mm_placeholders"][kind]]
+    return _Written(list(inputs["prompt_token_ids"]), ranges)
 
 
 def _made(
@@ -206,7 +206,7 @@ def _blank(kind: MediaKind, shape: tuple[int, ...]) -> Any:
 
 
 def video_metadata(shape: Sequence[int]) -> dict[str, Any]:
-    """What vLLM's own decoder would say of a video of this shape: its frames are taken already."""
+    """Metadata as vLLM's own decoder would give it for a video of this shape: its frames are taken already."""
     frames, height, width, tenths = shape
     long_s = tenths / TENTHS
     return {
@@ -229,26 +229,26 @@ def _joins(processor: BaseMultiModalProcessor) -> tuple[tuple[int, int, int], ..
     if len(tokens) < len(_LINES):
         return ()
     one, two = tokens
-    found: list[tuple[int, int, int]] = []
+    joins: list[tuple[int, int, int]] = []
     for pair in ((one, two), (two, one), (two, two)):
-        joined, _ = processor._apply_token_matches([*pair], {})  # noqa: SLF001 (what models override for this)
-        if len(joined) == 1:
-            found.append((*pair, joined[0]))
-    return tuple(found)
+        ids_of_pair, _ = processor._apply_token_matches([*pair], {})  # noqa: SLF001 (what models override for this)
+        if len(ids_of_pair) == 1:
+            joins.append((*pair, ids_of_pair[0]))
+    return tuple(joins)
 
 
 def _most(config: Any, processor: BaseMultiModalProcessor, kind: MediaKind) -> int:
     """Tokens that one may become, as vLLM itself expects."""
-    told = processor.info.get_mm_max_tokens_per_item(config.max_model_len, {kind: 1})
-    if told is not None and kind in told:
-        return int(told[kind])
-    made = processor.get_dummy_mm_inputs({kind: 1})
-    return max(int(one.length) for one in made["mm_placeholders"][kind])
+    limits = processor.info.get_mm_max_tokens_per_item(config.max_model_len, {kind: 1})
+    if limits is not None and kind in limits:
+        return int(limits[kind])
+    inputs = processor.get_dummy_mm_inputs({kind: 1})
+    return max(int(one.length) for one in inputs["mm_placeholders"][kind])
 
 
 def _digest(config: Any) -> str:
-    given = config.multimodal_config.mm_processor_kwargs or {}
-    return media_digest(vllm.__version__, json.dumps(given, sort_keys=True, default=str), Path(config.model))
+    options = config.multimodal_config.mm_processor_kwargs or {}
+    return media_digest(vllm.__version__, json.dumps(options, sort_keys=True, default=str), Path(config.model))
 
 
 def _processor(engine: AsyncLLM) -> BaseMultiModalProcessor:

@@ -91,6 +91,6 @@ class VllmFollower:
 
 
 def _of_rank(endpoint: str, rank: int) -> str:
-    """Where a rank publishes: at the first one's port + its number."""
+    """The endpoint at which a rank publishes: its port is the first one's + its number."""
     where, _, port = endpoint.replace("//*:", "//127.0.0.1:").rpartition(":")
     return f"{where}:{int(port) + rank}"

@@ -28,13 +28,13 @@ class ForceBegun(RowProcessor[_Row]):
             del self.rows[index]
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        for index, (begun, out) in self.rows.items():
-            if len(out) < len(begun):
+        for index, (tokens, out) in self.rows.items():
+            if len(out) < len(tokens):
                 logits[index] = float("-inf")
-                logits[index, begun[len(out)]] = 0.0
+                logits[index, tokens[len(out)]] = 0.0
         return logits
 
     @staticmethod
     def row(params: SamplingParams, _prompt: list[int] | None, out: list[int]) -> _Row | None:
-        begun = (params.extra_args or {}).get(BEGUN)
-        return _Row(begun, out) if begun else None
+        tokens = (params.extra_args or {}).get(BEGUN)
+        return _Row(tokens, out) if tokens else None

@@ -24,15 +24,15 @@ async def cache_groups(engine: AsyncLLM) -> tuple[tuple[CacheGroup, ...], str]:
     config = engine.vllm_config
     if not config.cache_config.enable_prefix_caching:
         return (), ""
-    told = await engine.engine_core.call_utility_async("get_kv_cache_group_metadata")
-    strange = [one["kind"] for one in told if one["kind"] not in SEES]
+    entries = await engine.engine_core.call_utility_async("get_kv_cache_group_metadata")
+    strange = [one["kind"] for one in entries if one["kind"] not in SEES]
     if strange:
         return (), f"its KV blocks are of a kind that is not known here: {strange[0]}"
     chunk, retention = (
         config.model_config.attention_chunk_size or 0,
         config.cache_config.prefix_cache_retention_interval,
     )
-    groups = tuple(_group(one, chunk, retention) for one in told)
+    groups = tuple(_group(one, chunk, retention) for one in entries)
     plain = [CacheGroup(0, "all", config.cache_config.block_size)]
     return (() if [*groups] == plain else groups), ""
 

@@ -33,7 +33,7 @@ _MARGIN = 1 / 6  # of the lease: for differing clocks, and the time until the de
 
 
 class Compatible(msgspec.Struct, frozen=True):
-    """What two engines must have in common; vLLM itself checks the rest at their first contact."""
+    """Properties that two engines must have in common; vLLM itself checks the rest at their first contact."""
 
     block_size: int
     layers: int
@@ -58,9 +58,9 @@ class Lender:
     def lend(self, kv: dict[str, Any], tokens: int) -> KvHandle:
         """`kv`: the kv_transfer_params of a finished prefill."""
         now = clock.now()
-        kept = sum(len(group) for group in kv["remote_block_ids"])
+        block_count = sum(len(group) for group in kv["remote_block_ids"])
         # The decode engine may renew the lease while the request waits there.
-        self._blocks[kv["remote_request_id"]] = (kept, now + 2 * self.lease_s)
+        self._blocks[kv["remote_request_id"]] = (block_count, now + 2 * self.lease_s)
         params = {"kv_transfer_params": kv, "compatible": msgspec.to_builtins(self.compatible)}
         return KvHandle(kv["remote_engine_id"], now + self.lease_s * (1 - _MARGIN), tokens, params)
 
@@ -85,9 +85,9 @@ class Lender:
         return dict(handoff.params["kv_transfer_params"])
 
     def lent_blocks(self, used: int) -> int:
-        """How many of the `used` blocks are lent; an upper bound, since vLLM doesn't report pulled ones."""
+        """Number of the `used` blocks that are lent; an upper bound, since vLLM doesn't report pulled ones."""
         now = clock.now()
-        self._blocks = {id_: lent for id_, lent in self._blocks.items() if lent[1] > now} if used else {}
+        self._blocks = {id_: loan for id_, loan in self._blocks.items() if loan[1] > now} if used else {}
         return min(used, sum(blocks for blocks, _ in self._blocks.values()))
 
 
@@ -132,12 +132,12 @@ def held_back(text: str, sampling: Sampling) -> str:
 
 def behind(step: StepOutput, begun: PartialOutput, tokens: int, text_len: int) -> StepOutput:
     """A step without what is in `begun` already; `tokens` and `text_len` (characters) came before this step."""
-    known = max(len(begun.tokens) - tokens, 0)
+    known_count = max(len(begun.tokens) - tokens, 0)
     return replace(
         step,
         text=step.text[max(begun.text_len - text_len, 0) :],
-        tokens=step.tokens[known:],
-        logprobs=None if step.logprobs is None else step.logprobs[known:],
+        tokens=step.tokens[known_count:],
+        logprobs=None if step.logprobs is None else step.logprobs[known_count:],
     )
 
 

@@ -34,9 +34,9 @@ async def heard(
     if times := _times(engine, request.prompt, samples):
         params.extra_args = {**(params.extra_args or {}), TIMES: times}
     # In vLLM's own thread: the spectrum takes 30 ms, in which no other answer would go on.
-    (made,) = await engine.renderer.render_cmpl_async([prompt])
+    (engine_prompt,) = await engine.renderer.render_cmpl_async([prompt])
     outputs = engine.generate(
-        made,
+        engine_prompt,
         params,
         request.id,
         priority=request.priority,
@@ -58,5 +58,5 @@ def _times(engine: AsyncLLM, prompt: list[int], samples: np.ndarray) -> list[int
 
 
 def _rank(engine: AsyncLLM, request: GenerateRequest) -> int | None:
-    """As `requests.dp_rank`, which needs this module."""
+    """The data-parallel rank, as of `requests.dp_rank`, which needs this module."""
     return request.rank if engine.vllm_config.parallel_config.data_parallel_size > 1 else None

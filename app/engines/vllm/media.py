@@ -34,8 +34,8 @@ def allowed(engine: AsyncLLM) -> list[MediaKind]:
     if engine.renderer.mm_processor is None:  # of a model for texts, or where the pool lets no kind in
         return []
     limits = engine.renderer.get_mm_processor().info.allowed_mm_limits
-    known: tuple[MediaKind, ...] = ("image", "audio", "video")
-    return [kind for kind in known if limits.get(kind)]
+    all_kinds: tuple[MediaKind, ...] = ("image", "audio", "video")
+    return [kind for kind in all_kinds if limits.get(kind)]
 
 
 def prompt_with_media(engine: AsyncLLM, request: GenerateRequest) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def _written(config: Any, request: GenerateRequest) -> list[int]:
     """The prompt with one token for each. Tokens of the answer are behind them all."""
     ids: list[int] = []
     last = 0
-    for one in (given.media for given in request.media):
+    for one in (medium.media for medium in request.media):
         ids += request.prompt[last : one.offset]
         ids.append(config.image_token_id if one.kind == "image" else config.audio_token_id)
         last = one.offset + one.length
@@ -63,7 +63,7 @@ def _written(config: Any, request: GenerateRequest) -> list[int]:
 
 
 async def shape(engine: AsyncLLM, sign: MediaSign | None) -> EmbeddingShape:
-    """Of encoded pictures that the loaded model takes. `sign`: of a picture.
+    """The shape of encoded pictures that the loaded model takes. `sign`: of a picture.
 
     Raises: SettingsError for a model of which no token can be told that stands for a row.
     """

@@ -8,7 +8,7 @@ from app.pools import Pool
 
 
 def node_fields(pool: Pool, node: Node) -> dict[str, Any]:
-    """Of AsyncEngineArgs, on this host."""
+    """Fields of AsyncEngineArgs, on this host."""
     if pool.data_parallel_size == 1:  # all hosts compute each rank together
         return {
             "nnodes": pool.nodes,

@@ -28,7 +28,7 @@ _TRIED = MultiModalDummyOptions(
 
 
 def missing_package(model: Path) -> str | None:
-    """Of the module that vLLM has for the model's class. Imports it."""
+    """Imports vLLM's module for the model's class. Returns the package that is missing for it, if any."""
     for name in json.loads((model / "config.json").read_text()).get("architectures") or ():
         module = getattr(ModelRegistry.models.get(name), "module_name", None)
         if module is None:
@@ -62,7 +62,10 @@ def lacks(package: str) -> str:
 
 
 def _package(exc: BaseException | None) -> str | None:
-    """Which import failed, if one is at the root of this error. transformers names several in a sentence of its own."""
+    """The package whose import failed, if one is at the root of this error.
+
+    transformers names several in a sentence of its own.
+    """
     while exc is not None:
         if isinstance(exc, ModuleNotFoundError) and exc.name:
             return exc.name.partition(".")[0]

@@ -89,9 +89,9 @@ def _rows(config: ModelConfig, request: GenerateRequest) -> torch.Tensor:
         raise RequestError("'prompt_embeds': rows of another width or dtype than the model's.", param="prompt_embeds")
     if len(one.data) != height * width * dtype.itemsize or height != media.length or end > len(request.prompt):
         raise EngineFailed("A prompt embedding is not as the request says.")
-    given = torch.frombuffer(bytearray(one.data), dtype=dtype).reshape(height, width).to(config.dtype)
-    if not torch.isfinite(given).all():
+    values = torch.frombuffer(bytearray(one.data), dtype=dtype).reshape(height, width).to(config.dtype)
+    if not torch.isfinite(values).all():
         raise RequestError("'prompt_embeds': numbers that the model's dtype does not have.", param="prompt_embeds")
     rows = torch.zeros(len(request.prompt), width, dtype=config.dtype)
-    rows[media.offset : end] = given
+    rows[media.offset : end] = values
     return rows

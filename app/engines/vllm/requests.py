@@ -65,26 +65,26 @@ async def prefill(
     # Such an answer ends with its first token: its KV won't be pulled.
     whole = s.n == 1 and (s.max_tokens == 1 or len(request.prompt) + 1 >= engine.model_config.max_model_len)
     first = kv.first_token(s)
-    asked = replace(request, sampling=first)
+    first_request = replace(request, sampling=first)
     output: StepOutput | None = None
-    found: dict[str, Any] | None = None
-    outputs = run(engine, asked, sampling_params(first, {} if whole else kv.keeping()), lora)
+    kv_params: dict[str, Any] | None = None
+    outputs = run(engine, first_request, sampling_params(first, {} if whole else kv.keeping()), lora)
     async with aclosing(outputs):
         async for out in outputs:
-            [output] = step_outputs(out, asked, out.num_cached_tokens or 0)  # one output, of one token
-            found = out.kv_transfer_params
+            [output] = step_outputs(out, first_request, out.num_cached_tokens or 0)  # one output, of one token
+            kv_params = out.kv_transfer_params
     if output is None:
         raise EngineFailed("vLLM ended the prefill without an output.")
     if whole or output.finish == "abort":
         return Prefilled(output, None, output.cached_tokens)
-    if found is None:
+    if kv_params is None:
         raise EngineFailed("vLLM did not keep the prompt's KV.")
-    lent = lender.lend(found, len(request.prompt))
+    handle = lender.lend(kv_params, len(request.prompt))
     if s.n > 1 or not lender.makes_first:
-        return Prefilled(None, lent, output.cached_tokens)
+        return Prefilled(None, handle, output.cached_tokens)
     if output.finish == "stop":
-        return Prefilled(output, lent, output.cached_tokens)
-    return Prefilled(replace(output, finish=None, text=kv.held_back(output.text, s)), lent, output.cached_tokens)
+        return Prefilled(output, handle, output.cached_tokens)
+    return Prefilled(replace(output, finish=None, text=kv.held_back(output.text, s)), handle, output.cached_tokens)
 
 
 async def discard(engine: AsyncLLM, lent: KvHandle) -> None:
@@ -110,29 +110,29 @@ async def _steps(
     from_index: int = 0,
 ) -> AsyncGenerator[StepOutput, None]:
     """Steps of the choices, numbered from `from_index` on, after the output so far."""
-    begun = request.begun[0] if request.begun else None  # `can_force`
-    cached: int | None = None  # cached tokens of the first output: later choices find the prompt in the cache
+    output_so_far = request.begun[0] if request.begun else None  # `can_force`
+    cached_tokens: int | None = None  # cached tokens of the first output: later choices find the prompt in the cache
     tokens = text_len = 0  # of an answer with one choice
-    expanded: list[int] = []
-    outputs = run(engine, request, sampling_params(request.sampling, kv.pulling(pull, begun)), lora)
+    engine_prompt: list[int] = []
+    outputs = run(engine, request, sampling_params(request.sampling, kv.pulling(pull, output_so_far)), lora)
     async with aclosing(outputs):
         async for out in outputs:
-            if cached is None:
+            if cached_tokens is None:
                 if pull is not None and any(choice.finish_reason == "error" for choice in out.outputs):
                     raise HandoffFailed
-                cached = out.num_cached_tokens or 0
-                expanded = own_prompt(out, request)
-            for step in step_outputs(out, request, cached):
-                given = replace(step, index=from_index + step.index, expanded=expanded)
-                expanded = []
-                if begun is not None:
-                    given = kv.behind(given, begun, tokens, text_len)
+                cached_tokens = out.num_cached_tokens or 0
+                engine_prompt = own_prompt(out, request)
+            for step in step_outputs(out, request, cached_tokens):
+                output = replace(step, index=from_index + step.index, expanded=engine_prompt)
+                engine_prompt = []
+                if output_so_far is not None:
+                    output = kv.behind(output, output_so_far, tokens, text_len)
                     tokens, text_len = tokens + len(step.tokens), text_len + len(step.text)
-                    if not given.tokens and given.finish is None:
+                    if not output.tokens and output.finish is None:
                         continue
                 if pull is not None and lender is not None:
-                    given, pull = replace(given, pulled=lender.pulled(len(request.prompt))), None
-                yield given
+                    output, pull = replace(output, pulled=lender.pulled(len(request.prompt))), None
+                yield output
 
 
 def run(

@@ -25,35 +25,41 @@ def resumed(
     engine: AsyncLLM, tokenizer: Tokenizer, request: GenerateRequest, lora: LoRARequest | None
 ) -> AsyncGenerator[StepOutput, None]:
     """All steps of the unfinished choices, each as its own vLLM request."""
-    open_ = [index for index, begun in enumerate(request.begun) if not begun.finished]
+    open_ = [index for index, output in enumerate(request.begun) if not output.finished]
     return merged(*(_choice(engine, tokenizer, request, lora, index) for index in open_))
 
 
 async def _choice(
     engine: AsyncLLM, tokenizer: Tokenizer, request: GenerateRequest, lora: LoRARequest | None, index: int
 ) -> AsyncGenerator[StepOutput, None]:
-    begun, s = request.begun[index], request.sampling
-    made = text_behind(tokenizer.raw, request.prompt, begun.tokens, special=s.special_tokens)
+    output_so_far, s = request.begun[index], request.sampling
+    prefix = text_behind(tokenizer.raw, request.prompt, output_so_far.tokens, special=s.special_tokens)
     scanner = StopScanner(s.stop, include=s.include_stop) if s.stop else None
     if scanner is not None:
-        made, _ = scanner.push(made, check=False)  # no stop string is in there: it would have ended the answer
-    behind, count = ContinuedText(made, begun.text_len), len(begun.tokens)
-    prompt = [*request.prompt, *begun.tokens]
-    written = [*request.written, *begun.tokens] if request.written else []
-    asked = replace(request, id=part(request.id, index), sampling=rest(s, begun, index), prompt=prompt, written=written)
+        prefix, _ = scanner.push(prefix, check=False)  # no stop string is in there: it would have ended the answer
+    behind, count = ContinuedText(prefix, output_so_far.text_len), len(output_so_far.tokens)
+    prompt = [*request.prompt, *output_so_far.tokens]
+    written_prompt = [*request.written, *output_so_far.tokens] if request.written else []
+    continuation = replace(
+        request,
+        id=part(request.id, index),
+        sampling=rest(s, output_so_far, index),
+        prompt=prompt,
+        written=written_prompt,
+    )
     extra = {GRAMMAR: count} if count and s.grammar is not None else None
-    async with aclosing(run(engine, asked, sampling_params(asked.sampling, extra), lora)) as outputs:
+    async with aclosing(run(engine, continuation, sampling_params(continuation.sampling, extra), lora)) as outputs:
         async for out in outputs:
-            cached = min(out.num_cached_tokens or 0, len(request.prompt))
-            for step in step_outputs(out, asked, cached):
+            cached_tokens = min(out.num_cached_tokens or 0, len(request.prompt))
+            for step in step_outputs(out, continuation, cached_tokens):
                 count += len(step.tokens)
-                text, found, finish = step.text, step.stop, step.finish
+                text, stop_reason, finish = step.text, step.stop, step.finish
                 if scanner is not None:
                     text, stop = scanner.push(text, check=count > s.min_tokens)
                     if stop is not None:
-                        found, finish = stop, "stop"
+                        stop_reason, finish = stop, "stop"
                     elif finish is not None:
                         text += scanner.flush()
-                yield replace(step, index=index, text=behind(text), finish=finish, stop=found)
+                yield replace(step, index=index, text=behind(text), finish=finish, stop=stop_reason)
                 if finish is not None:
                     return

@@ -22,5 +22,8 @@ class RowProcessor(LogitsProcessor, Generic[Row]):  # type: ignore[misc]  # unty
 
     @staticmethod
     def row(params: SamplingParams, prompt: list[int] | None, out: list[int]) -> Row | None:
-        """What is kept of a new request; None: it isn't changed. `out`: vLLM's own list of its tokens, which grows."""
+        """The row that is kept of a new request; None: it isn't changed.
+
+        `out`: vLLM's own list of its tokens, which grows.
+        """
         raise NotImplementedError

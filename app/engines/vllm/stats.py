@@ -53,18 +53,18 @@ class StatLogger(StatLoggerBase):  # type: ignore[misc]  # untyped for us: mypy 
                     self._transferred += sum(of_connector[_PULLED])
                     self._transfer_s += sum(of_connector["transfer_duration"])
                 self.tiers.add(of_connector)
-            if (made := scheduler_stats.spec_decoding_stats) is not None:
-                self.speculation.add(made.num_drafts, made.num_draft_tokens, made.num_accepted_tokens_per_pos)
+            if (drafts := scheduler_stats.spec_decoding_stats) is not None:
+                self.speculation.add(drafts.num_drafts, drafts.num_draft_tokens, drafts.num_accepted_tokens_per_pos)
         if iteration_stats is not None:
             self.prefill_tokens += iteration_stats.prompt_token_stats.computed
             self.pulled_tokens += iteration_stats.prompt_token_stats.external_kv_transfer
 
     def _step(self, rank: int, running: int, made: IterationStats, now: float) -> None:
-        before, ended = self._before.get(rank, (0, 0.0))
+        before, last_end = self._before.get(rank, (0, 0.0))
         self._before[rank] = running, now
         # A step in which exactly the running requests made a token computed no prompt, nor a part of one.
         if before and made.num_generation_tokens == before and not made.prompt_token_stats.computed:
-            self.steps.add(before, now - ended)
+            self.steps.add(before, now - last_end)
 
     def log_engine_initialized(self) -> None:
         """Logs nothing; vLLM requires the method."""

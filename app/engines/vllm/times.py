@@ -34,10 +34,10 @@ class TellTimes(RowProcessor[_Row]):
 
     @staticmethod
     def row(params: SamplingParams, prompt: list[int] | None, out: list[int]) -> _Row | None:
-        asked = (params.extra_args or {}).get(TIMES)
-        if not asked:
+        times = (params.extra_args or {}).get(TIMES)
+        if not times:
             return None
-        first, end, until = asked
+        first, end, until = times
         tokens = prompt or []
         begin = next((place for place, token in enumerate(tokens) if token >= first), len(tokens))
         return _Row(first, end, until, list(tokens[begin:]), out)

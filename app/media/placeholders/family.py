@@ -1,10 +1,10 @@
-"""What a family of models has to tell about pictures and sound in its prompts."""
+"""Protocols of model families: what one has to tell about pictures and sound in its prompts."""
 
 from typing import Protocol
 
 
 class Pictures(Protocol):
-    """Equal if they expand all pictures alike."""
+    """A family's pictures. Equal if they expand all pictures alike."""
 
     @property
     def marker(self) -> str:
@@ -19,18 +19,18 @@ class Pictures(Protocol):
         """Whether frames of a video may be written as pictures, in the notation of `smolvlm_video.py`."""
 
     def tokens(self, height: int, width: int) -> list[int]:
-        """What stands for a picture of so many pixels. Raises: ValueError for a shape that the model can't take."""
+        """Tokens for a picture of so many pixels. Raises: ValueError for a shape that the model can't take."""
 
 
 class Sounds(Protocol):
-    """Equal if they expand all sounds alike."""
+    """A family's sounds. Equal if they expand all sounds alike."""
 
     @property
     def marker(self) -> str:
-        """As of pictures, here and below."""
+        """The marker, as of pictures; the same goes for what is below."""
 
     @property
     def token_id(self) -> int: ...
 
     def tokens(self, samples: int) -> list[int]:
-        """What stands for so many samples, 16,000 a second. Raises: ValueError if the model can't take so many."""
+        """Tokens for so many samples, 16,000 a second. Raises: ValueError if the model can't take so many."""

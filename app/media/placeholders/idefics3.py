@@ -35,7 +35,7 @@ class Idefics3(Struct, frozen=True):
 
 
 def _scaled(height: int, width: int, longest: int) -> tuple[int, int]:
-    """As the models' own processor does it: also upwards, the shorter side even, and rounded in this order."""
+    """Scales as the models' own processor does: also upwards, the shorter side even, and rounded in this order."""
     ratio = width / height
     if width >= height:
         height, width = _even(int(longest / ratio)), longest
@@ -56,7 +56,7 @@ def _even(side: int) -> int:
 
 @lru_cache(256)
 def _written(family: Idefics3, rows: int, columns: int) -> tuple[int, ...]:
-    """Tokenised as one text: the line feeds at the end are one token in some vocabularies."""
+    """Tokens, made of one text: the line feeds at the end are one token in some vocabularies."""
     body = family.marker * family.tile_tokens
     tiles = "".join(
         "".join(f"{_AROUND}<row_{r + 1}_col_{c + 1}>{body}" for c in range(columns)) + "\n" for r in range(rows)

@@ -78,9 +78,9 @@ def _qwen_vl(config: dict[str, Any], own: dict[str, Any]) -> QwenVl:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as exc:
         raise SettingsError(f"{path}: {exc}") from exc
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

@@ -1,4 +1,4 @@
-"""Where media are in a prompt, and what it is once these are expanded. Pure."""
+"""Finds where media are in a prompt, and what it is once these are expanded. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -15,7 +15,10 @@ class Place(NamedTuple):
 
 
 def places(prompt: Sequence[int], targets: Mapping[MediaKind, Target]) -> Iterator[Place]:
-    """In their order. Of kinds whose targets begin with the same token, the one whose target is there."""
+    """The places of media, in their order.
+
+    Of kinds whose targets begin with the same token, the one whose target is there.
+    """
     firsts: dict[int, list[MediaKind]] = {}
     for kind, target in sorted(targets.items(), key=lambda one: -len(one[1])):
         firsts.setdefault(target[0], []).append(kind)
@@ -32,22 +35,22 @@ def places(prompt: Sequence[int], targets: Mapping[MediaKind, Target]) -> Iterat
 def joined(tokens: Sequence[int], joins: Iterable[Join]) -> tuple[list[int], list[int]]:
     """The tokens with each pair as one, join after join; and of each token before, its place now."""
     out, where = list(tokens), list(range(len(tokens)))
-    for left, right, instead in joins:
-        out, moved = _joined(out, left, right, instead)
-        where = [moved[place] for place in where]
+    for left_token, right_token, instead in joins:
+        out, new_places = _joined(out, left_token, right_token, instead)
+        where = [new_places[place] for place in where]
     return out, where
 
 
 def _joined(tokens: list[int], left: int, right: int, instead: int) -> tuple[list[int], list[int]]:
     out: list[int] = []
-    moved: list[int] = []
+    new_places: list[int] = []
     skips = False
     for place, token in enumerate(tokens):
         if skips:
             skips = False
-            moved.append(len(out) - 1)
+            new_places.append(len(out) - 1)
             continue
         skips = token == left and tokens[place + 1 : place + 2] == [right]
-        moved.append(len(out))
+        new_places.append(len(out))
         out.append(instead if skips else token)
-    return out, moved
+    return out, new_places

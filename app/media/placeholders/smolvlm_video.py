@@ -23,7 +23,7 @@ def before_frames(frames: Sequence[Frame]) -> list[str]:
 
 
 def _number(count: int) -> str:
-    """In words up to 99, as the processor has it."""
+    """The number in words up to 99, as the processor has it."""
     if count < len(_ONES):
         return _ONES[count]
     tens, ones = divmod(count, 10)

@@ -28,11 +28,11 @@ class CompactRequest(GenerationRequest):
 
     def as_response(self) -> ResponseRequest:
         """The request for the summary."""
-        given = [InputMessage(role="user", content=self.input)] if isinstance(self.input, str) else self.input or []
+        items = [InputMessage(role="user", content=self.input)] if isinstance(self.input, str) else self.input or []
         names = {*GenerationRequest.model_fields, "instructions", "previous_response_id"} - {"stream"}
         return ResponseRequest.model_construct(
             **{name: getattr(self, name) for name in names},
-            input=[*given, InputMessage(role="user", content=_ASK)],
+            input=[*items, InputMessage(role="user", content=_ASK)],
             store=False,
         )
 
@@ -42,13 +42,13 @@ def compacted(progress: ResponseObject, items: Sequence[InputItem]) -> dict[str,
     text = "".join(item.text for item in progress.output.items if item.kind == "message")
     if not text.strip():
         raise EngineFailed("The model has written no summary of the conversation.")
-    made = progress.response()
+    response = progress.response()
     users = [item for item in items if isinstance(item, InputMessage) and item.role == "user"]
     item = {"id": f"cmp_{progress.id.partition('_')[2]}", "type": "compaction", "encrypted_content": enclose(text)}
     return {
-        "id": made["id"],
+        "id": response["id"],
         "object": "response.compaction",
-        "created_at": made["created_at"],
+        "created_at": response["created_at"],
         "output": [*items_of(progress.id, users), item],
-        "usage": made["usage"],
+        "usage": response["usage"],
     }

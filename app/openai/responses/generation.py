@@ -45,11 +45,11 @@ async def understand(
     """`history`: JSON of the `History` that it continues. Raises: XylemError."""
     body = await read_request(state, raw)
     if body.goes_back and not history:
-        named = {"previous_response_id": body.previous_response_id, "conversation": body.conversation}
-        param = next((name for name, value in named.items() if value is not None), "input")
+        sources = {"previous_response_id": body.previous_response_id, "conversation": body.conversation}
+        param = next((name for name, value in sources.items() if value is not None), "input")
         raise RequestError(f"'{param}': a line of a batch can't continue a kept answer or conversation.", param=param)
-    found = await parse_off_loop(History, history) if history else History()
-    plan, _ = await response_plan(state, body, found, max(raw, history, key=len), explain=explain)
+    parsed_history = await parse_off_loop(History, history) if history else History()
+    plan, _ = await response_plan(state, body, parsed_history, max(raw, history, key=len), explain=explain)
     return body, plan
 
 
@@ -61,15 +61,15 @@ async def response_plan(
     samples = await load_media(state, state.find_model(body.model), origins, params)
 
     def plan() -> tuple[GenerationPlan, ResponseContext]:
-        made, asked = _plan(state, body, items, samples, explain=explain)
-        return made, context_of(made.model, made.prompts[0], asked)
+        answer_plan, conversation = _plan(state, body, items, samples, explain=explain)
+        return answer_plan, context_of(answer_plan.model, answer_plan.prompts[0], conversation)
 
     compiles = body.asked_format() is not None or body.prompt_request().binds_calls
-    made, context = await state.off_loop(longest, plan, compiles=compiles)
-    if made.grammars:
+    answer_plan, context = await state.off_loop(longest, plan, compiles=compiles)
+    if answer_plan.grammars:
         with _own_names(body):
-            await state.grammars.check(made.grammars)
-    return made, context
+            await state.grammars.check(answer_plan.grammars)
+    return answer_plan, context
 
 
 def _checked(body: ResponseRequest, history: History) -> tuple[Sequence[InputItem], list[Origin], list[str]]:
@@ -104,10 +104,12 @@ def _plan(
     """The plan for all items; with `truncation`, for as many of the latest as fit."""
 
     def tried(first: int) -> tuple[GenerationPlan, Conversation]:
-        asked = body.as_chat(from_item(items, first))
+        conversation = body.as_chat(from_item(items, first))
         with _own_names(body):
-            wanted = body.asked_format()
-            return chat_plan(state, PREFIX, asked, "input", explain=explain, wanted=wanted, samples=samples), asked
+            answer_format = body.asked_format()
+            return chat_plan(
+                state, PREFIX, conversation, "input", explain=explain, wanted=answer_format, samples=samples
+            ), conversation
 
     try:
         return tried(0)

@@ -23,15 +23,15 @@ class History(Body):
 
 def resolved(given: Iterable[InputItem], referenced: Mapping[str, InputItem], field: str = "input") -> list[InputItem]:
     """`given`, with references replaced. `field`: the request's, that has the items. Raises: RequestError."""
-    found: list[InputItem] = []
+    items: list[InputItem] = []
     for i, item in enumerate(given):
         if not isinstance(item, ItemReference):
-            found.append(item)
+            items.append(item)
         elif item.id in referenced:
-            found.append(referenced[item.id])
+            items.append(referenced[item.id])
         else:
             raise RequestError(f"'{field}.{i}.id': no item of that id is kept.", param=f"{field}.{i}.id")
-    return found
+    return items
 
 
 def check_length(items: int, size: int, most_bytes: int, param: str) -> None:

@@ -36,7 +36,7 @@ class InputText(Hints):
 
 
 class InputRefusal(InputText):
-    """What an earlier response said instead of an answer, by OpenAI's models: a text for others."""
+    """A refusal that OpenAI's models gave instead of an earlier response's answer: a text for others."""
 
     model_config = ConfigDict(serialize_by_alias=True)  # so that kept items parse again
     type: Literal["refusal"]
@@ -71,7 +71,7 @@ Content = Annotated[Some[InputPart], Field(max_length=MOST)] | str
 
 
 def joined(content: Content) -> str:
-    """Without pictures and sound."""
+    """The content's text, without pictures and sound."""
     return content if isinstance(content, str) else "\n".join(p.text for p in content if isinstance(p, InputText))
 
 

@@ -29,21 +29,21 @@ def items_of(name: str, given: Iterable[InputItem]) -> list[dict[str, Any]]:
 
 def response_of(item: str) -> RequestId | None:
     """The response to which an item of that id belongs; None: to none."""
-    found = _ID.fullmatch(item)
-    return RequestId(f"{PREFIX}{found[1]}") if found else None
+    match = _ID.fullmatch(item)
+    return RequestId(f"{PREFIX}{match[1]}") if match else None
 
 
 def page(items: Sequence[dict[str, Any]], query: ItemsQuery) -> dict[str, Any]:
     """Raises: RequestError when `query.after` is none of the items."""
-    ordered = [*items] if query.order == "asc" else [*reversed(items)]
+    rows = [*items] if query.order == "asc" else [*reversed(items)]
     if query.after is not None:
-        places = [place for place, item in enumerate(ordered) if item["id"] == query.after]
+        places = [place for place, item in enumerate(rows) if item["id"] == query.after]
         if not places:
             raise RequestError("'after' is not the id of one of these items.", param="after")
-        ordered = ordered[places[0] + 1 :]
-    data = ordered[: query.limit]
+        rows = rows[places[0] + 1 :]
+    data = rows[: query.limit]
     first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
-    return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": len(ordered) > len(data)}
+    return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": len(rows) > len(data)}
 
 
 def _kind(item: InputItem) -> str:
@@ -53,17 +53,17 @@ def _kind(item: InputItem) -> str:
 def _item(name: str, item: InputItem) -> dict[str, Any]:
     if isinstance(item, InputMessage):
         return _message(name, item)
-    made: dict[str, Any] = item.model_dump(mode="json", exclude_none=True)
+    fields: dict[str, Any] = item.model_dump(mode="json", exclude_none=True)
     empty: dict[str, Any] = {"summary": []} if isinstance(item, ReasoningItem) else {}
     if isinstance(item, CallOutput) and not isinstance(item.output, str):
-        made["output"] = [_part(part, {"type": "input_text"}) for part in item.output]
-    return {"status": "completed"} | empty | made | {"id": name}
+        fields["output"] = [_part(part, {"type": "input_text"}) for part in item.output]
+    return {"status": "completed"} | empty | fields | {"id": name}
 
 
 def _message(name: str, message: InputMessage) -> dict[str, Any]:
     content = message.content
-    answered = message.role == "assistant"
-    kind = {"type": "output_text", "annotations": [], "logprobs": []} if answered else {"type": "input_text"}
+    is_answer = message.role == "assistant"
+    kind = {"type": "output_text", "annotations": [], "logprobs": []} if is_answer else {"type": "input_text"}
     return {
         "id": name,
         "type": "message",

@@ -20,7 +20,7 @@ class LiveSource:
         return await asyncio.to_thread(write)
 
     async def batch(self) -> list[Event]:
-        """As `EventLog.batch`. Raises: Cancelled when the client has left."""
+        """The next events, as in `EventLog.batch`. Raises: Cancelled when the client has left."""
         if self._over:
             return []
         call = self.call

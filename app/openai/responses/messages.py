@@ -40,18 +40,18 @@ def check_calls(items: Sequence[InputItem], own: int) -> None:
 
 def as_messages(items: Sequence[InputItem]) -> list[Message]:
     """Consecutive reasoning, text and calls of the assistant are one message."""
-    made: list[Message] = []
+    messages: list[Message] = []
     turn = _Turn()
     for item in items:
         other = _message(item)
         if other is not None or not turn.takes(item):
-            made += turn.end()
+            messages += turn.end()
             turn = _Turn()
         if other is None:
             turn.add(item)
         else:
-            made.append(other)
-    return made + turn.end()
+            messages.append(other)
+    return messages + turn.end()
 
 
 def _message(item: InputItem) -> Message | None:
@@ -72,7 +72,7 @@ def _content(given: Content) -> list[Any] | str:
 
 
 def _part(part: InputPart) -> AnyText | MediaPart:
-    """As chats have it."""
+    """The part as chats have it."""
     if isinstance(part, InputText):
         return PlainText.model_construct(type="text", text=part.text)
     return picture(part.image_url, part.file_id) if isinstance(part, InputImage) else part
@@ -118,15 +118,15 @@ class _Turn:
         """Empty if nothing was added."""
         if self._content is None and not self._calls and not self._reasoning:
             return []
-        thought = "\n".join(self._reasoning) if self._reasoning else None
+        reasoning = "\n".join(self._reasoning) if self._reasoning else None
         return [
             AssistantMessage.model_construct(
-                role="assistant", content=self._content, reasoning_content=thought, tool_calls=self._calls or None
+                role="assistant", content=self._content, reasoning_content=reasoning, tool_calls=self._calls or None
             )
         ]
 
 
 def _call(item: FunctionCall | CustomCall) -> ToolCall:
     arguments = item.arguments if isinstance(item, FunctionCall) else custom_arguments(item.input)
-    called = ToolCall.Called.model_construct(name=shown_name(item.name, item.namespace), arguments=arguments)
-    return ToolCall.model_construct(id=item.call_id, type="function", function=called)
+    function = ToolCall.Called.model_construct(name=shown_name(item.name, item.namespace), arguments=arguments)
+    return ToolCall.model_construct(id=item.call_id, type="function", function=function)

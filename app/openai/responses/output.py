@@ -54,7 +54,7 @@ class OutputItem:
 
     @property
     def call(self) -> int | None:
-        """Which of the answer's calls it is; None: it is none."""
+        """The number of the answer's call that it is; None: it is none."""
         return self._called.number if self._called else None
 
     @property
@@ -87,17 +87,17 @@ class OutputItem:
 
     def shown(self, *, begun: bool = False) -> dict[str, Any]:
         """The item as clients get it; `begun`: still empty."""
-        made: dict[str, Any] = {"id": self.id, "type": self.kind}
+        fields: dict[str, Any] = {"id": self.id, "type": self.kind}
         if self._called is not None:
             call_id, tool, _ = self._called
-            made |= {"call_id": call_id, "name": tool.name}
-            made |= {"namespace": tool.namespace} if tool.namespace else {}
+            fields |= {"call_id": call_id, "name": tool.name}
+            fields |= {"namespace": tool.namespace} if tool.namespace else {}
             text = "" if begun else self.input if tool.custom else self.text
-            return made | {"input" if tool.custom else "arguments": text, "status": self.status}
+            return fields | {"input" if tool.custom else "arguments": text, "status": self.status}
         if self.kind == "reasoning":
-            enclosed = {"encrypted_content": enclose(self.text)} if self._encrypted and not begun else {}
-            return made | {"summary": [], "content": [] if begun else [self.part()], "status": self.status} | enclosed
-        return made | {"role": "assistant", "status": self.status, "content": [] if begun else [self.part()]}
+            extra = {"encrypted_content": enclose(self.text)} if self._encrypted and not begun else {}
+            return fields | {"summary": [], "content": [] if begun else [self.part()], "status": self.status} | extra
+        return fields | {"role": "assistant", "status": self.status, "content": [] if begun else [self.part()]}
 
 
 class ItemChange(NamedTuple):
@@ -131,13 +131,13 @@ class Output:
         self._spans: deque[Span] = deque()  # of the content in the parts that come next
 
     def add(self, d: Delta) -> list[ItemChange]:
-        parser, known = self._parser, self._logprobs
+        parser, logprobs = self._parser, self._logprobs
         parts: list[Part] = [Content(d.text)] if parser is None else parser.feed(d.text)
         if parser is not None and d.finish is not None:
             parts = [*parts, *parser.close()]
-        if known is None:
+        if logprobs is None:
             return [*self._take(parts)]
-        known.add(d.text, d.logprobs, last=d.finish is not None)
+        logprobs.add(d.text, d.logprobs, last=d.finish is not None)
         if isinstance(parser, SpanParser):
             self._spans += parser.spans()
             final = parser.final
@@ -146,7 +146,7 @@ class Output:
             self._spans.append((self._size, final))
             self._size = final
         changes = [*self._take(parts)]
-        known.drop(final)
+        logprobs.drop(final)
         return changes
 
     @property
@@ -167,8 +167,8 @@ class Output:
         for part in parts:
             if isinstance(part, CallBegun):
                 tool = self._tools.get(part.name) or ToolName(part.name)
-                called = Called(self._call_id(part), tool, part.index)
-                yield from self._begin("custom_tool_call" if tool.custom else "function_call", called)
+                call = Called(self._call_id(part), tool, part.index)
+                yield from self._begin("custom_tool_call" if tool.custom else "function_call", call)
                 continue
             if not isinstance(part, Arguments):
                 kind: Kind = "reasoning" if isinstance(part, Reasoning) else "message"
@@ -180,13 +180,13 @@ class Output:
             yield ItemChange("grows", item, part.text, own)
 
     def _tokens_of(self, part: Content) -> Sequence[TokenLogprob]:
-        """Those that end in it."""
+        """Tokens that end in the part."""
         if self._logprobs is None:
             return ()
-        left, spans = len(part.text), []
-        while left > 0:
+        rest, spans = len(part.text), []
+        while rest > 0:
             spans.append(self._spans.popleft())
-            left -= spans[-1][1] - spans[-1][0]
+            rest -= spans[-1][1] - spans[-1][0]
         return self._logprobs.of(spans)
 
     def _begin(self, kind: Kind, called: Called | None = None) -> Iterable[ItemChange]:
@@ -198,9 +198,9 @@ class Output:
     def _end(self, status: ItemStatus) -> list[ItemChange]:
         if not self.items or self.items[-1].status != "in_progress":
             return []
-        broken = self._parser is not None and self.items[-1].call in self._parser.unfinished
+        is_broken = self._parser is not None and self.items[-1].call in self._parser.unfinished
         item = self.items[-1]
-        item.status = "incomplete" if broken else status
+        item.status = "incomplete" if is_broken else status
         rest = self._logprobs.rest() if self._logprobs is not None and item.kind == "message" else []
         item.add("", rest)
         return [*([ItemChange("grows", item, "", rest)] if rest else []), ItemChange("ends", item)]

@@ -24,10 +24,10 @@ def begin_object(
     models: Mapping[str, Model], request: RequestId, created: float, body: ResponseRequest, context: ResponseContext
 ) -> "ResponseObject":
     """A response without output yet. The text of a model that is not served any more is shown as one message."""
-    model, asked = models.get(body.model), body.prompt_request()
+    model, prompt_request = models.get(body.model), body.prompt_request()
     output = Output(
         request.removeprefix(PREFIX),
-        make_parser(model, asked, Place(context.begun, context.over)) if model else None,
+        make_parser(model, prompt_request, Place(context.begun, context.over)) if model else None,
         CallIds(model, request, context.earlier_calls).of,
         body.tool_names(),
         encrypted=body.with_encrypted,
@@ -125,17 +125,17 @@ class ResponseObject:
         return [tool_object(as_sent(tool)) for tool in self.body.tools or ()]
 
     def _reasoning(self) -> dict[str, Any]:
-        """As in the request: answers have the reasoning itself, and no summary of it."""
-        asked = self.body.reasoning
+        """The request's reasoning options: answers have the reasoning itself, and no summary of it."""
+        options = self.body.reasoning
         return {
-            "effort": asked.effort if asked else None,
-            "summary": (asked.summary or asked.generate_summary) if asked else None,
+            "effort": options.effort if options else None,
+            "summary": (options.summary or options.generate_summary) if options else None,
         }
 
     def _text(self) -> dict[str, Any]:
-        asked = self.body.text
-        made = as_sent(asked.format) if asked and asked.format else {"type": "text"}
-        return {"format": made} | ({"verbosity": asked.verbosity} if asked and asked.verbosity else {})
+        options = self.body.text
+        text_format = as_sent(options.format) if options and options.format else {"type": "text"}
+        return {"format": text_format} | ({"verbosity": options.verbosity} if options and options.verbosity else {})
 
     def _error(self) -> dict[str, str] | None:
         """OpenAI's list of codes is closed, so our code is in the message."""
@@ -146,7 +146,7 @@ class ResponseObject:
 
     @cached_property
     def _reasoning_tokens(self) -> int:
-        """Of a complete answer."""
+        """Number of tokens of reasoning in a complete answer."""
         return min(reasoning_tokens(self._model, self.output.reasoning), self._tokens) if self._model else 0
 
     def _usage(self) -> dict[str, Any] | None:
@@ -167,7 +167,7 @@ def as_sent(part: Body | str) -> Any:
 
 
 def tool_object(tool: dict[str, Any]) -> dict[str, Any]:
-    """With all fields of OpenAI's object."""
+    """The tool with all fields of OpenAI's object."""
     if tool["type"] == "function":
         return {"description": None, "parameters": None, "strict": False} | tool
     return tool

@@ -101,8 +101,8 @@ class ResponseRequest(GenerationRequest, ResponseTools):
     @property
     def goes_back(self) -> bool:
         """Whether it names a kept response, conversation or item."""
-        named = self.previous_response_id is not None or self.conversation is not None
-        return named or any(isinstance(item, ItemReference) for item in self.items)
+        has_reference = self.previous_response_id is not None or self.conversation is not None
+        return has_reference or any(isinstance(item, ItemReference) for item in self.items)
 
     def check(self) -> None:
         """Checks of several fields together. Raises: RequestError."""
@@ -126,14 +126,14 @@ class ResponseRequest(GenerationRequest, ResponseTools):
 
     def asked_format(self) -> Format | None:
         """Raises: RequestError."""
-        wanted = self.text.format if self.text else None
-        if wanted is None or wanted.type == "text":
+        text_format = self.text.format if self.text else None
+        if text_format is None or text_format.type == "text":
             return None
-        if wanted.type == "json_object":
+        if text_format.type == "json_object":
             return Format("json", OBJECT, "text.format")
-        if wanted.schema_ is None:
+        if text_format.schema_ is None:
             raise RequestError("'text.format.schema' is missing.", param="text.format.schema")
-        return Format("json", wanted.schema_, "text.format.schema")
+        return Format("json", text_format.schema_, "text.format.schema")
 
     def prompt_request(self) -> PromptRequest:
         """Its fields for the prompt besides the items."""

@@ -37,9 +37,9 @@ class ResponseEvents:
 
     def _parts(self, event: Event) -> Iterable[bytes]:
         progress = self._progress
-        queued = not progress.begun
+        is_queued = not progress.begun
         changes = progress.add(event)
-        if isinstance(event, Delta) and queued:
+        if isinstance(event, Delta) and is_queued:
             yield self._whole("in_progress")
         for change in changes:
             yield from self._change(change)
@@ -64,8 +64,8 @@ class ResponseEvents:
         item = change.item
         if item.kind == "message":
             if change.text or change.logprobs:
-                shown = [token_logprob(found) for found in change.logprobs]
-                yield self._of(item, "output_text.delta", content_index=0, delta=change.text, logprobs=shown)
+                logprobs = [token_logprob(one) for one in change.logprobs]
+                yield self._of(item, "output_text.delta", content_index=0, delta=change.text, logprobs=logprobs)
         elif item.kind == "reasoning":
             yield self._of(item, "reasoning_text.delta", content_index=0, delta=change.text)
         elif item.kind == "function_call":

@@ -111,8 +111,8 @@ class AllowedTools(Body):
     tools: Annotated[Some[NamedTool], Field(min_length=1, max_length=_MOST)]
 
     def chat(self) -> chat.AllowedTools:
-        allowed = chat.AllowedTools.Allowed(mode=self.mode, tools=[tool.chat() for tool in self.tools])
-        return chat.AllowedTools(type="allowed_tools", allowed_tools=allowed)
+        allowed_tools = chat.AllowedTools.Allowed(mode=self.mode, tools=[tool.chat() for tool in self.tools])
+        return chat.AllowedTools(type="allowed_tools", allowed_tools=allowed_tools)
 
 
 def _choice_kind(given: Any) -> str | None:
@@ -154,39 +154,39 @@ class ResponseTools(Body):
 
     def _single(self) -> list[tuple[str, FunctionTool | CustomTool, Namespace | None]]:
         """Each with its place in the request."""
-        found: list[tuple[str, FunctionTool | CustomTool, Namespace | None]] = []
+        tools: list[tuple[str, FunctionTool | CustomTool, Namespace | None]] = []
         for i, tool in enumerate(self.tools or ()):
             if isinstance(tool, Namespace):
-                found += [(f"tools.{i}.tools.{j}", inner, tool) for j, inner in enumerate(tool.tools)]
+                tools += [(f"tools.{i}.tools.{j}", inner, tool) for j, inner in enumerate(tool.tools)]
             else:
-                found.append((f"tools.{i}", tool, None))
-        return found
+                tools.append((f"tools.{i}", tool, None))
+        return tools
 
     def chat_tools(self) -> list[chat.Tool] | None:
-        """As functions of a chat; a namespace's description comes before that of its first tool."""
+        """The tools as functions of a chat; a namespace's description comes before that of its first tool."""
         if self.tools is None:
             return None
-        made, described = [], set()
+        tools, namespaces = [], set()
         for _, tool, space in self._single():
             function = tool.function()
             if space is not None:
-                texts = [space.description] if space.description and space.name not in described else []
+                texts = [space.description] if space.description and space.name not in namespaces else []
                 texts += [function.description] if function.description else []
-                described.add(space.name)
+                namespaces.add(space.name)
                 update = {"name": shown_name(tool.name, space.name), "description": "\n\n".join(texts) or None}
                 function = function.model_copy(update=update)
-            made.append(chat.Tool.model_construct(type="function", function=function))
-        return made
+            tools.append(chat.Tool.model_construct(type="function", function=function))
+        return tools
 
     def chat_choice(self) -> Any:
         return self.tool_choice.chat() if isinstance(self.tool_choice, NamedTool | AllowedTools) else self.tool_choice
 
     def tool_names(self) -> Mapping[str, ToolName]:
-        """By the name that the model sees."""
-        named = [(tool, space.name if space else None) for _, tool, space in self._single()]
+        """The tools' names, by the name that the model sees."""
+        pairs = [(tool, space.name if space else None) for _, tool, space in self._single()]
         return {
             shown_name(tool.name, space): ToolName(tool.name, space, isinstance(tool, CustomTool))
-            for tool, space in named
+            for tool, space in pairs
         }
 
     def check_tools(self, asked: chat.ToolsRequest) -> None:
@@ -221,8 +221,8 @@ def custom_arguments(text: str) -> str:
 def custom_input(arguments: str) -> str:
     """The text that a model wrote for a custom tool; `arguments` itself if it did not write the object asked for."""
     try:
-        found = from_json(arguments)
+        value = from_json(arguments)
     except ValueError:
         return arguments
-    text = found.get("input") if isinstance(found, dict) else None
+    text = value.get("input") if isinstance(value, dict) else None
     return text if isinstance(text, str) else arguments

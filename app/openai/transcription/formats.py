@@ -80,7 +80,7 @@ def _clock(seconds: float, point: str) -> str:
 
 
 def _cue(text: str) -> str:
-    """On one line, and without what would begin the times."""
+    """The text on one line, and without what would begin the times."""
     return " ".join(text.split()).replace("-->", "->")
 
 

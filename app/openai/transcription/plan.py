@@ -62,8 +62,8 @@ def check_language(model: Model, task: SpeechTask, language: str | None) -> None
     if task == "translate" and not speech.translates:
         raise RequestError(f"'model': {model.name} knows English only, and translates nothing.", param="model")
     if language is not None and language not in (speech.languages or ("en",)):
-        known = "English only ('en')" if not speech.languages else f"no language '{language}' (a code such as 'de')"
-        raise RequestError(f"'language': {model.name} knows {known}.", param="language")
+        languages = "English only ('en')" if not speech.languages else f"no language '{language}' (a code such as 'de')"
+        raise RequestError(f"'language': {model.name} knows {languages}.", param="language")
 
 
 def _context(model: Model, text: str | None) -> list[int]:
@@ -90,7 +90,7 @@ def _plan(
 ) -> GenerationPlan:
     media = [Media("audio", one.sha256, (one.length,), 0, ENCODER_TOKENS) for one in windows]
     samples = {
-        Origin("audio", url=one.sha256): Sample(found, one.data) for one, found in zip(windows, media, strict=True)
+        Origin("audio", url=one.sha256): Sample(medium, one.data) for one, medium in zip(windows, media, strict=True)
     }
     prompts, samplings = [prompt] * len(windows), [sampling] * len(windows)
     plan = plan_of(state, body, "transcr-", model, prompts, samplings, explain=explain, whole=whole)

@@ -1,4 +1,4 @@
-"""From a sound's windows to its text, by jobs that the caller begins."""
+"""Recognises a sound's text from its windows, by jobs that the caller begins."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -31,12 +31,12 @@ async def spoken_language(
 
 async def recognised(state: Deployment, model: Model, windows: Sequence[Sound], begin: Begin) -> str:
     """The text of a sound that is part of another request; "" if it is silent. Raises: XylemError."""
-    heard = [one for one in windows if one.data]
-    if not heard:
+    audible = [one for one in windows if one.data]
+    if not audible:
         return ""
     body = TranscriptionRequest(model=model.name)
-    language = await spoken_language(state, body, model, heard, begin)
-    plan = speech_plan(state, body, model, heard, "transcribe", language, streams=False, explain=False)
+    language = await spoken_language(state, body, model, audible, begin)
+    plan = speech_plan(state, body, model, audible, "transcribe", language, streams=False, explain=False)
     async with await begin(plan) as call:
-        made = await TranscriptionWriter(call, body, "transcribe", language or "en", windows).collected()
-    return made.text
+        transcript = await TranscriptionWriter(call, body, "transcribe", language or "en", windows).collected()
+    return transcript.text

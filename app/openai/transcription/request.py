@@ -47,8 +47,8 @@ def read_form(
 ) -> "TranslationRequest | TranscriptionRequest":
     """Raises: RequestError that names the field."""
     doc: dict[str, Any] = {}
-    for given, text in fields:
-        name = given.removesuffix("[]")
+    for field, text in fields:
+        name = field.removesuffix("[]")
         value = form_value(name, text)
         if name == "timestamp_granularities":
             doc.setdefault(name, []).append(value)

@@ -1,4 +1,4 @@
-"""From a window's tokens to segments with times. Pure."""
+"""Makes segments with times out of a window's tokens. Pure."""
 
 from collections.abc import Callable, Sequence
 
@@ -28,7 +28,7 @@ def segments(
     What it says is put in order: no time is before an earlier one, or behind the window. `logprobs`: one for each
     token, or none at all. `offset_s`: where the window begins.
     """
-    made: list[Segment] = []
+    all_segments: list[Segment] = []
     here: list[int] = []
     chances: list[float] = []
     start = 0.0
@@ -37,7 +37,7 @@ def segments(
         text = decode(here)
         if text.strip():
             mean = sum(chances) / len(chances) if chances else None
-            made.append(Segment(_round(offset_s + start), _round(offset_s + end), text, here[:], mean))
+            all_segments.append(Segment(_round(offset_s + start), _round(offset_s + end), text, here[:], mean))
         here.clear()
         chances.clear()
 
@@ -47,13 +47,13 @@ def segments(
             chances += logprobs[index : index + 1]
             continue
         assert speech.first_time is not None
-        told = min(max((token - speech.first_time) * TICK_S, start), length_s)
+        end_s = min(max((token - speech.first_time) * TICK_S, start), length_s)
         if here:
-            close(told)
-        start = told
+            close(end_s)
+        start = end_s
     if here:
         close(length_s)
-    return made
+    return all_segments
 
 
 def _round(seconds: float) -> float:

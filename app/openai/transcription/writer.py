@@ -16,7 +16,7 @@ from app.openai.transcription.segments import Segment, segments
 
 
 class _Window:
-    """What one job has sent."""
+    """Output that one job has sent."""
 
     __slots__ = ("finished", "logprobs", "pending", "tokens")
 
@@ -52,7 +52,7 @@ class TranscriptionWriter:
         return as_json(await self.collected(), self._body.form)
 
     async def collected(self) -> Transcript:
-        """Of an answer that is not streamed. Raises: the error that ended it."""
+        """The transcript of an answer that is not streamed. Raises: the error that ended it."""
         for choice, d in await self._call.whole():
             self.delta(choice, d)
         return self.transcript()
@@ -68,8 +68,8 @@ class TranscriptionWriter:
         if d.text:
             window.pending.append(d.text)
         window.finished |= d.finish is not None
-        shown = self._advance() if choice == self._current else ""
-        return _event({"type": "transcript.text.delta", "delta": shown}) if shown else b""
+        text = self._advance() if choice == self._current else ""
+        return _event({"type": "transcript.text.delta", "delta": text}) if text else b""
 
     async def settle(self) -> None:
         """Nothing to wait for."""
@@ -78,41 +78,41 @@ class TranscriptionWriter:
         return done_event(self.transcript())
 
     def transcript(self) -> Transcript:
-        """After the last delta."""
+        """The transcript, after the last delta."""
         temperature = self._body.temperature or 0.0
         if not self._body.tells_times:
-            text, found = self._text, []
+            text, all_segments = self._text, []
         else:
-            found = [one for number in range(len(self._heard)) for one in self._segments(number)]
+            all_segments = [one for number in range(len(self._heard)) for one in self._segments(number)]
             text = ""
-            for one in found:
+            for one in all_segments:
                 text += _joined(text, one.text)
-        return Transcript(self._task, self._language, self._seconds, temperature, text.rstrip(), found)
+        return Transcript(self._task, self._language, self._seconds, temperature, text.rstrip(), all_segments)
 
     def _advance(self) -> str:
         """Joins what can be joined."""
-        shown = ""
+        text = ""
         while self._current < len(self._windows):
             window = self._windows[self._current]
             new = "".join(window.pending)
             window.pending.clear()
             if new:
                 # Tokens within a window come with their own spaces; windows may not.
-                shown += _joined(self._text + shown, new) if self._fresh else new
+                text += _joined(self._text + text, new) if self._fresh else new
                 self._fresh = False
             if not window.finished:
                 break
             self._current, self._fresh = self._current + 1, True
-        self._text += shown
-        return shown
+        self._text += text
+        return text
 
     def _segments(self, number: int) -> list[Segment]:
         window, sound, model = self._windows[number], self._heard[number], self._call.model
         end = model.tokenizer.eos_id
-        kept = [index for index, token in enumerate(window.tokens) if token != end]
+        indices = [index for index, token in enumerate(window.tokens) if token != end]
         return segments(
-            [window.tokens[index] for index in kept],
-            [window.logprobs[index] for index in kept] if window.logprobs else [],
+            [window.tokens[index] for index in indices],
+            [window.logprobs[index] for index in indices] if window.logprobs else [],
             speech_model(model),
             model.tokenizer.decode,
             sound.start / RATE,
@@ -121,7 +121,7 @@ class TranscriptionWriter:
 
 
 def _joined(before: str, text: str) -> str:
-    """What follows `before`: with one space between, and none at the beginning."""
+    """The text as it follows `before`: with one space between, and none at the beginning."""
     text = text.lstrip()
     return f" {text}" if before and text else text
 

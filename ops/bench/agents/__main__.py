@@ -17,12 +17,12 @@ from ops.clients.trial import tried
 
 def survival(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Reports the worse of both engines. Raises: Unavailable."""
-    found = on_mock(out_dir / "mock", size, say)
+    figures = on_mock(out_dir / "mock", size, say)
     try:
-        found |= on_vllm(out_dir / "vllm", size, say)
+        figures |= on_vllm(out_dir / "vllm", size, say)
     except Unavailable as exc:
-        return found | {"missing": dict.fromkeys(("schema_survives", "schema_survives_vllm"), str(exc))}
-    return found | {"schema_survives": min(found["schema_survives_mock"], found["schema_survives_vllm"])}
+        return figures | {"missing": dict.fromkeys(("schema_survives", "schema_survives_vllm"), str(exc))}
+    return figures | {"schema_survives": min(figures["schema_survives_mock"], figures["schema_survives_vllm"])}
 
 
 PARTS = {

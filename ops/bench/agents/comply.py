@@ -22,31 +22,31 @@ _LIMIT_S = 300.0
 def measured(out_dir: Path, _size: Size, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
     out_dir.mkdir(parents=True, exist_ok=True)
-    found: dict[str, str] = {}
+    statuses: dict[str, str] = {}
     with served(out_dir / "server", _MODEL, another=True) as system:
         for name in _FORMATS:
             say(f"llm-comply: {name}")
             report = _report(name, f"{system.url}/v1")
             (out_dir / f"{name}.json").write_text(report)
-            found |= {check["id"]: check["status"] for check in json.loads(report)["results"]}
-    return summed(found)
+            statuses |= {check["id"]: check["status"] for check in json.loads(report)["results"]}
+    return summed(statuses)
 
 
 def summed(checks: Mapping[str, str]) -> dict[str, Any]:
     """`checks`: passed, failed or skipped, by id."""
-    failed = [check for check, status in checks.items() if status == "failed" and check not in IMAGES]
-    return {"llm_comply_failed": len(failed), "llm_comply": dict(checks)}
+    failed_checks = [check for check, status in checks.items() if status == "failed" and check not in IMAGES]
+    return {"llm_comply_failed": len(failed_checks), "llm_comply": dict(checks)}
 
 
 def _report(name: str, url: str) -> str:
     command = [str(Path(sys.executable).parent / "llm-comply"), "--json", "--format", name, "--base-url", url]
     try:
-        done = subprocess.run(
+        run = subprocess.run(
             [*command, "--api-key", "none", "--model", _MODEL],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LIMIT_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise Unavailable(f"llm-comply: {exc}") from exc
-    if not done.stdout:
-        raise Unavailable(f"llm-comply: {done.stderr.strip()[-300:]}")
-    return done.stdout
+    if not run.stdout:
+        raise Unavailable(f"llm-comply: {run.stderr.strip()[-300:]}")
+    return run.stdout

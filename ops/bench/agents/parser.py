@@ -24,15 +24,15 @@ def conformance(_out_dir: Path, _size: Size, say: Say) -> dict[str, Any]:
         from tests.corpus import FIXTURES, conforms, same_however_cut
     except ImportError as exc:
         raise Unavailable(f"canitoolcall is not installed: {exc}") from exc
-    met: dict[str, list[bool]] = {}
+    outcomes: dict[str, list[bool]] = {}
     for fixture in FIXTURES:
         say(f"conformance: {fixture.family}")
-        met.setdefault(fixture.family, []).append(conforms(fixture) and same_however_cut(fixture))
-    families = {family: sum(cases) / len(cases) for family, cases in met.items()}
+        outcomes.setdefault(fixture.family, []).append(conforms(fixture) and same_however_cut(fixture))
+    shares = {family: sum(cases) / len(cases) for family, cases in outcomes.items()}
     return {
-        "conformance": {family: (sum(cases), len(cases)) for family, cases in met.items()},
-        "conformance_pass": sum(map(sum, met.values())) / sum(map(len, met.values())),
-        "conformance_family_min": min(families.values()),
+        "conformance": {family: (sum(cases), len(cases)) for family, cases in outcomes.items()},
+        "conformance_pass": sum(map(sum, outcomes.values())) / sum(map(len, outcomes.values())),
+        "conformance_family_min": min(shares.values()),
     }
 
 
@@ -41,14 +41,14 @@ def parser_cost(_out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     arguments = json.dumps({"text": _SENTENCE * 200})
     call = '<tool_call>\n{"name": "write", "arguments": ' + arguments + "}\n</tool_call>"
     kinds = {"prose": _TOKEN.findall(_SENTENCE * 200)[:_PROSE], "call": _TOKEN.findall(call)[:_CALL]}
-    spent: dict[str, float] = {}
+    costs: dict[str, float] = {}
     for kind, tokens in kinds.items():
         say(f"the parser's cost: {kind}")
-        spent[kind] = statistics.median(_us_per_token(tokens) for _ in range(size.of(100, 20, 2)))
+        costs[kind] = statistics.median(_us_per_token(tokens) for _ in range(size.of(100, 20, 2)))
     return {
-        "parser_prose_us_per_token": spent["prose"],
-        "parser_call_us_per_token": spent["call"],
-        "parser_us_per_token": max(spent.values()),
+        "parser_prose_us_per_token": costs["prose"],
+        "parser_call_us_per_token": costs["call"],
+        "parser_us_per_token": max(costs.values()),
     }
 
 

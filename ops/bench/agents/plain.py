@@ -25,7 +25,7 @@ def plain_streams(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Both commits run side by side and get requests in turns. Raises: Unavailable."""
     pairs, load = size.of(_PAIRS, _PAIRS, 1), [*STREAMS, "--requests", size.of("1280", "384", "16")]
     load += size.of([], [], SMALLEST)
-    found: list[tuple[float, float]] = []
+    cost_pairs: list[tuple[float, float]] = []
     out_dir.mkdir(parents=True)
     with (
         tree(out_dir / "tree", BEFORE) as older,
@@ -37,12 +37,12 @@ def plain_streams(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
             order = (before, after) if pair % 2 else (after, before)
             cost = {id(system): _cost(system, load, pair, out_dir) for system in order}
             if pair >= 0:
-                found.append((cost[id(before)], cost[id(after)]))
+                cost_pairs.append((cost[id(before)], cost[id(after)]))
     return {
-        "plain_pairs": found,
-        "plain_us_per_token": statistics.median(ours for _, ours in found),
-        "plain_us_per_token_before": statistics.median(theirs for theirs, _ in found),
-        "plain_us_per_token_ratio": statistics.median(ours / theirs for theirs, ours in found),
+        "plain_pairs": cost_pairs,
+        "plain_us_per_token": statistics.median(ours for _, ours in cost_pairs),
+        "plain_us_per_token_before": statistics.median(theirs for theirs, _ in cost_pairs),
+        "plain_us_per_token_ratio": statistics.median(ours / theirs for theirs, ours in cost_pairs),
     }
 
 

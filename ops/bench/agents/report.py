@@ -46,42 +46,44 @@ TARGETS: dict[str, dict[str, Target]] = {
 
 def tables(results: Results) -> Iterator[Table]:
     if "conformance" in results:
-        made = table("canitoolcall, whole and cut in four ways", "family", "met", "of", left=["family"])
-        for family, (met, all_) in results["conformance"].items():
-            made.add_row(family, str(met), str(all_))
-        yield made
+        result_table = table("canitoolcall, whole and cut in four ways", "family", "met", "of", left=["family"])
+        for family, (pass_count, case_count) in results["conformance"].items():
+            result_table.add_row(family, str(pass_count), str(case_count))
+        yield result_table
     for engine in ("mock", "vllm"):
-        if (found := results.get(f"survival_{engine}")) is not None:
-            made = table(f"Structured answers while workers of {engine} are killed", "measured", "value")
+        if (figures := results.get(f"survival_{engine}")) is not None:
+            result_table = table(f"Structured answers while workers of {engine} are killed", "measured", "value")
             for name in ("kills", "answers"):
-                made.add_row(name, str(found[name]))
-            made.add_row("unequal", str(len(found["unequal"])))
-            yield made
+                result_table.add_row(name, str(figures[name]))
+            result_table.add_row("unequal", str(len(figures["unequal"])))
+            yield result_table
     for name in ("llm_comply", "clients"):
         if isinstance(results.get(name), dict):
             yield _outcomes(name, results[name])
 
 
 def _outcomes(name: str, found: dict[str, Any]) -> Table:
-    made = table(name, "what", "outcome", left=["what", "outcome"])
+    result_table = table(name, "what", "outcome", left=["what", "outcome"])
     for what, outcome in found.items():
-        made.add_row(what, str(outcome))
-    return made
+        result_table.add_row(what, str(outcome))
+    return result_table
 
 
 def plot(results: Results, path: Path) -> None:
     """The share of each family's cases that are met, and what a plain token costs in each pair."""
     figure = Figure(figsize=(13, 4.5), layout="tight")
-    left, right = figure.subplots(1, 2)
+    left_axes, right_axes = figure.subplots(1, 2)
     families = results.get("conformance", {})
-    left.barh([*families], [met / all_ for met, all_ in families.values()], color="tab:green")
-    left.axvline(TARGETS["conformance"]["conformance_family_min"][0], color="gray", linestyle=":")  # type: ignore[index]
-    left.set(title="canitoolcall's cases that are met", xlim=(0, 1))
+    left_axes.barh(
+        [*families], [pass_count / case_count for pass_count, case_count in families.values()], color="tab:green"
+    )
+    left_axes.axvline(TARGETS["conformance"]["conformance_family_min"][0], color="gray", linestyle=":")  # type: ignore[index]
+    left_axes.set(title="canitoolcall's cases that are met", xlim=(0, 1))
     pairs = results.get("plain_pairs", [])
-    right.plot([before for before, _ in pairs], "o-", color="tab:gray", label="before")
-    right.plot([after for _, after in pairs], "o-", color="tab:green", label="now")
-    right.set(title="a plain streamed token, API CPU", xlabel="pair", ylabel="us")
-    right.set_ylim(bottom=0)
+    right_axes.plot([before for before, _ in pairs], "o-", color="tab:gray", label="before")
+    right_axes.plot([after for _, after in pairs], "o-", color="tab:green", label="now")
+    right_axes.set(title="a plain streamed token, API CPU", xlabel="pair", ylabel="us")
+    right_axes.set_ylim(bottom=0)
     if pairs:
-        right.legend()
+        right_axes.legend()
     figure.savefig(path, dpi=90)

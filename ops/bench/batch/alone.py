@@ -79,32 +79,35 @@ def _theirs(path: Path, pool: dict[str, Any], env: dict[str, str], texts: list[s
             code = None
         if code != 0:
             raise Unavailable(f"LLM.generate failed: {tail(log)}")
-    found: dict[str, Any] = json.loads(result.read_text())
-    return found
+    figures: dict[str, Any] = json.loads(result.read_text())
+    return figures
 
 
 def _ours(system: System, path: Path, texts: list[str]) -> dict[str, Any]:
-    """From POST /v1/batches until it is completed; and from the first line's beginning to the last one's end."""
-    asked = [{"role": "user", "content": text} for text in texts]
+    """Figures of a batch.
+
+    Times are from POST /v1/batches until it is completed, and from the first line's beginning to the last one's end.
+    """
+    messages = [{"role": "user", "content": text} for text in texts]
     same = {"model": system.model, "temperature": 0, "max_tokens": _TOKENS, "ignore_eos": True}
     file = path.with_suffix(".jsonl")
-    write_lines(file, _ENDPOINT, ({**same, "messages": [each]} for each in asked))
+    write_lines(file, _ENDPOINT, ({**same, "messages": [each]} for each in messages))
     client = Client(system.url)
     id_ = client.upload(file)
     cpu, began = Cpu(system.watch), time.perf_counter()
     batch = client.create(id_, _ENDPOINT)
     client.until(batch, lambda b: b["status"] != "validating", 60, 0.02)
-    begun = time.perf_counter()
+    run_start = time.perf_counter()
     client.until(batch, lambda b: sum(_done(b)) == len(texts), _LIMIT_S)
     run = time.perf_counter()
-    found = client.until(batch, lambda b: b["status"] == "completed", 60, 0.02)
-    ended, cores = time.perf_counter(), cpu.cores()
-    if found["request_counts"]["failed"]:
-        raise Unavailable(f"lines of the batch failed: {found['request_counts']}")
-    answers = client.answers(found["output_file_id"])
+    record = client.until(batch, lambda b: b["status"] == "completed", 60, 0.02)
+    end, cores = time.perf_counter(), cpu.cores()
+    if record["request_counts"]["failed"]:
+        raise Unavailable(f"lines of the batch failed: {record['request_counts']}")
+    answers = client.answers(record["output_file_id"])
     return {
-        "seconds": ended - began, "run_s": run - begun, "validate_s": begun - began, "finish_s": ended - run,
-        "tokens": found["usage"]["output_tokens"], "prompt_tokens": found["usage"]["input_tokens"],
+        "seconds": end - began, "run_s": run - run_start, "validate_s": run_start - began, "finish_s": end - run,
+        "tokens": record["usage"]["output_tokens"], "prompt_tokens": record["usage"]["input_tokens"],
         "texts": [answers[str(i)]["choices"][0]["message"]["content"] for i in range(len(texts))], "cores": cores,
     }  # fmt: skip
 

@@ -44,22 +44,24 @@ class Traffic(NamedTuple):
 
 def _trace(size: Size) -> Traffic:
     """A trace of conversations, at 30 % of the engines' prefill capacity, as in `disagg`."""
-    found = shapes()
-    per_s = _LOAD * _WORKERS * TOKENS_PER_S / fmean(prompt for prompt, _ in found)
-    return Traffic(pool("both", **_seats(size)), per_s, found, size.of(150.0, 60.0, 2.0), size.of(25_000, 10_000, 400))
+    request_shapes = shapes()
+    per_s = _LOAD * _WORKERS * TOKENS_PER_S / fmean(prompt for prompt, _ in request_shapes)
+    return Traffic(
+        pool("both", **_seats(size)), per_s, request_shapes, size.of(150.0, 60.0, 2.0), size.of(25_000, 10_000, 400)
+    )
 
 
 def _short(size: Size) -> Traffic:
     """Short prompts that keep engines of a third of the default speed busy for 30 % of the time."""
     args = {"step_ms": 20.0, "step_ms_per_sequence": 0.15, "prefill_tokens_per_s": 8000.0}
     rng = Random(1)
-    found = [(rng.randint(100, 400), rng.randint(10, 30)) for _ in range(1000)]
+    request_shapes = [(rng.randint(100, 400), rng.randint(10, 30)) for _ in range(1000)]
     entry = pool("both", args=args, **_seats(size))
-    return Traffic(entry, size.of(1.5, 1.5, 3.0), found, size.of(100.0, 60.0, 2.0), size.of(8_000, 4_000, 400))
+    return Traffic(entry, size.of(1.5, 1.5, 3.0), request_shapes, size.of(100.0, 60.0, 2.0), size.of(8_000, 4_000, 400))
 
 
 def _seats(size: Size) -> dict[str, int]:
-    """So few in the smallest size that a short batch doesn't end too soon."""
+    """The engines' seats: so few in the smallest size that a short batch doesn't end too soon."""
     return size.of({}, {}, {"max_running": 4})
 
 
@@ -71,14 +73,14 @@ def beside(directory: Path, size: Size, say: Say) -> dict[str, Any]:
 
 
 def short(directory: Path, size: Size, say: Say) -> dict[str, Any]:
-    """As above with short prompts. Raises: Unavailable."""
+    """Measures the same with short prompts. Raises: Unavailable."""
     rows, capacity = _play(directory, _short(size), size, say)
     figures = {f"short_{name}": value for name, value in _verdict(rows, capacity).items()}
     return {"short": rows, "missing": _unmeasured("short_batch_share_of_capacity", capacity), **figures}
 
 
 def _unmeasured(figure: str, capacity: float) -> dict[str, str]:
-    """Why there is no share of a capacity: of the smallest size, a batch may be over in no time, or not begun."""
+    """The reason why a share is missing: in the smallest size a batch may be over in no time, or not have begun."""
     return {} if capacity else {figure: NO_LINE_ENDED}
 
 
@@ -104,9 +106,9 @@ def _play(directory: Path, traffic: Traffic, size: Size, say: Say) -> tuple[list
             client.set_paused(batch, not beside_)
             time.sleep(fill_s if beside_ else settle_s)
             # Each run has new prompts, or they would be cached; arrivals and lengths are the same in a pair.
-            asked = poisson(turn // 2 + 1, traffic.per_s, traffic.seconds, traffic.shapes)
-            served = uvloop.run(_run(system, client, batch, asked, 100 + turn, traffic.seconds))
-            rows.append({"batch": beside_, **served})
+            requests = poisson(turn // 2 + 1, traffic.per_s, traffic.seconds, traffic.shapes)
+            figures = uvloop.run(_run(system, client, batch, requests, 100 + turn, traffic.seconds))
+            rows.append({"batch": beside_, **figures})
         if client.find(batch)["status"] != "in_progress":
             raise Unavailable("the batch ended before the measurement")
         client.cancel(batch)
@@ -124,8 +126,8 @@ def _speed_alone(client: Client, batch: str, seconds: float) -> float:
     """Answer tokens a second, without online requests."""
     before, began = client.find(batch)["usage"]["output_tokens"], time.perf_counter()
     time.sleep(seconds)
-    made: int = client.find(batch)["usage"]["output_tokens"] - before
-    return made / (time.perf_counter() - began)
+    tokens: int = client.find(batch)["usage"]["output_tokens"] - before
+    return tokens / (time.perf_counter() - began)
 
 
 async def _run(
@@ -139,15 +141,15 @@ async def _run(
         began = time.perf_counter()
         playing = asyncio.create_task(play(system, asked, seed))
         await asyncio.wait([playing], timeout=seconds)
-        made = (await asyncio.to_thread(client.find, batch))["usage"]["output_tokens"] - before
+        batch_tokens = (await asyncio.to_thread(client.find, batch))["usage"]["output_tokens"] - before
         took, share, cores = time.perf_counter() - began, busy.share(), cpu.cores()
-        served = await playing
+        answers = await playing
     watching.cancel()
     ours = sum(cores[part] for part in ("api", "workers", "redis", "batch", "client"))
     return {
-        "requests": len(served), "cached": sum(s.cached for s in served),
-        "ttft_ms": [1e3 * s.ttft for s in served], "gaps_ms": [1e3 * gap for s in served for gap in s.gaps],
-        "busy": share, "batch_tokens_per_s": made / took, "client_late_p99_ms": 1e3 * percentile(late, 99),
+        "requests": len(answers), "cached": sum(s.cached for s in answers),
+        "ttft_ms": [1e3 * s.ttft for s in answers], "gaps_ms": [1e3 * gap for s in answers for gap in s.gaps],
+        "busy": share, "batch_tokens_per_s": batch_tokens / took, "client_late_p99_ms": 1e3 * percentile(late, 99),
         "cores": cores, "other_cores": cores["machine"] - ours,
     }  # fmt: skip
 

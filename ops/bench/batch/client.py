@@ -42,11 +42,11 @@ class Client:
         self, batch: str, is_so: Callable[[dict[str, Any]], bool], timeout_s: float, every_s: float = 0.1
     ) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s
-        while not is_so(found := self.find(batch)):
-            if found["status"] in _BAD or time.monotonic() > deadline:
-                raise Unavailable(f"the batch is {found['status']} {found['errors']}, {found['request_counts']}")
+        while not is_so(record := self.find(batch)):
+            if record["status"] in _BAD or time.monotonic() > deadline:
+                raise Unavailable(f"the batch is {record['status']} {record['errors']}, {record['request_counts']}")
             time.sleep(every_s)
-        return found
+        return record
 
     def answers(self, file: str) -> dict[str, dict[str, Any]]:
         """The bodies in an output file, by custom_id."""
@@ -61,8 +61,8 @@ class Client:
             raise Unavailable(f"{method} {path}: {exc!r}") from exc
         if not answer.is_success:
             raise Unavailable(f"{method} {path}: status {answer.status_code}: {answer.text[:200]}")
-        found: dict[str, Any] = answer.json()
-        return found
+        content: dict[str, Any] = answer.json()
+        return content
 
 
 def write_lines(path: Path, endpoint: str, bodies: Iterable[dict[str, Any]]) -> None:

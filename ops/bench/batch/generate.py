@@ -19,20 +19,20 @@ def main() -> None:
     tokenizer = llm.get_tokenizer()
 
     def prompts(texts: list[str]) -> list[TokensPrompt]:
-        asked = [[{"role": "user", "content": text}] for text in texts]
-        ids = tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=True, return_dict=False)
+        conversations = [[{"role": "user", "content": text}] for text in texts]
+        ids = tokenizer.apply_chat_template(conversations, add_generation_prompt=True, tokenize=True, return_dict=False)
         return [TokensPrompt(prompt_token_ids=each) for each in ids]
 
     llm.generate(prompts(job["warm_up"]), params, use_tqdm=False)
-    given = prompts(job["prompts"])
+    inputs = prompts(job["prompts"])
     cpu = Cpu({"engine": [os.getpid()]})
     began = time.perf_counter()
-    answers = llm.generate(given, params, use_tqdm=False)
+    answers = llm.generate(inputs, params, use_tqdm=False)
     seconds = time.perf_counter() - began
     result = {
         "seconds": seconds,
         "cores": cpu.cores(),
-        "prompt_tokens": sum(len(each["prompt_token_ids"]) for each in given),
+        "prompt_tokens": sum(len(each["prompt_token_ids"]) for each in inputs),
         "tokens": sum(len(answer.outputs[0].token_ids) for answer in answers),
         "texts": [answer.outputs[0].text for answer in answers],
     }

@@ -46,15 +46,15 @@ def intake(directory: Path, size: Size, say: Say) -> dict[str, Any]:
         before = {"api": api(), "batch": worker(), "redis": redis_bytes(redis)()}
         with (
             sampled(api, _EVERY_S) as apis, sampled(worker, _EVERY_S) as workers,
-            sampled(redis_bytes(redis), _EVERY_S) as stored, sampled(live_ms(system.url), _LIVE_EVERY_S) as live,
+            sampled(redis_bytes(redis), _EVERY_S) as redis_samples, sampled(live_ms(system.url), _LIVE_EVERY_S) as live,
         ):  # fmt: skip
             say(f"intake: {mb:.0f} MB up")
             began = time.monotonic()
             file = client.upload(big)
-            uploaded = time.monotonic()
+            upload_end = time.monotonic()
             batch = client.create(file, _ENDPOINT)
             client.until(batch, lambda b: b["status"] != "validating", 300, 0.02)
-            validated = time.monotonic()
+            validation_end = time.monotonic()
             if size is Size.QUICK:
                 client.cancel(batch)
                 _settled(client, batch)
@@ -62,31 +62,31 @@ def intake(directory: Path, size: Size, say: Say) -> dict[str, Any]:
                 client.until(batch, lambda b: b["status"] != "validating", 60, 0.02)
             run_began, lines = time.monotonic(), size.of(_LINES, _SHORT, all_lines)
             say(f"intake: {lines} lines")
-            done = client.until(batch, lambda b: b["status"] == "completed", _RUN_LIMIT_S, 0.2)
-            ended = time.monotonic()
+            record = client.until(batch, lambda b: b["status"] == "completed", _RUN_LIMIT_S, 0.2)
+            end_time = time.monotonic()
             time.sleep(size.of(3.0, 3.0, 0.5))  # until the rest of it is cleaned up
         after, cores = redis_bytes(redis)(), cpu.cores()
-        left = _by_kind(redis)
+        leftovers = _by_kind(redis)
     ours = sum(cores[part] for part in ("api", "workers", "redis", "batch", "client"))
-    taken = [x for at, x in apis if at <= validated]
+    api_samples = [x for at, x in apis if at <= validation_end]
     return {
         "intake": {
-            "file_mb": mb, "lines": all_lines, "run_lines": lines, "completed": done["request_counts"]["completed"],
-            "prompt_tokens": done["usage"]["input_tokens"], "cores": cores, "left": left,
+            "file_mb": mb, "lines": all_lines, "run_lines": lines, "completed": record["request_counts"]["completed"],
+            "prompt_tokens": record["usage"]["input_tokens"], "cores": cores, "left": leftovers,
             "series": {
                 name: [(at - began, x - before.get(name, 0.0)) for at, x in series]
-                for name, series in (("api", apis), ("batch", workers), ("redis", stored), ("live", live))
+                for name, series in (("api", apis), ("batch", workers), ("redis", redis_samples), ("live", live))
             },
-            "marks": {"uploaded": uploaded - began, "validated": validated - began, "ended": ended - began},
+            "marks": {"uploaded": upload_end - began, "validated": validation_end - began, "ended": end_time - began},
         },
-        "validate_s": validated - uploaded, "upload_s": uploaded - began,
-        "api_memory_mb": max(taken) - before["api"], "api_memory_mb_run": max(x for _, x in apis) - before["api"],
+        "validate_s": validation_end - upload_end, "upload_s": upload_end - began,
+        "api_memory_mb": max(api_samples) - before["api"], "api_memory_mb_run": max(x for _, x in apis) - before["api"],
         "batch_worker_memory_mb": max(x for _, x in workers) - before["batch"],
         "batch_worker_rss_mb": max(x for _, x in workers),
-        "redis_bytes_per_line_peak": (max(x for at, x in stored if at >= run_began) - before["redis"]) / lines,
-        "redis_bytes_after": after - before["redis"], "lines_per_s": lines / (ended - run_began),
+        "redis_bytes_per_line_peak": (max(x for at, x in redis_samples if at >= run_began) - before["redis"]) / lines,
+        "redis_bytes_after": after - before["redis"], "lines_per_s": lines / (end_time - run_began),
         "live_p99_ms": percentile([x for _, x in live], 99), "live_max_ms": max(x for _, x in live),
-        "live_p99_ms_intake": percentile([x for at, x in live if at <= validated], 99),
+        "live_p99_ms_intake": percentile([x for at, x in live if at <= validation_end], 99),
         "intake_other_cores": cores["machine"] - ours,
     }  # fmt: skip
 

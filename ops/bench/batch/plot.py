@@ -15,18 +15,20 @@ def plot(results: Results, path: Path) -> None:
     """A row of plots for each part that was run."""
     parts = [part for part in ("beside", "alone", "intake") if part in results]
     figure = Figure(figsize=(15, 4.5 * max(1, len(parts))), layout="tight")
-    for part, (left, right) in zip(parts, figure.subplots(len(parts), 2, squeeze=False) if parts else (), strict=True):
+    for part, (left_axes, right_axes) in zip(
+        parts, figure.subplots(len(parts), 2, squeeze=False) if parts else (), strict=True
+    ):
         if part == "beside":
-            _tail(left, results, "ttft_ms", "time to the first token, ms")
-            _tail(right, results, "gaps_ms", "between two tokens, ms")
+            _tail(left_axes, results, "ttft_ms", "time to the first token, ms")
+            _tail(right_axes, results, "gaps_ms", "between two tokens, ms")
         else:
-            (_alone if part == "alone" else _memory)(left, results)
-            right.set_visible(False)
+            (_alone if part == "alone" else _memory)(left_axes, results)
+            right_axes.set_visible(False)
     figure.savefig(path, dpi=90)
 
 
 def _tail(axis: Axes, results: Results, what: str, label: str) -> None:
-    """For each time, the share of requests, or gaps, that took longer."""
+    """Plots, for each time, the share of requests, or gaps, that took longer."""
     for beside, color in ((False, "tab:gray"), (True, "tab:green")):
         values = np.sort([x for row in results["beside"] if row["batch"] is beside for x in row[what]])
         longer = 1 - np.arange(len(values)) / len(values)
@@ -52,14 +54,14 @@ def _alone(axis: Axes, results: Results) -> None:
 
 
 def _memory(axis: Axes, results: Results) -> None:
-    found = results["intake"]
+    figures = results["intake"]
     names = {"api": "API", "batch": "batch worker", "redis": "Redis"}
     for name, label in names.items():
-        at, values = zip(*found["series"][name], strict=True)
+        at, values = zip(*figures["series"][name], strict=True)
         axis.plot(at, np.array(values) / (2**20 if name == "redis" else 1), label=label)
-    for name, at in found["marks"].items():
+    for name, at in figures["marks"].items():
         axis.axvline(at, color="lightgray", linestyle=":")
         axis.text(at, axis.get_ylim()[1], f" {name}", rotation=90, va="top", fontsize=7)
     axis.set(xlabel="seconds from the upload's beginning", ylabel="MiB more than before")
-    axis.set_title(f"{found['file_mb']:.0f} MB, {found['lines']:,} lines; {found['run_lines']:,} computed")
+    axis.set_title(f"{figures['file_mb']:.0f} MB, {figures['lines']:,} lines; {figures['run_lines']:,} computed")
     axis.legend()

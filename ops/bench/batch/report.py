@@ -60,7 +60,7 @@ def tables(results: Results) -> Iterator[Table]:
 
 def _alone(rows: list[dict[str, Any]]) -> Table:
     names = ("pair", "tokens", "generate s", "tokens/s", "batch s", "tokens/s", "ratio", "validating s", "running s")
-    made = table(
+    result_table = table(
         "Alone: real vLLM on the same cores", *names, "finishing s", "ratio of running", "equal", "others' cores"
     )
     for i, r in enumerate(rows, 1):
@@ -68,37 +68,39 @@ def _alone(rows: list[dict[str, Any]]) -> Table:
         speeds = (theirs["seconds"], r["tokens"] / theirs["seconds"], ours["seconds"], r["tokens"] / ours["seconds"])
         parts = (ours["validate_s"], ours["run_s"], ours["finish_s"], r["run_ratio"])
         figures = (f"{x:.1f}" for x in speeds), (f"{x:.3g}" for x in (r["ratio"], *parts))
-        made.add_row(str(i), str(r["tokens"]), *figures[0], *figures[1], str(r["equal"]), f"{r['other_cores']:.2f}")
-    return made
+        result_table.add_row(
+            str(i), str(r["tokens"]), *figures[0], *figures[1], str(r["equal"]), f"{r['other_cores']:.2f}"
+        )
+    return result_table
 
 
 def _beside(title: str, rows: list[dict[str, Any]]) -> Table:
     names = ("batch", "requests", "busy", "TTFT p50 ms", "p99", "ITL p50 ms", "p99", "max", "batch tokens/s")
     parts = ("api", "batch", "workers", "redis", "client", "machine")
-    made = table(title, *names, *parts, "others", "client late p99 ms", left=["batch"])
+    result_table = table(title, *names, *parts, "others", "client late p99 ms", left=["batch"])
     for r in rows:
         ttft, gaps = r["ttft_ms"], r["gaps_ms"]
         ms = (percentile(ttft, 50), percentile(ttft, 99), percentile(gaps, 50), percentile(gaps, 99), max(gaps))
         cores = (*(r["cores"][part] for part in parts), r["other_cores"])
-        made.add_row(
+        result_table.add_row(
             "with" if r["batch"] else "without", str(r["requests"]), f"{r['busy']:.3f}", *(f"{x:.1f}" for x in ms),
             f"{r['batch_tokens_per_s']:.0f}", *(f"{x:.2f}" for x in cores), f"{r['client_late_p99_ms']:.2f}",
         )  # fmt: skip
-    return made
+    return result_table
 
 
 def _intake(results: Results) -> Table:
     r = results["intake"]
     title = f"Intake: {r['lines']:,} lines, {r['file_mb']:.0f} MB; then {r['run_lines']:,} lines computed"
-    made = table(title, "measured", "value")
+    result_table = table(title, "measured", "value")
     keys = (
         "upload_s", "validate_s", "api_memory_mb", "api_memory_mb_run", "batch_worker_memory_mb", "batch_worker_rss_mb",
         "redis_bytes_per_line_peak", "redis_bytes_after", "lines_per_s", "live_p99_ms_intake", "live_p99_ms",
         "live_max_ms", "intake_other_cores",
     )  # fmt: skip
     for key in keys:
-        made.add_row(key, f"{results[key]:,.4g}")
-    made.add_row("completed", f"{r['completed']:,}")
-    for kind, used in r["left"].items():
-        made.add_row(f"bytes in Redis afterwards: {kind}", f"{used:,}")
-    return made
+        result_table.add_row(key, f"{results[key]:,.4g}")
+    result_table.add_row("completed", f"{r['completed']:,}")
+    for kind, size in r["left"].items():
+        result_table.add_row(f"bytes in Redis afterwards: {kind}", f"{size:,}")
+    return result_table

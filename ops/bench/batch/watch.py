@@ -20,20 +20,20 @@ Series = list[tuple[float, float]]  # time.monotonic(), value
 @contextmanager
 def sampled(look: Callable[[], float], every_s: float) -> Iterator[Series]:
     """Calls `look` at intervals in a thread; after a late one, the next follows at once."""
-    seen: Series = []
+    samples: Series = []
     over = Event()
 
     def loop() -> None:
         due = time.monotonic()
         while not over.wait(max(0.0, due - time.monotonic())):
             at = time.monotonic()
-            seen.append((at, look()))
+            samples.append((at, look()))
             due = max(due + every_s, time.monotonic() - every_s)
 
     thread = Thread(target=loop, daemon=True)
     thread.start()
     try:
-        yield seen
+        yield samples
     finally:
         over.set()
         thread.join()
@@ -51,7 +51,7 @@ def redis_bytes(redis: "Redis") -> Callable[[], float]:
 
 
 def live_ms(url: str) -> Callable[[], float]:
-    """How long GET /live takes, ms."""
+    """A function that returns how long GET /live takes, ms."""
     http = httpx.Client(base_url=url, timeout=30, trust_env=False)
 
     def look() -> float:
@@ -72,17 +72,17 @@ class Busy:
     def share(self) -> float:
         """The share since the beginning, mean over the engines."""
         now = self._read()
-        shares = [(now[w][1] - worked) / (now[w][0] - at) for w, (at, worked) in self._before.items()]
+        shares = [(now[w][1] - busy_s) / (now[w][0] - at) for w, (at, busy_s) in self._before.items()]
         return sum(shares) / len(shares)
 
     def _read(self) -> dict[str, tuple[float, float]]:
-        """By worker: when it last wrote its metrics, by the key's time to live, and its busy seconds then."""
-        found = {}
+        """Readings by worker: when it last wrote its metrics, by the key's time to live, and its busy seconds then."""
+        readings = {}
         for key in self._redis.scan_iter(Keys("xylem").metrics("*")):  # type: ignore[arg-type]
             pipe = self._redis.pipeline()
             pipe.get(key)
             pipe.pttl(key)
             raw, left_ms = pipe.execute()
-            (worked,) = (m.value for m in decode_worker_metrics(raw) if m.name == "xylem_worker_busy_seconds")
-            found[str(key)] = time.monotonic() - (_TTL_S - left_ms / 1e3), worked
-        return found
+            (busy_s,) = (m.value for m in decode_worker_metrics(raw) if m.name == "xylem_worker_busy_seconds")
+            readings[str(key)] = time.monotonic() - (_TTL_S - left_ms / 1e3), busy_s
+        return readings

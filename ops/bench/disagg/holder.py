@@ -44,19 +44,22 @@ class Bare:
 
 def memory() -> KvMemory:
     """Memory with all pages touched, and each 64 KiB marked with its number."""
-    made = KvMemory(SPACE // UNIT, UNIT)
+    kv_memory = KvMemory(SPACE // UNIT, UNIT)
     for block in range(SPACE // UNIT):
-        made.mark(block, block)
-    return made
+        kv_memory.mark(block, block)
+    return kv_memory
 
 
 async def _main() -> None:
-    held = memory()
-    ours, bare = Nixl(f"ours-{secrets.token_hex(4)}", lambda _note: None), Bare(held.address)
-    await ours.start(held.address, SPACE)
+    kv_memory = memory()
+    ours, bare = Nixl(f"ours-{secrets.token_hex(4)}", lambda _note: None), Bare(kv_memory.address)
+    await ours.start(kv_memory.address, SPACE)
     ours.expecting = 1  # as if a prompt were lent
-    known = {n: base64.b64encode(m).decode() for n, m in ((ours.name, ours.metadata), (bare.name, bare.metadata))}
-    print(json.dumps({"address": held.address, "ours": ours.name, "bare": bare.name, "metadata": known}), flush=True)
+    metadata = {n: base64.b64encode(m).decode() for n, m in ((ours.name, ours.metadata), (bare.name, bare.metadata))}
+    print(
+        json.dumps({"address": kv_memory.address, "ours": ours.name, "bare": bare.name, "metadata": metadata}),
+        flush=True,
+    )
     while True:
         bare.agent.get_new_notifs()
         await asyncio.sleep(_LOOK_S)

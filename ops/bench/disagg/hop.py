@@ -32,8 +32,8 @@ def hop(directory: Path, size: Size, say: Say) -> dict[str, Any]:
         for seed, per_s in enumerate(size.of(_PER_S, _PER_S, _PER_S[-1:]), 1):
             say(f"hop: {per_s:.0f} requests/s for {seconds:.0f} s")
             cpu = Cpu(system.watch)
-            served = uvloop.run(play(system, poisson(1, per_s, seconds, [(_PROMPT, _ANSWER)]), seed))
-            rows.append(_row(system.url, per_s, served, cpu.cores()))
+            answers = uvloop.run(play(system, poisson(1, per_s, seconds, [(_PROMPT, _ANSWER)]), seed))
+            rows.append(_row(system.url, per_s, answers, cpu.cores()))
     return {"hop": rows, "hop_p50_ms": rows[-1]["hop"]["p50"], "hop_p99_ms": rows[-1]["hop"]["p99"]}
 
 
@@ -43,9 +43,9 @@ def _row(url: str, per_s: float, served: list[Served], cores: dict[str, float]) 
         with urllib.request.urlopen(f"{url}/requests/{one.id}", timeout=5) as response:
             for stage, seconds in json.load(response)["prompts"][0]["stages"].items():
                 stages.setdefault(stage, []).append(1e3 * seconds)
-    shown = {
+    percentiles = {
         stage: {"mean": fmean(ms), "p50": percentile(ms, 50), "p99": percentile(ms, 99)}
         for stage, ms in stages.items()
         if ms
     }
-    return {"per_s": per_s, "requests": len(served), "apart": len(stages["hop"]), "cores": cores, **shown}
+    return {"per_s": per_s, "requests": len(served), "apart": len(stages["hop"]), "cores": cores, **percentiles}

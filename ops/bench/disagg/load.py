@@ -46,12 +46,12 @@ def load(directory: Path, size: Size, say: Say) -> dict[str, Any]:
             per_s, seconds = share * capacity, size.of(_SECONDS, _QUICK_SECONDS, 2.0)
             say(f"load: {per_s:.2f} requests/s for {seconds:.0f} s")
             seed = round(100 * share)  # each load has its own prompts: others would be cached
-            served = uvloop.run(together(systems, poisson(seed, per_s, seconds, from_trace), seconds, seed))
-            rows += [{"share": share, "per_s": per_s, "mode": mode, **row} for mode, row in served.items()]
-    found = {"load": rows, "prompt_tokens_mean": tokens, "capacity_per_s": capacity, **_verdict(rows)}
-    if found["crossover_per_s"] is None:
-        found["missing"] = {"crossover_per_s": NO_CROSSOVER}
-    return found
+            row_by_mode = uvloop.run(together(systems, poisson(seed, per_s, seconds, from_trace), seconds, seed))
+            rows += [{"share": share, "per_s": per_s, "mode": mode, **row} for mode, row in row_by_mode.items()]
+    figures = {"load": rows, "prompt_tokens_mean": tokens, "capacity_per_s": capacity, **_verdict(rows)}
+    if figures["crossover_per_s"] is None:
+        figures["missing"] = {"crossover_per_s": NO_CROSSOVER}
+    return figures
 
 
 async def _warm_up(systems: dict[str, System], requests: int) -> None:
@@ -70,19 +70,19 @@ async def together(
     watching = asyncio.create_task(lateness(late))
 
     async def one(key: T) -> list[Served]:
-        served = await play(systems[key], asked, seed)
+        results = await play(systems[key], asked, seed)
         ends[key] = time.perf_counter()
-        return served
+        return results
 
     began = time.perf_counter()
     everything = asyncio.gather(*(one(key) for key in systems))
     await asyncio.wait([everything], timeout=seconds)
-    used = {key: cpu.cores() for key, cpu in cpus.items()}
-    served = dict(zip(systems, await everything, strict=True))
+    core_use = {key: cpu.cores() for key, cpu in cpus.items()}
+    results = dict(zip(systems, await everything, strict=True))
     watching.cancel()
     parts = ("api", "workers", "redis")
-    ours = sum(cores[part] for cores in used.values() for part in parts)
-    client, machine = (next(iter(used.values()))[part] for part in ("client", "machine"))
+    ours = sum(cores[part] for cores in core_use.values() for part in parts)
+    client, machine = (next(iter(core_use.values()))[part] for part in ("client", "machine"))
     quiet = {
         "client_cores": client,
         "machine_cores": machine,
@@ -90,10 +90,10 @@ async def together(
         "client_late_p99_ms": 1e3 * percentile(late, 99),
     }
     rows = {}
-    for key, answers in served.items():
-        kept = [s for s in answers if s.at >= _WARM_UP * seconds]
-        cores = {f"{part}_cores": used[key][part] for part in parts}
-        rows[key] = {**_figures(kept), "took_s": ends[key] - began, **quiet, **cores}
+    for key, answers in results.items():
+        warm_answers = [s for s in answers if s.at >= _WARM_UP * seconds]
+        cores = {f"{part}_cores": core_use[key][part] for part in parts}
+        rows[key] = {**_figures(warm_answers), "took_s": ends[key] - began, **quiet, **cores}
     return rows
 
 

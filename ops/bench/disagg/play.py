@@ -43,10 +43,10 @@ class Served:
 
 def poisson(seed: int, per_s: float, seconds: float, shapes: Sequence[tuple[int, int]]) -> list[Asked]:
     """Arrivals with random shapes (prompt, answer) of those given; the same for the same seed."""
-    rng, at, asked = Random(seed), 0.0, []
+    rng, at, requests = Random(seed), 0.0, []
     while (at := at + rng.expovariate(per_s)) < seconds:
-        asked.append(Asked(at, *rng.choice(shapes)))
-    return asked
+        requests.append(Asked(at, *rng.choice(shapes)))
+    return requests
 
 
 async def play(system: System, requests: Sequence[Asked], seed: int) -> list[Served]:
@@ -68,7 +68,7 @@ async def play(system: System, requests: Sequence[Asked], seed: int) -> list[Ser
         gaps += [0.0] * sum(n - 1 for _, n in r.times)  # tokens that came together with the one before
         return Served(asked.at, r.first - r.start, r.end - r.start, gaps, r.tokens, r.cached, c.id)
 
-    return await asyncio.gather(*(one(i, asked) for i, asked in enumerate(requests)))
+    return await asyncio.gather(*(one(i, request) for i, request in enumerate(requests)))
 
 
 def _payload(system: System, rng: Random, asked: Asked) -> bytes:
@@ -113,9 +113,9 @@ class Cpu:
         self._before, self._began = self._read(), time.perf_counter()
 
     def _read(self) -> dict[str, float]:
-        used = {p: sum(sum(x.cpu_times()[:2]) for x in each) for p, each in self._processes.items()}
+        cpu_s = {p: sum(sum(x.cpu_times()[:2]) for x in each) for p, each in self._processes.items()}
         machine = psutil.cpu_times()
-        return used | {"machine": sum(machine) - machine.idle - machine.iowait, "stolen": machine.steal}
+        return cpu_s | {"machine": sum(machine) - machine.idle - machine.iowait, "stolen": machine.steal}
 
     def cores(self) -> dict[str, float]:
         """Mean cores in use, by part."""

@@ -33,19 +33,19 @@ TARGETS: dict[str, dict[str, Target]] = {
 def tables(results: Results) -> Iterator[Table]:
     if "transfer" in results:
         names = ("MiB", "blocks", "pairs", "bare ms", "ours ms", "GB/s", "ratio")
-        made = table("READ of host memory, medians", *names, left=["blocks"])
+        result_table = table("READ of host memory, medians", *names, left=["blocks"])
         for r in results["transfer"]:
             blocks = f"{'adjacent' if r['adjacent'] else 'scattered'} {r['block'] // 1024} KiB"
             figures = (r["bare_ms"], r["ours_ms"], r["bytes"] / r["ours_ms"] / 1e6, r["efficiency"])
-            made.add_row(str(r["bytes"] // 2**20), blocks, str(r["pairs"]), *(f"{x:.3f}" for x in figures))
-        yield made
+            result_table.add_row(str(r["bytes"] // 2**20), blocks, str(r["pairs"]), *(f"{x:.3f}" for x in figures))
+        yield result_table
     if "hop" in results:
         stages = [k for k, v in results["hop"][0].items() if isinstance(v, dict) and "p50" in v]
-        made = table("Stages of a request, ms: p50 (p99)", "requests/s", "apart", *stages)
+        result_table = table("Stages of a request, ms: p50 (p99)", "requests/s", "apart", *stages)
         for r in results["hop"]:
             spans = (f"{r[s]['p50']:.1f} ({r[s]['p99']:.1f})" for s in stages)
-            made.add_row(f"{r['per_s']:g}", f"{r['apart']} of {r['requests']}", *spans)
-        yield made
+            result_table.add_row(f"{r['per_s']:g}", f"{r['apart']} of {r['requests']}", *spans)
+        yield result_table
     for key, title in (
         ("load", "Long prompts, two workers"),
         ("threshold", "Short and long prompts, by remote_tokens"),
@@ -56,15 +56,17 @@ def tables(results: Results) -> Iterator[Table]:
 
 def _loads(title: str, rows: list[dict[str, Any]]) -> Table:
     names = ("requests/s", "mode", "requests", "TTFT p50 s", "p99", "ITL p50 ms", "p99", "max", "end to end s")
-    made = table(
+    result_table = table(
         title, *names, "per token ms", "api cores", "workers", "machine", "others", "client late p99 ms", left=["mode"]
     )
     for r in rows:
         keys = ("ttft_p50_s", "ttft_p99_s", "itl_p50_ms", "itl_p99_ms", "itl_max_ms", "e2e_mean_s", "e2e_per_token_ms")
         cores = ("api_cores", "workers_cores", "machine_cores", "other_cores", "client_late_p99_ms")
         first = (f"{r['per_s']:.2f}", r["mode"]) if "mode" in r else ("", str(r["remote_tokens"]))
-        made.add_row(*first, str(r["requests"]), *(f"{r[k]:.3g}" for k in keys), *(f"{r[k]:.2f}" for k in cores))
-    return made
+        result_table.add_row(
+            *first, str(r["requests"]), *(f"{r[k]:.3g}" for k in keys), *(f"{r[k]:.2f}" for k in cores)
+        )
+    return result_table
 
 
 def plot(results: Results, path: Path) -> None:

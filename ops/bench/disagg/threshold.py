@@ -25,12 +25,12 @@ def threshold(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     rng, low, high = Random(3), math.log(_SHORTEST), math.log(_LONGEST)
     shapes = [(int(math.exp(rng.uniform(low, high))), rng.randint(*_ANSWER)) for _ in range(3000)]
     lengths, seconds = LENGTHS[: size.of(None, None, 1)], size.of(_SECONDS, _QUICK_SECONDS, 1.0)
-    asked = poisson(5, _PER_S, seconds, shapes)
+    requests = poisson(5, _PER_S, seconds, shapes)
     with ExitStack() as stack:
         say(f"threshold: starting {len(lengths)} fleets")
         systems = {n: stack.enter_context(pair(directory / str(n), {"remote_tokens": n})) for n in lengths}
         for system in systems.values():
             uvloop.run(play(system, [Asked(0.3 * i, 2000, 100) for i in range(size.of(6, 6, 1))], 0))
         say(f"threshold: {_PER_S:.0f} requests/s for {seconds:.0f} s, to each of them")
-        rows = uvloop.run(together(systems, asked, seconds, 5))
+        rows = uvloop.run(together(systems, requests, seconds, 5))
     return {"threshold": [{"remote_tokens": n, **row} for n, row in rows.items()]}

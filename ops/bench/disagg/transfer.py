@@ -61,7 +61,7 @@ async def _measure(holder: dict[str, Any], length: Size, say: Say) -> list[dict[
         blocks = _blocks(size, block, adjacent)
         here = [(memory_.address + a, holder["address"] + b) for a, b in blocks]
         spans = merged(here, block)  # bare NIXL gets merged spans as well, since that is faster
-        bare_s, ours_s, held_s = [], [], []
+        bare_s, ours_s, stalls_s = [], [], []
         for turn in range(
             _WARM_UP + length.of(max(10, 1600 * MIB // (4 * MIB + size)), max(10, 400 * MIB // (4 * MIB + size)), 2)
         ):
@@ -73,12 +73,12 @@ async def _measure(holder: dict[str, Any], length: Size, say: Say) -> list[dict[
             await asyncio.sleep(0)
             again = time.perf_counter()
             await ours.move("READ", holder["ours"], here, block, b"note", timeout_s=10)
-            ended = time.perf_counter()
-            held = looking.stop()
+            end = time.perf_counter()
+            stall_s = looking.stop()
             if turn >= _WARM_UP:
                 bare_s.append(middle - began)
-                ours_s.append(ended - again)
-                held_s.append(held)
+                ours_s.append(end - again)
+                stalls_s.append(stall_s)
             await asyncio.sleep(0.002)
         for a, b in blocks:
             assert memory_.holds(a // UNIT, b // UNIT), "what came is not what was asked for"
@@ -87,7 +87,7 @@ async def _measure(holder: dict[str, Any], length: Size, say: Say) -> list[dict[
                 "bytes": size, "block": block, "adjacent": adjacent, "descriptors": len(spans), "pairs": len(ours_s),
                 "bare_ms": 1e3 * median(bare_s), "ours_ms": 1e3 * median(ours_s),
                 "efficiency": median(a / b for a, b in zip(bare_s, ours_s, strict=True)),
-                "loop_held_ms": 1e3 * median(held_s),
+                "loop_held_ms": 1e3 * median(stalls_s),
             }
         )  # fmt: skip
     await ours.close()

@@ -1,4 +1,4 @@
-"""How long one call takes to bring an adapter to four workers, without the engines' own loading."""
+"""The time that one call takes to bring an adapter to four workers, without the engines' own loading."""
 
 import time
 from pathlib import Path
@@ -33,11 +33,11 @@ def fleet_load(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
         for number in range(times):
             say(f"adapter {number + 1} of {times}")
             path = tiny_adapter(sources / f"a{number}", f"weights {number}")
-            asked = {"name": f"a{number}", "source": str(path), "model": up.model, "min_workers": _WORKERS}
+            body = {"name": f"a{number}", "source": str(path), "model": up.model, "min_workers": _WORKERS}
             began = time.perf_counter()
-            added = client.post("/admin/loras", json=asked)
+            answer = client.post("/admin/loras", json=body)
             took.append(time.perf_counter() - began - _ENGINE_S)
-            if not added.is_success or len(added.json()["workers"]) != _WORKERS:
-                raise Unavailable(f"not all workers have the adapter: {added.text[:300]}")
+            if not answer.is_success or len(answer.json()["workers"]) != _WORKERS:
+                raise Unavailable(f"not all workers have the adapter: {answer.text[:300]}")
             client.delete(f"/admin/loras/a{number}").raise_for_status()
     return {"lora_fleet_loads_s": took, "lora_fleet_load_s": max(took)}

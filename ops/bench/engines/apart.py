@@ -57,15 +57,15 @@ def _answers(client: httpx.Client, model: str, tokens: int) -> list[list[int]]:
 
     def ask(prompt: str) -> list[int]:
         body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
-        answered = client.post("/v1/completions", json=body | {"return_token_ids": True})
-        if not answered.is_success:
-            raise Unavailable(f"{model}: {answered.text[:200]}")
-        answer = answered.json()
-        computed = timeline(client, answer["id"])["workers"]
-        if len(computed) != _WORKERS[model]:
-            raise Unavailable(f"{model}: an answer was computed by {computed}")
-        made: list[int] = answer["choices"][0]["token_ids"]
-        return made
+        response = client.post("/v1/completions", json=body | {"return_token_ids": True})
+        if not response.is_success:
+            raise Unavailable(f"{model}: {response.text[:200]}")
+        answer = response.json()
+        workers = timeline(client, answer["id"])["workers"]
+        if len(workers) != _WORKERS[model]:
+            raise Unavailable(f"{model}: an answer was computed by {workers}")
+        token_ids: list[int] = answer["choices"][0]["token_ids"]
+        return token_ids
 
     with ThreadPoolExecutor(_AT_A_TIME) as threads:
         return list(threads.map(ask, prompts(_PROMPTS)))

@@ -39,19 +39,19 @@ def contract(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
 
 
 def counted(junit: str) -> dict[str, Any]:
-    """Of pytest's report: what has passed, failed and was skipped, by engine.
+    """Numbers from pytest's report of what has passed, failed and was skipped, by engine.
 
     Raises: Unavailable when an engine was not tested, since no failures would say nothing then.
     """
     outcomes: dict[str, Counter[str]] = {engine: Counter() for engine in _ENGINES}
     for case in ET.fromstring(junit).iter("testcase"):
-        named = re.search(rf"\[({'|'.join(_ENGINES)})\b", case.get("name", ""))
-        engine = named[1] if named else "all"
+        name_match = re.search(rf"\[({'|'.join(_ENGINES)})\b", case.get("name", ""))
+        engine = name_match[1] if name_match else "all"
         outcome = next((kind for kind in ("failure", "error", "skipped") if case.find(kind) is not None), "passed")
         outcomes.setdefault(engine, Counter())[outcome] += 1
-    if untested := [engine for engine in _ENGINES if not outcomes[engine]]:
-        raise Unavailable(f"the contract suite has not tested {', '.join(untested)}")
+    if untested_engines := [engine for engine in _ENGINES if not outcomes[engine]]:
+        raise Unavailable(f"the contract suite has not tested {', '.join(untested_engines)}")
     return {
-        "contract": {engine: dict(found) for engine, found in outcomes.items()},
-        "contract_failed": sum(found["failure"] + found["error"] for found in outcomes.values()),
+        "contract": {engine: dict(counts) for engine, counts in outcomes.items()},
+        "contract_failed": sum(counts["failure"] + counts["error"] for counts in outcomes.values()),
     }

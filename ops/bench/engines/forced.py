@@ -43,18 +43,18 @@ def streamed(url: str, prompt: str, tokens: int, into: Begun) -> None:
 
 
 def forced_gaps(url: str, answers: Sequence[Begun]) -> list[float]:
-    """Of each token of each answer, how far its logprob is below that of the likeliest one. Raises: Unavailable."""
+    """The gap of each token of each answer: its logprob below that of the likeliest one. Raises: Unavailable."""
     gaps: list[float] = []
     for answer in answers:
         body = {"model": "bench", "prompt": [*answer.prompt, *answer.tokens], "max_tokens": 1, "temperature": 0}
-        told = httpx.post(f"{url}/v1/completions", json=body | {"prompt_logprobs": 1}, timeout=_LIMIT_S)
-        if not told.is_success:
-            raise Unavailable(f"prompt logprobs: {told.text[:200]}")
-        scores = told.json()["choices"][0]["prompt_logprobs"][len(answer.prompt) :]
+        response = httpx.post(f"{url}/v1/completions", json=body | {"prompt_logprobs": 1}, timeout=_LIMIT_S)
+        if not response.is_success:
+            raise Unavailable(f"prompt logprobs: {response.text[:200]}")
+        scores = response.json()["choices"][0]["prompt_logprobs"][len(answer.prompt) :]
         gaps += [gap(token, of) for token, of in zip(answer.tokens, scores, strict=True)]
     return gaps
 
 
 def gap(token: int, scores: dict[str, dict[str, float]]) -> float:
-    """From the likeliest token's logprob down to this one's; `scores` as in `prompt_logprobs`."""
+    """The difference from the likeliest token's logprob down to this one's; `scores` as in `prompt_logprobs`."""
     return max(score["logprob"] for score in scores.values()) - scores[str(token)]["logprob"]

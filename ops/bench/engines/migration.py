@@ -35,11 +35,11 @@ def migration(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     (out_dir / "redis").mkdir(parents=True)
     model = pools.model_dir(size)
     entries = {_VLLM: pools.vllm_pool(model), _SGLANG: pools.sglang_pool(model)}
-    asked = prompts(size.of(_PROMPTS, _QUICK_PROMPTS, 2))
+    texts = prompts(size.of(_PROMPTS, _QUICK_PROMPTS, 2))
     try:
         with valkey(out_dir / "redis") as url, stack(url, out_dir, entries, **_ENV) as s:
             s.api()
-            return _both_ways(_Engines(s, say), asked)
+            return _both_ways(_Engines(s, say), texts)
     except (httpx.HTTPError, AssertionError) as exc:
         raise Unavailable(f"migration: {exc!r}") from exc
 
@@ -80,7 +80,7 @@ def _figures(
     usual: Sequence[Begun], there: Sequence[Begun], back: Sequence[Begun], gaps: Sequence[float]
 ) -> dict[str, Any]:
     """`gaps`: of each token, from the best one's logprob, at the engine that likes it less."""
-    equal = [one.text == moved.text for answers in (there, back) for one, moved in zip(usual, answers, strict=True)]
+    equal = [one.text == other.text for answers in (there, back) for one, other in zip(usual, answers, strict=True)]
     return {
         "migrate": {
             "to SGLang": {"answers": len(there), "equal": sum(equal[: len(there)])},
@@ -138,6 +138,6 @@ class _Engines:
         self._stack.names[pool].kill()
 
     def admin(self, what: str, **body: str) -> None:
-        """To vLLM's pool: SGLang can't be paused."""
+        """Sends an admin command to vLLM's pool: SGLang can't be paused."""
         answer = httpx.post(f"{self.url}/admin/pools/{_VLLM}/{what}", json=body, timeout=_LOADS_S)
         answer.raise_for_status()

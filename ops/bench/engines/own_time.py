@@ -18,7 +18,7 @@ _REQUESTS, _QUICK_REQUESTS = 60, 20
 
 
 def own_ms(url: str, model: str, size: Size) -> list[tuple[float, float]]:
-    """As `_split`, of requests with Poisson arrivals. Raises: Unavailable."""
+    """Milliseconds, as `_split` has them, of requests with Poisson arrivals. Raises: Unavailable."""
     count, random = size.of(_REQUESTS, _QUICK_REQUESTS, 2), Random(1)
     at = list(accumulate(random.expovariate(_PER_S) for _ in range(count)))
     return _split(url, stream_at(url, chats([model], count, _TOKENS, seed=1000), at))
@@ -30,11 +30,11 @@ def own_times(url: str, in_bursts: Sequence[Answer], model: str, size: Size, say
     Raises: Unavailable.
     """
     say("own time of a request")
-    found = own_ms(url, model, size)
+    times_ms = own_ms(url, model, size)
     return {
-        "sglang_own_ms_p50": median(to + back for to, back in found),
-        "sglang_own_in_ms_p50": median(to for to, _ in found),
-        "sglang_own_out_ms_p50": median(back for _, back in found),
+        "sglang_own_ms_p50": median(to + back for to, back in times_ms),
+        "sglang_own_in_ms_p50": median(to for to, _ in times_ms),
+        "sglang_own_out_ms_p50": median(back for _, back in times_ms),
         "sglang_own_burst_ms_p50": median(to + back for to, back in _split(url, in_bursts)),
     }
 
@@ -44,11 +44,11 @@ def _split(url: str, answers: Sequence[Answer]) -> list[tuple[float, float]]:
 
     The worker's times are Redis' clock; it runs on this machine, so it is the client's clock as well.
     """
-    found = []
+    times_ms = []
     with httpx.Client(base_url=url, timeout=10) as client:
         for answer in answers:
             prompt = timeline(client, answer.id)
-            taken = prompt["arrived"] + prompt["workers"][0]["taken_s"]
-            first = prompt["arrived"] + prompt["workers"][-1]["first_token_s"]
-            found.append((1e3 * (taken - answer.sent), 1e3 * (answer.first - first)))
-    return found
+            engine_start = prompt["arrived"] + prompt["workers"][0]["taken_s"]
+            first_token = prompt["arrived"] + prompt["workers"][-1]["first_token_s"]
+            times_ms.append((1e3 * (engine_start - answer.sent), 1e3 * (answer.first - first_token)))
+    return times_ms

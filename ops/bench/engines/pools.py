@@ -24,7 +24,7 @@ SHARED_CORES = ONE_THREAD | {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
 def own_cores() -> dict[str, str]:
-    """For vLLM where one engine computes at a time, as `xylem up` starts it."""
+    """The environment for vLLM where one engine computes at a time, as `xylem up` starts it."""
     return {"VLLM_CPU_OMP_THREADS_BIND": cpu_shares(usable_cores(), 1)[0], "TORCH_COMPILE_DISABLE": "1"}
 
 
@@ -41,7 +41,7 @@ def sglang_pool(path: Path) -> dict[str, Any]:
 
 
 def sglang_arguments() -> dict[str, Any]:
-    """Of SGLang's own server, as the pool's."""
+    """Arguments of SGLang's own server, as the pool's."""
     shape = {"page_size": 32, "context_length": 2048, "max_running_requests": _SEATS, "skip_server_warmup": True}
     return _SGLANG | shape
 
@@ -52,7 +52,7 @@ def vllm_pool(path: Path, **more: Any) -> dict[str, Any]:
 
 
 def vllm_arguments(**more: Any) -> dict[str, Any]:
-    """Of vLLM's own server, as the pool's."""
+    """Arguments of vLLM's own server, as the pool's."""
     return {**_VLLM, **_SHAPE, "max_num_seqs": _SEATS, **more}
 
 

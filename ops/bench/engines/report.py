@@ -53,51 +53,53 @@ def tables(results: Results) -> Iterator[Table]:
         if f"{key}_pairs" in results:
             yield _pairs(key, results[f"{key}_pairs"])
     if "contract" in results:
-        made = table("The contract suite", "engine", "passed", "failed", "skipped", left=["engine"])
-        for engine, found in results["contract"].items():
-            failed = found.get("failure", 0) + found.get("error", 0)
-            made.add_row(engine, str(found.get("passed", 0)), str(failed), str(found.get("skipped", 0)))
-        yield made
+        result_table = table("The contract suite", "engine", "passed", "failed", "skipped", left=["engine"])
+        for engine, counts in results["contract"].items():
+            failures = counts.get("failure", 0) + counts.get("error", 0)
+            result_table.add_row(engine, str(counts.get("passed", 0)), str(failures), str(counts.get("skipped", 0)))
+        yield result_table
     for key in _COUNTED:
         if key in results:
             yield _counts(key, results[key])
     if "migrate" in results:
-        made = table("Answers that went on elsewhere", "from one engine", "answers", "equal", left=["from one engine"])
-        for way, found in results["migrate"].items():
-            made.add_row(way, str(found["answers"]), str(found["equal"]))
-        yield made
+        result_table = table(
+            "Answers that went on elsewhere", "from one engine", "answers", "equal", left=["from one engine"]
+        )
+        for way, counts in results["migrate"].items():
+            result_table.add_row(way, str(counts["answers"]), str(counts["equal"]))
+        yield result_table
 
 
 def _pairs(key: str, rows: list[dict[str, float]]) -> Table:
-    made = table(
+    result_table = table(
         f"{key}: tokens/s in each pair", "behind us", "own server", "ratio", "cores of others", "stolen", left=[]
     )
     for row in rows:
-        made.add_row(
+        result_table.add_row(
             f"{row['ours']:.1f}", f"{row['theirs']:.1f}", f"{row['ratio']:.3f}",
             f"{row['other_cores']:.2f}", f"{row['stolen_cores']:.2f}",
         )  # fmt: skip
-    return made
+    return result_table
 
 
 def _counts(title: str, found: dict[str, Any]) -> Table:
-    made = table(title, "measured", "value")
+    result_table = table(title, "measured", "value")
     for name, value in found.items():
-        made.add_row(name, str(value))
-    return made
+        result_table.add_row(name, str(value))
+    return result_table
 
 
 def plot(results: Results, path: Path) -> None:
     """The ratio of each pair, and the time of each load of an adapter."""
     figure = Figure(figsize=(12, 4), layout="tight")
-    left, right = figure.subplots(1, 2)
+    left_axes, right_axes = figure.subplots(1, 2)
     for key, colour in (("sglang", "tab:green"), ("lora", "tab:blue")):
         if rows := results.get(f"{key}_pairs"):
-            left.plot([row["ratio"] for row in rows], "o-", color=colour, label=key)
-            left.legend()
-    left.axhline(0.97, color="gray", linestyle=":")
-    left.set(title="tokens/s behind us over the engine's own server", xlabel="pair")
-    right.plot(results.get("lora_fleet_loads_s", []), "o-", color="tab:green")
-    right.axhline(1, color="gray", linestyle=":")
-    right.set(title="an adapter on four workers, without the engine's time", xlabel="call", ylabel="s")
+            left_axes.plot([row["ratio"] for row in rows], "o-", color=colour, label=key)
+            left_axes.legend()
+    left_axes.axhline(0.97, color="gray", linestyle=":")
+    left_axes.set(title="tokens/s behind us over the engine's own server", xlabel="pair")
+    right_axes.plot(results.get("lora_fleet_loads_s", []), "o-", color="tab:green")
+    right_axes.axhline(1, color="gray", linestyle=":")
+    right_axes.set(title="an adapter on four workers, without the engine's time", xlabel="call", ylabel="s")
     figure.savefig(path, dpi=90)

@@ -19,7 +19,7 @@ _LIMIT_S = 300.0
 
 @dataclass(frozen=True)
 class Answer:
-    """As the client saw it; times in seconds since the epoch."""
+    """An answer as the client saw it; times in seconds since the epoch."""
 
     id: str
     sent: float
@@ -43,10 +43,10 @@ def chats(models: Sequence[str], count: int, tokens: int, seed: int) -> list[dic
 
 def stream_all(url: str, bodies: Sequence[dict[str, Any]], at_a_time: int) -> list[Answer]:
     """Blocks until the last answer. Raises: Unavailable when one fails, or has another number of tokens."""
-    left, answers = iter(bodies), list[Answer]()
+    queue, answers = iter(bodies), list[Answer]()
 
     async def several() -> None:
-        for body in left:
+        for body in queue:
             answers.append(await _stream(url, body))
 
     async def run() -> None:
@@ -70,7 +70,7 @@ def stream_at(url: str, bodies: Sequence[dict[str, Any]], at: Sequence[float]) -
 
 
 def tokens_per_s(answers: Sequence[Answer]) -> float:
-    """From the first request to the last token."""
+    """Tokens a second, from the first request to the last token."""
     return sum(a.tokens for a in answers) / (max(a.ended for a in answers) - min(a.sent for a in answers))
 
 

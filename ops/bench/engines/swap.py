@@ -23,7 +23,7 @@ _NAMES = ("one", "two")  # of the weights, which take turns
 
 @dataclass
 class _Seen:
-    """By the clients: when each answer was asked for, and its text."""
+    """Answers that the clients saw: when each was asked for, and its text."""
 
     answers: list[tuple[float, str]] = field(default_factory=list)
     over: bool = False
@@ -45,13 +45,13 @@ def swap(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
 
 async def _swapped(urls: list[str], paths: dict[str, str], wanted: int, say: Say) -> dict[str, Any]:
     async with httpx.AsyncClient(timeout=90) as http:
-        expected = {name: await _text_of(http, urls[0], name, path) for name, path in paths.items()}
-        if len(set(expected.values())) < len(expected):
+        expected_texts = {name: await _text_of(http, urls[0], name, path) for name, path in paths.items()}
+        if len(set(expected_texts.values())) < len(expected_texts):
             raise Unavailable("both weights give the same answer")
         await _admin(http, urls[0], "", name="hot", source=paths["one"], model="mock", min_workers=2)
         await asyncio.sleep(1.5)  # until the other replica knows it
-        seen = _Seen()
-        clients = [asyncio.create_task(_ask_on(http, urls[i % len(urls)], seen)) for i in range(_CLIENTS)]
+        record = _Seen()
+        clients = [asyncio.create_task(_ask_on(http, urls[i % len(urls)], record)) for i in range(_CLIENTS)]
         fresh = stale = swaps = 0
         try:
             while fresh + stale < wanted:
@@ -59,22 +59,22 @@ async def _swapped(urls: list[str], paths: dict[str, str], wanted: int, say: Say
                 swaps += 1
                 name = _NAMES[swaps % len(_NAMES)]
                 await _admin(http, urls[swaps % len(urls)], "/hot", source=paths[name])
-                acknowledged, before = time.monotonic(), len(seen.answers)
+                swap_end, before = time.monotonic(), len(record.answers)
                 texts: list[str] = []
                 while len(texts) < _PER_SWAP:
                     await asyncio.sleep(0.01)
                     for client in clients:
                         if client.done():
                             client.result()
-                    texts = [text for began, text in seen.answers[before:] if began > acknowledged]
-                stale += sum(text != expected[name] for text in texts)
-                fresh += sum(text == expected[name] for text in texts)
+                    texts = [text for began, text in record.answers[before:] if began > swap_end]
+                stale += sum(text != expected_texts[name] for text in texts)
+                fresh += sum(text == expected_texts[name] for text in texts)
         finally:
-            seen.over = True
+            record.over = True
             await asyncio.gather(*clients, return_exceptions=True)
         for client in clients:
             client.result()
-    return {"swap": {"swaps": swaps, "answers": fresh + stale, "all_answers": len(seen.answers)}, "swap_stale": stale}
+    return {"swap": {"swaps": swaps, "answers": fresh + stale, "all_answers": len(record.answers)}, "swap_stale": stale}
 
 
 async def _ask_on(http: httpx.AsyncClient, url: str, seen: _Seen) -> None:

@@ -55,8 +55,8 @@ def sglang_throughput(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
                 out_dir / "xylem", {_POOL: pools.sglang_pool(pools.model_dir())}, {_POOL: 1}, more_env=pools.ONE_THREAD
             )
         )
-        found, answers = _compared("sglang", Sides(ours, theirs, [pools.MODEL]), out_dir, size, say)
-        return found | own_times(ours.url, answers, pools.MODEL, size, say)
+        figures, answers = _compared("sglang", Sides(ours, theirs, [pools.MODEL]), out_dir, size, say)
+        return figures | own_times(ours.url, answers, pools.MODEL, size, say)
 
 
 def lora_throughput(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
@@ -77,12 +77,12 @@ def lora_throughput(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
             fleet(out_dir / "xylem", {_POOL: pools.vllm_pool(pools.model_dir(), **_LORA)}, {_POOL: 1}, more_env=env)
         )
         for name, path in paths.items():
-            asked = {"name": name, "source": path, "model": pools.MODEL}
-            added = httpx.post(f"{ours.url}/admin/loras", json=asked, timeout=90)
-            if not (added.is_success and added.json()["workers"]):
-                raise Unavailable(f"the adapter {name} was not added: {added.text[:300]}")
-        found, _ = _compared("lora", Sides(ours, theirs, _ADAPTERS), out_dir, size, say)
-        return found | {"lora_overhead_ratio": found["lora_throughput_ratio"]}
+            body = {"name": name, "source": path, "model": pools.MODEL}
+            response = httpx.post(f"{ours.url}/admin/loras", json=body, timeout=90)
+            if not (response.is_success and response.json()["workers"]):
+                raise Unavailable(f"the adapter {name} was not added: {response.text[:300]}")
+        figures, _ = _compared("lora", Sides(ours, theirs, _ADAPTERS), out_dir, size, say)
+        return figures | {"lora_overhead_ratio": figures["lora_throughput_ratio"]}
 
 
 def _compared(key: str, sides: Sides, out_dir: Path, size: Size, say: Say) -> tuple[dict[str, Any], list[Answer]]:
@@ -97,11 +97,13 @@ def _compared(key: str, sides: Sides, out_dir: Path, size: Size, say: Say) -> tu
         cpu = Cpu({**sides.ours.watch, "theirs": sides.theirs.watch["api"]})
         speed: dict[str, float] = {}
         for side in ("ours", "theirs") if pair % 2 else ("theirs", "ours"):
-            made = stream_all(getattr(sides, side).url, bodies, _STREAMS)
-            speed[side] = tokens_per_s(made)
-            answers += made if side == "ours" and pair >= 0 else []
+            new_answers = stream_all(getattr(sides, side).url, bodies, _STREAMS)
+            speed[side] = tokens_per_s(new_answers)
+            answers += new_answers if side == "ours" and pair >= 0 else []
         cores = cpu.cores()
-        other = cores["machine"] - sum(used for part, used in cores.items() if part not in ("machine", "stolen"))
+        other = cores["machine"] - sum(
+            busy_cores for part, busy_cores in cores.items() if part not in ("machine", "stolen")
+        )
         row = speed | {"ratio": speed["ours"] / speed["theirs"], "other_cores": other, "stolen_cores": cores["stolen"]}
         with (out_dir / "pairs.jsonl").open("a") as raw:
             raw.write(json.dumps({"pair": pair, **row}) + "\n")

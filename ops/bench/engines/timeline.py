@@ -1,4 +1,4 @@
-"""When each stage of an answered request began and ended, as the API tells it."""
+"""The beginning and end of each stage of an answered request, as the API tells them."""
 
 import time
 from typing import Any
@@ -11,12 +11,12 @@ _SOON_S = 5.0  # an answer's last byte may be out before its timeline is complet
 
 
 def timeline(client: httpx.Client, request: str) -> dict[str, Any]:
-    """Of the request's only prompt. Raises: Unavailable."""
+    """The timeline of the request's only prompt. Raises: Unavailable."""
     until = time.monotonic() + _SOON_S
     while True:
-        told = client.get(f"/requests/{request}")
-        if told.is_success and "ended_s" in (found := told.json()["prompts"][0]):
-            return dict(found)
+        response = client.get(f"/requests/{request}")
+        if response.is_success and "ended_s" in (prompt := response.json()["prompts"][0]):
+            return dict(prompt)
         if time.monotonic() > until:
-            raise Unavailable(f"/requests/{request}: {told.text[:200]}")
+            raise Unavailable(f"/requests/{request}: {response.text[:200]}")
         time.sleep(0.01)

@@ -84,9 +84,9 @@ def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
                     line = _stream(side, out_dir / f"{side.model}-{turn}.log", turn, size.of(12, 8, 4))
                 p99[side.model] = float(line["itl_ms"]["p99"])
             turns.append(Turn(**p99))
-        fetched = pictures.fetched() - before
-    if fetched < _LEAST_APART * len(took["apart"]):
-        raise Unavailable(f"only {fetched:.0f} of {len(took['apart'])} pictures were encoded apart")
+        fetch_count = pictures.fetched() - before
+    if fetch_count < _LEAST_APART * len(took["apart"]):
+        raise Unavailable(f"only {fetch_count:.0f} of {len(took['apart'])} pictures were encoded apart")
     return figures(turns) | {
         "flood_steps": steps,
         "flood_encode_ms": 1000 * encode_s,
@@ -138,10 +138,10 @@ class Pictures:
         with ThreadPoolExecutor(_AT_ONCE + 1) as pool:
 
             def send() -> list[Future[float]]:
-                asked = [pool.submit(self.see, model)]
+                futures = [pool.submit(self.see, model)]
                 while not over.wait(every_s):
-                    asked.append(pool.submit(self.see, model))
-                return asked
+                    futures.append(pool.submit(self.see, model))
+                return futures
 
             sending = pool.submit(send)
             try:
@@ -189,7 +189,7 @@ def _stream(system: System, log: Path, seed: int, requests: int) -> Line:
 
 
 def _picture(number: int) -> dict[str, Any]:
-    """As a part of a message."""
+    """A picture as a part of a message."""
     small = Image.frombytes("RGB", (16, 16), Random(number).randbytes(3 * 16 * 16))
     out = io.BytesIO()
     small.resize((_SIDE, _SIDE), Image.Resampling.BICUBIC).save(out, "JPEG", quality=90)

@@ -38,20 +38,20 @@ def measured(_out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
 
 
 async def _measured(rounds: int, say: Say) -> dict[str, Any]:
-    async with guards() as guarded:
+    async with guards() as guard:
         through = []
         for number, case in enumerate(CASES):
             say(f"hostile case {number + 1} of {len(CASES)}")
-            if (what := await guarded.let_through(case)) is not None:
+            if (what := await guard.let_through(case)) is not None:
                 through.append(f"{case.name}: {what}")
     say("pictures of 4 megapixels")
-    alone, held, idle = await _times(rounds)
+    decode_times_s, stalls_s, idle_stalls_s = await _times(rounds)
     return {
         "hostile_cases": len(CASES),
         "hostile_let_through": len(through),
-        "decode_ms_4mp": 1000 * statistics.median(alone),
-        "loop_held_ms": 1000 * statistics.median(held),
-        "loop_held_idle_ms": 1000 * statistics.median(idle),
+        "decode_ms_4mp": 1000 * statistics.median(decode_times_s),
+        "loop_held_ms": 1000 * statistics.median(stalls_s),
+        "loop_held_idle_ms": 1000 * statistics.median(idle_stalls_s),
         "hostile_through": through,
     }
 
@@ -59,20 +59,20 @@ async def _measured(rounds: int, say: Say) -> dict[str, Any]:
 async def _times(rounds: int) -> tuple[Sequence[float], Sequence[float], Sequence[float]]:
     """Seconds from a URL to pixels, one at a time; the longest stall of the loop in each round of eight at once; and in
     as long a time without work, which is the machine's."""
-    alone, held, idle = [], [], []
+    decode_times_s, stalls_s, idle_stalls_s = [], [], []
     async with _photo() as (loader, source):
         await loader.load_pictures([source] * _AT_ONCE)  # starts the processes
         for _ in range(rounds):
             began = time.perf_counter()
             await loader.load_picture(source)
-            alone.append(time.perf_counter() - began)
+            decode_times_s.append(time.perf_counter() - began)
         for _ in range(rounds):
             began = time.perf_counter()
             pictures, stall = await _watched(loader.load_pictures([source] * _AT_ONCE))
-            held.append(stall)
+            stalls_s.append(stall)
             del pictures
-            idle.append((await _watched(asyncio.sleep(time.perf_counter() - began)))[1])
-    return alone, held, idle
+            idle_stalls_s.append((await _watched(asyncio.sleep(time.perf_counter() - began)))[1])
+    return decode_times_s, stalls_s, idle_stalls_s
 
 
 @asynccontextmanager
@@ -100,13 +100,13 @@ async def _watched(work: Awaitable[T]) -> tuple[T, float]:
     """Its result, and the longest stall of the loop meanwhile."""
     watch = asyncio.create_task(_longest_stall())
     await asyncio.sleep(0)
-    done = await work
+    result = await work
     watch.cancel()
-    return done, await watch
+    return result, await watch
 
 
 async def _longest_stall() -> float:
-    """Until it is cancelled: the longest time by which the loop was late for a timer, in seconds."""
+    """Measures, until it is cancelled, the longest time by which the loop was late for a timer, in seconds."""
     longest = 0.0
     try:
         while True:

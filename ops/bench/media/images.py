@@ -75,13 +75,13 @@ def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
                 ours.append(per_s[0])
                 theirs.append(per_s[1])
         say("leaving")
-        left = max(_steps_after_leaving(client, system) for _ in range(size.of(5, 2, 1)))
+        late_steps = max(_steps_after_leaving(client, system) for _ in range(size.of(5, 2, 1)))
     return {
         "images_per_s": statistics.median(ours),
         "loop_images_per_s": statistics.median(theirs),
         "images_ratio": statistics.median(a / b for a, b in zip(ours, theirs, strict=True)),
         "images_pairs": list(zip(ours, theirs, strict=True)),
-        "cancel_steps": left,
+        "cancel_steps": late_steps,
     }
 
 

@@ -32,12 +32,18 @@ class Painted:
 
 
 def painted(paint: Paint, seed: int, pictures: int = 50) -> dict[str, Any]:
-    """How many pictures have both shape and colour that were asked for, and how many either."""
+    """The number of pictures with both the shape and the colour that were asked for, and with either."""
     rng = random.Random(f"painted {seed}")
-    wanted = [(rng.choice(list(COLOURS)), rng.choice(SHAPES)) for _ in range(pictures)]
-    found = [judge(paint(_prompt(colour, shape), rng.randrange(2**31))) for colour, shape in wanted]
-    colours = [made is not None and made.colour == colour for made, (colour, _) in zip(found, wanted, strict=True)]
-    shapes = [made is not None and made.shape == shape for made, (_, shape) in zip(found, wanted, strict=True)]
+    choices = [(rng.choice(list(COLOURS)), rng.choice(SHAPES)) for _ in range(pictures)]
+    judgements = [judge(paint(_prompt(colour, shape), rng.randrange(2**31))) for colour, shape in choices]
+    colours = [
+        judgement is not None and judgement.colour == colour
+        for judgement, (colour, _) in zip(judgements, choices, strict=True)
+    ]
+    shapes = [
+        judgement is not None and judgement.shape == shape
+        for judgement, (_, shape) in zip(judgements, choices, strict=True)
+    ]
     both = [colour and shape for colour, shape in zip(colours, shapes, strict=True)]
     return {"painted": sum(both), "painted_colours": sum(colours), "painted_shapes": sum(shapes)}
 
@@ -60,16 +66,16 @@ def judge(picture: Image.Image) -> Painted | None:
     rows, columns = (np.flatnonzero(ink.sum(axis) > 1) for axis in (1, 0))  # a stray pixel makes no box larger
     if not (len(rows) and len(columns)):
         return None
-    filled = ink.sum() / ((rows[-1] - rows[0] + 1) * (columns[-1] - columns[0] + 1))
+    fill_share = ink.sum() / ((rows[-1] - rows[0] + 1) * (columns[-1] - columns[0] + 1))
     median = np.median(pixels[ink], axis=0)
     colour = min(COLOURS, key=lambda name: abs(median - COLOURS[name]).sum())
     if (abs(pixels[ink] - median).sum(1) < _ONE_COLOUR).mean() < 0.6:
         return Painted(colour, "unknown")
-    return Painted(colour, next((s for s, (low, high) in _FILLED.items() if low <= filled < high), "unknown"))
+    return Painted(colour, next((s for s, (low, high) in _FILLED.items() if low <= fill_share < high), "unknown"))
 
 
 def diffusers_painter(folder: Path) -> Paint:
-    """As its quality is measured: on one core, with the steps and the guidance of `workers.shapes.painting`."""
+    """The painter as its quality is measured: on one core, with the steps and guidance of `workers.shapes.painting`."""
     import torch
     from diffusers import DiffusionPipeline
 
@@ -78,8 +84,8 @@ def diffusers_painter(folder: Path) -> Paint:
 
     def paint(prompt: str, seed: int) -> Image.Image:
         dice = torch.Generator().manual_seed(seed)
-        made = pipeline(prompt, num_inference_steps=STEPS, guidance_scale=GUIDANCE, generator=dice)
-        picture: Image.Image = made.images[0]
+        output = pipeline(prompt, num_inference_steps=STEPS, guidance_scale=GUIDANCE, generator=dice)
+        picture: Image.Image = output.images[0]
         return picture
 
     return paint
@@ -88,13 +94,13 @@ def diffusers_painter(folder: Path) -> Paint:
 def sheet(paint: Paint) -> Image.Image:
     """Left, pictures that the eyes learn from; right, the same number, painted."""
     edge, rng = 64, random.Random(4)
-    made = Image.new("RGB", (13 * (edge + 2), 3 * (edge + 2)), "gray")
+    sheet_image = Image.new("RGB", (13 * (edge + 2), 3 * (edge + 2)), "gray")
     for row, shape in enumerate(SHAPES):
         for column, colour in enumerate(COLOURS):
-            drawn = draw_picture(rng, draw_scene(rng), edge)
-            made.paste(drawn, (column * (edge + 2), row * (edge + 2)))
-            made.paste(paint(_prompt(colour, shape), 1), ((column + 7) * (edge + 2), row * (edge + 2)))
-    return made
+            drawing = draw_picture(rng, draw_scene(rng), edge)
+            sheet_image.paste(drawing, (column * (edge + 2), row * (edge + 2)))
+            sheet_image.paste(paint(_prompt(colour, shape), 1), ((column + 7) * (edge + 2), row * (edge + 2)))
+    return sheet_image
 
 
 def main(

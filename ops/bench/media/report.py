@@ -57,55 +57,61 @@ _PAIRS = {"images": "pictures/s", "sound": "seconds of speech/s"}
 
 def tables(results: Results) -> Iterator[Table]:
     if results.get("hostile_through"):
-        made = table("Hostile input that got through", "case and what came of it", left=["case and what came of it"])
+        result_table = table(
+            "Hostile input that got through", "case and what came of it", left=["case and what came of it"]
+        )
         for case in results["hostile_through"]:
-            made.add_row(case)
-        yield made
+            result_table.add_row(case)
+        yield result_table
     if results.get("seen_wrong"):
         columns = ("question", "wanted", "got")
-        made = table(f"Wrong answers about pictures of seed {results['seen_seed']}", *columns, left=columns)
+        result_table = table(f"Wrong answers about pictures of seed {results['seen_seed']}", *columns, left=columns)
         for one in results["seen_wrong"]:
-            made.add_row(one["question"], one["wanted"], one["got"])
-        yield made
+            result_table.add_row(one["question"], one["wanted"], one["got"])
+        yield result_table
     if pairs := results.get("second_question_pairs"):
-        made = table("Two questions about each picture, time to the first token", "first, ms", "second, ms", "ratio")
+        result_table = table(
+            "Two questions about each picture, time to the first token", "first, ms", "second, ms", "ratio"
+        )
         for first, again in pairs:
-            made.add_row(f"{1000 * first:.0f}", f"{1000 * again:.0f}", f"{again / first:.3f}")
-        yield made
+            result_table.add_row(f"{1000 * first:.0f}", f"{1000 * again:.0f}", f"{again / first:.3f}")
+        yield result_table
     if turns := results.get("flood_turns"):
-        made = table("Text beside a flood of pictures, time between tokens, p99", "apart, ms", "together, ms", "ratio")
+        result_table = table(
+            "Text beside a flood of pictures, time between tokens, p99", "apart, ms", "together, ms", "ratio"
+        )
         for apart, together in turns:
-            made.add_row(f"{apart:.0f}", f"{together:.0f}", f"{apart / together:.3f}")
-        yield made
+            result_table.add_row(f"{apart:.0f}", f"{together:.0f}", f"{apart / together:.3f}")
+        yield result_table
     for part, unit in _PAIRS.items():
         if pairs := results.get(f"{part}_pairs"):
-            made = table(f"{part}: {unit} in each turn", "through us", "engine alone", "ratio")
+            result_table = table(f"{part}: {unit} in each turn", "through us", "engine alone", "ratio")
             for ours, theirs in pairs:
-                made.add_row(f"{ours:.2f}", f"{theirs:.2f}", f"{ours / theirs:.3f}")
-            yield made
+                result_table.add_row(f"{ours:.2f}", f"{theirs:.2f}", f"{ours / theirs:.3f}")
+            yield result_table
 
 
 def plot(results: Results, path: Path) -> None:
     """Times of both questions about each picture, and between tokens; the ratio of each turn of painting and speech."""
     figure = Figure(figsize=(15, 4), layout="tight")
-    left, middle, right = figure.subplots(1, 3)
+    left_axes, middle_axes, right_axes = figure.subplots(1, 3)
     if pairs := results.get("second_question_pairs"):
-        left.plot([first for first, _ in pairs], "o-", color="tab:gray", label="first question")
-        left.plot([again for _, again in pairs], "o-", color="tab:green", label="second question")
-        left.legend()
-    left.set(title="time to the first token", xlabel="picture", ylabel="s")
-    left.set_ylim(bottom=0)
+        left_axes.plot([first for first, _ in pairs], "o-", color="tab:gray", label="first question")
+        left_axes.plot([again for _, again in pairs], "o-", color="tab:green", label="second question")
+        left_axes.legend()
+    left_axes.set(title="time to the first token", xlabel="picture", ylabel="s")
+    left_axes.set_ylim(bottom=0)
     if turns := results.get("flood_turns"):
-        middle.plot([together for _, together in turns], "o-", color="tab:gray", label="encoded together")
-        middle.plot([apart for apart, _ in turns], "o-", color="tab:green", label="encoded apart")
-        middle.legend()
-    middle.set(title="time between tokens beside a flood of pictures, p99", xlabel="turn", ylabel="ms")
-    middle.set_ylim(bottom=0)
+        middle_axes.plot([together for _, together in turns], "o-", color="tab:gray", label="encoded together")
+        middle_axes.plot([apart for apart, _ in turns], "o-", color="tab:green", label="encoded apart")
+        middle_axes.legend()
+    middle_axes.set(title="time between tokens beside a flood of pictures, p99", xlabel="turn", ylabel="ms")
+    middle_axes.set_ylim(bottom=0)
     for part, colour in (("images", "tab:green"), ("sound", "tab:blue")):
         if pairs := results.get(f"{part}_pairs"):
-            right.plot([ours / theirs for ours, theirs in pairs], "o-", color=colour, label=part)
-            right.legend()
+            right_axes.plot([ours / theirs for ours, theirs in pairs], "o-", color=colour, label=part)
+            right_axes.legend()
     for part, key in (("images", "images_ratio"), ("sound", "transcribe_ratio")):
-        right.axhline(TARGETS[part][key][0], color="gray", linestyle=":")  # type: ignore[index]
-    right.set(title="through us over the engine alone", xlabel="turn")
+        right_axes.axhline(TARGETS[part][key][0], color="gray", linestyle=":")  # type: ignore[index]
+    right_axes.set(title="through us over the engine alone", xlabel="turn")
     figure.savefig(path, dpi=90)

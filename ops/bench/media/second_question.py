@@ -1,4 +1,4 @@
-"""How much sooner the first token of a second question about a picture comes than that of the first, on real vLLM."""
+"""The time to the first token of a second question about a picture, against that of the first, on real vLLM."""
 
 import base64
 import io
@@ -40,7 +40,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Turn:
-    """Of one picture, which is new."""
+    """Answers about one picture, which is new."""
 
     first: Answer
     again: Answer  # to another question about it
@@ -94,7 +94,7 @@ def figures(turns: Sequence[Turn]) -> dict[str, Any]:
 
 
 def _picture_tokens(model: Path) -> int:
-    """Those that are of the picture itself, not between its tiles. Raises: Unavailable when they are too few."""
+    """Number of tokens of the picture itself, not between its tiles. Raises: Unavailable when they are too few."""
     family = pictures_of(model, load_tokenizer(model), {})
     assert family is not None
     tokens = family.tokens(_SIDE, _SIDE).count(family.token_id)
@@ -104,7 +104,7 @@ def _picture_tokens(model: Path) -> int:
 
 
 def _picture(number: int) -> dict[str, Any]:
-    """As a part of a message. Soft colours, as of a photo out of focus, which compress as photos do."""
+    """A picture as a part of a message. Its colours are soft, as of a photo out of focus, and compress as photos do."""
     small = Image.frombytes("RGB", (16, 16), Random(number).randbytes(3 * 16 * 16))
     out = io.BytesIO()
     small.resize((_SIDE, _SIDE), Image.Resampling.BICUBIC).save(out, "JPEG", quality=90)
@@ -135,8 +135,8 @@ def _ask(client: httpx.Client, model: str, parts: list[dict[str, Any]]) -> Answe
             if not ttft_s and any(choice["finish_reason"] for choice in event["choices"]):
                 ttft_s = time.perf_counter() - began
             if (usage := event.get("usage")) is not None:
-                cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-                return Answer(ttft_s, usage["prompt_tokens"], cached)
+                cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+                return Answer(ttft_s, usage["prompt_tokens"], cached_tokens)
     raise Unavailable("/v1/chat/completions: ended without usage")
 
 

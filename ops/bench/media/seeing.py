@@ -43,11 +43,11 @@ def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
             together = seen(client, "together", random.SystemRandom().randrange(10**9), count)
             say(f"{count} pictures, encoded apart")
             apart = seen(client, "apart", together["seed"], count)
-            fetched = told(client, system.url, _METRIC)
+            fetch_count = told(client, system.url, _METRIC)
         except httpx.HTTPError as exc:
             raise Unavailable(f"a question got no answer: {exc}") from exc
     return {"seen": together["seen"], "seen_seed": together["seed"], "seen_wrong": together["wrong"]} | {
-        "epd_equal": equal(together["answers"], apart["answers"], fetched)
+        "epd_equal": equal(together["answers"], apart["answers"], fetch_count)
     }
 
 
@@ -59,12 +59,12 @@ def equal(together: Sequence[str], apart: Sequence[str], fetched: float) -> floa
 
 def _pools(model: Path) -> dict[str, dict[str, Any]]:
     """One pool as `make run MODEL=shapes` has it; the same with an encoder."""
-    shipped = yaml.safe_load((ROOT / "app/cli/pools/shapes.yaml").read_text())["pools"][_POOL]
+    shipped_pool = yaml.safe_load((ROOT / "app/cli/pools/shapes.yaml").read_text())["pools"][_POOL]
     pools = {}
     roles = {"together": ("together", "both"), "apart": ("apart", "both"), "encodes": ("apart", "encode")}
     for (name, (of, role)), cores in zip(roles.items(), cpu_shares(usable_cores(), len(roles)), strict=True):
-        args = shipped["args"] | {"env": {"VLLM_CPU_OMP_THREADS_BIND": cores}, "kv_cache_memory_bytes": 2**28}
-        pools[name] = shipped | {"model": of, "role": role, "path": str(model), "args": args}
+        args = shipped_pool["args"] | {"env": {"VLLM_CPU_OMP_THREADS_BIND": cores}, "kv_cache_memory_bytes": 2**28}
+        pools[name] = shipped_pool | {"model": of, "role": role, "path": str(model), "args": args}
     return pools
 
 
@@ -73,7 +73,7 @@ def _model(log: Path) -> Path:
     dest = ROOT / ".xylem/models/shapes"
     command = [sys.executable, "-m", "workers.shapes", str(dest), "seeing"]
     with log.open("w") as out:
-        made = subprocess.run(command, check=False, stderr=out, cwd=ROOT)
-    if made.returncode:
+        run = subprocess.run(command, check=False, stderr=out, cwd=ROOT)
+    if run.returncode:
         raise Unavailable(f"the model was not made: {tail(log)}")
     return dest

@@ -156,7 +156,7 @@ def _over_http(client: httpx.Client, system: System) -> float:
 
 
 def _seconds(client: httpx.Client, system: System) -> float:
-    """Of the sound."""
+    """Seconds of the sound."""
     return float(_asked(client, system, "verbose_json")["duration"])
 
 
@@ -165,8 +165,8 @@ def _asked(client: httpx.Client, system: System, form: str) -> dict[str, Any]:
     answer = client.post(f"{system.url}/v1/audio/transcriptions", data=fields, files={"file": RIVERS})
     if answer.status_code != 200:
         raise Unavailable(f"/v1/audio/transcriptions: {answer.text[:200]}")
-    made: dict[str, Any] = answer.json()
-    return made
+    content: dict[str, Any] = answer.json()
+    return content
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What workers have told of themselves."""
+"""Metrics that workers have told of themselves."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What the index of hybrid models costs all others: in turns with this tree and with that of the commit before it."""
+"""The cost of the index of hybrid models for all others: in turns with this tree and that of the commit before it."""
 
 import os
 import subprocess
@@ -28,22 +28,22 @@ def blocks(directory: Path, size: Size, say: Say) -> dict[str, Any]:
 
 def events(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """KV events of an engine without hybrid layers, from its publisher into Redis. Raises: Unavailable."""
-    found = _pairs(directory, "feeds.py", (size.of(2000, 1000, 20),), size, say)
-    return {"events_per_s_ratio": median(found), "events_pairs": found}
+    ratios = _pairs(directory, "feeds.py", (size.of(2000, 1000, 20),), size, say)
+    return {"events_per_s_ratio": median(ratios), "events_pairs": ratios}
 
 
 def placing(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Redis' CPU for a placement of 128 blocks. Raises: Unavailable."""
     what = size.of((1000, 1_000_000, 100), (1000, 1_000_000, 50), (16, 2000, 2))
-    found = _pairs(directory, "placements.py", what, size, say)
-    return {"place_redis_ms_1000_ratio": median(found), "placing_pairs": found}
+    ratios = _pairs(directory, "placements.py", what, size, say)
+    return {"place_redis_ms_1000_ratio": median(ratios), "placing_pairs": ratios}
 
 
 def cpu(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """CPU of the API for a request of a dense model. Raises: Unavailable."""
     size.leaves("requests against an older tree, which `tiers` has")
-    found = cpu_ratios(directory, BEFORE, size, say)
-    return {"request_cpu_ratio": median(found), "cpu_pairs": found}
+    ratios = cpu_ratios(directory, BEFORE, size, say)
+    return {"request_cpu_ratio": median(ratios), "cpu_pairs": ratios}
 
 
 def _pairs(directory: Path, script: str, arguments: Sequence[int], size: Size, say: Say) -> Sequence[float]:
@@ -57,8 +57,8 @@ def _pairs(directory: Path, script: str, arguments: Sequence[int], size: Size, s
             turns[name] = up.enter_context(_turns(root, script, (port, *arguments)))
         for pair in range(count):
             say(f"{script}: pair {pair + 1} of {count}")
-            found = {name: turns[name]() for name in sorted(turns, reverse=pair % 2 == 1)}
-            ratios.append(found["new"] / found["old"])
+            figures = {name: turns[name]() for name in sorted(turns, reverse=pair % 2 == 1)}
+            ratios.append(figures["new"] / figures["old"])
     return ratios
 
 
@@ -70,16 +70,16 @@ def _turns(root: Path, script: str, arguments: Sequence[int]) -> Iterator[Callab
     with subprocess.Popen(line, cwd=root, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin is not None
         assert child.stdout is not None
-        asked, told = child.stdin, child.stdout
+        child_input, child_output = child.stdin, child.stdout
 
         def heard() -> str:
-            if not (line := told.readline()):
+            if not (line := child_output.readline()):
                 raise Unavailable(f"{script} ended with the code of {root.name}")
             return line
 
         def turn() -> float:
-            asked.write("\n")
-            asked.flush()
+            child_input.write("\n")
+            child_input.flush()
             return float(heard())
 
         try:

@@ -52,7 +52,7 @@ class Answered(Struct, frozen=True):
 
 
 def hybrid(directory: Path, size: Size, say: Say) -> dict[str, Any]:
-    """Of the model with the worse figure. Raises: Unavailable."""
+    """Measures each model, and returns each figure of the model where it is worse. Raises: Unavailable."""
     size.needs("real vLLM")
     directory.mkdir(parents=True)
     systems, requests = size.of((20, 200), (8, 64), (2, 4))
@@ -87,15 +87,17 @@ def _measured(
         fleet(directory / "old", *started_with, more_env=SHARED_CORES, root=older) as old,
         fleet(directory / "new", *started_with, more_env=SHARED_CORES) as new,
     ):
-        told: Callable[[int], None] = lambda n: say(f"hybrid: {model}, {n} of {len(prompts)} prompts")  # noqa: E731
-        found = asyncio.run(_asked({"before": old, "after": new}, prompts, told))
-    (directory / "answers.json").write_text(json.dumps({side: [*map(asdict, all_)] for side, all_ in found.items()}))
-    ttft = {side: mean(one.ttft_s for one in answers) for side, answers in found.items()}
-    shares = {side: _share(answers) for side, answers in found.items()}
-    uncached = [one.ttft_s for answers in found.values() for one in answers if not one.cached]
+        progress: Callable[[int], None] = lambda n: say(f"hybrid: {model}, {n} of {len(prompts)} prompts")  # noqa: E731
+        answers_by_side = asyncio.run(_asked({"before": old, "after": new}, prompts, progress))
+    (directory / "answers.json").write_text(
+        json.dumps({side: [*map(asdict, all_)] for side, all_ in answers_by_side.items()})
+    )
+    ttft = {side: mean(one.ttft_s for one in answers) for side, answers in answers_by_side.items()}
+    shares = {side: _share(answers) for side, answers in answers_by_side.items()}
+    uncached_times = [one.ttft_s for answers in answers_by_side.values() for one in answers if not one.cached]
     return {
         "model": model, "ttft_s": ttft, "ttft_ratio": ttft["after"] / ttft["before"], "shares": shares,
-        "one_engine": whole, "of_one_engine": shares["after"] / whole, "uncached_s": mean(uncached),
+        "one_engine": whole, "of_one_engine": shares["after"] / whole, "uncached_s": mean(uncached_times),
     }  # fmt: skip
 
 
@@ -108,7 +110,7 @@ def _written(model: str, folder: Path) -> Path:
 
 
 def _pool(model: str, folder: Path, systems: int) -> dict[str, Any]:
-    """With blocks for `_ROOM` of the system prompts, and for a prompt that is being computed."""
+    """A pool with blocks for `_ROOM` of the system prompts, and for a prompt that is being computed."""
     prompt = -(-(_SHARED + _OWN + _ANSWER) // _BLOCK)
     resumable = _SHARED // _BLOCK + _WINDOWS[model] * _WINDOW_BLOCKS
     blocks = max(_LEAST, round(systems * _ROOM) * resumable + (1 + _WINDOWS[model]) * prompt)
@@ -124,41 +126,41 @@ def _pool(model: str, folder: Path, systems: int) -> dict[str, Any]:
 
 def _prompts(systems: int, requests: int) -> list[list[int]]:
     random = Random(5)
-    shared = [words(random, _SHARED) for _ in range(systems)]
-    return [random.choice(shared) + words(random, _OWN) for _ in range(requests)]
+    system_prompts = [words(random, _SHARED) for _ in range(systems)]
+    return [random.choice(system_prompts) + words(random, _OWN) for _ in range(requests)]
 
 
 async def _of_one_engine(folder: Path, prompts: list[list[int]]) -> float:
     """The share that is cached in a small model with the same kinds of layers."""
     with forks_of("vllm"):
         async with started(folder, 8000, 2048) as engine:
-            cached = [(await answer(engine, prompt, _ANSWER))[1] for prompt in prompts]
-    return sum(cached) / sum(map(len, prompts))
+            cached_counts = [(await answer(engine, prompt, _ANSWER))[1] for prompt in prompts]
+    return sum(cached_counts) / sum(map(len, prompts))
 
 
 async def _asked(
     sides: Mapping[str, System], prompts: list[list[int]], told: Callable[[int], None]
 ) -> dict[str, list[Answered]]:
-    found: dict[str, list[Answered]] = {side: [] for side in sides}
+    answers: dict[str, list[Answered]] = {side: [] for side in sides}
     async with httpx.AsyncClient(timeout=600) as http:
         for first in range(0, len(prompts), _TURN):
             told(first)
             for side, system in sides.items():
-                found[side] += await _turn(http, system, prompts[first : first + _TURN])
-    return found
+                answers[side] += await _turn(http, system, prompts[first : first + _TURN])
+    return answers
 
 
 async def _turn(http: httpx.AsyncClient, system: System, prompts: list[list[int]]) -> list[Answered]:
-    left, found = iter(prompts), list[Answered]()
+    queue, answers = iter(prompts), list[Answered]()
 
     async def client() -> None:
-        for prompt in left:
-            found.append(await _one(http, system, prompt))
+        for prompt in queue:
+            answers.append(await _one(http, system, prompt))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(_AT_ONCE):
             group.create_task(client())
-    return found
+    return answers
 
 
 async def _one(http: httpx.AsyncClient, system: System, prompt: list[int]) -> Answered:
@@ -166,7 +168,7 @@ async def _one(http: httpx.AsyncClient, system: System, prompt: list[int]) -> An
         "model": system.model, "prompt": prompt, "max_tokens": _ANSWER, "temperature": 0, "ignore_eos": True,
         "stream": True, "stream_options": {"include_usage": True},
     }  # fmt: skip
-    began, first, cached = time.perf_counter(), 0.0, 0
+    began, first, cached_tokens = time.perf_counter(), 0.0, 0
     async with http.stream("POST", f"{system.url}/v1/completions", json=body) as response:
         response.raise_for_status()
         async for line in response.aiter_lines():
@@ -174,8 +176,8 @@ async def _one(http: httpx.AsyncClient, system: System, prompt: list[int]) -> An
                 continue
             first = first or time.perf_counter()
             if usage := json.loads(line.removeprefix("data: ")).get("usage"):
-                cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    return Answered(first - began, len(prompt), cached)
+                cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return Answered(first - began, len(prompt), cached_tokens)
 
 
 def _share(answers: list[Answered]) -> float:

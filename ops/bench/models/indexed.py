@@ -34,9 +34,9 @@ class Audited(Struct, frozen=True, array_like=True):
 
 
 def index(directory: Path, size: Size, say: Say) -> dict[str, Any]:
-    """Of all architectures whose events can be placed. Raises: Unavailable."""
+    """Audits all architectures whose events can be placed. Raises: Unavailable."""
     size.needs("real vLLM")
-    found, not_indexed = list[Audited](), dict[str, str]()
+    rows, not_indexed = list[Audited](), dict[str, str]()
     count = size.of(_PROMPTS, _FEW, 6)
     with forks_of("vllm"):
         for name in size.of((*ARCHITECTURES,), _MIXES, ("gemma3",)):
@@ -45,14 +45,14 @@ def index(directory: Path, size: Size, say: Say) -> dict[str, Any]:
             folder.mkdir(parents=True)
             model = Model(name, written(name, folder, shallow_model()), Log(directory / f"{name}.log"))
             try:
-                found.append(asyncio.run(_audited(model, count)))
+                rows.append(asyncio.run(_audited(model, count)))
             except (XylemError, Unavailable) as exc:
                 not_indexed[name] = str(exc)
-    if not found:
+    if not rows:
         raise Unavailable(f"no engine answered: {not_indexed}")
     return {
-        "index_wrong": sum(row.wrong for row in found),
-        "index": [[row.model, row.groups, row.prompts, row.evicted, row.wrong] for row in found],
+        "index_wrong": sum(row.wrong for row in rows),
+        "index": [[row.model, row.groups, row.prompts, row.evicted, row.wrong] for row in rows],
         "not_indexed": not_indexed,
     }
 
@@ -63,6 +63,6 @@ async def _audited(model: Model, count: int) -> Audited:
         groups = groups_of(it)
         if (why := why_unindexed(it.info)) or grid(groups) is None or not it.engine.kv_events():
             raise Unavailable(why or "it tells nothing of its cache")
-        found = await audit(it, groups, prompts(Random(7), count))
+        outcome = await audit(it, groups, prompts(Random(7), count))
     kinds = ", ".join(f"{group.sees} ({group.block_size})" for group in groups)
-    return Audited(model.name, kinds, count, found.evicted, found.wrong)
+    return Audited(model.name, kinds, count, outcome.evicted, outcome.wrong)

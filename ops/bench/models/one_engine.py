@@ -18,10 +18,10 @@ _numbers = count()
 
 @asynccontextmanager
 async def started(folder: Path, blocks: int, most_tokens: int, **args: int | None) -> AsyncIterator[Engine]:
-    """With `blocks` in its cache. `most_tokens`: of a prompt with its answer. Raises: XylemError."""
-    made = {"load_format": "dummy", "kv_cache_memory_bytes": 2**28, "num_gpu_blocks_override": blocks, **args}
+    """An engine with `blocks` in its cache. `most_tokens`: of a prompt with its answer. Raises: XylemError."""
+    engine_args = {"load_format": "dummy", "kv_cache_memory_bytes": 2**28, "num_gpu_blocks_override": blocks, **args}
     engine = create_engine(
-        Pool(model="m", engine="vllm", path=folder, max_running=4, max_model_len=most_tokens, args=made)
+        Pool(model="m", engine="vllm", path=folder, max_running=4, max_model_len=most_tokens, args=engine_args)
     )
     try:
         await engine.start()

@@ -14,7 +14,7 @@ from tests.shallow import shallow_model
 
 
 def pictures(_directory: Path, size: Size, say: Say) -> dict[str, Any]:
-    """Of all types of which a tiny model can be made here. Raises: Unavailable."""
+    """Tries pictures on all types of which a tiny model can be made here. Raises: Unavailable."""
     size.needs("real vLLM")
     rows = []
     with forks_of("vllm"):

@@ -15,10 +15,10 @@ async def _turns(port: int, workers: int, blocks: int, rounds: int) -> None:
     """Milliseconds, a line each."""
     client: Any = async_client(f"redis://127.0.0.1:{port}/0")
     wire = Wire(client)
-    held = await fill(client, wire, workers, blocks)
+    conversations = await fill(client, wire, workers, blocks)
     _say("ready")
     while await asyncio.to_thread(sys.stdin.readline):
-        _say(str((await _cost(client, wire, held, 1, rounds)).redis_ms))
+        _say(str((await _cost(client, wire, conversations, 1, rounds)).redis_ms))
     wire.close()
     await client.aclose()
 

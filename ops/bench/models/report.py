@@ -48,29 +48,31 @@ _PAIRS = {"events_pairs": "events", "placing_pairs": "placing", "cpu_pairs": "cp
 
 def tables(results: Results) -> Iterator[Table]:
     if "index" in results:
-        made = table("Prompts whose cached tokens were foretold", "model", "groups", "prompts", "evicted", "wrong",
-                     left=("model", "groups"))  # fmt: skip
+        result_table = table("Prompts whose cached tokens were foretold", "model", "groups", "prompts", "evicted",
+                             "wrong", left=("model", "groups"))  # fmt: skip
         for row in results["index"]:
-            made.add_row(*map(str, row))
+            result_table.add_row(*map(str, row))
         for model, why in results["not_indexed"].items():
-            made.add_row(model, why, "-", "-", "-")
-        yield made
+            result_table.add_row(model, why, "-", "-", "-")
+        yield result_table
     if "hybrid" in results:
         names = "an uncached prompt, s", "TTFT before, s", "now", "cached before", "now", "one engine"
-        made = table("Two workers with hybrid models, room for 7 of 12 system prompts each", "model", *names,
-                     left=("model",))  # fmt: skip
+        result_table = table("Two workers with hybrid models, room for 7 of 12 system prompts each", "model", *names,
+                             left=("model",))  # fmt: skip
         for row in results["hybrid"]:
             seconds = row["uncached_s"], row["ttft_s"]["before"], row["ttft_s"]["after"]
             shares = row["shares"]["before"], row["shares"]["after"], row["one_engine"]
-            made.add_row(row["model"], *(f"{x:.2f}" for x in seconds), *(f"{x:.3f}" for x in shares))
-        yield made
+            result_table.add_row(row["model"], *(f"{x:.2f}" for x in seconds), *(f"{x:.3f}" for x in shares))
+        yield result_table
     if "retention" in results:
-        made = table("Cached share by what an engine keeps", "model", "interval", "blocks", "conversations",
-                     "shared beginnings", left=("model",))  # fmt: skip
+        result_table = table("Cached share by what an engine keeps", "model", "interval", "blocks", "conversations",
+                             "shared beginnings", left=("model",))  # fmt: skip
         for row in results["retention"]:
             setting = "null" if row["setting"] is None else str(row["setting"])
-            made.add_row(row["model"], setting, str(row["blocks"]), f"{row['turns']:.2f}", f"{row['shared']:.2f}")
-        yield made
+            result_table.add_row(
+                row["model"], setting, str(row["blocks"]), f"{row['turns']:.2f}", f"{row['shared']:.2f}"
+            )
+        yield result_table
 
 
 def plot(results: Results, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a hybrid model's engine finds in its cache, by how much of windows and states it is told to keep."""
+"""The share that a hybrid model's engine finds in its cache, by how much of windows and states it is told to keep."""
 
 import asyncio
 from pathlib import Path
@@ -34,10 +34,10 @@ class Kept(Struct, frozen=True):
 
 
 def retention(directory: Path, size: Size, say: Say) -> dict[str, Any]:
-    """By model, setting and room. Raises: Unavailable, XylemError."""
+    """Shares by model, setting and room. Raises: Unavailable, XylemError."""
     size.needs("real vLLM")
     prompts, models = size.of(_PROMPTS, _PROMPTS, 4), size.of([*_ROOM], [*_ROOM], ["gemma3"])
-    found = list[Kept]()
+    rows = list[Kept]()
     with forks_of("vllm"):
         for model in models:
             folder = directory / model
@@ -46,8 +46,8 @@ def retention(directory: Path, size: Size, say: Say) -> dict[str, Any]:
             for setting in size.of(_SETTINGS, _SETTINGS, (0,)):
                 for blocks in _ROOM[model]:
                     say(f"retention: {model}, {setting}, {blocks} blocks")
-                    found.append(asyncio.run(_kept(model, folder, setting, blocks, prompts)))
-    return {"retention": [asdict(row) for row in found]}
+                    rows.append(asyncio.run(_kept(model, folder, setting, blocks, prompts)))
+    return {"retention": [asdict(row) for row in rows]}
 
 
 async def _kept(model: str, folder: Path, setting: int | None, blocks: int, prompts: int) -> Kept:
@@ -57,25 +57,25 @@ async def _kept(model: str, folder: Path, setting: int | None, blocks: int, prom
 
 async def _conversations(engine: Engine, prompts: int) -> float:
     """All take turns."""
-    random, cached, asked = Random(3), 0, 0
+    random, cached_tokens, prompt_tokens = Random(3), 0, 0
     talks = [_some(random, 200) for _ in range(max(1, prompts // _TURNS))]
     for number in range(prompts):
         talk = talks[number % len(talks)]
         talk += _some(random, 60)
-        said, had = await answer(engine, talk, _ANSWER)
-        cached, asked = cached + had, asked + len(talk)
-        talk += said
-    return cached / asked
+        answer_tokens, hit_tokens = await answer(engine, talk, _ANSWER)
+        cached_tokens, prompt_tokens = cached_tokens + hit_tokens, prompt_tokens + len(talk)
+        talk += answer_tokens
+    return cached_tokens / prompt_tokens
 
 
 async def _beginnings(engine: Engine, prompts: int) -> float:
-    random, cached, asked = Random(4), 0, 0
+    random, cached_tokens, prompt_tokens = Random(4), 0, 0
     roots = [_some(random, 500) for _ in range(6)]
     for _ in range(prompts):
         prompt = random.choice(roots) + _some(random, 60)
-        _tokens, had = await answer(engine, prompt, 4)
-        cached, asked = cached + had, asked + len(prompt)
-    return cached / asked
+        _tokens, hit_tokens = await answer(engine, prompt, 4)
+        cached_tokens, prompt_tokens = cached_tokens + hit_tokens, prompt_tokens + len(prompt)
+    return cached_tokens / prompt_tokens
 
 
 def _some(random: Random, length: int) -> list[int]:

@@ -42,21 +42,21 @@ class Pauses(NamedTuple):
 def _key(http: httpx.Client, tenant: str) -> dict[str, str]:
     """The header of a key without limits, of a tenant of its own."""
     http.put(f"/admin/tenants/{tenant}", json={}, headers=ADMIN).raise_for_status()
-    made = http.post("/admin/keys", json={"name": tenant, "tenant": tenant}, headers=ADMIN).raise_for_status()
-    return {"x-api-key": made.json()["key"]}
+    response = http.post("/admin/keys", json={"name": tenant, "tenant": tenant}, headers=ADMIN).raise_for_status()
+    return {"x-api-key": response.json()["key"]}
 
 
 def _requests(url: str, seconds: float, most: int) -> Iterator[tuple[Request, dict[str, str]]]:
     """All once, with a key each, those of the table between the largest; and again until the time is over."""
     end = time.monotonic() + seconds
     with httpx.Client(base_url=url, timeout=120) as http:
-        room, refused = _key(http, f"sender-{time.time_ns()}"), used_up(http)
+        open_key, refused_key = _key(http, f"sender-{time.time_ns()}"), used_up(http)
     largest = cycle(bodies(most))
     for turn in count():
         for row in COSTS:
-            yield next(largest), room
+            yield next(largest), open_key
             for request in worst(row, most):
-                yield request, refused
+                yield request, refused_key
             if turn and time.monotonic() > end:
                 return
 
@@ -132,23 +132,23 @@ def pauses(
     command += map(str, (grpc_port, seconds, most))
     with httpx.Client(base_url=system.url) as http:
         key = _key(http, "watcher")
-    found = []
+    runs = []
     with Redis.from_url(system.redis_url) as redis:
-        before, most_used, looked = _used(redis), 0, 0.0
+        before, most_used, look_time = _used(redis), 0, 0.0
         for number in range(times):
             without = asyncio.run(_watch(system.url, key, seconds, lambda: True))
             log = out_dir / f"beside-{number}.log"
             with process(command, log) as clients:
 
                 def ended(clients: "subprocess.Popen[bytes]" = clients) -> bool:
-                    nonlocal most_used, looked
-                    if time.monotonic() - looked > 0.25:
-                        looked, most_used = time.monotonic(), max(most_used, _used(redis))
+                    nonlocal most_used, look_time
+                    if time.monotonic() - look_time > 0.25:
+                        look_time, most_used = time.monotonic(), max(most_used, _used(redis))
                     return clients.poll() is not None
 
-                found.append(Pauses(without, asyncio.run(_watch(system.url, key, 0.0, ended))))
+                runs.append(Pauses(without, asyncio.run(_watch(system.url, key, 0.0, ended))))
                 assert clients.returncode == 0, log.read_text()[-1000:]
-    return found, most_used - before
+    return runs, most_used - before
 
 
 if __name__ == "__main__":

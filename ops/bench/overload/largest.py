@@ -43,11 +43,11 @@ def bodies(most: int) -> list[Request]:
         ("/detokenize", {"tokens": [1] * (most // 3 - 100)}),
         ("/v1/batches", {"metadata": {str(i): "x" for i in range(4000)}}),
     ]
-    asked = [("/v1/completions", {"max_tokens": 1, **body}) for body in completions]
-    asked += [("/v1/chat/completions", {"max_tokens": 1, **body}) for body in chats]
-    asked += [("/v1/responses", {"max_output_tokens": 1, **body}) for body in responses]
+    generations = [("/v1/completions", {"max_tokens": 1, **body}) for body in completions]
+    generations += [("/v1/chat/completions", {"max_tokens": 1, **body}) for body in chats]
+    generations += [("/v1/responses", {"max_output_tokens": 1, **body}) for body in responses]
     requests = [
         Request("POST", path, "application/json", json.dumps({"model": "mock", **body}, separators=(",", ":")).encode())
-        for path, body in asked + others
+        for path, body in generations + others
     ]
     return [*requests, Request("POST", "/v1/files", FORM, _FILE % (b"\r\n" * (most // 2)))]

@@ -39,9 +39,9 @@ class Phase(Struct):
     began: float = 0.0
 
     def refused_ms(self, share: float) -> float:
-        """How long that share of the refused requests took at most; 0 if there was none."""
-        refused = sorted(self.refused_s) or [0.0]
-        return 1000 * refused[int(len(refused) * share)]
+        """The longest time of that share of the refused requests, ms; 0 if there was none."""
+        times_s = sorted(self.refused_s) or [0.0]
+        return 1000 * times_s[int(len(times_s) * share)]
 
 
 async def offer(system: System, phases: list[Phase], rng: random.Random, say: Say) -> None:

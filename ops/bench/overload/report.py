@@ -31,33 +31,35 @@ _DEAREST = 12  # rows of the table of refused requests
 def tables(results: Results) -> Iterator[Table]:
     if "phases" in results:
         names = ("load", "offered/s", "good/s", "late", "refused", "failed", "refused after p50 ms", "p99 ms")
-        made = table("Loads, in times the capacity", *names, left=())
+        result_table = table("Loads, in times the capacity", *names, left=())
         for row in results["phases"]:
-            made.add_row(*(f"{value:.4g}" for value in row.values()))
-        yield made
+            result_table.add_row(*(f"{value:.4g}" for value in row.values()))
+        yield result_table
     if "pauses" in results:
-        made = table("The longest pause of another tenant's stream, ms", "without", "beside", "more", left=())
+        result_table = table("The longest pause of another tenant's stream, ms", "without", "beside", "more", left=())
         for run in results["pauses"]:
             without, beside = 1000 * run["without"], 1000 * run["beside"]
-            made.add_row(f"{without:.1f}", f"{beside:.1f}", f"{beside - without:.1f}")
-        yield made
+            result_table.add_row(f"{without:.1f}", f"{beside:.1f}", f"{beside - without:.1f}")
+        yield result_table
     if "refused" in results:
         names = ("row", "content", "bytes", "answer", "CPU ms")
-        made = table("CPU of all processes for a refused request: the dearest", *names, left=("row", "content"))
+        result_table = table("CPU of all processes for a refused request: the dearest", *names, left=("row", "content"))
         for one in sorted(results["refused"], key=lambda one: -one["cpu_s"])[:_DEAREST]:
-            made.add_row(one["row"], one["kind"], f"{one['size']:,}", one["answer"], f"{1000 * one['cpu_s']:.1f}")
-        yield made
+            result_table.add_row(
+                one["row"], one["kind"], f"{one['size']:,}", one["answer"], f"{1000 * one['cpu_s']:.1f}"
+            )
+        yield result_table
 
 
 def plot(results: Results, path: Path) -> None:
     """Good answers a second of each load, and what the refused requests cost."""
     figure = Figure(figsize=(11, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    left_axes, right_axes = figure.subplots(1, 2)
     phases = results.get("phases", [])
-    left.bar(
+    left_axes.bar(
         range(len(phases)), [row["good_per_s"] for row in phases], tick_label=[f"{row['load']:g}x" for row in phases]
     )
-    left.set(title="good answers a second", xlabel="load, in times the capacity")
-    right.plot(sorted(1000 * one["cpu_s"] for one in results.get("refused", [])), ".")
-    right.set(title="a refused request", ylabel="CPU of all processes, ms", xlabel="requests, the dearest last")
+    left_axes.set(title="good answers a second", xlabel="load, in times the capacity")
+    right_axes.plot(sorted(1000 * one["cpu_s"] for one in results.get("refused", [])), ".")
+    right_axes.set(title="a refused request", ylabel="CPU of all processes, ms", xlabel="requests, the dearest last")
     figure.savefig(path, dpi=90)

@@ -21,12 +21,12 @@ class Uncharged(NamedTuple):
 
 
 def uncharged(system: System, grpc_port: int, times: int, most: int) -> list[Uncharged]:
-    """Of all requests of all rows, each sent so often; `most`: bytes of the longest body.
+    """Measures all requests of all rows, each sent so often; `most`: bytes of the longest body.
 
     Raises: KeyError: a row has no request. AssertionError: one was not refused.
     """
     pids = [pid for part in system.watch.values() for pid in part]
-    found = []
+    rows = []
     with (
         httpx.Client(base_url=system.url, timeout=120) as http,
         grpc.insecure_channel(f"127.0.0.1:{grpc_port}", options=[("grpc.max_send_message_length", -1)]) as channel,
@@ -36,14 +36,14 @@ def uncharged(system: System, grpc_port: int, times: int, most: int) -> list[Unc
             for request in worst(row, most):
                 before = _cpu_s(pids)
                 answers = [_refused(http, channel, request, key) for _ in range(times)]
-                spent = (_cpu_s(pids) - before) / times
-                found.append(Uncharged(row, request.kind, len(request.content), answers[-1], spent))
-    assert {one.row for one in found} == COSTS.keys()
-    return found
+                cpu_s = (_cpu_s(pids) - before) / times
+                rows.append(Uncharged(row, request.kind, len(request.content), answers[-1], cpu_s))
+    assert {one.row for one in rows} == COSTS.keys()
+    return rows
 
 
 def _refused(http: httpx.Client, channel: grpc.Channel, request: Request, key: dict[str, str]) -> str:
-    """How it was answered. Raises: AssertionError: it was served."""
+    """The status of the answer. Raises: AssertionError: it was served."""
     if request.is_grpc:
         try:
             channel.unary_unary(request.path)(request.content, timeout=120, metadata=[*key.items()])
@@ -56,7 +56,7 @@ def _refused(http: httpx.Client, channel: grpc.Channel, request: Request, key: d
 
 
 def _cpu_s(pids: Iterable[int]) -> float:
-    """What the processes and all that they have started have used, those that ended included."""
+    """CPU seconds of the processes and of all that they have started, those that ended included."""
     roots = [psutil.Process(pid) for pid in pids]
     processes = [*roots, *(child for root in roots for child in root.children(recursive=True))]
     return sum(sum(process.cpu_times()[:4]) for process in processes)

@@ -18,13 +18,13 @@ def worst_requests(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     env = {"XYLEM_REQUIRE_KEYS": "true", "XYLEM_ADMIN_KEY": ADMIN["x-api-key"], "XYLEM_GRPC_PORT": str(grpc_port)}
     with fleet(out_dir / "fleet", POOLS | pools(out_dir / "models"), dict.fromkeys(POOLS, 1), more_env=env) as system:
         say("the worst requests, refused")
-        refused = uncharged(system, grpc_port, size.of(10, 5, 1), most)
+        refusals = uncharged(system, grpc_port, size.of(10, 5, 1), most)
         say("another tenant's stream beside them")
-        runs, grown = pauses(system, grpc_port, out_dir, size.of(3, 3, 1), size.of(60.0, 20.0, 0.5), most)
+        runs, growth = pauses(system, grpc_port, out_dir, size.of(3, 3, 1), size.of(60.0, 20.0, 0.5), most)
     return {
         "worst_gap_ms": 1000 * max(run.beside - run.without for run in runs),
-        "redis_growth_mb": grown / 2**20,
-        "uncharged_cpu_s": max(one.cpu_s for one in refused),
+        "redis_growth_mb": growth / 2**20,
+        "uncharged_cpu_s": max(one.cpu_s for one in refusals),
         "pauses": [run._asdict() for run in runs],
-        "refused": [one._asdict() for one in refused],
+        "refused": [one._asdict() for one in refusals],
     }

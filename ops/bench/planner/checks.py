@@ -31,8 +31,8 @@ def helm_examples(_directory: Path, size: Size, say: Say) -> dict[str, Any]:
         say(f"helm: {name}")
         good = helm("lint", "--strict", str(CHART), "-f", str(values)).returncode == 0
         for version in VERSIONS:
-            made = helm("template", "xylem", str(CHART), "-f", str(values), "--kube-version", version)
-            good = good and made.returncode == 0 and _valid(made.stdout, version)
+            run = helm("template", "xylem", str(CHART), "-f", str(values), "--kube-version", version)
+            good = good and run.returncode == 0 and _valid(run.stdout, version)
         invalid += not good
     return {"helm_examples_invalid": invalid}
 
@@ -56,7 +56,10 @@ def traced(directory: Path, size: Size, say: Say) -> dict[str, Any]:
 
 
 def panels(directory: Path, size: Size, say: Say) -> dict[str, Any]:
-    """Of a fleet that does everything: what the Prometheus at XYLEM_BENCH_PROMETHEUS watches, or the test's."""
+    """Empty panels of a fleet that does everything.
+
+    The fleet is what the Prometheus at XYLEM_BENCH_PROMETHEUS watches, or the test's.
+    """
     size.leaves("a fleet that does everything, which tests/acceptance/test_dashboards.py has")
     if url := os.environ.get("XYLEM_BENCH_PROMETHEUS"):
         with httpx.Client(base_url=url, timeout=30) as prometheus:
@@ -78,8 +81,8 @@ def soak(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     say("soak")
     plot = ["--plot", str((directory / "soak.png").absolute())]
     length = ["--minutes", "60"] if size is Size.FULL else ["--minutes", "2", "--no-wait"]
-    found = _module("tests.soak", [*length, *plot], directory, "soak_growth")
-    return found if size is Size.FULL else {"missing": {"soak_growth": TOO_SHORT}}
+    figures = _module("tests.soak", [*length, *plot], directory, "soak_growth")
+    return figures if size is Size.FULL else {"missing": {"soak_growth": TOO_SHORT}}
 
 
 def _module(name: str, arguments: list[str], directory: Path, key: str, *, fails: bool = False) -> dict[str, Any]:
@@ -89,12 +92,12 @@ def _module(name: str, arguments: list[str], directory: Path, key: str, *, fails
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / f"{name}.log"
     with log.open("w") as err:
-        done = subprocess.run(
+        run = subprocess.run(
             [sys.executable, "-m", name, *arguments],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=err, text=True, check=False,
         )  # fmt: skip
-        err.write(done.stdout)
-    figures = [line for line in done.stdout.splitlines() if line.startswith("{") and f'"{key}"' in line]
-    if not figures or (done.returncode and not fails):
+        err.write(run.stdout)
+    figures = [line for line in run.stdout.splitlines() if line.startswith("{") and f'"{key}"' in line]
+    if not figures or (run.returncode and not fails):
         raise Unavailable(f"{name} failed: {log}")
     return {key: json.loads(figures[-1])[key]}

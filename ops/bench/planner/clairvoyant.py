@@ -19,11 +19,11 @@ _HALVINGS = 9
 
 def best_fixed(rows: Callable[[], Sequence[Request]], seconds: float, most: int = 40) -> tuple[int, list[Outcome]]:
     """The smallest fixed number that attains the share, and what each number up to one more than it attains."""
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     for number in range(1, most + 1):
-        found.append(Fleet(0.0, number).run(rows(), seconds, fixed))
-        if len(found) > 1 and found[-2].attained >= OBJECTIVE.share:
-            return number - 1, found
+        outcomes.append(Fleet(0.0, number).run(rows(), seconds, fixed))
+        if len(outcomes) > 1 and outcomes[-2].attained >= OBJECTIVE.share:
+            return number - 1, outcomes
     raise ValueError(f"{most} workers don't attain {OBJECTIVE.share}")
 
 
@@ -31,14 +31,14 @@ def best_plan(
     rows: Callable[[], Sequence[Request]], seconds: float, start_s: float, fixed_fleets: Sequence[Outcome]
 ) -> Outcome:
     """The cheapest plan found that attains the share."""
-    missed = [[all_of - met for met, all_of in fleet.met] for fleet in fixed_fleets]
+    misses = [[request_count - met_count for met_count, request_count in fleet.met] for fleet in fixed_fleets]
     low, high = _PRICES
     best: Outcome | None = None
     for _ in range(_HALVINGS):
         price = math.sqrt(low * high)
-        needed = _cheapest(missed, price, start_s)
-        plan = _asked(needed, start_s)
-        outcome = Fleet(start_s, needed[0]).run(rows(), seconds, following(plan))
+        worker_counts = _cheapest(misses, price, start_s)
+        plan = _asked(worker_counts, start_s)
+        outcome = Fleet(start_s, worker_counts[0]).run(rows(), seconds, following(plan))
         if outcome.attained >= OBJECTIVE.share:
             high = price
             if best is None or outcome.workers < best.workers:
@@ -64,11 +64,11 @@ def _cheapest(missed: Sequence[Sequence[int]], price: float, start_s: float) -> 
         cost = here
         ways.append(way)
     n = min(counts, key=lambda m: cost[m])
-    found = []
+    worker_counts = []
     for way in reversed(ways):
-        found.append(n + 1)
+        worker_counts.append(n + 1)
         n = way[n]
-    return found[::-1]
+    return worker_counts[::-1]
 
 
 def _asked(needed: Sequence[int], start_s: float) -> list[int]:

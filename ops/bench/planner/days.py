@@ -28,26 +28,26 @@ def again(rows: Sequence[Request], seed: int) -> list[Request]:
     """The trace once more: seed 0 as it is; else as many requests in each window of constant rate, at any time in it:
     as Poisson arrivals are, given their number. Lengths are drawn from the trace's."""
     rng = random.Random(seed)
-    found = []
+    requests = []
     for row in rows:
         if seed == 0:
-            found.append(Request(row.at, row.prompt, row.answer))
+            requests.append(Request(row.at, row.prompt, row.answer))
         else:
             like = rng.choice(rows)
-            found.append(Request((row.at // _RATE_S + rng.random()) * _RATE_S, like.prompt, like.answer))
-    return sorted(found, key=lambda request: request.at)
+            requests.append(Request((row.at // _RATE_S + rng.random()) * _RATE_S, like.prompt, like.answer))
+    return sorted(requests, key=lambda request: request.at)
 
 
 def drawn(rate: Callable[[float], float], seconds: float, rows: Sequence[Request], seed: int) -> list[Request]:
     """Poisson arrivals at a rate, thinned (Lewis and Shedler, 1979); lengths drawn from `rows`."""
     rng = random.Random(seed)
     most = max(rate(at) for at in range(int(seconds)))
-    found, at = [], 0.0
+    requests, at = [], 0.0
     while (at := at + rng.expovariate(most)) < seconds:
         if rng.random() * most < rate(at):
             like = rng.choice(rows)
-            found.append(Request(at, like.prompt, like.answer))
-    return found
+            requests.append(Request(at, like.prompt, like.answer))
+    return requests
 
 
 DAY_S = 7200.0

@@ -43,13 +43,13 @@ def dynamo(directory: Path, size: Size, say: Say) -> dict[str, Any]:
             block += blocks
             line = {"timestamp": round(row.at * 1000), "input_length": row.prompt, "output_length": row.answer}
             out.write(json.dumps({**line, "hash_ids": ids}) + "\n")
-    found = {}
+    figures = {}
     for name, mode in list(_MODES.items())[: size.of(None, 1, 1)]:
         say(f"Dynamo's planner: {name}")
-        found[name] = _replayed(python, day, directory / "dynamo.log", mode)
+        figures[name] = _replayed(python, day, directory / "dynamo.log", mode)
     say("our planner on the same day")
     ours_here = Fleet(START_S, FIRST).run(again(rows, 0), DAY_S, ours)
-    return {"dynamo": found, "workers_vs_dynamo": compared(found, ours_here.workers)}
+    return {"dynamo": figures, "workers_vs_dynamo": compared(figures, ours_here.workers)}
 
 
 def compared(found: dict[str, dict[str, float]], workers: float) -> float:
@@ -59,7 +59,7 @@ def compared(found: dict[str, dict[str, float]], workers: float) -> float:
 
 
 def _replayed(python: Path, day: Path, log: Path, mode: dict[str, Any]) -> dict[str, float]:
-    asked = {
+    job = {
         "trace": str(day), "workers": FIRST, "start_s": START_S, "mode": mode, "blocks": KV_BLOCKS,
         "ttft_ms": OBJECTIVE.ttft_s * 1000, "itl_ms": OBJECTIVE.itl_s * 1000,
     }  # fmt: skip
@@ -67,14 +67,14 @@ def _replayed(python: Path, day: Path, log: Path, mode: dict[str, Any]) -> dict[
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with log.open("a") as err:  # -P: this folder has a `dynamo`, too
         try:
-            done = subprocess.run(
-                [python, "-P", script, json.dumps(asked)], stdout=subprocess.PIPE, stderr=err, text=True, env=env,
+            run = subprocess.run(
+                [python, "-P", script, json.dumps(job)], stdout=subprocess.PIPE, stderr=err, text=True, env=env,
                 timeout=_LIMIT_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise Unavailable(f"Dynamo's replay took longer than {_LIMIT_S:.0f} s: {log}") from None
-    if done.returncode:
+    if run.returncode:
         hint = f"{python.parent}/pip install {' '.join(PACKAGES)}"
         raise Unavailable(f"Dynamo's replay failed ({log}); its planner needs: {hint}")
-    answer: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    answer: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
     return answer

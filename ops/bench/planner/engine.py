@@ -42,7 +42,7 @@ def decode_s(kv_tokens: float) -> float:
 
 @dataclass(slots=True)
 class Measured:
-    """What a worker measures of its speed: sums."""
+    """Sums that a worker measures of its speed."""
 
     prefilled: int = 0  # tokens
     prefilling_s: float = 0.0

@@ -29,7 +29,7 @@ class Outcome:
 
 
 class Fleet:
-    """Of workers that do both. `run` plays a trace once."""
+    """A fleet of workers that do both. `run` plays a trace once."""
 
     def __init__(self, start_s: float, first: int) -> None:
         self.start_s = start_s
@@ -41,13 +41,13 @@ class Fleet:
         self._ended: list[Request] = []
 
     def run(self, requests: Sequence[Request], seconds: float, planner: Planner) -> Outcome:
-        wanted, plan, at = len(self.workers), [], 0.0
+        target, plan, at = len(self.workers), [], 0.0
         index = 0
         while at < seconds or self._busy():
             if at < seconds:
-                wanted = planner(at, wanted, self)
-                self._scale(at, wanted)
-                plan.append(wanted)
+                target = planner(at, target, self)
+                self._scale(at, target)
+                plan.append(target)
             end = at + WINDOW_S
             while index < len(requests) and requests[index].at < end:
                 self._place(requests[index])
@@ -56,12 +56,12 @@ class Fleet:
             at = end
             if at > seconds + 3600:
                 break
-        met: dict[int, list[int]] = {}
+        counts_by_window: dict[int, list[int]] = {}
         for request in requests:
-            counts = met.setdefault(int(request.at // WINDOW_S), [0, 0])
+            counts = counts_by_window.setdefault(int(request.at // WINDOW_S), [0, 0])
             counts[0] += request.met(OBJECTIVE.ttft_s, OBJECTIVE.itl_s)
             counts[1] += 1
-        by_window = [tuple(met.get(i, (0, 0))) for i in range(len(plan))]
+        by_window = [tuple(counts_by_window.get(i, (0, 0))) for i in range(len(plan))]
         good = sum(m for m, _ in by_window) / max(1, len(requests))
         return Outcome(good, self._spent / seconds, plan, by_window)  # type: ignore[arg-type]
 
@@ -101,7 +101,10 @@ class Fleet:
         self._arrived, self._ended = 0, []
 
     def speed(self) -> Speed:
-        """As its workers have measured it so far; a straight line through the steps' times by requests at once."""
+        """The speed that its workers have measured so far.
+
+        A straight line goes through the steps' times by requests at once.
+        """
         m = self.measured
         if not m.prefilling_s or not m.steps:
             return Speed(0, 0, 0, SEATS, self.start_s)
@@ -121,11 +124,11 @@ def ours(now: float, wanted: int, fleet: Fleet) -> int:
     """The planner itself, with what it would have seen: windows of the last hour."""
     if not fleet.windows:
         return wanted
-    seen = [
+    workers = [
         SeenWorker(WorkerId(str(i)), w.ready_at <= now, w.draining, len(w.running) + len(w.waiting), 0.0)
         for i, w in enumerate(fleet.workers)
     ]
-    pool = SeenPool(POOL, MODEL, "both", fleet.speed(), seen, wanted)
+    pool = SeenPool(POOL, MODEL, "both", fleet.speed(), workers, wanted)
     traffic = {MODEL: fleet.windows[-360:]}
     return decide(now, traffic, [pool], {MODEL: OBJECTIVE}, Limits({POOL: 1}, {POOL: MOST}))[0].workers
 

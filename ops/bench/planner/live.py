@@ -72,10 +72,10 @@ def live(directory: Path, size: Size, say: Say) -> dict[str, Any]:
             raise Unavailable(f"{exc}: {tail(log)}") from None
         finally:
             stop(up, signal.SIGINT, 60)
-    measured = [answer for at, answer in answers if at >= warm_up]
+    counted_answers = [answer for at, answer in answers if at >= warm_up]
     (directory / "live.json").write_text(json.dumps({"answers": answers, "workers": workers}))
     return {
-        "attained_live": sum(answer == "met" for answer in measured) / len(measured),
+        "attained_live": sum(answer == "met" for answer in counted_answers) / len(counted_answers),
         "scale_in_lost": sum(answer == "lost" for _, answer in answers),
         "live_workers": workers,
     }
@@ -90,7 +90,7 @@ async def _played(
 ) -> tuple[list[tuple[float, str]], list[int]]:
     """(seconds since the start, met | late | lost) of each request; workers ready, every 10 s."""
     began, first = time.monotonic(), rows[0].at
-    asked: list[asyncio.Task[tuple[float, str]]] = []
+    tasks: list[asyncio.Task[tuple[float, str]]] = []
     counts: list[int] = []
     async with httpx.AsyncClient(
         base_url=url, timeout=300, limits=httpx.Limits(max_connections=None), trust_env=False
@@ -102,21 +102,21 @@ async def _played(
         async def watch() -> None:
             while True:
                 counts.append(await ready())
-                say(f"live: {time.monotonic() - began:.0f} s, {counts[-1]} workers, {len(asked)} requests")
+                say(f"live: {time.monotonic() - began:.0f} s, {counts[-1]} workers, {len(tasks)} requests")
                 await asyncio.sleep(10)
 
         watching = asyncio.create_task(watch())
         for row in rows:
             await asyncio.sleep(max(0.0, row.at - first - (time.monotonic() - began)))
-            asked.append(asyncio.create_task(_asked(client, len(asked), row, time.monotonic() - began)))
+            tasks.append(asyncio.create_task(_asked(client, len(tasks), row, time.monotonic() - began)))
         quiet = time.monotonic()
         while counts[-1] > 1 and time.monotonic() - quiet < quiet_s:
-            number = len(asked)
-            asked.append(
+            number = len(tasks)
+            tasks.append(
                 asyncio.create_task(_asked(client, number, rows[number % len(rows)], time.monotonic() - began))
             )
             await asyncio.sleep(_QUIET_S)
-        answers = await asyncio.gather(*asked)
+        answers = await asyncio.gather(*tasks)
         watching.cancel()
     return answers, counts
 
@@ -131,7 +131,7 @@ async def _asked(client: httpx.AsyncClient, number: int, row: Request, at: float
     }  # fmt: skip
     began = time.monotonic()
     first = last = 0.0
-    made = 0
+    token_count = 0
     try:
         async with client.stream("POST", "/v1/completions", json=body) as answer:
             async for line in event_lines_async(answer):
@@ -140,10 +140,10 @@ async def _asked(client: httpx.AsyncClient, number: int, row: Request, at: float
                 event = json.loads(line.removeprefix("data: "))
                 last = time.monotonic() if event.get("choices") else last
                 first = first or last
-                made = (event.get("usage") or {}).get("completion_tokens", made)
+                token_count = (event.get("usage") or {}).get("completion_tokens", token_count)
     except httpx.HTTPError:
         return at, "lost"
-    if made != tokens:
+    if token_count != tokens:
         return at, "lost"
-    met = first - began <= _TTFT_S and (last - first) / (tokens - 1) <= _ITL_S
-    return at, "met" if met else "late"
+    is_met = first - began <= _TTFT_S and (last - first) / (tokens - 1) <= _ITL_S
+    return at, "met" if is_met else "late"

@@ -49,24 +49,26 @@ def tables(results: Results) -> Iterator[Table]:
         if key not in results:
             continue
         names = ("day", "start-up s", "attained", "workers", "best plan", "attains", "ratio", "fixed", "ratio")
-        made = table(title, *names, left=["day"])
+        result_table = table(title, *names, left=["day"])
         rows = results[key].items() if key == "others" else [(f"seed {run['seed']}", run) for run in results[key]]
         for name, run in rows:
-            made.add_row(
+            result_table.add_row(
                 name, f"{run['start_s']:.0f}", f"{run['attained']:.4f}", f"{run['workers']:.3f}", f"{run['best']:.3f}",
                 f"{run['best_attained']:.4f}", f"{run['workers'] / run['best']:.3f}", str(run["static"]),
                 f"{run['workers'] / run['static']:.3f}",
             )  # fmt: skip
-        yield made
+        yield result_table
     if "fixed" in results:
-        made = table("Fixed numbers of workers, seed 0", *(str(n) for n in results["fixed"]), left=())
-        made.add_row(*(f"{share:.4f}" for share in results["fixed"].values()))
-        yield made
+        result_table = table("Fixed numbers of workers, seed 0", *(str(n) for n in results["fixed"]), left=())
+        result_table.add_row(*(f"{share:.4f}" for share in results["fixed"].values()))
+        yield result_table
     if "dynamo" in results:
-        made = table("Dynamo's planner in its replay, start-up 30 s", "mode", "attained", "workers", left=["mode"])
+        result_table = table(
+            "Dynamo's planner in its replay, start-up 30 s", "mode", "attained", "workers", left=["mode"]
+        )
         for name, mode in results["dynamo"].items():
-            made.add_row(name, f"{mode['attained']:.4f}", f"{mode['workers']:.3f}")
-        yield made
+            result_table.add_row(name, f"{mode['attained']:.4f}", f"{mode['workers']:.3f}")
+        yield result_table
 
 
 def plot(results: Results, path: Path) -> None:

@@ -47,7 +47,7 @@ def simulation(_directory: Path, size: Size, say: Say) -> dict[str, Any]:
 def others(_directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Made days of other shapes, at 30 s: what isn't tuned for."""
     rows, seconds = trace(), size.of(DAY_S, DAY_S, _FEW_S)
-    found = {}
+    figures = {}
     for seed in size.of((7, 8), (7,), (7,)):
         for name, rate in list(made(seed).items())[: size.of(None, None, 1)]:
             say(f"other days: {name}, seed {seed}")
@@ -58,8 +58,8 @@ def others(_directory: Path, size: Size, say: Say) -> dict[str, Any]:
             static, fixed_fleets = best_fixed(fresh, seconds)
             mine = Fleet(START_S, FIRST).run(fresh(), seconds, ours)
             best = best_plan(fresh, seconds, START_S, fixed_fleets)
-            found[f"{name} {seed}"] = _row(seed, START_S, mine, best, static, fixed_fleets)
-    return {"others": found}
+            figures[f"{name} {seed}"] = _row(seed, START_S, mine, best, static, fixed_fleets)
+    return {"others": figures}
 
 
 def _again(rows: Sequence[Request], seed: int) -> Callable[[], list[Request]]:

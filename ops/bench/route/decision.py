@@ -81,7 +81,7 @@ async def _decision(port: int, size: Size, say: Say) -> dict[str, Any]:
         gc.set_threshold(10_000, 20, 20)
         seconds = size.of(20, 5, 0.5)
         say(f"decision: {PER_S:g} a second for {seconds} s")
-        paced = await _paced(fleet, prompts, seconds)
+        paced_ms = await _paced(fleet, prompts, seconds)
         curve_workers = {}
         for workers in size.of((1, 4, 16, 64, 256), (1, 4, 16, 64, 256), (1, 16)):
             say(f"decision: {workers} workers")
@@ -96,12 +96,12 @@ async def _decision(port: int, size: Size, say: Say) -> dict[str, Any]:
     finally:
         wire.close()
         await client.aclose()
-    p50, p99 = np.percentile(paced, (50, 99))
+    p50, p99 = np.percentile(paced_ms, (50, 99))
     return {
         "decision_p50_ms": float(p50),
         "decision_p99_ms": float(p99),
         "bytes_per_block": bytes_per_block,
-        "paced_ms": paced,
+        "paced_ms": paced_ms,
         "by_workers_ms": curve_workers,
         "by_blocks_ms": curve_blocks,
     }
@@ -113,11 +113,11 @@ async def _fill(client: Any, wire: Wire, workers: int, blocks: int) -> tuple[lis
     before = int((await client.info("memory"))["used_memory"])
     random = Random(1)
     rows = [random.randbytes(PROMPT_BLOCKS * HASH_BYTES) for _ in range(max(1, blocks // PROMPT_BLOCKS))]
-    held: list[list[bytes]] = [[] for _ in range(workers)]
+    worker_rows: list[list[bytes]] = [[] for _ in range(workers)]
     for i, row in enumerate(rows):
-        held[i % workers].append(row)
+        worker_rows[i % workers].append(row)
     caches = []
-    for own in held:
+    for own in worker_rows:
         index = KvIndex(wire, KEYS, KEYS.cached(POOL), _nobody_told)
         for row in own:
             await index.write(Changes(False, [row[j : j + HASH_BYTES] for j in range(0, len(row), HASH_BYTES)], []))
@@ -139,8 +139,8 @@ async def _fill(client: Any, wire: Wire, workers: int, blocks: int) -> tuple[lis
             await client.hset(KEYS.starting(POOL), run, f"{lease.worker.id}\n".encode() + row)
     prompts = []
     for row in rows[:400]:  # a prefix that one worker has, and a rest that none has
-        known = random.randrange(PROMPT_BLOCKS) * HASH_BYTES
-        prompts.append(row[:known] + random.randbytes(PROMPT_BLOCKS * HASH_BYTES - known))
+        prefix_bytes = random.randrange(PROMPT_BLOCKS) * HASH_BYTES
+        prompts.append(row[:prefix_bytes] + random.randbytes(PROMPT_BLOCKS * HASH_BYTES - prefix_bytes))
     return prompts, (after - before) / (len(rows) * PROMPT_BLOCKS)
 
 

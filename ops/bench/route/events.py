@@ -53,9 +53,9 @@ def events(directory: Path, size: Size, say: Say) -> dict[str, Any]:
         figures = [[float(x) for x in log.read_text().splitlines()[-1].split()] for log in logs]
         counts: Any = redis.Redis(port=port).hgetall(_KEYS.cached(_POOL)[1])  # and, under longer names, marks of writes
         entries = sum(int(count) for cache, count in counts.items() if len(cache) == len(packed(0)))
-    stored = sum(f[0] for f in figures)
+    block_count = sum(f[0] for f in figures)
     return {
-        "events_per_s": stored / max(f[1] for f in figures),
+        "events_per_s": block_count / max(f[1] for f in figures),
         "events_late_s": max(f[2] for f in figures),
         "events_cpu_s": sum(f[3] for f in figures),
         "events_entries": entries,
@@ -80,14 +80,14 @@ async def _worker(port: int, rate: float, seconds: float, start: float) -> None:
         tokens[0] = i  # another prompt each time
         old = [h - _KEEP for h in hashes if h >= _KEEP]
         publisher.publish([BlockStored(hashes, None, tokens, BLOCK), *([BlockRemoved(old)] if old else [])])
-    published = time.time()
+    publish_end = time.time()
     entries = min(_KEEP, batches * _BATCH)
     while not await index.is_whole(entries):
         await asyncio.sleep(0.005)
-        if time.time() - published > 30:
+        if time.time() - publish_end > 30:
             raise SystemExit("30 s behind")
-    done = time.time()
-    sys.stdout.write(f"{batches * _BATCH} {done - start} {done - published} {time.process_time() - cpu}\n")
+    end = time.time()
+    sys.stdout.write(f"{batches * _BATCH} {end - start} {end - publish_end} {time.process_time() - cpu}\n")
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
     await publisher.close()

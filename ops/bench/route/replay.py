@@ -42,9 +42,9 @@ def replay(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     with gzip.open(traces_dir() / TRACES[0], "rt") as rows:
         trace.write_text("".join(itertools.islice(rows, limit)))
     say("replay: simulating")
-    simulated = run(directory, trace, workers, [POLICIES[policy] for policy in policies], 0, _CACHE)
+    simulations = run(directory, trace, workers, [POLICIES[policy] for policy in policies], 0, _CACHE)
     requests = _requests(trace, workers)
-    measured = {}
+    measurements = {}
     for policy in policies:
         say(f"replay: {policy}, {requests[-1][0] / _SPEEDUP:.0f} s")
         pool = {
@@ -56,12 +56,12 @@ def replay(directory: Path, size: Size, say: Say) -> dict[str, Any]:
             },
         }  # fmt: skip
         with xylem(directory / policy, pool, workers) as system:
-            measured[policy] = uvloop.run(_play(system.url, requests))
-    return {"replayed": {p: {"simulated": simulated[POLICIES[p]], "measured": measured[p]} for p in policies}}
+            measurements[policy] = uvloop.run(_play(system.url, requests))
+    return {"replayed": {p: {"simulated": simulations[POLICIES[p]], "measured": measurements[p]} for p in policies}}
 
 
 def _requests(trace: Path, workers: int) -> list[tuple[float, list[int], int]]:
-    """When (seconds of the trace at the simulator's load), the prompt's token ids, the answer's length."""
+    """Requests: when (seconds of the trace at the simulator's load), the prompt's token ids, the answer's length."""
     import sys
 
     sys.path.insert(0, str(tools_dir()))
@@ -88,7 +88,7 @@ def _block(number: int, size: int) -> list[int]:
 
 async def _play(url: str, requests: Sequence[tuple[float, list[int], int]]) -> dict[str, float]:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
-    ttft, cached, prompt = [], 0, 0
+    ttft, cached_tokens, prompt_tokens = [], 0, 0
     began = time.perf_counter()
 
     async def one(client: httpx.AsyncClient, at: float, tokens: list[int], answer: int) -> tuple[float, int]:
@@ -98,20 +98,20 @@ async def _play(url: str, requests: Sequence[tuple[float, list[int], int]]) -> d
             "stream": True, "stream_options": {"include_usage": True},
         }  # fmt: skip
         first, last = 0.0, b""
-        sent = time.perf_counter()
+        send_time = time.perf_counter()
         async with client.stream("POST", f"{url}/v1/completions", json=body) as response:
             response.raise_for_status()
             async for chunk in response.aiter_raw():
-                first = first or time.perf_counter() - sent
+                first = first or time.perf_counter() - send_time
                 last = (last + chunk)[-2000:]
         usage = json.loads(last.rsplit(b"data: {", 1)[1].join([b"{", b""]).split(b"\n\n")[0])["usage"]
         return first, usage["prompt_tokens_details"]["cached_tokens"]
 
     async with httpx.AsyncClient(limits=limits, timeout=300) as client:
         results = await asyncio.gather(*(one(client, *r) for r in requests))
-    kept = slice(len(requests) // 10, None)
-    for (first, hit), (_, tokens, _answer) in zip(results[kept], requests[kept], strict=True):
+    warm_part = slice(len(requests) // 10, None)
+    for (first, hit), (_, tokens, _answer) in zip(results[warm_part], requests[warm_part], strict=True):
         ttft.append(first * _SPEEDUP)
-        cached += hit
-        prompt += len(tokens)
-    return {"ttft_mean": fmean(ttft), "ttft_p99": float(np.percentile(ttft, 99)), "hit": cached / prompt}
+        cached_tokens += hit
+        prompt_tokens += len(tokens)
+    return {"ttft_mean": fmean(ttft), "ttft_p99": float(np.percentile(ttft, 99)), "hit": cached_tokens / prompt_tokens}

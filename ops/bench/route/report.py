@@ -39,43 +39,45 @@ _NAMES = {OURS: "xylem kv", **{r: r.replace("dynamo_cost", "dynamo") for r in (D
 def tables(results: Results) -> Iterator[Table]:
     if "by_workers_ms" in results:
         keys = ("by_workers_ms", "by_blocks_ms")
-        made = table(
+        result_table = table(
             "One decision alone, median ms: by workers (2,000 blocks), by prompt blocks (16 workers)",
             *(f"{n:,} {key.split('_')[1]}" for key in keys for n in results[key]),
         )
-        made.add_row(*(f"{ms:.2f}" for key in keys for ms in results[key].values()))
-        yield made
+        result_table.add_row(*(f"{ms:.2f}" for key in keys for ms in results[key].values()))
+        yield result_table
     if "simulated" in results:
         yield _simulated(results)
     if "replayed" in results:
         names = ("policy", "TTFT mean simulated", "measured", "p99 simulated", "measured", "hits measured")
-        made = table("The same trace, simulated and through the whole system (seconds of the trace)", *names, left=())
+        result_table = table(
+            "The same trace, simulated and through the whole system (seconds of the trace)", *names, left=()
+        )
         for policy, r in results["replayed"].items():
             s, m = r["simulated"], r["measured"]
             figures = (s["ttft_mean"], m["ttft_mean"], s["ttft_p99"], m["ttft_p99"], m["hit"])
-            made.add_row(policy, *(f"{x:.2f}" for x in figures))
-        yield made
+            result_table.add_row(policy, *(f"{x:.2f}" for x in figures))
+        yield result_table
     if "prefix" in results:
         title = "40 groups of 10 requests, 2,000 shared and 50 own words, 4 mock workers, 8 connections"
-        made = table(title, "KV space", "system", "cached share", "TTFT mean ms", "p50", "p99")
+        result_table = table(title, "KV space", "system", "cached share", "TTFT mean ms", "p50", "p99")
         for space, systems in results["prefix"].items():
             for name, r in systems.items():
                 times = (f"{r[k]:.0f}" for k in ("ttft_mean_ms", "ttft_p50_ms", "ttft_p99_ms"))
-                made.add_row(space, name, f"{r['cached_share']:.3f}", *times)
-        yield made
+                result_table.add_row(space, name, f"{r['cached_share']:.3f}", *times)
+        yield result_table
 
 
 def _simulated(results: Results) -> Table:
     names = ("trace", "workers", "blocks", *_NAMES.values(), "oracle", "vs best", "p99", "way")
-    made = table("Simulated TTFT, seconds: mean (p99)", *names, left=["trace"])
+    result_table = table("Simulated TTFT, seconds: mean (p99)", *names, left=["trace"])
     for row, c in zip(results["simulated"], results["compared"], strict=True):
         cells = [row["policies"][p] for p in (*_NAMES, ORACLE)]
-        made.add_row(
+        result_table.add_row(
             row["trace"].partition("_")[0], str(row["workers"]), str(row["cache"]),
             *(f"{x['ttft_mean']:.2f} ({x['ttft_p99']:.1f})" for x in cells),
             f"{c['vs_best']:.3f}", f"{c['p99_vs_best']:.3f}", f"{c['way']:.2f}",
         )  # fmt: skip
-    return made
+    return result_table
 
 
 def plot(results: Results, path: Path) -> None:

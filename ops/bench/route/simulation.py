@@ -45,15 +45,15 @@ def simulation(directory: Path, size: Size, say: Say) -> dict[str, Any]:
                 rows.append({"trace": trace.name, "workers": workers, "cache": cache, "policies": figures})
     say("simulation: nothing shared")
     control = run(directory, _nothing_shared(directory, traces[0]), 8, [OURS, "least_loaded"], 0, CACHES[0])
-    compared = [_compare(row["policies"]) for row in rows]
+    comparisons = [_compare(row["policies"]) for row in rows]
     return {
         "simulated": rows,
-        "ttft_mean_vs_dynamo": max(c["vs_dynamo"] for c in compared),
-        "ttft_mean_vs_best": max(c["vs_best"] for c in compared),
-        "ttft_p99_vs_best": max(c["p99_vs_best"] for c in compared),
-        "way_to_oracle": fmean(c["way"] for c in compared),
+        "ttft_mean_vs_dynamo": max(c["vs_dynamo"] for c in comparisons),
+        "ttft_mean_vs_best": max(c["vs_best"] for c in comparisons),
+        "ttft_p99_vs_best": max(c["p99_vs_best"] for c in comparisons),
+        "way_to_oracle": fmean(c["way"] for c in comparisons),
         "no_reuse_loss": control[OURS]["ttft_mean"] / control["least_loaded"]["ttft_mean"] - 1,
-        "compared": compared,
+        "compared": comparisons,
     }
 
 

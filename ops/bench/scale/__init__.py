@@ -1,1 +1,1 @@
-"""What a thousand workers and a hundred API replicas cost, with simulated workers: leases and indices, no engines."""
+"""The cost of a thousand workers and a hundred API replicas, with simulated workers: leases and indices, no engines."""

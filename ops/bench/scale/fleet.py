@@ -43,7 +43,7 @@ def conversation(random: Random) -> bytes:
 
 
 def request(number: int, hashes: bytes) -> InFlight:
-    """Of a prompt with these block hashes: hashing is the prompt's cost, not the placement's."""
+    """A request for a prompt with these block hashes: hashing is the prompt's cost, not the placement's."""
     tokens = [0] * (len(hashes) // HASH_BYTES * BLOCK + 1)
     job = Job(RequestId(f"r{number}"), 0, API, tokens, Sampling(64), time.time() + 600)
     inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints())
@@ -52,30 +52,30 @@ def request(number: int, hashes: bytes) -> InFlight:
 
 
 def blocks(size: Size) -> int:
-    """Of all caches together."""
+    """Number of blocks of all caches together."""
     return size.of(BLOCKS, BLOCKS, BLOCKS // 50)
 
 
 async def fill(client: Any, wire: Wire, workers: int, total: int) -> list[bytes]:
     """A fleet of so many workers that hold so many blocks; the conversations in their caches."""
     await client.flushall()
-    random, held = Random(2), []
+    random, conversations = Random(2), []
     own = PROMPT - _SHARED
     each = max(1, total // workers // own)
     for number in range(workers):
         mine = [conversation(random) for _ in range(each)]
-        held += mine[:4]
-        stored = list(dict.fromkeys(row[i : i + HASH_BYTES] for row in mine for i in range(0, len(row), HASH_BYTES)))
+        conversations += mine[:4]
+        hashes = list(dict.fromkeys(row[i : i + HASH_BYTES] for row in mine for i in range(0, len(row), HASH_BYTES)))
         index = KvIndex(wire, KEYS, KEYS.cached(POOL), nobody_told)
-        for i in range(0, len(stored), _CHUNK):
-            await index.write(Changes(False, stored[i : i + _CHUNK], []))
+        for i in range(0, len(hashes), _CHUNK):
+            await index.write(Changes(False, hashes[i : i + _CHUNK], []))
         await register(client, worker(number), index.number)
         await wire.execute([_waiting(random, number * _WAITING + i, worker(number)) for i in range(_WAITING)])
-    return held
+    return conversations
 
 
 async def register(client: Any, own: Worker, cache: int) -> None:
-    """As `workers/engine/lease.py` does."""
+    """Registers a worker as `workers/engine/lease.py` does."""
     await client.set(KEYS.worker(own.id), encode(Lease(own, speeds=Speeds(20_000.0, 1.0, 0.5, 10.0), caches=[cache])))
     await client.hset(KEYS.pool(own.pool), own.id, "1,1")
 

@@ -1,4 +1,4 @@
-"""How many blocks a second the prefix index takes, and how many bytes each takes there."""
+"""Measures how many blocks a second the prefix index takes, and how many bytes each takes there."""
 
 import asyncio
 import subprocess
@@ -48,9 +48,9 @@ def index(directory: Path, size: Size, say: Say) -> dict[str, Any]:
             if code:
                 raise Unavailable(f"a writer failed: {tail(log)}")
         figures = [[float(x) for x in log.read_text().splitlines()[-1].split()] for log in logs]
-        filled = int(store.info("memory")["used_memory"])  # type: ignore[index]
-    stored, took = sum(f[0] for f in figures), max(f[1] for f in figures)
-    return {"events_per_s": stored / took, "bytes_per_block": (filled - before) / total}
+        after = int(store.info("memory")["used_memory"])  # type: ignore[index]
+    block_count, took = sum(f[0] for f in figures), max(f[1] for f in figures)
+    return {"events_per_s": block_count / took, "bytes_per_block": (after - before) / total}
 
 
 async def _write(port: int, number: int, seconds: float, total: int) -> None:
@@ -63,11 +63,11 @@ async def _write(port: int, number: int, seconds: float, total: int) -> None:
     await client.incr("filled")
     while int(await client.get("filled")) < WRITERS:  # noqa: ASYNC110 (another process changes it)
         await asyncio.sleep(0.01)
-    stored, began = 0, time.perf_counter()
+    block_count, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
         await asyncio.gather(*(feed.step() for feed in feeds))
-        stored += _BATCH * len(feeds)
-    sys.stdout.write(f"{stored} {time.perf_counter() - began}\n")
+        block_count += _BATCH * len(feeds)
+    sys.stdout.write(f"{block_count} {time.perf_counter() - began}\n")
     wire.close()
     await client.aclose()
 

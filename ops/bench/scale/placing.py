@@ -28,7 +28,7 @@ ROUND = 64
 
 
 class Cost(Struct):
-    """Of the rounds of one size at one size of the fleet; milliseconds."""
+    """The cost of the rounds of one size at one size of the fleet; milliseconds."""
 
     redis_ms: float  # CPU of Redis for a placement: reading and writing
     api_ms: float  # CPU of this process for one
@@ -58,10 +58,12 @@ async def _placing(port: int, size: Size, say: Say) -> dict[tuple[int, int], Cos
     try:
         for workers in size.of(WORKERS, WORKERS, (16,)):
             say(f"placing: on {workers:,} workers")
-            held = await fill(client, wire, workers, blocks(size))
+            conversations = await fill(client, wire, workers, blocks(size))
             for at_once in (1, ROUND):
                 say(f"placing: rounds of {at_once} on {workers:,} workers")
-                costs[workers, at_once] = await _cost(client, wire, held, at_once, rounds * (4 if at_once == 1 else 1))
+                costs[workers, at_once] = await _cost(
+                    client, wire, conversations, at_once, rounds * (4 if at_once == 1 else 1)
+                )
     finally:
         wire.close()
         await client.aclose()
@@ -70,18 +72,20 @@ async def _placing(port: int, size: Size, say: Say) -> dict[tuple[int, int], Cos
 
 async def _cost(client: Any, wire: Wire, held: list[bytes], size: int, rounds: int) -> Cost:
     dispatcher, random = Dispatcher(wire, KEYS, API, FleetReader(wire, KEYS, POOLS, 1024), POOLS), Random(size)
-    made = iter([[request(i * size + j, _asked(random, held)) for j in range(size)] for i in range(2 * rounds + 2)])
+    request_rounds = iter(
+        [[request(i * size + j, _asked(random, held)) for j in range(size)] for i in range(2 * rounds + 2)]
+    )
     for _ in range(2):  # not measured: what a replica knows from the rounds before
-        await _round(dispatcher, next(made))
+        await _round(dispatcher, next(request_rounds))
     gc.collect()
     redis_s, api_s, took = await redis_cpu(client), time.process_time(), []
     for _ in range(rounds):
         began = time.perf_counter()
-        await _round(dispatcher, next(made))
+        await _round(dispatcher, next(request_rounds))
         took.append(time.perf_counter() - began)
     count = rounds * size
     api_s, redis_s = time.process_time() - api_s, await redis_cpu(client) - redis_s
-    blocks = [await _blocked(_round(dispatcher, in_flight)) for in_flight in made]
+    blocks = [await _blocked(_round(dispatcher, in_flight)) for in_flight in request_rounds]
     return Cost(1e3 * redis_s / count, 1e3 * api_s / count, 1e3 * median(blocks), 1e3 * median(took))
 
 
@@ -119,5 +123,5 @@ async def redis_cpu(client: Any) -> float:
 
 def _asked(random: Random, held: list[bytes]) -> bytes:
     """A conversation that some worker has, as far as the second half of it, with another end."""
-    known = random.randrange(PROMPT // 2, PROMPT) * HASH_BYTES
-    return random.choice(held)[:known] + random.randbytes(PROMPT * HASH_BYTES - known)
+    prefix_bytes = random.randrange(PROMPT // 2, PROMPT) * HASH_BYTES
+    return random.choice(held)[:prefix_bytes] + random.randbytes(PROMPT * HASH_BYTES - prefix_bytes)

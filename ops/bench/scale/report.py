@@ -31,29 +31,31 @@ _PANELS = (("redis_ms", "CPU of Redis, ms a placement"), ("api_ms", "CPU of the 
 def tables(results: Results) -> Iterator[Table]:
     if "placing" in results:
         names = ("redis ms", "api ms", "holds the loop, ms", "round ms")
-        made = table(
+        result_table = table(
             "Placements of 128 blocks, by workers and requests in a round", "workers", "round", *names, left=()
         )
         for row in results["placing"]:
             figures = (f"{row[k]:.3f}" for k in ("redis_ms", "api_ms", "block_ms", "round_ms"))
-            made.add_row(f"{row['workers']:,}", str(row["round"]), *figures)
-        yield made
+            result_table.add_row(f"{row['workers']:,}", str(row["round"]), *figures)
+        yield result_table
     if "watching" in results:
         replicas = sorted({row["replicas"] for row in results["watching"]})
-        made = table(
+        result_table = table(
             "Looks for dead workers: share of a core of Redis, by workers and API replicas",
             "workers", *map(str, replicas), left=(),
         )  # fmt: skip
         for workers, shares in _by_workers(results["watching"]).items():
-            made.add_row(f"{workers:,}", *(f"{shares[r]:.4f}" for r in replicas))
-        yield made
+            result_table.add_row(f"{workers:,}", *(f"{shares[r]:.4f}" for r in replicas))
+        yield result_table
     if "tokens" in results:
         names = ("messages a step", "us a message", "us a token")
-        made = table("Tokens of a worker with 100 streams: CPU of Redis, by API replicas", "replicas", *names, left=())
+        result_table = table(
+            "Tokens of a worker with 100 streams: CPU of Redis, by API replicas", "replicas", *names, left=()
+        )
         for row in results["tokens"]:
             figures = (f"{row[k]:.2f}" for k in ("message_us", "token_us"))
-            made.add_row(str(row["replicas"]), str(row["messages"]), *figures)
-        yield made
+            result_table.add_row(str(row["replicas"]), str(row["messages"]), *figures)
+        yield result_table
 
 
 def plot(results: Results, path: Path) -> None:
@@ -80,7 +82,7 @@ def plot(results: Results, path: Path) -> None:
 
 
 def _by_workers(rows: list[dict[str, Any]]) -> dict[int, dict[int, float]]:
-    found: dict[int, dict[int, float]] = {}
+    shares: dict[int, dict[int, float]] = {}
     for row in rows:
-        found.setdefault(row["workers"], {})[row["replicas"]] = row["share"]
-    return found
+        shares.setdefault(row["workers"], {})[row["replicas"]] = row["share"]
+    return shares

@@ -1,4 +1,4 @@
-"""What a token costs the Redis that it goes through, by the number of API replicas that await tokens of a worker."""
+"""The cost of a token for the Redis that it goes through, by the number of API replicas that await a worker's."""
 
 import asyncio
 from collections.abc import Sequence
@@ -60,18 +60,18 @@ async def _cost(client: Any, replicas: int, steps: int) -> TokenCost:
     sending = asyncio.create_task(emitter.run())
     listening: list[Connection] = [await wire.subscribe(KEYS.out(api), lambda _: None) for api in apis]
     try:
-        used = 0.0
+        cpu_time = 0.0
         for step in range(-50, steps):  # those below 0 aren't measured
             if step == 0:
-                used = await redis_cpu(client)
+                cpu_time = await redis_cpu(client)
             for request, api in streams:
                 emitter.emit(api, Delta(request, 0, " word", [1000 + step]))
             await emitter.drained()
-        used = 1e6 * (await redis_cpu(client) - used)
+        cpu_time = 1e6 * (await redis_cpu(client) - cpu_time)
     finally:
         sending.cancel()
         for connection in listening:
             connection.close()
         wire.close()
     messages = len({api for _, api in streams})
-    return TokenCost(messages, used / steps / messages, used / steps / STREAMS)
+    return TokenCost(messages, cpu_time / steps / messages, cpu_time / steps / STREAMS)

@@ -1,4 +1,4 @@
-"""What the API replicas' looks for dead workers cost Redis."""
+"""The cost for Redis of the API replicas' looks for dead workers."""
 
 from pathlib import Path
 from typing import Any
@@ -62,16 +62,16 @@ async def _share(client: Any, replicas: int, looks: int) -> float:
     try:
         for watch in watches:  # not measured: what a replica reads at its start
             await watch.look(0.0)
-        used = await redis_cpu(client)
+        cpu_s = await redis_cpu(client)
         for i in range(looks):
             await client.unlink(KEYS.watched(POOL))
             for watch in watches:
                 await watch.look((i + 1) * look_s)
-        used = await redis_cpu(client) - used
+        cpu_s = await redis_cpu(client) - cpu_s
     finally:
         for wire in wires:
             wire.close()
-    return used / looks / look_s
+    return cpu_s / looks / look_s
 
 
 def _watch(wire: Wire, api: ApiId) -> LivenessWatch:

@@ -34,21 +34,23 @@ _LIMITS = Limits(
 
 def measured(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Medians of the turns. Raises: Unavailable."""
-    found: dict[tuple[str, str], list[float]] = {(of, name): [] for of in _TOKENS for name in ("off", "on")}
+    times_s: dict[tuple[str, str], list[float]] = {(of, name): [] for of in _TOKENS for name in ("off", "on")}
     with ExitStack() as stacks:
         directory.mkdir(parents=True, exist_ok=True)
         url = stacks.enter_context(valkey(directory / "redis"))
-        served = {name: _deployment(stacks, url, directory, name, forks=size.smallest) for name in ("off", "on")}
+        stacks_by_name = {
+            name: _deployment(stacks, url, directory, name, forks=size.smallest) for name in ("off", "on")
+        }
         turns = size.of(_TURNS, _QUICK_TURNS, 1)
         for number in range(turns + 1):
             say(f"turn {number} of {turns}")
-            for of, name in sorted(found, reverse=number % 2 == 1):
-                spent = _turn(served[name], of, size.of(_TURN[of], _TURN[of], _CLIENTS))
+            for of, name in sorted(times_s, reverse=number % 2 == 1):
+                cpu_s = _turn(stacks_by_name[name], of, size.of(_TURN[of], _TURN[of], _CLIENTS))
                 if number:  # the first one is for first times of everything
-                    found[of, name].append(spent)
+                    times_s[of, name].append(cpu_s)
     return {
-        **{f"cpu_per_{of}_ratio": _ratio(found[of, "on"], found[of, "off"]) for of in _TOKENS},
-        "cpu_ms": {f"{_TOKENS[of]} tokens, {name}": 1000 * median(spent) for (of, name), spent in found.items()},
+        **{f"cpu_per_{of}_ratio": _ratio(times_s[of, "on"], times_s[of, "off"]) for of in _TOKENS},
+        "cpu_ms": {f"{_TOKENS[of]} tokens, {name}": 1000 * median(cpu_s) for (of, name), cpu_s in times_s.items()},
     }
 
 
@@ -75,8 +77,8 @@ def _deployment(stacks: ExitStack, url: str, directory: Path, name: str, *, fork
         s.worker(pool, pool)
     for model in _TOKENS:
         s.wait_ready(model=model)
-    asked = {"authorization": "Bearer one"}
-    wait_until(lambda: httpx.get(f"{s.url}/v1/models", headers=asked).status_code == 200, "the keys are known")
+    headers = {"authorization": "Bearer one"}
+    wait_until(lambda: httpx.get(f"{s.url}/v1/models", headers=headers).status_code == 200, "the keys are known")
     return s
 
 
@@ -85,24 +87,24 @@ def _turn(s: Stack, of: str, requests: int) -> float:
     api = psutil.Process(s.names["api"].pid)
     before = sum(api.cpu_times()[:2])
     statuses = asyncio.run(_ask(s.url, of, requests))
-    spent = sum(api.cpu_times()[:2]) - before
+    cpu_s = sum(api.cpu_times()[:2]) - before
     if any(status != 200 for status in statuses):
         raise Unavailable(f"requests were refused: {sorted(set(statuses))}")
-    return spent / len(statuses)
+    return cpu_s / len(statuses)
 
 
 async def _ask(url: str, of: str, requests: int) -> Sequence[int]:
-    found: list[int] = []
+    statuses: list[int] = []
     tokens = _TOKENS[of]
     body = {"model": of, "prompt": "Tell me about the sea.", "max_tokens": tokens, "stream": tokens > 1}
     headers = {"authorization": "Bearer one"}
 
     async def client(http: httpx.AsyncClient) -> None:
         for _ in range(requests // _CLIENTS):
-            found.append((await http.post("/v1/completions", json=body, headers=headers)).status_code)  # noqa: PERF401
+            statuses.append((await http.post("/v1/completions", json=body, headers=headers)).status_code)  # noqa: PERF401
 
     limits = httpx.Limits(max_connections=_CLIENTS, max_keepalive_connections=_CLIENTS)
     async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as http, asyncio.TaskGroup() as group:
         for _ in range(_CLIENTS):
             group.create_task(client(http))
-    return found
+    return statuses

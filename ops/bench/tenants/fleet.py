@@ -23,7 +23,7 @@ STEP_S = STEP_MS * _FULL / 1000  # of a full engine
 
 
 def engine_s(prompt_tokens: int, answer_tokens: int, step_ms: float = STEP_MS) -> float:
-    """What a request takes of a full engine. Nothing of these prompts is cached."""
+    """Seconds that a request takes of a full engine. Nothing of these prompts is cached."""
     return prompt_tokens / PREFILL + answer_tokens * step_ms * _FULL / 1000 / SEATS
 
 

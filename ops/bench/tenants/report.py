@@ -33,26 +33,26 @@ TARGETS: dict[str, dict[str, Target]] = {
 
 def tables(results: Results) -> Iterator[Table]:
     if "got_s" in results:
-        made = table(
+        result_table = table(
             "Engine seconds of two floods", "tenant", "weight", "engine s", "share", "requests", left=("tenant",)
         )
         total = sum(results["got_s"].values())
         for tenant, seconds in results["got_s"].items():
-            made.add_row(
+            result_table.add_row(
                 tenant, f"{results['weights'][tenant]:g}", f"{seconds:.1f}", f"{seconds / total:.3f}",
                 str(results["answered"][tenant]),
             )  # fmt: skip
-        yield made
+        yield result_table
     if "ttft_ms" in results:
-        made = table("TTFT of the quiet tenant, ms", "fleet", "p50", "p90", "p99", "requests", left=("fleet",))
-        for fleet, found in results["ttft_ms"].items():
-            made.add_row(fleet, *(f"{_part(found, p):.1f}" for p in (0.5, 0.9, 0.99)), str(len(found)))
-        yield made
+        result_table = table("TTFT of the quiet tenant, ms", "fleet", "p50", "p90", "p99", "requests", left=("fleet",))
+        for fleet, times_ms in results["ttft_ms"].items():
+            result_table.add_row(fleet, *(f"{_part(times_ms, p):.1f}" for p in (0.5, 0.9, 0.99)), str(len(times_ms)))
+        yield result_table
     if "cpu_ms" in results:
-        made = table("CPU of the API", "a request of", "CPU-ms", left=("a request of",))
-        for state, found in results["cpu_ms"].items():
-            made.add_row(state, f"{found:.3f}")
-        yield made
+        result_table = table("CPU of the API", "a request of", "CPU-ms", left=("a request of",))
+        for state, times_ms in results["cpu_ms"].items():
+            result_table.add_row(state, f"{times_ms:.3f}")
+        yield result_table
 
 
 def plot(results: Results, path: Path) -> None:
@@ -60,8 +60,8 @@ def plot(results: Results, path: Path) -> None:
         return
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
-    for fleet, found in results["ttft_ms"].items():
-        axes.plot(sorted(found), [i / len(found) for i in range(len(found))], label=fleet)
+    for fleet, times_ms in results["ttft_ms"].items():
+        axes.plot(sorted(times_ms), [i / len(times_ms) for i in range(len(times_ms))], label=fleet)
     axes.set(xlabel="TTFT, ms", ylabel="share of requests", title="A quiet tenant")
     axes.legend()
     figure.savefig(path)

@@ -75,7 +75,7 @@ async def settled(found: list[Answered]) -> float:
 
 async def quiet(urls: Sequence[str], count: int, rng: random.Random) -> list[float]:
     """Its times to the first token, s: Poisson arrivals, of any number at once."""
-    found: list[float] = []
+    ttfts: list[float] = []
 
     async def ask(http: httpx.AsyncClient) -> None:
         body = {"model": "mock", "prompt": f"{rng.randrange(10**9)} hello", "max_tokens": _QUIET_ANSWER, "stream": True}
@@ -86,39 +86,39 @@ async def quiet(urls: Sequence[str], count: int, rng: random.Random) -> list[flo
             async for line in event_lines_async(answer):
                 if line.startswith("data: {") and not first:
                     first = time.perf_counter() - began
-        found.append(first)
+        ttfts.append(first)
 
     async with Clients(urls) as https, asyncio.TaskGroup() as group:
         for i in range(count):
             await asyncio.sleep(rng.expovariate(_QUIET_PER_S))
             group.create_task(ask(https.all[i % len(urls)]))
-    return found
+    return ttfts
 
 
 async def beside_floods(
     urls: Sequence[str], count: int, step_ms: float = STEP_MS
 ) -> tuple[list[Answered], list[float]]:
-    """What two floods of other weights were answered meanwhile, and the quiet tenant's times to the first token, s."""
-    over, found = False, list[Answered]()
+    """Answers to two floods of other weights meanwhile, and the quiet tenant's times to the first token, s."""
+    over, all_answers = False, list[Answered]()
     floods = [Flood(tenant, _CLIENTS[tenant], (20, 60), (20, 60)) for tenant in WEIGHTS]
-    flooding = asyncio.create_task(flood(urls, floods, found, lambda: over, step_ms))
-    began = await settled(found)
+    flooding = asyncio.create_task(flood(urls, floods, all_answers, lambda: over, step_ms))
+    began = await settled(all_answers)
     ttfts = await quiet(urls, count, random.Random(2))
-    ended, over = time.monotonic(), True
-    answered = [a for a in found if began <= a.at < ended]
+    end, over = time.monotonic(), True
+    answers = [a for a in all_answers if began <= a.at < end]
     await flooding
-    return answered, ttfts
+    return answers, ttfts
 
 
 async def beside_long_prompts(urls: Sequence[str], seconds: float, step_ms: float = STEP_MS) -> list[Answered]:
-    """What a flood of 8,000-token prompts was answered, and one of short prompts with longer answers."""
-    ends, found = [float("inf")], list[Answered]()
+    """Answers to a flood of 8,000-token prompts, and to one of short prompts with longer answers."""
+    ends, answers = [float("inf")], list[Answered]()
     floods = [Flood("long", 40, (2660, 2660), (1, 8)), Flood("short", 80, (20, 60), (20, 60))]
-    flooding = asyncio.create_task(flood(urls, floods, found, lambda: time.monotonic() > ends[0], step_ms))
-    began = await settled(found)
+    flooding = asyncio.create_task(flood(urls, floods, answers, lambda: time.monotonic() > ends[0], step_ms))
+    began = await settled(answers)
     ends[0] = began + seconds
     await flooding
-    return [a for a in found if began <= a.at < ends[0]]
+    return [a for a in answers if began <= a.at < ends[0]]
 
 
 def measured(directory: Path, size: Size, say: Say) -> dict[str, Any]:
@@ -133,27 +133,30 @@ async def _measured(directory: Path, size: Size, say: Say) -> dict[str, Any]:
         say("a quiet tenant on an idle fleet")
         idle = await quiet(urls, count, random.Random(1))
         say("the same, beside two floods")
-        answered, full = await beside_floods(urls, count, step_ms)
-    got = spent(answered, WEIGHTS)
+        answers, full = await beside_floods(urls, count, step_ms)
+    engine_seconds = spent(answers, WEIGHTS)
     p99 = [sorted(times)[int(0.99 * len(times))] for times in (idle, full)]
     return {
-        "share_error_max": error(got, WEIGHTS),
+        "share_error_max": error(engine_seconds, WEIGHTS),
         "quiet_ttft_p99_ratio": (p99[1] - STEP_S) / p99[0],
-        "got_s": got,
+        "got_s": engine_seconds,
         "weights": WEIGHTS,
-        "answered": Counter(a.tenant for a in answered),
+        "answered": Counter(a.tenant for a in answers),
         "ttft_ms": {"idle": [1000 * t for t in idle], "full": [1000 * t for t in full]},
     }
 
 
 def prompts_measured(directory: Path, size: Size, say: Say) -> dict[str, Any]:
-    """What a flood of 8,000-token prompts gets beside one of the same weight with short ones. Raises: Unavailable."""
+    """The share that a flood of 8,000-token prompts gets beside one of the same weight with short ones.
+
+    Raises: Unavailable.
+    """
     say("a flood of long prompts")
     step_ms = size.of(STEP_MS, STEP_MS, _FAST_MS)
     with fleet(directory, {"long": 1.0, "short": 1.0}, step_ms) as urls:
         part = asyncio.run(beside_long_prompts(urls, size.of(60, 25, 1), step_ms))
-    got = spent(part, ("long", "short"))
-    return {"long_prompt_share": got["long"] / sum(got.values()), "prompts_got_s": got}
+    engine_seconds = spent(part, ("long", "short"))
+    return {"long_prompt_share": engine_seconds["long"] / sum(engine_seconds.values()), "prompts_got_s": engine_seconds}
 
 
 def spent(answered: Iterable[Answered], tenants: Iterable[str]) -> dict[str, float]:
@@ -162,7 +165,7 @@ def spent(answered: Iterable[Answered], tenants: Iterable[str]) -> dict[str, flo
 
 
 def error(got: Mapping[str, float], weights: Mapping[str, float]) -> float:
-    """By how much of its share a tenant has more or less than that, at most."""
+    """The largest deviation of a tenant's part from its share, as a part of that share."""
     total, all_weights = sum(got.values()), sum(weights.values())
     return max(abs(got[tenant] / total * all_weights / weight - 1) for tenant, weight in weights.items())
 

@@ -1,4 +1,4 @@
-"""What usage says after faults, against the answers that clients got."""
+"""The usage that is recorded after faults, against the answers that clients got."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ _LONGEST_S = 3600
 
 
 def measured(directory: Path, size: Size, say: Say) -> dict[str, Any]:
-    """By `make chaos`. Raises: Unavailable."""
+    """Measures it by `make chaos`. Raises: Unavailable."""
     size.leaves("faults under load, which `make chaos` has")
     faults = _FAULTS if size is Size.FULL else _QUICK_FAULTS
     say(f"{faults} faults under load")

@@ -56,6 +56,6 @@ def ask(client: httpx.Client, model: str, ids: list[int], max_tokens: int = 8) -
         raise Unavailable(f"a prompt got no answer: {exc!r}") from exc
     if usage is None:
         raise Unavailable("/v1/completions ended without usage")
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     whole_s = time.perf_counter() - began
-    return Answer(text, ttft_s, whole_s, usage["prompt_tokens"], cached, route.get("blocks_in_store", 0))
+    return Answer(text, ttft_s, whole_s, usage["prompt_tokens"], cached_tokens, route.get("blocks_in_store", 0))

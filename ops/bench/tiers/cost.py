@@ -1,4 +1,4 @@
-"""What tiers cost a pool that has none: CPU time of a request in the API, against the tree before there were tiers."""
+"""The cost of tiers for a pool without any: CPU time of a request in the API, against the tree before tiers."""
 
 import json
 import statistics

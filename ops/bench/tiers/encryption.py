@@ -1,5 +1,8 @@
-"""What `key_file` costs: a prompt that real vLLM loads from an encrypted store over the same from one that is not, in
-pairs; and sealing and opening a block, alone."""
+"""The cost of `key_file`.
+
+Compares the time of a prompt that real vLLM loads from an encrypted store with that from one that is not, in pairs.
+Measures sealing and opening a block, alone.
+"""
 
 import json
 import os
@@ -51,9 +54,9 @@ def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
                 ttft = {kind: _loaded(*running[kind], ids).ttft_s for kind in order}
                 pairs.append((ttft["plain"], ttft["encrypted"]))
     return {
-        "encrypted_load_ratio": statistics.median(encrypted / plain for plain, encrypted in pairs),
-        "plain_store_ttft_ms": 1000 * statistics.median(plain for plain, _ in pairs),
-        "encrypted_store_ttft_ms": 1000 * statistics.median(encrypted for _, encrypted in pairs),
+        "encrypted_load_ratio": statistics.median(encrypted_s / plain_s for plain_s, encrypted_s in pairs),
+        "plain_store_ttft_ms": 1000 * statistics.median(plain_s for plain_s, _ in pairs),
+        "encrypted_store_ttft_ms": 1000 * statistics.median(encrypted_s for _, encrypted_s in pairs),
         "encrypted_pairs": pairs,
         **sealing(),
     }
@@ -62,12 +65,12 @@ def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
 def sealing() -> dict[str, Any]:
     """MB/s of one thread, for a block as above."""
     name, data = b"name", os.urandom(BLOCK_BYTES)
-    found = {}
+    speeds = {}
     for kind, seal in (("", BlockSeal()), ("encrypted_", BlockSeal(os.urandom(32)))):
-        stored = seal.close(name, data)
-        found[f"{kind}close_mb_per_s"] = _speed(lambda seal=seal: seal.close(name, data))  # type: ignore[misc]
-        found[f"{kind}open_mb_per_s"] = _speed(lambda seal=seal, stored=stored: seal.open(name, stored))  # type: ignore[misc]
-    return found
+        sealed_block = seal.close(name, data)
+        speeds[f"{kind}close_mb_per_s"] = _speed(lambda seal=seal: seal.close(name, data))  # type: ignore[misc]
+        speeds[f"{kind}open_mb_per_s"] = _speed(lambda seal=seal, block=sealed_block: seal.open(name, block))  # type: ignore[misc]
+    return speeds
 
 
 def _speed(work: Callable[[], object], times: int = 200) -> float:

@@ -38,22 +38,22 @@ def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     with served(out_dir / "first", tiers) as (system, client):
         ask(client, system.model, prompt(-1, 64))
         say("computing")
-        computed = [ask(client, system.model, ids) for ids in prompts]
+        computed_answers = [ask(client, system.model, ids) for ids in prompts]
         say("loading from host memory")
-        evicted = [[ask(client, system.model, ids) for ids in prompts] for _ in range(turns)]
+        evicted_answers = [[ask(client, system.model, ids) for ids in prompts] for _ in range(turns)]
         waits = _beside(system, client, prompts, out_dir, turns, size.of("6", "4", "2"), say)
     say("loading the system anew")
     with served(out_dir / "second", tiers) as (system, client):
         ask(client, system.model, prompt(-1, 64))
         say("loading from disk")
-        restarted = [ask(client, system.model, ids) for ids in prompts]
-    return figures(computed, evicted, restarted) | waits
+        restart_answers = [ask(client, system.model, ids) for ids in prompts]
+    return figures(computed_answers, evicted_answers, restart_answers) | waits
 
 
 def figures(computed: Sequence[Answer], evicted: Sequence[Sequence[Answer]], after: Sequence[Answer]) -> dict[str, Any]:
     """Medians of the prompts' ratios. Raises: Unavailable if something was not loaded."""
-    loaded = [answer for turn in evicted for answer in turn]
-    if min(answer.cached_tokens for answer in [*loaded, *after]) < _LEAST:
+    host_answers = [answer for turn in evicted for answer in turn]
+    if min(answer.cached_tokens for answer in [*host_answers, *after]) < _LEAST:
         raise Unavailable("a prompt was computed that should have been loaded")
     wrong = sum(a.text != b.text for turn in [*evicted, after] for a, b in zip(computed, turn, strict=True))
     ratios = [b.ttft_s / a.ttft_s for turn in evicted for a, b in zip(computed, turn, strict=True)]
@@ -61,13 +61,13 @@ def figures(computed: Sequence[Answer], evicted: Sequence[Sequence[Answer]], aft
         "vllm_evicted_ttft_ratio": statistics.median(ratios),
         "vllm_restart_ttft_ratio": statistics.median(b.ttft_s / a.ttft_s for a, b in zip(computed, after, strict=True)),
         "wrong_answers": wrong,
-        "answers_compared": len(loaded) + len(after),
+        "answers_compared": len(host_answers) + len(after),
         "computed_ttft_ms": 1000 * statistics.median(answer.ttft_s for answer in computed),
-        "host_ttft_ms": 1000 * statistics.median(answer.ttft_s for answer in loaded),
+        "host_ttft_ms": 1000 * statistics.median(answer.ttft_s for answer in host_answers),
         "disk_ttft_ms": 1000 * statistics.median(answer.ttft_s for answer in after),
         "ttft_s": {
             name: [answer.ttft_s for answer in answers]
-            for name, answers in (("computed", computed), ("host", loaded), ("disk", after))
+            for name, answers in (("computed", computed), ("host", host_answers), ("disk", after))
         },
     }
 
@@ -88,8 +88,8 @@ def _beside(
             say(f"streams, {what}, turn {turn + 1}")
             ask(client, system.model, of[0])
             with _coming(system, of):
-                asked = [*_STREAMS, "--seed", f"{turn}", "--requests", streams]
-                line = run_load(system, asked, out_dir / f"{what}-{turn}.log")
+                arguments = [*_STREAMS, "--seed", f"{turn}", "--requests", streams]
+                line = run_load(system, arguments, out_dir / f"{what}-{turn}.log")
             p99[what].append(float(line["itl_ms"]["p99"]))
     return {
         "p99_itl_ratio": statistics.median(b / a for a, b in zip(p99["cached"], p99["loaded"], strict=True)),
@@ -102,7 +102,7 @@ def _beside(
 @contextmanager
 def _coming(system: System, prompts: Sequence[list[int]]) -> Iterator[None]:
     """One after the other, meanwhile. Raises: Unavailable."""
-    over, failed = threading.Event(), list[Exception]()
+    over, failures = threading.Event(), list[Exception]()
 
     def send() -> None:
         try:
@@ -114,7 +114,7 @@ def _coming(system: System, prompts: Sequence[list[int]]) -> Iterator[None]:
                     if answer.cached_tokens < _LEAST:
                         raise Unavailable(f"{answer.cached_tokens} tokens of a prompt were cached, and not {_LEAST}")
         except Unavailable as exc:
-            failed.append(exc)
+            failures.append(exc)
 
     thread = threading.Thread(target=send)
     thread.start()
@@ -123,8 +123,8 @@ def _coming(system: System, prompts: Sequence[list[int]]) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-    if failed:
-        raise failed[0]
+    if failures:
+        raise failures[0]
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
-"""How far routing with a store that all workers share comes from the best router without one to the bound: one infinite
-cache, shared by all workers at no cost. In the simulator, on both development traces."""
+"""Measures how far a store that all workers share brings routing towards the bound.
+
+The way begins at the best router without a store. The bound is one infinite cache, shared by all workers at no cost. In
+the simulator, on both development traces.
+"""
 
 import json
 import sys
@@ -37,17 +40,17 @@ def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
 def _row(out_dir: Path, path: Path, workers: int, cache: int) -> dict[str, Any]:
     """Mean TTFT, seconds: of the best router without a store, of the bound, and of ours for each price."""
     plain = run(out_dir, path, workers, [OURS, *RIVALS, ORACLE], 0, cache)
-    made: dict[str, Any] = {"trace": path.name, "workers": workers, "cache": cache}
-    made |= {"best": min(plain[p]["ttft_mean"] for p in RIVALS), "bound": plain[ORACLE]["ttft_mean"]}
-    made["without"] = plain[OURS]["ttft_mean"]
+    row: dict[str, Any] = {"trace": path.name, "workers": workers, "cache": cache}
+    row |= {"best": min(plain[p]["ttft_mean"] for p in RIVALS), "bound": plain[ORACLE]["ttft_mean"]}
+    row["without"] = plain[OURS]["ttft_mean"]
     for key, load_s in _PRICES.items():
         policy, simulator = f"{OURS}?load_s={load_s}", ["-m", "ops.bench.tiers.simulator", str(load_s)]
-        made[key] = run(out_dir, path, workers, [policy], 0, cache, simulator=simulator)[policy]["ttft_mean"]
-    return made
+        row[key] = run(out_dir, path, workers, [policy], 0, cache, simulator=simulator)[policy]["ttft_mean"]
+    return row
 
 
 def _way(row: dict[str, Any], key: str) -> float:
-    """As `make bench NAME=route` has it: 0 is the best rival, 1 the bound."""
+    """The part of the way to the bound, as `make bench NAME=route` has it: 0 is the best rival, 1 the bound."""
     return float((row["best"] - row[key]) / (row["best"] - row["bound"]))
 
 

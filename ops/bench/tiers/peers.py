@@ -49,7 +49,7 @@ def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
 
 
 def _burst(s: Stack, turn: int, size: Size) -> list[Answer]:
-    """Of requests for a prompt that no burst before had. Raises: Unavailable."""
+    """Answers to a burst of requests for a prompt that no burst before had. Raises: Unavailable."""
     ids, tokens = prompt(turn, size.of(_PROMPT, _PROMPT, _PROMPT // 10)), size.of(_ANSWER, _ANSWER, _ANSWER // 10)
     with httpx.Client(base_url=s.url, timeout=120) as client, ThreadPoolExecutor(_BURST) as threads:
         ask(client, _MODEL, ids, tokens)

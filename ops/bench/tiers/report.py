@@ -53,37 +53,39 @@ TARGETS: dict[str, dict[str, Target]] = {
 
 def tables(results: Results) -> Iterator[Table]:
     if turns := results.get("itl_turns"):
-        made = table("p99 between two tokens, ms, in each turn", "prompts cached", "prompts loaded", "ratio", left=[])
-        for cached, loaded in turns:
-            made.add_row(f"{cached:.1f}", f"{loaded:.1f}", f"{loaded / cached:.2f}")
-        yield made
+        result_table = table(
+            "p99 between two tokens, ms, in each turn", "prompts cached", "prompts loaded", "ratio", left=[]
+        )
+        for cached_ms, loaded_ms in turns:
+            result_table.add_row(f"{cached_ms:.1f}", f"{loaded_ms:.1f}", f"{loaded_ms / cached_ms:.2f}")
+        yield result_table
     if rows := results.get("simulated"):
         columns = ("best router, no store", "ours, no store", "ours, as dear as here", "ours, 5 GB/s", "bound")
-        made = table("Simulated mean TTFT, s", "trace", "workers", "blocks", *columns, left=["trace"])
+        result_table = table("Simulated mean TTFT, s", "trace", "workers", "blocks", *columns, left=["trace"])
         for row in rows:
             keys = ("best", "without", "way_to_oracle", "way_to_oracle_5_gb_s", "bound")
             figures = (f"{row[key]:.2f}" for key in keys)
-            made.add_row(row["trace"].partition("_")[0], str(row["workers"]), str(row["cache"]), *figures)
-        yield made
+            result_table.add_row(row["trace"].partition("_")[0], str(row["workers"]), str(row["cache"]), *figures)
+        yield result_table
     if rates := results.get("hits_over_time"):
-        made = table("Hit rate of each round, through a rolling restart", "", *rates, left=[""])
+        result_table = table("Hit rate of each round, through a rolling restart", "", *rates, left=[""])
         for number, row in enumerate(zip(*rates.values(), strict=True)):
-            made.add_row(str(number + 1), *(f"{rate:.2f}" for rate in row))
-        yield made
+            result_table.add_row(str(number + 1), *(f"{rate:.2f}" for rate in row))
+        yield result_table
 
 
 def plot(results: Results, path: Path) -> None:
     figure = Figure(figsize=(11, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    left_axes, right_axes = figure.subplots(1, 2)
     if times := results.get("ttft_s"):
-        left.boxplot([[1000 * s for s in of] for of in times.values()], tick_labels=[*times])
-        left.set(
+        left_axes.boxplot([[1000 * s for s in of] for of in times.values()], tick_labels=[*times])
+        left_axes.set(
             yscale="log",
             ylabel="time to the first token, ms",
             title="A prompt of 992 tokens on vLLM, by where its KV is",
         )
     for name, rates in (results.get("hits_over_time") or {}).items():
-        right.plot(range(1, len(rates) + 1), rates, marker="o", label=name)
-        right.set(ylim=(0, 1), xlabel="round", ylabel="hit rate", title="Through a rolling restart")
-        right.legend()
+        right_axes.plot(range(1, len(rates) + 1), rates, marker="o", label=name)
+        right_axes.set(ylim=(0, 1), xlabel="round", ylabel="hit rate", title="Through a rolling restart")
+        right_axes.legend()
     figure.savefig(path)

@@ -18,9 +18,9 @@ def _route_sim() -> ModuleType:
     spec = importlib.util.spec_from_file_location("route_sim", tools_dir() / "route_sim.py")
     assert spec is not None
     assert spec.loader is not None
-    made = sys.modules["route_sim"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    module = sys.modules["route_sim"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def with_store(sim: Any, load_s: float) -> None:
@@ -34,11 +34,11 @@ def with_store(sim: Any, load_s: float) -> None:
             if self.oracle or self.cur is before or self.cur is not waiting:
                 return
             q = self.cur
-            loaded = sum(1 for _ in takewhile(store.__contains__, q.blocks[q.hit :]))
-            if not loaded or load_s >= self.c.block / self.c.prefill:  # slower than computing: not used
+            loaded_blocks = sum(1 for _ in takewhile(store.__contains__, q.blocks[q.hit :]))
+            if not loaded_blocks or load_s >= self.c.block / self.c.prefill:  # slower than computing: not used
                 return
-            tokens = min((q.hit + loaded) * self.c.block, q.n_in - 1) - q.hit_tok
-            self.rem += loaded * load_s * self.c.prefill - tokens
+            tokens = min((q.hit + loaded_blocks) * self.c.block, q.n_in - 1) - q.hit_tok
+            self.rem += loaded_blocks * load_s * self.c.prefill - tokens
             self.work += self.c.work(q, q.hit_tok + tokens) - self.c.work(q, q.hit_tok)
             q.hit_tok += tokens
 

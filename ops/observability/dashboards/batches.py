@@ -1,4 +1,4 @@
-"""How far they are. Their lines are no requests of API replicas."""
+"""The dashboard of batches: how far they are. Their lines are no requests of API replicas."""
 
 from ops.observability.panels import Dashboard, Panel, Query, or_zero, rate, ratio
 

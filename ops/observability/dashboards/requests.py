@@ -1,4 +1,4 @@
-"""What clients get, how long it takes, and what it costs."""
+"""The dashboard of requests: what clients get, how long it takes, and what it costs."""
 
 from ops.observability.panels import OF_MODEL, Dashboard, Panel, Query, mean, or_zero, quantiles, rate, ratio, sum_by
 

@@ -1,4 +1,4 @@
-"""Where requests are placed, and what caches have of them."""
+"""The dashboard of routing: where requests are placed, and what caches have of them."""
 
 from ops.observability.panels import (
     OF_MODEL,

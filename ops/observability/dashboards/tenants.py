@@ -1,4 +1,4 @@
-"""What each team uses, and whether it is all written down. At most a hundred tenants have their name here."""
+"""The dashboard of tenants: what each uses, and whether all is written down. At most a hundred have their name here."""
 
 from ops.observability.panels import Dashboard, Panel, Query, or_zero, rate, ratio, sum_by
 

@@ -23,9 +23,9 @@ class _Anything(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         # What is written large is subclassed or called with anything, as `Config` is.
-        made = type(name, (_Instance,), {}) if name[0].isupper() else _Anything(f"{self.__name__}.{name}")
-        setattr(self, name, made)
-        return made
+        value = type(name, (_Instance,), {}) if name[0].isupper() else _Anything(f"{self.__name__}.{name}")
+        setattr(self, name, value)
+        return value
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """`@jit` or `@jit(…)`: the function stays what it is."""

@@ -1,4 +1,4 @@
-"""What carries a planner's decisions out."""
+"""Scalers, which carry out a planner's decisions."""
 
 from app.errors import SettingsError
 from app.planner.rules import scales_of

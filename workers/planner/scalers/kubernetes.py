@@ -39,10 +39,10 @@ class KubernetesScaler:
         self._account, self._name, self._kinds = account, name, kinds
         try:
             self._namespace = (account / "namespace").read_text().strip()
-            trusted = ssl.create_default_context(cafile=account / "ca.crt") if url.startswith("https") else True
+            verification = ssl.create_default_context(cafile=account / "ca.crt") if url.startswith("https") else True
         except OSError as exc:
             raise SettingsError(f"--scaler=kubernetes: no service account: {account}: {exc.strerror}") from exc
-        self._client = httpx.AsyncClient(base_url=url, verify=trusted, timeout=_TIMEOUT_S, trust_env=False)
+        self._client = httpx.AsyncClient(base_url=url, verify=verification, timeout=_TIMEOUT_S, trust_env=False)
 
     @classmethod
     def of_this_pod(cls, name: str, kinds: Mapping[PoolId, WorkloadKind]) -> "KubernetesScaler":
@@ -55,12 +55,12 @@ class KubernetesScaler:
     async def scale(self, pool: PoolId, desired: Desired, workers: Sequence[Worker]) -> None:
         group, plural = _PATHS[self._kinds[pool]]
         path = f"/apis/{group}/namespaces/{self._namespace}/{plural}/{self._name}-{pool}/scale"
-        found = await self._ask("GET", path)
-        there = found["spec"].get("replicas", 0)
+        scale_object = await self._ask("GET", path)
+        there = scale_object["spec"].get("replicas", 0)
         if there > desired.workers:
             hosts = {worker.id: worker.host for worker in workers}  # a pod's host name is its own
-            drained = [hosts[worker] for worker in desired.drain if worker in hosts]
-            await self._mark(found["status"]["selector"], drained)
+            drained_pods = [hosts[worker] for worker in desired.drain if worker in hosts]
+            await self._mark(scale_object["status"]["selector"], drained_pods)
         if there != desired.workers:
             await self._ask("PATCH", path, {"spec": {"replicas": desired.workers}})
 
@@ -71,9 +71,9 @@ class KubernetesScaler:
         """The `drained` pods cost less to end than the others, the first one least."""
         pods = f"/api/v1/namespaces/{self._namespace}/pods"
         for pod in (await self._ask("GET", pods, labelSelector=selector))["items"]:
-            name, marked = pod["metadata"]["name"], pod["metadata"].get("annotations", {}).get(_COST)
+            name, old_cost = pod["metadata"]["name"], pod["metadata"].get("annotations", {}).get(_COST)
             cost = str(drained.index(name) - len(drained)) if name in drained else None
-            if cost != marked:
+            if cost != old_cost:
                 await self._ask("PATCH", f"{pods}/{name}", {"metadata": {"annotations": {_COST: cost}}})
 
     async def _ask(self, method: str, path: str, patch: Mapping[str, Any] | None = None, **params: str) -> Any:
@@ -82,9 +82,9 @@ class KubernetesScaler:
             # Kubernetes renews the token.
             headers = {"Authorization": f"Bearer {(self._account / 'token').read_text().strip()}", **_PATCH}
             answer = await self._client.request(method, path, json=patch, params=params, headers=headers)
-            found = answer.json()
+            content = answer.json()
         except (httpx.HTTPError, OSError, ValueError) as exc:
             raise ScalingFailed(f"{method} {path}: {exc!r}") from exc
         if not answer.is_success:
-            raise ScalingFailed(f"{method} {path}: {answer.status_code}: {found.get('message')}")
-        return found
+            raise ScalingFailed(f"{method} {path}: {answer.status_code}: {content.get('message')}")
+        return content

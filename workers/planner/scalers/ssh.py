@@ -36,15 +36,15 @@ class SshScaler:
 
     async def scale(self, pool: PoolId, desired: Desired, workers: Sequence[Worker]) -> None:
         slots = self._slots[pool]
-        found = await asyncio.gather(*(self._units(pool, *slot) for slot in slots.items()), return_exceptions=True)
-        units = [unit for each in found if not isinstance(each, BaseException) for unit in each]
+        unit_lists = await asyncio.gather(*(self._units(pool, *slot) for slot in slots.items()), return_exceptions=True)
+        units = [unit for each in unit_lists if not isinstance(each, BaseException) for unit in each]
         start, stop = changes(units, desired, workers)
-        done = await asyncio.gather(
+        outcomes = await asyncio.gather(
             *(self._systemctl("start", unit) for unit in start),
             *(self._systemctl("stop", unit) for unit in stop),
             return_exceptions=True,
         )
-        for error in (*found, *done):
+        for error in (*unit_lists, *outcomes):
             if isinstance(error, BaseException):
                 raise error
 
@@ -54,10 +54,10 @@ class SshScaler:
     async def _units(self, pool: PoolId, destination: str, count: int) -> list[Unit]:
         """Raises: ScalingFailed."""
         names = [f"xylem-worker@{pool}-{number}.service" for number in range(1, count + 1)]
-        shown = await self._ssh(
+        output = await self._ssh(
             destination, f"uname -n && systemctl show --property=Id,ActiveState,MainPID {' '.join(names)}"
         )
-        host, _, rest = shown.partition("\n")
+        host, _, rest = output.partition("\n")
         units = []
         for block in rest.strip().split("\n\n"):
             of = dict(line.partition("=")[::2] for line in block.splitlines())
@@ -67,11 +67,11 @@ class SshScaler:
         return units
 
     async def _systemctl(self, verb: str, unit: Unit) -> None:
-        """Without waiting for a model to be loaded, or a worker to drain. Raises: ScalingFailed."""
+        """Runs systemctl, without waiting for a model to load or a worker to drain. Raises: ScalingFailed."""
         await self._ssh(unit.destination, f"systemctl {verb} --no-block {unit.name}")
 
     async def _ssh(self, destination: str, command: str) -> str:
-        """What the command says. Raises: ScalingFailed."""
+        """The command's output. Raises: ScalingFailed."""
         own = () if self._config is None else ("-F", str(self._config))
         argv = ("ssh", *own, "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_CONNECT_S}", "--", destination, command)
         pipe = asyncio.subprocess.PIPE
@@ -105,8 +105,10 @@ def changes(units: Sequence[Unit], desired: Desired, workers: Sequence[Worker]) 
     """
     up = [unit for unit in units if unit.state in _UP]
     places = {(unit.host, unit.pid): unit for unit in units if unit.pid}
-    placed = {worker.id: unit for worker in workers if (unit := places.get((worker.host, worker.pid))) is not None}
-    there = len(up) + len(workers) - len(placed)
+    units_by_worker = {
+        worker.id: unit for worker in workers if (unit := places.get((worker.host, worker.pid))) is not None
+    }
+    there = len(up) + len(workers) - len(units_by_worker)
     start: list[Unit] = []
     free = [unit for unit in units if unit.state in ("inactive", "failed")]
     while there + len(start) < desired.workers and free:
@@ -114,6 +116,8 @@ def changes(units: Sequence[Unit], desired: Desired, workers: Sequence[Worker]) 
         first = min(free, key=lambda unit: on.count(unit.destination))
         free.remove(first)
         start.append(first)
-    leased = list(placed.values())
-    stop = [unit for unit in up if unit not in leased] + [placed[id_] for id_ in desired.drain if placed.get(id_) in up]
+    leased_units = list(units_by_worker.values())
+    stop = [unit for unit in up if unit not in leased_units] + [
+        units_by_worker[id_] for id_ in desired.drain if units_by_worker.get(id_) in up
+    ]
     return start, stop[: max(0, there - desired.workers)]

@@ -45,7 +45,7 @@ async def _asked(request: Request, schema: type[B]) -> tuple[ApiState, KeyId, B]
 
 
 async def _new_items(given: list[InputItem] | None) -> list[dict[str, Any]]:
-    """In a thread: each may have thousands of parts. Raises: RequestError."""
+    """New items, made in a thread: each may have thousands of parts. Raises: RequestError."""
     return await asyncio.to_thread(lambda: items_of(secrets.token_hex(12), resolved(given or (), {}, "items")))
 
 
@@ -62,8 +62,8 @@ async def create(request: Request) -> dict[str, Any]:
 async def retrieve(request: Request, conversation: str) -> dict[str, Any]:
     """A kept conversation."""
     state = state_of(request)
-    found = await state.conversations.find(ConversationId(conversation), state.api_keys.owner(request.scope))
-    return found.shown()
+    record = await state.conversations.find(ConversationId(conversation), state.api_keys.owner(request.scope))
+    return record.shown()
 
 
 @router.post(ONE, openapi_extra=ConversationUpdate.openapi(), responses=shapes.whole(shapes.Conversation))
@@ -110,8 +110,8 @@ async def list_items(request: Request, conversation: str) -> Response:
 
         def written() -> bytes:
             first, last = (orjson.loads(data[0])["id"], orjson.loads(data[-1])["id"]) if data else (None, None)
-            shown = {"object": "list", "data": [*map(orjson.Fragment, data)], "first_id": first, "last_id": last}
-            return orjson.dumps(shown | {"has_more": more})
+            answer = {"object": "list", "data": [*map(orjson.Fragment, data)], "first_id": first, "last_id": last}
+            return orjson.dumps(answer | {"has_more": more})
 
         return LongResponse(await _off_loop(data, written), state.answers)
 
@@ -141,17 +141,17 @@ async def _page(
 ) -> tuple[list[bytes], bool]:
     """The items' JSON, and whether there are more. Raises: RequestError, ConversationGone, StoreDown."""
     data: list[bytes] = []
-    size, begun = 0, query.after is None
+    size, has_begun = 0, query.after is None
     async for part in state.conversations.parts(conversation, key, newest_first=query.order == "desc"):
-        if not begun:
+        if not has_begun:
             place = await _place(part, str(query.after))
-            begun, part = place is not None, part[len(part) if place is None else place + 1 :]  # noqa: PLW2901
+            has_begun, part = place is not None, part[len(part) if place is None else place + 1 :]  # noqa: PLW2901
         for raw in part:
             if len(data) == query.limit or (data and size + len(raw) > _PAGE_BYTES):
                 return data, True
             data.append(raw)
             size += len(raw)
-    if not begun:
+    if not has_begun:
         raise RequestError("'after' is not the id of one of these items.", param="after")
     return data, False
 
@@ -169,11 +169,11 @@ async def _item(state: ApiState, conversation: ConversationId, key: KeyId, item:
 
 
 async def _place(part: Sequence[bytes], item: str) -> int | None:
-    """Where among these items the one of that id is."""
-    wanted = item.encode("utf-8", "replace")
+    """Index of the item with that id among those of `part`; None: it isn't there."""
+    raw_id = item.encode("utf-8", "replace")
 
     def place() -> int | None:
-        return next((i for i, raw in enumerate(part) if wanted in raw and orjson.loads(raw)["id"] == item), None)
+        return next((i for i, raw in enumerate(part) if raw_id in raw and orjson.loads(raw)["id"] == item), None)
 
     return await _off_loop(part, place)
 

@@ -34,8 +34,8 @@ async def input_tokens(request: Request) -> dict[str, Any]:
     body = await state.served(await parse_off_loop(ResponseRequest, raw), "responses")
     body.check()
     history, history_json = await history_of(state, body, state.api_keys.owner(request.scope))
-    asked = state.asked_by(state.api_keys.owner(request.scope))
-    plan, _ = await response_plan(asked, body, history, max(raw, history_json, key=len), explain=False)
+    asker_state = state.asked_by(state.api_keys.owner(request.scope))
+    plan, _ = await response_plan(asker_state, body, history, max(raw, history_json, key=len), explain=False)
     return {"object": "response.input_tokens", "input_tokens": len(plan.prompts[0])}
 
 
@@ -46,15 +46,15 @@ async def compact(request: Request) -> Response:
     """The user's messages, and an item with the model's summary of the rest."""
     state = state_of(request)
     raw = await collect(request.scope, request.receive, state.settings.max_body)
-    asked = await parse_off_loop(CompactRequest, raw)
-    check_priority(state, request.scope, asked)
-    return await _compact(state, await state.served(asked.as_response(), "responses"), raw, request)
+    body = await parse_off_loop(CompactRequest, raw)
+    check_priority(state, request.scope, body)
+    return await _compact(state, await state.served(body.as_response(), "responses"), raw, request)
 
 
 async def _compact(state: ApiState, body: ResponseRequest, raw: bytes, request: Request) -> Response:
     history, history_json = await history_of(state, body, state.api_keys.owner(request.scope))
-    asked = state.asked_by(state.api_keys.owner(request.scope))
-    plan, context = await response_plan(asked, body, history, max(raw, history_json, key=len), explain=False)
+    asker_state = state.asked_by(state.api_keys.owner(request.scope))
+    plan, context = await response_plan(asker_state, body, history, max(raw, history_json, key=len), explain=False)
     call = new_call(state, request.scope, request.receive, plan)
     progress = begin_object(state.models, call.id, call.created, body, context)
     async with call:

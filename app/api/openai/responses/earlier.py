@@ -48,17 +48,17 @@ async def _history(state: ApiState, body: ResponseRequest, key: KeyId) -> tuple[
     if body.previous_response_id is not None:
         items = await _chain(state, RequestId(body.previous_response_id), key)
     elif body.conversation_id is not None:
-        asked = ConversationId(body.conversation_id)
+        conversation = ConversationId(body.conversation_id)
         try:
-            found = await state.conversations.items(asked, key, most)
+            raw_items = await state.conversations.items(conversation, key, most)
         except ConversationGone as exc:
             exc.param = "conversation"
             raise
-        check_length(len(found), sum(map(len, found)), most, "conversation")
-        items = [orjson.Fragment(item) for item in found]
+        check_length(len(raw_items), sum(map(len, raw_items)), most, "conversation")
+        items = [orjson.Fragment(item) for item in raw_items]
     param = "conversation" if body.conversation_id else "previous_response_id"
-    referenced = await _referenced(state, body, key)
-    raw = await asyncio.to_thread(orjson.dumps, {"items": items, "referenced": referenced})
+    references = await _referenced(state, body, key)
+    raw = await asyncio.to_thread(orjson.dumps, {"items": items, "referenced": references})
     check_length(len(items), len(raw), most, param)
     history = await parse_off_loop(History, raw, what="The conversation before")
     return history, await state.off_loop(raw, history.understood)
@@ -84,10 +84,10 @@ def _read(
 
 
 async def _chain(state: ApiState, previous: RequestId, key: KeyId) -> list[Any]:
-    found = await _find(
+    record = await _find(
         state, previous, key, "previous_response_id", f"Previous response with id '{previous[:100]}' not found."
     )
-    progress, own, before = await all_items(state, found.kept)
+    progress, own, before = await all_items(state, record.kept)
     if progress.status not in ("completed", "incomplete"):
         raise RequestError(
             f"'previous_response_id': that response is {progress.status}, and can't be continued.",
@@ -99,27 +99,27 @@ async def _chain(state: ApiState, previous: RequestId, key: KeyId) -> list[Any]:
 async def _find(state: ApiState, response: RequestId, key: KeyId, param: str, message: str) -> Found:
     store: ResumableStore = state.resumable_store
     try:
-        found = await store.find(response, key)
+        record = await store.find(response, key)
     except RequestNotFound:
         raise RequestError(message, param=param) from None
-    if found.kept.kind != RESPONSE.kind:
+    if record.kept.kind != RESPONSE.kind:
         raise RequestError(message, param=param)
-    return found
+    return record
 
 
 async def _referenced(state: ApiState, body: ResponseRequest, key: KeyId) -> dict[str, Any]:
     """The items to which its own refer, by their ids; without those that are not kept."""
-    wanted: dict[RequestId, tuple[int, list[str]]] = {}
+    ids_by_response: dict[RequestId, tuple[int, list[str]]] = {}
     for i, item in enumerate(body.items):
         if isinstance(item, ItemReference) and (response := response_of(item.id)) is not None:
-            wanted.setdefault(response, (i, []))[1].append(item.id)
-    if len(wanted) > _MOST_REFERENCED:
+            ids_by_response.setdefault(response, (i, []))[1].append(item.id)
+    if len(ids_by_response) > _MOST_REFERENCED:
         raise RequestError(f"'input': references to items of more than {_MOST_REFERENCED} responses.", param="input")
-    made: dict[str, Any] = {}
-    for response, (i, ids) in wanted.items():
+    references: dict[str, Any] = {}
+    for response, (i, ids) in ids_by_response.items():
         missing = f"'input.{i}.id': no item of that id is kept."
-        found = await _find(state, response, key, f"input.{i}.id", missing)
-        progress, own, _ = await all_items(state, found.kept)
+        record = await _find(state, response, key, f"input.{i}.id", missing)
+        progress, own, _ = await all_items(state, record.kept)
         items = {item["id"]: item for item in (*own, *(item.shown() for item in progress.output.items))}
-        made |= {name: items[name] for name in ids if name in items}
-    return made
+        references |= {name: items[name] for name in ids if name in items}
+    return references

@@ -64,8 +64,10 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     check_priority(state, scope, body)
     history, history_json = await history_of(state, body, state.api_keys.owner(scope))
     longest = max(raw, history_json, key=len)
-    asked = state.asked_by(state.api_keys.owner(scope)) if b"file_id" in raw or b"file_id" in history_json else state
-    plan, context = await response_plan(asked, body, history, longest, explain=explain_wanted(scope))
+    asker_state = (
+        state.asked_by(state.api_keys.owner(scope)) if b"file_id" in raw or b"file_id" in history_json else state
+    )
+    plan, context = await response_plan(asker_state, body, history, longest, explain=explain_wanted(scope))
     if not body.kept:
         return await _not_kept(state, body, plan, context, scope, receive)
     context = replace(context, history=history_json, conversation=body.conversation_id or "")
@@ -84,9 +86,9 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
 
         async def followed() -> Followed:
             reading = await begin()
-            left = None if goes_on else partial(give_up, state, reading.id, scope)
+            on_leave = None if goes_on else partial(give_up, state, reading.id, scope)
             events = ResponseEvents(begun(reading))
-            return Followed(reading.log, events, reading.headers, left)
+            return Followed(reading.log, events, reading.headers, on_leave)
 
         return ResponseStream(followed, at_once=bool(body.background))
     reading = await begin()
@@ -139,15 +141,15 @@ async def retrieve(request: Request, response: str) -> Response:
     query = parse(Retrieval, query_of(request.query_params))
     query.check()
     async with state.reading():
-        found, progress = await _find(state, request.scope, response)
+        record, progress = await _find(state, request.scope, response)
         if not query.stream:
             return await _long(state, await _read(state, progress))
-    if not found.kept.background:
+    if not record.kept.background:
         raise RequestError(
             "This response cannot be streamed because it was not created with background=true.", param="stream"
         )
     events = ResponseEvents(progress, -1 if query.starting_after is None else query.starting_after)
-    log = EventLog(state.resumable_store, state.answer_owner, found.kept)
+    log = EventLog(state.resumable_store, state.answer_owner, record.kept)
     return ResponseStream(_existing(Followed(log, events, held=state.answers)), at_once=True)
 
 
@@ -156,15 +158,15 @@ async def input_items(request: Request, response: str) -> Response:
     """The input of a kept response, item by item."""
     state, query = state_of(request), parse(ItemsQuery, query_of(request.query_params))
     async with state.reading():
-        found, progress = await _find(state, request.scope, response)
-        referenced = {}
+        record, progress = await _find(state, request.scope, response)
+        references = {}
         if any(isinstance(item, ItemReference) for item in progress.body.items):
-            referenced = (await parse_off_loop(History, found.kept.response.history)).referenced
+            references = (await parse_off_loop(History, record.kept.response.history)).referenced
 
         def shown() -> bytes:
-            return json_bytes.dumps(page(items_of(progress.id, resolved(progress.body.items, referenced)), query))
+            return json_bytes.dumps(page(items_of(progress.id, resolved(progress.body.items, references)), query))
 
-        return LongResponse(await state.off_loop(found.kept.body, shown), state.answers)
+        return LongResponse(await state.off_loop(record.kept.body, shown), state.answers)
 
 
 @router.post(f"{PATH}/{{response}}/cancel", responses=shapes.WHOLE)
@@ -172,10 +174,10 @@ async def cancel(request: Request, response: str) -> Response:
     """Stops a response that runs in the background; one that has ended stays as it is."""
     state = state_of(request)
     async with state.reading():
-        found, progress = await _find(state, request.scope, response)
-        if not found.kept.background:
+        record, progress = await _find(state, request.scope, response)
+        if not record.kept.background:
             raise RequestError("Cannot cancel a synchronous response.", param="response_id")
-        await state.answer_owner.cancel(found.kept.id)
+        await state.answer_owner.cancel(record.kept.id)
         return await _long(state, await _read(state, progress))
 
 
@@ -184,19 +186,19 @@ async def delete(request: Request, response: str) -> dict[str, Any]:
     """Stops it if it runs, and deletes it."""
     state = state_of(request)
     async with state.reading():
-        found, _ = await _find(state, request.scope, response)
-    await state.answer_owner.cancel(found.kept.id)
-    await state.resumable_store.delete(found.kept.id)
-    return {"id": found.kept.id, "object": "response", "deleted": True}
+        record, _ = await _find(state, request.scope, response)
+    await state.answer_owner.cancel(record.kept.id)
+    await state.resumable_store.delete(record.kept.id)
+    return {"id": record.kept.id, "object": "response", "deleted": True}
 
 
 async def _find(state: ApiState, scope: Scope, response: str) -> tuple[Found, ResponseObject]:
     """One of the client's. Raises: RequestNotFound, StoreDown."""
-    found = await state.resumable_store.find(RequestId(response), state.api_keys.owner(scope))
-    if found.kept.kind != KIND:
+    record = await state.resumable_store.find(RequestId(response), state.api_keys.owner(scope))
+    if record.kept.kind != KIND:
         raise RequestNotFound
-    body = await parse_off_loop(ResponseRequest, found.kept.body)
-    return found, _begun(state, found.kept, body)
+    body = await parse_off_loop(ResponseRequest, record.kept.body)
+    return record, _begun(state, record.kept, body)
 
 
 async def _read(state: ApiState, progress: ResponseObject) -> ResponseObject:
@@ -234,7 +236,7 @@ async def _long(state: ApiState, progress: ResponseObject) -> Response:
 
 def query_of(params: QueryParams) -> bytes:
     """The query as JSON. There may be several `include`, with or without brackets."""
-    given: dict[str, Any] = dict(params)
-    included = [*params.getlist("include"), *params.getlist("include[]")]
-    given.pop("include[]", None)
-    return orjson.dumps(given | ({"include": included} if included else {}))
+    fields: dict[str, Any] = dict(params)
+    includes = [*params.getlist("include"), *params.getlist("include[]")]
+    fields.pop("include[]", None)
+    return orjson.dumps(fields | ({"include": includes} if includes else {}))

@@ -37,12 +37,12 @@ class ResponseStream(Response):
         error_event = error_alone
         with Sse(scope, send, ids=True) as sse:
             try:
-                followed = await self._begin()
-                error_event = followed.events.error
-                sse.headers, sse.opening = followed.headers, followed.events.opening
+                answer = await self._begin()
+                error_event = answer.events.error
+                sse.headers, sse.opening = answer.headers, answer.events.opening
                 if sse.started:
                     await sse.write(sse.opening())
-                await self._follow(followed, sse, receive)
+                await self._follow(answer, sse, receive)
             except Exception as exc:
                 if not sse.started:
                     raise
@@ -50,8 +50,8 @@ class ResponseStream(Response):
 
     async def _follow(self, followed: Followed, sse: Sse, receive: Receive) -> None:
         if followed.held is not None:
-            with followed.held.growing() as held:
-                await self._while_there(followed, sse, receive, held)
+            with followed.held.growing() as share:
+                await self._while_there(followed, sse, receive, share)
         else:
             await self._while_there(followed, sse, receive)
 
@@ -81,9 +81,9 @@ class ResponseStream(Response):
         await sse.start()
         while batch:
             write = partial(events.write, batch)
-            written = await source.apart(write) if events.is_long(batch) else write()
+            data = await source.apart(write) if events.is_long(batch) else write()
             if held is not None:
-                held.grow(len(written))  # as much, about, as its response has grown
-            await sse.write(written)
+                held.grow(len(data))  # as much, about, as its response has grown
+            await sse.write(data)
             batch = await source.batch()
         await sse.end()

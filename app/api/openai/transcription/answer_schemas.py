@@ -25,7 +25,10 @@ class TranscriptionSegment(Shape):
 
 
 class Transcription(Shape):
-    """With `response_format` `verbose_json` all fields, with `json` `text` and `usage`; other formats are texts."""
+    """A transcription; with `response_format` `json` only `text` and `usage`, with `verbose_json` all fields.
+
+    Other formats are texts.
+    """
 
     text: str
     usage: DurationUsage

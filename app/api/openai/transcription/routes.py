@@ -40,13 +40,13 @@ _FIELD = 16 * 2**10  # bytes of a field
     responses=answer_schemas.TRANSCRIPT,
 )
 async def transcriptions(request: Request) -> Response:
-    """What is said in a sound, as text."""
+    """Transcribes what is said in a sound."""
     return await _handle(request, TranscriptionRequest, "transcribe")
 
 
 @router.post(_TRANSLATIONS, openapi_extra=form_schema(TranslationRequest, "file"), responses=answer_schemas.TRANSCRIPT)
 async def translations(request: Request) -> Response:
-    """What is said in a sound, in English."""
+    """Translates what is said in a sound into English."""
     return await _handle(request, TranslationRequest, "translate")
 
 
@@ -55,48 +55,48 @@ async def _handle(request: Request, schema: type[TranslationRequest], task: Spee
     state = state_of(request)
     size = state.settings.media_sound_bytes
     async with received_form(request, size, RequestError, "XYLEM_MEDIA_SOUND_BYTES", _FIELD) as (file, fields):
-        given = read_form(schema, fields)
-        body = await state.served(given, "transcriptions")
+        form = read_form(schema, fields)
+        body = await state.served(form, "transcriptions")
         check_priority(state, request.scope, body)
         model = state.find_model(body.model, "transcribe")
-        asked = body.language if isinstance(body, TranscriptionRequest) else None
-        check_language(model, task, asked)
+        client_language = body.language if isinstance(body, TranscriptionRequest) else None
+        check_language(model, task, client_language)
         data = await file.read()
     assert state.media is not None
     windows = await state.media.recording(data, "file", WINDOW_S)
     del data
-    heard = [one for one in windows if one.data]
+    spoken_windows = [one for one in windows if one.data]
 
     async def begin(plan: GenerationPlan) -> Generation:
         return await placed_call(state, request.scope, request.receive, plan, None)
 
-    language = asked or await spoken_language(state, body, model, heard, begin)
+    language = client_language or await spoken_language(state, body, model, spoken_windows, begin)
     streams = isinstance(body, TranscriptionRequest) and bool(body.stream)
-    if not heard:
+    if not spoken_windows:
         seconds = (windows[-1].start + windows[-1].length) / RATE
         nothing = Transcript(task, language or "en", seconds, body.temperature or 0.0, "", [])
         return Response(done_event(nothing), media_type="text/event-stream") if streams else _whole(nothing, body)
 
     def planned(body: TranslationRequest, model: Model) -> GenerationPlan:
         explain = explain_wanted(request.scope)
-        return speech_plan(state, body, model, heard, task, language, streams=streams, explain=explain)
+        return speech_plan(state, body, model, spoken_windows, task, language, streams=streams, explain=explain)
 
     async def other() -> GenerationPlan:
-        """By another model of the alias that the request names."""
-        named = await replace(state, turn=Turn(refused=model.name)).served(given, "transcriptions")
-        another = state.find_model(named.model, "transcribe")
+        """The plan for another model of the alias that the request names."""
+        other_body = await replace(state, turn=Turn(refused=model.name)).served(form, "transcriptions")
+        another = state.find_model(other_body.model, "transcribe")
         check_language(another, task, language)
-        return planned(named, another)
+        return planned(other_body, another)
 
-    has_other = state.aliases.has_other(given.asked, model.name)
+    has_other = state.aliases.has_other(form.asked, model.name)
     plan = planned(body, model)
     call = await placed_call(state, request.scope, request.receive, plan, other if has_other else None)
     writer = TranscriptionWriter(call, body, task, language or "en", windows)
     if streams:
         return _Stream(call, writer)
     async with call:
-        made = await writer.collected()
-    return _whole(made, body, call)
+        transcript = await writer.collected()
+    return _whole(transcript, body, call)
 
 
 def _whole(made: Transcript, body: TranslationRequest, call: Generation | None = None) -> Response:

@@ -42,19 +42,19 @@ def tells_of_tiers(config: VllmConfig) -> bool:
     """Whether a connector keeps KV and has events of it: that of the pool's tiers, or one that its args name."""
     if config.kv_transfer_config is None:
         return False
-    made = KVConnectorFactory.get_connector_class(config.kv_transfer_config)
-    if issubclass(made, MultiConnector):
-        connectors = [inner for inner, _ in made._get_connector_classes_and_configs(config)]  # noqa: SLF001
+    connector = KVConnectorFactory.get_connector_class(config.kv_transfer_config)
+    if issubclass(connector, MultiConnector):
+        connectors = [inner for inner, _ in connector._get_connector_classes_and_configs(config)]  # noqa: SLF001
     else:
-        connectors = [made]
+        connectors = [connector]
     return any(each.take_events is not KVConnectorBase_V1.take_events for each in connectors)
 
 
 def without_tiers(extra_args: dict[str, Any] | None, use: TierUse) -> dict[str, Any]:
     """The `extra_args` of a request that loads from these tiers only."""
-    given = extra_args or {}
+    arguments = extra_args or {}
     less: dict[str, Any] = {"kv_load_tiers": [{"medium": "CPU"}]} if use == "host" else {"max_load_tokens": 0}
-    return given | {"kv_transfer_params": given.get("kv_transfer_params", {}) | less}
+    return arguments | {"kv_transfer_params": arguments.get("kv_transfer_params", {}) | less}
 
 
 def _connector(pool: Pool, tiers: Tiers, fields: dict[str, Any]) -> dict[str, Any]:

@@ -65,8 +65,8 @@ class _Copier(OffloadingWorker):  # type: ignore[misc]
 
     @override
     def get_finished(self) -> list[TransferResult]:
-        done, self._done = self._done, []
-        return done
+        results, self._done = self._done, []
+        return results
 
     @override
     def wait(self, job_ids: Iterable[int]) -> None:

@@ -1,4 +1,4 @@
-"""What vLLM tells of its tiers with its statistics: bytes that were loaded, and the time that it took."""
+"""Figures that vLLM gives of its tiers with its statistics: bytes that were loaded, and the time that it took."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -30,8 +30,8 @@ class TierFigures:
         data = of_connector.get("data")
         if not isinstance(data, Mapping):
             return
-        if loaded := _total(data, _LOADED):
-            self._loaded, self._load_s = self._loaded * _KEPT + loaded, self._load_s * _KEPT + _total(data, _LOAD_S)
+        if size := _total(data, _LOADED):
+            self._loaded, self._load_s = self._loaded * _KEPT + size, self._load_s * _KEPT + _total(data, _LOAD_S)
         if read := _total(data, _READ):
             self._read, self._read_s = self._read * _KEPT + read, self._read_s * _KEPT + _total(data, _READ_S)
 
@@ -48,5 +48,5 @@ def by_connector(stats: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]
 
 
 def _total(data: Mapping[str, Any], name: str) -> float:
-    """Of all labels' values."""
+    """The sum of all labels' values."""
     return float(sum(data.get(name, {}).values()))

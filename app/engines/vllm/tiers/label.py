@@ -14,8 +14,8 @@ def labelled(extra_args: dict[str, Any] | None, salt: str | None, config: VllmCo
     label = label_of(salt)
     if not label or not _has_store(config):
         return extra_args
-    given = extra_args or {}
-    return given | {"kv_transfer_params": given.get("kv_transfer_params", {}) | {LABEL: label}}
+    arguments = extra_args or {}
+    return arguments | {"kv_transfer_params": arguments.get("kv_transfer_params", {}) | {LABEL: label}}
 
 
 def _has_store(config: VllmConfig) -> bool:

@@ -97,8 +97,8 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
         now = time.monotonic()
         if now < self._back:
             return LookupResult.MISS
-        found = self._lookups.lookup(key, req_context)
-        if found is None:
+        is_there = self._lookups.lookup(key, req_context)
+        if is_there is None:
             if len(self._asked) > _MOST_ASKED:  # requests that left before their answer
                 self._asked.clear()
             if now - max(self._asked.setdefault(key, now), self._lookups.moved) < PATIENCE_S:
@@ -106,7 +106,7 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
             self._leave_alone()
             return LookupResult.MISS
         self._asked.pop(key, None)
-        return LookupResult.HIT if found else LookupResult.MISS
+        return LookupResult.HIT if is_there else LookupResult.MISS
 
     @override
     def submit_store(self, job_metadata: TransferJob) -> None:
@@ -179,10 +179,10 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
             if (job := self._jobs.pop(id_, None)) is not None:  # else it was abandoned
                 self._results.append(self._ended(job, success=success, seconds=seconds))
         now = time.monotonic()
-        moved = max((job.moved for job in self._jobs.values() if job.is_begun), default=0.0)
+        last_move = max((job.moved for job in self._jobs.values() if job.is_begun), default=0.0)
         for job in [*self._jobs.values()]:
             # One that waits for a thread is patient as long as others get on.
-            if now - (job.moved if job.is_begun else max(job.moved, moved)) < job.patience:
+            if now - (job.moved if job.is_begun else max(job.moved, last_move)) < job.patience:
                 continue
             job.abandon()
             del self._jobs[job.id]
@@ -190,15 +190,15 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
             self._results.append(self._ended(job, success=False, seconds=now - job.begun))
 
     def _ended(self, job: StoreJob, *, success: bool, seconds: float) -> JobResult:
-        done = job.keys[: job.done]
+        keys = job.keys[: job.done]
         if job.loads and not success:
             self._lookups.mark_miss(job.keys[job.done :])
-        if done:  # what was loaded may be new to an index that was lost
-            self._tell(done, removed=False)
+        if keys:  # what was loaded may be new to an index that was lost
+            self._tell(keys, removed=False)
         if job.damaged:
             self._tell(job.damaged, removed=True)
-        size = len(done) * self.block_size_bytes
-        return JobResult(job.id, success, tuple(done) or None if job.loads and not success else None, seconds, size)
+        size = len(keys) * self.block_size_bytes
+        return JobResult(job.id, success, tuple(keys) or None if job.loads and not success else None, seconds, size)
 
     def _write(self, job: StoreJob) -> None:
         for key, offset in zip(job.keys, job.offsets, strict=True):
@@ -206,9 +206,9 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
             if not self._store.has(path):
                 with job.lock:  # once it is abandoned, the memory belongs to other blocks
                     job.check()
-                    sealed = self._seal.close(bytes(key), self._rows[offset : offset + self.block_size_bytes])
+                    data = self._seal.close(bytes(key), self._rows[offset : offset + self.block_size_bytes])
                 end = job.context.get_offload_key_position(key) or 0
-                self._store.put(path, sealed, used(time.time(), self._store.period_s, end))
+                self._store.put(path, data, used(time.time(), self._store.period_s, end))
             job.advance()
 
     def _read(self, job: StoreJob) -> None:
@@ -226,9 +226,9 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
     def _sound(self, job: StoreJob, key: OffloadKey) -> bytes | memoryview | None:
         """The block as it was stored. None if it is damaged, and then it is removed, or gone since it was looked up."""
         path = self._path(key, job.context)
-        if (stored := self._store.get(path)) is not None:
+        if (sealed_data := self._store.get(path)) is not None:
             try:
-                data = self._seal.open(bytes(key), stored)
+                data = self._seal.open(bytes(key), sealed_data)
                 if len(data) == self.block_size_bytes:
                     return data
             except Damaged:
@@ -254,7 +254,7 @@ class StoreTier(SecondaryTierManager):  # type: ignore[misc]  # untyped for us: 
 
 
 class _Lookups(AsyncLookupManager):  # type: ignore[misc]
-    """In threads of their own: a bucket takes milliseconds for each block."""
+    """Lookups in threads of their own: a bucket takes milliseconds for each block."""
 
     def __init__(self, store: BlockStore, path: Callable[[OffloadKey, ReqContext], str]) -> None:
         self._store, self._path = store, path
@@ -267,9 +267,9 @@ class _Lookups(AsyncLookupManager):  # type: ignore[misc]
         return self._threads.map(lambda key: self._has(key, req_context), keys)
 
     def _has(self, key: OffloadKey, context: ReqContext) -> bool:
-        found = self._store.has(self._path(key, context))
+        is_there = self._store.has(self._path(key, context))
         self.moved = time.monotonic()
-        return found
+        return is_there
 
     @override
     def shutdown(self) -> None:
@@ -277,7 +277,7 @@ class _Lookups(AsyncLookupManager):  # type: ignore[misc]
 
 
 def _folder(namespace: str, spec: OffloadingSpec, size: int) -> str:
-    """Of blocks that are interchangeable: the same model, layers and layout, parallel sizes and bytes of a block."""
+    """The folder of interchangeable blocks: of the same model, layers, layout, parallel sizes and block bytes."""
     mapper = FileMapper.from_offloading_spec("", spec, spec.blocks_per_chunk, parallel_agnostic=True)
     fields: dict[str, Any] = mapper.get_run_config() | {"model_name": namespace, "bytes": size, "rank": mapper.rank}
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:32]

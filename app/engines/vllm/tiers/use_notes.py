@@ -21,13 +21,16 @@ class UseNotes:
         threading.Thread(target=self._run, name="kv-store-notes", daemon=True).start()
 
     def add(self, due: list[tuple[str, float]]) -> None:
-        """By the blocks' paths. Drops them if the store is that slow: then what they are of seems older than it is."""
+        """Adds notes, by the blocks' paths. Drops them if the store is too slow.
+
+        The blocks then seem older than they are.
+        """
         if due:
             with suppress(Full):
                 self._due.put_nowait(due)
 
     def end(self) -> None:
-        """What is not noted yet won't be. The thread may hang: it isn't waited for."""
+        """Drops what is not noted yet, and ends. The thread may hang: it isn't waited for."""
         with suppress(Empty):
             while True:
                 self._due.get_nowait()

@@ -1,4 +1,4 @@
-"""In the place of the package of this name, which SGLang's own server imports for sound: the benchmark sends none."""
+"""A substitute for the package of this name, which SGLang's own server imports for sound: the benchmark sends none."""
 
 
 def available_formats() -> dict[str, str]:

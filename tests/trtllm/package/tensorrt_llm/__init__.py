@@ -1,4 +1,4 @@
-"""What a process imports that has the folder above on its PYTHONPATH."""
+"""Loads the double in a process that has the folder above on its PYTHONPATH."""
 
 import sys
 

@@ -14,7 +14,8 @@ from app.ids import KeyId
 from app.keys import Keys
 from app.store import Wire, clock
 from app.tenants.directory import PREFIX, Directory
-from app.tenants.records import NOBODY, ApiKey, Client, Limits
+from app.tenants.limit_table import Limits
+from app.tenants.records import NOBODY, ApiKey, Client
 from app.tenants.registry import Registry
 
 if TYPE_CHECKING:  # loaded if there is an issuer

@@ -7,7 +7,8 @@ from msgspec import Struct
 
 from app.ids import BatchId, FileId, KeyId, TenantId
 from app.messages import decoder, encode
-from app.tenants.records import DEFAULT, UNLIMITED, Limits, Rate
+from app.tenants.limit_table import UNLIMITED, Limits
+from app.tenants.records import DEFAULT, Rate
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 LIVE: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")

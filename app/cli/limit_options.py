@@ -1,4 +1,4 @@
-"""The limits of tenants and keys as options of commands, one for each in `limit_help.HELP`."""
+"""The limits of tenants and keys as options of commands, one for each row of their table."""
 
 import inspect
 import re
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from app.cli.report import refuse
-from app.tenants.limit_help import HELP
+from app.tenants.limit_table import ROWS
 
 if TYPE_CHECKING:
     from app.tenants.wanted import Wanted
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 W = TypeVar("W", bound="Wanted")
 
 NONE = "none"  # the value that takes a limit away
+_METAVARS = {"models": "A,B", "budget": "AMOUNT/PERIOD", "time": "DATE"}
 _DAYS = re.compile("([0-9]{1,5})d")
 
 
@@ -32,7 +33,7 @@ def with_limits(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**given: Any) -> None:
-        limits = {name: value for name in HELP if (value := given.pop(name)) is not None}
+        limits = {name: value for name in ROWS if (value := given.pop(name)) is not None}
         command(**given, limits=limits)
 
     own = [p for p in inspect.signature(command).parameters.values() if p.name != "limits"]
@@ -41,9 +42,11 @@ def with_limits(command: Callable[..., None]) -> Callable[..., None]:
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[str | None, typer.Option(flag(name), help=text, metavar=_metavar(name))],
+            annotation=Annotated[
+                str | None, typer.Option(flag(name), help=row.help, metavar=_METAVARS.get(row.kind, "N"))
+            ],
         )
-        for name, text in HELP.items()
+        for name, row in ROWS.items()
     ]
     signature = inspect.Signature([*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *options])
     run.__signature__ = signature  # type: ignore[attr-defined]
@@ -52,17 +55,15 @@ def with_limits(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _metavar(name: str) -> str:
-    return {"models": "A,B", "budget": "AMOUNT/PERIOD", "expires": "DATE"}.get(name, "N")
-
-
 def read(schema: "type[W]", given: Mapping[str, str], before: Mapping[str, Any] | None = None) -> "W":
     """Reads these options, with the fields of `before` for those that were not given. Refuses what is wrong."""
     from pydantic import ValidationError
 
     from app.settings import explain
 
-    texts = {name: _date(value) if name == "expires" else value for name, value in given.items() if value != NONE}
+    texts = {
+        name: _date(value) if ROWS[name].kind == "time" else value for name, value in given.items() if value != NONE
+    }
     try:
         new_fields = schema.model_validate_strings(texts).model_dump(exclude_unset=True)
         old_fields = {name: value for name, value in (before or {}).items() if given.get(name) != NONE}

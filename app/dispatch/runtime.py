@@ -53,9 +53,9 @@ from app.store import Wire, clock
 from app.store.wire_version import check, keep_noting, note
 from app.telemetry import HELD, IN_FLIGHT
 from app.tenants.admission import admitted
+from app.tenants.limit_table import UNLIMITED
+from app.tenants.limit_table import Limits as ClientLimits
 from app.tenants.limits import check_model, check_tokens, may_ask, usual_priority
-from app.tenants.records import UNLIMITED
-from app.tenants.records import Limits as ClientLimits
 from app.tracing.tracer import Tracer, tracer_of_environment
 from app.usage.outbox import UsageOutbox
 

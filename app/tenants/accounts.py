@@ -8,7 +8,8 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from app.tenants.records import Budget, Client, Limits, Period, Rate, Tenant
+from app.tenants.limit_table import Budget, Limits, Period
+from app.tenants.records import Client, Rate, Tenant
 
 Kind = Literal["requests", "tokens", "parallel", "budget", "reserved"]
 

@@ -8,7 +8,8 @@ from msgspec import structs
 
 from app.errors import RequestError, TenantNotFound
 from app.ids import KeyId, TenantId, new_key_id
-from app.tenants.records import ApiKey, Limits
+from app.tenants.limit_table import Limits
+from app.tenants.records import ApiKey
 from app.tenants.registry import Registry
 
 # Fields of `Limits` that `ApiKey` has itself, since older versions know them there.

@@ -7,8 +7,9 @@ from app.ids import KeyId, TenantId
 from app.keys import Keys
 from app.loops import keep
 from app.store import Wire
+from app.tenants.limit_table import UNLIMITED, Limits
 from app.tenants.limits import together
-from app.tenants.records import UNLIMITED, ApiKey, Client, Limits, Tenant
+from app.tenants.records import ApiKey, Client, Tenant
 from app.tenants.registry import Registry, read_commands, registry_of
 
 _EVERY_S = 1.0

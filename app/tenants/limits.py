@@ -1,41 +1,33 @@
 """Applies limits to one request. Pure; what is counted over requests is the ledger's."""
 
+from collections.abc import Callable
 from typing import Any
 
 from app.errors import ModelNotFound, RequestError
-from app.tenants.records import UNLIMITED, Limits
+from app.tenants.limit_table import ROWS, UNLIMITED, Limits, Together
 
 # Fields that say how long an answer may be, in all endpoints.
 _MOST_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_HOW: dict[Together, Callable[[Any, Any], Any]] = {
+    "the less": min,
+    "the greater": max,
+    "the key's": lambda _, key: key,
+    "in both": lambda tenant, key: [name for name in key if name in tenant],
+}
+_COMBINED = {name: _HOW[row.together] for name, row in ROWS.items() if row.together != "counted apart"}
 _SHOWN = 100  # characters of a model's name in an error
 
 
 def together(tenant: Limits, key: Limits) -> Limits:
-    """Limits of a key's requests: the stricter of both; of defaults the key's. Rates and budgets are not in it."""
-
-    def stricter(name: str, choose: Any = min) -> Any:
-        values = [value for value in (getattr(tenant, name), getattr(key, name)) if value is not None]
-        return choose(values) if values else None
-
-    models = tenant.models if key.models is None else key.models
-    if tenant.models is not None and key.models is not None:
-        models = [name for name in key.models if name in tenant.models]
-    limits = Limits(
-        models=models,
-        min_priority=stricter("min_priority", max),
-        default_priority=_first(key.default_priority, tenant.default_priority),
-        default_max_tokens=_first(key.default_max_tokens, tenant.default_max_tokens),
-        max_tokens=stricter("max_tokens"),
-        batch_lines=stricter("batch_lines"),
-        file_quota=stricter("file_quota"),
-        keep_bytes=stricter("keep_bytes"),
-        expires=stricter("expires"),
-    )
+    """Limits of a key's requests, as the table says how the tenant's and its own combine."""
+    limits = Limits(**{name: _one(how, getattr(tenant, name), getattr(key, name)) for name, how in _COMBINED.items()})
     return UNLIMITED if limits == UNLIMITED else limits
 
 
-def _first(*values: int | None) -> int | None:
-    return next((value for value in values if value is not None), None)
+def _one(how: Callable[[Any, Any], Any], tenant: Any, key: Any) -> Any:
+    if tenant is None or key is None:
+        return tenant if key is None else key
+    return how(tenant, key)
 
 
 def may_ask(limits: Limits, model: str) -> bool:

@@ -1,14 +1,10 @@
-"""A tenant (a team), its API keys, and their limits: what Redis keeps of them."""
-
-from typing import Literal
+"""A tenant (a team), its API keys, and prices: what Redis keeps of them."""
 
 from msgspec import Struct, structs
 
 from app.ids import KeyId, TenantId
 from app.messages import decoder
-
-Period = Literal["day", "week", "month"]  # of UTC: weeks begin on Monday
-Unit = Literal["tokens", "money"]
+from app.tenants.limit_table import UNLIMITED, Limits
 
 DEFAULT = TenantId("default")  # of keys that name no tenant, and of requests where no keys are required
 
@@ -22,14 +18,6 @@ class Rate(Struct, frozen=True, array_like=True):
     spared: float = 0.0  # share of the limits that is left to other requests of the account
 
 
-class Budget(Struct, frozen=True, array_like=True):
-    """An amount that may be spent in a period. A new one begins with each day, week or month."""
-
-    amount: float
-    unit: Unit = "tokens"  # of prompts and answers; money: by `Price`
-    per: Period = "month"
-
-
 class Price(Struct, frozen=True, array_like=True):
     """A model's price, in money (any currency, one for all), for a million tokens; and for one picture."""
 
@@ -37,34 +25,6 @@ class Price(Struct, frozen=True, array_like=True):
     cached_input: float | None = None  # None: as `input`
     output: float = 0.0
     image: float = 0.0
-
-
-class Limits(Struct, frozen=True, array_like=True):
-    """Limits of a tenant's keys together, or of one key.
-
-    None: no limit here, but perhaps one of the tenant or the settings. A request has to be within its key's and its
-    tenant's.
-    """
-
-    models: list[str] | None = None  # names that may be asked for; those of aliases, adapters and pipelines count too
-    requests_per_min: int | None = None
-    tokens_per_min: int | None = None
-    parallel: int | None = None  # requests at once
-    budget: Budget | None = None
-    min_priority: int | None = None  # the most urgent one that may be asked for
-    default_priority: int | None = None  # of requests that ask for none
-    default_max_tokens: int | None = None  # of requests that say nothing
-    max_tokens: int | None = None  # a request that asks for more is refused
-    # Of batches' lines alone. With neither, lines are counted with the other requests.
-    batch_requests_per_min: int | None = None
-    batch_tokens_per_min: int | None = None
-    batch_lines: int | None = None  # of unfinished batches together
-    file_quota: int | None = None  # bytes of all files
-    keep_bytes: int | None = None  # of all kept answers and conversations
-    expires: float | None = None  # seconds since the epoch: not valid from then on
-
-
-UNLIMITED = Limits()
 
 
 class Tenant(Struct, frozen=True, array_like=True):

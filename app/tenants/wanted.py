@@ -4,16 +4,17 @@ A budget is `<amount><tokens or money>/<day, week or month>`, an expiry a date o
 """
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 from msgspec import structs
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 from app.ids import TenantId
 from app.tenants.api_keys import TENANT_NAME
-from app.tenants.limit_help import HELP
-from app.tenants.records import Budget, Limits, Period, Price, Tenant, Unit
+from app.tenants.limit_table import ROWS, Budget, Kind, Limits, Period, Unit
+from app.tenants.records import Price, Tenant
 
 _UNITS, _PERIODS = "|".join(get_args(Unit)), "|".join(get_args(Period))
 _BUDGET = re.compile(rf"([0-9]{{1,15}}(?:\.[0-9]{{1,6}})?) ?({_UNITS})/({_PERIODS})")
@@ -69,71 +70,64 @@ ModelName = Annotated[str, Field(min_length=1, max_length=200)]
 KeyName = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_printable)]
 Sha256 = Annotated[str, Field(pattern=_SHA256)]  # of the key itself, in hexadecimal digits
 _Count = Annotated[int, Field(ge=1, lt=2**31)]
-_Bytes = Annotated[int, Field(ge=0, lt=2**53)]
 _Money = Annotated[float, Field(ge=0, lt=1e9)]
-_Priority = Annotated[int, Field(ge=-(2**31), le=0)]
 
 
-def _described(schema: dict[str, Any]) -> None:
-    for name, field in schema["properties"].items():
-        if name in HELP:
-            field["description"] = HELP[name]
+# By the kind of a limit's row.
+_WRITTEN: dict[Kind, Any] = {
+    "models": Annotated[list[ModelName], Field(max_length=1000), BeforeValidator(_words)],
+    "count": _Count,
+    "bytes": Annotated[int, Field(ge=0, lt=2**53)],
+    "priority": Annotated[int, Field(ge=-(2**31), lt=2**31)],
+    "least priority": Annotated[int, Field(ge=-(2**31), le=0)],
+    "budget": Annotated[str, _checked(read_budget)],
+    "time": Annotated[str, _checked(read_time)],
+}
+_READ: dict[Kind, Callable[[Any], Any]] = {"budget": read_budget, "time": read_time}
+_SHOWN: dict[Kind, Callable[[Any], Any]] = {"budget": show_budget, "time": show_time}
+_ORDERED = (("min_priority", "default_priority"), ("default_max_tokens", "max_tokens"))
 
 
 class Wanted(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, json_schema_extra=_described
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+if TYPE_CHECKING:
+    _Fields = Wanted  # has no types of fields that come from a table
+else:
+    _Fields = create_model(
+        "_Fields",
+        __base__=Wanted,
+        **{name: (_WRITTEN[row.kind] | None, Field(None, description=row.help)) for name, row in ROWS.items()},
     )
 
 
-class WantedLimits(Wanted):
+class WantedLimits(_Fields):
     """Null: no limit here."""
-
-    models: Annotated[list[ModelName], Field(max_length=1000), BeforeValidator(_words)] | None = None
-    requests_per_min: _Count | None = None
-    tokens_per_min: _Count | None = None
-    parallel: _Count | None = None
-    budget: Annotated[str, _checked(read_budget)] | None = None
-    min_priority: _Priority | None = None
-    default_priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
-    default_max_tokens: _Count | None = None
-    max_tokens: _Count | None = None
-    batch_requests_per_min: _Count | None = None
-    batch_tokens_per_min: _Count | None = None
-    batch_lines: _Count | None = None
-    file_quota: _Bytes | None = None
-    keep_bytes: _Bytes | None = None
-    expires: Annotated[str, _checked(read_time)] | None = None
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
-        for name, least in (("default_priority", self.min_priority), ("max_tokens", self.default_max_tokens)):
-            value = getattr(self, name)
-            if value is not None and least is not None and value < least:
-                other = "min_priority" if name == "default_priority" else "default_max_tokens"
-                raise ValueError(f"{name}={value} is less than {other}={least}")
+        for low, high in _ORDERED:
+            least, most = getattr(self, low), getattr(self, high)
+            if None not in (least, most) and most < least:
+                raise ValueError(f"{high}={most} is less than {low}={least}")
         return self
 
     def limits(self) -> Limits:
-        values = {name: getattr(self, name) for name in Limits.__struct_fields__}
-        budget, expires = self.budget, self.expires
-        return Limits(
-            **values
-            | {
-                "budget": None if budget is None else read_budget(budget),
-                "expires": None if expires is None else read_time(expires),
-            }
-        )
+        return Limits(**_converted(_READ, {name: getattr(self, name) for name in ROWS}))
 
 
 def shown(limits: Limits) -> dict[str, Any]:
     """The limits that there are, as `WantedLimits` reads them."""
-    values = {name: value for name, value in structs.asdict(limits).items() if value is not None}
-    if limits.budget is not None:
-        values["budget"] = show_budget(limits.budget)
-    if limits.expires is not None:
-        values["expires"] = show_time(limits.expires)
-    return values
+    return _converted(_SHOWN, structs.asdict(limits))
+
+
+def _converted(convert: dict[Kind, Callable[[Any], Any]], limits: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: convert.get(ROWS[name].kind, lambda value: value)(value)
+        for name, value in limits.items()
+        if value is not None
+    }
 
 
 class WantedTenant(WantedLimits):
@@ -169,7 +163,7 @@ class WantedPrice(Wanted):
 
 
 class TenantInFile(WantedTenant):
-    keys: dict[KeyName, WantedKey] = {}
+    keys: dict[KeyName, WantedKey] = Field(default_factory=dict)
 
 
 class TenantsFile(Wanted):

@@ -11,7 +11,8 @@ from openai import OpenAI, RateLimitError
 
 from app.ids import TenantId
 from app.messages import encode
-from app.tenants.records import Budget, Limits, Tenant, decode_api_key
+from app.tenants.limit_table import Budget, Limits
+from app.tenants.records import Tenant, decode_api_key
 from tests.acceptance.test_batch_work import TEXT, ended, line, progressed, results, submitted
 from tests.acceptance.test_security import create, xylem
 from tests.stack import Stack, mock_pool, stack, wait_until

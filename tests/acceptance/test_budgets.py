@@ -15,7 +15,8 @@ from openai import OpenAI
 
 from app.ids import KeyId, TenantId
 from app.messages import encode
-from app.tenants.records import ApiKey, Budget, Limits, Price, Tenant
+from app.tenants.limit_table import Budget, Limits
+from app.tenants.records import ApiKey, Price, Tenant
 from tests.chaos.fleet import Fleet
 from tests.stack import mock_pool, stop, wait_until
 

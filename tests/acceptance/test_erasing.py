@@ -10,7 +10,8 @@ import pytest
 
 from app.ids import TenantId
 from app.keys import Keys
-from app.tenants.records import Budget, Limits, Tenant
+from app.tenants.limit_table import Budget, Limits
+from app.tenants.records import Tenant
 from tests.acceptance.test_isolation import LISTS, endpoints
 from tests.acceptance.test_security import xylem
 from tests.belongings import ADMIN, LINE, PROMPT, Holder, keep_tenant, keyed

@@ -22,7 +22,8 @@ from app.tenants.charge import Charge
 from app.tenants.cost import Used
 from app.tenants.directory import Directory
 from app.tenants.ledger import Ledger, spent
-from app.tenants.records import ApiKey, Budget, Client, Limits, Rate, Tenant
+from app.tenants.limit_table import Budget, Limits
+from app.tenants.records import ApiKey, Client, Rate, Tenant
 from workers.batch.line_charge import LineCharge, expected
 from workers.batch.line_limits import LineLimits
 

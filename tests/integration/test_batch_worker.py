@@ -33,7 +33,8 @@ from app.messages import Sampling, encode
 from app.openai.batch_schemas import as_object
 from app.settings import load_settings
 from app.tenants.cost import Used
-from app.tenants.records import UNLIMITED, ApiKey, Budget, Limits
+from app.tenants.limit_table import UNLIMITED, Budget, Limits
+from app.tenants.records import ApiKey
 from tests.stack import mock_pool, wait_until
 from workers.batch.batch_worker import BatchWorker
 from workers.batch.part_runner import PartRunner

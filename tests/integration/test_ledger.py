@@ -16,7 +16,8 @@ from app.tenants.charge import Charge, returned
 from app.tenants.cost import Used
 from app.tenants.directory import Directory
 from app.tenants.ledger import Ledger, spent
-from app.tenants.records import Budget, Client, Limits, Price, Tenant
+from app.tenants.limit_table import Budget, Limits
+from app.tenants.records import Client, Price, Tenant
 from app.tenants.registry import Registry
 from tests.stack import free_port
 

@@ -14,7 +14,7 @@ from app.store import ADMIT, SETTLE, Wire
 from app.tenants.accounts import Account
 from app.tenants.directory import Directory
 from app.tenants.ledger import Ledger
-from app.tenants.records import Budget
+from app.tenants.limit_table import Budget
 
 KEYS = Keys("model")
 APIS = ApiId("aaaaaaaa"), ApiId("bbbbbbbb")

@@ -26,7 +26,8 @@ from app.telemetry import TENANT_TOKENS, Meters
 from app.tenants.charge import Charge
 from app.tenants.directory import Directory
 from app.tenants.ledger import Ledger
-from app.tenants.records import Budget, Client, Limits, Tenant
+from app.tenants.limit_table import Budget, Limits
+from app.tenants.records import Client, Tenant
 from app.tokenizer import load_tokenizer
 from app.usage.outbox import UsageOutbox
 from app.usage.record import UsageRecord, decode_usage, latest

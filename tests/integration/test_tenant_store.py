@@ -10,7 +10,8 @@ from app.keys import Keys
 from app.messages import encode
 from app.store import Wire
 from app.tenants import audit
-from app.tenants.records import ApiKey, Limits, Price, Tenant
+from app.tenants.limit_table import Limits
+from app.tenants.records import ApiKey, Price, Tenant
 from app.tenants.registry import (
     Registry,
     change_command,

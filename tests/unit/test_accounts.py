@@ -22,7 +22,8 @@ from app.tenants.accounts import (
     words,
 )
 from app.tenants.cost import Cost, Used, cost, price_of
-from app.tenants.records import Budget, Client, Limits, Period, Price, Rate, Tenant
+from app.tenants.limit_table import Budget, Limits, Period
+from app.tenants.records import Client, Price, Rate, Tenant
 
 pytestmark = pytest.mark.unit
 

@@ -34,7 +34,7 @@ from app.pools_file import load_pools
 from app.routing.candidates import Ask, Candidate, Limits, Option
 from app.routing.cost import new_blocks
 from app.settings import load_settings
-from app.tenants.records import Limits as ClientLimits
+from app.tenants.limit_table import Limits as ClientLimits
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from app.batch.fair_share import LINES, Running, is_urgent, lines_a_minute, room
 from app.batch.records import Batch, BatchOrder
 from app.ids import BatchId, FileId, KeyId
 from app.tenants.accounts import Account, Left
-from app.tenants.records import Budget
+from app.tenants.limit_table import Budget
 
 pytestmark = pytest.mark.unit
 

@@ -21,7 +21,7 @@ from app.dispatch.runtime import Runtime
 from app.errors import DeadlineOver, HookDown, Saturated
 from app.ids import ApiId, BatchId, FileId
 from app.store.handling import Handling
-from app.tenants.records import UNLIMITED, Limits
+from app.tenants.limit_table import UNLIMITED, Limits
 from workers.batch.line_limits import LineLimits
 from workers.batch.part_runner import PartRunner
 

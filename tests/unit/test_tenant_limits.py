@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from app.errors import ModelNotFound, RequestError
 from app.openai.schemas import ChatRequest
+from app.tenants.limit_table import UNLIMITED, Limits
 from app.tenants.limits import (
     answer_tokens,
     begun_before,
@@ -15,7 +16,6 @@ from app.tenants.limits import (
     together,
     usual_priority,
 )
-from app.tenants.records import UNLIMITED, Limits
 
 NUMBERS = st.none() | st.integers(1, 20)
 PRIORITIES = st.none() | st.integers(-20, 0)

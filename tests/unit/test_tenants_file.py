@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from app.api.operations.tenant_schemas import Limited
 from app.cli.limit_options import flag
 from app.errors import SettingsError
 from app.ids import KeyId, TenantId
 from app.messages import encode
 from app.tenants.api_keys import with_limits
 from app.tenants.diff import Plan, planned
-from app.tenants.limit_help import HELP
-from app.tenants.records import ApiKey, Budget, Limits, Price, Tenant, decode_api_key, decode_price, decode_tenant
+from app.tenants.limit_table import ROWS, Budget, Limits
+from app.tenants.records import ApiKey, Price, Tenant, decode_api_key, decode_price, decode_tenant
 from app.tenants.registry import Registry
 from app.tenants.tenants_file import parsed
 from app.tenants.wanted import (
@@ -211,7 +212,9 @@ def test_a_key_of_before_keeps_its_name_with_a_slash() -> None:
 
 
 def test_each_limit_is_an_option_of_its_own_and_in_all_descriptions() -> None:
-    """A new one would be forgotten in one of the places."""
-    assert list(HELP) == list(Limits.__struct_fields__) == list(WantedLimits.model_fields)
-    assert len({flag(name) for name in HELP}) == len(HELP)
+    assert list(ROWS) == list(Limits.__struct_fields__) == list(WantedLimits.model_fields) == list(Limited.model_fields)
+    assert {name: field.description for name, field in WantedLimits.model_fields.items()} == {
+        name: row.help for name, row in ROWS.items()
+    }
+    assert len({flag(name) for name in ROWS}) == len(ROWS)
     assert flag("batch_requests_per_min") == "--batch-rpm"

@@ -43,7 +43,7 @@ from app.messages import encode
 from app.store import clock
 from app.store.handling import Handled, Handling
 from app.telemetry import logger
-from app.tenants.records import Limits
+from app.tenants.limit_table import Limits
 from app.tracing.request_trace import RequestTrace
 from app.usage.record import LineTry
 from workers.batch.line_limits import LineLimits

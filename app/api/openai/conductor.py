@@ -39,8 +39,8 @@ from app.pools import Stage
 from app.store import clock
 from app.tenants.charge import StageCharge
 from app.tenants.cost import Used
+from app.tenants.limit_table import UNLIMITED
 from app.tenants.limits import begun_before
-from app.tenants.records import UNLIMITED
 
 Show = Callable[[Mapping[str, object]], Awaitable[None]]
 

@@ -30,7 +30,7 @@ from app.openai.videos import VideoRequest, VideosQuery, as_object
 from app.store import clock
 from app.store.page import page
 from app.tenants.charge import returned
-from app.tenants.records import UNLIMITED
+from app.tenants.limit_table import UNLIMITED
 
 router = APIRouter()
 PATH, KIND = VIDEOS.path, VIDEOS.kind

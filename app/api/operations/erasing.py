@@ -21,7 +21,8 @@ from app.telemetry import logger
 from app.tenants.accounts import of_tenant
 from app.tenants.erasure_store import ErasureStore
 from app.tenants.erasures import Erasure, after_pass, is_due, is_over
-from app.tenants.records import Tenant, Unit
+from app.tenants.limit_table import Unit
+from app.tenants.records import Tenant
 
 log = logger(__name__)
 

@@ -3,10 +3,13 @@
 The OpenAPI document has them, too.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pydantic import create_model
 
 from app.api.http.answer_schemas import Shape
 from app.openai.body import Body
+from app.tenants.limit_table import ROWS, Kind
 from app.tenants.records import DEFAULT
 from app.tenants.wanted import KeyName, ModelName, Sha256, WantedLimits, WantedPrice, WantedTenant
 
@@ -29,24 +32,18 @@ class PriceChanges(Body):
     prices: dict[ModelName, WantedPrice | None]
 
 
-class Limited(Shape):
-    """The limits of a tenant or a key; only those that there are."""
+# By the kind of a limit's row: numbers are the others.
+_TEXTS: dict[Kind, Any] = {"models": (list[str] | None, None), "budget": (str, ""), "time": (str, "")}
 
-    models: list[str] | None = None
-    requests_per_min: int = 0
-    tokens_per_min: int = 0
-    parallel: int = 0
-    budget: str = ""
-    min_priority: int = 0
-    default_priority: int = 0
-    default_max_tokens: int = 0
-    max_tokens: int = 0
-    batch_requests_per_min: int = 0
-    batch_tokens_per_min: int = 0
-    batch_lines: int = 0
-    file_quota: int = 0
-    keep_bytes: int = 0
-    expires: str = ""
+if TYPE_CHECKING:
+    Limited = Shape  # as `wanted.WantedLimits`
+else:
+    Limited = create_model(
+        "Limited",
+        __base__=Shape,
+        __doc__="The limits of a tenant or a key; only those that there are.",
+        **{name: _TEXTS.get(row.kind, (int, 0)) for name, row in ROWS.items()},
+    )
 
 
 class TenantCard(Limited):

@@ -6,7 +6,7 @@ from app.endpoint_registry import ENDPOINTS, VIDEOS
 from app.errors import XylemError
 from app.messages import KeptRequest
 from app.telemetry import logger
-from app.tenants.records import Limits
+from app.tenants.limit_table import Limits
 
 log = logger(__name__)
 

@@ -14,7 +14,8 @@ from redis import Redis
 from app.ids import TenantId
 from app.keys import Keys
 from app.messages import encode
-from app.tenants.records import Budget, Limits, Price, Tenant
+from app.tenants.limit_table import Budget, Limits
+from app.tenants.records import Price, Tenant
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
 from ops.bench.size import Size

@@ -19,7 +19,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 
 FOR_CPU := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu) --excludes requirements/cpu-excludes.txt \
 	--overrides requirements/cpu-overrides.txt --overrides requirements/torch-cpu.txt --no-emit-package torch
 
-.PHONY: help run test check docs away chaos soak smoke upgrade media tiers nodes helm images fuzz clients conformance templates readback bench models engines pictures lock lint-docker clean
+.PHONY: help run test check docs reference away chaos soak smoke upgrade media tiers nodes helm images fuzz clients conformance templates readback bench models engines pictures lock lint-docker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -44,6 +44,9 @@ check: .venv/.dev docs ## lint, types, import contracts, documentation, known vu
 
 docs: .venv/.dev ## the documentation, into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
+reference: .venv/.dev ## write the pages of docs/reference that are made from the code
+	@$(BIN)/python -m ops.docs.reference
 
 chaos: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## [FAULTS=210 SEED=1]: faults under load; a table, and one line of JSON (about half an hour)
 	@$(BIN)/python -m tests.chaos --faults $(FAULTS) --seed $(SEED)

@@ -123,8 +123,8 @@ Size = Annotated[str, AfterValidator(_size)]
 class Scale(_Part):
     """Bounds of the number of workers that the planner may have in a pool."""
 
-    least: NotNegative = 1
-    most: Count
+    least: NotNegative = 1  # workers that the pool has, however idle it is
+    most: Count  # workers that the pool has, however much there is to do
     gpus: NotNegative = 1  # of one worker, for the budget `planner.gpus`
     # For `xylem planner --scaler ssh`: how many workers there are at most on each host, by what `ssh` calls it.
     hosts: dict[Annotated[str, Field(pattern=r"^[^\s-]\S*$")], Count] = {}

@@ -1,78 +1,21 @@
-"""The pages of the site besides docs/: pages from elsewhere in the repository, and the reference, made from the code.
-
-A hook of `mkdocs.yml`. Every page keeps its path in the repository, so that one link works in the site and on a code
-host. What is generated stands in a page in the place of `<!-- settings -->` and the like.
-"""
+"""`make reference`: the pages of docs/reference that are made from the code. A test compares them."""
 
 import ast
 import inspect
 import io
 import json
-import logging
-import posixpath
-import re
 import textwrap
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.metadata import files as packaged
 from pathlib import Path
-from types import GenericAlias
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_origin
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
 from prometheus_client.metrics import MetricWrapperBase
 from pydantic import BaseModel
 
 ROOT = Path(__file__).parents[2]
-_SHOWN = ("*.md", "app/**/README.md", "docs/**/*.md", "ops/bench/*.md", "ops/decisions/*.md", "ops/pictures/*")
-_MERMAID = re.compile(r'<script src="[^"]*mermaid\.min\.js"></script>')
-_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#:\s]+)\)")
-
-
-def on_config(config: MkDocsConfig) -> None:
-    """The decisions, in order; and mermaid.js, which the theme would otherwise load from a CDN."""
-    assert config.nav is not None
-    (decisions,) = (entry for entry in config.nav if "Decisions" in entry)
-    decisions["Decisions"] = [decisions["Decisions"], *_paths("ops/decisions/*.md")]
-    config.extra_javascript.append("mermaid.min.js")
-
-
-def on_files(files: Files, config: MkDocsConfig) -> None:
-    for file in list(files):
-        if file.src_dir == config.docs_dir:
-            files.remove(file)
-    for pattern in _SHOWN:
-        for path in _paths(pattern):
-            files.append(File(path, str(ROOT), config.site_dir, config.use_directory_urls))
-    # The package is installed only for this file, mermaid's own; nothing of it is imported.
-    (mermaid,) = (path for path in packaged("mermaidx") or () if path.name == "mermaid.js")
-    files.append(File.generated(config, "mermaid.min.js", abs_src_path=str(mermaid.locate())))
-
-
-def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> str:
-    for name, write in (("settings", settings), ("pools", pools), ("metrics", metrics), ("http", http)):
-        mark = f"<!-- {name} --> `make docs` writes it here, into `site/`."
-        if mark in markdown:
-            markdown = markdown.replace(mark, write())
-    folder = posixpath.dirname(page.file.src_uri)
-
-    def link(found: re.Match[str]) -> str:
-        """A link to a source or a folder, which the site doesn't have: its name only."""
-        path = posixpath.normpath(posixpath.join(folder, found[2]))
-        return found[1] if files.get_file_from_path(path) is None and (ROOT / path).exists() else found[0]
-
-    return _LINK.sub(link, markdown)
-
-
-def on_post_page(output: str, **_: object) -> str:
-    """Only pages with a diagram load mermaid.js, which has 3.5 MB."""
-    return output if 'class="mermaid"' in output else _MERMAID.sub("", output)
-
-
-def _paths(pattern: str) -> list[str]:
-    return [path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob(pattern))]
+FOLDER = ROOT / "docs" / "reference"
+_MARK = "<!-- What follows is made from the code: `make reference` -->"
 
 
 def settings() -> str:
@@ -90,33 +33,37 @@ def settings() -> str:
 
 
 def pools() -> str:
-    """The keys of the pools file, from `app/pools.py`."""
-    from app import pools as declared
+    """The keys of the pools file, from `app/pools.py`: each part of it has a table."""
+    from app.pools import PoolsFile
 
-    parts = (
-        ("The file", declared.PoolsFile),
-        ("`pools.<name>`: a pool", declared.Pool),
-        ("`routing` of a pool", declared.Routing),
-        ("`busy` of a pool", declared.Busy),
-        ("`disagg` of a pool", declared.Disagg),
-        ("`aside` of a pool", declared.Aside),
-        ("`reasoning` of a pool", declared.Reasoning),
-        ("`painting` of a pool", declared.PaintRules),
-        ("`aliases.<name>`", declared.Alias),
-        ("`pipelines.<name>`", declared.Pipeline),
-        ("`stages` of a pipeline", declared.Stage),
-        ("`select.<model>`", declared.Select),
-        ("`prefill` and `decode` of `select`", declared.Table),
-    )
-    return "\n\n".join(f"## {title}\n\n{_model(model)}" for title, model in parts)
+    titles: dict[type[BaseModel], str] = {}
+    _name_parts(PoolsFile, "", titles)
+    return "\n\n".join(f"## {title or 'The file'}\n\n{_model(model)}" for model, title in titles.items())
+
+
+def _name_parts(model: type[BaseModel], title: str, titles: dict[type[BaseModel], str]) -> None:
+    """Adds the part and those in it to `titles`, by the keys that lead to them; the first of several counts."""
+    if model not in titles:
+        titles[model] = f"`{title}`" if title else ""
+        for name, field in model.model_fields.items():
+            for part, suffix in _parts(field.annotation):
+                _name_parts(part, f"{title}.{name}{suffix}".lstrip("."), titles)
+
+
+def _parts(kind: Any, suffix: str = "") -> Iterator[tuple[type[BaseModel], str]]:
+    """The models in a type, each with what stands behind the key: `.<name>` in a mapping, `[]` in a list."""
+    if inspect.isclass(kind) and issubclass(kind, BaseModel):
+        yield kind, suffix
+    step = {dict: ".<name>", list: "[]"}.get(get_origin(kind), "")
+    for inner in get_args(kind):
+        yield from _parts(inner, suffix + step)
 
 
 def _model(model: type[BaseModel]) -> str:
     schema, meanings, rows = model.model_json_schema(), comments(model), []
     for name, field in model.model_fields.items():
-        own = field.annotation
-        is_nested = inspect.isclass(own) and not isinstance(own, GenericAlias) and issubclass(own, BaseModel)
-        default = "needed" if field.is_required() else "below" if is_nested else _code(field.default)
+        is_part = isinstance(field.default, BaseModel)
+        default = "needed" if field.is_required() else "below" if is_part else _code(field.default)
         rows.append((f"`{name}`", default, _kind(schema["properties"][name]), meanings.get(name, "")))
     return f"{inspect.cleandoc(model.__doc__ or '')}\n\n{_table(('key', 'default', 'value', 'meaning'), rows)}"
 
@@ -178,9 +125,7 @@ def http() -> str:
     from app.api.main import create_app
     from app.settings import Settings
 
-    handlers = logging.root.handlers[:]
     api = create_app(Settings(pools_file=ROOT / "app/cli/pools/mock.yaml", home=ROOT / ".xylem"))
-    logging.root.handlers[:] = handlers  # those of MkDocs
     document = api._app.openapi()  # noqa: SLF001 (the app behind what guards it)
     parts = []
     for path, operations in document["paths"].items():
@@ -290,3 +235,18 @@ def _code(value: object) -> str:
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
     return "\n".join(f"| {' | '.join(' '.join(cell.split()) for cell in line)} |" for line in lines)
+
+
+PAGES = {"settings": settings, "pools": pools, "metrics": metrics, "http": http}
+
+
+def page(name: str) -> str:
+    """The whole page: its own introduction, and what is made from the code behind a mark."""
+    text, mark, _ = (FOLDER / f"{name}.md").read_text().partition(_MARK)
+    assert mark, f"{name}.md has no mark"
+    return f"{text}{mark}\n\n{PAGES[name]()}\n"
+
+
+if __name__ == "__main__":
+    for name in PAGES:
+        (FOLDER / f"{name}.md").write_text(page(name))

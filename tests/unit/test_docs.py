@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from app.settings import Settings
-from ops.docs.reference import comments, metrics, pools, settings
+from ops.docs.reference import FOLDER, PAGES, comments, metrics, page, pools, settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -12,6 +14,19 @@ ROOT = Path(__file__).parents[2]
 def test_readme_has_at_most_150_lines() -> None:
     """Longer texts belong in docs/."""
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_that_is_made_from_the_code_is_as_the_code_has_it(name: str) -> None:
+    """`make reference` writes it anew where it is not."""
+    assert (FOLDER / f"{name}.md").read_text() == page(name)
+
+
+def test_the_reference_has_each_part_of_the_pools_file() -> None:
+    """Parts of parts, too: those of the planner's rules were missing."""
+    text = pools()
+    for title in ("pools.<name>.scale", "pools.<name>.tiers", "planner", "planner.objectives.<name>"):
+        assert f"\n## `{title}`\n" in text
 
 
 def test_every_setting_is_in_the_reference_and_explained() -> None:

@@ -45,7 +45,7 @@ check: .venv/.dev docs ## lint, types, import contracts, documentation, known vu
 docs: .venv/.dev ## the documentation, into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
-reference: .venv/.dev ## write the pages of docs/reference that are made from the code
+reference: .venv/.dev ## write the pages of docs/reference that are made from the code, and the keys in ops/redis-acl.conf
 	@$(BIN)/python -m ops.docs.reference
 
 chaos: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## [FAULTS=210 SEED=1]: faults under load; a table, and one line of JSON (about half an hour)

@@ -1,4 +1,4 @@
-"""`make reference`: the pages of docs/reference that are made from the code. A test compares them."""
+"""`make reference`: the pages of docs/reference that are made from the code, and ops/redis-acl.conf."""
 
 import ast
 import inspect
@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, get_args, get_origin
 
 from prometheus_client.metrics import MetricWrapperBase
 from pydantic import BaseModel
+
+from ops.docs import redis_keys
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"
@@ -237,7 +239,11 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(' '.join(cell.split()) for cell in line)} |" for line in lines)
 
 
-PAGES = {"settings": settings, "pools": pools, "metrics": metrics, "http": http}
+def redis() -> str:
+    return _table(("key", "type", "users", "meaning"), redis_keys.rows())
+
+
+PAGES = {"settings": settings, "pools": pools, "metrics": metrics, "http": http, "redis": redis}
 
 
 def page(name: str) -> str:
@@ -250,3 +256,4 @@ def page(name: str) -> str:
 if __name__ == "__main__":
     for name in PAGES:
         (FOLDER / f"{name}.md").write_text(page(name))
+    redis_keys.ACL.write_text(redis_keys.acl())

@@ -1,20 +1,41 @@
-"""ops/redis-acl.conf knows every key: a process with a user of its own must not find out in production."""
+"""The table of Redis keys has each, and ops/redis-acl.conf its users' rights: nobody has to find out in production."""
 
+import inspect
 import re
+from collections.abc import Iterator
 
-import app.keys
-from tests.stack import ROOT
-
-_ACL = (ROOT / "ops/redis-acl.conf").read_text()
-_DOCUMENTED = re.findall(r"^([a-z][a-z-]+)(?=[:\s<])", app.keys.__doc__ or "", re.MULTILINE)
+from app.keys import Keys
+from ops.docs.redis_keys import ACL, acl, keys
 
 
-def test_each_kind_of_key_may_be_used_by_somebody() -> None:
-    assert len(_DOCUMENTED) > 50
-    patterns = re.findall(r"~xylem:([a-z-]+)", _ACL)
-    assert {name for name in _DOCUMENTED if not any(_covers(pattern, name) for pattern in patterns)} == {"queue"}
+def named(name: str) -> str:
+    """A key's name, whatever its parts that differ are called."""
+    return re.sub("<[^>]*>", "<>", name)
 
 
-def _covers(pattern: str, name: str) -> bool:
-    """`batch*` has those that begin so."""
-    return name == pattern or (f"~xylem:{pattern}* " in _ACL and name.startswith(pattern))
+def made() -> Iterator[str]:
+    """The names that all methods make."""
+    names = Keys("x")
+    for name, method in inspect.getmembers(names, inspect.ismethod):
+        if not name.startswith("_") and name != "queue":
+            parameters = inspect.signature(method).parameters
+            keys_of_one = method(**{name: "tokens" if name == "unit" else "<>" for name in parameters})
+            yield from (keys_of_one,) if isinstance(keys_of_one, str) else keys_of_one
+
+
+def test_each_key_is_a_row_of_the_table_and_each_row_a_key() -> None:
+    beginnings_and_all_keys = {"media:", "file-bytes:*"}
+    assert {name.removeprefix("x:") for name in made()} - beginnings_and_all_keys == {named(one.name) for one in keys()}
+
+
+def test_each_user_has_the_rights_of_the_table_and_no_more() -> None:
+    """`make reference` writes them anew."""
+    assert ACL.read_text() == acl()
+
+
+def test_somebody_writes_each_key_and_a_user_with_few_commands_has_them() -> None:
+    lines = {line.split()[1].removeprefix("xylem-"): line for line in ACL.read_text().splitlines() if "user xy" in line}
+    for one in keys():
+        assert {"rw", "few"} & set(one.users.values()), one.name
+        for user in (user for user, right in one.users.items() if right == "few"):
+            assert f"~xylem:{one.pattern}" in lines[user].partition("(")[2].replace(")", " "), (one.name, user)

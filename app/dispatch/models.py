@@ -48,7 +48,7 @@ class Model:
     labels: Sequence[str] = ()
     parent: str | None = None  # the model that this one is a LoRA adapter for
     adapter: str | None = None  # `Adapter.versioned` of that
-    drafts: bool = False  # its engines draft tokens from the prompt: see `Pool.drafts`
+    drafts: bool = False  # its engines draft tokens from the prompt: see `engine_args.drafts`
     endpoints: frozenset[EndpointName] | None = None  # that may use it; None: all
     pictures: Pictures | None = None  # None: it takes none
     painting: PaintRules = PaintRules()  # noqa: RUF009 (frozen); what a model that paints may be asked for

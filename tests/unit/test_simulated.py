@@ -20,7 +20,7 @@ class View:
 
 
 class Views(list[View]):
-    """The views that `route_sim.py` hands over: one object a worker, and figures of the request."""
+    """The views that the routing simulator hands over: one object a worker, and figures of the request."""
 
     def __init__(self, cached: list[int], tokens: int = 5120, now: float = 0.0, request: int = 0) -> None:
         super().__init__(View(i, c, potential_blocks=tokens // 512) for i, c in enumerate(cached))

@@ -13,7 +13,9 @@ from app.errors import BatchNotFound, TooManyBatches
 from app.ids import ApiId, BatchId, KeyId
 from app.keys import Keys
 from app.messages import encode
-from app.store import (
+from app.store import Command, Wire, clock
+from app.store.page import FEW, page
+from app.store.scripts import (
     ADD_RESULT,
     CLAIM_PART,
     COMPLETE,
@@ -26,11 +28,7 @@ from app.store import (
     SET_PARTS,
     SET_STATUS,
     UNLOCK,
-    Command,
-    Wire,
-    clock,
 )
-from app.store.page import FEW, page
 from app.telemetry import logger
 
 log = logger(__name__)

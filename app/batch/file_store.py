@@ -9,8 +9,9 @@ from app.errors import FileGone, FileQuotaUsed
 from app.ids import FileId, KeyId
 from app.keys import Keys
 from app.messages import encode
-from app.store import ADD_FILE, REMOVE_FILE, Wire, clock
+from app.store import Wire, clock
 from app.store.page import FEW, page
+from app.store.scripts import ADD_FILE, REMOVE_FILE
 from app.telemetry import logger
 from app.tenants.quotas import Quota
 

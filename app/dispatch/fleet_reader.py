@@ -24,7 +24,8 @@ from app.kv.groups import grids_of
 from app.messages import WIRE_VERSION, Grid, Lease, MediaKind, decode_lease
 from app.pools import Pool
 from app.routing.candidates import Limits, Matches
-from app.store import COMING, MATCH, MATCH_POINTS, MATCH_TIERS, Command, Wire, clock
+from app.store import Command, Wire, clock
+from app.store.scripts import COMING, MATCH, MATCH_POINTS, MATCH_TIERS
 from app.telemetry import logger
 
 log = logger(__name__)

@@ -10,7 +10,8 @@ from app.ids import ApiId, PoolId, place_id
 from app.keys import Keys
 from app.kv.prefix_index import packed
 from app.loops import keep
-from app.store import FORGET_LOADS, SWEEP_INDEX, Command, Wire
+from app.store import Command, Wire
+from app.store.scripts import FORGET_LOADS, SWEEP_INDEX
 from app.telemetry import logger
 
 log = logger(__name__)

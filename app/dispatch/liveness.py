@@ -15,7 +15,8 @@ from app.intervals import Intervals
 from app.keys import PRIORITY_STEPS, Keys
 from app.loops import keep
 from app.pools import Pool
-from app.store import FORGET_LOADS, FORGET_PROMPTS, TELL, Command, Wire, clock
+from app.store import Command, Wire, clock
+from app.store.scripts import FORGET_LOADS, FORGET_PROMPTS, TELL
 from app.tasks.celery_message import read_task_message
 from app.telemetry import WORKERS_LOST, logger
 

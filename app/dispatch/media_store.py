@@ -14,7 +14,7 @@ from app.ids import RequestId
 from app.keys import Keys
 from app.loops import keep
 from app.messages import Media
-from app.store import HOLD_MEDIA, RELEASE_MEDIA, RENEW_MEDIA
+from app.store.scripts import HOLD_MEDIA, RELEASE_MEDIA, RENEW_MEDIA
 from app.telemetry import logger
 from app.tenants.records import DEFAULT, Client
 

@@ -16,7 +16,8 @@ from app.kv.groups import grid_of, points_left
 from app.messages import ASIDE_PRIORITY, Grid, Lease, Worker, encode
 from app.pools import Pool
 from app.routing.candidates import Placement
-from app.store import PLACE, Command, clock
+from app.store import Command, clock
+from app.store.scripts import PLACE
 from app.tasks.celery_message import priority_step, task_messages
 
 _GRACE_S = 30  # a record outlives its deadline by this, for workers that read it late

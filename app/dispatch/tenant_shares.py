@@ -18,7 +18,8 @@ from app.routing.candidates import ALL, Placement, Room
 from app.routing.fair_line import FairLine
 from app.routing.fair_order import CLASSES, Flow, priority_class
 from app.routing.tenant_service import Account, Charge, Cost, Presence, TenantService
-from app.store import SERVE, Command, Wire, clock
+from app.store import Command, Wire, clock
+from app.store.scripts import SERVE
 from app.telemetry import logger
 from app.tenants.records import NOBODY
 

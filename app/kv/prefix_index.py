@@ -11,7 +11,8 @@ from typing import Literal, Protocol
 
 from app.keys import Keys
 from app.kv.changes import Changes
-from app.store import MARK_INDEX, WRITE_INDEX, Command, Wire
+from app.store import Command, Wire
+from app.store.scripts import MARK_INDEX, WRITE_INDEX
 
 # Blocks in one command: Redis does nothing else meanwhile, and 500 take it a millisecond.
 _CHUNK = 500

@@ -20,8 +20,9 @@ from app.keys import Keys
 from app.loops import keep
 from app.messages import Delta, Event, EventBatch, Job, encode
 from app.settings import Settings
-from app.store import RELEASE, TRIM_STREAM, AnyConnection, Wire
+from app.store import AnyConnection, Wire
 from app.store.connection import Command
+from app.store.scripts import RELEASE, TRIM_STREAM
 from app.telemetry import logger
 
 log = logger(__name__)

@@ -15,7 +15,7 @@ from app.engines.base import PictureEncoder
 from app.errors import EngineFailed, MediaLost, RequestError, Returned, StoreDown
 from app.messages import Failed, Job, PicturesEncoded
 from app.runner.runner import RUNNER, RunArgs, Runner
-from app.store import ENCODED, RELEASE
+from app.store.scripts import ENCODED, RELEASE
 from app.tasks import DIRECT
 from app.tasks.celery_message import behind_pictures, read_args
 from app.telemetry import logger

@@ -32,7 +32,8 @@ from app.messages import (
 from app.routing.disagg import still_fits
 from app.runner.job_record import RETRY_S
 from app.runner.runner import RUNNER, RunArgs, Runner
-from app.store import HAND_OVER, RELEASE, clock
+from app.store import clock
+from app.store.scripts import HAND_OVER, RELEASE
 from app.tasks import DIRECT
 from app.tasks.celery_message import next_message, read_args
 from app.telemetry import logger

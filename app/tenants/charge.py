@@ -6,7 +6,8 @@ from typing import Any, NamedTuple, Self
 
 from app.errors import BudgetUsed, RateLimited, StoreDown, XylemError
 from app.ids import ApiId, RequestId
-from app.store import ADMIT, SETTLE, Command, StoreFull, clock
+from app.store import Command, StoreFull, clock
+from app.store.scripts import ADMIT, SETTLE
 from app.telemetry import logger
 from app.tenants.accounts import Account, Kind, Left, Refusal, headers, online, refusal, retry_after_s, words
 from app.tenants.cost import NOTHING, Cost, Used, cost, price_of

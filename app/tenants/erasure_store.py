@@ -10,7 +10,8 @@ from app.ids import ApiId, KeyId, TenantId
 from app.keys import Keys
 from app.kv_store.salts import label_of, new_salt
 from app.messages import encode
-from app.store import LEAD, Command, Wire, clock
+from app.store import Command, Wire, clock
+from app.store.scripts import LEAD
 from app.telemetry import logger
 from app.tenants.erasures import Erasure, Kind, decode_erasure, field_of
 from app.tenants.records import DEFAULT, ApiKey, Tenant, decode_api_key, decode_tenant

@@ -10,7 +10,8 @@ from msgspec import Struct
 from app.ids import TenantId
 from app.keys import Keys
 from app.messages import encode
-from app.store import CHANGE_TENANTS, Command
+from app.store import Command
+from app.store.scripts import CHANGE_TENANTS
 from app.telemetry import logger
 from app.tenants.records import (
     DEFAULT,

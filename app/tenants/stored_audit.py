@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from app.loops import keep
-from app.store import RECOUNT, Wire
+from app.store import Wire
+from app.store.scripts import RECOUNT
 from app.telemetry import logger
 
 log = logger(__name__)

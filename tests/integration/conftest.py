@@ -18,7 +18,8 @@ from app.ids import PoolId, WorkerId
 from app.keys import Keys
 from app.messages import Lease, Worker, encode
 from app.pools import Pool
-from app.store import TELL, Wire, async_client
+from app.store import Wire, async_client
+from app.store.scripts import TELL
 from tests.leases import changed
 
 POOL = PoolId("decode-pool-a")

@@ -29,7 +29,8 @@ from app.messages import (
     encode,
 )
 from app.pools import Pool, PoolsFile
-from app.store import TELL, Wire, clock
+from app.store import Wire, clock
+from app.store.scripts import TELL
 from tests.integration.conftest import POOL, register
 
 KEYS, API = Keys("adapters"), ApiId("api")

@@ -34,7 +34,8 @@ from app.messages import (
     encode,
 )
 from app.pools import Pool
-from app.store import FORGET_LOADS, Wire
+from app.store import Wire
+from app.store.scripts import FORGET_LOADS
 from app.tasks.celery_message import read_task_message
 from tests.background import beside
 from tests.integration.conftest import POOL, register, watch_of

@@ -15,7 +15,8 @@ from app.kv.changes import Changes
 from app.kv.prefix_index import KvIndex, packed
 from app.messages import decode_lease, encode
 from app.pools import Pool
-from app.store import FORGET_LOADS, SWEEP_INDEX, TELL, Wire
+from app.store import Wire
+from app.store.scripts import FORGET_LOADS, SWEEP_INDEX, TELL
 from tests.integration.conftest import POOL, nobody_told, register
 from tests.leases import changed
 from tests.loads import set_load

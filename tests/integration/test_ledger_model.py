@@ -10,7 +10,8 @@ from redis.asyncio import Redis
 
 from app.ids import ApiId, RequestId
 from app.keys import Keys
-from app.store import ADMIT, SETTLE, Wire
+from app.store import Wire
+from app.store.scripts import ADMIT, SETTLE
 from app.tenants.accounts import Account
 from app.tenants.directory import Directory
 from app.tenants.ledger import Ledger

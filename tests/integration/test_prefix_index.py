@@ -26,7 +26,8 @@ from app.kv.prefix_index import KvIndex, packed
 from app.messages import Grid
 from app.pools import Pool
 from app.routing.candidates import Option
-from app.store import COMING, MATCH, MATCH_POINTS, WRITE_INDEX, Command, Wire
+from app.store import Command, Wire
+from app.store.scripts import COMING, MATCH, MATCH_POINTS, WRITE_INDEX
 from tests.background import beside
 from tests.integration.conftest import POOL, nobody_told, register
 from tests.loads import set_load

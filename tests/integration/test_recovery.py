@@ -27,7 +27,8 @@ from app.ids import PoolId, RequestId, WorkerId, run_id, worker_queue
 from app.messages import Cancel, Delta, Done, Event, EventBatch, Failed, Sampling, decode_job, encode
 from app.pools import Pool
 from app.settings import Settings
-from app.store import FORGET_LOADS, Command, Wire, async_client
+from app.store import Command, Wire, async_client
+from app.store.scripts import FORGET_LOADS
 from app.telemetry import WORKERS_LOST
 from app.tenants.records import NOBODY
 from tests.background import beside

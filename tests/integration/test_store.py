@@ -17,7 +17,8 @@ from app.kv.changes import Changes
 from app.kv.prefix_index import KvIndex
 from app.pools import Pool
 from app.routing.candidates import Candidate, Limits
-from app.store import COMING, FORGET_LOADS, FORGET_PROMPTS, PLACE, RELEASE, Wire, clock
+from app.store import Wire, clock
+from app.store.scripts import COMING, FORGET_LOADS, FORGET_PROMPTS, PLACE, RELEASE
 from tests.integration.conftest import POOL, nobody_told, register
 from tests.loads import set_load
 from workers.engine.reservation_audit import recount

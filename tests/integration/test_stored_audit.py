@@ -15,7 +15,8 @@ from app.batch.records import RECORD, StoredFile
 from app.dispatch.media_account import MediaAccounts
 from app.ids import ApiId, KeyId, new_file_id
 from app.keys import Keys
-from app.store import HOLD_MEDIA, Wire
+from app.store import Wire
+from app.store.scripts import HOLD_MEDIA
 from app.tenants.directory import Directory
 from app.tenants.stored_audit import StoredAudit
 from tests.integration.test_resumable import batch, kept

@@ -42,8 +42,8 @@ from app.messages import (
 from app.pools import Pool
 from app.runner.runner import RunArgs, Runner
 from app.settings import Settings
-from app.store import HAND_OVER
 from app.store.connection import Command, Connection
+from app.store.scripts import HAND_OVER
 from app.tasks.celery_message import DECODE_TASK, priority_step, read_task_message
 from app.tasks.decode import answer
 from app.tasks.prefill import Computed, compute, pass_on

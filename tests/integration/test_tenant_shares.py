@@ -18,7 +18,8 @@ from app.keys import Keys
 from app.messages import Delta, Done, Job, Sampling, Speeds
 from app.pools import Pool
 from app.routing.fair_order import Flow
-from app.store import RELEASE, Wire, clock
+from app.store import Wire, clock
+from app.store.scripts import RELEASE
 from app.tenants.records import Tenant
 from tests.background import beside
 from tests.integration.conftest import POOL, register

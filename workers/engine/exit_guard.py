@@ -16,7 +16,8 @@ from celery.platforms import set_process_title
 
 from app.ids import PoolId, WorkerId
 from app.keys import Keys
-from app.store import TELL, Command, sync_client
+from app.store import Command, sync_client
+from app.store.scripts import TELL
 from app.telemetry import logger
 
 log = logger(__name__)

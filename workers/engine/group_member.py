@@ -19,7 +19,8 @@ from app.ids import PoolId, WorkerId
 from app.loops import keep_in_thread
 from app.messages import NODE_PORTS, Group, Member, decode_group, decode_member, encode
 from app.settings import Settings
-from app.store import FORM_GROUP, sync_client
+from app.store import sync_client
+from app.store.scripts import FORM_GROUP
 from app.telemetry import logger
 from workers.engine.group_forming import form, node_of
 

@@ -20,7 +20,8 @@ from app.loops import keep
 from app.messages import AdapterReport, CacheGroup, EngineState, Grid, Lease, Load, Speeds, Worker, WorkerMetric, encode
 from app.pools import Pool
 from app.runner.runner import Runner, end_process
-from app.store import FORGET_LOADS, TELL, clock
+from app.store import clock
+from app.store.scripts import FORGET_LOADS, TELL
 from app.telemetry import logger
 from workers.engine.group_member import GroupMember
 from workers.engine.kv_indices import KvIndices, why_unindexed

@@ -32,7 +32,7 @@ from app.messages import (
 from app.pools import Pool
 from app.routing.pool_state import allowed, sleeps
 from app.runner.runner import Runner
-from app.store import FORGET_LOADS
+from app.store.scripts import FORGET_LOADS
 from app.telemetry import logger
 from workers.engine.kv_event_feed import KvEventFeed
 from workers.engine.lease import LeaseKeeper, forget_guesses

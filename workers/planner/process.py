@@ -14,7 +14,8 @@ from app.planner.plan import PoolPlan
 from app.planner.rules import limits_of, objectives_of, scales_of
 from app.pools import PoolsFile
 from app.settings import Settings
-from app.store import LEAD, Command, Wire, clock
+from app.store import Command, Wire, clock
+from app.store.scripts import LEAD
 from app.telemetry import logger
 from workers.planner.observation import Observation
 from workers.planner.scalers.base import Scaler

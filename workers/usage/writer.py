@@ -11,8 +11,9 @@ import msgspec
 from app.ids import new_api_id
 from app.keys import Keys
 from app.loops import keep
-from app.store import LEAD, Command, Wire
+from app.store import Command, Wire
 from app.store.handling import Handling
+from app.store.scripts import LEAD
 from app.telemetry import logger
 from app.tenants.records import Price, decode_price
 from app.usage.database import UsageDatabase

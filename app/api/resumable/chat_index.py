@@ -8,8 +8,9 @@ from app.errors import RequestNotFound
 from app.ids import KeyId, RequestId
 from app.keys import Keys
 from app.messages import KeptRequest, StoredChat, decode_kept, decode_stored_chat, encode
-from app.store import SET_CHAT, Wire
+from app.store import Wire
 from app.store.page import page
+from app.store.scripts import SET_CHAT
 from app.tenants.quotas import Quota
 
 _PAGE = 256  # ids read at once

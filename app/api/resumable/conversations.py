@@ -13,7 +13,8 @@ from app.errors import ConversationGone, ConversationLocked, RequestError, Satur
 from app.ids import ConversationId, KeyId, RequestId, new_conversation_id
 from app.keys import Keys
 from app.openai.body import MOST
-from app.store import CONVERSE, END_CONVERSATION, READ_ITEMS, SET_CONVERSATION, UNSAY, Wire, clock
+from app.store import Wire, clock
+from app.store.scripts import CONVERSE, END_CONVERSATION, READ_ITEMS, SET_CONVERSATION, UNSAY
 from app.tenants.quotas import Quota
 
 _PART_ITEMS, _PART_BYTES = 1024, 2**20  # of a conversation, that are read at once

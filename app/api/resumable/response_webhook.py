@@ -12,7 +12,8 @@ from app.keys import Keys
 from app.loops import keep
 from app.messages import Delta, Done, Event, Failed
 from app.settings import Settings
-from app.store import DUE, Wire, clock
+from app.store import Wire, clock
+from app.store.scripts import DUE
 from app.telemetry import logger
 from app.webhook import TRIES_AFTER_S, tell
 

@@ -23,8 +23,9 @@ from app.errors import (
 from app.ids import ApiId, ConversationId, KeyId, RequestId
 from app.keys import Keys
 from app.messages import Event, Failed, KeptRequest, decode_events, decode_kept, encode
-from app.store import ADOPT, APPEND, CANCEL, DISOWN, FORGET, FORGET_OWNER, OWN, Wire, clock
+from app.store import Wire, clock
 from app.store.handling import Handling
+from app.store.scripts import ADOPT, APPEND, CANCEL, DISOWN, FORGET, FORGET_OWNER, OWN
 from app.tenants.quotas import Quota
 
 _PAGE, _LONG_PAGE = 16, 512  # batches read at once: for a stream, and for a whole answer

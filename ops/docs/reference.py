@@ -1,4 +1,7 @@
-"""`make reference`: the pages of docs/reference that are made from the code, and ops/redis-acl.conf."""
+"""`make reference`: what is made from the code and from tables of data.
+
+The pages of docs/reference, the keys in ops/redis-acl.conf, and the table in README.md.
+"""
 
 import ast
 import inspect
@@ -13,7 +16,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 from prometheus_client.metrics import MetricWrapperBase
 from pydantic import BaseModel
 
-from ops.docs import redis_keys
+from ops.docs import features, redis_keys
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"
@@ -257,3 +260,4 @@ if __name__ == "__main__":
     for name in PAGES:
         (FOLDER / f"{name}.md").write_text(page(name))
     redis_keys.ACL.write_text(redis_keys.acl())
+    features.README.write_text(features.readme())

@@ -36,16 +36,16 @@ _TELLING = ("httpx", "httpcore")  # whole URLs, whose users and passwords may be
 class Counter(_Counter):
     """A counter without a lock: only the event loop's thread counts, and it is the one asked for the metrics."""
 
-    def inc(self, amount: float = 1, exemplar: dict[str, str] | None = None) -> None:  # noqa: ARG002
-        self._value._value += amount  # noqa: SLF001
+    def inc(self, amount: float = 1, exemplar: dict[str, str] | None = None) -> None:
+        self._value._value += amount  # noqa: SLF001 (a client's own value, without its lock)
 
 
 class Histogram(_Histogram):
     """A histogram without locks, as `Counter`: 0.2 µs instead of 1.0, and a request has some fifteen observations."""
 
-    def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:  # noqa: ARG002
-        self._sum._value += amount  # noqa: SLF001
-        self._buckets[bisect_left(self._upper_bounds, amount)]._value += 1  # noqa: SLF001
+    def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
+        self._sum._value += amount  # noqa: SLF001 (a client's own value, without its lock)
+        self._buckets[bisect_left(self._upper_bounds, amount)]._value += 1  # noqa: SLF001 (a client's own value, without its lock)
 
 
 REQUESTS = Counter(

@@ -173,7 +173,7 @@ def _main() -> None:
     engine = sys.argv[1]
     for name in (*_IMPORTED, *ENGINES.get(engine, ()), *(BENCH if engine == "bench" else ())):
         import_module(name)
-    assert len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
+    assert len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208 (a folder of the kernel)
     if engine == "sglang":
         multiprocessing.set_start_method = lambda *_, **__: None  # type: ignore[assignment]  # which is to fork
     elif engine == "vllm":

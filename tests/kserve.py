@@ -59,7 +59,7 @@ class Client:
         return rpc(timeout=how.pop("timeout", 60), **how)
 
 
-def asked(text: str, *, model: str = "mock", streams: bool = False, id: str = "", **parameters: Any) -> Any:  # noqa: A002
+def asked(text: str, *, model: str = "mock", streams: bool = False, id: str = "", **parameters: Any) -> Any:  # noqa: A002 (the field's name)
     """A request for a text's continuation, or its embedding."""
     message = MESSAGES["ModelInferRequest"](model_name=model, id=id)
     message.inputs.add(name="text_input", datatype="BYTES", shape=[1]).contents.bytes_contents.append(text.encode())

@@ -133,7 +133,7 @@ def environment(settings: Settings) -> dict[str, str]:
 
 def base_url(settings: Settings) -> str:
     """The URL at which this machine reaches the API, which may listen on 0.0.0.0."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104  # it compares
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 (it compares)
     return urlsplit(f"http://{f'[{host}]' if ':' in host else host}:{settings.port}").geturl()
 
 

@@ -91,7 +91,7 @@ class Supervisor:
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent if _LIBC else None,  # noqa: PLW1509  # no threads here, one system call
+                preexec_fn=_die_with_parent if _LIBC else None,  # noqa: PLW1509 (no threads here, one system call)
             )
         component.began, component.ready = time.monotonic(), False
         component.kill_at = component.start_at = 0.0

@@ -18,22 +18,22 @@ class Form(Protocol):
     def begins(self) -> tuple[str, ...]:
         """Markers before calls; "": they may also begin an answer without one."""
 
-    def of(self, tools: Tools) -> "Form":  # noqa: ARG002
+    def of(self, tools: Tools) -> "Form":
         """The form with what it needs to know of the offered tools."""
         return self
 
-    def first(self, begin: str) -> str:  # noqa: ARG002
+    def first(self, begin: str) -> str:
         """The characters of which one has to follow the marker `begin`; "": any."""
         return ""
 
-    def ends(self, begin: str) -> tuple[str, ...]:  # noqa: ARG002
+    def ends(self, begin: str) -> tuple[str, ...]:
         """Markers behind the calls that `begin` begins; "": none."""
         return ()
 
     def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:
         """Reads what follows the marker `begin` into `out`. Raises: EndOfText, Mismatch."""
 
-    def call_grammar(self, schemas: Schemas) -> CallGrammar | None:  # noqa: ARG002
+    def call_grammar(self, schemas: Schemas) -> CallGrammar | None:
         """The grammar of calls of these tools; None if there is none."""
         return None
 

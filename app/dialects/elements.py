@@ -33,7 +33,7 @@ class Elements(Form):
     def begins(self) -> tuple[str, ...]:
         return (f"{self.mark}<{self.section}>",)
 
-    def ends(self, begin: str) -> tuple[str, ...]:  # noqa: ARG002
+    def ends(self, begin: str) -> tuple[str, ...]:
         return (f"{self.mark}</{self.section}>",)
 
     def call_grammar(self, schemas: Schemas) -> CallGrammar:
@@ -49,7 +49,7 @@ class Elements(Form):
         (begin,), (end,) = self.begins, self.ends("")
         return CallGrammar(tags, (begin,), f"{begin}\n", "", end, unheld=unheld)
 
-    def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:  # noqa: ARG002
+    def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:
         while (head := (yield from self._tag(reader))) != f"/{self.section}":
             match = _INVOKE(head)
             if match is None:

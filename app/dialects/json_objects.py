@@ -29,7 +29,7 @@ class JsonObjects(Form):
     def first(self, begin: str) -> str:
         return "[" if self.listed else "" if begin[:1] == "{" else "{"
 
-    def ends(self, begin: str) -> tuple[str, ...]:  # noqa: ARG002
+    def ends(self, begin: str) -> tuple[str, ...]:
         return (self.end,)
 
     def call_grammar(self, schemas: Schemas) -> CallGrammar:

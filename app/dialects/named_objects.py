@@ -31,7 +31,7 @@ class NamedObjects(Form):
     def begins(self) -> tuple[str, ...]:
         return (self.begin,)
 
-    def ends(self, begin: str) -> tuple[str, ...]:  # noqa: ARG002
+    def ends(self, begin: str) -> tuple[str, ...]:
         return (self.section_end or self.end,)
 
     def call_grammar(self, schemas: Schemas) -> CallGrammar:
@@ -48,7 +48,7 @@ class NamedObjects(Form):
         content = sequence({"type": "regex", "pattern": self.number}, const(rest), schema(of))
         return tag(mark + begin, content, self.tail + self.end)
 
-    def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:  # noqa: ARG002
+    def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:
         if not self.call:
             yield from self._read_call(reader, out)
             return

@@ -43,10 +43,10 @@ class Notation(Form):
                 unheld[name] = values.unheld[0]
         return CallGrammar(tags, (self.begin,), unheld=unheld)
 
-    def ends(self, begin: str) -> tuple[str, ...]:  # noqa: ARG002
+    def ends(self, begin: str) -> tuple[str, ...]:
         return (self.end,)
 
-    def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:  # noqa: ARG002
+    def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:
         head, mark = yield from reader.until(marker_set("{", self.end))
         name = head.strip().removeprefix("call:").strip()
         if mark == self.end or not name:

@@ -22,10 +22,10 @@ class Recipients(Form):
     def begins(self) -> tuple[str, ...]:
         return (self.mark, "")
 
-    def first(self, begin: str) -> str:  # noqa: ARG002
+    def first(self, begin: str) -> str:
         return _FIRST
 
-    def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:  # noqa: ARG002
+    def read(self, reader: Reader, out: Collector, tools: Tools, begin: str) -> Reading[None]:
         name, _ = yield from reader.until(marker_set("\n"))
         if name == _ALL:
             reader.keep()  # nothing of this is text

@@ -98,7 +98,7 @@ def pause_s(failures: int) -> float:
 
 def _client() -> httpx.AsyncClient:
     """Makes a client for the operator's own server: not through a proxy. `check` limits the time of a whole call."""
-    return httpx.AsyncClient(verify=tls(), timeout=None, limits=httpx.Limits(max_connections=1), trust_env=False)  # noqa: S113
+    return httpx.AsyncClient(verify=tls(), timeout=None, limits=httpx.Limits(max_connections=1), trust_env=False)  # noqa: S113 (a timeout is around it)
 
 
 def read_reply(raw: bytes) -> str | None:

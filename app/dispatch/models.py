@@ -51,7 +51,7 @@ class Model:
     drafts: bool = False  # its engines draft tokens from the prompt: see `engine_args.drafts`
     endpoints: frozenset[EndpointName] | None = None  # that may use it; None: all
     pictures: Pictures | None = None  # None: it takes none
-    painting: PaintRules = PaintRules()  # noqa: RUF009 (frozen); what a model that paints may be asked for
+    painting: PaintRules = PaintRules()  # noqa: RUF009 (frozen; what a model that paints may be asked for)
     speech: Speech | None = None  # of a model that transcribes
     encode_pools: tuple[PoolId, ...] = ()  # that only encode pictures
     embeds_width: int | None = None  # numbers in a row of `prompt_embeds`; None: no pool of it takes any

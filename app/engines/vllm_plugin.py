@@ -23,7 +23,7 @@ def register() -> None:
     from vllm.v1.structured_output import StructuredOutputManager
 
     if getattr(StructuredOutputManager._create_grammar, "__wrapped__", None) is None:  # noqa: SLF001 (there is no hook)
-        StructuredOutputManager._create_grammar = _behind(StructuredOutputManager._create_grammar)  # noqa: SLF001
+        StructuredOutputManager._create_grammar = _behind(StructuredOutputManager._create_grammar)  # noqa: SLF001 (there is no hook)
     if getattr(FastIncrementalDetokenizer.__init__, "__wrapped__", None) is None:
         FastIncrementalDetokenizer.__init__ = _behind_characters(FastIncrementalDetokenizer.__init__)
     if find_spec("torchvision") is not None:

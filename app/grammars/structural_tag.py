@@ -60,10 +60,10 @@ class _Rules:
             raise ValueError(f"formats of type '{kind[:64]}' are not supported")
         return make(self, form, depth + 1)
 
-    def _const(self, form: dict[str, Any], _depth: int) -> str:
+    def const(self, form: dict[str, Any], _depth: int) -> str:
         return json.dumps(_field(form, "value", str))
 
-    def _schema(self, form: dict[str, Any], _depth: int) -> str:
+    def schema(self, form: dict[str, Any], _depth: int) -> str:
         if form.get("style", "json") != "json":
             raise ValueError("a 'style' of json_schema other than 'json' is not supported")
         schema = form.get("json_schema")
@@ -72,13 +72,13 @@ class _Rules:
         check_schema_references(schema)
         return "%json " + json.dumps(schema | _LENIENT if isinstance(schema, dict) else _LENIENT)
 
-    def _text(self, form: dict[str, Any], _depth: int) -> str:
+    def text(self, form: dict[str, Any], _depth: int) -> str:
         return self._terminal(self._any(form))
 
-    def _regex(self, form: dict[str, Any], _depth: int) -> str:
+    def regex(self, form: dict[str, Any], _depth: int) -> str:
         return f"/{regex_to_lark(_field(form, 'pattern', str))}/"
 
-    def _grammar(self, form: dict[str, Any], _depth: int) -> str:
+    def grammar(self, form: dict[str, Any], _depth: int) -> str:
         text = _field(form, "grammar", str)
         check_embedded(text)
         check_rule_references(text)
@@ -88,13 +88,13 @@ class _Rules:
             self.others[text] = entry
         return f"@{entry['name']}"
 
-    def _sequence(self, form: dict[str, Any], depth: int) -> str:
+    def sequence(self, form: dict[str, Any], depth: int) -> str:
         return " ".join(self.expression(f, depth) for f in _field(form, "elements", list)) or '""'
 
-    def _or(self, form: dict[str, Any], depth: int) -> str:
+    def choice(self, form: dict[str, Any], depth: int) -> str:
         return self._any_of([self.expression(f, depth) for f in _field(form, "elements", list)])
 
-    def _tag(self, form: dict[str, Any], depth: int, begin: str | None = None) -> str:
+    def tag(self, form: dict[str, Any], depth: int, begin: str | None = None) -> str:
         """`begin`: the tag's own, without a trigger that is matched already."""
         begin = _field(form, "begin", str) if begin is None else begin
         end, content = form.get("end", ""), _field(form, "content", dict)
@@ -107,13 +107,13 @@ class _Rules:
         last = [self._any_of([json.dumps(e) for e in ends])] if any(ends) else []
         return " ".join([*first, self.expression(content, depth), *last])
 
-    def _triggered(self, form: dict[str, Any], depth: int) -> str:
+    def triggered(self, form: dict[str, Any], depth: int) -> str:
         triggers, parts = _texts(form, "triggers"), []
         if not triggers or not all(triggers):
             raise ValueError("'triggers' are texts, at least one")
         for trigger in triggers:
             tags = [t for t in _field(form, "tags", list) if _field(t, "begin", str).startswith(trigger)]
-            rest = [self._tag(t, depth, t["begin"][len(trigger) :]) for t in tags]
+            rest = [self.tag(t, depth, t["begin"][len(trigger) :]) for t in tags]
             if rest:
                 parts.append(f"{self._until(self._any(form), [trigger])} {self._any_of(rest)}")
         if not parts:
@@ -124,14 +124,14 @@ class _Rules:
             return one if form.get("at_least_one") else self._any_of([one, text])
         return f"{one}{'+' if form.get('at_least_one') else '*'} {text}"
 
-    def _separated(self, form: dict[str, Any], depth: int) -> str:
-        one = self._rule(self._any_of([self._tag(t, depth) for t in _field(form, "tags", list)]))
+    def separated(self, form: dict[str, Any], depth: int) -> str:
+        one = self._rule(self._any_of([self.tag(t, depth) for t in _field(form, "tags", list)]))
         separator = _field(form, "separator", str)
         more = f"({json.dumps(separator)} {one})*" if separator else f"{one}*"
         several = one if form.get("stop_after_first") else f"{one} {more}"
         return several if form.get("at_least_one") else f"({several})?"
 
-    def _repeated(self, form: dict[str, Any], depth: int) -> str:
+    def repeated(self, form: dict[str, Any], depth: int) -> str:
         one = self._rule(self.expression(form.get("content"), depth))
         match form["type"]:
             case "optional":
@@ -180,17 +180,17 @@ class _Rules:
 
 
 _FORMATS: dict[str, Callable[[_Rules, dict[str, Any], int], str]] = {
-    "const_string": _Rules._const,  # noqa: SLF001 (its own)
-    "json_schema": _Rules._schema,  # noqa: SLF001
-    "any_text": _Rules._text,  # noqa: SLF001
-    "regex": _Rules._regex,  # noqa: SLF001
-    "grammar": _Rules._grammar,  # noqa: SLF001
-    "sequence": _Rules._sequence,  # noqa: SLF001
-    "or": _Rules._or,  # noqa: SLF001
-    "tag": _Rules._tag,  # noqa: SLF001
-    "triggered_tags": _Rules._triggered,  # noqa: SLF001
-    "tags_with_separator": _Rules._separated,  # noqa: SLF001
-    **dict.fromkeys(("optional", "plus", "star", "repeat"), _Rules._repeated),  # noqa: SLF001
+    "const_string": _Rules.const,
+    "json_schema": _Rules.schema,
+    "any_text": _Rules.text,
+    "regex": _Rules.regex,
+    "grammar": _Rules.grammar,
+    "sequence": _Rules.sequence,
+    "or": _Rules.choice,
+    "tag": _Rules.tag,
+    "triggered_tags": _Rules.triggered,
+    "tags_with_separator": _Rules.separated,
+    **dict.fromkeys(("optional", "plus", "star", "repeat"), _Rules.repeated),
 }
 
 

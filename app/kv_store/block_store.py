@@ -111,10 +111,10 @@ class BucketStore:
         except FileNotFoundError:
             return None
 
-    def put(self, path: str, data: bytes | bytearray, used: float) -> None:  # noqa: ARG002
+    def put(self, path: str, data: bytes | bytearray, used: float) -> None:
         self._fs.pipe_file(f"{self._root}/{path}", data)
 
-    def touch(self, path: str, used: float) -> None:  # noqa: ARG002
+    def touch(self, path: str, used: float) -> None:
         if "s3" not in self._fs.protocol:
             return  # fsspec has no word for it
         with suppress(FileNotFoundError):

@@ -36,8 +36,8 @@ class Pinned(AsyncNetworkBackend):
         host: str,
         port: int,
         timeout: float | None = None,  # noqa: ASYNC109 (httpcore's signature)
-        local_address: str | None = None,  # noqa: ARG002
-        socket_options: Iterable[Any] | None = None,  # noqa: ARG002
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
     ) -> AsyncNetworkStream:
         failure: Exception = ConnectError(host)
         for address in self._addresses:
@@ -54,14 +54,14 @@ class _Counted(AsyncNetworkStream):
     def __init__(self, stream: AsyncNetworkStream, inflow: Inflow) -> None:
         self._stream, self._inflow = stream, inflow
 
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 (httpcore's interface)
         if self._inflow.left <= 0:
             raise Refused("its host sends headers that are too long, or too much between the pieces of the body")
         data = await self._stream.read(min(max_bytes, _PIECE, self._inflow.left), timeout)
         self._inflow.left -= len(data)
         return data
 
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 (httpcore's interface)
         await self._stream.write(buffer, timeout)
 
     async def aclose(self) -> None:
@@ -71,7 +71,7 @@ class _Counted(AsyncNetworkStream):
         self,
         ssl_context: ssl.SSLContext,
         server_hostname: str | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109
+        timeout: float | None = None,  # noqa: ASYNC109 (httpcore's interface)
     ) -> AsyncNetworkStream:
         try:
             tls_stream = await self._stream.start_tls(ssl_context, server_hostname, timeout)

@@ -112,7 +112,7 @@ class _Bucket(Remote):
         files = tuple(RemoteFile(name, size, _md5(tag)) for name, size, tag in tags)
         return Listing(hashlib.sha256(repr(tags).encode()).hexdigest(), files)
 
-    def _open(self, file: RemoteFile, version: str) -> Any:  # noqa: ARG002 (a bucket has one version)
+    def _open(self, file: RemoteFile, version: str) -> Any:
         return self._fs.open(f"{self._root}/{file.name}", "rb", block_size=PIECE, cache_type="none", size=file.size)
 
 

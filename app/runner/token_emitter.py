@@ -178,7 +178,7 @@ class TokenEmitter:
                 in_one = self._main is None and not self._wire.is_cluster  # whose nodes keep no common order
                 unheard = await self._send(steps, releases if in_one else [])
                 if self._main is not None:
-                    self._main._take(releases)  # noqa: SLF001 (its own class): after the events, never before
+                    self._main._take(releases)  # noqa: SLF001 (its own class; after the events, never before)
                 elif not in_one:
                     await self._send([], releases)
                 if unheard:  # the replica may have ended: bound the stream that XADD may have made anew

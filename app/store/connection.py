@@ -43,7 +43,7 @@ class Connection(asyncio.Protocol):
         except BaseException:  # a cancel, too: redis-py leaves a connection open that is only half made
             await owner.disconnect(nowait=True)
             raise
-        reader = owner._reader  # noqa: SLF001
+        reader = owner._reader  # noqa: SLF001 (redis-py's parser of this reader)
         self._writer = owner._writer  # noqa: SLF001 (referenced, since it closes the transport when garbage-collected)
         owner._reader = owner._writer = None  # noqa: SLF001 (so that redis-py doesn't close it)
         self._transport: asyncio.Transport = self._writer.transport
@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
         """Whether it is closed, or idle and may be forgotten as another one was."""
         return self.is_closed or (not self._waiting and is_doubtful(self._heard))
 
-    def close_but(self, after: object) -> None:  # noqa: ARG002 (a cluster's shares some with the one after it)
+    def close_but(self, after: object) -> None:
         """Closes it: `after` is used from now on."""
         self.close()
 

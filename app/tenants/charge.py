@@ -165,7 +165,7 @@ class StageCharge(Charge):
     async def admit(self, request: RequestId, used: Used, ends: float, answer: int = 0) -> None:
         """Does nothing: the request was admitted with the first stage."""
 
-    def settlement(self, used: Used | None, *, cut: bool = False) -> Settlement | None:  # noqa: ARG002 (the whole may be)
+    def settlement(self, used: Used | None, *, cut: bool = False) -> Settlement | None:
         if used is not None:
             self._whole.add(used)
         return None

@@ -73,9 +73,9 @@ def vllm(runs: Runs, profiled: bool) -> Iterator[Finding]:
         with ExitStack() as stack:
             sides = _start(
                 stack, runs, "vllm",
-                lambda: xylem(runs.out_dir / f"xylem-vllm-{pair}", {**pool, "args": _VLLM_ARGS}, 1),  # noqa: B023
+                lambda: xylem(runs.out_dir / f"xylem-vllm-{pair}", {**pool, "args": _VLLM_ARGS}, 1),  # noqa: B023 (called at once)
                 lambda: vllm_server(
-                    runs.out_dir / f"vllm-{pair}", runs.model_dir, {**_VLLM_ARGS, **shape, "max_num_seqs": 64}  # noqa: B023
+                    runs.out_dir / f"vllm-{pair}", runs.model_dir, {**_VLLM_ARGS, **shape, "max_num_seqs": 64}  # noqa: B023 (called at once)
                 ),
             )  # fmt: skip
             pair_findings.append([*runs.compare(VLLM, sides), _own_time(runs, sides.ours)])

@@ -58,7 +58,7 @@ class Quiet:
     @classmethod
     def of(cls, lines: Iterable[Line]) -> "Quiet":
         runs = list(lines)
-        total: Callable[[str], float] = lambda key: sum(line.get(key, 0.0) for line in runs)  # noqa: E731
+        total: Callable[[str], float] = lambda key: sum(line.get(key, 0.0) for line in runs)  # noqa: E731 (short)
         return cls(total("wall_s"), total("other_cpu_s"), total("steal_s"))
 
     def sentence(self, cores: int) -> str:

@@ -79,7 +79,7 @@ def fleet(
         names = [run_dir / f"batch-{i}.log" for i in range(batch)]
         batches = {log: up.enter_context(process([*celery, BATCH_QUEUE], log, env, root)) for log in names}
         members = {Keys("xylem").pool(PoolId(pool)): n for pool, n in workers.items()}
-        complete = lambda: _answers(store) and all(store.hlen(key) == n for key, n in members.items())  # noqa: E731
+        complete = lambda: _answers(store) and all(store.hlen(key) == n for key, n in members.items())  # noqa: E731 (short)
         wait_until(complete, _ENGINE_START_S, engines)
         url = f"http://127.0.0.1:{port}"
         wait_until(lambda: _get(f"{url}/ready") is not None, 30, {run_dir / "api.log": api})

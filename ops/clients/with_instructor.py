@@ -31,7 +31,7 @@ for mode, message, wanted in (
 
 partial, pieces = None, [{"role": "user", "content": "Call it in part for Oslo."}]
 client = instructor.from_openai(OpenAI(max_retries=0))
-for partial in client.create_partial(model="mock", messages=pieces, response_model=City):  # noqa: B007
+for partial in client.create_partial(model="mock", messages=pieces, response_model=City):  # noqa: B007 (the last one is used)
     pass
 print("partial", partial)
 assert (partial.name, partial.people) == (OSLO.name, OSLO.people)

@@ -9,7 +9,7 @@ class City(BaseModel):
     people: int
 
 
-class get_weather(BaseModel):  # noqa: N801 - the tool's name
+class get_weather(BaseModel):  # noqa: N801 (the tool's name)
     """The weather of a city."""
 
     city: str

@@ -46,7 +46,7 @@ def _in_memory(_kinds: object, expected_len: int) -> list[str]:
 
 
 def _unpinned(make: Any) -> Any:
-    def unpinned(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:  # noqa: ARG001
+    def unpinned(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:  # noqa: ARG001 (torch's interface)
         return make(*args, **kwargs)
 
     return unpinned

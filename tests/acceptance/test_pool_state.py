@@ -159,7 +159,7 @@ async def load(s: Stack, tokens: int = 60, at_once: int = 8) -> AsyncIterator[Lo
 
 async def until(condition: Any) -> None:
     async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.01)
 
 

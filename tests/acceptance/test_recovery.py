@@ -194,7 +194,7 @@ def test_workers_are_restarted_one_after_the_other_and_no_request_fails(fleet: S
             fleet.worker(name=name)
             await asyncio.to_thread(fleet.wait_ready, 2)
             count = len(answers)
-            await asyncio.to_thread(wait_until, lambda: len(answers) >= count + 2 * len(clients), "all go on")  # noqa: B023
+            await asyncio.to_thread(wait_until, lambda: len(answers) >= count + 2 * len(clients), "all go on")  # noqa: B023 (called at once)
         stop.set()
         await asyncio.gather(*clients)
         assert all(answer == answers[0] for answer in answers)

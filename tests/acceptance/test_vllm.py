@@ -214,7 +214,7 @@ def test_a_flex_answer_is_the_usual_one_though_it_gave_way(one: Fleet) -> None:
             usual = await asyncio.gather(*(ask(c, question, "default") for question in questions))
             flex = [asyncio.create_task(ask(c, question, "flex")) for question in questions]
             # Both: the lease may be older than the end of the usual ones.
-            while min((load := leases(one.stack, POOL)[0].load).aside, load.running) < len(flex):  # noqa: ASYNC110
+            while min((load := leases(one.stack, POOL)[0].load).aside, load.running) < len(flex):
                 await asyncio.sleep(0.02)
             online = asyncio.create_task(ask(c, "Who was Newton?", "default", 400))
             while (load := leases(one.stack, POOL)[0].load).aside - load.running < 2:

@@ -309,7 +309,7 @@ def test_prompts_with_one_prefix_are_pulled_once_and_answered_as_by_one_worker(f
         answers.append(ask(fleet, cache_salt="prefix", prompt=prompt, logprobs=1))
         snapshots.append(settled(fleet))
         have = -(-len(prefix) // BLOCK)
-        wait_until(lambda: indexed_blocks(fleet, DECODE) >= have, "routing knows of the prefix")  # noqa: B023
+        wait_until(lambda: indexed_blocks(fleet, DECODE) >= have, "routing knows of the prefix")  # noqa: B023 (called at once)
     for answer, one in zip(answers, alone, strict=True):
         assert_same(answer, one)
     pairs = list(pairwise(snapshots))

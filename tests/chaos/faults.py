@@ -228,7 +228,7 @@ def plan(count: int, rng: random.Random, only: Container[str] = NAMES) -> list[F
 
 async def _until(condition: Callable[[], bool], timeout_s: float = 90) -> None:
     async with asyncio.timeout(timeout_s):
-        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 (asks processes)
+        while not await asyncio.to_thread(condition):
             await asyncio.sleep(0.1)
 
 

@@ -148,7 +148,7 @@ def _described(asked: Asked) -> str:
 async def _all_got_on(hit: set[Asked], since: float) -> None:
     """Returns when each of them has ended or got something since then."""
     async with asyncio.timeout(130):
-        while any(not a.ended and a.times[-1] < since for a in hit):  # noqa: ASYNC110 (thousands of them tell nobody)
+        while any(not a.ended and a.times[-1] < since for a in hit):
             await asyncio.sleep(0.05)
 
 

@@ -63,7 +63,7 @@ def differences(told: Mapping[str, Tokens], records: Mapping[str, Recorded]) -> 
     for request, (prompt, cached_tokens, completion) in told.items():
         record = records.get(request, Recorded((0, 0, 0), 0))
         if record.epoch:
-            cached_tokens = record.tokens[1]  # noqa: PLW2901
+            cached_tokens = record.tokens[1]  # noqa: PLW2901 (as it was charged)
         if (
             error := sum(abs(a - b) for a, b in zip(record.tokens, (prompt, cached_tokens, completion), strict=True))
         ) > 0:

@@ -41,7 +41,7 @@ async def begun(subject: Subject, found: Answer, tokens: int = LONG) -> "asyncio
 
     task = asyncio.create_task(fill())
     async with asyncio.timeout(30):
-        while len(found.tokens) < 3:  # noqa: ASYNC110
+        while len(found.tokens) < 3:
             await asyncio.sleep(0.001)
     return task
 

@@ -129,7 +129,7 @@ async def test_whatever_waits_is_told_when_sglang_dies() -> None:
         asyncio.ensure_future(engine.encode(EncodeRequest(RunId("a"), [[1], [2]], "embed"))),
         asyncio.ensure_future(engine.record_experts("start")),
     ]
-    while len(manager.asked) < 3:  # noqa: ASYNC110
+    while len(manager.asked) < 3:
         await asyncio.sleep(0.001)
     engine._died()
     for one in tasks:
@@ -148,7 +148,7 @@ async def test_experts_are_recorded_where_the_arguments_say_so(action: ExpertAct
     assert not manager.asked
     engine, manager = loaded(args={"expert_distribution_recorder_mode": "stat"})
     task = asyncio.ensure_future(engine.record_experts(action))
-    while not manager.asked:  # noqa: ASYNC110
+    while not manager.asked:
         await asyncio.sleep(0.001)
     task.cancel()
     assert set(manager.asked) <= API["Engine"]["methods"].keys()
@@ -319,7 +319,7 @@ async def test_a_change_is_told_when_sglang_dies() -> None:
     engine, manager = loaded()
     manager.is_pause_cond, manager.pause_generation = asyncio.Condition(), AsyncMock()  # type: ignore[attr-defined]
     pausing = asyncio.create_task(engine.pause("keep"))
-    while "get_internal_state" not in manager.asked:  # noqa: ASYNC110
+    while "get_internal_state" not in manager.asked:
         await asyncio.sleep(0.001)
     engine._died()
     with pytest.raises(EngineDead):

@@ -40,7 +40,7 @@ SQL = Adapter("sql", 0, "m", "/x")
 
 async def eventually(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.01)
 
 

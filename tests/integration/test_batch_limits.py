@@ -59,7 +59,7 @@ async def left(redis: "Redis", of: str, account: str = "key_1") -> float:
 
 async def passed(tasks: "list[asyncio.Task[None]]", least: int = 0) -> int:
     """Number of tasks that are done, at least so many, when the others wait."""
-    while sum(task.done() for task in tasks) < least:  # noqa: ASYNC110
+    while sum(task.done() for task in tasks) < least:
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.5)
     return sum(task.done() for task in tasks)

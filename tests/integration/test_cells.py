@@ -33,7 +33,7 @@ THERE = {NEAR: Keys("near"), FAR: Keys("far")}
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.01)
 
 

@@ -82,19 +82,19 @@ async def test_a_subscription_follows_its_slot(cluster: Cluster) -> None:
         to = next(node for node in cluster.nodes if node is not cluster.node_of(slot))
         first = await wire.subscribe(channel, messages.append)
         async with asyncio.timeout(10):
-            while not messages:  # noqa: ASYNC110 (Redis has no event for it)
+            while not messages:
                 await asyncio.sleep(0.01)
         assert await wire.execute([(wire.publish, channel, "one")]) == [1]
         cluster.begin_move(slot, to)
         cluster.end_move(slot, to)
         async with asyncio.timeout(10):
-            while not first.is_closed:  # noqa: ASYNC110 (the server has to notice)
+            while not first.is_closed:
                 await asyncio.sleep(0.01)
         second = await wire.subscribe(channel, messages.append)
         async with asyncio.timeout(10):
-            while not await wire.execute([(wire.publish, channel, "two")]) == [1]:  # noqa: ASYNC110, SIM201
+            while not await wire.execute([(wire.publish, channel, "two")]) == [1]:  # noqa: SIM201 (an answer that comes once)
                 await asyncio.sleep(0.01)
-            while messages[-1][-1] != b"two":  # noqa: ASYNC110
+            while messages[-1][-1] != b"two":
                 await asyncio.sleep(0.01)
         assert [reply[2] for reply in messages if reply[0] == b"smessage"] == [b"one", b"two"]
         second.close()
@@ -123,12 +123,12 @@ async def test_a_dead_node_fails_its_own_commands_soon_and_no_others(cluster: Cl
                     await wire.execute([("GET", "{t3}:x")])
             reply_count = next(replies)
             async with asyncio.timeout(10):
-                while next(replies) < reply_count + 5:  # noqa: ASYNC110 (counts others' replies)
+                while next(replies) < reply_count + 5:
                     await asyncio.sleep(0.01)
             node.start()
             await asyncio.to_thread(wait_until, cluster.is_whole, "the node is back")
             async with asyncio.timeout(30):
-                while not await stored(wire, "{t3}:x"):  # noqa: ASYNC110
+                while not await stored(wire, "{t3}:x"):
                     await asyncio.sleep(0.05)
 
 
@@ -163,7 +163,7 @@ async def test_a_lost_connection_is_noticed_by_who_asks_for_the_same_one(cluster
         for node in cluster.nodes[:1]:
             node.client.client_kill_filter(_type="normal", skipme=True)
         async with asyncio.timeout(10):
-            while not before.is_closed:  # noqa: ASYNC110 (the loop has to read it)
+            while not before.is_closed:
                 await asyncio.sleep(0.01)
         with pytest.raises(StoreDown):
             await wire.execute_on(before, [("GET", "{t1}:x")])
@@ -237,7 +237,7 @@ async def test_a_node_that_dies_is_replaced_by_its_replica(tmp_path: Path) -> No
                 before = await wire.connection()
                 dies.kill()
                 async with asyncio.timeout(30):
-                    while not await stored(wire, HOME):  # noqa: ASYNC110
+                    while not await stored(wire, HOME):
                         await asyncio.sleep(0.05)
                 assert await client.get(HOME) == b"x"
                 assert before.is_closed
@@ -270,7 +270,7 @@ async def test_the_users_of_the_acl_file_work_on_a_cluster_as_its_head_says(clus
     messages: list[Any] = []
     channel = await wire.subscribe(keys.out(api), messages.append)
     async with asyncio.timeout(5):
-        while not messages:  # noqa: ASYNC110 (Redis has no event for it)
+        while not messages:
             await asyncio.sleep(0.01)
     assert messages[0][0] == b"ssubscribe"
     assert await client.exists(keys.api(api)) == 1

@@ -178,7 +178,7 @@ async def test_a_request_that_nobody_answers_ends_at_its_deadline(redis: "Redis"
         assert isinstance(event, Failed)
         assert event.code == "deadline_exceeded"
         async with asyncio.timeout(5):
-            while not await redis.exists(KEYS.commands(worker)):  # noqa: ASYNC110
+            while not await redis.exists(KEYS.commands(worker)):
                 await asyncio.sleep(0.02)
     assert await redis.lrange(KEYS.commands(worker), 0, -1) == [encode(Cancel(run_id(RequestId("r1"), 0)))]
     assert not await redis.exists(KEYS.request(run_id(RequestId("r1"), 0)))
@@ -344,7 +344,7 @@ async def test_an_error_in_a_placement_round_fails_its_requests_only(
     monkeypatch.setattr(placer._abandoned if part == "stop" else placer, part, breaks)
     placer.stop_later(replace(abandoned_job, stages=[Stage("decode", POOL, worker, 0)]))
     async with asyncio.timeout(5):
-        while not tries:  # noqa: ASYNC110
+        while not tries:
             await asyncio.sleep(0.01)
         if part == "stop":
             await redis.eval(FORGET_LOADS, 1, KEYS.loads(POOL), worker)

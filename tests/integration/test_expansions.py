@@ -134,7 +134,7 @@ async def test_a_real_answer_corrects_it_for_all(redis: "Redis", wire: Wire) -> 
         await learned(expansion_reader, other)
         expansion_reader.correct_soon([(ASKED, [8, 8]), (other, None)])
         async with asyncio.timeout(10):
-            while await redis.hexists(KEYS.expansions(SIGN.digest), other.field):  # type: ignore[misc]  # noqa: ASYNC110
+            while await redis.hexists(KEYS.expansions(SIGN.digest), other.field):  # type: ignore[misc]
                 await asyncio.sleep(0.01)
         assert await learned(expansion_reader) == [8, 8]
         assert await learned(reader(redis, wire)) == [8, 8]

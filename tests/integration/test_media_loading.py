@@ -256,7 +256,7 @@ async def test_no_part_is_decoded_before_all_are_fetched(guarded: Guards, tmp_pa
     reading = asyncio.create_task(MediaReader(loader, Storage(str(tmp_path)), 2**20).read(params, Asker()))
     try:
         async with asyncio.timeout(30):
-            while not loader._waiting._sizes:  # noqa: ASYNC110 (it has been read)
+            while not loader._waiting._sizes:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.5)
         assert not loader._decoders._pool._all
@@ -287,7 +287,7 @@ async def test_closing_ends_the_decoders(guarded: Guards) -> None:
     loader = guarded.loader("long", Names(NAMES))
     work = asyncio.create_task(loader.load_picture(_data(png(10, 10, chunk(b"tEXt", b"a\0b") * 4_000_000, rows=10))))
     async with asyncio.timeout(60):
-        while not loader._decoders._pool._all:  # noqa: ASYNC110 (a thread adds to it)
+        while not loader._decoders._pool._all:
             await asyncio.sleep(0.01)
     (decoder,) = loader._decoders._pool._all
     await loader.close()
@@ -302,7 +302,7 @@ async def test_a_decoder_knows_nothing_of_our_environment(guarded: Guards, monke
     loader = guarded.loader("usual", Names(NAMES))
     await loader.load_picture(_data(picture()))
     (decoder,) = loader._decoders._pool._all
-    with open(f"/proc/{decoder._process.pid}/environ", "rb") as file:  # noqa: ASYNC230, PTH123
+    with open(f"/proc/{decoder._process.pid}/environ", "rb") as file:  # noqa: ASYNC230, PTH123 (a file of the kernel)
         assert b"a-secret" not in file.read()
     await loader.close()
 

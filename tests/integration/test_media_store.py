@@ -42,7 +42,7 @@ async def held(redis: "Redis") -> dict[str, int]:
 
 async def gone(redis: "Redis", *names: str) -> None:
     async with asyncio.timeout(10):
-        while await redis.exists(*map(KEYS.media, names)):  # noqa: ASYNC110 (Redis doesn't say)
+        while await redis.exists(*map(KEYS.media, names)):
             await asyncio.sleep(0.01)
 
 

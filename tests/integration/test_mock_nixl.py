@@ -281,6 +281,6 @@ def test_pieces_are_the_same_bytes_in_the_same_order() -> None:
     spans = [(0, 100, 3), (10, 110, 9), (30, 130, 4)]
     parts = list(pieces(spans, 5))
     assert [sum(size for _, _, size in part) for part in parts] == [5, 5, 5, 1]
-    of = lambda spans: [(here + i, there + i) for here, there, size in spans for i in range(size)]  # noqa: E731
+    of = lambda spans: [(here + i, there + i) for here, there, size in spans for i in range(size)]  # noqa: E731 (short)
     assert of([span for part in parts for span in part]) == of(spans)
     assert list(pieces(spans, 16)) == [spans]

@@ -38,7 +38,7 @@ async def sides() -> AsyncIterator[list[Side]]:
 
 async def come(notes: list[bytes], note: bytes) -> None:
     async with asyncio.timeout(10):
-        while note not in notes:  # noqa: ASYNC110 (NIXL has no event for it)
+        while note not in notes:
             await asyncio.sleep(0.005)
 
 

@@ -89,7 +89,7 @@ class Replica:
         """The prompts that have not ended, by number, once each is on a worker."""
         requests = {number: self.dispatcher.in_flight.get(name) for name, number in self.call._numbers.items()}
         open_requests = {number: inflight for number, inflight in requests.items() if inflight is not None}
-        while not all(inflight.job.worker for inflight in open_requests.values()):  # noqa: ASYNC110
+        while not all(inflight.job.worker for inflight in open_requests.values()):
             await asyncio.sleep(0.002)
         return open_requests
 

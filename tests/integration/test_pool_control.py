@@ -135,7 +135,7 @@ async def test_requests_wake_the_worker_that_wakes_soonest_and_once(redis: "Redi
         for _ in range(3):
             one.wake_soon(POOL)
         async with asyncio.timeout(10):
-            while not (await one.wanted(POOL)).keep_awake:  # noqa: ASYNC110
+            while not (await one.wanted(POOL)).keep_awake:
                 await asyncio.sleep(0.01)
     await one.close()
     assert woken_workers == [B]
@@ -181,7 +181,7 @@ async def begun(redis: "Redis", wire: Wire, **other: Any) -> list[Any]:
     await register(redis, KEYS, B, **other)
     one.deliver(Failed(first_job.request, first_job.attempt, "returned", ""))
     async with asyncio.timeout(10):
-        while request.job.worker != B and request.answer.pending() < 2:  # noqa: ASYNC110
+        while request.job.worker != B and request.answer.pending() < 2:
             await asyncio.sleep(0.01)
     return [request, *(await request.answer.take())]
 

@@ -127,7 +127,7 @@ async def becomes(
     redis: "Redis", cache: Cache, expected: Callable[[set[bytes]], bool], what: str, within_s: float = 5
 ) -> None:
     async with asyncio.timeout(within_s):
-        while not expected(current_blocks := await indexed(redis, cache)):  # noqa: ASYNC110 (Redis has no event for it)
+        while not expected(current_blocks := await indexed(redis, cache)):
             await asyncio.sleep(0.01)
     assert expected(current_blocks), what
 
@@ -254,7 +254,7 @@ async def test_an_engine_of_which_no_batch_can_be_read_is_known_to_tell_nothing(
         publisher._kept.append((publisher._seq, b"\x93\x00\x91\x01\x00"))  # which the feed asks for
         publisher._seq += 1
         async with asyncio.timeout(5):
-            while not cache.feed.is_blind:  # noqa: ASYNC110 (it says nothing of itself)
+            while not cache.feed.is_blind:
                 await asyncio.sleep(0.01)
         assert not await indexed(redis, cache)
 

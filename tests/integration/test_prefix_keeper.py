@@ -49,7 +49,7 @@ class Keeping:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.002)
 
 

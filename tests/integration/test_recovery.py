@@ -47,7 +47,7 @@ def dispatcher(wire: Wire, max_queued: int = 100, patience_s: float = 5.0, max_m
 
 async def until(condition: Any, within_s: float = 5.0) -> None:
     async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.01)
 
 
@@ -526,7 +526,7 @@ async def test_records_of_a_worker_and_a_replica_that_died_together_expire(redis
     watch = watch_of(wire, KEYS, other, POOLS)
     async with beside(watch.run()):
         async with asyncio.timeout(5):
-            while await redis.ttl(KEYS.request(run)) > 600:  # noqa: ASYNC110
+            while await redis.ttl(KEYS.request(run)) > 600:
                 await asyncio.sleep(0.05)
     permanent_keys = [key for key in await redis.keys(KEYS.prefix + "*") if await redis.ttl(key) < 0]
     assert not [key for key in permanent_keys if run.encode() in key or worker.encode() in key]
@@ -545,7 +545,7 @@ async def test_deaths_of_workers_outlive_the_replica_that_saw_them(redis: "Redis
         await until(lambda deaths=deaths: f.job.attempt == deaths and f.job.worker)
     name = KEYS.handling("request:r1")
     async with asyncio.timeout(5):
-        while await redis.get(name) != b"2 2":  # noqa: ASYNC110
+        while await redis.get(name) != b"2 2":
             await asyncio.sleep(0.01)
     assert await redis.keys("*handling*") == [name.encode()]
     assert 0 < await redis.ttl(name) <= 3600
@@ -779,5 +779,5 @@ async def test_media_of_a_request_that_ends_as_they_are_written_anew_are_release
 
 async def until_gone(redis: "Redis", key: str) -> None:
     async with asyncio.timeout(5):
-        while await redis.exists(key):  # noqa: ASYNC110 (Redis doesn't say)
+        while await redis.exists(key):
             await asyncio.sleep(0.01)

@@ -107,7 +107,7 @@ def reading(s: ResumableStore, answer_owner: AnswerOwner, k: KeptRequest, skip: 
 
 async def until(condition: Any, within_s: float = 5.0) -> None:
     async with asyncio.timeout(within_s):
-        while not await condition():  # noqa: ASYNC110
+        while not await condition():
             await asyncio.sleep(0.02)
 
 

@@ -38,7 +38,7 @@ async def test_an_issuer_that_talks_nonsense_ends_nothing(
 
         async with beside(keys.run()) as running:
             async with asyncio.timeout(20):
-                while not keys.loaded:  # noqa: ASYNC110 (it has no event)
+                while not keys.loaded:
                     await asyncio.sleep(0.01)
             keys_before = keys.keys
             monkeypatch.setattr(issuer, "shown", nonsense)
@@ -67,11 +67,11 @@ async def test_the_keys_are_fetched_again_after_nonsense_at_the_start(monkeypatc
         monkeypatch.setattr(Issuer, "shown", nonsense)
         keys = SigningKeys(issuer.url, lambda: None, least_s=0.02)
         async with beside(keys.run()), asyncio.timeout(20):
-            while len(paths) < 2:  # noqa: ASYNC110 (as below)
+            while len(paths) < 2:
                 await asyncio.sleep(0.01)
             assert not keys.loaded
             monkeypatch.setattr(Issuer, "shown", talks)
-            while not keys.loaded:  # noqa: ASYNC110 (it has no event)
+            while not keys.loaded:
                 await asyncio.sleep(0.01)
     assert failures() > failures_before
 

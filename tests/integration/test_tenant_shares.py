@@ -225,7 +225,7 @@ async def test_a_request_that_is_never_placed_costs_nothing(redis: "Redis", wire
 
 async def told(redis: "Redis", tenant: str) -> None:
     """Waits until its replica has told of it."""
-    while not await redis.hexists(KEYS.service("m"), f"t1{tenant}"):  # noqa: ASYNC110 (Redis tells no event)
+    while not await redis.hexists(KEYS.service("m"), f"t1{tenant}"):
         await asyncio.sleep(0.02)
 
 

@@ -222,7 +222,7 @@ async def test_a_cleaner_that_rests_for_long_is_woken_by_an_erased_salt(
     async with beside(cleaner.run()):
         await redis.hset(KEYS.erased_salts(), label, "1000")
         async with asyncio.timeout(20):
-            while await redis.hget(KEYS.erased_salts(), f"{label}|{POOL}") is None:  # noqa: ASYNC110 (in Redis)
+            while await redis.hget(KEYS.erased_salts(), f"{label}|{POOL}") is None:
                 await asyncio.sleep(0.01)
     assert [*folder.all()] == []
 

@@ -309,7 +309,7 @@ async def test_sent_messages_are_held_for_a_time_and_up_to_a_size(redis: "Redis"
             await e.drained()
         assert 2**19 < e._streams[API].held_bytes <= 2**20
         async with asyncio.timeout(10):
-            while e._streams[API].held:  # noqa: ASYNC110
+            while e._streams[API].held:
                 await asyncio.sleep(0.1)
         assert e._streams[API].held_bytes == 0
 
@@ -389,7 +389,7 @@ async def test_a_gap_over_more_than_the_stream_keeps_is_reported(redis: "Redis",
     async with inbox(wire) as deliveries:
         await step(redis, 151, publish=True, worker=other)
         async with asyncio.timeout(10):
-            while other not in deliveries.lost:  # noqa: ASYNC110
+            while other not in deliveries.lost:
                 await asyncio.sleep(0.01)
     assert deliveries.tokens()[-1] == 151
 
@@ -418,7 +418,7 @@ async def test_a_stream_never_stays_for_good(redis: "Redis", wire: Wire, *, list
         e.emit(API, token(1))
         await e.drained()
         assert 0 < await redis.pttl(KEYS.out(API)) <= 2000
-        while await redis.exists(KEYS.out(API)):  # noqa: ASYNC110
+        while await redis.exists(KEYS.out(API)):
             await asyncio.sleep(0.05)
         e.emit(API, token(2))
         await e.drained()

@@ -73,7 +73,7 @@ async def test_a_process_that_meets_such_a_version_later_ends(
         assert not signals
         await seen(redis, WIRE_VERSION + 2)
         async with asyncio.timeout(5):
-            while not signals:  # noqa: ASYNC110 (a signal, of which nobody tells)
+            while not signals:
                 await asyncio.sleep(0.02)
     assert signals[0] == signal.SIGTERM
 

@@ -80,7 +80,7 @@ class Fake:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110
+            while not condition():
                 await asyncio.sleep(0.01)
 
 

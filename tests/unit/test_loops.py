@@ -95,7 +95,7 @@ async def test_a_long_outage_is_logged_ever_less_and_tried_all_the_same(monkeypa
     with structlog.testing.capture_logs() as logs:
         task = asyncio.create_task(keep("not_told", turn, 0))
         async with asyncio.timeout(30):
-            while turns < 101:  # noqa: ASYNC110 (it is what the loop counts)
+            while turns < 101:
                 await asyncio.sleep(0.001)
         await end_tasks([task])
     assert len(logs) == 7  # 1, 2, 4, … 64
@@ -155,7 +155,7 @@ async def test_a_loop_can_be_woken() -> None:
     task = asyncio.create_task(keep("not_woken", turn, sooner(event, 60)))
     for target in (1, 2, 3):
         async with asyncio.timeout(30):
-            while turns < target:  # noqa: ASYNC110 (as above)
+            while turns < target:
                 await asyncio.sleep(0.001)
         await asyncio.sleep(0.01)
         assert turns == target

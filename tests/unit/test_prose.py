@@ -1,6 +1,7 @@
 """House rules of prose: how a docstring begins, and what a variable is called."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from symtable import SymbolTable, symtable
@@ -71,3 +72,10 @@ def test_docstrings_begin_with_a_verb_or_a_noun_and_no_variable_is_a_bare_partic
 def test_a_docstring_or_a_variable_that_breaks_the_rules_is_found(tmp_path: Path, line: str) -> None:
     (file := tmp_path / "file.py").write_text(f"def function() -> None:\n    {line}\n")
     assert len(wrong(file)) == 1
+
+
+def test_each_rule_that_is_broken_has_the_reason_beside_it() -> None:
+    paths = [path for room in ("app", "workers", "ops", "tests") for path in (ROOT / room).rglob("*.py")]
+    comments = [line for path in paths for line in path.read_text().splitlines() if re.search("# noqa[:]", line)]
+    assert len(comments) > 50
+    assert [line for line in comments if not re.search(r"# noqa[:] [A-Z]+[0-9]+(, [A-Z]+[0-9]+)* \(.+\)$", line)] == []

@@ -22,7 +22,7 @@ class _Ok(BaseHTTPRequestHandler):
         self.send_header("content-length", "0")
         self.end_headers()
 
-    do_POST = do_GET  # noqa: N815  # the server looks for this name
+    do_POST = do_GET  # noqa: N815 (the server looks for this name)
 
     def log_message(self, *_: Any) -> None:
         """Nothing."""

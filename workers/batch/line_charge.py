@@ -53,7 +53,7 @@ class LineCharge(Charge):
         super().__init__(ledger, limits())
         self._limits, self._lock, self._expected, self._name = limits, lock, answer_tokens, name
 
-    async def admit(self, request: RequestId, used: Used, ends: float, answer: int = 0) -> None:  # noqa: ARG002
+    async def admit(self, request: RequestId, used: Used, ends: float, answer: int = 0) -> None:
         """Waits until the limits admit the line. What is expected is charged, and no more is reserved: else lines that
         don't say how long their answers may be would wait for each other. Raises: BudgetUsed, also where what is left
         of a budget is reserved; StoreDown.

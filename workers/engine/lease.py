@@ -48,7 +48,7 @@ class LeaseKeeper:
         pool_id: PoolId,
         pool: Pool,
         info: EngineInfo,
-        kv: KvIndices = KvIndices(),  # noqa: B008  (frozen)
+        kv: KvIndices = KvIndices(),  # noqa: B008 (frozen)
         *,
         prefixes: bool = False,
         metrics_at: str = "",

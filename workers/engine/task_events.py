@@ -22,7 +22,7 @@ class TaskEventsStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery h
         if dispatcher is None or consumer.hub is None:
             return
         if self._last is not None:  # Celery takes over what it could not send, and not what it had yet to send
-            dispatcher._group_buffer["task"][:0] = self._last._group_buffer.pop("task", [])  # noqa: SLF001
+            dispatcher._group_buffer["task"][:0] = self._last._group_buffer.pop("task", [])  # noqa: SLF001 (Celery has no other way)
         self._last = dispatcher
         # Or whoever sends the last event of a full buffer, the engine's loop, would wait for the broker. Celery's own
         # tasks tell of their end by an event.

@@ -48,7 +48,7 @@ class _Taken:
             self.told = time.time()
             self.tell("progress", result=f"step {step} of {of}")
 
-    def info(self, safe: bool = False) -> dict[str, Any]:  # noqa: ARG002 (nothing in it is secret)
+    def info(self, safe: bool = False) -> dict[str, Any]:
         return {
             "id": self.id, "name": self.name, "type": self.name, "hostname": self.hostname,
             "args": self.headers.get("argsrepr"), "kwargs": self.headers.get("kwargsrepr"), "time_start": self.began,

@@ -23,7 +23,7 @@ def prepare(dest: Path) -> None:
 
     with safe_open(WEIGHTS, "pt") as file:
         notes = file.metadata()
-        weights = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 - it is no dict
+        weights = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118 (it is no dict)
     vocabulary, merges = json.loads(notes["vocabulary"]), [tuple(pair) for pair in json.loads(notes["merges"])]
     parts = new_parts(len(vocabulary), float(notes["scaling_factor"]))
     for name in _PARTS:

@@ -26,7 +26,7 @@ class ImageStream(Response):
         self.status_code, self.background = 200, None
         self._begin, self._kind, self._within = begin, kind, within
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 (the call watches it)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with Sse(scope, send, ids=False) as sse:
             try:
                 _body, call = await self._begin()

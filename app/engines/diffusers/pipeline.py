@@ -161,7 +161,7 @@ class Pipeline:
             return None
         with torch.inference_mode():
             if hasattr(pipe, "_unpack_latents"):  # Flux's
-                latents = pipe._unpack_latents(latents, painting.height, painting.width, pipe.vae_scale_factor)  # noqa: SLF001
+                latents = pipe._unpack_latents(latents, painting.height, painting.width, pipe.vae_scale_factor)  # noqa: SLF001 (as its own code)
             config = pipe.vae.config
             latents = latents / config.scaling_factor + (getattr(config, "shift_factor", None) or 0.0)
             image = pipe.vae.decode(latents.to(pipe.vae.dtype), return_dict=False)[0]

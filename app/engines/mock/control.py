@@ -78,7 +78,7 @@ class Control(OperatorState):
             for choice in stream.choices:
                 choice.use(version)
 
-    async def start_profile(self, name: str = "") -> None:  # noqa: ARG002 (nothing is written)
+    async def start_profile(self, name: str = "") -> None:
         self._check_profile(runs=False)
         self._profiles = True
 

@@ -54,7 +54,7 @@ class MockEngine:
 
     transcribes = True
 
-    def __init__(self, pool: Pool, address: str = "127.0.0.1", node: Node | None = None) -> None:  # noqa: ARG002
+    def __init__(self, pool: Pool, address: str = "127.0.0.1", node: Node | None = None) -> None:
         """`node`: nothing is asked of the other hosts. Raises: SettingsError (unknown or bad arguments)."""
         self._pool = pool
         self._args = args = parse_args(pool.args)
@@ -257,7 +257,7 @@ class MockEngine:
         states = await loop.run_in_executor(self._compiling, grammar_states, self._tokenizer(), grammar, answers)
         return dict(zip(open_, states, strict=True))
 
-    async def expansion(self, kind: MediaKind, shape: Sequence[int], number: int, of: int) -> list[int]:  # noqa: ARG002 (they don't matter)
+    async def expansion(self, kind: MediaKind, shape: Sequence[int], number: int, of: int) -> list[int]:
         signs = {sign.kind: sign for sign in signs_of(self._args, self._tokenizer())}
         return expansion(signs[kind], shape)
 

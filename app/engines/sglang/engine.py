@@ -123,7 +123,7 @@ class SglangEngine:
         except (OSError, ValueError) as exc:
             await self.close()
             raise SettingsError(f"{self._pool.model_dir}: pictures can't be processed: {exc}") from exc
-        tokens = int(engine._scheduler_init_result.scheduler_infos[0]["max_total_num_tokens"])  # noqa: SLF001
+        tokens = int(engine._scheduler_init_result.scheduler_infos[0]["max_total_num_tokens"])  # noqa: SLF001 (nothing public has it)
         if tokens < self._pool.context_len + CONTEXT_SPARE:
             await self.close()
             raise SettingsError(f"max_total_tokens: {tokens} don't hold one request of {self._pool.context_len}")
@@ -172,7 +172,7 @@ class SglangEngine:
         if finish in (None, "abort"):
             raise EngineFailed("SGLang gave the prompt up.")
 
-    async def expansion(self, kind: MediaKind, shape: Sequence[int], number: int, of: int) -> list[int]:  # noqa: ARG002 (of pictures only, and alike wherever they are)
+    async def expansion(self, kind: MediaKind, shape: Sequence[int], number: int, of: int) -> list[int]:
         return self._pictures.expansion(shape)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:

@@ -45,4 +45,4 @@ def _of_rank(endpoint: str, rank: int) -> str:
     if not endpoint.startswith("tcp://"):
         return endpoint
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    return f"tcp://{'127.0.0.1' if host in ('*', '0.0.0.0') else host}:{int(port) + rank}"  # noqa: S104
+    return f"tcp://{'127.0.0.1' if host in ('*', '0.0.0.0') else host}:{int(port) + rank}"  # noqa: S104 (it compares)

@@ -17,7 +17,7 @@ def cache_groups(engine: Any, block_size: int) -> tuple[tuple[CacheGroup, ...], 
         return (), ""
     if SpeculativeAlgorithm.from_string(args.speculative_algorithm).is_eagle():
         return (), "with a draft model, SGLang hashes pairs of tokens"
-    entries = engine._scheduler_init_result.scheduler_infos[0].get(GROUPS, ())  # noqa: SLF001
+    entries = engine._scheduler_init_result.scheduler_infos[0].get(GROUPS, ())  # noqa: SLF001 (nothing public has it)
     if len(entries) > 1 and block_size == 1:
         return (), "a prompt may resume behind any token: with a larger block_size each point can be looked up"
     if len(entries) > 1:

@@ -102,7 +102,7 @@ class _Gemma:
                 joins.append((first, second, both[0]))
         return tuple(joins)
 
-    def tokens(self, height: int, width: int) -> list[int]:  # noqa: ARG002 (as many for each)
+    def tokens(self, height: int, width: int) -> list[int]:
         return self._tokens
 
     def features(self, picture: Image.Image) -> dict[str, torch.Tensor]:

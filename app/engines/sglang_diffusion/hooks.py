@@ -42,7 +42,7 @@ def is_loaded() -> bool:
 
 
 def _end_of_step(_result: object, bar: Any, *_args: object) -> None:
-    _go_on(bar._request_ids)  # noqa: SLF001
+    _go_on(bar._request_ids)  # noqa: SLF001 (nothing public has them)
 
 
 def _with_steps(kwargs: dict[str, Any], stage: Any, batch: Any) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class TrtllmEngine:
     A pool's `args` are fields of TensorRT-LLM's LLM, and `backend`, `engine_args`, `override_engine_args` and `env`.
     """
 
-    def __init__(self, pool: Pool, address: str = "127.0.0.1") -> None:  # noqa: ARG002 (its transceiver finds its own)
+    def __init__(self, pool: Pool, address: str = "127.0.0.1") -> None:
         """Raises: SettingsError (bad arguments)."""
         self._pool, self._args = pool, engine_args(pool)
         self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template, pool.tokenizer_mode)
@@ -272,7 +272,7 @@ class TrtllmEngine:
             pass
         try:
             return [event async for event in llm.get_kv_cache_events_async(timeout=_POLL_S)]
-        except Exception as exc:  # noqa: BLE001  it must not end the start of an engine that answers
+        except Exception as exc:  # noqa: BLE001 (it must not end the start of an engine that answers)
             log.warning("trtllm_poll_failed", what="kv events", error=repr(exc))
             return []
 
@@ -285,7 +285,7 @@ class TrtllmEngine:
                 async for report in ask(timeout=_POLL_S):
                     take(report)
                 await asyncio.sleep(_PAUSE_S)
-            except Exception as exc:  # noqa: BLE001  what can't be read today must not end what can be read tomorrow
+            except Exception as exc:  # noqa: BLE001 (it may be readable tomorrow)
                 log.warning("trtllm_poll_failed", what=what, error=repr(exc))
                 await asyncio.sleep(_AFTER_ERROR_S)
 

@@ -98,7 +98,7 @@ def _counts(processor: BaseMultiModalProcessor) -> bool:
     vLLM's cache of processed media needs that it doesn't, so processors for which it does go around the cache.
     """
     own = type(processor)._cached_apply_hf_processor  # noqa: SLF001 (nothing else says it)
-    return own is not BaseMultiModalProcessor._cached_apply_hf_processor  # noqa: SLF001
+    return own is not BaseMultiModalProcessor._cached_apply_hf_processor  # noqa: SLF001 (it compares)
 
 
 def _first(processor: BaseMultiModalProcessor, kind: MediaKind) -> tuple[int, ...]:

@@ -40,7 +40,7 @@ class StatLogger(StatLoggerBase):  # type: ignore[misc]  # untyped for us: mypy 
         self,
         scheduler_stats: SchedulerStats | None,
         iteration_stats: IterationStats | None,
-        mm_cache_stats: object = None,  # noqa: ARG002  vLLM names them
+        mm_cache_stats: object = None,
         engine_idx: int = 0,
     ) -> None:
         if scheduler_stats is not None and iteration_stats is not None:

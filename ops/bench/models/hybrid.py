@@ -87,7 +87,7 @@ def _measured(
         fleet(directory / "old", *started_with, more_env=SHARED_CORES, root=older) as old,
         fleet(directory / "new", *started_with, more_env=SHARED_CORES) as new,
     ):
-        progress: Callable[[int], None] = lambda n: say(f"hybrid: {model}, {n} of {len(prompts)} prompts")  # noqa: E731
+        progress: Callable[[int], None] = lambda n: say(f"hybrid: {model}, {n} of {len(prompts)} prompts")  # noqa: E731 (short)
         answers_by_side = asyncio.run(_asked({"before": old, "after": new}, prompts, progress))
     (directory / "answers.json").write_text(
         json.dumps({side: [*map(asdict, all_)] for side, all_ in answers_by_side.items()})

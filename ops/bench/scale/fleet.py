@@ -47,7 +47,7 @@ def request(number: int, hashes: bytes) -> InFlight:
     tokens = [0] * (len(hashes) // HASH_BYTES * BLOCK + 1)
     job = Job(RequestId(f"r{number}"), 0, API, tokens, Sampling(64), time.time() + 600)
     inflight = InFlight(job, ((POOL,),), EventQueue(), RoutingHints())
-    inflight._hashes[Grid(BLOCK, BLOCK), ""] = hashes  # noqa: SLF001
+    inflight._hashes[Grid(BLOCK, BLOCK), ""] = hashes  # noqa: SLF001 (hashed once for all)
     return inflight
 
 

@@ -53,7 +53,7 @@ def fleet(directory: Path, weights: Mapping[str, float], step_ms: float = STEP_M
         urls = [f"http://127.0.0.1:{port}" for port in ports]
         for replica in urls:
             s.wait_ready(WORKERS, url=replica)
-            wait_until(lambda: _opens(replica, next(iter(weights))), "the keys are known")  # noqa: B023
+            wait_until(lambda: _opens(replica, next(iter(weights))), "the keys are known")  # noqa: B023 (called at once)
         yield urls
 
 

@@ -145,7 +145,7 @@ async def _page(
     async for part in state.conversations.parts(conversation, key, newest_first=query.order == "desc"):
         if not has_begun:
             place = await _place(part, str(query.after))
-            has_begun, part = place is not None, part[len(part) if place is None else place + 1 :]  # noqa: PLW2901
+            has_begun, part = place is not None, part[len(part) if place is None else place + 1 :]  # noqa: PLW2901 (the rest)
         for raw in part:
             if len(data) == query.limit or (data and size + len(raw) > _PAGE_BYTES):
                 return data, True

@@ -44,7 +44,7 @@ def tells_of_tiers(config: VllmConfig) -> bool:
         return False
     connector = KVConnectorFactory.get_connector_class(config.kv_transfer_config)
     if issubclass(connector, MultiConnector):
-        connectors = [inner for inner, _ in connector._get_connector_classes_and_configs(config)]  # noqa: SLF001
+        connectors = [inner for inner, _ in connector._get_connector_classes_and_configs(config)]  # noqa: SLF001 (nothing public has them)
     else:
         connectors = [connector]
     return any(each.take_events is not KVConnectorBase_V1.take_events for each in connectors)

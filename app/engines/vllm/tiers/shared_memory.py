@@ -4,7 +4,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-_FOLDER, _PATTERN = Path("/dev/shm"), "vllm_offload_*.mmap"  # noqa: S108  vLLM's own choice
+_FOLDER, _PATTERN = Path("/dev/shm"), "vllm_offload_*.mmap"  # noqa: S108 (vLLM's own choice)
 
 
 def remove_dead_regions() -> list[str]:

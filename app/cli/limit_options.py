@@ -19,6 +19,7 @@ W = TypeVar("W", bound="Wanted")
 
 NONE = "none"  # the value that takes a limit away
 _METAVARS = {"models": "A,B", "budget": "AMOUNT/PERIOD", "time": "DATE"}
+_TIMES = {name for name, row in ROWS.items() if row.kind == "time"}
 _DAYS = re.compile("([0-9]{1,5})d")
 
 
@@ -37,17 +38,11 @@ def with_limits(command: Callable[..., None]) -> Callable[..., None]:
         command(**given, limits=limits)
 
     own = [p for p in inspect.signature(command).parameters.values() if p.name != "limits"]
-    options = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[
-                str | None, typer.Option(flag(name), help=row.help, metavar=_METAVARS.get(row.kind, "N"))
-            ],
-        )
-        for name, row in ROWS.items()
-    ]
+    options = []
+    for name, row in ROWS.items():
+        option = typer.Option(flag(name), help=row.help, metavar=_METAVARS.get(row.kind, "N"))
+        kind = Annotated[str | None, option]
+        options.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind))
     signature = inspect.Signature([*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *options])
     run.__signature__ = signature  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
@@ -61,9 +56,7 @@ def read(schema: "type[W]", given: Mapping[str, str], before: Mapping[str, Any] 
 
     from app.settings import explain
 
-    texts = {
-        name: _date(value) if ROWS[name].kind == "time" else value for name, value in given.items() if value != NONE
-    }
+    texts = {name: _date(value) if name in _TIMES else value for name, value in given.items() if value != NONE}
     try:
         new_fields = schema.model_validate_strings(texts).model_dump(exclude_unset=True)
         old_fields = {name: value for name, value in (before or {}).items() if given.get(name) != NONE}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from app.api.operations.tenant_schemas import Limited
-from app.cli.limit_options import flag
+from app.cli.limit_options import flag, read
 from app.errors import SettingsError
 from app.ids import KeyId, TenantId
 from app.messages import encode
@@ -22,7 +22,9 @@ from app.tenants.registry import Registry
 from app.tenants.tenants_file import parsed
 from app.tenants.wanted import (
     TenantsFile,
+    WantedKey,
     WantedLimits,
+    WantedPrice,
     WantedTenant,
     read_budget,
     show_budget,
@@ -218,3 +220,11 @@ def test_each_limit_is_an_option_of_its_own_and_in_all_descriptions() -> None:
     }
     assert len({flag(name) for name in ROWS}) == len(ROWS)
     assert flag("batch_requests_per_min") == "--batch-rpm"
+
+
+def test_options_that_are_no_limits_are_read_beside_them() -> None:
+    """A price, and the digest of a key; a date may be in days."""
+    assert read(WantedPrice, {"input": "1.5"}).input == 1.5
+    key = read(WantedKey, {"sha256": "d" * 64, "expires": "30d"})
+    assert key.sha256 == "d" * 64
+    assert key.limits().expires is not None

@@ -57,8 +57,8 @@ def main() -> None:
         task = progress.add_task("the way of a chat", total=4 if commit else 2)
 
         def walk(root: Path, suffix: str) -> None:
-            for name, body in (("plain", _PLAIN), ("full", _FULL)):
-                ways[name + suffix] = _way(Path(folder) / (name + suffix), root, body, with_key=name == "full")
+            for name, body in (("", _PLAIN), ("_full", _FULL)):
+                ways[name + suffix] = _way(Path(folder) / f"walk{name}{suffix}", root, body, with_key=body is _FULL)
                 progress.advance(task)
 
         ways: dict[str, list[Step]] = {}
@@ -66,13 +66,8 @@ def main() -> None:
         if commit:
             with tree(Path(folder) / "tree", commit) as root:
                 walk(root, "_before")
-    for name in ("plain", "full"):
-        console.print(_shown(name, ways[name]))
-    figures: dict[str, float] = {}
-    for name, way in ways.items():
-        suffix = name.removeprefix("plain")
-        figures |= {f"{key}{suffix and '_' + suffix.strip('_')}": value for key, value in _figures(way).items()}
-    print(json.dumps(figures), flush=True)
+    console.print(_shown("plain", ways[""]), _shown("full", ways["_full"]))
+    print(json.dumps({f"{key}{name}": value for name, way in ways.items() for key, value in _figures(way).items()}))
 
 
 def _way(folder: Path, root: Path, body: dict[str, Any], *, with_key: bool) -> list[Step]:
@@ -102,9 +97,8 @@ def _client(system: Any, with_key: bool) -> Iterator[httpx.Client]:
     key = ""
     if with_key:
         command, env = [str(BIN / "xylem"), "keys", "create", "walker"], {"XYLEM_REDIS_URL": system.redis_url}
-        key = subprocess.run(command, env=os.environ | env, check=True, capture_output=True, text=True).stdout.split()[
-            -1
-        ]
+        output = subprocess.run(command, env=os.environ | env, check=True, capture_output=True, text=True).stdout
+        key = output.split()[-1]
         time.sleep(_KEYS_READ_S)
     headers = {"authorization": f"Bearer {key}"} if key else {}
     with httpx.Client(base_url=system.url, headers=headers, timeout=30) as http:

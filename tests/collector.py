@@ -55,12 +55,16 @@ class Collector:
     def of(self, trace: str) -> list[Seen]:
         return [span for span in self.spans if span.trace == trace]
 
-    def trace(self, trace: str, root: str | None = None, timeout_s: float = 30) -> list[Seen]:
-        """Its spans, once its request's own is here, which ends last. `root`: of which name."""
+    def trace(self, trace: str, root: str | None = None, timeout_s: float = 30, attempts: int = 0) -> list[Seen]:
+        """Its spans, once its request's own is here, which ends last. `root`: of which name.
+
+        A trace of many spans may come in two parts, the second one first: then `attempts` says how many it has.
+        """
 
         def whole() -> list[Seen]:
             spans = self.of(trace)
-            return spans if any(s.name == (root or s.name) and "url.path" in s.attributes for s in spans) else []
+            has_root = any(s.name == (root or s.name) and "url.path" in s.attributes for s in spans)
+            return spans if has_root and sum(s.name == "attempt" for s in spans) >= attempts else []
 
         return list(wait_until(whole, f"the trace {trace} is here", timeout_s))
 

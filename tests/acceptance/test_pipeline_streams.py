@@ -185,7 +185,7 @@ def test_pieces_go_on_when_a_worker_dies(served: Stack, client: OpenAI) -> None:
 
 
 def test_pieces_are_as_declared(served: Stack) -> None:
-    document = httpx.get(f"{served.url}/openapi.json").json()
+    document = httpx.get(f"{served.url}/openapi.json", timeout=60).json()
     shape = declared(document, CHATS, "post", "text/event-stream")
     pieces = events(post(served, CHATS, "shown", stream=True, messages=asked("slow")))
     assert {key for event in pieces for key in event.get("stage", ())} == {"stage", "model", "delta", "output"}

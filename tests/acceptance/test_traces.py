@@ -84,12 +84,14 @@ def post(s: Stack, path: str, body: dict[str, Any], **headers: str) -> httpx.Res
     return httpx.post(s.url + path, json=body, headers=headers, timeout=60)
 
 
-def asked(s: Stack, sink: Collector, path: str, body: dict[str, Any], **headers: str) -> list[Seen]:
-    """The spans of a sampled request."""
+def asked(
+    s: Stack, sink: Collector, path: str, body: dict[str, Any], *, attempts: int = 0, **headers: str
+) -> list[Seen]:
+    """The spans of a sampled request that has at least so many attempts."""
     trace = new_trace()
     answer = post(s, path, body, **traced(trace), **headers)
     assert answer.status_code == 200, answer.text
-    return sink.trace(trace)
+    return sink.trace(trace, attempts=attempts)
 
 
 def tree(spans: list[Seen]) -> dict[str, list[str]]:
@@ -220,7 +222,7 @@ def test_each_kind_of_request_has_one_root(
 
 def test_each_prompt_of_a_request_has_an_attempt(served: Stack, sink: Collector) -> None:
     """The first ones of many prompts do."""
-    many = asked(served, sink, TEXT, ASKED | {"prompt": ["a prompt"] * 40, "max_tokens": 1})
+    many = asked(served, sink, TEXT, ASKED | {"prompt": ["a prompt"] * 40, "max_tokens": 1}, attempts=32)
     assert sum(span.name == "attempt" for span in many) == 32
     assert one(many, "text_completion mock").attributes["xylem.prompts"] == 40
     spans = asked(served, sink, TEXT, ASKED | {"prompt": ["one", "two", "three"]})

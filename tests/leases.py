@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from app.dispatch.pool_fleet import PoolView
+from app.dispatch.fleet.pool_fleet import PoolView
 from app.ids import place_id
 from app.messages import Lease, Load, Worker
 from app.routing.candidates import Candidate, Matches

@@ -11,8 +11,8 @@ from app.anthropic.names import openais_names
 from app.anthropic.schemas import CountRequest, MessagesRequest, PromptFields
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.media_reader import Origin, Samples
-from app.dispatch.models import Model
+from app.dispatch.media.media_reader import Origin, Samples
+from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
 from app.openai.chat import chat_plan
 from app.openai.efforts import SWITCHES

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 
 
 def anthropics_card(model: Model, created: int) -> dict[str, Any]:

@@ -13,12 +13,12 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from app.dispatch.cell import Cell
-from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.answering.dispatcher import Dispatcher
+from app.dispatch.answering.liveness import LivenessWatch
+from app.dispatch.answering.token_inbox import TokenInbox
+from app.dispatch.fleet.cell import Cell
 from app.dispatch.inflight import InFlight
-from app.dispatch.liveness import LivenessWatch
-from app.dispatch.placer import Placer
-from app.dispatch.token_inbox import TokenInbox
+from app.dispatch.placing.placer import Placer
 from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import HOME, CellId, PoolId
 from app.loops import keep

@@ -6,8 +6,8 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from app.dispatch.inflight import RoutingHints
-from app.dispatch.media_reader import NO_SAMPLES, Samples
-from app.dispatch.models import Model
+from app.dispatch.media.media_reader import NO_SAMPLES, Samples
+from app.dispatch.models.models import Model
 from app.grammars.checker import GrammarCheck
 from app.messages import Inputs, Media, Painting, Sampling
 from app.tenants.cost import Used

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from app.dispatch.attempt_log import AttemptLog
 from app.dispatch.event_queue import EventQueue
-from app.dispatch.media_store import Samples
+from app.dispatch.media.media_store import Samples
 from app.errors import XylemError
 from app.ids import HOME, CellId, PoolId, WorkerId
 from app.kv.blocks import HASH_BYTES, point_hashes

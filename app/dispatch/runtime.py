@@ -15,26 +15,26 @@ from redis.asyncio import Redis
 from app.batch.file_store import FileStore
 from app.batch.storage import Storage
 from app.bounded.turn_threads import TurnThreads
-from app.dispatch.adapter_table import AdapterTable
-from app.dispatch.aliases import Aliases, B, Named, Turn
-from app.dispatch.cell import Cell
+from app.dispatch.answering.content_hook import ContentHook
+from app.dispatch.answering.dispatcher import Dispatcher
+from app.dispatch.answering.liveness import LivenessWatch
+from app.dispatch.answering.token_inbox import TokenInbox
 from app.dispatch.cells import Cells, Runs
-from app.dispatch.content_hook import ContentHook
-from app.dispatch.dispatcher import Dispatcher
-from app.dispatch.expansions import Expansions
-from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.index_sweep import IndexSweep
-from app.dispatch.liveness import LivenessWatch
-from app.dispatch.loop_delay import observe_loop_delay
-from app.dispatch.media_reader import Asker, MediaReader
-from app.dispatch.media_store import MediaStore
-from app.dispatch.models import Model, find_model, load_models
-from app.dispatch.pipeline_named import PipelineNamed
-from app.dispatch.pool_control import PoolControl
-from app.dispatch.recorder import Recorder
-from app.dispatch.request_lookup import RequestLookup
-from app.dispatch.token_inbox import TokenInbox
-from app.dispatch.traffic import TrafficCounter
+from app.dispatch.fleet.cell import Cell
+from app.dispatch.fleet.fleet_reader import FleetReader
+from app.dispatch.fleet.index_sweep import IndexSweep
+from app.dispatch.fleet.pool_control import PoolControl
+from app.dispatch.media.expansions import Expansions
+from app.dispatch.media.media_reader import Asker, MediaReader
+from app.dispatch.media.media_store import MediaStore
+from app.dispatch.models.adapter_table import AdapterTable
+from app.dispatch.models.aliases import Aliases, B, Named, Turn
+from app.dispatch.models.models import Model, find_model, load_models
+from app.dispatch.models.pipeline_named import PipelineNamed
+from app.dispatch.observing.loop_delay import observe_loop_delay
+from app.dispatch.observing.recorder import Recorder
+from app.dispatch.observing.request_lookup import RequestLookup
+from app.dispatch.observing.traffic import TrafficCounter
 from app.ending import end_tasks
 from app.errors import RequestError, StoreDown
 from app.grammars.checker import GrammarChecker

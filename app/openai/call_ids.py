@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 
 from app.dialects.parts import CallBegun
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 from app.ids import RequestId
 from app.openai.conversation import AssistantMessage, Message
 

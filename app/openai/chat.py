@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.media_reader import NO_SAMPLES, Samples
+from app.dispatch.media.media_reader import NO_SAMPLES, Samples
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.openai.answer_grammar import answer_grammar

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.media_reader import Origin, Sample
-from app.dispatch.models import Model
+from app.dispatch.media.media_reader import Origin, Sample
+from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.grammars.checker import GrammarCheck

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.dispatch.media_reader import Origin
+from app.dispatch.media.media_reader import Origin
 from app.openai.body import MOST, Body, Hints, Some
 from app.openai.neutral import Refused
 

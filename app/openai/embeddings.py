@@ -6,7 +6,7 @@ from pydantic import Field
 
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.openai.body import Some

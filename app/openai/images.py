@@ -10,7 +10,7 @@ from pydantic import Field
 
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.media_reader import Origin, Sample
+from app.dispatch.media.media_reader import Origin, Sample
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.messages import Painting

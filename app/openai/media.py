@@ -5,9 +5,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from app.dispatch.expansions import Shown
-from app.dispatch.media_reader import Learned, Origin, OriginKind, Sample, Samples
-from app.dispatch.models import Model
+from app.dispatch.media.expansions import Shown
+from app.dispatch.media.media_reader import Learned, Origin, OriginKind, Sample, Samples
+from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
 from app.ending import side_by_side
 from app.errors import RequestError

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from app.dispatch.media_reader import Origin, Sample, Samples, samples_of
-from app.dispatch.models import Model
+from app.dispatch.media.media_reader import Origin, Sample, Samples, samples_of
+from app.dispatch.models.models import Model
 from app.errors import PromptTooLong, RequestError
 from app.media.placeholders import Pictures, Sounds
 from app.media.placeholders.places import Place, joined, places

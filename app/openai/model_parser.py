@@ -8,7 +8,7 @@ from app.dialects.content_spans import SpanParser
 from app.dialects.dialect import Dialect, Tools
 from app.dialects.output_parser import OutputParser
 from app.dispatch.generation_base import GenerationBase
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 from app.errors import RequestError
 from app.messages import ContentRules
 from app.openai.answer_grammar import Situation

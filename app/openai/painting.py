@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from pydantic import Field
 
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.messages import Painting, Sampling

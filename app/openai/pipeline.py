@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from app import json_bytes
-from app.dispatch.media_reader import Origin
+from app.dispatch.media.media_reader import Origin
 from app.errors import RequestError
 from app.openai.content_parts import AudioPart
 from app.pools import Stage

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.openai.body import MOST, NamesModel, Some

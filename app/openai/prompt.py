@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from app.dispatch.media_reader import NO_SAMPLES, Samples
+from app.dispatch.media.media_reader import NO_SAMPLES, Samples
 from app.errors import RequestError
 from app.messages import MediaKind
 from app.openai.conversation import Message, check_conversation

@@ -1,6 +1,6 @@
 """Counts an answer's tokens of reasoning, from its text, so that pieces don't matter (decision 0032)."""
 
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 
 SHORT = 8192  # characters; the tokens of more are counted in a thread
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from app.dispatch.media_reader import Samples, samples_of
+from app.dispatch.media.media_reader import Samples, samples_of
 from app.errors import RequestError
 from app.media.placeholders.smolvlm_video import CLOSING, before_frames
 from app.messages import MediaKind

@@ -21,11 +21,11 @@ from msgspec.structs import replace
 
 from app.api.http import request_trace
 from app.cli.probes import free_port
-from app.dispatch.dispatcher import Dispatcher
-from app.dispatch.generation import Generation
+from app.dispatch.answering.dispatcher import Dispatcher
+from app.dispatch.answering.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import InFlight
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.messages import Delta, Done, Lease, Sampling, Stage, Timing, Worker, encode

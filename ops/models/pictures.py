@@ -20,8 +20,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from app.dispatch.media_reader import Learned, Sample
-from app.dispatch.models import Model
+from app.dispatch.media.media_reader import Learned, Sample
+from app.dispatch.models.models import Model
 from app.engines import create_engine
 from app.engines.base import Engine, GenerateRequest, MediaExpander, MediaInput, StepOutput
 from app.errors import EngineDead, XylemError

@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 from redis import Redis
 
-from app.dispatch.loads import entries
+from app.dispatch.fleet.loads import entries
 from app.keys import Keys
 from app.messages import Lease
 from tests.stack import Stack, free_port, indexed_blocks, leases, mock_pool, stack, wait_until

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.dispatch.models import load_models
+from app.dispatch.models.models import load_models
 from app.errors import SettingsError
 from app.openai.prompt import chat_prompt
 from app.pools import Pool, PoolsFile

@@ -8,11 +8,11 @@ import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
 
-from app.dispatch.adapter_table import AdapterTable
-from app.dispatch.dispatcher import Dispatcher
-from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.liveness import LivenessWatch
-from app.dispatch.token_inbox import TokenInbox
+from app.dispatch.answering.dispatcher import Dispatcher
+from app.dispatch.answering.liveness import LivenessWatch
+from app.dispatch.answering.token_inbox import TokenInbox
+from app.dispatch.fleet.fleet_reader import FleetReader
+from app.dispatch.models.adapter_table import AdapterTable
 from app.ending import end_tasks
 from app.ids import PoolId, WorkerId
 from app.keys import Keys

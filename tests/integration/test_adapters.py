@@ -8,12 +8,12 @@ from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from app.adapters.registry import AdapterRegistry
-from app.dispatch.adapter_table import AdapterTable
-from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.answering.dispatcher import Dispatcher
 from app.dispatch.event_queue import EventQueue
-from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight, RoutingHints
-from app.dispatch.models import load_models
+from app.dispatch.models.adapter_table import AdapterTable
+from app.dispatch.models.models import load_models
 from app.errors import AdapterFailed, ModelNotFound, RequestError
 from app.ids import ApiId, RequestId, WorkerId
 from app.keys import Keys

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from app.batch.records import BatchOrder
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 from app.errors import BudgetUsed, StoreDown
 from app.ids import ApiId, BatchId, FileId, KeyId, RequestId, TenantId, new_request_id
 from app.keys import Keys

@@ -24,7 +24,7 @@ from app.batch.next_step import due
 from app.batch.records import BatchLine, BatchOrder, Part, Result, StoredFile, decode_results
 from app.batch.storage import Storage
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import BudgetUsed, NoWorker, RequestError, StorageDown, StoreDown, XylemError
 from app.ids import BatchId, FileId, KeyId, RequestId, new_batch_id

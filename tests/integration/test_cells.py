@@ -10,10 +10,10 @@ import pytest_asyncio
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
-from app.dispatch.cell import Cell
+from app.dispatch.answering.dispatcher import Dispatcher
 from app.dispatch.cells import Cells
-from app.dispatch.dispatcher import Dispatcher
-from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.fleet.cell import Cell
+from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight
 from app.errors import NoWorker
 from app.ids import HOME, CellId, RequestId

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.fleet.fleet_reader import FleetReader
 from app.engines.kv_publisher import KvEventArgs, KvPublisher
 from app.keys import Keys
 from app.kv.blocks import chain, prompt_hashes, root

@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
-from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.answering.dispatcher import Dispatcher
 from app.dispatch.event_queue import EventQueue
-from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.fleet.fleet_reader import FleetReader
+from app.dispatch.fleet.pool_fleet import PoolView
 from app.dispatch.inflight import InFlight, RoutingHints
-from app.dispatch.pool_fleet import PoolView
 from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import ApiId, PoolId, RequestId, WorkerId, place_id, run_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
@@ -506,7 +506,7 @@ async def test_a_long_held_request_gets_its_outcome_as_an_event(
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call returns; the outcome comes later."""
-    monkeypatch.setattr("app.dispatch.held_requests._SILENT_S", 0.1)
+    monkeypatch.setattr("app.dispatch.placing.held_requests._SILENT_S", 0.1)
     await register(redis, KEYS, "w1", max_running=1)
     d, answer = dispatcher(wire, max_queued=0, busy={"max_held": 1}), EventQueue()
     await d.send(inflight(job("running")))
@@ -582,7 +582,7 @@ async def test_a_burst_of_what_gives_way_goes_through_its_line_without_a_pause(
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few in each round, one round after the other: with one pause it would last longer than is waited for."""
-    monkeypatch.setattr("app.dispatch.placer.LOOK_EVERY_S", 60.0)
+    monkeypatch.setattr("app.dispatch.placing.placer.LOOK_EVERY_S", 60.0)
     worker = await register(redis, KEYS, "w1", max_running=200, aside_most=200)
     d = dispatcher(wire)
     await asyncio.wait_for(asyncio.gather(*(d.send(inflight(job(f"a{i}", aside=True))) for i in range(100))), 30)

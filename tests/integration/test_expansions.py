@@ -7,9 +7,9 @@ import pytest
 from redis.asyncio import Redis
 
 from app.bounded.turns import CLIENT
-from app.dispatch import expansions
-from app.dispatch.expansions import Expansions, Shown
-from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.fleet.fleet_reader import FleetReader
+from app.dispatch.media import expansions
+from app.dispatch.media.expansions import Expansions, Shown
 from app.errors import NoWorker, RequestError, Saturated
 from app.ids import WorkerId
 from app.messages import ExpandMedia, MediaSign, Reply, decode_worker_command, encode

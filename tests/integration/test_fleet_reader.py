@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
-from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.index_sweep import IndexSweep
-from app.dispatch.loads import entries
+from app.dispatch.fleet.fleet_reader import FleetReader
+from app.dispatch.fleet.index_sweep import IndexSweep
+from app.dispatch.fleet.loads import entries
 from app.ids import ApiId, WorkerId, place_id
 from app.keys import Keys
 from app.kv.changes import Changes

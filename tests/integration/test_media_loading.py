@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from PIL import Image
 
 from app.batch.storage import Storage
-from app.dispatch.media_reader import Asker, MediaReader, Origin
+from app.dispatch.media.media_reader import Asker, MediaReader, Origin
 from app.errors import RequestError, Saturated
 from app.media.decoder_pool import DecoderPool
 from app.media.loader import MediaLoader

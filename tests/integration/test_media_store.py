@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisGone
 
-from app.dispatch import media_store
-from app.dispatch.media_store import MediaStore, Samples
+from app.dispatch.media import media_store
+from app.dispatch.media.media_store import MediaStore, Samples
 from app.errors import DeadlineOver, MediaLost, RequestError, Saturated, StoreDown
 from app.ids import KeyId, RequestId, TenantId
 from app.messages import Media

@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from app.dispatch.content_hook import ContentHook
-from app.dispatch.dispatcher import Dispatcher
-from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.generation import Adopted, Generation
+from app.dispatch.answering.content_hook import ContentHook
+from app.dispatch.answering.dispatcher import Dispatcher
+from app.dispatch.answering.generation import Adopted, Generation
+from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import ATTEMPTS, ChoiceOutput, InFlight
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 from app.errors import Cancelled, ContentRefused, EngineFailed, HookDown, XylemError
 from app.ids import ApiId, KeyId, RequestId, TenantId, new_request_id
 from app.keys import Keys

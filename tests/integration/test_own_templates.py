@@ -11,7 +11,7 @@ import pytest
 
 from app.bounded.turn_threads import TurnThreads
 from app.bounded.turns import CLIENT
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.ids import PoolId

@@ -9,8 +9,8 @@ from app.batch.records import BatchOrder
 from app.dispatch.event_queue import EventQueue
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import InFlight, RoutingHints
-from app.dispatch.models import load_models
-from app.dispatch.traffic import TrafficCounter
+from app.dispatch.models.models import load_models
+from app.dispatch.observing.traffic import TrafficCounter
 from app.errors import ScalingFailed
 from app.ids import ApiId, FileId, KeyId, PoolId, RequestId, WorkerId, new_batch_id
 from app.keys import Keys

@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
-from app.dispatch import pool_control
-from app.dispatch.dispatcher import Dispatcher
-from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.answering.dispatcher import Dispatcher
+from app.dispatch.fleet import pool_control
+from app.dispatch.fleet.fleet_reader import FleetReader
+from app.dispatch.fleet.pool_control import PoolControl
 from app.dispatch.inflight import InFlight
-from app.dispatch.pool_control import PoolControl
 from app.errors import NoWorker, PoolAsleep, PoolBusy, WeightsChanged
 from app.ids import WorkerId
 from app.kv.blocks import prompt_hashes

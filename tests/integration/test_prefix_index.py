@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from app.dispatch.fleet_reader import FleetReader, numbers_by_beginning
+from app.dispatch.fleet.fleet_reader import FleetReader, numbers_by_beginning
 from app.engines.kv_publisher import KvEvent, KvEventArgs, KvPublisher
 from app.engines.mock.blocks import BlockManager, BlockTable
 from app.errors import StoreDown

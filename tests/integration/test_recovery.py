@@ -13,15 +13,15 @@ from unittest.mock import MagicMock
 import pytest
 from redis.asyncio import Redis
 
-from app.dispatch.content_hook import ContentHook
-from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.answering.content_hook import ContentHook
+from app.dispatch.answering.dispatcher import Dispatcher
+from app.dispatch.answering.generation import Adopted, Generation
+from app.dispatch.answering.token_inbox import TokenInbox
 from app.dispatch.event_queue import EventQueue
-from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.generation import Adopted, Generation
+from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import ChoiceOutput, InFlight, RoutingHints
-from app.dispatch.media_store import MediaStore, Samples
-from app.dispatch.token_inbox import TokenInbox
+from app.dispatch.media.media_store import MediaStore, Samples
 from app.errors import HookDown, ModelNotFound, NoWorker, Saturated, StoreDown
 from app.ids import PoolId, RequestId, WorkerId, run_id, worker_queue
 from app.messages import Cancel, Delta, Done, Event, EventBatch, Failed, Sampling, decode_job, encode
@@ -348,7 +348,7 @@ async def test_suspects_without_room_hold_up_no_other(
 
     Lines of a batch have no room while clients' requests have.
     """
-    monkeypatch.setattr("app.dispatch.retry._ROOM_S", 0.2)
+    monkeypatch.setattr("app.dispatch.answering.retry._ROOM_S", 0.2)
     monkeypatch.setattr("app.store.handling._BEGINNING_S", 60.0)
     worker = await register(redis, KEYS, "w1", aside_most=9)
     d = dispatcher(wire)
@@ -371,7 +371,7 @@ async def test_suspects_that_wait_for_a_worker_are_tried_one_at_a_time_when_it_c
     redis: "Redis", wire: Wire, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
     """The engine may take any time to start again, and other workers may live that are full."""
-    monkeypatch.setattr("app.dispatch.retry._ROOM_S", 0.1)
+    monkeypatch.setattr("app.dispatch.answering.retry._ROOM_S", 0.1)
     worker = await register(redis, KEYS, "w1")
     d = dispatcher(wire, max_queued=0)
     requests = []

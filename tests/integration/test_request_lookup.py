@@ -8,8 +8,8 @@ from unittest.mock import MagicMock
 import pytest
 from redis.asyncio import Redis
 
-from app.dispatch.request_lookup import RequestLookup
-from app.dispatch.timeline import Timelines
+from app.dispatch.observing.request_lookup import RequestLookup
+from app.dispatch.observing.timeline import Timelines
 from app.errors import RequestNotFound, StoreDown
 from app.ids import ApiId, KeyId, RequestId, made_by, new_api_id, new_request_id
 from app.keys import Keys
@@ -87,7 +87,7 @@ async def test_a_process_that_lives_and_says_nothing_is_said_so(
     redis: "Redis", two: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its request may exist: 503, and not 404."""
-    monkeypatch.setattr("app.dispatch.request_lookup._SILENT_S", 0.2)
+    monkeypatch.setattr("app.dispatch.observing.request_lookup._SILENT_S", 0.2)
     maker, other = two
     await redis.set(KEYS.api(maker.api), "1")
     with pytest.raises(StoreDown, match="does not answer"):

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from app.api.resumable.owner import AnswerOwner, as_kept
 from app.api.resumable.replay import Replay
 from app.api.resumable.store import Found, Lost, ResumableStore, Unkept
-from app.dispatch.generation import Generation
+from app.dispatch.answering.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import ATTEMPTS
 from app.errors import DeadlineOver, EngineFailed, KeptFull, RequestNotFound, Saturated, StoreDown

@@ -9,8 +9,8 @@ from msgspec.structs import astuple, replace
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError
 
-from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.placement_commands import outline
+from app.dispatch.fleet.fleet_reader import FleetReader
+from app.dispatch.placing.placement_commands import outline
 from app.ids import ApiId, RequestId, RunId, WorkerId, place_id, run_id, worker_queue
 from app.keys import Keys
 from app.kv.changes import Changes

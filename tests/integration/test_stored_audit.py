@@ -12,7 +12,7 @@ from app.api.resumable.store import ResumableStore
 from app.batch.file_account import FileAccounts
 from app.batch.file_store import FileStore
 from app.batch.records import RECORD, StoredFile
-from app.dispatch.media_account import MediaAccounts
+from app.dispatch.media.media_account import MediaAccounts
 from app.ids import ApiId, KeyId, new_file_id
 from app.keys import Keys
 from app.store import Wire

@@ -9,9 +9,9 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.answering.dispatcher import Dispatcher
 from app.dispatch.event_queue import EventQueue
-from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight, RoutingHints
 from app.ids import ApiId, PoolId, RequestId, TenantId
 from app.keys import Keys

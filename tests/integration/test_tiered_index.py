@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.index_sweep import IndexSweep
+from app.dispatch.fleet.fleet_reader import FleetReader
+from app.dispatch.fleet.index_sweep import IndexSweep
 from app.errors import StoreDown
 from app.ids import ApiId, WorkerId
 from app.keys import Keys

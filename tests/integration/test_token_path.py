@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
+from app.dispatch.answering.token_inbox import TokenInbox
 from app.dispatch.runtime import Deployment, running
-from app.dispatch.token_inbox import TokenInbox
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
 from app.keys import Keys
 from app.messages import Delta, Done, Event, EventBatch, Failed, Job, Sampling, Stage, decode_event_batch, encode

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.fleet.fleet_reader import FleetReader
 from app.errors import WireMismatch
 from app.keys import Keys
 from app.messages import WIRE_VERSION

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from app.dispatch.adapter_table import AdapterTable
 from app.dispatch.event_queue import EventQueue
 from app.dispatch.inflight import InFlight, RoutingHints
-from app.dispatch.models import find_model, load_models
-from app.dispatch.placement_round import PlacementRound
+from app.dispatch.models.adapter_table import AdapterTable
+from app.dispatch.models.models import find_model, load_models
+from app.dispatch.placing.placement_round import PlacementRound
 from app.errors import AdapterFailed, AdapterLoading, ModelNotFound, NoWorker, Saturated
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from app.anthropic.schemas import MessagesRequest
-from app.dispatch.aliases import Aliases, Turn, choose, shared
-from app.dispatch.models import load_models
+from app.dispatch.models.aliases import Aliases, Turn, choose, shared
+from app.dispatch.models.models import load_models
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError, SettingsError
 from app.messages import Task

@@ -14,7 +14,7 @@ from app.anthropic.model_cards import anthropics_list
 from app.anthropic.names import openais_names
 from app.anthropic.schemas import CountRequest, MessagesRequest
 from app.api.http.error_shape import is_anthropics
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 from app.errors import NoWorker, PromptTooLong, RequestError, Saturated, Unauthorized, XylemError
 from app.openai.tools import NamedTool
 from app.openai.validation import parse

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from app.dispatch.attempt_log import Attempt, AttemptLog
-from app.dispatch.attempt_spans import attempt_spans
 from app.dispatch.event_queue import EventQueue
 from app.dispatch.inflight import InFlight, RoutingHints
+from app.dispatch.observing.attempt_spans import attempt_spans
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.messages import (
     Inputs,

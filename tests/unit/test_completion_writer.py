@@ -15,11 +15,11 @@ from openai.types.chat import ChatCompletionChunk
 from app.api.http import answer_schemas
 from app.deltas import merge
 from app.dialects.families import reasoning_only
-from app.dispatch.dispatcher import Dispatcher
-from app.dispatch.generation import Generation
+from app.dispatch.answering.dispatcher import Dispatcher
+from app.dispatch.answering.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import Model
-from app.dispatch.writing import Writing
+from app.dispatch.models.models import Model
+from app.dispatch.models.writing import Writing
 from app.ids import ApiId, PoolId, RequestId
 from app.messages import Delta, Sampling, TokenLogprob
 from app.openai.chat import writer

@@ -15,7 +15,7 @@ from rich.console import Console
 from app.api.console.fleet_view import fleet_view
 from app.api.console.prefix_view import Node, tree
 from app.cli.top import shown
-from app.dispatch.loads import ENTRY
+from app.dispatch.fleet.loads import ENTRY
 from app.ids import PoolId, WorkerId
 from app.kv.blocks import HASH_BYTES
 from app.kv.groups import grids_of

@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from app.bounded.turns import CLIENT
-from app.dispatch import content_hook
-from app.dispatch.content_hook import ContentHook
+from app.dispatch.answering import content_hook
+from app.dispatch.answering.content_hook import ContentHook
 from app.errors import HookDown
 from app.settings import Settings
 

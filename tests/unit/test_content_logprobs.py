@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.dialects.names import find_dialect
-from app.dispatch.writing import Writing
+from app.dispatch.models.writing import Writing
 from app.ids import RequestId
 from app.messages import Delta, Done, ResponseContext, TokenLogprob
 from app.openai.chat import writer

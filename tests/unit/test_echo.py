@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 from app.ids import PoolId, RequestId
 from app.messages import Delta, Sampling, TokenLogprob
 from app.openai.echo import Echo

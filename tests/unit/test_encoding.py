@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from app.api.openai.encodings import dumped
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import find_model, load_models
+from app.dispatch.models.models import find_model, load_models
 from app.dispatch.runtime import Deployment
 from app.engines import create_engine
 from app.engines.base import Encoder, EncodeRequest

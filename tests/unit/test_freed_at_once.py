@@ -12,14 +12,14 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.openai.sse_response import EventStream
 from app.api.resumable.disconnect import until_client_left
-from app.dispatch.dispatcher import Dispatcher
+from app.dispatch.answering.dispatcher import Dispatcher
+from app.dispatch.answering.generation import Generation
 from app.dispatch.event_queue import EventQueue
-from app.dispatch.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import InFlight, RoutingHints
-from app.dispatch.models import Model
-from app.dispatch.placement_round import PlacementRound
-from app.dispatch.timeline import Timelines
+from app.dispatch.models.models import Model
+from app.dispatch.observing.timeline import Timelines
+from app.dispatch.placing.placement_round import PlacementRound
 from app.engines.base import GenerateRequest
 from app.engines.mock.choice import Choice
 from app.engines.mock.engine import MockEngine
@@ -147,7 +147,7 @@ async def test_an_answer_whose_client_leaves_is_freed_when_it_ends() -> None:
 
 async def test_an_answer_that_watched_for_its_client_is_freed_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each answer that takes longer than a moment watches for its client."""
-    monkeypatch.setattr("app.dispatch.generation._WATCH_AFTER_S", 0)
+    monkeypatch.setattr("app.dispatch.answering.generation._WATCH_AFTER_S", 0)
     watching = asyncio.Event()
 
     async def never_left() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from app.dispatch.generation_defaults import generation_defaults
-from app.dispatch.models import Model, load_models
+from app.dispatch.models.generation_defaults import generation_defaults
+from app.dispatch.models.models import Model, load_models
 from app.dispatch.runtime import Deployment
 from app.errors import SettingsError
 from app.ids import PoolId

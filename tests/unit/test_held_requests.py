@@ -5,9 +5,9 @@ from collections import Counter
 from typing import Any
 
 from app.dispatch.event_queue import EventQueue
-from app.dispatch.held_requests import HeldRequests
 from app.dispatch.inflight import InFlight, RoutingHints
-from app.dispatch.tenant_shares import TenantShares
+from app.dispatch.placing.held_requests import HeldRequests
+from app.dispatch.placing.tenant_shares import TenantShares
 from app.errors import NoWorker
 from app.ids import HOME, ApiId, PoolId, RequestId
 from app.keys import Keys

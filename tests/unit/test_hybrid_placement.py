@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from app.dispatch.event_queue import EventQueue
 from app.dispatch.inflight import InFlight, RoutingHints
-from app.dispatch.placement_commands import expected_tokens, prediction
-from app.dispatch.placement_round import PlacementRound
+from app.dispatch.placing.placement_commands import expected_tokens, prediction
+from app.dispatch.placing.placement_round import PlacementRound
 from app.engines.base import EngineInfo
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys

@@ -9,14 +9,14 @@ from unittest.mock import MagicMock
 import orjson
 import pytest
 
-from app.dispatch import content_hook
-from app.dispatch.content_hook import ContentHook, pause_s
-from app.dispatch.dispatcher import Dispatcher
-from app.dispatch.generation import Generation
+from app.dispatch.answering import content_hook
+from app.dispatch.answering.content_hook import ContentHook, pause_s
+from app.dispatch.answering.dispatcher import Dispatcher
+from app.dispatch.answering.generation import Generation
+from app.dispatch.answering.inspection import Deltas, Inspection
 from app.dispatch.generation_plan import GenerationPlan, NamesBody
-from app.dispatch.inspection import Deltas, Inspection
-from app.dispatch.models import Model
-from app.dispatch.timeline import Timelines
+from app.dispatch.models.models import Model
+from app.dispatch.observing.timeline import Timelines
 from app.errors import Cancelled, ContentRefused, DeadlineOver, HookDown, Saturated, XylemError
 from app.ids import ApiId, PoolId, RequestId
 from app.messages import Delta, Sampling
@@ -99,7 +99,7 @@ async def test_the_answer_of_who_can_wait_is_kept_until_the_hook_has_seen_it(
     monkeypatch: pytest.MonkeyPatch, failures: list[XylemError]
 ) -> None:
     """A line's was computed again, and charged again, each time that the hook was down."""
-    monkeypatch.setattr("app.dispatch.inspection.pause_s", lambda _: 0)
+    monkeypatch.setattr("app.dispatch.answering.inspection.pause_s", lambda _: 0)
     hook = Hook(*failures)
     assert await inspection(hook).deltas(reading(), patient=True) == ANSWER
     assert [view["answers"] for view in hook.shown] == [["fish"]] * (len(failures) + 1)
@@ -110,7 +110,7 @@ async def test_the_answer_of_who_can_wait_is_kept_until_the_hook_has_seen_it(
 async def test_who_can_wait_is_refused_all_the_same_and_not_beyond_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ContentRefused):
         await inspection(Hook(ContentRefused())).deltas(reading(), patient=True)
-    monkeypatch.setattr("app.dispatch.inspection.pause_s", lambda _: 3600)
+    monkeypatch.setattr("app.dispatch.answering.inspection.pause_s", lambda _: 3600)
     with pytest.raises(DeadlineOver):
         await inspection(Hook(HookDown()), left_s=0.05).deltas(reading(), patient=True)
 
@@ -136,7 +136,7 @@ async def test_a_request_whose_client_leaves_while_its_prompt_is_inspected_is_no
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Such a request had its seat until the hook answered, and was placed and charged then."""
-    monkeypatch.setattr("app.dispatch.generation._WATCH_AFTER_S", 0)
+    monkeypatch.setattr("app.dispatch.answering.generation._WATCH_AFTER_S", 0)
     hook = Hook(silent=True)
     dispatcher = MagicMock(
         Dispatcher, api=ApiId("a"), hook=hook, usage=None, recorder=None, traffic=None, timelines=Timelines(),

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.dispatch.corrections import Correction, corrections
-from app.dispatch.expansions import Shown
-from app.dispatch.media_reader import Learned, Origin, OriginKind, Sample
-from app.dispatch.models import Model
+from app.dispatch.media.corrections import Correction, corrections
+from app.dispatch.media.expansions import Shown
+from app.dispatch.media.media_reader import Learned, Origin, OriginKind, Sample
+from app.dispatch.models.models import Model
 from app.errors import RequestError
 from app.ids import ApiId, RequestId
 from app.media.picture import picture_of

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from app.dispatch.event_queue import EventQueue
+from app.dispatch.fleet.loads import ENTRY
+from app.dispatch.fleet.pool_fleet import PoolFleet, PoolView
 from app.dispatch.inflight import InFlight, RoutingHints
-from app.dispatch.loads import ENTRY
-from app.dispatch.placement_round import PlacementRound
-from app.dispatch.pool_fleet import PoolFleet, PoolView
+from app.dispatch.placing.placement_round import PlacementRound
 from app.errors import NoWorker, RequestError, Saturated
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.kv.groups import grids_of

@@ -10,8 +10,8 @@ from transformers.models.smolvlm.processing_smolvlm import (
     FRAME_TIMESTAMP_MESSAGE,
 )
 
-from app.dispatch.media_reader import Origin, Sample
-from app.dispatch.models import Model
+from app.dispatch.media.media_reader import Origin, Sample
+from app.dispatch.models.models import Model
 from app.errors import PromptTooLong, RequestError
 from app.media.placeholders import pictures_of
 from app.media.placeholders.smolvlm_video import before_frames

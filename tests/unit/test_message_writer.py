@@ -18,7 +18,7 @@ from app.api.anthropic import answer_schemas
 from app.api.resumable.replay import Replay
 from app.api.resumable.sse_response import KeptStream
 from app.dialects.names import find_dialect
-from app.dispatch.writing import Writing
+from app.dispatch.models.writing import Writing
 from app.errors import EngineFailed
 from app.openai.validation import parse
 from tests.unit.test_completion_writer import DELTA, call

@@ -13,10 +13,10 @@ from app.api.operations.health import _card
 from app.api.state import ApiState
 from app.dialects.names import find_dialect
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import Model, load_models
-from app.dispatch.placer import _round_size
+from app.dispatch.models.models import Model, load_models
+from app.dispatch.models.writing import Writing
+from app.dispatch.placing.placer import _round_size
 from app.dispatch.runtime import Deployment
-from app.dispatch.writing import Writing
 from app.errors import PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
 from app.openai import chat

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from app.batch.batch_store import BatchStore, PartClaim
 from app.batch.records import Batch, BatchLine, BatchOrder
 from app.batch.storage import Storage
-from app.dispatch.dispatcher import Dispatcher
-from app.dispatch.generation import Generation
+from app.dispatch.answering.dispatcher import Dispatcher
+from app.dispatch.answering.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.runtime import Runtime
 from app.errors import DeadlineOver, HookDown, Saturated

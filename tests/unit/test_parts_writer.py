@@ -12,7 +12,7 @@ from app.api.http import answer_schemas
 from app.dialects.dialect import Dialect, Thought
 from app.dialects.names import find_dialect
 from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
-from app.dispatch.writing import Writing
+from app.dispatch.models.writing import Writing
 from app.openai.call_ids import call_id
 from app.openai.chat import writer
 from app.openai.chat_writer import ChatWriter

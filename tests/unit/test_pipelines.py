@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 import pytest
 
-from app.dispatch.aliases import Aliases
-from app.dispatch.media_reader import Origin
+from app.dispatch.media.media_reader import Origin
+from app.dispatch.models.aliases import Aliases
 from app.errors import RequestError, SettingsError
 from app.openai.pipeline import ChatText, stage_request
 from app.pools import Alias, Stage

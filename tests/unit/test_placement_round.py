@@ -8,7 +8,7 @@ import pytest
 
 from app.dispatch.event_queue import EventQueue
 from app.dispatch.inflight import InFlight, RoutingHints
-from app.dispatch.placement_round import PlacementRound
+from app.dispatch.placing.placement_round import PlacementRound
 from app.errors import NoWorker, RequestError
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.kv.groups import grids_of

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.dialects.parts import Content, Part
-from app.dispatch.generation import Generation
+from app.dispatch.answering.generation import Generation
 from app.engines.base import EngineStats
 from app.openai.prediction import PredictedChat, PredictedParts, accepted
 from app.openai.schemas import ChatRequest

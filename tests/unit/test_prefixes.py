@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from app.dispatch.models import load_models
+from app.dispatch.models.models import load_models
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.ids import PoolId, PrefixId, WorkerId

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from app.dialects.names import find_dialect
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
+from app.dispatch.models.writing import Writing
 from app.dispatch.runtime import Deployment
-from app.dispatch.writing import Writing
 from app.errors import RequestError
 from app.ids import PoolId
 from app.openai import chat as chat_endpoint

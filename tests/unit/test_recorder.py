@@ -6,7 +6,7 @@ import pytest
 
 from app.cli.recording import Received
 from app.cli.trace import Request
-from app.dispatch.recorder import recorded
+from app.dispatch.observing.recorder import recorded
 from app.ids import ApiId, RequestId
 from app.messages import Job, Media, Recorded, RecordedBatch, Sampling
 

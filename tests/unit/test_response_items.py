@@ -13,8 +13,8 @@ from pydantic import TypeAdapter
 
 from app.api.openai.responses import answer_schemas
 from app.dialects.names import find_dialect
-from app.dispatch.models import Model
-from app.dispatch.writing import Writing
+from app.dispatch.models.models import Model
+from app.dispatch.models.writing import Writing
 from app.errors import RequestError
 from app.ids import RequestId
 from app.messages import Delta, Done, Event, Failed, KeptRequest, ResponseContext, decode_kept, encode

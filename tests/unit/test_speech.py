@@ -7,9 +7,9 @@ import pytest
 
 from app.dispatch.event_queue import EventQueue
 from app.dispatch.inflight import InFlight, RoutingHints
-from app.dispatch.models import load_models
-from app.dispatch.placement_round import PlacementRound
-from app.dispatch.speech import ENCODER_TOKENS, LANGUAGES, Speech, speech_of
+from app.dispatch.models.models import load_models
+from app.dispatch.models.speech import ENCODER_TOKENS, LANGUAGES, Speech, speech_of
+from app.dispatch.placing.placement_round import PlacementRound
 from app.engines.base import GenerateRequest, MediaInput, silence
 from app.engines.checks import check_sound
 from app.errors import RequestError, SettingsError

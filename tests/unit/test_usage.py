@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from app.dispatch.dispatcher import Dispatcher
-from app.dispatch.generation import Generation
+from app.dispatch.answering.dispatcher import Dispatcher
+from app.dispatch.answering.generation import Generation
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import InFlight
-from app.dispatch.models import Model
-from app.dispatch.timeline import Timelines
-from app.dispatch.usage import record_of
+from app.dispatch.models.models import Model
+from app.dispatch.observing.timeline import Timelines
+from app.dispatch.observing.usage import record_of
 from app.errors import Cancelled, RequestError
 from app.ids import ApiId, BatchId, KeyId, PoolId, RequestId, TenantId, WorkerId, line_id
 from app.messages import Sampling, Stage

@@ -21,7 +21,7 @@ from app.batch.next_step import after_break, given_up
 from app.batch.records import Batch, BatchOrder, Problem, Status, StoredFile, packed
 from app.batch.storage import Storage
 from app.batch.window import read_window
-from app.dispatch.models import find_model
+from app.dispatch.models.models import find_model
 from app.dispatch.runtime import Runtime
 from app.ending import end_tasks
 from app.endpoint_registry import ENDPOINTS

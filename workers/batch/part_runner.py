@@ -20,8 +20,8 @@ from app.batch.handling_names import of_part
 from app.batch.records import Batch, BatchLine, Problem, Result, decode_part, decode_results
 from app.batch.storage import Storage
 from app.bounded.turns import CLIENT
-from app.dispatch.content_hook import pause_s
-from app.dispatch.generation import Generation
+from app.dispatch.answering.content_hook import pause_s
+from app.dispatch.answering.generation import Generation
 from app.dispatch.runtime import Runtime
 from app.endpoint_registry import ENDPOINTS
 from app.errors import (

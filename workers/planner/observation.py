@@ -6,8 +6,8 @@ from statistics import fmean
 import msgspec
 
 from app.batch.batch_store import BatchStore
-from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.loads import ENTRY, entries
+from app.dispatch.fleet.fleet_reader import FleetReader
+from app.dispatch.fleet.loads import ENTRY, entries
 from app.ids import PoolId, place_id
 from app.keys import Keys
 from app.messages import Lease

@@ -6,7 +6,7 @@ from typing import Any
 
 from app.api.console.fleet_view import fleet_view
 from app.api.state import ApiState
-from app.dispatch.loads import entries
+from app.dispatch.fleet.loads import entries
 from app.kv.prefix_index import packed
 from app.messages import Lease
 from app.store import clock

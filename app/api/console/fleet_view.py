@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from app.dispatch.loads import ENTRY, NOTHING
+from app.dispatch.fleet.loads import ENTRY, NOTHING
 from app.ids import PoolId, place_id
 from app.kv.groups import grid_of, why_by_load
 from app.messages import Grid, Lease

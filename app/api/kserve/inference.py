@@ -13,8 +13,8 @@ from app.api.openai.alias_turn import other_plan
 from app.api.operations.health import readiness
 from app.api.resumable.resume import placed_call
 from app.api.state import ApiState
-from app.dispatch.generation import Generation
-from app.dispatch.models import Model
+from app.dispatch.answering.generation import Generation
+from app.dispatch.models.models import Model
 from app.endpoint_registry import EMBEDDINGS, TEXT
 from app.errors import RequestError, XylemError
 from app.kserve.requests import InferRequest, check_version, metadata

@@ -8,8 +8,8 @@ from starlette.types import Scope
 
 from app.api.resumable.resume import Other, asks_to_keep
 from app.api.state import ApiState
-from app.dispatch.aliases import Turn
 from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.models.aliases import Turn
 from app.endpoint_registry import Endpoint
 from app.openai.body import NamesModel
 

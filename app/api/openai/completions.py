@@ -22,7 +22,7 @@ from app.api.resumable.resume import answer_to, asks_to_keep, give_up
 from app.api.resumable.sse_response import KeptStream
 from app.api.state import ApiState, state_of
 from app.dispatch.generation_base import GenerationBase
-from app.dispatch.pipeline_named import PipelineNamed
+from app.dispatch.models.pipeline_named import PipelineNamed
 from app.endpoint_registry import CHAT, TEXT, CompletionEndpoint, StreamWriter
 from app.errors import Cancelled, ServerStops
 from app.ids import RequestId

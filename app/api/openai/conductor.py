@@ -21,11 +21,11 @@ from app.api.http.headers import explain_wanted
 from app.api.http.request_trace import trace_of
 from app.api.resumable.disconnect import client_left
 from app.api.state import ApiState
-from app.dispatch.generation import Adopted, Generation
+from app.dispatch.answering.generation import Adopted, Generation
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.media_reader import Origin
-from app.dispatch.pipeline_named import PipelineNamed
-from app.dispatch.speech import WINDOW_S
+from app.dispatch.media.media_reader import Origin
+from app.dispatch.models.pipeline_named import PipelineNamed
+from app.dispatch.models.speech import WINDOW_S
 from app.ending import side_by_side
 from app.endpoint_registry import CHAT, IMAGES
 from app.errors import Cancelled, DeadlineOver, EngineFailed, RequestError, XylemError

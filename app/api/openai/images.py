@@ -20,8 +20,8 @@ from app.api.openai.image_stream import ImageStream
 from app.api.openai.picture_files import PATH, keep, kept_file
 from app.api.resumable.resume import placed_call
 from app.api.state import ApiState, state_of
-from app.dispatch.generation import Generation
-from app.dispatch.pipeline_named import PipelineNamed
+from app.dispatch.answering.generation import Generation
+from app.dispatch.models.pipeline_named import PipelineNamed
 from app.endpoint_registry import IMAGES
 from app.errors import RequestError
 from app.media.source import MediaSource

@@ -9,7 +9,7 @@ from app.api.openai.conductor import Conductor
 from app.api.openai.sse_response import EventStream
 from app.api.resumable.resume import asks_to_keep
 from app.api.state import ApiState
-from app.dispatch.pipeline_named import PipelineNamed
+from app.dispatch.models.pipeline_named import PipelineNamed
 from app.endpoint_registry import CHAT
 from app.errors import RequestError
 from app.openai.schemas import ChatRequest

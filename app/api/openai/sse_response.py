@@ -10,7 +10,7 @@ from app.api.http.sse import Sse
 from app.api.http.uvicorn_protocol import DirectWriter
 from app.api.resumable.replay import Replay
 from app.deltas import merge
-from app.dispatch.generation import Generation
+from app.dispatch.answering.generation import Generation
 from app.dispatch.generation_base import GenerationBase
 from app.endpoint_registry import StreamWriter
 from app.messages import Delta

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from app.api.http.request_body import collect
 from app.api.state import state_of
-from app.dispatch.media_reader import Samples
+from app.dispatch.media.media_reader import Samples
 from app.dispatch.runtime import Deployment
 from app.openai.media import load_media, named_media, origins_of
 from app.openai.media_prompt import counted, markers_of

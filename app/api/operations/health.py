@@ -17,7 +17,7 @@ from app.api.http.answer_schemas import ModelCard, ModelList, ScrapeTarget
 from app.api.http.error_shape import is_anthropics
 from app.api.operations.deployment_metrics import DeploymentMetrics
 from app.api.state import ApiState, state_of
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 from app.errors import Forbidden, ModelNotFound, StoreDown
 from app.ids import BATCH_QUEUE, PoolId, RequestId
 from app.messages import Lease, MediaKind

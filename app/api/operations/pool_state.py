@@ -13,8 +13,8 @@ from app.api.http.request_body import read_short
 from app.api.operations.admin import Admin, known_pool
 from app.api.operations.audited_route import AuditedRoute
 from app.api.state import ApiState
-from app.dispatch.orders import Command
-from app.dispatch.pool_control import Outcome
+from app.dispatch.fleet.orders import Command
+from app.dispatch.fleet.pool_control import Outcome
 from app.errors import RequestError
 from app.ids import PoolId, WorkerId
 from app.messages import (

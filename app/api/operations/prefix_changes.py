@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from app.api.operations.prefix_standing import Standing, is_warm, standing
 from app.api.state import ApiState
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 from app.errors import PrefixNotFound, RequestError
 from app.ids import PoolId, PrefixId, new_prefix_id
 from app.intervals import COMMANDS_TTL_S

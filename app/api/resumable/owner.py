@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from app.api.resumable.store import REFUSALS, Found, Lost, Over, ResumableStore, Unkept
-from app.dispatch.generation import Adopted, Generation
+from app.dispatch.answering.generation import Adopted, Generation
 from app.dispatch.inflight import ATTEMPTS, ChoiceOutput
 from app.errors import Cancelled, KeptFull, StoreDown, WorkerLost, XylemError
 from app.ids import ApiId, RequestId

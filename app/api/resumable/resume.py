@@ -16,7 +16,7 @@ from app.api.resumable.disconnect import client_left
 from app.api.resumable.replay import Replay
 from app.api.resumable.store import REFUSALS, Found, decoded
 from app.api.state import ApiState
-from app.dispatch.generation import Adopted, Generation
+from app.dispatch.answering.generation import Adopted, Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.errors import ModelNotFound, NoWorker, RequestError, Saturated, StoreDown
 from app.ids import RequestId, new_request_id

@@ -8,7 +8,7 @@ from app.api.http.sse import Sse
 from app.api.openai.sse_response import EventStream
 from app.api.resumable.disconnect import until_client_left
 from app.api.resumable.replay import Replay
-from app.dispatch.generation import Generation
+from app.dispatch.answering.generation import Generation
 from app.dispatch.generation_base import GenerationBase
 from app.endpoint_registry import StreamWriter
 from app.errors import Cancelled, ServerStops

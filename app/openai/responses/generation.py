@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from app.dispatch.generation import Generation
+from app.dispatch.answering.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.media_reader import Origin, Samples
-from app.dispatch.models import Model
+from app.dispatch.media.media_reader import Origin, Samples
+from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import PromptTooLong, RequestError, from_wire
 from app.messages import Event, Failed, ResponseContext

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from app.dispatch.generation import Generation
+from app.dispatch.answering.generation import Generation
 from app.errors import Cancelled, XylemError
 from app.messages import Done, Event, Failed
 from app.store import clock

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal
 
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 from app.errors import Cancelled, from_wire
 from app.ids import RequestId
 from app.messages import Delta, Done, Event, Failed, ResponseContext

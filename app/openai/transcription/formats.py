@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from app.dispatch.speech import LANGUAGES, SpeechTask
+from app.dispatch.models.speech import LANGUAGES, SpeechTask
 from app.openai.transcription.request import Format
 from app.openai.transcription.segments import Segment
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.media_reader import Origin, Sample
-from app.dispatch.models import Model
+from app.dispatch.media.media_reader import Origin, Sample
+from app.dispatch.models.models import Model
+from app.dispatch.models.speech import ENCODER_TOKENS, Speech, SpeechTask
 from app.dispatch.runtime import Deployment
-from app.dispatch.speech import ENCODER_TOKENS, Speech, SpeechTask
 from app.errors import RequestError
 from app.media.sound import Sound
 from app.messages import Media, Sampling

@@ -2,9 +2,9 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from app.dispatch.generation import Generation
+from app.dispatch.answering.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
 from app.media.sound import Sound
 from app.openai.transcription.plan import language_plan, speech_model, speech_plan

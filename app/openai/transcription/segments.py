@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from app.dispatch.speech import TICK_S, Speech
+from app.dispatch.models.speech import TICK_S, Speech
 
 
 class Segment(Struct, frozen=True):

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from app.dispatch.generation_base import GenerationBase
-from app.dispatch.speech import SpeechTask
+from app.dispatch.models.speech import SpeechTask
 from app.media.sound import RATE, Sound
 from app.messages import Delta
 from app.openai.transcription.formats import Transcript, as_json

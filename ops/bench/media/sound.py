@@ -33,7 +33,7 @@ _ALONE = f"""
 import asyncio, json, os, sys, time
 from pathlib import Path
 import numpy as np
-from app.dispatch.models import load_models
+from app.dispatch.models.models import load_models
 from app.engines.vllm.args import engine_args
 from app.engines.vllm.convert import sampling_params
 from app.media.sound import decode_sound

@@ -16,9 +16,9 @@ import uvloop
 
 from app.cli import stack
 from app.dispatch.event_queue import EventQueue
-from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight, RoutingHints
-from app.dispatch.placement_round import PlacementRound
+from app.dispatch.placing.placement_round import PlacementRound
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES

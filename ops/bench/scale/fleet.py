@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from app.dispatch.event_queue import EventQueue
 from app.dispatch.inflight import InFlight, RoutingHints
-from app.dispatch.placement_commands import placement
+from app.dispatch.placing.placement_commands import placement
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES

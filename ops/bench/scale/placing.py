@@ -13,8 +13,8 @@ import uvloop
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from app.dispatch.dispatcher import Dispatcher
-from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.answering.dispatcher import Dispatcher
+from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight
 from app.kv.blocks import HASH_BYTES
 from app.store import Wire, async_client

@@ -5,11 +5,11 @@ from typing import Any
 
 import uvloop
 
-from app.dispatch.adapter_table import AdapterTable
-from app.dispatch.dispatcher import Dispatcher
-from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.liveness import LivenessWatch
-from app.dispatch.token_inbox import TokenInbox
+from app.dispatch.answering.dispatcher import Dispatcher
+from app.dispatch.answering.liveness import LivenessWatch
+from app.dispatch.answering.token_inbox import TokenInbox
+from app.dispatch.fleet.fleet_reader import FleetReader
+from app.dispatch.models.adapter_table import AdapterTable
 from app.ids import ApiId
 from app.intervals import Intervals
 from app.store import Wire, async_client

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.api.resumable.conversations import ConversationStore
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 from app.errors import StoreDown
 from app.ids import ConversationId
 from app.messages import KeptRequest, decode_events

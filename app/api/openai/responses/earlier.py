@@ -10,7 +10,7 @@ import orjson
 from app.api.resumable.resume import patiently
 from app.api.resumable.store import Found, ResumableStore
 from app.api.state import ApiState
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 from app.endpoint_registry import RESPONSE
 from app.errors import ConversationGone, RequestError, RequestNotFound
 from app.ids import ConversationId, KeyId, RequestId

@@ -15,11 +15,11 @@ from app.api.openai.sse_response import EventStream
 from app.api.openai.transcription import answer_schemas
 from app.api.resumable.resume import placed_call
 from app.api.state import state_of
-from app.dispatch.aliases import Turn
-from app.dispatch.generation import Generation
+from app.dispatch.answering.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.models import Model
-from app.dispatch.speech import WINDOW_S, SpeechTask
+from app.dispatch.models.aliases import Turn
+from app.dispatch.models.models import Model
+from app.dispatch.models.speech import WINDOW_S, SpeechTask
 from app.errors import RequestError
 from app.media.sound import RATE
 from app.messages import Delta

@@ -5,7 +5,7 @@
 --          2… prompts as packed hashes of the points where they may resume: of their blocks, for most models
 -- returns  for each prompt a list: place, blocks, …: leading blocks that a request that waits for its prefill there will
 --          leave in its cache; of some of those that share the most, as far as powers of four tell; of long ones as far as
---          their outlines tell (app/dispatch/placement_commands.py)
+--          their outlines tell (app/dispatch/placing/placement_commands.py)
 local call, sub, byte, floor = redis.call, string.sub, string.byte, math.floor
 local every = tonumber(ARGV[1])
 local AT_ONCE = 4000 -- beginnings (`unpack`)

@@ -4,8 +4,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.loads import entries
+from app.dispatch.fleet.fleet_reader import FleetReader
+from app.dispatch.fleet.loads import entries
 from app.ids import ApiId, PoolId, place_id
 from app.keys import Keys
 from app.kv.prefix_index import packed

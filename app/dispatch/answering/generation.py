@@ -8,19 +8,19 @@ from typing import Self
 import orjson
 from msgspec import Struct
 
-from app.dispatch.answer_trace import add_answer
+from app.dispatch.answering.dispatcher import Dispatcher
+from app.dispatch.answering.inspection import Inspection
 from app.dispatch.attempt_log import AttemptLog
-from app.dispatch.corrections import corrections
-from app.dispatch.dispatcher import Dispatcher
 from app.dispatch.event_queue import EventQueue
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import ChoiceOutput, InFlight
-from app.dispatch.inspection import Inspection
-from app.dispatch.media_store import Samples
-from app.dispatch.route_explanation import explained
-from app.dispatch.timeline import Timeline
-from app.dispatch.usage import record_of, used_by
+from app.dispatch.media.corrections import corrections
+from app.dispatch.media.media_store import Samples
+from app.dispatch.observing.answer_trace import add_answer
+from app.dispatch.observing.route_explanation import explained
+from app.dispatch.observing.timeline import Timeline
+from app.dispatch.observing.usage import record_of, used_by
 from app.errors import OK, Cancelled, XylemError, from_wire, outcome_of
 from app.ids import RequestId, new_request_id
 from app.kv_store.salts import salted

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from app.batch.file_store import FileStore
 from app.batch.storage import Storage, in_thread
-from app.dispatch.expansions import Expansions
+from app.dispatch.media.expansions import Expansions
 from app.ending import side_by_side
 from app.errors import FileGone, RequestError
 from app.ids import FileId, KeyId

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from app.dispatch.loads import ENTRY, NOTHING, Loads
+from app.dispatch.fleet.loads import ENTRY, NOTHING, Loads
 from app.ids import PlaceId, WorkerId, place_id
 from app.kv.groups import blocks_of_step, grid_of, points_left
 from app.messages import WIRE_VERSION, Grid, Lease

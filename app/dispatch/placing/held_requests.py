@@ -7,7 +7,7 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from app.dispatch.inflight import Groups, InFlight, Line
-from app.dispatch.tenant_shares import TenantShares, flow_of
+from app.dispatch.placing.tenant_shares import TenantShares, flow_of
 from app.errors import NoWorker, StoreDown, XylemError
 from app.ids import PoolId
 from app.pools import Pool

@@ -5,10 +5,10 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-from app.dispatch.adapter_table import AdapterTable
-from app.dispatch.dispatcher import Dispatcher
-from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.token_inbox import TokenInbox
+from app.dispatch.answering.dispatcher import Dispatcher
+from app.dispatch.answering.token_inbox import TokenInbox
+from app.dispatch.fleet.fleet_reader import FleetReader
+from app.dispatch.models.adapter_table import AdapterTable
 from app.errors import StoreDown
 from app.ids import HOME, CellId, PlaceId, PoolId, RunId, WorkerId, place_id, run_id, worker_queue
 from app.intervals import Intervals

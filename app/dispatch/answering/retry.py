@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from itertools import chain
 
-from app.dispatch.deaths import Deaths
+from app.dispatch.answering.deaths import Deaths
 from app.dispatch.inflight import InFlight
-from app.dispatch.media_store import MediaStore
-from app.dispatch.placer import Placer
+from app.dispatch.media.media_store import MediaStore
+from app.dispatch.placing.placer import Placer
 from app.errors import AdapterLoading, Returned, WorkerLost, XylemError
 from app.ids import HOME, CellId, PoolId, RequestId
 from app.messages import Done, Failed, Job, KvHandle

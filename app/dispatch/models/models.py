@@ -4,10 +4,10 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from app.dispatch.generation_defaults import generation_defaults
 from app.dispatch.inflight import RoutingHints
-from app.dispatch.speech import Speech, speech_of
-from app.dispatch.writing import Writing, dialect_name, writing_of
+from app.dispatch.models.generation_defaults import generation_defaults
+from app.dispatch.models.speech import Speech, speech_of
+from app.dispatch.models.writing import Writing, dialect_name, writing_of
 from app.engine_args import drafts
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from redis.exceptions import RedisError
 
-from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.fleet.fleet_reader import FleetReader
 from app.errors import StoreDown
 from app.ids import ApiId, CellId, PoolId
 from app.pools import Pool

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from app.adapters.assignment import is_for
 from app.adapters.registry import decoded
-from app.dispatch.models import Model
+from app.dispatch.models.models import Model
 from app.keys import Keys
 from app.messages import Adapter
 from app.store import Command, Wire

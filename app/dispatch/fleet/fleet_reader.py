@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from app.dispatch.index_reader import IndexReader
-from app.dispatch.loads import ENTRY
-from app.dispatch.pool_fleet import PoolFleet, PoolView
+from app.dispatch.fleet.index_reader import IndexReader
+from app.dispatch.fleet.loads import ENTRY
+from app.dispatch.fleet.pool_fleet import PoolFleet, PoolView
 from app.ids import PlaceId, PoolId, WorkerId, place_id
 from app.intervals import Intervals
 from app.keys import Keys

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from app.dispatch.content_hook import ContentHook, Part, pause_s
+from app.dispatch.answering.content_hook import ContentHook, Part, pause_s
 from app.dispatch.generation_plan import GenerationPlan
 from app.errors import DeadlineOver, HookDown, Saturated, XylemError
 from app.ids import RequestId

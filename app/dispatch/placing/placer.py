@@ -13,15 +13,15 @@ from random import Random
 
 from msgspec.structs import replace
 
-from app.dispatch.abandoned import AbandonedAttempts
-from app.dispatch.embedding_index import EmbeddingIndex
-from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.held_requests import LOOK_EVERY_S, SHARED_LOOK_S, HeldRequests, urgency
+from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight
-from app.dispatch.placement_commands import Placing, expected_tokens, placement, prediction
-from app.dispatch.placement_round import PlacementRound
-from app.dispatch.placement_writer import SWAPPED, NotSent, PlacementWriter
-from app.dispatch.tenant_shares import TenantShares
+from app.dispatch.placing.abandoned import AbandonedAttempts
+from app.dispatch.placing.embedding_index import EmbeddingIndex
+from app.dispatch.placing.held_requests import LOOK_EVERY_S, SHARED_LOOK_S, HeldRequests, urgency
+from app.dispatch.placing.placement_commands import Placing, expected_tokens, placement, prediction
+from app.dispatch.placing.placement_round import PlacementRound
+from app.dispatch.placing.placement_writer import SWAPPED, NotSent, PlacementWriter
+from app.dispatch.placing.tenant_shares import TenantShares
 from app.errors import DeadlineOver, ModelNotFound, NoWorker, Saturated, StoreDown, WeightsChanged, XylemError
 from app.ids import HOME, ApiId, CellId, PoolId, RequestId, WorkerId
 from app.intervals import COMMANDS_TTL_S

@@ -5,9 +5,9 @@ No text of a prompt or an answer: no stop strings either.
 
 from collections.abc import Mapping, Sequence
 
-from app.dispatch.attempt_spans import attempt_spans
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import InFlight
+from app.dispatch.observing.attempt_spans import attempt_spans
 from app.ids import RequestId
 from app.messages import Task
 from app.tracing.request_trace import RequestTrace

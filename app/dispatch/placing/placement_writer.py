@@ -7,7 +7,7 @@ nothing. A reservation without a message, if this process dies between the two, 
 from collections.abc import Sequence
 from typing import Any
 
-from app.dispatch.placement_commands import Placing
+from app.dispatch.placing.placement_commands import Placing
 from app.errors import StoreDown
 from app.store import Command, Wire
 

@@ -4,17 +4,17 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from app.dispatch.content_hook import ContentHook
-from app.dispatch.deaths import Deaths
-from app.dispatch.expansions import Expansions
-from app.dispatch.fleet_reader import FleetReader
+from app.dispatch.answering.content_hook import ContentHook
+from app.dispatch.answering.deaths import Deaths
+from app.dispatch.answering.retry import Retry
+from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight
-from app.dispatch.media_store import MediaStore
-from app.dispatch.placer import Placer
-from app.dispatch.recorder import Recorder
-from app.dispatch.retry import Retry
-from app.dispatch.timeline import Timelines
-from app.dispatch.traffic import TrafficCounter
+from app.dispatch.media.expansions import Expansions
+from app.dispatch.media.media_store import MediaStore
+from app.dispatch.observing.recorder import Recorder
+from app.dispatch.observing.timeline import Timelines
+from app.dispatch.observing.traffic import TrafficCounter
+from app.dispatch.placing.placer import Placer
 from app.errors import (
     Cancelled,
     DeadlineOver,

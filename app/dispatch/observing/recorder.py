@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from app.dispatch.inflight import InFlight
-from app.dispatch.timeline import Timelines
+from app.dispatch.observing.timeline import Timelines
 from app.errors import StoreDown
 from app.ids import ApiId, RequestId
 from app.keys import Keys

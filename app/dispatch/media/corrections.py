@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from app.dispatch.expansions import Shown
-from app.dispatch.media_reader import Samples
+from app.dispatch.media.expansions import Shown
+from app.dispatch.media.media_reader import Samples
 from app.messages import Job
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from app.dispatch.attempt_log import Attempt
-from app.dispatch.route_explanation import explained
+from app.dispatch.observing.route_explanation import explained
 from app.messages import Job, Timing
 from app.tracing.span import Attribute, Span
 from app.tracing.traceparent import new_span_id

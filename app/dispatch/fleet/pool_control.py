@@ -12,8 +12,8 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
-from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.orders import Command, replies
+from app.dispatch.fleet.fleet_reader import FleetReader
+from app.dispatch.fleet.orders import Command, replies
 from app.errors import PoolBusy, XylemError
 from app.ids import PoolId, WorkerId
 from app.keys import Keys

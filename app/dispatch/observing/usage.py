@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.inflight import ATTEMPTS, ChoiceOutput, InFlight
-from app.dispatch.timeline import Timeline
+from app.dispatch.observing.timeline import Timeline
 from app.errors import OK
 from app.tenants.cost import Used
 from app.tenants.records import Client

@@ -7,8 +7,8 @@ from typing import cast
 
 from msgspec.structs import replace
 
+from app.dispatch.fleet.pool_fleet import PoolView
 from app.dispatch.inflight import Groups, InFlight, Line
-from app.dispatch.pool_fleet import PoolView
 from app.errors import AdapterFailed, AdapterLoading, NoWorker, RequestError, Saturated, WeightsChanged, XylemError
 from app.ids import PoolId, WorkerId, place_id
 from app.kv.blocks import HASH_BYTES, common_points

@@ -16,8 +16,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from app.bounded.turns import CLIENT, Turns
-from app.dispatch.fleet_reader import FleetReader
-from app.dispatch.orders import replies
+from app.dispatch.fleet.fleet_reader import FleetReader
+from app.dispatch.fleet.orders import replies
 from app.errors import NoWorker, RequestError, StoreDown
 from app.ids import PoolId, WorkerId
 from app.keys import Keys

@@ -9,7 +9,7 @@ import orjson
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from app.dispatch.timeline import Timelines
+from app.dispatch.observing.timeline import Timelines
 from app.errors import RequestNotFound, StoreDown
 from app.ids import ApiId, KeyId, RequestId, made_by
 from app.keys import Keys

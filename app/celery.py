@@ -10,13 +10,13 @@ from typing import Any
 from celery import Celery
 from celery.app.amqp import AMQP
 
+from app.addresses.redis_url import broker, tls_options
 from app.batch.schedule import beat_schedule
 from app.broker_channel import BrokerConnection
 from app.errors import SettingsError
 from app.flower_hosts import guard
 from app.ids import BATCH_QUEUE
 from app.keys import PRIORITY_STEPS
-from app.redis_url import broker, tls_options
 from app.settings import load_settings
 
 try:

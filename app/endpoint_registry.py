@@ -25,7 +25,7 @@ from app.openai import (
 from app.openai.responses import generation as responses
 from app.openai.responses.schemas import ResponseRequest
 from app.openai.schemas import ChatRequest, CompletionRequest, ModelRequest
-from app.pools import EndpointName
+from app.pools.schema import EndpointName
 
 
 class AnswerWriter(Protocol):

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from app.host_names import is_named
+from app.addresses.host_names import is_named
 from app.settings import ANY, Settings
 
 

@@ -20,12 +20,12 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from app.cell_address import DEPLOYMENT, CellAddress, cell_addresses, others
+from app.addresses.cell_address import DEPLOYMENT, CellAddress, cell_addresses, others
+from app.addresses.redis_url import RedisUrl, cluster, split_urls, without_password
+from app.addresses.url_secret import ENCODE, check_encoded
 from app.errors import SettingsError
 from app.intervals import Intervals
 from app.keys import Keys
-from app.redis_url import RedisUrl, cluster, split_urls, without_password
-from app.url_secret import ENCODE, check_encoded
 
 ANY = "*"
 

@@ -14,7 +14,7 @@ from app.engines.base import EngineStats, GenerateRequest, Prefilled, StepOutput
 from app.engines.mock.engine import MockEngine
 from app.ids import RunId
 from app.messages import Handoff, PartialOutput, Rendezvous, Sampling
-from app.pools import Pool
+from app.pools.schema import Pool
 
 _ids = count()
 SMALL = 4096  # bytes in a block

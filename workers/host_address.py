@@ -2,7 +2,7 @@
 
 import socket
 
-from app.redis_url import hosts
+from app.addresses.redis_url import hosts
 
 _LOOPBACK = "127.0.0.1"
 

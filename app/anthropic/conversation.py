@@ -20,7 +20,7 @@ from app.anthropic.content import (
 from app.errors import RequestError
 from app.openai.content_parts import AnyText, MediaPart, PlainText, joined
 from app.openai.conversation import AssistantMessage, Message, PromptMessage, ToolCall, ToolMessage
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 
 # Claude Code's first block of `system`: it differs in each request, so that no prefix would be found in the cache.
 _BILLING = "x-anthropic-billing-header"

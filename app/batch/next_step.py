@@ -4,7 +4,7 @@ from typing import Literal
 
 from app.batch.batch_store import MOST_BREAKS, BatchLoad, Fields
 from app.batch.records import LIVE, Batch, Problem, packed
-from app.webhook import TRIES_AFTER_S
+from app.webhooks.webhook import TRIES_AFTER_S
 
 Due = Literal["begin", "send", "expire", "complete", "finish", "tell", "leave"]
 

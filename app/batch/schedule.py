@@ -11,8 +11,8 @@ from app.batch.input_line import ENDPOINTS
 from app.batch.window import read_window
 from app.errors import RequestError, SettingsError
 from app.ids import BATCH_QUEUE
+from app.pools.yaml_loader import read_yaml
 from app.settings import explain
-from app.yaml_loader import read_yaml
 
 
 def _cron(text: str) -> str:

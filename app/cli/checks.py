@@ -16,6 +16,7 @@ import psutil
 from msgspec import DecodeError
 from redis.exceptions import RedisError
 
+from app.addresses.redis_url import without_password
 from app.batch.storage import Storage
 from app.cli import probes
 from app.cli.stack import needs_preparation, shipped_model, usable_cores
@@ -25,9 +26,8 @@ from app.kv.groups import grid_of, why_by_load
 from app.messages import decode_lease
 from app.model_store.source import RemoteModel
 from app.model_store.store import ModelStore
-from app.pools import Pool
-from app.pools_file import load_pools
-from app.redis_url import without_password
+from app.pools.pools_file import load_pools
+from app.pools.schema import Pool
 from app.settings import Settings, load_settings
 from app.store import sync_client
 

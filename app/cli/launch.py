@@ -10,14 +10,14 @@ from typing import Any
 
 from rich.table import Table
 
+from app.addresses.redis_url import without_password
 from app.cli import probes, stack
 from app.cli.following import Following, reader
 from app.cli.report import out
 from app.cli.supervisor import Supervisor
 from app.messages import Task
 from app.planner.rules import scales_of
-from app.pools import PoolsFile
-from app.redis_url import without_password
+from app.pools.schema import PoolsFile
 from app.settings import Settings
 
 REDIS_URL = "redis_url"  # the file of a run's folder that has the embedded Valkey's URL, with its password

@@ -13,7 +13,7 @@ from app.cli.report import err, listing, out, refuse
 if TYPE_CHECKING:
     from app.model_store.source import RemoteModel
     from app.model_store.store import Progress, Stored
-    from app.pools import Pool
+    from app.pools.schema import Pool
     from app.settings import Settings
 
 Pools = Annotated[Path | None, typer.Option(help="The pools file to read [XYLEM_POOLS_FILE].")]
@@ -73,7 +73,7 @@ def _sources(settings: "Settings", what: str | None) -> "list[RemoteModel]":
     """Raises: SettingsError."""
     from app.errors import SettingsError
     from app.model_store.source import RemoteModel, read_source
-    from app.pools_file import load_pools
+    from app.pools.pools_file import load_pools
 
     if what is not None and "://" in what:
         try:
@@ -90,7 +90,7 @@ def _sources(settings: "Settings", what: str | None) -> "list[RemoteModel]":
 
 @contextmanager
 def _shown(source: "RemoteModel") -> "Iterator[Progress]":
-    from app.model_store.pools import logged
+    from app.pools.fetched_pools import logged
 
     if not err.is_terminal:
         yield logged(source)

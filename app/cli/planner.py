@@ -47,7 +47,7 @@ def status() -> None:
     from app.ids import WorkerId
     from app.planner.desired import decode_desired
     from app.planner.rules import scales_of
-    from app.pools_file import load_pools
+    from app.pools.pools_file import load_pools
     from app.settings import load_settings
 
     try:

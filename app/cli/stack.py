@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from app.cli import probes
 from app.cli.supervisor import Component
 from app.ids import BATCH_QUEUE, PoolId
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.settings import Settings
 
 _API_AND_FLOWER, _WORKERS, _STORE = range(3)  # the order of stopping: streams end before their workers do

@@ -17,8 +17,8 @@ def stored() -> "Iterator[tuple[Redis, Keys]]":
     """Its client and the deployment's keys. If it can't be reached, the command ends with one line that says so."""
     import redis
 
+    from app.addresses.redis_url import without_password
     from app.errors import SettingsError
-    from app.redis_url import without_password
     from app.settings import load_settings
     from app.store import sync_client
 

@@ -10,7 +10,7 @@ import typer
 from app.cli.report import err, refuse
 
 if TYPE_CHECKING:
-    from app.pools import PoolsFile
+    from app.pools.schema import PoolsFile
     from app.settings import Settings
 
 _NOT_INSTALLED = {  # by engine: its package, and the message where that is missing
@@ -53,13 +53,13 @@ def up(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the logs of all processes.")] = False,
 ) -> None:
     """Start Valkey, the API, workers and Flower; stop them all on Ctrl-C."""
+    from app.addresses.redis_url import without_password
     from app.cli import probes, stack
     from app.cli.launch import launch
     from app.cli.models import fetch_all
     from app.cli.supervisor import Died, Interrupted
     from app.errors import SettingsError
-    from app.pools_file import load_pools
-    from app.redis_url import without_password
+    from app.pools.pools_file import load_pools
 
     shapes = model is ModelName.shapes
     if pools and (engine or shapes):

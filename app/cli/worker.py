@@ -22,8 +22,8 @@ def worker(
     ] = False,
 ) -> None:
     """Run one worker of POOL. Other arguments go to `celery worker`."""
-    from app.engine_args import merged, read_overrides
     from app.errors import XylemError
+    from app.pools.engine_args import merged, read_overrides
     from app.settings import load_settings
 
     try:

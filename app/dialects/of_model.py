@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from app.dialects.dialect import Dialect, Thought
 from app.dialects.names import find_dialect
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 
 
 @lru_cache

@@ -17,7 +17,7 @@ from app.errors import XylemError
 from app.ids import HOME, CellId, PoolId, WorkerId
 from app.kv.blocks import HASH_BYTES, point_hashes
 from app.messages import Adapter, Delta, Event, Grid, Job, KvHandle, PartialOutput, StageKind, Timing
-from app.pools import Routing
+from app.pools.schema import Routing
 from app.routing.candidates import Decision
 from app.routing.tenant_service import Charge
 from app.store import clock

@@ -43,11 +43,11 @@ from app.keys import Keys
 from app.media.limits import Limits
 from app.media.loader import MediaLoader
 from app.messages import Media, Task
-from app.model_store.pools import fetched_pools
 from app.planner.observed import Objective
 from app.planner.rules import objectives_of
-from app.pools import EndpointName, Pipeline, Pool
-from app.pools_file import load_pools
+from app.pools.fetched_pools import fetched_pools
+from app.pools.pools_file import load_pools
+from app.pools.schema import EndpointName, Pipeline, Pool
 from app.settings import Settings
 from app.store import Wire, clock
 from app.store.wire_version import check, keep_noting, note

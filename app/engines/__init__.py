@@ -1,10 +1,10 @@
 """Inference engines behind one protocol. An engine's libraries are imported only when it is created."""
 
-from app.engine_registry import load_engine, load_follower
 from app.engines.base import Disaggregated, Encoder, Engine, Follower, Node, PictureEncoder, Transcriber
 from app.engines.painter import Painter
 from app.errors import SettingsError
-from app.pools import Pool
+from app.pools.engine_registry import load_engine, load_follower
+from app.pools.schema import Pool
 
 
 def create_follower(pool: Pool, node: Node) -> Follower:

@@ -5,7 +5,7 @@ import math
 from app.engines.base import EncodeRequest, GenerateRequest
 from app.errors import PromptTooLong, RequestError
 from app.messages import Sampling, Task
-from app.pools import Pool
+from app.pools.schema import Pool
 
 _MAX_CHOICES = 16_384
 _SEED_BITS = 63

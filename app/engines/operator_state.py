@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from app.errors import EngineFailed, RequestError
-from app.pools import Tiers
+from app.pools.schema import Tiers
 
 _TAGS = ("weights", "kv_cache")  # the parts of an engine's memory, as vLLM names them
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from app.ids import PoolId
 from app.messages import CacheGroup, Grid, Lease, Worker
-from app.pools import Pool
+from app.pools.schema import Pool
 
 
 def needed_from(group: CacheGroup, end: int) -> int:

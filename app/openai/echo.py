@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from app.dispatch.generation_plan import GenerationPlan
 from app.messages import Delta, TokenLogprob
-from app.token_names import TokenNames
+from app.tokenizing.token_names import TokenNames
 
 
 class Echo:

@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from app.errors import RequestError
-from app.own_template import OwnTemplate
-from app.tokenizer import Tokenizer
+from app.tokenizing.own_template import OwnTemplate
+from app.tokenizing.tokenizer import Tokenizer
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 EFFORTS: Sequence[Effort] = get_args(Effort)  # from the least to the most

@@ -14,7 +14,7 @@ from app.errors import RequestError
 from app.messages import Painting, Sampling
 from app.openai.plan import plan_of
 from app.openai.schemas import ModelRequest
-from app.pools import PaintRules, parse_size
+from app.pools.schema import PaintRules, parse_size
 
 SEEDS = 2**32
 _LONGEST = 32_000  # characters of a prompt, as OpenAI has it

@@ -9,7 +9,7 @@ from app import json_bytes
 from app.dispatch.media.media_reader import Origin
 from app.errors import RequestError
 from app.openai.content_parts import AudioPart
-from app.pools import Stage
+from app.pools.schema import Stage
 
 _SYSTEM = ("system", "developer")
 

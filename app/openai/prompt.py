@@ -16,7 +16,7 @@ from app.openai.template_forms import fitted
 from app.openai.template_habits import OURS, needs_descriptions, rendered
 from app.openai.template_parts import Marker, show_parts
 from app.openai.tools import ToolsRequest
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 
 _SHOWN = 64  # characters of a name
 # Marks where the model is to continue. A template that trims its messages removes the space.

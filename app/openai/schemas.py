@@ -19,7 +19,7 @@ from app.openai.conversation import Message, Messages
 from app.openai.neutral import NEUTRAL_OF_TOKENIZE, Refused, neutral
 from app.openai.prompt import PromptRequest
 from app.openai.structured import StructuredRequest
-from app.pools import Alias, AliasName, Count, NotNegative, Share
+from app.pools.schema import Alias, AliasName, Count, NotNegative, Share
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 TokenId = Annotated[int, Field(ge=0, lt=2**32)]

@@ -14,7 +14,7 @@ from app.openai.template_habits import (
     thought_part,
     wants_parts,
 )
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 
 
 def fitted(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[dict[str, Any]]:

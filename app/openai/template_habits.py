@@ -13,8 +13,8 @@ from typing import Any
 
 from app import json_bytes
 from app.errors import RequestError
-from app.own_template import OwnTemplate
-from app.tokenizer import SPECIAL, Tokenizer
+from app.tokenizing.own_template import OwnTemplate
+from app.tokenizing.tokenizer import SPECIAL, Tokenizer
 
 Shown = dict[str, Any]  # a message, as templates take it
 

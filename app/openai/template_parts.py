@@ -10,7 +10,7 @@ from app.media.placeholders.smolvlm_video import CLOSING, before_frames
 from app.messages import MediaKind
 from app.openai.content_parts import AnyText, MediaPart
 from app.openai.conversation import Message
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 
 _MARK = "<<<text>>>"
 

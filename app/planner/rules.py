@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from app.ids import PoolId
 from app.planner.observed import Limits, Objective
-from app.pools import PoolsFile, Scale
+from app.pools.schema import PoolsFile, Scale
 
 
 def objectives_of(declared: PoolsFile) -> dict[str, Objective]:

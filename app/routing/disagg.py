@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from app.errors import NoWorker, Saturated
 from app.messages import Lease
-from app.pools import Routing
+from app.pools.schema import Routing
 from app.routing.candidates import Ask, Candidate, Decision, Option, Placement
 from app.routing.cost import Fleet, kv_cost, pull_cost
 from app.routing.policy import can_serve, place

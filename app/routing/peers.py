@@ -6,7 +6,7 @@ from random import Random
 from msgspec.structs import replace
 
 from app.errors import NoWorker, Saturated
-from app.pools import Routing
+from app.pools.schema import Routing
 from app.routing.candidates import Ask, Decision, Option
 from app.routing.cost import Fleet, kv_cost, lend_cost, pull_cost
 from app.routing.disagg import HOP_S, SplitPlacement, decoding, option_of

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
 from app.errors import NoWorker, Saturated
-from app.pools import Policy, Routing
+from app.pools.schema import Policy, Routing
 from app.routing.candidates import ALL, NOT_TIERED, Ask, Candidate, Cost, Decision, Option, Placement, Room
 from app.routing.cost import Fleet, held_blocks, kv_cost, missing_blocks, new_blocks, pull_cost, uncached_tokens
 from app.routing.preemptible import behind_all, has_slack

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 
 from app.ids import PoolId
-from app.pools import Table
+from app.pools.schema import Table
 
 
 def select(table: Table, tokens: int, target_ms: float | None) -> PoolId:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from app.ids import PoolId, RunId, WorkerId
 from app.messages import Lease, Load, Worker
-from app.pools import Routing
+from app.pools.schema import Routing
 from app.routing.candidates import Ask, Candidate, Limits, Option, Tiered
 from app.routing.policy import place
 from app.routing.throughput_meter import ThroughputMeter
@@ -25,7 +25,7 @@ _BLOCK_BYTES, _AT_ONCE = 10**6, 1e18  # any, and bytes a second
 class Policy:
     """The `kv` policy for one simulation.
 
-    Parameters are fields of `app.pools.Routing`, and the seconds that a block of the store takes to load.
+    Parameters are fields of `app.pools.schema.Routing`, and the seconds that a block of the store takes to load.
     """
 
     def __init__(

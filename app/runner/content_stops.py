@@ -15,7 +15,7 @@ from app.engines.base import StepOutput
 from app.engines.resume import text_behind
 from app.engines.stops import StopScanner
 from app.messages import ContentRules, Job, PartialOutput, Sampling
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 
 
 class ContentStops:

@@ -23,7 +23,7 @@ from app.grammars.checker import GrammarChecker
 from app.ids import PoolId, RequestId, RunId, WorkerId, run_id
 from app.loop_thread import LoopThread
 from app.messages import Failed, Handoff, Job, KvHandle, PrefillDone, Speeds
-from app.pools import Aside
+from app.pools.schema import Aside
 from app.runner.adapters_in_use import AdaptersInUse
 from app.runner.busy_time import Cost
 from app.runner.content_stops import StopFinder
@@ -38,7 +38,7 @@ from app.runner.yield_gate import YieldGate
 from app.settings import Settings
 from app.store import Wire, async_client
 from app.telemetry import logger
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 
 log = logger(__name__)
 T = TypeVar("T")

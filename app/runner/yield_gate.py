@@ -15,7 +15,7 @@ from app.engines.base import EngineInfo, EngineStats
 from app.errors import Returned
 from app.ids import RunId
 from app.messages import Job, Speeds
-from app.pools import Aside
+from app.pools.schema import Aside
 from app.runner.yield_policy import EngineLoad, Need, may_enter, pause, taken, too_many
 
 _LOOK_S = 0.05  # how often to look for changes without an event: free blocks, the end of a pause

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from app.pools import Aside
+from app.pools.schema import Aside
 from app.routing.preemptible import FULL
 
 _ARRIVALS = 16  # 1/16 of the seats is kept free for new online requests

@@ -8,7 +8,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.backoff import ExponentialBackoff
 
-from app.redis_url import Cluster, Sentinels, cluster, encryption, sentinel_options, sentinels
+from app.addresses.redis_url import Cluster, Sentinels, cluster, encryption, sentinel_options, sentinels
 from app.store.cluster_nodes import ClusterPool, address_of, read_slots
 from app.store.lost_connections import losable
 

@@ -12,7 +12,7 @@ from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import MovedError, RedisError
 
-from app.redis_url import Cluster, encryption
+from app.addresses.redis_url import Cluster, encryption
 from app.store.lost_connections import losable
 
 # A node that doesn't answer must not delay the search: another one can.

@@ -6,9 +6,9 @@ import yaml
 from pydantic import ValidationError
 
 from app.errors import SettingsError
+from app.pools.yaml_loader import read_yaml
 from app.settings import explain
 from app.tenants.wanted import TenantsFile
-from app.yaml_loader import read_yaml
 
 
 def load_tenants(path: Path) -> TenantsFile:

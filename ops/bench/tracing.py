@@ -29,12 +29,12 @@ from app.dispatch.models.models import Model
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.messages import Delta, Done, Lease, Sampling, Stage, Timing, Worker, encode
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.routing.candidates import Candidate, Cost, Decision, Limits, Option, Placement
 from app.store import clock
 from app.tasks.celery_message import task_messages
 from app.telemetry import Meters
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 from app.tracing.otel import OtelTracer
 from app.tracing.tracer import Tracer
 from ops.bench.parts import Say, single

@@ -38,8 +38,8 @@ def settings() -> str:
 
 
 def pools() -> str:
-    """The keys of the pools file, from `app/pools.py`: each part of it has a table."""
-    from app.pools import PoolsFile
+    """The keys of the pools file, from `app/pools/schema.py`: each part of it has a table."""
+    from app.pools.schema import PoolsFile
 
     titles: dict[type[BaseModel], str] = {}
     _name_parts(PoolsFile, "", titles)

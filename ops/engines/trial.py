@@ -16,7 +16,7 @@ from app.engines.base import Engine, GenerateRequest
 from app.ids import RunId
 from app.kv.events import decode_batch
 from app.messages import Sampling
-from app.pools import Pool
+from app.pools.schema import Pool
 from ops.engines.known import ROOT
 
 _MODEL = ROOT / ".xylem/models/SmolLM2-135M-Instruct"

@@ -16,7 +16,7 @@ from app.engines.base import Configured, Engine, EngineInfo, GenerateRequest, St
 from app.errors import EngineFailed, XylemError
 from app.ids import RequestId
 from app.messages import Sampling
-from app.pools import Pool
+from app.pools.schema import Pool
 from ops.models.architectures import ARCHITECTURES
 from ops.models.log import Log
 

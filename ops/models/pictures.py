@@ -32,9 +32,9 @@ from app.openai.media_prompt import Expanded, encoded, expanded, markers_of
 from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
 from app.openai.validation import validated
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.telemetry import Meters
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 from ops.models.seeing import SEEING, written
 
 Shape = tuple[int, ...]  # as in `Media`

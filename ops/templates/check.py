@@ -14,8 +14,8 @@ from app.openai.efforts import EFFORTS
 from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
 from app.openai.validation import parse
-from app.pools import Pool
-from app.tokenizer import Tokenizer
+from app.pools.schema import Pool
+from app.tokenizing.tokenizer import Tokenizer
 from ops.templates.conversations import CONVERSATIONS
 from ops.templates.packages import templates
 from ops.templates.repairs import REPAIRS, Shown, as_sent, with_effort

@@ -22,8 +22,8 @@ from app.dialects.parts import Arguments, CallBegun
 from app.errors import RequestError, SettingsError
 from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
-from app.pools import Pool
-from app.tokenizer import Tokenizer
+from app.pools.schema import Pool
+from app.tokenizing.tokenizer import Tokenizer
 from ops.templates.packages import MORE, REQUIREMENTS, templates
 
 # Templates that write what is no call, whatever reads it.

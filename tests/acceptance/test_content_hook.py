@@ -14,8 +14,8 @@ import openai
 import pytest
 
 from app.ids import TenantId
-from app.signature import signature
 from app.tenants.records import Tenant
+from app.webhooks.signature import signature
 from tests.acceptance.test_bad_input import refusal
 from tests.belongings import LINE, Holder, keep_tenant
 from tests.stack import Stack, free_port, mock_pool, stack, wait_until

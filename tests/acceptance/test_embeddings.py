@@ -21,7 +21,7 @@ from openai.types import Batch
 
 from app.engines.mock.encoding import vector
 from app.ids import BATCH_QUEUE
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.acceptance.test_document import check, declared
 from tests.stack import Stack, all_free, leases, metric, mock_pool, stack, wait_until
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.engines.mock.encoding import vector
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.acceptance.test_document import declared
 from tests.acceptance.test_embeddings import MODEL
 from tests.kserve import DIMENSIONS, POOL, kserve

@@ -14,7 +14,7 @@ import pytest
 
 from app.api.kserve.protocol import MESSAGES, SERVICE
 from app.engines.mock.encoding import vector
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.acceptance.test_embeddings import MODEL
 from tests.acceptance.test_security import create, status, xylem
 from tests.kserve import DIMENSIONS, EMBED, POOL, Client, asked, grpc_client, kserve, texts

@@ -17,7 +17,7 @@ from app.kv.blocks import prompt_hashes
 from app.media.picture import picture_of
 from app.media.placeholders import pictures_of
 from app.messages import Media
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.chaos.fleet import Fleet
 from tests.media.samples import video
 from tests.stack import indexed_blocks, wait_until

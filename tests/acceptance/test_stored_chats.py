@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from app.pools import Pool
+from app.pools.schema import Pool
 from tests.acceptance.test_tools import PLAYS, TEMPLATE, WEATHER
 from tests.stack import Stack, all_free, free_port, mock_pool, stack, wait_until
 

@@ -11,8 +11,8 @@ import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletion
 
-from app.pools import Pool
-from app.tokenizer import load_tokenizer
+from app.pools.schema import Pool
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.acceptance.test_recovery import lines
 from tests.stack import Stack, free_port, leases, mock_pool, pid_of_worker, stack, wait_until
 

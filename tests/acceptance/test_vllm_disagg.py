@@ -16,7 +16,7 @@ import psutil
 import pytest
 from openai import OpenAI
 
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.chaos.fleet import TEMPLATE
 from tests.shallow import shallow_model
 from tests.stack import (

@@ -21,8 +21,8 @@ from app.engines.base import EngineInfo, GenerateRequest, Prefilled, StepOutput
 from app.errors import HandoffFailed
 from app.ids import RunId
 from app.messages import KvHandle, PartialOutput, Sampling, TokenLogprob
-from app.pools import Pool
-from app.tokenizer import load_tokenizer
+from app.pools.schema import Pool
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.forkserver import forks_of
 from tests.shallow import LAYERS, shallow_model
 from tests.stack import free_port

@@ -13,7 +13,7 @@ from app.kv.blocks import prompt_hashes
 from app.media.placeholders import sounds_of
 from app.media.sound import decode_sound
 from app.messages import Media
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.chaos.fleet import Fleet
 from tests.speech.samples import GARDEN, encoded, tone, wav
 from tests.stack import indexed_blocks, wait_until

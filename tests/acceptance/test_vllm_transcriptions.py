@@ -60,7 +60,7 @@ def transformers_texts(model: str, sounds: list[bytes]) -> list[str]:
     import torch
     from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
 
-    from app.tokenizer import load_tokenizer
+    from app.tokenizing.tokenizer import load_tokenizer
 
     whisper = WhisperForConditionalGeneration.from_pretrained(model, dtype=torch.float32)
     extract, tokenizer = WhisperFeatureExtractor.from_pretrained(model), load_tokenizer(Path(model))

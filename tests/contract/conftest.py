@@ -14,8 +14,8 @@ import pytest_asyncio
 
 from app.engines import create_engine
 from app.engines.base import Metered
-from app.pools import Pool
-from app.tokenizer import load_tokenizer
+from app.pools.schema import Pool
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.contract.subject import Subject
 from tests.forkserver import forks_of
 from tests.shallow import shallow_model

@@ -16,7 +16,7 @@ from app.ids import RequestId
 from app.kv.events import decode_batch
 from app.kv.ledger import Ledger
 from app.messages import FinishReason, Sampling
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 
 _ids = count()
 

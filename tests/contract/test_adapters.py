@@ -21,7 +21,7 @@ from app.errors import AdapterFailed, RequestError
 from app.ids import RunId
 from app.kv.blocks import prompt_hashes
 from app.messages import PartialOutput, WeightsSource
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.contract.conftest import loading, make_pool
 from tests.contract.subject import Subject
 from tests.lora import MERGED, STORY, make_adapter

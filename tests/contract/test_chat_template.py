@@ -9,8 +9,8 @@ import pytest
 from app.dispatch.models.models import load_models
 from app.errors import SettingsError
 from app.openai.prompt import chat_prompt
-from app.pools import Pool, PoolsFile
-from app.tokenizer import load_tokenizer
+from app.pools.schema import Pool, PoolsFile
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.contract.conftest import model_dir
 from tests.unit.test_tools import CALL, RESULT, WEATHER
 from tests.unit.test_tools import chat as asked

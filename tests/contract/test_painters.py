@@ -18,7 +18,7 @@ from app.engines.painter import Painted, Painter, PaintRequest, PaintStep
 from app.errors import EngineFailed, RequestError
 from app.ids import RunId, WorkerId
 from app.messages import Media, Painting
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.runner.probed_work import ProbedWork
 from tests.stack import wait_until
 from workers.engine.probe import Probe

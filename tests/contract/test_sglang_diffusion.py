@@ -12,8 +12,8 @@ from app.engines.base import StepOutput
 from app.errors import RequestError, SettingsError
 from app.kv.blocks import prompt_hashes
 from app.messages import Grammar, PartialOutput
-from app.pools import Pool
-from app.tokenizer import load_tokenizer
+from app.pools.schema import Pool
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.contract.conftest import loading
 from tests.contract.subject import Answer, Subject
 from tests.dllm import BLOCK, random_dllm

@@ -17,8 +17,8 @@ from app.media.picture import picture_of
 from app.media.placeholders import pictures_of
 from app.media.placeholders.places import joined
 from app.messages import Media, MediaSign, PartialOutput, TokenLogprob
-from app.pools import Pool
-from app.tokenizer import load_tokenizer
+from app.pools.schema import Pool
+from app.tokenizing.tokenizer import load_tokenizer
 from ops.models.seeing import written
 from tests.contract.conftest import loading
 from tests.contract.subject import Answer, Subject

@@ -12,7 +12,7 @@ from app.engines.painter import PaintRequest, PaintStep
 from app.errors import EngineDead, SettingsError
 from app.ids import RunId
 from app.messages import Painting
-from app.pools import Pool
+from app.pools.schema import Pool
 
 pytestmark = [
     pytest.mark.media,

@@ -11,7 +11,7 @@ from app.engines import create_engine
 from app.engines.base import GenerateRequest
 from app.errors import EngineDead
 from app.kv.blocks import prompt_hashes
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.contract.conftest import make_pool
 from tests.contract.subject import Subject
 from tests.forkserver import forks_of

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 from ops.templates import check
 from ops.templates.conversations import CONVERSATIONS
 

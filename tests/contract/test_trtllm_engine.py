@@ -20,7 +20,7 @@ from app.kv.blocks import chain, root
 from app.kv.hybrid_ledger import HybridLedger
 from app.kv.ledger import Ledger
 from app.messages import CacheGroup, Grammar, KvHandle, PartialOutput, Rendezvous, Sampling
-from app.pools import Pool
+from app.pools.schema import Pool
 from tests.contract.test_trtllm_contract import replayed
 from tests.shallow import shallow_model
 from tests.trtllm.double import installed

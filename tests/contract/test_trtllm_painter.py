@@ -18,7 +18,7 @@ from app.engines.painter import Painted, PaintRequest, PaintStep
 from app.errors import EngineFailed, RequestError, SettingsError
 from app.ids import RunId
 from app.messages import Media, Painting
-from app.pools import Pool
+from app.pools.schema import Pool
 from tests.trtllm.contract import Use, contract
 from tests.trtllm.double import installed
 from tests.trtllm.generated import Package

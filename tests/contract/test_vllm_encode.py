@@ -13,8 +13,8 @@ from app.ids import RunId
 from app.media.picture import picture_of
 from app.media.placeholders import pictures_of
 from app.messages import Media, Role, Sampling
-from app.pools import Pool
-from app.tokenizer import load_tokenizer
+from app.pools.schema import Pool
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.vlm import Kind, random_vlm
 
 pytestmark = [

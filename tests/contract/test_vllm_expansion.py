@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.media.placeholders import pictures_of
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 from ops.models.seeing import SEEING, written
 from tests.shallow import shallow_model
 from tests.vlm import Kind, random_vlm

@@ -38,7 +38,7 @@ import asyncio, sys
 from pathlib import Path
 from app.engines import create_engine
 from app.errors import SettingsError
-from app.pools import Pool
+from app.pools.schema import Pool
 engine = create_engine(Pool(model="sees", engine="vllm", path=Path(sys.argv[1]), args={"load_format": "dummy"}))
 try:
     asyncio.run(engine.start())

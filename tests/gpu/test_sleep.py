@@ -8,7 +8,7 @@ import pytest
 
 from app.engines import create_engine
 from app.engines.base import Pauser, Sleeper, Weights
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.contract.conftest import make_pool, model_dir
 from tests.contract.subject import Subject
 

@@ -12,7 +12,7 @@ import pytest
 
 from app.engines import create_engine
 from app.kv.blocks import chain, root
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.contract.conftest import make_pool, model_dir
 from tests.contract.subject import Subject
 

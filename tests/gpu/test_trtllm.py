@@ -18,8 +18,8 @@ from app.engines import create_engine
 from app.engines.base import Disaggregated, Engine, GenerateRequest
 from app.ids import RunId
 from app.messages import Grammar, PartialOutput, Sampling
-from app.pools import Pool
-from app.tokenizer import load_tokenizer
+from app.pools.schema import Pool
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.contract.test_trtllm_contract import replayed
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.filterwarnings("ignore")]

@@ -17,7 +17,7 @@ from app.ending import end_tasks
 from app.ids import PoolId, WorkerId
 from app.keys import Keys
 from app.messages import Lease, Worker, encode
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.store import Wire, async_client
 from app.store.scripts import TELL
 from tests.leases import changed

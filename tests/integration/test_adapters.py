@@ -28,7 +28,7 @@ from app.messages import (
     decode_worker_command,
     encode,
 )
-from app.pools import Pool, PoolsFile
+from app.pools.schema import Pool, PoolsFile
 from app.store import Wire, clock
 from app.store.scripts import TELL
 from tests.integration.conftest import POOL, register

@@ -19,7 +19,7 @@ from app.errors import NoWorker
 from app.ids import HOME, CellId, RequestId
 from app.keys import Keys
 from app.messages import Adapter, Cancel, Delta, KvHandle, decode_job, encode
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.settings import Settings
 from app.store import Wire, async_client
 from tests.background import beside

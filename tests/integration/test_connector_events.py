@@ -18,7 +18,7 @@ from app.keys import Keys
 from app.kv.blocks import chain, prompt_hashes, root
 from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex, packed
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.routing.candidates import Tiered
 from app.store import Wire
 from tests.background import beside

@@ -33,7 +33,7 @@ from app.messages import (
     decode_job,
     encode,
 )
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.store import Wire
 from app.store.scripts import FORGET_LOADS
 from app.tasks.celery_message import read_task_message

@@ -31,7 +31,7 @@ from app.messages import (
     decode_job,
     encode,
 )
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.store import Wire
 from app.tasks.celery_message import read_task_message
 from tests.background import beside

@@ -13,7 +13,7 @@ from app.dispatch.media.expansions import Expansions, Shown
 from app.errors import NoWorker, RequestError, Saturated
 from app.ids import WorkerId
 from app.messages import ExpandMedia, MediaSign, Reply, decode_worker_command, encode
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.store import Wire
 from tests.background import beside
 from tests.integration.conftest import POOL, register

@@ -14,7 +14,7 @@ from app.keys import Keys
 from app.kv.changes import Changes
 from app.kv.prefix_index import KvIndex, packed
 from app.messages import decode_lease, encode
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.store import Wire
 from app.store.scripts import FORGET_LOADS, SWEEP_INDEX, TELL
 from tests.integration.conftest import POOL, nobody_told, register

@@ -8,7 +8,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from app.pools_file import load_pools
+from app.pools.pools_file import load_pools
 from app.settings import Settings, load_settings
 from tests.helm import (
     CHART,

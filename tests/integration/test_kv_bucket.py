@@ -16,7 +16,7 @@ from app.keys import Keys
 from app.kv.store_index import StoreIndex, short_name
 from app.kv.tier_ledger import TierLedger
 from app.kv_store.block_store import open_store
-from app.pools import Tiers
+from app.pools.schema import Tiers
 from app.store import Wire
 from tests.integration.conftest import POOL, nobody_told
 from tests.s3 import s3_server

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 import app.model_store.files
 from app.cli.main import cli
 from app.errors import ModelNotFetched
-from app.model_store.pools import fetched_pools
 from app.model_store.source import RemoteModel
 from app.model_store.store import ModelStore
-from app.pools import Pool, PoolsFile
+from app.pools.fetched_pools import fetched_pools
+from app.pools.schema import Pool, PoolsFile
 from app.settings import load_settings
 from tests.hub import Hub, hub_server
 from tests.s3 import s3_server

@@ -20,7 +20,7 @@ from app.errors import Cancelled, ContentRefused, EngineFailed, HookDown, XylemE
 from app.ids import ApiId, KeyId, RequestId, TenantId, new_request_id
 from app.keys import Keys
 from app.messages import Delta, Done, Failed, Sampling
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.store import Wire, clock
 from app.telemetry import TENANT_TOKENS, Meters
 from app.tenants.charge import Charge
@@ -28,7 +28,7 @@ from app.tenants.directory import Directory
 from app.tenants.ledger import Ledger
 from app.tenants.limit_table import Budget, Limits
 from app.tenants.records import Client, Tenant
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 from app.usage.outbox import UsageOutbox
 from app.usage.record import UsageRecord, decode_usage, latest
 from tests.integration.conftest import POOL, register

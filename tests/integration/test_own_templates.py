@@ -16,10 +16,10 @@ from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.ids import PoolId
 from app.openai import chat as chat_endpoint
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.settings import load_settings
 from app.telemetry import Meters
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 
 TOKENIZER = load_tokenizer(Pool(model="m", engine="mock").model_dir)
 MODEL = Model("m", (PoolId("p"),), (), None, TOKENIZER, 100, Meters("own-templates"))

@@ -18,7 +18,7 @@ from app.messages import Delta, Done, EngineState, Job, Sampling, Speeds, Worker
 from app.planner.desired import Desired, decode_desired
 from app.planner.observed import EDGES, SeenPool, Traffic
 from app.planner.rules import objectives_of
-from app.pools import PoolsFile
+from app.pools.schema import PoolsFile
 from app.settings import load_settings
 from app.store import Wire
 from tests.integration.conftest import POOL, register

@@ -27,7 +27,7 @@ from app.messages import (
     decode_worker_command,
     encode,
 )
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.store import Wire
 from tests.background import beside
 from tests.integration.conftest import POOL, register

@@ -24,7 +24,7 @@ from app.kv.changes import Changes
 from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex, packed
 from app.messages import Grid
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.routing.candidates import Option
 from app.store import Command, Wire
 from app.store.scripts import COMING, MATCH, MATCH_POINTS, WRITE_INDEX

@@ -14,7 +14,7 @@ from app.engines.base import EngineStats, GenerateRequest
 from app.ids import PrefixId, RunId, WorkerId
 from app.keys import Keys
 from app.messages import Prefix, Sampling, encode
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.runner.runner import Runner
 from app.settings import Settings
 from tests.integration.conftest import POOL

@@ -25,7 +25,7 @@ from app.dispatch.media.media_store import MediaStore, Samples
 from app.errors import HookDown, ModelNotFound, NoWorker, Saturated, StoreDown
 from app.ids import PoolId, RequestId, WorkerId, run_id, worker_queue
 from app.messages import Cancel, Delta, Done, Event, EventBatch, Failed, Sampling, decode_job, encode
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.settings import Settings
 from app.store import Command, Wire, async_client
 from app.store.scripts import FORGET_LOADS

@@ -34,7 +34,7 @@ from app.messages import (
     decode_lease,
     encode,
 )
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.runner.runner import Runner
 from app.settings import Settings
 from tests.integration.conftest import POOL

@@ -15,7 +15,7 @@ from app.ids import ApiId, RequestId, RunId, WorkerId, place_id, run_id, worker_
 from app.keys import Keys
 from app.kv.changes import Changes
 from app.kv.prefix_index import KvIndex
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.routing.candidates import Candidate, Limits
 from app.store import Wire, clock
 from app.store.scripts import COMING, FORGET_LOADS, FORGET_PROMPTS, PLACE, RELEASE

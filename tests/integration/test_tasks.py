@@ -39,7 +39,7 @@ from app.messages import (
     decode_job,
     encode,
 )
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.runner.runner import RunArgs, Runner
 from app.settings import Settings
 from app.store.connection import Command, Connection

@@ -16,7 +16,7 @@ from app.dispatch.inflight import InFlight, RoutingHints
 from app.ids import ApiId, PoolId, RequestId, TenantId
 from app.keys import Keys
 from app.messages import Delta, Done, Job, Sampling, Speeds
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.routing.fair_order import Flow
 from app.store import Wire, clock
 from app.store.scripts import RELEASE

@@ -22,7 +22,7 @@ from app.kv.tier_ledger import TierLedger
 from app.kv_store import salts
 from app.kv_store.block_store import FolderStore
 from app.kv_store.salts import label_of, new_salt
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.routing.candidates import Matches, Tiered
 from app.store import Command, Wire
 from tests.background import beside

@@ -25,7 +25,7 @@ from app.kv_store.block_store import FolderStore
 from app.kv_store.salts import folder, label_of, new_salt
 from app.kv_store.seal import BlockSeal, Damaged
 from app.messages import Sampling, TierUse
-from app.pools import Pool
+from app.pools.schema import Pool
 from tests.contract.conftest import model_dir
 from tests.forkserver import forks_of
 from tests.s3 import access, s3_server

@@ -12,7 +12,7 @@ from app.dispatch.fleet.fleet_reader import FleetReader
 from app.errors import WireMismatch
 from app.keys import Keys
 from app.messages import WIRE_VERSION
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.settings import Settings
 from app.store import Wire
 from app.store.wire_version import check, keep_noting, note

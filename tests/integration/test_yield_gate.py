@@ -14,7 +14,7 @@ from app.engines import create_engine
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.messages import Delta, Done, Event, Failed, Job, Sampling, Stage, TokenLogprob, decode_event_batch, encode
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.runner.runner import RunArgs, Runner
 from app.settings import Settings
 from app.tasks.decode import answer

@@ -22,8 +22,8 @@ from app.engines.mock.args import parse_args
 from app.engines.mock.engine import MockEngine
 from app.ids import RunId
 from app.messages import Grammar, KvHandle, PartialOutput, Sampling, TokenLogprob
-from app.pools import Pool, Tiers
-from app.tokenizer import load_tokenizer
+from app.pools.schema import Pool, Tiers
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.trtllm.contract import Use, wire_names
 from tests.trtllm.generated import Package
 from tests.trtllm.pictures import Expander

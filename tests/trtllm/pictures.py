@@ -11,7 +11,7 @@ from app.engines.base import Embedding, MediaInput
 from app.media.picture import picture_of
 from app.media.placeholders import pictures_of
 from app.messages import Media
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.trtllm.generated import Package
 
 _KEYS = {"prompt", "prompt_token_ids", "multi_modal_data", "multi_modal_uuids", "multi_modal_embeddings"}

@@ -14,7 +14,7 @@ from app.errors import AdapterFailed, EngineDead
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.messages import Adapter, EngineState, Job, Lease, Sampling, Worker, encode
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.runner.adapters_in_use import AdaptersInUse
 from app.settings import load_settings
 from tests.lora import tiny_adapter

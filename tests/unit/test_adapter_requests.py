@@ -17,7 +17,7 @@ from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.kv.groups import grids_of
 from app.messages import Adapter, AdapterReport, Grid, Job, KvHandle, Lease, Sampling, Worker, decode_lease, encode
-from app.pools import Pool, PoolsFile
+from app.pools.schema import Pool, PoolsFile
 from app.routing.candidates import Candidate, Limits
 from app.runner.adapters_in_use import AdaptersInUse
 from app.store import Wire

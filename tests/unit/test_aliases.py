@@ -12,8 +12,8 @@ from app.errors import RequestError, SettingsError
 from app.messages import Task
 from app.openai.schemas import ChatRequest
 from app.openai.validation import parse
-from app.pools import Alias, Pool, PoolsFile
-from app.pools_file import load_pools
+from app.pools.pools_file import load_pools
+from app.pools.schema import Alias, Pool, PoolsFile
 from app.settings import load_settings
 
 CHAT = Alias(primary="big", fallback="small", split={"new": 0.05})

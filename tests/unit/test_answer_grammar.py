@@ -21,8 +21,8 @@ from app.openai.answer_grammar import Situation, answer_grammar
 from app.openai.schemas import ChatRequest
 from app.openai.structured import Format
 from app.openai.validation import parse
-from app.pools import Pool
-from app.tokenizer import load_tokenizer
+from app.pools.schema import Pool
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.grammar_checks import check_all
 
 TOKENIZER = load_tokenizer(Pool(model="m", engine="mock").model_dir)

@@ -18,7 +18,7 @@ from app.dispatch.models.models import Model
 from app.errors import NoWorker, PromptTooLong, RequestError, Saturated, Unauthorized, XylemError
 from app.openai.tools import NamedTool
 from app.openai.validation import parse
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 from tests.unit.test_completion_writer import MODEL_DIR, call
 
 ASK: dict[str, Any] = {"role": "user", "content": "?"}

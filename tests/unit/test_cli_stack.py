@@ -8,8 +8,8 @@ from app.cli import stack
 from app.cli.launch import names_to_try
 from app.cli.up import EngineName
 from app.ids import PoolId
-from app.pools import Pool
-from app.pools_file import load_pools
+from app.pools.pools_file import load_pools
+from app.pools.schema import Pool
 from app.settings import load_settings
 from tests.stack import ROOT
 

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.addresses.redis_url import cluster
 from app.ids import ApiId, BatchId, ConversationId, FileId, KeyId, PlaceId, PoolId, RequestId, RunId, WorkerId
 from app.keys import Keys
-from app.redis_url import cluster
 from app.store import scripts
 from app.store.cluster_nodes import slot_of
 

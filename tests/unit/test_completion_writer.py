@@ -28,9 +28,9 @@ from app.openai.completion_writer import DONE, CompletionWriter
 from app.openai.completions import TextWriter
 from app.openai.logprobs import TextLogprobs, chat_logprobs
 from app.openai.schemas import ChatRequest, CompletionRequest
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.telemetry import Meters
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 
 Kind = Literal["chat", "text"]
 MODEL_DIR = Pool(model="mock", engine="mock").model_dir

@@ -20,7 +20,7 @@ from app.ids import PoolId, WorkerId
 from app.kv.blocks import HASH_BYTES
 from app.kv.groups import grids_of
 from app.messages import EngineState, Grid, Lease, Load, Worker
-from app.pools import Pool
+from app.pools.schema import Pool
 
 POOL = PoolId("pool")
 GRIDS = {POOL: Grid(16, 16)}

@@ -16,9 +16,9 @@ from app.dialects.parts import Arguments, Content, Reasoning
 from app.engines.base import StepOutput
 from app.ids import ApiId, RequestId
 from app.messages import ContentRules, Job, PartialOutput, Sampling
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.runner.content_stops import ContentStops, StopFinder
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.unit import test_dialect_texts, test_output_parser
 from tests.unit.test_dialect_texts import TEXTS
 from tests.unit.test_output_parser import WRITTEN

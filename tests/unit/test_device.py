@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import stack
-from app.pools_file import load_pools
+from app.pools.pools_file import load_pools
 
 ROOT = Path(__file__).parents[2]
 

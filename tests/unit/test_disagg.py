@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from app.errors import NoWorker
 from app.ids import PoolId, WorkerId
 from app.messages import Lease, Speeds, Worker
-from app.pools import Routing
+from app.pools.schema import Routing
 from app.routing.candidates import Ask, Candidate, Limits, Option
 from app.routing.disagg import SplitPlacement, place_split, still_fits
 from app.routing.policy import loaded, place

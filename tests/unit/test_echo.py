@@ -10,9 +10,9 @@ from app.dispatch.models.models import Model
 from app.ids import PoolId, RequestId
 from app.messages import Delta, Sampling, TokenLogprob
 from app.openai.echo import Echo
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.telemetry import Meters
-from app.tokenizer import Tokenizer, load_tokenizer
+from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
 
 MODEL_DIR = Pool(model="mock", engine="mock").model_dir
 ANSWER = Delta(RequestId("r"), 0, " answer", [9], finish="stop", stop="x")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.openai.efforts import EFFORTS, effort_variables, known_efforts, nearest
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 from tests.unit.test_prompt import MODEL_DIR, PLAIN
 
 REFUSES = (

@@ -29,8 +29,8 @@ from app.ids import PoolId, RequestId, RunId, WorkerId
 from app.messages import Inputs, Lease, Worker
 from app.openai import classify, cohere_embeddings, embeddings, rerank, score
 from app.openai.encoding import EncodingWriter, cosine, job_slices
-from app.pools import Pool, PoolsFile
-from app.pools_file import load_pools
+from app.pools.pools_file import load_pools
+from app.pools.schema import Pool, PoolsFile
 from app.routing.candidates import Ask, Candidate, Limits, Option
 from app.routing.cost import new_blocks
 from app.settings import load_settings

@@ -8,10 +8,10 @@ import yaml
 from typer.testing import CliRunner
 
 from app.cli.main import cli
-from app.engine_args import drafts, masked, merged, read_overrides, with_args
 from app.engines.mock.engine import MockEngine
 from app.errors import EngineFailed, SettingsError
-from app.pools import Pool
+from app.pools.engine_args import drafts, masked, merged, read_overrides, with_args
+from app.pools.schema import Pool
 from workers.engine.warm_up import warm_up
 
 

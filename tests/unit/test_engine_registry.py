@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from app.engine_registry import engine_names
 from app.engines import create_engine
 from app.engines.mock.engine import MockEngine
-from app.pools import Pool
+from app.pools.engine_registry import engine_names
+from app.pools.schema import Pool
 
 
 @pytest.fixture

@@ -29,10 +29,10 @@ from app.kv.groups import grids_of
 from app.messages import Delta, Done, Job, Lease, Sampling, Worker
 from app.openai.chat_writer import ChatWriter
 from app.openai.schemas import ChatRequest
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.routing.candidates import Candidate, Limits
 from app.telemetry import Meters
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.leases import pool_view
 from tests.unit.test_whole_responses import Connection, post
 

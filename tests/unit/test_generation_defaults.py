@@ -17,10 +17,10 @@ from app.openai import chat, completions
 from app.openai.responses import generation as responses
 from app.openai.responses.schemas import ResponseRequest
 from app.openai.validation import parse
-from app.pools import Pool, PoolsFile
+from app.pools.schema import Pool, PoolsFile
 from app.settings import load_settings
 from app.telemetry import Meters
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 
 POOL = Pool(model="m", engine="mock")
 FILE = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.1, "repetition_penalty": 1.05, "max_new_tokens": 64}

@@ -12,7 +12,7 @@ from app.errors import NoWorker
 from app.ids import HOME, ApiId, PoolId, RequestId
 from app.keys import Keys
 from app.messages import Job, Sampling
-from app.pools import Pool
+from app.pools.schema import Pool
 
 POOL, OTHER = PoolId("decode-pool-a"), PoolId("decode-pool-b")
 

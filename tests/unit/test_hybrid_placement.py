@@ -18,7 +18,7 @@ from app.keys import Keys
 from app.kv.blocks import point_hashes
 from app.kv.groups import why_by_load
 from app.messages import CacheGroup, Grid, Job, KvHandle, Lease, PartialOutput, Sampling, Worker
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.routing.candidates import Candidate, Limits, Placement
 from tests.leases import pool_view
 from workers.engine.kv_indices import kv_indices, why_unindexed

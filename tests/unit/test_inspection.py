@@ -24,7 +24,7 @@ from app.openai.responses.schemas import ResponseRequest
 from app.store import clock
 from app.telemetry import Meters
 from app.tenants.records import NOBODY
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.unit
 

@@ -25,7 +25,7 @@ from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
 from app.openai.validation import validated
 from app.telemetry import Meters
-from app.tokenizer import Tokenizer, load_tokenizer
+from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
 from tests.vlm import random_vlm
 
 ONE, TWO, THREE, FOUR = 1, 2, 3, 4  # so many line feeds

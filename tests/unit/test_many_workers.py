@@ -14,7 +14,7 @@ from app.errors import NoWorker, RequestError, Saturated
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.kv.groups import grids_of
 from app.messages import Grammar, Job, Lease, Load, Sampling, Speeds, Worker
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.routing.candidates import Limits, Matches
 
 POOL, BLOCK, COUNT = PoolId("pool"), 16, 60

@@ -16,7 +16,7 @@ from app.engines.mock.grammar_state import GrammarState, grammar_states
 from app.errors import EngineFailed, RequestError, SettingsError
 from app.ids import RequestId
 from app.messages import GRAMMAR, GRAMMAR_KINDS, Grammar, Sampling
-from app.pools import Pool
+from app.pools.schema import Pool
 
 
 def pool(*, max_running: int = 64, max_model_len: int | None = None, block_size: int = 32, **args: Any) -> Pool:

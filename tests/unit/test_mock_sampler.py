@@ -15,7 +15,7 @@ from app.engines.mock.sampler import Sampler, prompt_logprobs
 from app.engines.mock.vocabulary import Vocabulary
 from app.engines.stops import StopScanner
 from app.messages import Sampling
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 
 MODEL = Path(app.engines.mock.__file__).parent / "model"
 PROMPT = list(range(300, 340))

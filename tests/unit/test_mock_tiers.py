@@ -21,7 +21,7 @@ from app.kv.blocks import prompt_hashes
 from app.kv.events import KvBatch, decode_batch
 from app.kv.ledger import Ledger
 from app.messages import TierUse
-from app.pools import Pool, Tiers
+from app.pools.schema import Pool, Tiers
 
 SIZE, BYTES = 4, 1024
 WHOLE = 84  # bytes of a stored block that is not encrypted

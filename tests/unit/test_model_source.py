@@ -6,8 +6,8 @@ import pytest
 
 from app.errors import SettingsError
 from app.model_store.source import RemoteFile, RemoteModel, read_source, wanted
-from app.pools import Pool
-from app.pools_file import load_pools
+from app.pools.pools_file import load_pools
+from app.pools.schema import Pool
 
 
 @pytest.mark.parametrize(

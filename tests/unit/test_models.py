@@ -23,10 +23,10 @@ from app.openai import chat
 from app.openai.completions import _plan
 from app.openai.schemas import ChatRequest, CompletionRequest
 from app.openai.validation import parse
-from app.pools import Pool, PoolsFile, Reasoning
+from app.pools.schema import Pool, PoolsFile, Reasoning
 from app.settings import load_settings
 from app.telemetry import Meters
-from app.tokenizer import Tokenizer, load_tokenizer
+from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
 
 CONTEXT, TOGETHER = 10_000, 2**18
 POOL = Pool(model="m", engine="mock")

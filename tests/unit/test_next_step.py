@@ -13,8 +13,8 @@ from app.batch.schedule import beat_schedule
 from app.batch.window import read_window
 from app.errors import RequestError, SettingsError
 from app.ids import ApiId, BatchId, FileId
-from app.signature import signature
-from app.webhook import TRIES_AFTER_S, event
+from app.webhooks.signature import signature
+from app.webhooks.webhook import TRIES_AFTER_S, event
 
 pytestmark = pytest.mark.unit
 

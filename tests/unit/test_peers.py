@@ -16,7 +16,7 @@ from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.kv.groups import grids_of
 from app.messages import Job, Lease, PartialOutput, Sampling, Speeds, Worker
-from app.pools import Pool, Routing
+from app.pools.schema import Pool, Routing
 from app.routing.candidates import Ask, Candidate, Limits, Matches, Option
 from app.routing.cost import Fleet, kv_cost
 from app.routing.disagg import SplitPlacement

@@ -10,8 +10,8 @@ from app.dispatch.media.media_reader import Origin
 from app.dispatch.models.aliases import Aliases
 from app.errors import RequestError, SettingsError
 from app.openai.pipeline import ChatText, stage_request
-from app.pools import Alias, Stage
-from app.pools_file import load_pools
+from app.pools.pools_file import load_pools
+from app.pools.schema import Alias, Stage
 
 POOLS = """
 pools:

@@ -8,8 +8,8 @@ import pytest
 
 from app.errors import SettingsError
 from app.media.placeholders import Pictures, pictures_of, sounds_of
-from app.pools import Pool
-from app.tokenizer import load_tokenizer
+from app.pools.schema import Pool
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.vlm import Kind, random_vlm
 
 # Height and width: square, flat, high, tiny, at the bounds of tiles, odd.

@@ -25,7 +25,7 @@ from app.messages import (
     decode_lease,
     encode,
 )
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.routing.candidates import Candidate, Limits
 from tests.leases import pool_view
 

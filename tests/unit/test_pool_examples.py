@@ -8,8 +8,8 @@ import pytest
 
 from app.engines.trtllm.args import engine_args as trtllms
 from app.model_store.source import RemoteModel
-from app.pools import Pool
-from app.pools_file import load_pools
+from app.pools.pools_file import load_pools
+from app.pools.schema import Pool
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "ops" / "pools").glob("*.yaml"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.pools import Table
+from app.pools.schema import Table
 from app.routing.pool_table import select
 
 TABLE = Table(

@@ -18,7 +18,7 @@ from app.messages import Lease, Prefix, Worker, decode_prefix, encode
 from app.openai.chat import chat_plan
 from app.openai.prefix import NewPrefix, prefix_tokens
 from app.openai.schemas import ChatRequest
-from app.pools import PoolsFile
+from app.pools.schema import PoolsFile
 from app.routing.prefixes import keepers, kept_by, parts, prompt, room
 from app.settings import load_settings
 from tests.leases import changed

@@ -15,7 +15,7 @@ async def test_a_process_that_cannot_be_started_leaves_nothing_open(monkeypatch:
         sockets.extend(pair)
         return pair
 
-    pool = ProcessPool("app.own_template_process", memory=2**30, processes=1)
+    pool = ProcessPool("app.tokenizing.own_template_process", memory=2**30, processes=1)
     monkeypatch.setattr(pool, "_command", ["/nowhere/python"])
     monkeypatch.setattr(socket, "socketpair", recorded_pair)
     with pytest.raises(NoProcess):

@@ -17,10 +17,10 @@ from app.openai.model_parser import check_dialect
 from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
 from app.openai.template_habits import settable
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.settings import load_settings
 from app.telemetry import Meters
-from app.tokenizer import Tokenizer, load_tokenizer
+from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
 from tests.unit.test_tools import CALL, CALLED, MESSAGES, RESULT, TIME, WEATHER, allowed, chat
 
 MODEL_DIR = Pool(model="mock", engine="mock").model_dir

@@ -22,7 +22,7 @@ from app.messages import Media, Worker
 from app.openai.completions import understand
 from app.openai.schemas import CompletionRequest
 from app.openai.validation import validated
-from app.pools import Pool, PoolsFile
+from app.pools.schema import Pool, PoolsFile
 from app.routing.needs import unmet_need
 from app.settings import load_settings
 from tests.integration.test_dispatch import job

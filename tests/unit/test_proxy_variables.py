@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.webhook import tell
+from app.webhooks.webhook import tell
 from tests.stack import ROOT, free_port
 
 

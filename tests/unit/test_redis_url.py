@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from kombu import Connection
 
+from app.addresses.redis_url import _TLS, Sentinels, broker, encryption, hosts, sentinels, without_password
 from app.errors import SettingsError
-from app.redis_url import _TLS, Sentinels, broker, encryption, hosts, sentinels, without_password
 from app.settings import load_settings
 from app.store import async_client, sync_client
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import app
-from app.segments import independent
-from app.tokenizer import load_tokenizer
+from app.tokenizing.segments import independent
+from app.tokenizing.tokenizer import load_tokenizer
 
 MODEL = Path(app.__file__).parent / "engines/mock/model"
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")

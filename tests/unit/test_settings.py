@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from app.errors import SettingsError
-from app.pools import Pool
-from app.pools_file import load_pools
+from app.pools.pools_file import load_pools
+from app.pools.schema import Pool
 from app.settings import load_settings
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from app.ids import WorkerId
 from app.messages import Speeds
-from app.pools import Routing
+from app.pools.schema import Routing
 from app.routing.candidates import Ask, Candidate, Limits, Matches
 from app.routing.policy import place
 from tests.unit.test_policy import candidate

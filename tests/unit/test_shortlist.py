@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from app.errors import NoWorker, Saturated
 from app.messages import Speeds
-from app.pools import Routing
+from app.pools.schema import Routing
 from app.routing.candidates import Ask, Candidate, Limits, Matches, Option
 from app.routing.cost import Fleet, PoolSpeeds, kv_cost
 from app.routing.lines import Lines

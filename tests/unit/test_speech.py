@@ -19,9 +19,9 @@ from app.messages import Job, Lease, Media, Sampling, Worker
 from app.openai.transcription.formats import Transcript, as_json, as_text
 from app.openai.transcription.request import TranscriptionRequest, TranslationRequest, read_form
 from app.openai.transcription.segments import Segment, segments
-from app.pools import Pool, PoolsFile
+from app.pools.schema import Pool, PoolsFile
 from app.routing.candidates import Candidate, Limits
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 from tests.leases import pool_view
 from tests.speech.whisper_like import whisper_like
 

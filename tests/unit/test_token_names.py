@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engines.mock.vocabulary import Vocabulary
-from app.pools import Pool
-from app.token_names import TokenNames
-from app.tokenizer import load_tokenizer
+from app.pools.schema import Pool
+from app.tokenizing.token_names import TokenNames
+from app.tokenizing.tokenizer import load_tokenizer
 
 TOKENIZER = load_tokenizer(Pool(model="mock", engine="mock").model_dir)
 VOCABULARY = Vocabulary(TOKENIZER)

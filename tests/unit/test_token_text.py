@@ -3,7 +3,7 @@
 import pytest
 
 from app.engines.token_text import TokenText, ends_within_character
-from app.tokenizer import Tokenizer, load_tokenizer
+from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
 from tests.shallow import shallow_model
 
 TEXT = "Hello \N{CUNEIFORM SIGN A} and \N{EGYPTIAN HIEROGLYPH A001}\N{EGYPTIAN HIEROGLYPH A001}, you"

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import RequestError, SettingsError
-from app.pools import Pool
-from app.tokenizer import Tokenizer, load_tokenizer
+from app.pools.schema import Pool
+from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
 
 MODEL_DIR = Pool(model="mock", engine="mock").model_dir
 MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]

@@ -8,7 +8,7 @@ import structlog
 
 from app.engines.trtllm.args import EngineArgs, engine_args, merged
 from app.errors import SettingsError
-from app.pools import Pool
+from app.pools.schema import Pool
 from tests.trtllm.contract import contract
 
 

@@ -24,7 +24,7 @@ from app.messages import Sampling, Stage
 from app.telemetry import TENANT_REQUESTS, TENANT_TOKENS, Meters
 from app.tenants.cost import Used
 from app.tenants.records import NOBODY
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 from app.usage.export import write_csv
 from app.usage.meters import OTHER, TenantMeters
 from app.usage.organization import buckets, page_of, query_of

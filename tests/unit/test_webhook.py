@@ -2,7 +2,7 @@
 
 import pytest
 
-from app import webhook
+from app.webhooks import webhook
 from tests.dripping import dripping
 
 

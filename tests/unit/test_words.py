@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import app
-from app import words
-from app.segments import Segments, independent
-from app.words import Words, word_pattern
+from app.tokenizing import words
+from app.tokenizing.segments import Segments, independent
+from app.tokenizing.words import Words, word_pattern
 
 SPEC: dict[str, Any] = json.loads((Path(app.__file__).parent / "engines/mock/model/tokenizer.json").read_text())
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}

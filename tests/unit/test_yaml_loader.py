@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from app.yaml_loader import read_yaml
+from app.pools.yaml_loader import read_yaml
 
 
 def test_times_are_texts_whatever_a_library_has_made_of_dates(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.errors import NoWorker, Saturated
-from app.pools import Aside, Routing
+from app.pools.schema import Aside, Routing
 from app.routing.candidates import Ask, Limits, Option
 from app.routing.cost import EXPECTED_ANSWER, held_blocks
 from app.routing.policy import can_serve, is_full, loaded, place

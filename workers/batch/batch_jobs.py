@@ -33,7 +33,7 @@ from app.store import clock
 from app.store.handling import Handled, Handling
 from app.telemetry import logger
 from app.tenants.limits import check_model, check_tokens
-from app.webhook import TRIES_AFTER_S, tell
+from app.webhooks.webhook import TRIES_AFTER_S, tell
 from workers.batch.input_splitter import LinesLeft, SplitInput, Unusable, split_input
 from workers.batch.line_limits import LineLimits
 from workers.batch.result_files import write_result_files

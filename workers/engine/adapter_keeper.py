@@ -17,7 +17,7 @@ from app.errors import EngineDead, XylemError
 from app.ids import PoolId
 from app.loops import keep, sooner
 from app.messages import Adapter
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.runner.runner import Runner
 from app.telemetry import logger
 from workers.engine.lease import LeaseKeeper

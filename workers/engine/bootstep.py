@@ -15,21 +15,21 @@ from redis.exceptions import RedisError
 
 from app.celery import app, settings
 from app.ending import end_tasks
-from app.engine_args import with_args
 from app.engines import create_engine
 from app.engines.base import EngineInfo, Metered
 from app.errors import SettingsError, WireMismatch, XylemError
 from app.ids import BATCH_QUEUE, PoolId, WorkerId, new_worker_id, worker_queue
 from app.kv.groups import grid_of
-from app.model_store.pools import fetched_pool
-from app.pools import Pool
-from app.pools_file import load_pools
+from app.pools.engine_args import with_args
+from app.pools.fetched_pools import fetched_pool
+from app.pools.pools_file import load_pools
+from app.pools.schema import Pool
 from app.runner import runner as runners
 from app.store import sync_client
 from app.store.wire_version import check, keep_noting, note
 from app.telemetry import logger
 from app.telemetry import setup_logging as setup_xylem_logging
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 from workers.engine.adapter_keeper import keeper_of
 from workers.engine.canary import Canary
 from workers.engine.exit_guard import ExitGuard, lease_ended

@@ -12,7 +12,7 @@ from app.ids import PoolId
 from app.kv.prefix_index import KvIndex
 from app.loop_thread import LoopThread
 from app.loops import keep
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.runner.runner import end_process
 from app.settings import Settings
 from app.store import Wire, async_client

@@ -16,7 +16,7 @@ from app.kv.prefix_index import KvIndex
 from app.kv.store_index import StoreIndex
 from app.kv_store.block_store import open_store
 from app.messages import CacheGroup
-from app.pools import Pool, Tiers
+from app.pools.schema import Pool, Tiers
 from app.runner.runner import Runner
 from app.telemetry import logger
 from workers.engine.erased_salts import ErasedSalts

@@ -18,7 +18,7 @@ from app.keys import PRIORITY_STEPS
 from app.kv.groups import grid, leaves
 from app.loops import keep
 from app.messages import AdapterReport, CacheGroup, EngineState, Grid, Lease, Load, Speeds, Worker, WorkerMetric, encode
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.runner.runner import Runner, end_process
 from app.store import clock
 from app.store.scripts import FORGET_LOADS, TELL

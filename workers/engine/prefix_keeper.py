@@ -17,7 +17,7 @@ from app.kv.blocks import HASH_BYTES, point_hashes
 from app.kv.groups import grid_of
 from app.loops import keep, sooner
 from app.messages import ASIDE_PRIORITY, Prefix, Sampling, decode_prefix
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.routing.prefixes import kept_by, parts, prompt, version_of
 from app.runner.runner import Runner
 from app.store import clock

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from app.engines.base import EngineInfo, Pauser
 from app.errors import EngineDead, EngineFailed, RequestError, XylemError
 from app.messages import EngineState, PauseMode
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.runner.runner import Runner
 from app.telemetry import logger
 from workers.engine.lease import LeaseKeeper

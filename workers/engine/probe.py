@@ -28,7 +28,7 @@ from app.engines.painter import Painted, Painter, PaintRequest
 from app.errors import EngineFailed
 from app.ids import RunId
 from app.messages import Media, Painting, Sampling
-from app.pools import PaintRules, Pool, parse_size
+from app.pools.schema import PaintRules, Pool, parse_size
 from app.runner.runner import Runner
 
 TOKEN = 1  # any: every vocabulary has it

@@ -29,7 +29,7 @@ from app.messages import (
     WeightsSource,
     decode_pool_state,
 )
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.routing.pool_state import allowed, sleeps
 from app.runner.runner import Runner
 from app.store.scripts import FORGET_LOADS

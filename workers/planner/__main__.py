@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from app.ending import end_signals
 from app.errors import SettingsError, StoreDown, XylemError
-from app.pools_file import load_pools
+from app.pools.pools_file import load_pools
 from app.settings import load_settings
 from app.store import Wire, async_client
 from app.store.wire_version import check, keep_noting, note

@@ -13,7 +13,7 @@ from app.keys import Keys
 from app.messages import Lease
 from app.planner.desired import Desired, decode_desired
 from app.planner.observed import SeenPool, SeenWorker, Speed
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.routing.cost import TOKENS_PER_S
 from app.store import Wire
 from app.telemetry import logger

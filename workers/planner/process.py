@@ -12,7 +12,7 @@ from app.planner.decision import decide
 from app.planner.desired import Desired, encode_desired
 from app.planner.plan import PoolPlan
 from app.planner.rules import limits_of, objectives_of, scales_of
-from app.pools import PoolsFile
+from app.pools.schema import PoolsFile
 from app.settings import Settings
 from app.store import Command, Wire, clock
 from app.store.scripts import LEAD

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from app.openai.body import inlined
-from app.pools import Alias
+from app.pools.schema import Alias
 
 
 class Shape(BaseModel):

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from app.addresses.host_names import is_named
 from app.errors import HostRefused, OriginRefused, UnsupportedMediaType
-from app.host_names import is_named
 from app.settings import ANY, Settings
 
 Headers = Mapping[bytes, bytes]

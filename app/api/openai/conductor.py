@@ -35,7 +35,7 @@ from app.openai.images import ImageRequest
 from app.openai.pipeline import ChatText, stage_request
 from app.openai.schemas import ChatRequest, ModelRequest
 from app.openai.transcription.recognition import recognised
-from app.pools import Stage
+from app.pools.schema import Stage
 from app.store import clock
 from app.tenants.charge import StageCharge
 from app.tenants.cost import Used

@@ -15,7 +15,7 @@ from app.settings import Settings
 from app.store import Wire, clock
 from app.store.scripts import DUE
 from app.telemetry import logger
-from app.webhook import TRIES_AFTER_S, tell
+from app.webhooks.webhook import TRIES_AFTER_S, tell
 
 log = logger(__name__)
 _EVERY_S = 0.5

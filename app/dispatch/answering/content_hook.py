@@ -12,9 +12,9 @@ import orjson
 from app.bounded.turns import Turns
 from app.errors import ContentRefused, HookDown
 from app.settings import Settings
-from app.signature import signed
 from app.telemetry import INSPECTIONS, logger
-from app.tls import tls
+from app.webhooks.signature import signed
+from app.webhooks.tls import tls
 
 log = logger(__name__)
 

@@ -42,7 +42,7 @@ from app.messages import (
     Progress,
     Vectors,
 )
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.store import Wire
 from app.telemetry import logger
 from app.usage.outbox import UsageOutbox

@@ -14,7 +14,7 @@ from app.ids import HOME, CellId, PlaceId, PoolId, RunId, WorkerId, place_id, ru
 from app.intervals import Intervals
 from app.keys import PRIORITY_STEPS, Keys
 from app.loops import keep
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.store import Command, Wire, clock
 from app.store.scripts import FORGET_LOADS, FORGET_PROMPTS, TELL
 from app.tasks.celery_message import read_task_message

@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 from app.dispatch.fleet.fleet_reader import FleetReader
 from app.errors import StoreDown
 from app.ids import ApiId, CellId, PoolId
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.settings import Settings
 from app.store import Wire, async_client
 

@@ -22,7 +22,7 @@ from app.intervals import Intervals
 from app.keys import Keys
 from app.kv.groups import grids_of
 from app.messages import WIRE_VERSION, Grid, Lease, MediaKind, decode_lease
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.routing.candidates import Limits, Matches
 from app.store import Command, Wire, clock
 from app.store.scripts import COMING, MATCH, MATCH_POINTS, MATCH_TIERS

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from app.keys import Keys
 from app.loops import keep
 from app.messages import Task
-from app.pools import Alias, alias_problem
+from app.pools.schema import Alias, alias_problem
 from app.store import Wire
 from app.telemetry import logger
 

@@ -8,15 +8,15 @@ from app.dispatch.inflight import RoutingHints
 from app.dispatch.models.generation_defaults import generation_defaults
 from app.dispatch.models.speech import Speech, speech_of
 from app.dispatch.models.writing import Writing, dialect_name, writing_of
-from app.engine_args import drafts
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
 from app.media.placeholders import Pictures, Sounds, pictures_of, sounds_of
 from app.messages import MediaKind, Task
-from app.pools import EndpointName, PaintRules, Pool, PoolsFile, Select
+from app.pools.engine_args import drafts
+from app.pools.schema import EndpointName, PaintRules, Pool, PoolsFile, Select
 from app.routing.pool_table import select
 from app.telemetry import Meters
-from app.tokenizer import Tokenizer, load_tokenizer
+from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
 
 _TOGETHER = 2**18  # tokens of one HTTP request, for models with a shorter context
 _DOES: Mapping[Task, str] = {

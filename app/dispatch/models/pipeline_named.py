@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.errors import RequestError
-from app.pools import Pipeline
+from app.pools.schema import Pipeline
 
 
 class PipelineNamed(RequestError):

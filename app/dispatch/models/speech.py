@@ -6,8 +6,8 @@ from typing import Literal
 from msgspec import Struct
 
 from app.errors import SettingsError
-from app.pools import Pool
-from app.tokenizer import Tokenizer
+from app.pools.schema import Pool
+from app.tokenizing.tokenizer import Tokenizer
 
 SpeechTask = Literal["transcribe", "translate"]
 WINDOW_S = 30.0  # what the encoder takes at once; less is filled up with silence, and costs as much

@@ -7,9 +7,9 @@ from app.dialects.names import guess_dialect, own_name
 from app.dialects.of_model import dialect_of
 from app.dialects.output_parser import OutputParser
 from app.errors import SettingsError
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.telemetry import logger
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 
 log = logger(__name__)
 

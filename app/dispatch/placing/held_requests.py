@@ -10,7 +10,7 @@ from app.dispatch.inflight import Groups, InFlight, Line
 from app.dispatch.placing.tenant_shares import TenantShares, flow_of
 from app.errors import NoWorker, StoreDown, XylemError
 from app.ids import PoolId
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.routing.fair_line import FairLine
 
 # How often held requests are tried again; the end of any request is a reason, too. Where tenants share the workers, the

@@ -14,7 +14,7 @@ from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
 from app.kv.groups import grid_of, points_left
 from app.messages import ASIDE_PRIORITY, Grid, Lease, Worker, encode
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.routing.candidates import Placement
 from app.store import Command, clock
 from app.store.scripts import PLACE

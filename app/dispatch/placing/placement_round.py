@@ -14,7 +14,7 @@ from app.ids import PoolId, WorkerId, place_id
 from app.kv.blocks import HASH_BYTES, common_points
 from app.kv.groups import blocks_of_step, grid_of, points_left
 from app.messages import Adapter, Grid, Lease, Stage, StageKind
-from app.pools import Pool, Routing
+from app.pools.schema import Pool, Routing
 from app.routing.adapter_load import may_load
 from app.routing.candidates import ALL, Ask, Candidate, Decision, Matches, Option, Placement, Room
 from app.routing.cost import Fleet

@@ -29,7 +29,7 @@ from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
 from app.kv.groups import blocks_of_step
 from app.messages import Adapter, Done, Job, LoadAdapter, encode
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.routing.candidates import ALL
 from app.routing.pool_state import why_none
 from app.store import Command, Wire

@@ -13,7 +13,7 @@ from app.ids import ApiId, CellId, PoolId, RequestId, TenantId
 from app.keys import Keys
 from app.loops import keep
 from app.messages import Done, Lease, decoder, encode
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.routing.candidates import ALL, Placement, Room
 from app.routing.fair_line import FairLine
 from app.routing.fair_order import CLASSES, Flow, priority_class

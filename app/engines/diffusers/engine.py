@@ -14,7 +14,7 @@ from app.engines.painter import Painted, PaintRequest, PaintStep
 from app.engines.previews import preview_steps
 from app.errors import EngineFailed, SettingsError
 from app.messages import Painting
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.telemetry import logger
 
 if TYPE_CHECKING:  # it imports torch

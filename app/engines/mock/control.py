@@ -13,7 +13,7 @@ from app.engines.mock.core import Core
 from app.engines.operator_state import OperatorState
 from app.errors import EngineFailed, RequestError
 from app.messages import ExpertAction, PauseMode, WeightsSource
-from app.pools import Tiers
+from app.pools.schema import Tiers
 
 _LOOK_S = 0.002
 

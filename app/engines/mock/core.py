@@ -20,7 +20,7 @@ from app.engines.mock.tiers import Load, tiers_of
 from app.engines.steps import StepMeter
 from app.errors import EngineFailed, HandoffFailed, RequestError
 from app.messages import Handoff, KvTransfer
-from app.pools import Pool
+from app.pools.schema import Pool
 
 _MAX_LAG_S = 0.1  # simulated time that a late process catches up by shorter steps, at most
 _CONTENTS = 1000  # blocks that an inventory knows and the engine may have dropped

@@ -14,7 +14,7 @@ from app.engines.checks import check_inputs
 from app.engines.mock.args import MockArgs
 from app.engines.mock.vocabulary import Vocabulary
 from app.messages import Task
-from app.pools import Pool
+from app.pools.schema import Pool
 
 
 class Encoding:

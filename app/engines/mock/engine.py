@@ -42,8 +42,8 @@ from app.engines.steps import StepMeter
 from app.errors import EngineDead, EngineFailed, RequestError, SettingsError, XylemError
 from app.ids import RunId
 from app.messages import GRAMMAR_KINDS, KvHandle, MediaKind, Rendezvous
-from app.pools import Pool
-from app.tokenizer import Tokenizer, load_tokenizer
+from app.pools.schema import Pool
+from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
 
 
 class MockEngine:

@@ -11,7 +11,7 @@ from app.engines.base import Embedding, GenerateRequest, MediaInput
 from app.engines.mock.args import MockArgs
 from app.errors import RequestError
 from app.messages import MediaKind, MediaSign
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 
 _ITEM = 4  # bytes of a float32
 _SIDE = 32  # pixels of a square's side, for which there is a token

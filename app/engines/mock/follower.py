@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from app.engines.base import KvEventSource, Node
 from app.engines.mock.args import parse_args
-from app.pools import Pool
+from app.pools.schema import Pool
 
 
 class MockFollower:

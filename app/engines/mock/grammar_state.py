@@ -8,7 +8,7 @@ from llguidance import LLMatcher, LLTokenizer
 from app.errors import EngineFailed, RequestError
 from app.grammars.compile import compiled
 from app.messages import GRAMMAR, Grammar
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 
 UNFOLLOWED = "The grammar of this request allows nothing here, or became too large to follow."
 

@@ -16,7 +16,7 @@ from app.engines.pictures import encoded
 from app.engines.previews import preview_steps
 from app.errors import EngineFailed
 from app.messages import Painting
-from app.pools import Pool
+from app.pools.schema import Pool
 
 
 class MockPainter:

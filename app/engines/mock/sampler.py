@@ -18,7 +18,7 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 from app.engines.mock.grammar_state import GrammarState
 from app.engines.mock.vocabulary import TOP, Vocabulary
 from app.messages import Sampling, TokenLogprob
-from app.token_names import TokenNames
+from app.tokenizing.token_names import TokenNames
 
 _LOGITS = [-0.5 * rank for rank in range(TOP)]
 _FLOOR = -20.0  # the logit of every other token

@@ -9,7 +9,7 @@ from xxhash import xxh3_64_hexdigest
 from app.kv_store.block_store import open_store
 from app.kv_store.seal import BlockSeal, Damaged, read_key
 from app.kv_store.uses import Uses, used
-from app.pools import Tiers
+from app.pools.schema import Tiers
 
 _WORDS = 8  # of 8 bytes, in a file: the block's hash again and again
 

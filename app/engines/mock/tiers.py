@@ -12,7 +12,7 @@ from app.engines.mock.args import MockArgs
 from app.engines.mock.stored_blocks import StoredBlocks
 from app.errors import SettingsError
 from app.messages import TierUse
-from app.pools import Pool
+from app.pools.schema import Pool
 
 _HOST, _STORE = "CPU", "STORAGE"  # vLLM's names
 _MOST_STORED = 4096  # blocks that are known to be stored; of others the store is asked

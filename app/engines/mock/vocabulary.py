@@ -3,8 +3,8 @@
 import re
 
 from app.errors import SettingsError
-from app.token_names import TokenNames
-from app.tokenizer import Tokenizer
+from app.tokenizing.token_names import TokenNames
+from app.tokenizing.tokenizer import Tokenizer
 
 TOP = 20  # tokens with a noticeable probability, at every position
 _CLOSING = ('"', "}", "]", ",", ":", "<", "\n")

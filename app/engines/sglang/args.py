@@ -17,7 +17,7 @@ from app.engines.ports import free_ports
 from app.engines.sglang.diffusion import check_settings, diffuses
 from app.engines.sglang.events import event_config
 from app.errors import SettingsError
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.tracing.environment import engines_endpoint, engines_environment
 
 _ENVIRONMENT = {

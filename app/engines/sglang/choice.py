@@ -16,8 +16,8 @@ from app.engines.stops import StopScanner
 from app.engines.token_text import TokenText
 from app.errors import HandoffFailed
 from app.messages import FinishReason, PartialOutput, Sampling, TokenLogprob
-from app.token_names import TokenNames
-from app.tokenizer import Tokenizer
+from app.tokenizing.token_names import TokenNames
+from app.tokenizing.tokenizer import Tokenizer
 
 
 class Choice:

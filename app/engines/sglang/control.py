@@ -25,7 +25,7 @@ from sglang.srt.managers.io_struct import (
 from app.engines.operator_state import OperatorState
 from app.errors import EngineFailed, RequestError
 from app.messages import PauseMode, WeightsSource
-from app.pools import Pool
+from app.pools.schema import Pool
 
 M = TypeVar("M", bound=msgspec.Struct)
 

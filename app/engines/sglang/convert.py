@@ -8,7 +8,7 @@ from typing import Any
 from app.engines.sglang_plugin import GRAMMAR
 from app.errors import EngineFailed, RequestError, XylemError
 from app.messages import Grammar, Sampling, TokenLogprob
-from app.token_names import TokenNames
+from app.tokenizing.token_names import TokenNames
 
 _BAD_REQUEST = range(400, 500)
 

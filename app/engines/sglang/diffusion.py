@@ -11,7 +11,7 @@ from sglang.srt.server_args import ServerArgs
 
 from app.engines.base import GenerateRequest
 from app.errors import RequestError, SettingsError
-from app.pools import Pool
+from app.pools.schema import Pool
 
 _DRAWING = ("Gemma4Renoise",)  # algorithms that draw tokens; others take the likeliest, whatever the temperature
 

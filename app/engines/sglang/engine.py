@@ -50,8 +50,8 @@ from app.engines.speculation import Speculation
 from app.errors import EngineDead, EngineFailed, HandoffFailed, RequestError, SettingsError
 from app.ids import RunId
 from app.messages import GRAMMAR_KINDS, ExpertAction, GrammarKind, KvHandle, KvTransfer, MediaKind, Rendezvous
-from app.pools import Pool
-from app.tokenizer import load_tokenizer
+from app.pools.schema import Pool
+from app.tokenizing.tokenizer import load_tokenizer
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from app.engines.sglang.args import engine_args, event_ranks
 from app.engines.sglang.events import event_sources
 from app.engines.sglang.processes import Processes, own_sigquit, remove_files
 from app.errors import EngineFailed, SettingsError
-from app.pools import Pool
+from app.pools.schema import Pool
 
 
 class SglangFollower:

@@ -22,8 +22,8 @@ from app.engines.base import GenerateRequest, MediaInput
 from app.engines.media_digest import media_digest
 from app.errors import RequestError
 from app.messages import MEDIA_NAMES, Media, MediaKind, MediaSign
-from app.pools import Pool
-from app.tokenizer import Tokenizer, load_tokenizer
+from app.pools.schema import Pool
+from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
 
 _NAME_BYTES = 8  # of a picture's name in SGLang: it has room for no more
 _NAMED = 65_536  # pictures that are remembered: beyond that, the first one's blocks count as unknown

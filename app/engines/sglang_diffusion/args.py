@@ -16,7 +16,7 @@ from sglang.multimodal_gen.runtime.server_args import ServerArgs
 from app.engines.log_level import log_level
 from app.engines.ports import free_ports
 from app.errors import SettingsError
-from app.pools import Pool
+from app.pools.schema import Pool
 
 # Waiting threads burn a core, and two compute slower than one.
 _CPU_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "TORCH_COMPILE_DISABLE": "1"}

@@ -18,7 +18,7 @@ from app.engines.painter import Painted, PaintRequest, PaintStep
 from app.engines.sglang_diffusion.hooks import is_loaded
 from app.errors import EngineFailed, RequestError, SettingsError
 from app.messages import Painting
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.telemetry import logger
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import structlog
 import yaml
 
 from app.errors import SettingsError
-from app.pools import Pool
+from app.pools.schema import Pool
+from app.pools.yaml_loader import read_yaml
 from app.tracing.environment import engines_endpoint, engines_environment
-from app.yaml_loader import read_yaml
 
 # What AutoDeploy decides itself: it refuses these.
 _NOT_AUTODEPLOY = (

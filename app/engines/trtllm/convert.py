@@ -10,7 +10,7 @@ from tensorrt_llm.sampling_params import GuidedDecodingParams, SamplingParams
 from app.engines.trtllm.steering import Steering
 from app.errors import EngineFailed, RequestError, XylemError
 from app.messages import FinishReason, Grammar, Sampling, TokenLogprob
-from app.token_names import TokenNames
+from app.tokenizing.token_names import TokenNames
 
 _UNKNOWN = -9999.0  # OpenAI's logprob where none is known
 _FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "cancelled": "abort"}

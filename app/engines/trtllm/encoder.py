@@ -29,7 +29,7 @@ from app.engines.trtllm.convert import translate
 from app.engines.trtllm.media import embedding, model_config, picture, picture_token
 from app.errors import EngineFailed, SettingsError
 from app.ids import RunId
-from app.pools import Pool
+from app.pools.schema import Pool
 
 _OWN = ("model", "max_batch_size", "max_seq_len", "max_input_len")  # which the pool says
 _INSIDE = {"Llama4ForConditionalGeneration"}  # encode pictures inside the language model only

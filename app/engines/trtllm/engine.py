@@ -36,8 +36,8 @@ from app.errors import AdapterFailed, EngineDead, EngineFailed, RequestError, Se
 from app.grammars.checker import GrammarChecker
 from app.ids import RunId
 from app.messages import GRAMMAR_KINDS, CacheGroup, GrammarKind, KvHandle, Sampling
-from app.pools import Pool
-from app.tokenizer import load_tokenizer
+from app.pools.schema import Pool
+from app.tokenizing.tokenizer import load_tokenizer
 
 _POLL_S = 0.5  # how long the engine waits for news before it says that there are none
 _PAUSE_S = 0.01

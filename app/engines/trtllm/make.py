@@ -3,7 +3,7 @@
 from app.engines.base import Engine
 from app.engines.trtllm.encoder import TrtllmEncoder
 from app.engines.trtllm.engine import TrtllmEngine
-from app.pools import Pool
+from app.pools.schema import Pool
 
 
 def make_engine(pool: Pool, address: str = "127.0.0.1") -> Engine:

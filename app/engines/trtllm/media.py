@@ -9,7 +9,7 @@ from PIL import Image
 
 from app.engines.base import Embedding, EmbeddingShape, MediaInput
 from app.errors import EngineFailed, SettingsError
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 
 _DTYPES = ("float32", "float16", "bfloat16")
 

@@ -16,8 +16,8 @@ from app.engines.token_text import TokenText
 from app.engines.trtllm.convert import token_logprob
 from app.errors import EngineFailed
 from app.messages import FinishReason, PartialOutput, TokenLogprob
-from app.token_names import TokenNames
-from app.tokenizer import Tokenizer
+from app.tokenizing.token_names import TokenNames
+from app.tokenizing.tokenizer import Tokenizer
 
 
 class ChoiceReader:

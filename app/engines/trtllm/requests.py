@@ -24,7 +24,7 @@ from app.engines.trtllm.steering import Steering
 from app.engines.trtllm.submitted import Submitted
 from app.errors import AdapterFailed, EngineFailed, HandoffFailed, RequestError
 from app.messages import KvTransfer, PartialOutput, Sampling
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 
 _STRIDE = 0x9E3779B9  # between the seeds of an answer that is taken over after other numbers of tokens
 _NOTHING = PartialOutput([])

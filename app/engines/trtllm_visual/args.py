@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from app.errors import SettingsError
-from app.pools import Pool
+from app.pools.schema import Pool
 
 # Of its pipelines, by the name in model_index.json, whether they make videos. Others may exist: it knows them itself.
 _MAKES_VIDEOS = {

@@ -35,7 +35,7 @@ from app.engines.painter import Painted, PaintRequest, PaintStep
 from app.engines.trtllm_visual.args import visual_args
 from app.errors import EngineFailed, RequestError, SettingsError
 from app.messages import Painting
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.telemetry import logger
 
 _CONFIGS = {

@@ -28,7 +28,7 @@ from app.engines.vllm.packages import lacks, missing_package
 from app.engines.vllm.tiers.config import BOTH, with_tiers
 from app.errors import SettingsError
 from app.messages import Role, Task
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.tracing.environment import engines_endpoint, engines_environment
 
 _ENVIRONMENT = {

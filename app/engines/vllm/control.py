@@ -15,7 +15,7 @@ from app.engines.vllm.convert import translate
 from app.engines.vllm.tiers.config import tells_of_tiers
 from app.errors import EngineFailed, RequestError
 from app.messages import PauseMode, WeightsSource
-from app.pools import Tiers
+from app.pools.schema import Tiers
 
 
 class Control(OperatorState):

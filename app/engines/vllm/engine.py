@@ -62,8 +62,8 @@ from app.engines.vllm_plugin import is_loaded
 from app.errors import EngineFailed, PromptTooLong, RequestError, SettingsError
 from app.ids import RunId
 from app.messages import GRAMMAR_KINDS, GrammarKind, KvHandle, MediaKind, MediaSign
-from app.pools import Pool
-from app.tokenizer import load_tokenizer
+from app.pools.schema import Pool
+from app.tokenizing.tokenizer import load_tokenizer
 
 _SHUTDOWN_S = 2.0  # after which vLLM's processes are killed; on a CPU its worker never leaves by itself
 _REAP_S = 5.0  # how long a killed process may take to vanish

@@ -19,7 +19,7 @@ from app.engines.base import KvEventSource, Node
 from app.engines.vllm.args import engine_args, vllm_config
 from app.engines.vllm.sockets import socket_folder
 from app.errors import EngineFailed
-from app.pools import Pool
+from app.pools.schema import Pool
 
 _SHUTDOWN_S = 2.0
 

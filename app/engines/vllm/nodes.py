@@ -4,7 +4,7 @@ from typing import Any
 
 from app.engines.base import Node
 from app.engines.interface import interface_environment
-from app.pools import Pool
+from app.pools.schema import Pool
 
 
 def node_fields(pool: Pool, node: Node) -> dict[str, Any]:

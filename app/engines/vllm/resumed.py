@@ -18,7 +18,7 @@ from app.engines.streams import merged
 from app.engines.vllm.convert import sampling_params, step_outputs
 from app.engines.vllm.requests import run
 from app.engines.vllm_plugin import GRAMMAR
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 
 
 def resumed(

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 
 _MOST = 4096  # pixels of the longer side
 _AROUND, _WHOLE = "<fake_token_around_image>", "<global-img>"

@@ -11,7 +11,7 @@ from app.media.placeholders.idefics3 import Idefics3
 from app.media.placeholders.qwen2_audio import Qwen2Audio
 from app.media.placeholders.qwen_vl import QwenVl
 from app.media.sound import RATE
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 
 _IDEFICS3, _QWEN_VL = ("idefics3", "smolvlm"), ("qwen2_vl", "qwen2_5_vl")
 

@@ -19,7 +19,7 @@ from PIL import Image
 from app.cli.event_lines import event_lines
 from app.cli.stack import cpu_shares, usable_cores
 from app.media.placeholders import pictures_of
-from app.tokenizer import load_tokenizer
+from app.tokenizing.tokenizer import load_tokenizer
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
 from ops.bench.size import Size

@@ -38,7 +38,7 @@ from app.engines.vllm.args import engine_args
 from app.engines.vllm.convert import sampling_params
 from app.media.sound import decode_sound
 from app.messages import Sampling
-from app.pools_file import load_pools
+from app.pools.pools_file import load_pools
 
 async def main():
     declared = load_pools(Path(sys.argv[1]))

@@ -11,7 +11,7 @@ from app.engines.base import Engine, GenerateRequest
 from app.errors import XylemError
 from app.ids import RequestId
 from app.messages import Sampling
-from app.pools import Pool
+from app.pools.schema import Pool
 
 _numbers = count()
 

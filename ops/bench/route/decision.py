@@ -26,7 +26,7 @@ from app.kv.changes import Changes
 from app.kv.groups import grids_of
 from app.kv.prefix_index import KvIndex
 from app.messages import Grid, Job, Lease, Sampling, Speeds, Worker, encode
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.store import Wire, async_client
 from ops.bench.parts import Say
 from ops.bench.processes import process, wait_until

@@ -16,7 +16,7 @@ from app.kv.changes import Changes
 from app.kv.groups import grids_of
 from app.kv.prefix_index import KvIndex
 from app.messages import Grid, Job, Lease, Sampling, Speeds, Stage, Worker, encode
-from app.pools import Pool
+from app.pools.schema import Pool
 from app.routing.candidates import Placement
 from app.store import Wire
 from ops.bench.size import Size

@@ -2,7 +2,7 @@
 
 from app.errors import SettingsError
 from app.planner.rules import scales_of
-from app.pools import PoolsFile
+from app.pools.schema import PoolsFile
 from app.settings import Settings
 from workers.planner.scalers.base import RedisScaler, Scaler
 from workers.planner.scalers.kubernetes import KubernetesScaler

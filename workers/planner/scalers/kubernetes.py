@@ -16,7 +16,7 @@ from app.errors import ScalingFailed, SettingsError
 from app.ids import PoolId
 from app.messages import Worker
 from app.planner.desired import Desired
-from app.pools import WorkloadKind
+from app.pools.schema import WorkloadKind
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PATHS: Mapping[WorkloadKind, tuple[str, str]] = {

@@ -15,7 +15,7 @@ from app.kv_store.block_store import open_store
 from app.kv_store.fingerprint import fingerprint
 from app.kv_store.seal import read_key
 from app.messages import TierUse
-from app.pools import Pool, Tiers
+from app.pools.schema import Pool, Tiers
 
 OFFLOADING = "OffloadingConnector"
 BOTH = "MultiConnector"

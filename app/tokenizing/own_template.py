@@ -71,6 +71,6 @@ class OwnTemplate:
 
 @cache
 def _started() -> tuple[LoopThread, ProcessPool]:
-    pool = ProcessPool("app.own_template_process", memory=_MEMORY, processes=_PROCESSES)
+    pool = ProcessPool("app.tokenizing.own_template_process", memory=_MEMORY, processes=_PROCESSES)
     atexit.register(pool.close)
     return LoopThread("own-templates"), pool

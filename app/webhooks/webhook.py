@@ -6,8 +6,8 @@ import time
 import httpx
 import orjson
 
-from app.signature import signed
-from app.tls import tls
+from app.webhooks.signature import signed
+from app.webhooks.tls import tls
 
 # Seconds from one try to tell the webhook to the next one.
 TRIES_AFTER_S = (5, 30, 120, 600, 3600, 10_800, 36_000)

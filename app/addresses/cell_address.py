@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from app.redis_url import RedisUrl, cluster, split_urls, without_password
+from app.addresses.redis_url import RedisUrl, cluster, split_urls, without_password
 
 DEPLOYMENT = r"^[A-Za-z0-9_-]+$"
 _URL: TypeAdapter[str] = TypeAdapter(RedisUrl)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from app.errors import ModelNotFetched
 from app.model_store.source import Part, RemoteModel
 from app.model_store.store import ModelStore, Progress
-from app.pools import Pool, PoolsFile
+from app.pools.schema import Pool, PoolsFile
 from app.settings import Settings
 from app.telemetry import logger
 

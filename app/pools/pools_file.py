@@ -6,13 +6,13 @@ from typing import Literal
 import yaml
 from pydantic import ValidationError
 
-from app.engine_registry import engine_names, is_engine, spanning_engines
 from app.errors import SettingsError
 from app.ids import BATCH_QUEUE, PoolId
 from app.messages import Task
-from app.pools import EndpointName, Pool, PoolsFile, Stage, Table, alias_problem
+from app.pools.engine_registry import engine_names, is_engine, spanning_engines
+from app.pools.schema import EndpointName, Pool, PoolsFile, Stage, Table, alias_problem
+from app.pools.yaml_loader import read_yaml
 from app.settings import explain
-from app.yaml_loader import read_yaml
 
 # By its task, the endpoint that a model of a pipeline has to be served for.
 _SERVES_STAGES: dict[Task, EndpointName] = {"generate": "chat", "transcribe": "transcriptions", "image": "images"}

@@ -10,8 +10,8 @@ from msgspec import structs
 
 from app.bounded.serving import serve
 from app.bounded.wire import Answer
-from app.chat_template import compile_template
-from app.own_template import MOST, Rendered, TemplateJob
+from app.tokenizing.chat_template import compile_template
+from app.tokenizing.own_template import MOST, Rendered, TemplateJob
 
 
 def _work(job: bytes, _data: bytes) -> Answer:

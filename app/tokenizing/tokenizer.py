@@ -12,10 +12,10 @@ from typing import Any, Literal
 import jinja2
 import tokenizers
 
-from app.chat_template import compile_template
 from app.errors import RequestError, SettingsError, XylemError
-from app.own_template import OwnTemplate
-from app.segments import Segments, independent
+from app.tokenizing.chat_template import compile_template
+from app.tokenizing.own_template import OwnTemplate
+from app.tokenizing.segments import Segments, independent
 
 TokenizerMode = Literal["file", "engine"]
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -34,7 +34,7 @@ class Tokenizer:
         """Raises: SettingsError when the directory or the template can't be read."""
         config = _read_json(model_dir / "tokenizer_config.json")
         if mode == "engine":
-            from app.transformers_tokenizer import converted
+            from app.tokenizing.transformers_tokenizer import converted
 
             self.raw, special = converted(model_dir, SPECIAL)
         else:

@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from pydantic import AfterValidator
 
-from app.url_secret import ENCODE, check_encoded
+from app.addresses.url_secret import ENCODE, check_encoded
 
 _SENTINELS = re.compile(
     r"sentinels?://((?P<user>[^/@:]*):(?P<password>[^/@]*)@)?(?P<nodes>[^/@?]+)/(?P<master>[^/?]+)(/(?P<db>\d+)?)?"

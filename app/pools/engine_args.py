@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 
 from app.errors import SettingsError
-from app.pools import Pool
-from app.yaml_loader import read_yaml
+from app.pools.schema import Pool
+from app.pools.yaml_loader import read_yaml
 
 _SECRET = re.compile(r"(^|[_-])(key|token|secret|password|passwd|credential)s?$", re.IGNORECASE)
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")  # user and password in a URL

@@ -11,7 +11,7 @@ from typing import Any
 
 import tokenizers
 
-from app.words import Words, word_pattern
+from app.tokenizing.words import Words, word_pattern
 
 _MAX_CHARS = 8192  # of a remembered segment
 _MAX_SEGMENTS = 512  # with the above at most some 20 MB of English, three times that of Chinese

@@ -13,12 +13,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pydantic_core import PydanticCustomError
 
 from app.dialects.names import dialect_names, find_dialect, nearest
-from app.engine_registry import engine_names, is_engine
 from app.errors import SettingsError
 from app.ids import PoolId
 from app.messages import Role, Task
 from app.model_store.source import ModelSource, RemoteModel
-from app.tokenizer import TokenizerMode
+from app.pools.engine_registry import engine_names, is_engine
+from app.tokenizing.tokenizer import TokenizerMode
 
 Count = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -192,7 +192,7 @@ class Pool(_Part):
 
     model: Annotated[str, Field(min_length=1)]  # the name clients ask for
     # `vllm`, `sglang`, `trtllm`, `diffusers` (for `task: image`), `mock` (a simulator: no GPU, no weights), or an
-    # adapter of your own: app/engine_registry.py.
+    # adapter of your own: app/pools/engine_registry.py.
     engine: Annotated[str, AfterValidator(_engine)]
     # Hugging Face directory: tokenizer, template, weights; mock has its own. `hf://organisation/name@revision` or
     # `s3://bucket/folder` is fetched once, into XYLEM_MODEL_STORE.
@@ -258,7 +258,7 @@ class Pool(_Part):
             raise SettingsError(f"path={self.path}: it is not fetched")
         if self.path is not None:
             return self.path
-        return Path(__file__).parent / "engines" / "mock" / "model"
+        return Path(__file__).parents[1] / "engines" / "mock" / "model"
 
     @cached_property
     def context_len(self) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from app.tokenizer import Tokenizer
+from app.tokenizing.tokenizer import Tokenizer
 
 _BROKEN = "\ufffd"  # stands for bytes that are no whole character
 _MOST = 8  # tokens in a row that are broken; more are no character

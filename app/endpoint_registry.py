@@ -9,7 +9,8 @@ from app.anthropic import messages
 from app.anthropic.schemas import MessagesRequest
 from app.dispatch.generation_base import GenerationBase
 from app.errors import XylemError
-from app.messages import Delta, Task
+from app.messages.events import Delta
+from app.messages.kinds import Task
 from app.openai import (
     chat,
     classify,

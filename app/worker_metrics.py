@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from app.messages import EngineState, Worker, WorkerMetric
+from app.messages.lease import EngineState, Worker, WorkerMetric
 
 WorkerState = Literal["ready", "draining", "changing", "paused", "asleep"]
 STATES: tuple[WorkerState, ...] = get_args(WorkerState)

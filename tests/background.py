@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from app.ending import end_tasks
+from app.running.ending import end_tasks
 
 
 @asynccontextmanager

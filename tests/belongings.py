@@ -15,7 +15,7 @@ from openai import OpenAI
 
 from app.ids import KeyId, TenantId, new_key_id
 from app.keys import Keys
-from app.messages import encode
+from app.messages.wire import encode
 from app.tenants.records import ApiKey, Tenant
 from tests.stack import Stack, mock_pool, stack, wait_until
 

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from app.engines.base import EngineStats, GenerateRequest, Prefilled, StepOutput
 from app.engines.mock.engine import MockEngine
 from app.ids import RunId
-from app.messages import Handoff, PartialOutput, Rendezvous, Sampling
+from app.messages.handoff import Handoff, Rendezvous
+from app.messages.job import PartialOutput, Sampling
 from app.pools.schema import Pool
 
 _ids = count()

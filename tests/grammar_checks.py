@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from app.grammars.checker import GrammarCheck, GrammarChecker
-from app.loop_thread import LoopThread
+from app.running.loop_thread import LoopThread
 
 
 def check_all(checks: Sequence[GrammarCheck]) -> None:

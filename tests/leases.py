@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from app.dispatch.fleet.pool_fleet import PoolView
 from app.ids import place_id
-from app.messages import Lease, Load, Worker
+from app.messages.lease import Lease, Load, Worker
 from app.routing.candidates import Candidate, Matches
 
 

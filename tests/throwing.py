@@ -1,7 +1,7 @@
 """`python -m tests.throwing SCRIPT ARGUMENT…`: runs one of our processes, and throws each kind of error into its loops.
 
-Into each loop that `app.loops` keeps, instead of its first turns, one kind after the other; the pauses meanwhile are
-short. Afterwards the process is as it always is.
+Into each loop that `app.running.loops` keeps, instead of its first turns, one kind after the other; the pauses
+meanwhile are short. Afterwards the process is as it always is.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from app import loops
 from app.errors import StoreDown
+from app.running import loops
 
 KINDS: tuple[type[BaseException], ...] = (
     RuntimeError, OSError, RedisConnectionError, StoreDown, KeyError, TimeoutError, asyncio.CancelledError,

@@ -7,7 +7,8 @@ from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
 from app.ids import PoolId, WorkerId
-from app.messages import Adapter, Lease
+from app.messages.lease import Lease
+from app.messages.wanted import Adapter
 
 _ROOM = 2.0  # an adapter's workers have so many times the seats that its requests take
 

@@ -18,7 +18,7 @@ import fsspec
 from app.adapters.download import download
 from app.adapters.sources import Source, check_source
 from app.errors import AdapterFailed, RequestError
-from app.messages import Adapter
+from app.messages.wanted import Adapter
 from app.settings import Settings
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

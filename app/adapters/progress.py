@@ -5,7 +5,8 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct
 
 from app.ids import PoolId, WorkerId
-from app.messages import Adapter, Lease
+from app.messages.lease import Lease
+from app.messages.wanted import Adapter
 
 
 class Progress(Struct, frozen=True):

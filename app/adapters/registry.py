@@ -10,7 +10,8 @@ from redis.asyncio.client import Pipeline
 
 from app.errors import ModelNotFound, RequestError
 from app.keys import Keys
-from app.messages import Adapter, decode_adapter, encode
+from app.messages.wanted import Adapter, decode_adapter
+from app.messages.wire import encode
 from app.store import clock
 from app.telemetry import logger
 

@@ -12,12 +12,12 @@ import orjson
 from pydantic_core import from_json
 
 from app.anthropic.schemas import MessagesRequest
-from app.deltas import merge
 from app.dialects.output_parser import OutputParser
 from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
 from app.dispatch.generation_base import GenerationBase
 from app.errors import EngineFailed
-from app.messages import Delta
+from app.messages.deltas import merge
+from app.messages.events import Delta
 from app.openai.call_ids import CallIds, earlier_calls
 
 _CALL_PREFIX = "toolu_"

@@ -52,10 +52,10 @@ from app.bounded.held_bytes import HeldBytes
 from app.dispatch.answering.generation import Adopted, Generation
 from app.dispatch.media.media_account import MediaAccounts
 from app.dispatch.runtime import Deployment, running
-from app.ending import end_tasks
 from app.endpoint_registry import CHAT, EMBEDDINGS, ENDPOINTS, IMAGES, MESSAGE, RESPONSE, SAME_AS, TEXT, VIDEOS
 from app.errors import SettingsError
-from app.messages import KeptRequest
+from app.messages.kept import KeptRequest
+from app.running.ending import end_tasks
 from app.settings import Settings, load_settings
 from app.telemetry import logger, setup_logging
 from app.tenants.charge import Charge

@@ -12,7 +12,7 @@ from app.batch.window import MOST_S
 from app.errors import BatchNotFound, TooManyBatches
 from app.ids import ApiId, BatchId, KeyId
 from app.keys import Keys
-from app.messages import encode
+from app.messages.wire import encode
 from app.store import Command, Wire, clock
 from app.store.page import FEW, page
 from app.store.scripts import (

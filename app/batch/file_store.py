@@ -8,7 +8,7 @@ from app.batch.records import RECORD, StoredFile, decode_file
 from app.errors import FileGone, FileQuotaUsed
 from app.ids import FileId, KeyId
 from app.keys import Keys
-from app.messages import encode
+from app.messages.wire import encode
 from app.store import Wire, clock
 from app.store.page import FEW, page
 from app.store.scripts import ADD_FILE, REMOVE_FILE

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from app.ids import BatchId, FileId, KeyId, TenantId
-from app.messages import decoder, encode
+from app.messages.wire import decoder, encode
 from app.tenants.limit_table import UNLIMITED, Limits
 from app.tenants.records import DEFAULT, Rate
 

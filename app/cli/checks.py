@@ -23,7 +23,7 @@ from app.cli.stack import needs_preparation, shipped_model, usable_cores
 from app.errors import SettingsError, XylemError
 from app.ids import WorkerId
 from app.kv.groups import grid_of, why_by_load
-from app.messages import decode_lease
+from app.messages.lease import decode_lease
 from app.model_store.source import RemoteModel
 from app.model_store.store import ModelStore
 from app.pools.pools_file import load_pools

@@ -9,7 +9,7 @@ import redis
 
 from app.cli.supervisor import Component, Supervisor
 from app.ids import PoolId, WorkerId
-from app.messages import decode_lease
+from app.messages.lease import decode_lease
 from app.planner.desired import Desired, decode_desired
 from app.settings import Settings
 from app.store import sync_client

@@ -15,7 +15,7 @@ from app.cli import probes, stack
 from app.cli.following import Following, reader
 from app.cli.report import out
 from app.cli.supervisor import Supervisor
-from app.messages import Task
+from app.messages.kinds import Task
 from app.planner.rules import scales_of
 from app.pools.schema import PoolsFile
 from app.settings import Settings

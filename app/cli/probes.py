@@ -9,7 +9,7 @@ import redis
 from app.addresses.redis_url import cluster
 from app.ids import PoolId
 from app.keys import Keys
-from app.messages import decode_lease
+from app.messages.lease import decode_lease
 from app.store import sync_client
 
 _QUICK_S = 1.0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from app.cli.recording import Received
     from app.keys import Keys
-    from app.messages import Recording
+    from app.messages.recording import Recording
 
 _KEY_TTL_MS = 10_000
 _BLOCK_MS = 500
@@ -77,7 +77,8 @@ def _report(out: Path, requests: int, received: "Received", running: int) -> Non
 
 
 def _begin(redis: "Redis", keys: "Keys", seconds: float, model: str) -> "Recording":
-    from app.messages import Recording, encode
+    from app.messages.recording import Recording
+    from app.messages.wire import encode
 
     since = _now(redis)
     recording = Recording(secrets.token_hex(8), secrets.token_bytes(32), since, since + seconds, model)
@@ -126,7 +127,7 @@ class _Follower:
         from msgspec.structs import replace
         from redis import RedisError
 
-        from app.messages import encode
+        from app.messages.wire import encode
 
         before, ends = len(asked), time.monotonic() + patience_s
         self._recording = replace(self._recording, until=until)
@@ -167,7 +168,8 @@ class _Follower:
 
     def _renew(self) -> None:
         """Raises: RedisError, OSError."""
-        from app.messages import decode_recording, encode
+        from app.messages.recording import decode_recording
+        from app.messages.wire import encode
 
         name = self._keys.recording()
         there = cast(bytes | None, self._redis.get(name))
@@ -180,7 +182,7 @@ class _Follower:
 
     def _read(self) -> None:
         """Waits half a second at most. Raises: RedisError, OSError."""
-        from app.messages import decode_recorded
+        from app.messages.recording import decode_recorded
 
         stream = self._keys.recorded(self._recording.id)
         streams: Any = self._redis.xread({stream: self._last}, count=200, block=_BLOCK_MS)

@@ -6,7 +6,7 @@ from itertools import count
 from app.cli.trace import Request
 from app.ids import ApiId
 from app.kv.blocks import HASH_BYTES
-from app.messages import Recorded, RecordedBatch
+from app.messages.recording import Recorded, RecordedBatch
 
 _SILENT_S = 3.0  # replicas report twice a second
 

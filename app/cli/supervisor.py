@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from rich.text import Text
 
 from app.cli.report import err
-from app.ending import end_signals
+from app.running.ending import end_signals
 
 _TICK_S = 0.1
 _UNREADY_GRACE_S = 3.0  # a process that isn't ready has nothing to finish, and a loading engine ignores SIGTERM

@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from app.messages import Job, StageKind, Timing, TracePlace
+from app.messages.job import Job, Timing
+from app.messages.kinds import StageKind
+from app.messages.trace import TracePlace
 from app.routing.candidates import Decision
 from app.store import clock
 from app.tracing.traceparent import new_span_id

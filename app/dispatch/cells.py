@@ -21,9 +21,9 @@ from app.dispatch.inflight import InFlight
 from app.dispatch.placing.placer import Placer
 from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import HOME, CellId, PoolId
-from app.loops import keep
 from app.pools.schema import Pool
 from app.routing.cells import CellLoad, choose
+from app.running.loops import keep
 from app.store.wire_version import note
 from app.telemetry import CELL_REACHABLE, CELL_REQUESTS, CELL_SENT, logger
 

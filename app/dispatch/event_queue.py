@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from app.deltas import merge_events
 from app.errors import XylemError
-from app.messages import Delta, Done, Event, Failed, Painted, Progress, Vectors
+from app.messages.deltas import merge_events
+from app.messages.events import Delta, Done, Event, Failed, Painted, Progress, Vectors
 from app.telemetry import logger
 
 log = logger(__name__)

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from app.dispatch.generation_plan import GenerationPlan
 from app.ids import RequestId
-from app.messages import Delta, Progress
+from app.messages.events import Delta, Progress
 
 T = TypeVar("T")
 Parts = TypeVar("Parts", list[tuple[int, Delta]], dict[str, Any])

@@ -9,7 +9,8 @@ from app.dispatch.inflight import RoutingHints
 from app.dispatch.media.media_reader import NO_SAMPLES, Samples
 from app.dispatch.models.models import Model
 from app.grammars.checker import GrammarCheck
-from app.messages import Inputs, Media, Painting, Sampling
+from app.messages.job import Inputs, Painting, Sampling
+from app.messages.media import Media
 from app.tenants.cost import Used
 
 

@@ -16,7 +16,12 @@ from app.dispatch.media.media_store import Samples
 from app.errors import XylemError
 from app.ids import HOME, CellId, PoolId, WorkerId
 from app.kv.blocks import HASH_BYTES, point_hashes
-from app.messages import Adapter, Delta, Event, Grid, Job, KvHandle, PartialOutput, StageKind, Timing
+from app.messages.events import Delta, Event
+from app.messages.handoff import KvHandle
+from app.messages.job import Job, PartialOutput, Timing
+from app.messages.kinds import StageKind
+from app.messages.lease import Grid
+from app.messages.wanted import Adapter
 from app.pools.schema import Routing
 from app.routing.candidates import Decision
 from app.routing.tenant_service import Charge

@@ -35,19 +35,20 @@ from app.dispatch.observing.loop_delay import observe_loop_delay
 from app.dispatch.observing.recorder import Recorder
 from app.dispatch.observing.request_lookup import RequestLookup
 from app.dispatch.observing.traffic import TrafficCounter
-from app.ending import end_tasks
 from app.errors import RequestError, StoreDown
 from app.grammars.checker import GrammarChecker
 from app.ids import HOME, CellId, KeyId, PoolId, new_api_id
 from app.keys import Keys
 from app.media.limits import Limits
 from app.media.loader import MediaLoader
-from app.messages import Media, Task
+from app.messages.kinds import Task
+from app.messages.media import Media
 from app.planner.observed import Objective
 from app.planner.rules import objectives_of
 from app.pools.fetched_pools import fetched_pools
 from app.pools.pools_file import load_pools
 from app.pools.schema import EndpointName, Pipeline, Pool
+from app.running.ending import end_tasks
 from app.settings import Settings
 from app.store import Wire, clock
 from app.store.wire_version import check, keep_noting, note

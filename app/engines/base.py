@@ -7,25 +7,13 @@ from typing import Any, Protocol, runtime_checkable
 from msgspec import Struct
 
 from app.ids import RunId
-from app.messages import (
-    CacheGroup,
-    ExpertAction,
-    FinishReason,
-    GrammarKind,
-    Handoff,
-    KvHandle,
-    KvTransfer,
-    Media,
-    MediaKind,
-    MediaSign,
-    PartialOutput,
-    PauseMode,
-    Sampling,
-    Task,
-    TierUse,
-    TokenLogprob,
-    WeightsSource,
-)
+from app.messages.events import TokenLogprob
+from app.messages.handoff import Handoff, KvHandle
+from app.messages.job import KvTransfer, PartialOutput, Sampling
+from app.messages.kinds import ExpertAction, FinishReason, GrammarKind, PauseMode, Task, TierUse
+from app.messages.lease import CacheGroup
+from app.messages.media import Media, MediaKind, MediaSign
+from app.messages.wanted import WeightsSource
 
 
 class EngineInfo(Struct, frozen=True):

@@ -4,7 +4,8 @@ import math
 
 from app.engines.base import EncodeRequest, GenerateRequest
 from app.errors import PromptTooLong, RequestError
-from app.messages import Sampling, Task
+from app.messages.job import Sampling
+from app.messages.kinds import Task
 from app.pools.schema import Pool
 
 _MAX_CHOICES = 16_384

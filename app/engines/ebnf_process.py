@@ -3,7 +3,7 @@
 import xgrammar
 
 from app.grammars.serving import serve_checks
-from app.messages import Grammar
+from app.messages.job import Grammar
 
 
 def read(grammar: Grammar) -> None:

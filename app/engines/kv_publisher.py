@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.engines.base import KvEventSource
 from app.errors import EngineFailed
-from app.loops import keep
+from app.running.loops import keep
 
 _END = (-1).to_bytes(8, "big", signed=True)
 _SEND_QUEUE = 100_000  # batches queued for a slow subscriber before it loses some

@@ -8,7 +8,7 @@ import outlines_core  # type: ignore[import-untyped]
 from outlines_core.json_schema import build_regex_from_schema  # type: ignore[import-untyped]
 
 from app.grammars.serving import serve_checks
-from app.messages import Grammar
+from app.messages.job import Grammar
 
 _LETTERS = outlines_core.Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)})
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.engines.pictures import encoded
-from app.messages import Painting
+from app.messages.job import Painting
 
 
 def painted_file(painting: Painting, pixels: Any) -> bytes:

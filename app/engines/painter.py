@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from app.engines.base import EngineInfo, EngineStats, KvEventSource, MediaInput
 from app.ids import RunId
-from app.messages import Painting
+from app.messages.job import Painting
 
 
 class PaintRequest(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 import io
 
-from app.messages import PictureFormat
+from app.messages.kinds import PictureFormat
 
 
 def encoded(width: int, height: int, rgb: bytes, format_: PictureFormat, quality: int) -> bytes:

@@ -1,6 +1,6 @@
 """Chooses the steps after which a painting's unfinished state is shown."""
 
-from app.messages import Painting
+from app.messages.job import Painting
 
 
 def preview_steps(painting: Painting) -> frozenset[int]:

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from app.engines.token_text import TokenText
 from app.ids import RunId
-from app.messages import PartialOutput, Sampling
+from app.messages.job import PartialOutput, Sampling
 
 _STRIDE = 0x9E3779B9  # between the seeds of an answer continued after different numbers of tokens
 

@@ -11,7 +11,7 @@ import xgrammar
 
 from app.engines.xgrammar_strings import has_bounds, with_escapes, with_patterns
 from app.grammars.serving import serve_checks
-from app.messages import Grammar
+from app.messages.job import Grammar
 
 _COMPILER = xgrammar.GrammarCompiler(
     xgrammar.TokenizerInfo([bytes([byte]) for byte in range(256)]), max_threads=1, cache_enabled=False

@@ -12,7 +12,8 @@ from app.bounded.pool import ProcessEnded, ProcessPool
 from app.bounded.turns import CLIENT
 from app.errors import NoProcess, RequestError
 from app.grammars.verdict import Verdict, decode_verdict
-from app.messages import Grammar, encode
+from app.messages.job import Grammar
+from app.messages.wire import encode
 from app.telemetry import logger
 
 log = logger(__name__)

@@ -8,7 +8,7 @@ from llguidance import LLMatcher, LLTokenizer, grammar_from
 from app.grammars.bounds import check_counts, check_embedded
 from app.grammars.references import check_rule_references, check_schema_references
 from app.grammars.structural_tag import as_lark
-from app.messages import Grammar
+from app.messages.job import Grammar
 
 _SHOWN = 200  # characters of llguidance's message, which quotes the client
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from app.bounded.serving import serve
 from app.bounded.wire import Answer
 from app.grammars.verdict import Verdict
-from app.messages import Grammar, decode_grammar, encode
+from app.messages.job import Grammar, decode_grammar
+from app.messages.wire import encode
 
 
 def serve_checks(check: Callable[[Grammar], Grammar | None], *, besides: bool = False) -> None:

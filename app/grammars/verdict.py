@@ -2,7 +2,8 @@
 
 from msgspec import Struct
 
-from app.messages import Grammar, decoder
+from app.messages.job import Grammar
+from app.messages.wire import decoder
 
 
 class Verdict(Struct, frozen=True, array_like=True):

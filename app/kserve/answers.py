@@ -5,11 +5,11 @@ from typing import Any
 
 import orjson
 
-from app.deltas import merge
 from app.dispatch.generation_base import GenerationBase
 from app.kserve.requests import VERSION, InferRequest
 from app.kserve.tensors import Tensor
-from app.messages import Delta
+from app.messages.deltas import merge
+from app.messages.events import Delta
 from app.openai.encoding import EncodingWriter
 
 

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 from app import json_bytes
 from app.errors import ModelNotFound, RequestError
 from app.kserve.tensors import Tensor, checked, flat, from_raw
-from app.messages import Task
+from app.messages.kinds import Task
 from app.openai.body import MOST, Body
 from app.openai.form_values import form_value
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from xxhash import xxh3_64_digest
 
-from app.messages import Grid, Media
+from app.messages.lease import Grid
+from app.messages.media import Media
 
 HASH_BYTES = 8
 _ROOT = bytes(HASH_BYTES)

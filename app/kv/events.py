@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from app.messages import decoder
+from app.messages.wire import decoder
 
 EngineHash = int | bytes
 TokenId = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # of text: 32 bits, as our hashes have; of SGLang's pictures: more

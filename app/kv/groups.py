@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from app.ids import PoolId
-from app.messages import CacheGroup, Grid, Lease, Worker
+from app.messages.lease import CacheGroup, Grid, Lease, Worker
 from app.pools.schema import Pool
 
 

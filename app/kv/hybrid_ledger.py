@@ -15,7 +15,7 @@ from app.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHas
 from app.kv.groups import grid, naming, needed_from
 from app.kv.ledger import DEVICE, Ledger, medium
 from app.kv.tier_ledger import TierLedger
-from app.messages import CacheGroup
+from app.messages.lease import CacheGroup
 
 
 class _Block(Struct, frozen=True, gc=False):

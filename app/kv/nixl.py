@@ -19,7 +19,7 @@ from typing import Any, Literal
 from app.errors import HandoffFailed, SettingsError
 from app.kv.nixl_api import load_nixl
 from app.kv.spans import Spans, merged, pieces
-from app.loops import keep
+from app.running.loops import keep
 from app.telemetry import logger
 
 log = logger(__name__)

@@ -16,12 +16,12 @@ import httpcore
 
 from app.bounded.turns import CLIENT, Turns
 from app.errors import Saturated
-from app.loop_thread import LoopThread
 from app.media.address import is_open
 from app.media.connection import Inflow, Pinned
 from app.media.limits import Limits
 from app.media.refused import Refused, too_large
 from app.media.url import Target, parse_url, redirected
+from app.running.loop_thread import LoopThread
 
 # The addresses of a name, for connections to that port. Raises: OSError.
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]

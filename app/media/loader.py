@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Iterator, Sequence, Sized
 from contextlib import asynccontextmanager, contextmanager
 
 from app.bounded.held_bytes import HeldBytes
-from app.ending import side_by_side
 from app.errors import RequestError
 from app.media.data_url import base64_in
 from app.media.decoder_pool import DecoderPool
@@ -18,6 +17,7 @@ from app.media.refused import Refused, too_large
 from app.media.sound import Sound
 from app.media.source import MediaSource
 from app.media.video import Video
+from app.running.ending import side_by_side
 from app.telemetry import MEDIA
 
 

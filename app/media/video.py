@@ -15,7 +15,7 @@ from PIL import Image
 
 from app.media.picture import Picture, picture_of
 from app.media.refused import Refused
-from app.messages import TENTHS
+from app.messages.media import TENTHS
 
 if TYPE_CHECKING:
     from av.container import InputContainer

@@ -10,7 +10,7 @@ from app.dialects.call_grammar import TEXT, CallGrammar, const, optional, schema
 from app.dialects.dialect import Dialect
 from app.dialects.parts import Content
 from app.grammars.checker import GrammarCheck
-from app.messages import Grammar
+from app.messages.job import Grammar
 from app.openai.structured import Format, content_grammar, refused
 from app.openai.tools import BoundCalls
 

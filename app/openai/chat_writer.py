@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from app.dispatch.generation_base import GenerationBase
-from app.messages import Delta
+from app.messages.events import Delta
 from app.openai.completion_writer import CompletionWriter
 from app.openai.logprobs import chat_logprobs, prompt_logprobs
 from app.openai.schemas import ChatRequest

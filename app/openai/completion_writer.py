@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import orjson
 
-from app.deltas import merge
 from app.dispatch.generation_base import GenerationBase
-from app.messages import Delta
+from app.messages.deltas import merge
+from app.messages.events import Delta
 from app.openai.schemas import ChatRequest, CompletionRequest
 
 DONE = b"data: [DONE]\n\n"

@@ -16,7 +16,8 @@ from app.errors import RequestError
 from app.grammars.checker import GrammarCheck
 from app.media.prompt_embeds import prompt_embeds_of
 from app.media.refused import Refused
-from app.messages import MEDIA_NAMES, Delta, Media
+from app.messages.events import Delta
+from app.messages.media import MEDIA_NAMES, Media
 from app.openai.completion_writer import CompletionWriter
 from app.openai.echo import Echo
 from app.openai.logprobs import TextLogprobs, prompt_logprobs

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from app.dialects.content_spans import Span
-from app.messages import TokenLogprob
+from app.messages.events import TokenLogprob
 
 
 class _Placed(Struct):

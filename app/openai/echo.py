@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from app.dispatch.generation_plan import GenerationPlan
-from app.messages import Delta, TokenLogprob
+from app.messages.events import Delta, TokenLogprob
 from app.tokenizing.token_names import TokenNames
 
 

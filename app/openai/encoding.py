@@ -13,7 +13,7 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
-from app.messages import Inputs, Sampling
+from app.messages.job import Inputs, Sampling
 from app.openai.plan import plan_of
 from app.openai.schemas import ModelRequest
 

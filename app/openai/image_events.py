@@ -6,7 +6,7 @@ from typing import Any, Literal
 import orjson
 
 from app.dispatch.generation_base import GenerationBase
-from app.messages import Progress
+from app.messages.events import Progress
 from app.openai.images import look, revised, usage
 
 Kind = Literal["image_generation", "image_edit"]

@@ -13,7 +13,7 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.media.media_reader import Origin, Sample
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
-from app.messages import Painting
+from app.messages.job import Painting
 from app.openai.neutral import NEUTRAL_OF_IMAGES, neutral
 from app.openai.painting import PaintingRequest, begun_painting, next_seed, painter, painting_plan
 from app.openai.validation import parse_off_loop

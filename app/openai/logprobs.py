@@ -3,7 +3,7 @@
 from math import isnan
 from typing import Any
 
-from app.messages import Delta, TokenLogprob
+from app.messages.events import Delta, TokenLogprob
 
 
 def chat_logprobs(d: Delta, *, as_ids: bool = False) -> dict[str, Any] | None:

@@ -9,12 +9,12 @@ from app.dispatch.media.expansions import Shown
 from app.dispatch.media.media_reader import Learned, Origin, OriginKind, Sample, Samples
 from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
-from app.ending import side_by_side
 from app.errors import RequestError
-from app.messages import MOST_RATIO, MediaKind, MediaSign, is_drawable
+from app.messages.media import MOST_RATIO, MediaKind, MediaSign, is_drawable
 from app.openai.content_parts import MediaPart
 from app.openai.conversation import Message
 from app.openai.media_prompt import tokens_of, unfit
+from app.running.ending import side_by_side
 from app.tenants.admission import admitted
 from app.tenants.cost import Used
 

@@ -13,7 +13,7 @@ from app.dispatch.models.models import Model
 from app.errors import PromptTooLong, RequestError
 from app.media.placeholders import Pictures, Sounds
 from app.media.placeholders.places import Place, joined, places
-from app.messages import Media, MediaKind
+from app.messages.media import Media, MediaKind
 from app.openai.template_parts import Marker
 
 

@@ -10,7 +10,7 @@ from app.dialects.output_parser import OutputParser
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.models.models import Model
 from app.errors import RequestError
-from app.messages import ContentRules
+from app.messages.job import ContentRules
 from app.openai.answer_grammar import Situation
 from app.openai.prompt import PromptRequest
 from app.openai.tools import ToolsRequest

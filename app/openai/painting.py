@@ -11,7 +11,7 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
-from app.messages import Painting, Sampling
+from app.messages.job import Painting, Sampling
 from app.openai.plan import plan_of
 from app.openai.schemas import ModelRequest
 from app.pools.schema import PaintRules, parse_size

@@ -14,7 +14,7 @@ from app.dialects.content_spans import SpanParser
 from app.dialects.output_parser import OutputParser
 from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
 from app.dispatch.generation_base import GenerationBase
-from app.messages import Delta, TokenLogprob
+from app.messages.events import Delta, TokenLogprob
 from app.openai.call_ids import CallIds, earlier_calls
 from app.openai.chat_writer import ChatWriter
 from app.openai.content_logprobs import ContentLogprobs

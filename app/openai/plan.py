@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
-from app.messages import Sampling
+from app.messages.job import Sampling
 from app.openai.schemas import ModelRequest
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.dispatch.generation_base import GenerationBase
-from app.messages import Delta
+from app.messages.events import Delta
 from app.openai.chat_writer import ChatWriter
 from app.openai.parts_writer import PartsWriter
 from app.openai.schemas import ChatRequest, Prediction

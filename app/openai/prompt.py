@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from app.dispatch.media.media_reader import NO_SAMPLES, Samples
 from app.errors import RequestError
-from app.messages import MediaKind
+from app.messages.media import MediaKind
 from app.openai.conversation import Message, check_conversation
 from app.openai.efforts import Effort, effort_variables, nearest
 from app.openai.json_schema import check_bounds

@@ -12,7 +12,8 @@ from pydantic import Field
 
 from app.dispatch.inflight import RoutingHints
 from app.errors import RequestError
-from app.messages import Sampling, StoredChat
+from app.messages.job import Sampling
+from app.messages.kept import StoredChat
 from app.openai.body import MOST, Body, NamesModel, Some
 from app.openai.content_parts import TextPart
 from app.openai.conversation import Message, Messages

@@ -9,7 +9,8 @@ from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.errors import RequestNotFound
 from app.ids import RequestId
-from app.messages import Delta, Done, Event, KeptRequest, StoredChat
+from app.messages.events import Delta, Done, Event
+from app.messages.kept import KeptRequest, StoredChat
 from app.openai.body import Body, Query
 from app.openai.content_parts import RefusalPart, joined
 from app.openai.responses.schemas import ItemsQuery

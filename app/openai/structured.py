@@ -12,7 +12,8 @@ from pydantic import ConfigDict, Field
 
 from app import json_bytes
 from app.errors import RequestError
-from app.messages import Grammar, GrammarKind, Sampling
+from app.messages.job import Grammar, Sampling
+from app.messages.kinds import GrammarKind
 from app.openai.body import MOST, Body, Some
 from app.openai.json_schema import check_bounds, check_schema
 from app.openai.neutral import Refused

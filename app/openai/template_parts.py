@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from app.dispatch.media.media_reader import Samples, samples_of
 from app.errors import RequestError
 from app.media.placeholders.smolvlm_video import CLOSING, before_frames
-from app.messages import MediaKind
+from app.messages.media import MediaKind
 from app.openai.content_parts import AnyText, MediaPart
 from app.openai.conversation import Message
 from app.tokenizing.tokenizer import Tokenizer

@@ -6,10 +6,10 @@ import orjson
 from pydantic import Field
 
 from app import json_bytes
-from app.deltas import merge
 from app.dispatch.generation_base import GenerationBase
 from app.errors import RequestError
-from app.messages import Delta, TokenLogprob
+from app.messages.deltas import merge
+from app.messages.events import Delta, TokenLogprob
 from app.openai.body import Some
 from app.openai.completion_writer import DONE
 from app.openai.logprobs import chat_logprobs, prompt_logprobs

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from app.errors import RequestError
 from app.grammars.checker import GrammarCheck
-from app.messages import Grammar
+from app.messages.job import Grammar
 from app.openai.body import MOST, Body, Hints, Some
 from app.openai.json_schema import check_parameters, check_schema
 from app.openai.neutral import NOT_SUPPORTED, Refused

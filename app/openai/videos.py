@@ -10,7 +10,8 @@ from pydantic import Field
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
-from app.messages import Done, Event, Failed, KeptRequest, Progress
+from app.messages.events import Done, Event, Failed, Progress
+from app.messages.kept import KeptRequest
 from app.openai.body import Query
 from app.openai.neutral import NEUTRAL_OF_VIDEOS, neutral
 from app.openai.painting import SEEDS, PaintingRequest, begun_painting, painter, painting_plan

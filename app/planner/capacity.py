@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from app.messages import Role
+from app.messages.kinds import Role
 from app.planner.observed import EDGES, Histogram, Objective, Speed
 
 _POINTS = 8  # of a distribution of lengths

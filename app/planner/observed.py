@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from app.ids import PoolId, WorkerId
-from app.messages import Role
+from app.messages.kinds import Role
 
 
 class Histogram(Struct, frozen=True):

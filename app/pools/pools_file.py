@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from app.errors import SettingsError
 from app.ids import BATCH_QUEUE, PoolId
-from app.messages import Task
+from app.messages.kinds import Task
 from app.pools.engine_registry import engine_names, is_engine, spanning_engines
 from app.pools.schema import EndpointName, Pool, PoolsFile, Stage, Table, alias_problem
 from app.pools.yaml_loader import read_yaml

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 from app.dialects.names import dialect_names, find_dialect, nearest
 from app.errors import SettingsError
 from app.ids import PoolId
-from app.messages import Role, Task
+from app.messages.kinds import Role, Task
 from app.model_store.source import ModelSource, RemoteModel
 from app.pools.engine_registry import engine_names, is_engine
 from app.tokenizing.tokenizer import TokenizerMode

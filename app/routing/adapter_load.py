@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from app.errors import AdapterFailed
-from app.messages import Adapter
+from app.messages.wanted import Adapter
 from app.routing.candidates import Option
 
 _LOAD_S = 1.0  # of a worker that has loaded none yet

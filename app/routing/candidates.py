@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from app.ids import PoolId, WorkerId
-from app.messages import Lease
+from app.messages.lease import Lease
 
 
 class Limits(Struct, frozen=True):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from app.ids import PoolId
-from app.messages import Lease
+from app.messages.lease import Lease
 from app.routing.candidates import Ask, Candidate, Cost, Option
 
 EXPECTED_ANSWER = 256  # the most tokens of an answer that blocks are reserved for: most are shorter than `max_tokens`

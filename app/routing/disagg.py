@@ -6,7 +6,7 @@ from random import Random
 from msgspec import Struct
 
 from app.errors import NoWorker, Saturated
-from app.messages import Lease
+from app.messages.lease import Lease
 from app.pools.schema import Routing
 from app.routing.candidates import Ask, Candidate, Decision, Option, Placement
 from app.routing.cost import Fleet, kv_cost, pull_cost

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from app.messages import EmbeddingHandle, Media
+from app.messages.handoff import EmbeddingHandle
+from app.messages.media import Media
 from app.routing.candidates import Candidate, Placement
 from app.routing.cost import Fleet, line
 from app.routing.policy import is_full

@@ -3,7 +3,9 @@
 from collections.abc import Collection, Mapping
 
 from app.errors import NoWorker, RequestError, XylemError
-from app.messages import MEDIA_NAMES, Job, Sampling, Worker
+from app.messages.job import Job, Sampling
+from app.messages.lease import Worker
+from app.messages.media import MEDIA_NAMES
 
 
 def unmet_need(job: Job, workers: Collection[Worker], params: Mapping[str, str]) -> XylemError | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from app.errors import PoolAsleep, RequestError
 from app.ids import WorkerId
-from app.messages import Lease
+from app.messages.lease import Lease
 
 
 def awake(leases: Iterable[Lease]) -> list[Lease]:

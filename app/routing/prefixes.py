@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from xxhash import xxh3_64_intdigest
 
 from app.ids import WorkerId
-from app.messages import Lease, Prefix, Worker
+from app.messages.lease import Lease, Worker
+from app.messages.wanted import Prefix
 
 _SHARE = 2  # half of a cache is left to requests
 _PART = 2048  # tokens that are computed at once: so long a request that comes waits for it

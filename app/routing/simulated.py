@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from app.ids import PoolId, RunId, WorkerId
-from app.messages import Lease, Load, Worker
+from app.messages.lease import Lease, Load, Worker
 from app.pools.schema import Routing
 from app.routing.candidates import Ask, Candidate, Limits, Option, Tiered
 from app.routing.policy import place

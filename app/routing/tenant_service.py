@@ -14,7 +14,7 @@ from math import ceil, exp, inf, log, sqrt
 from msgspec import Struct
 
 from app.ids import TenantId
-from app.messages import Speeds
+from app.messages.lease import Speeds
 from app.routing.candidates import ALL, Room
 from app.routing.cost import EXPECTED_ANSWER, TOKENS_PER_S
 from app.routing.fair_order import CLASSES, Flow, owed_after

@@ -4,7 +4,7 @@ from math import exp
 from statistics import fmean
 
 from app.ids import RunId
-from app.messages import Speeds
+from app.messages.lease import Speeds
 
 _WINDOW_S = 60.0  # time constant with which measurements fade
 # The time of fewer tokens is mostly a step's fixed cost, and says little about the speed.

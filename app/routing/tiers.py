@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 from msgspec import Struct
 
-from app.messages import Lease, Speeds, TierUse
+from app.messages.kinds import TierUse
+from app.messages.lease import Lease, Speeds
 from app.routing.candidates import Tiered
 
 

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from app.adapters.slots import Use
-from app.messages import AdapterReport, Job
+from app.messages.job import Job
+from app.messages.lease import AdapterReport
 
 _NOTHING = nullcontext()
 

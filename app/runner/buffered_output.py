@@ -2,9 +2,10 @@
 
 import time
 
-from app.deltas import merge
 from app.ids import ApiId
-from app.messages import Delta, Job, PartialOutput
+from app.messages.deltas import merge
+from app.messages.events import Delta
+from app.messages.job import Job, PartialOutput
 from app.runner.token_emitter import TokenEmitter
 
 # How often the output of a job that isn't streamed is sent. What came since is not charged if its client leaves.

@@ -14,7 +14,7 @@ from app.dialects.parts import Content
 from app.engines.base import StepOutput
 from app.engines.resume import text_behind
 from app.engines.stops import StopScanner
-from app.messages import ContentRules, Job, PartialOutput, Sampling
+from app.messages.job import ContentRules, Job, PartialOutput, Sampling
 from app.tokenizing.tokenizer import Tokenizer
 
 

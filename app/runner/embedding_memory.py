@@ -12,7 +12,7 @@ from app.errors import HandoffFailed
 from app.ids import WorkerId
 from app.kv.nixl import Nixl
 from app.kv.pages import Pages
-from app.messages import EmbeddingHandle
+from app.messages.handoff import EmbeddingHandle
 
 _PAGE = 2**16  # bytes
 _AT_ONCE = 4  # fetches

@@ -14,7 +14,12 @@ from app.errors import RequestError
 from app.grammars.checker import GrammarChecker
 from app.ids import WorkerId
 from app.keys import Keys
-from app.messages import ASIDE_PRIORITY, GRAMMAR, Grammar, Handoff, Job, KvHandle, MediaKind, Speeds, TierUse
+from app.messages.events import GRAMMAR
+from app.messages.handoff import Handoff, KvHandle
+from app.messages.job import ASIDE_PRIORITY, Grammar, Job
+from app.messages.kinds import TierUse
+from app.messages.lease import Speeds
+from app.messages.media import MediaKind
 from app.routing.tiers import worthwhile
 from app.runner.media import fetch_media
 from app.runner.pictures import Pictures

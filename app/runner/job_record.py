@@ -8,7 +8,7 @@ import msgspec
 from app.errors import StoreDown
 from app.ids import RunId
 from app.keys import Keys
-from app.messages import Job, decode_job
+from app.messages.job import Job, decode_job
 from app.store import Wire
 from app.telemetry import logger
 

@@ -10,7 +10,8 @@ from redis.exceptions import RedisError
 from app.engines.base import MediaInput
 from app.errors import MediaLost, RequestError
 from app.keys import Keys
-from app.messages import MEDIA_NAMES, Job, Media, MediaKind
+from app.messages.job import Job
+from app.messages.media import MEDIA_NAMES, Media, MediaKind
 from app.runner.job_record import RETRY_S
 from app.telemetry import logger
 

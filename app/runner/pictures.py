@@ -10,7 +10,10 @@ from app.engines.base import Embedding, EmbeddingShape, MediaInput, PictureEncod
 from app.errors import EngineDead, HandoffFailed, SettingsError, StoreDown, XylemError
 from app.ids import RunId, WorkerId
 from app.keys import Keys
-from app.messages import EmbeddingHandle, Job, Media, decode_embedding, encode
+from app.messages.handoff import EmbeddingHandle, decode_embedding
+from app.messages.job import Job
+from app.messages.media import Media
+from app.messages.wire import encode
 from app.runner.embedding_memory import EmbeddingMemory
 from app.store import Command, Wire
 from app.telemetry import logger

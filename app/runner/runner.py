@@ -21,8 +21,10 @@ from app.engines.painter import Painter
 from app.errors import Cancelled, EngineDead, EngineFailed, HandoffFailed, Returned, StoreDown, XylemError
 from app.grammars.checker import GrammarChecker
 from app.ids import PoolId, RequestId, RunId, WorkerId, run_id
-from app.loop_thread import LoopThread
-from app.messages import Failed, Handoff, Job, KvHandle, PrefillDone, Speeds
+from app.messages.events import Failed, PrefillDone
+from app.messages.handoff import Handoff, KvHandle
+from app.messages.job import Job
+from app.messages.lease import Speeds
 from app.pools.schema import Aside
 from app.runner.adapters_in_use import AdaptersInUse
 from app.runner.busy_time import Cost
@@ -35,6 +37,7 @@ from app.runner.process_slot import ProcessSlot
 from app.runner.throughput import Throughput
 from app.runner.token_emitters import TokenEmitters
 from app.runner.yield_gate import YieldGate
+from app.running.loop_thread import LoopThread
 from app.settings import Settings
 from app.store import Wire, async_client
 from app.telemetry import logger

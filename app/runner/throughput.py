@@ -6,7 +6,8 @@ from time import monotonic
 
 from msgspec.structs import replace
 
-from app.messages import Job, KvTransfer, Speeds
+from app.messages.job import Job, KvTransfer
+from app.messages.lease import Speeds
 from app.routing.throughput_meter import ThroughputMeter
 from app.runner.busy_time import BusyTime, Cost
 

@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from itertools import chain, repeat
 from typing import NamedTuple
 
-from app.deltas import merge_events
 from app.errors import StoreDown
 from app.ids import ApiId, PoolId, RunId, WorkerId
 from app.keys import Keys
-from app.loops import keep
-from app.messages import Delta, Event, EventBatch, Job, encode
+from app.messages.deltas import merge_events
+from app.messages.events import Delta, Event, EventBatch
+from app.messages.job import Job
+from app.messages.wire import encode
+from app.running.loops import keep
 from app.settings import Settings
 from app.store import AnyConnection, Wire
 from app.store.connection import Command

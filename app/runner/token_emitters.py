@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from app.ids import PoolId, RunId, WorkerId
 from app.keys import Keys
-from app.messages import Job
+from app.messages.job import Job
 from app.runner.token_emitter import TokenEmitter
 from app.settings import Settings
 from app.store import Wire

@@ -14,7 +14,8 @@ from time import monotonic
 from app.engines.base import EngineInfo, EngineStats
 from app.errors import Returned
 from app.ids import RunId
-from app.messages import Job, Speeds
+from app.messages.job import Job
+from app.messages.lease import Speeds
 from app.pools.schema import Aside
 from app.runner.yield_policy import EngineLoad, Need, may_enter, pause, taken, too_many
 

@@ -8,8 +8,8 @@ import os
 import signal
 
 from app.errors import WireMismatch
-from app.loops import keep
-from app.messages import WIRE_VERSION
+from app.messages.wire import WIRE_VERSION
+from app.running.loops import keep
 from app.settings import Settings
 from app.store.connection import Command
 from app.store.scripts import NOTE_VERSION

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from app.messages import Job
+from app.messages.job import Job
 from app.runner.runner import Runner
 
 T = TypeVar("T")

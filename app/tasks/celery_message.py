@@ -17,7 +17,9 @@ import orjson
 
 from app.ids import QueueName, RequestId, WorkerId, worker_queue
 from app.keys import PRIORITY_STEPS
-from app.messages import Handoff, Job, KvHandle, Rendezvous, StageKind
+from app.messages.handoff import Handoff, KvHandle, Rendezvous
+from app.messages.job import Job
+from app.messages.kinds import StageKind
 from app.telemetry import logger
 
 log = logger(__name__)

@@ -15,7 +15,9 @@ from msgspec.structs import replace
 from app.engines.base import Disaggregated, StepOutput
 from app.errors import EngineFailed, HandoffFailed, Returned
 from app.ids import ApiId
-from app.messages import Delta, Done, Handoff, Job, KvHandle, KvTransfer, Timing
+from app.messages.events import Delta, Done
+from app.messages.handoff import Handoff, KvHandle
+from app.messages.job import Job, KvTransfer, Timing
 from app.runner.buffered_output import BufferedOutput
 from app.runner.runner import RUNNER, RunArgs, Runner
 from app.store import clock

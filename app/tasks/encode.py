@@ -7,7 +7,8 @@ from celery import shared_task
 
 from app.engines.base import Encoder
 from app.errors import EngineFailed
-from app.messages import Done, Job, Timing, Vectors
+from app.messages.events import Done, Vectors
+from app.messages.job import Job, Timing
 from app.runner.runner import RUNNER, RunArgs, Runner
 from app.store import clock
 from app.tasks import DIRECT

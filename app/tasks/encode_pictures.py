@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from app.engines.base import PictureEncoder
 from app.errors import EngineFailed, MediaLost, RequestError, Returned, StoreDown
-from app.messages import Failed, Job, PicturesEncoded
+from app.messages.events import Failed, PicturesEncoded
+from app.messages.job import Job
 from app.runner.runner import RUNNER, RunArgs, Runner
 from app.store.scripts import ENCODED, RELEASE
 from app.tasks import DIRECT

@@ -7,7 +7,8 @@ from typing import Any
 from celery import shared_task
 
 from app.engines.painter import PaintStep
-from app.messages import Done, Job, Painted, Progress, Timing
+from app.messages.events import Done, Painted, Progress
+from app.messages.job import Job, Timing
 from app.runner.runner import RUNNER, RunArgs, Runner
 from app.store import clock
 from app.tasks import DIRECT

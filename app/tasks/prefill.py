@@ -14,21 +14,11 @@ from msgspec.structs import replace
 
 from app.engines.base import Disaggregated
 from app.errors import EngineFailed, HandoffFailed, Returned, StoreDown
-from app.messages import (
-    Delta,
-    Done,
-    Failed,
-    FirstToken,
-    Job,
-    KvHandle,
-    Lease,
-    PartialOutput,
-    PrefillDone,
-    Rendezvous,
-    Timing,
-    decode_lease,
-    encode,
-)
+from app.messages.events import Delta, Done, Failed, FirstToken, PrefillDone
+from app.messages.handoff import KvHandle, Rendezvous
+from app.messages.job import Job, PartialOutput, Timing
+from app.messages.lease import Lease, decode_lease
+from app.messages.wire import encode
 from app.routing.disagg import still_fits
 from app.runner.job_record import RETRY_S
 from app.runner.runner import RUNNER, RunArgs, Runner

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from app.errors import StoreDown
 from app.keys import Keys
-from app.messages import decoder, encode
+from app.messages.wire import decoder, encode
 from app.store import Command, Wire, clock
 from app.telemetry import logger
 

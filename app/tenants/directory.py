@@ -5,7 +5,7 @@ from typing import Any
 
 from app.ids import KeyId, TenantId
 from app.keys import Keys
-from app.loops import keep
+from app.running.loops import keep
 from app.store import Wire
 from app.tenants.limit_table import UNLIMITED, Limits
 from app.tenants.limits import together

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from app.ids import ApiId, KeyId, TenantId
 from app.keys import Keys
 from app.kv_store.salts import label_of, new_salt
-from app.messages import encode
+from app.messages.wire import encode
 from app.store import Command, Wire, clock
 from app.store.scripts import LEAD
 from app.telemetry import logger

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from app.ids import KeyId
-from app.messages import decoder
+from app.messages.wire import decoder
 
 Kind = Literal["key", "tenant"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.ids import ApiId, RequestId
 from app.keys import Keys
-from app.loops import keep
+from app.running.loops import keep
 from app.store import Command, Wire, clock
 from app.telemetry import logger
 from app.tenants.accounts import DAY_S, Account, Left, period

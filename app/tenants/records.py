@@ -3,7 +3,7 @@
 from msgspec import Struct, structs
 
 from app.ids import KeyId, TenantId
-from app.messages import decoder
+from app.messages.wire import decoder
 from app.tenants.limit_table import UNLIMITED, Limits
 
 DEFAULT = TenantId("default")  # of keys that name no tenant, and of requests where no keys are required

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from app.ids import TenantId
 from app.keys import Keys
-from app.messages import encode
+from app.messages.wire import encode
 from app.store import Command
 from app.store.scripts import CHANGE_TENANTS
 from app.telemetry import logger

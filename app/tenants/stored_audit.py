@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from app.loops import keep
+from app.running.loops import keep
 from app.store import Wire
 from app.store.scripts import RECOUNT
 from app.telemetry import logger

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from app.bounded.pool import ProcessEnded, ProcessPool
 from app.errors import RequestError
-from app.loop_thread import LoopThread
+from app.running.loop_thread import LoopThread
 
 MOST = 2**24  # characters of a prompt
 _CPU_S = 2

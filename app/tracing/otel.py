@@ -16,7 +16,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace import set_span_in_context as within
 
-from app.messages import TracePlace
+from app.messages.trace import TracePlace
 from app.tracing.environment import protocol
 from app.tracing.span import Span, SpanEvent
 from app.tracing.traceparent import new_span_id, new_trace_id, read

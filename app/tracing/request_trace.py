@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from app.messages import TracePlace
+from app.messages.trace import TracePlace
 from app.store import clock
 from app.tracing.span import Attribute, Span, SpanEvent
 from app.tracing.traceparent import new_span_id

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from app.errors import SettingsError
-from app.messages import TracePlace
+from app.messages.trace import TracePlace
 from app.tracing.environment import is_on
 from app.tracing.span import Span
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from app.errors import StoreDown
 from app.keys import Keys
-from app.loops import keep
-from app.messages import encode
+from app.messages.wire import encode
+from app.running.loops import keep
 from app.store import Command, Wire
 from app.telemetry import USAGE_LOST, logger
 from app.usage.record import UsageRecord

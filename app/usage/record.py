@@ -6,7 +6,8 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from app.ids import BatchId, KeyId, RequestId, TenantId
-from app.messages import Task, decoder
+from app.messages.kinds import Task
+from app.messages.wire import decoder
 from app.tenants.cost import Used
 
 

@@ -28,7 +28,10 @@ from app.dispatch.inflight import InFlight
 from app.dispatch.models.models import Model
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
-from app.messages import Delta, Done, Lease, Sampling, Stage, Timing, Worker, encode
+from app.messages.events import Delta, Done
+from app.messages.job import Sampling, Stage, Timing
+from app.messages.lease import Lease, Worker
+from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.routing.candidates import Candidate, Cost, Decision, Limits, Option, Placement
 from app.store import clock

@@ -96,7 +96,7 @@ def declared_metrics() -> list[MetricDeclared]:
     from app.api.operations.planner_metrics import planner_metrics
     from app.api.operations.usage_metrics import usage_metrics
     from app.engines.base import EngineStats
-    from app.messages import WorkerMetric
+    from app.messages.lease import WorkerMetric
     from workers.engine.metrics import DEFINITIONS, Definition, of_some
 
     declarations = []

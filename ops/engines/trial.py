@@ -15,7 +15,7 @@ from app.engines import create_engine
 from app.engines.base import Engine, GenerateRequest
 from app.ids import RunId
 from app.kv.events import decode_batch
-from app.messages import Sampling
+from app.messages.job import Sampling
 from app.pools.schema import Pool
 from ops.engines.known import ROOT
 

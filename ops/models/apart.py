@@ -9,7 +9,7 @@ import psutil
 from msgspec.structs import replace
 
 from app.engines.base import Disaggregated
-from app.messages import PartialOutput
+from app.messages.job import PartialOutput
 from ops.models.cell import Cell, right, wrong
 from ops.models.loaded import Loaded, Model, answer, difference, loaded, request
 from ops.models.plain import LONG

@@ -17,7 +17,7 @@ from app.kv.blocks import HASH_BYTES, point_hashes
 from app.kv.events import BlockRemoved, KvBatch, decode_batch
 from app.kv.groups import grid
 from app.kv.hybrid_ledger import HybridLedger
-from app.messages import CacheGroup, Grid
+from app.messages.lease import CacheGroup, Grid
 from ops.models.loaded import Loaded, answer, request
 
 

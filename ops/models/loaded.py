@@ -15,7 +15,7 @@ from app.engines import create_engine
 from app.engines.base import Configured, Engine, EngineInfo, GenerateRequest, StepOutput
 from app.errors import EngineFailed, XylemError
 from app.ids import RequestId
-from app.messages import Sampling
+from app.messages.job import Sampling
 from app.pools.schema import Pool
 from ops.models.architectures import ARCHITECTURES
 from ops.models.log import Log

@@ -26,7 +26,8 @@ from app.engines import create_engine
 from app.engines.base import Engine, GenerateRequest, MediaExpander, MediaInput, StepOutput
 from app.errors import EngineDead, XylemError
 from app.ids import RunId
-from app.messages import Media, MediaKind, MediaSign, Sampling
+from app.messages.job import Sampling
+from app.messages.media import Media, MediaKind, MediaSign
 from app.openai.media import origins_of
 from app.openai.media_prompt import Expanded, encoded, expanded, markers_of
 from app.openai.prompt import chat_prompt

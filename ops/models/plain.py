@@ -7,7 +7,8 @@ from random import Random
 from msgspec.structs import replace
 
 from app.kv.groups import grid
-from app.messages import CacheGroup, Grammar, PartialOutput
+from app.messages.job import Grammar, PartialOutput
+from app.messages.lease import CacheGroup
 from ops.models.audit import audit, prompts
 from ops.models.cell import Cell, right, untried, wrong
 from ops.models.loaded import Loaded, answer, difference, request, tokens_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from app.errors import XylemError
-from app.messages import CacheGroup
+from app.messages.lease import CacheGroup
 from ops.models.architectures import written
 from ops.models.cell import Cell, untried, wrong
 from ops.models.columns import APART, OF_TEXTS, PLAIN, SGLANG, Find, cell

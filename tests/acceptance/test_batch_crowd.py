@@ -18,7 +18,8 @@ from app.batch.records import BatchLine, BatchOrder, Part
 from app.batch.storage import Storage
 from app.ids import BatchId, FileId, PoolId, WorkerId, new_batch_id
 from app.keys import Keys
-from app.messages import Lease, Worker, encode
+from app.messages.lease import Lease, Worker
+from app.messages.wire import encode
 from app.store import Wire, async_client
 from tests.stack import Stack, mock_pool, redis_server, stack, wait_until
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from openai import OpenAI, RateLimitError
 
 from app.ids import TenantId
-from app.messages import encode
+from app.messages.wire import encode
 from app.tenants.limit_table import Budget, Limits
 from app.tenants.records import Tenant, decode_api_key
 from tests.acceptance.test_batch_work import TEXT, ended, line, progressed, results, submitted

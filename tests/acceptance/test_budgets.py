@@ -14,7 +14,7 @@ import pytest
 from openai import OpenAI
 
 from app.ids import KeyId, TenantId
-from app.messages import encode
+from app.messages.wire import encode
 from app.tenants.limit_table import Budget, Limits
 from app.tenants.records import ApiKey, Price, Tenant
 from tests.chaos.fleet import Fleet

@@ -15,7 +15,7 @@ import pytest
 from celery import Celery
 from openai import OpenAI
 
-from app.messages import Lease
+from app.messages.lease import Lease
 from tests.stack import Stack, indexed_blocks, leases, metric, stack, timeline, wait_until
 from tests.stack import all_free as stack_is_free
 

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from openai import OpenAI
 
 from app.media.picture import picture_of
-from app.messages import EmbeddingHandle, decode_embedding, encode
+from app.messages.handoff import EmbeddingHandle, decode_embedding
+from app.messages.wire import encode
 from app.settings import Settings
 from tests.encode_counts import settled, wait_for
 from tests.pictures import asked, png

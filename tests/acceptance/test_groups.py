@@ -10,7 +10,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 
-from app.messages import Group, decode_group, decode_member
+from app.messages.group import Group, decode_group, decode_member
 from tests.stack import Stack, leases, mock_pool, stack, wait_until
 
 POOL = "decode-pool-a"

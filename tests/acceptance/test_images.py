@@ -20,7 +20,7 @@ from PIL import Image
 from app.engines.mock.painter import picture
 from app.ids import BATCH_QUEUE
 from app.media.picture import picture_of
-from app.messages import Painting
+from app.messages.job import Painting
 from tests.acceptance.test_security import create
 from tests.stack import Stack, all_free, leases, metric, pid_of_worker, stack, timeline, wait_until
 

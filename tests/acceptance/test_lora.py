@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from app.cli.main import cli
 from app.ids import BATCH_QUEUE
-from app.messages import encode
+from app.messages.wire import encode
 from app.tenants.records import ApiKey
 from tests.lora import tiny_adapter
 from tests.stack import Stack, free_port, leases, mock_pool, stack, wait_until

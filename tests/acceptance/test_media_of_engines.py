@@ -16,7 +16,7 @@ from PIL import Image
 from app.kv.blocks import prompt_hashes
 from app.media.picture import picture_of
 from app.media.placeholders import pictures_of
-from app.messages import Media
+from app.messages.media import Media
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.chaos.fleet import Fleet
 from tests.media.samples import video

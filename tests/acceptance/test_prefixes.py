@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.messages import Speeds
+from app.messages.lease import Speeds
 from tests.lora import tiny_adapter
 from tests.stack import Stack, leases, metric, mock_pool, stack, stop, wait_until
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from app.cli.trace import Request, read_trace, write_trace
-from app.messages import decode_recording
+from app.messages.recording import decode_recording
 from tests.stack import BIN, ROOT, Stack, free_port, mock_pool, stack, stop, wait_until
 
 POOL = "decode-pool-a"

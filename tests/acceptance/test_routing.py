@@ -15,7 +15,7 @@ from redis import Redis
 
 from app.dispatch.fleet.loads import entries
 from app.keys import Keys
-from app.messages import Lease
+from app.messages.lease import Lease
 from tests.stack import Stack, free_port, indexed_blocks, leases, mock_pool, stack, wait_until
 
 KEYS, POOL = Keys("xylem"), "decode-pool-a"

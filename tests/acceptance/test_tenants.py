@@ -14,7 +14,7 @@ import pytest
 
 from app.batch.records import RECORD
 from app.keys import Keys
-from app.messages import encode
+from app.messages.wire import encode
 from app.tenants.api_keys import digest_of
 from app.tenants.records import ApiKey
 from tests.acceptance.test_bad_input import refusal

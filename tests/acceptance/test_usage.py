@@ -18,7 +18,7 @@ import pytest
 from openai import OpenAI
 
 from app.ids import BATCH_QUEUE, TenantId, new_key_id
-from app.messages import encode
+from app.messages.wire import encode
 from app.tenants.records import ApiKey, Price, Tenant
 from tests.acceptance.test_batch_work import submitted
 from tests.stack import BIN, Stack, mock_pool, stack, valkey, wait_until

@@ -9,7 +9,7 @@ import pytest
 from openai import OpenAI
 
 from app.engines.mock.painter import picture
-from app.messages import Painting
+from app.messages.job import Painting
 from tests.stack import Stack, free_port, leases, metric, stack, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")  # OpenAI's own service ends

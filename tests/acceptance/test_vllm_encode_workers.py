@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from PIL import Image
 
 from app.media.picture import picture_of
-from app.messages import decode_embedding, encode
+from app.messages.handoff import decode_embedding
+from app.messages.wire import encode
 from ops.bench.media.seen import exam, is_right, said
 from tests.encode_counts import settled, wait_for
 from tests.stack import ROOT, Stack, leases, metric, stack, wait_until

@@ -20,7 +20,9 @@ from app.engines import create_engine
 from app.engines.base import EngineInfo, GenerateRequest, Prefilled, StepOutput
 from app.errors import HandoffFailed
 from app.ids import RunId
-from app.messages import KvHandle, PartialOutput, Sampling, TokenLogprob
+from app.messages.events import TokenLogprob
+from app.messages.handoff import KvHandle
+from app.messages.job import PartialOutput, Sampling
 from app.pools.schema import Pool
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.forkserver import forks_of

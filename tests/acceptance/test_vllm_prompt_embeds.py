@@ -9,7 +9,7 @@ from openai import APIError, OpenAI
 
 from app.kv.blocks import prompt_hashes
 from app.media.prompt_embeds import prompt_embeds_of
-from app.messages import Media
+from app.messages.media import Media
 from tests.chaos.fleet import Fleet
 from tests.prompt_embeds import embeds, encoded, file
 from tests.shallow import shallow_model

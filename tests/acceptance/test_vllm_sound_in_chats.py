@@ -12,7 +12,7 @@ from openai import OpenAI
 from app.kv.blocks import prompt_hashes
 from app.media.placeholders import sounds_of
 from app.media.sound import decode_sound
-from app.messages import Media
+from app.messages.media import Media
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.chaos.fleet import Fleet
 from tests.speech.samples import GARDEN, encoded, tone, wav

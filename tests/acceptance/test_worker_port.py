@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.ids import BATCH_QUEUE
-from app.messages import EngineState
+from app.messages.lease import EngineState
 from tests.stack import Stack, free_port, leases, mock_pool, pid_of_worker, stack, stop, valkey, wait_until
 from workers.engine.hang_watchdog import HangWatchdog
 from workers.engine.lease import LeaseKeeper

@@ -10,7 +10,7 @@ from app.ids import PoolId
 from app.keys import Keys
 from app.kv.blocks import chain, media_key, root
 from app.kv.prefix_index import packed
-from app.messages import Lease
+from app.messages.lease import Lease
 from tests.chaos.fleet import Fleet
 from tests.stack import leases
 

@@ -24,7 +24,7 @@ import psutil
 from openai import OpenAI
 from rich.console import Console
 
-from app.messages import WIRE_VERSION
+from app.messages.wire import WIRE_VERSION
 from tests.chaos.__main__ import as_json, show
 from tests.chaos.faults import Fault
 from tests.chaos.fleet import Fleet
@@ -132,7 +132,9 @@ def imported(fleet: Fleet) -> Path:
 
 
 def wire_version(tree: Path) -> int:
-    match = re.search(r"^WIRE_VERSION = (\d+)", (tree / "app/messages.py").read_text(), re.MULTILINE)
+    folder = tree / "app/messages"
+    module = folder / "wire.py" if folder.is_dir() else folder.with_suffix(".py")  # as older versions have it
+    match = re.search(r"^WIRE_VERSION = (\d+)", module.read_text(), re.MULTILINE)
     return int(match[1]) if match else 0
 
 

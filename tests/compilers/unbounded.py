@@ -3,7 +3,7 @@
 from llguidance import LLMatcher
 
 from app.grammars.serving import serve_checks
-from app.messages import Grammar
+from app.messages.job import Grammar
 
 
 def _check(grammar: Grammar) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from app.engines.base import Pauser, Profiler, Sleeper, Weights
 from app.errors import EngineFailed, RequestError, XylemError
-from app.messages import WeightsSource
+from app.messages.wanted import WeightsSource
 from tests.contract.conftest import TURNED
 from tests.contract.subject import Answer, Subject
 from tests.stack import free_port

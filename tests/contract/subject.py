@@ -15,7 +15,8 @@ from app.engines.base import Engine, EngineInfo, EngineStats, GenerateRequest, P
 from app.ids import RequestId
 from app.kv.events import decode_batch
 from app.kv.ledger import Ledger
-from app.messages import FinishReason, Sampling
+from app.messages.job import Sampling
+from app.messages.kinds import FinishReason
 from app.tokenizing.tokenizer import Tokenizer
 
 _ids = count()

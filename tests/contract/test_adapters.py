@@ -20,7 +20,8 @@ from app.engines.base import Adapters, GenerateRequest, Pauser, Sleeper, Weights
 from app.errors import AdapterFailed, RequestError
 from app.ids import RunId
 from app.kv.blocks import prompt_hashes
-from app.messages import PartialOutput, WeightsSource
+from app.messages.job import PartialOutput
+from app.messages.wanted import WeightsSource
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.contract.conftest import loading, make_pool
 from tests.contract.subject import Subject

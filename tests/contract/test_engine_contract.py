@@ -21,7 +21,7 @@ from app.engines.base import EngineStats, Metered
 from app.errors import EngineFailed, PromptTooLong, RequestError
 from app.ids import RequestId
 from app.kv.blocks import prompt_hashes
-from app.messages import Grammar, PartialOutput
+from app.messages.job import Grammar, PartialOutput
 from tests.contract.conftest import CONTEXT, MAX_RUNNING
 from tests.contract.probe_cases import *  # noqa: F403 (it has tests only, on the same engines)
 from tests.contract.state_cases import *  # noqa: F403 (the same)

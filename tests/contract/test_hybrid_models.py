@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from app.kv.groups import grid, leaves
-from app.messages import Grid
+from app.messages.lease import Grid
 from ops.models.apart import apart
 from ops.models.architectures import written
 from ops.models.cell import right

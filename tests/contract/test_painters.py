@@ -17,7 +17,8 @@ from app.engines.base import MediaInput
 from app.engines.painter import Painted, Painter, PaintRequest, PaintStep
 from app.errors import EngineFailed, RequestError
 from app.ids import RunId, WorkerId
-from app.messages import Media, Painting
+from app.messages.job import Painting
+from app.messages.media import Media
 from app.pools.schema import Pool
 from app.runner.probed_work import ProbedWork
 from tests.stack import wait_until

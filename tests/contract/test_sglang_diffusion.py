@@ -11,7 +11,7 @@ from app.engines import create_engine
 from app.engines.base import StepOutput
 from app.errors import RequestError, SettingsError
 from app.kv.blocks import prompt_hashes
-from app.messages import Grammar, PartialOutput
+from app.messages.job import Grammar, PartialOutput
 from app.pools.schema import Pool
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.contract.conftest import loading

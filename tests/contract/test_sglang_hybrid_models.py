@@ -8,7 +8,7 @@ import pytest
 
 from app.engines import create_engine
 from app.kv.groups import grid
-from app.messages import CacheGroup, Grid
+from app.messages.lease import CacheGroup, Grid
 from ops.models.audit import audit, prompts
 from ops.models.loaded import Loaded
 from tests.contract.conftest import make_pool

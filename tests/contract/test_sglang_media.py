@@ -16,7 +16,9 @@ from app.kv.blocks import prompt_hashes
 from app.media.picture import picture_of
 from app.media.placeholders import pictures_of
 from app.media.placeholders.places import joined
-from app.messages import Media, MediaSign, PartialOutput, TokenLogprob
+from app.messages.events import TokenLogprob
+from app.messages.job import PartialOutput
+from app.messages.media import Media, MediaSign
 from app.pools.schema import Pool
 from app.tokenizing.tokenizer import load_tokenizer
 from ops.models.seeing import written

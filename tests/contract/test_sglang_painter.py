@@ -11,7 +11,7 @@ from app.engines import create_engine
 from app.engines.painter import PaintRequest, PaintStep
 from app.errors import EngineDead, SettingsError
 from app.ids import RunId
-from app.messages import Painting
+from app.messages.job import Painting
 from app.pools.schema import Pool
 
 pytestmark = [

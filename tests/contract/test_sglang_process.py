@@ -26,7 +26,8 @@ from app.ids import RunId
 from app.kv.blocks import chain, root
 from app.kv.events import decode_batch
 from app.kv.ledger import Ledger
-from app.messages import GRAMMAR_KINDS, ExpertAction, Grammar, Sampling
+from app.messages.job import Grammar, Sampling
+from app.messages.kinds import GRAMMAR_KINDS, ExpertAction
 from tests.contract.conftest import make_pool
 from tests.stack import ROOT
 

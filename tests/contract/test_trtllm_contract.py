@@ -21,7 +21,7 @@ from app.engines.base import Adapters, Disaggregated, Engine, GenerateRequest, K
 from app.engines.mock.vocabulary import Vocabulary
 from app.ids import RunId
 from app.kv.events import BlockStored, KvEvent, decode_batch
-from app.messages import Grammar, PartialOutput, Sampling
+from app.messages.job import Grammar, PartialOutput, Sampling
 from app.pools.schema import Pool
 from tests.lora import make_adapter
 from tests.trtllm.contract import Use, contract

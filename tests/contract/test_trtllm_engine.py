@@ -19,7 +19,9 @@ from app.ids import RunId
 from app.kv.blocks import chain, root
 from app.kv.hybrid_ledger import HybridLedger
 from app.kv.ledger import Ledger
-from app.messages import CacheGroup, Grammar, KvHandle, PartialOutput, Rendezvous, Sampling
+from app.messages.handoff import KvHandle, Rendezvous
+from app.messages.job import Grammar, PartialOutput, Sampling
+from app.messages.lease import CacheGroup
 from app.pools.schema import Pool
 from tests.contract.test_trtllm_contract import replayed
 from tests.shallow import shallow_model

@@ -17,7 +17,8 @@ from app.engines.base import MediaInput
 from app.engines.painter import Painted, PaintRequest, PaintStep
 from app.errors import EngineFailed, RequestError, SettingsError
 from app.ids import RunId
-from app.messages import Media, Painting
+from app.messages.job import Painting
+from app.messages.media import Media
 from app.pools.schema import Pool
 from tests.trtllm.contract import Use, contract
 from tests.trtllm.double import installed

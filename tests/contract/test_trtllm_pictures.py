@@ -18,7 +18,9 @@ from app.errors import EngineFailed, HandoffFailed, RequestError, SettingsError
 from app.ids import RunId
 from app.media.picture import picture_of
 from app.media.placeholders import pictures_of
-from app.messages import Media, Role, Sampling
+from app.messages.job import Sampling
+from app.messages.kinds import Role
+from app.messages.media import Media
 from app.pools.schema import Pool
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.trtllm.contract import Use, contract

@@ -12,7 +12,9 @@ from app.engines.base import Configured, Embedding, Engine, GenerateRequest, Med
 from app.ids import RunId
 from app.media.picture import picture_of
 from app.media.placeholders import pictures_of
-from app.messages import Media, Role, Sampling
+from app.messages.job import Sampling
+from app.messages.kinds import Role
+from app.messages.media import Media
 from app.pools.schema import Pool
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.vlm import Kind, random_vlm

@@ -8,7 +8,7 @@ import pytest
 
 from app.dialects.families import DIALECTS
 from app.engines.xgrammar_process import tried
-from app.messages import Grammar
+from app.messages.job import Grammar
 from app.openai.answer_grammar import Situation
 from tests.hostile_grammars import CIRCLES, DEEP
 from tests.unit import test_written_arguments as arguments

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from app.kv.blocks import chain, root
 from app.kv.events import BlockStored, KvBatch, decode_batch
 from app.kv.ledger import Ledger
-from app.messages import encode
+from app.messages.wire import encode
 from tests.fuzz.damage import damaged
 from tests.fuzz.examples import examples
 from tests.values import values

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.anthropic.schemas import CountRequest, MessagesRequest
 from app.errors import RequestError
-from app.messages import encode
+from app.messages.wire import encode
 from app.openai.responses.schemas import ResponseRequest, Retrieval
 from app.openai.schemas import (
     ChatRequest,

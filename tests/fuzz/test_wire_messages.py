@@ -1,7 +1,9 @@
 """Messages of other processes, of another version or broken: each is understood, or refused with one kind of error."""
 
+import importlib
 import inspect
 import math
+import pkgutil
 from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
@@ -15,19 +17,29 @@ from msgspec import Struct
 
 from app import messages
 from app.ids import QueueName, RequestId, WorkerId
-from app.messages import EventBatch, Handoff, Job, KvHandle, Lease, PrefillDone, Reply, WorkerCommand, encode
+from app.messages.commands import Reply, WorkerCommand, decode_reply, decode_worker_command
+from app.messages.events import EventBatch, PrefillDone, decode_event_batch
+from app.messages.handoff import Handoff, KvHandle
+from app.messages.job import Job, decode_job
+from app.messages.lease import Lease, decode_lease
+from app.messages.wire import encode
 from app.tasks.celery_message import DECODE_TASK, read_task_message, task_message
 from tests.fuzz.damage import damaged
 from tests.fuzz.examples import examples
 from tests.values import structs, values
 
-EVERY = [c for _, c in inspect.getmembers(messages, inspect.isclass) if issubclass(c, Struct) and c is not Struct]
+MODULES = [importlib.import_module(f"app.messages.{module.name}") for module in pkgutil.iter_modules(messages.__path__)]
+EVERY = sorted(
+    {c for module in MODULES for _, c in inspect.getmembers(module, inspect.isclass) if issubclass(c, Struct)}
+    - {Struct},
+    key=lambda kind: kind.__name__,
+)
 DECODERS: dict[Callable[[bytes], Any], Any] = {
-    messages.decode_job: Job,
-    messages.decode_event_batch: EventBatch,
-    messages.decode_lease: Lease,
-    messages.decode_worker_command: WorkerCommand,
-    messages.decode_reply: Reply,
+    decode_job: Job,
+    decode_event_batch: EventBatch,
+    decode_lease: Lease,
+    decode_worker_command: WorkerCommand,
+    decode_reply: Reply,
 }
 NESTED = [b"\x91" * 100_000, b"\x81\xa1a" * 100_000]
 few = examples(40)
@@ -73,7 +85,7 @@ def test_endless_nesting_is_a_decode_error(nest: bytes) -> None:
         EventBatch(WorkerId("w"), 1, [PrefillDone(RequestId("r"), 0, None, KvHandle("h", 1.0, 3, {"here": 1}))])
     )
     with pytest.raises(msgspec.DecodeError):
-        messages.decode_event_batch(whole.replace(b"\xa4here\x01", b"\xa4here" + nest))
+        decode_event_batch(whole.replace(b"\xa4here\x01", b"\xa4here" + nest))
 
 
 @few

@@ -13,11 +13,12 @@ from app.dispatch.answering.liveness import LivenessWatch
 from app.dispatch.answering.token_inbox import TokenInbox
 from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.models.adapter_table import AdapterTable
-from app.ending import end_tasks
 from app.ids import PoolId, WorkerId
 from app.keys import Keys
-from app.messages import Lease, Worker, encode
+from app.messages.lease import Lease, Worker
+from app.messages.wire import encode
 from app.pools.schema import Pool
+from app.running.ending import end_tasks
 from app.store import Wire, async_client
 from app.store.scripts import TELL
 from tests.leases import changed

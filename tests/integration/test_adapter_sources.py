@@ -17,7 +17,7 @@ import pytest
 
 from app.adapters.fetch import fetch
 from app.errors import AdapterFailed
-from app.messages import Adapter
+from app.messages.wanted import Adapter
 from app.settings import load_settings
 from tests.certificates import certify
 from tests.lora import tiny_adapter

@@ -17,17 +17,11 @@ from app.dispatch.models.models import load_models
 from app.errors import AdapterFailed, ModelNotFound, RequestError
 from app.ids import ApiId, RequestId, WorkerId
 from app.keys import Keys
-from app.messages import (
-    Adapter,
-    AdapterReport,
-    Job,
-    LoadAdapter,
-    Sampling,
-    decode_job,
-    decode_lease,
-    decode_worker_command,
-    encode,
-)
+from app.messages.commands import LoadAdapter, decode_worker_command
+from app.messages.job import Job, Sampling, decode_job
+from app.messages.lease import AdapterReport, decode_lease
+from app.messages.wanted import Adapter
+from app.messages.wire import encode
 from app.pools.schema import Pool, PoolsFile
 from app.store import Wire, clock
 from app.store.scripts import TELL

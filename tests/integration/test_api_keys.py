@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from app.api.api_keys import ApiKeys, given_key
 from app.errors import StoreDown, Unauthorized
 from app.keys import Keys
-from app.messages import encode
+from app.messages.wire import encode
 from app.store import Wire, async_client
 from app.tenants.records import ApiKey
 from tests.background import beside

@@ -15,7 +15,8 @@ from app.dispatch.models.models import Model
 from app.errors import BudgetUsed, StoreDown
 from app.ids import ApiId, BatchId, FileId, KeyId, RequestId, TenantId, new_request_id
 from app.keys import Keys
-from app.messages import Sampling, encode
+from app.messages.job import Sampling
+from app.messages.wire import encode
 from app.store import Wire, clock
 from app.tenants.accounts import of_key, of_line
 from app.tenants.charge import Charge

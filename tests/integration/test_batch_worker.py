@@ -29,7 +29,8 @@ from app.dispatch.runtime import Deployment
 from app.errors import BudgetUsed, NoWorker, RequestError, StorageDown, StoreDown, XylemError
 from app.ids import BatchId, FileId, KeyId, RequestId, new_batch_id
 from app.keys import Keys
-from app.messages import Sampling, encode
+from app.messages.job import Sampling
+from app.messages.wire import encode
 from app.openai.batch_schemas import as_object
 from app.settings import load_settings
 from app.tenants.cost import Used

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from app.engines.base import GenerateRequest, StepOutput
-from app.messages import EngineState, Pause, Resume, Sleep, Wake
+from app.messages.commands import Pause, Resume, Sleep, Wake
+from app.messages.lease import EngineState
 from tests.integration.test_state_keeper import Kept, kept
 from tests.stack import wait_until
 from workers.engine import canary

@@ -18,7 +18,12 @@ from app.dispatch.inflight import InFlight
 from app.errors import NoWorker
 from app.ids import HOME, CellId, RequestId
 from app.keys import Keys
-from app.messages import Adapter, Cancel, Delta, KvHandle, decode_job, encode
+from app.messages.commands import Cancel
+from app.messages.events import Delta
+from app.messages.handoff import KvHandle
+from app.messages.job import decode_job
+from app.messages.wanted import Adapter
+from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.settings import Settings
 from app.store import Wire, async_client

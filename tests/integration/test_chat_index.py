@@ -11,7 +11,9 @@ from app.api.resumable.store import ResumableStore
 from app.errors import KeptFull, RequestNotFound
 from app.ids import ApiId, KeyId, RequestId
 from app.keys import Keys
-from app.messages import Delta, Done, Failed, KeptRequest, StoredChat, encode
+from app.messages.events import Delta, Done, Failed
+from app.messages.kept import KeptRequest, StoredChat
+from app.messages.wire import encode
 from app.store import Wire
 from app.tenants.quotas import Quota
 

@@ -17,7 +17,9 @@ from app.api.resumable.store import Lost, ResumableStore
 from app.errors import ConversationGone, ConversationLocked, KeptFull, RequestError, Saturated
 from app.ids import ApiId, ConversationId, KeyId, RequestId
 from app.keys import Keys
-from app.messages import Delta, Done, KeptRequest, ResponseContext, TokenLogprob, encode
+from app.messages.events import Delta, Done, TokenLogprob
+from app.messages.kept import KeptRequest, ResponseContext
+from app.messages.wire import encode
 from app.openai.body import MOST
 from app.store import Wire
 from app.tenants.quotas import Quota

@@ -19,20 +19,11 @@ from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import ApiId, PoolId, RequestId, WorkerId, place_id, run_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
 from app.kv.blocks import chain, root
-from app.messages import (
-    Cancel,
-    Delta,
-    Done,
-    Failed,
-    Grid,
-    Job,
-    PartialOutput,
-    Sampling,
-    Speeds,
-    Stage,
-    decode_job,
-    encode,
-)
+from app.messages.commands import Cancel
+from app.messages.events import Delta, Done, Failed
+from app.messages.job import Job, PartialOutput, Sampling, Stage, decode_job
+from app.messages.lease import Grid, Speeds
+from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.store import Wire
 from app.store.scripts import FORGET_LOADS

@@ -12,25 +12,11 @@ from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight, RoutingHints
 from app.ids import ApiId, PoolId, RequestId, WorkerId, run_id, worker_queue
 from app.keys import Keys
-from app.messages import (
-    Cancel,
-    Delta,
-    Done,
-    Event,
-    Failed,
-    FirstToken,
-    Handoff,
-    Job,
-    KvHandle,
-    PartialOutput,
-    PrefillDone,
-    Rendezvous,
-    Sampling,
-    Stage,
-    Timing,
-    decode_job,
-    encode,
-)
+from app.messages.commands import Cancel
+from app.messages.events import Delta, Done, Event, Failed, FirstToken, PrefillDone
+from app.messages.handoff import Handoff, KvHandle, Rendezvous
+from app.messages.job import Job, PartialOutput, Sampling, Stage, Timing, decode_job
+from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.store import Wire
 from app.tasks.celery_message import read_task_message

@@ -12,7 +12,9 @@ from app.dispatch.media import expansions
 from app.dispatch.media.expansions import Expansions, Shown
 from app.errors import NoWorker, RequestError, Saturated
 from app.ids import WorkerId
-from app.messages import ExpandMedia, MediaSign, Reply, decode_worker_command, encode
+from app.messages.commands import ExpandMedia, Reply, decode_worker_command
+from app.messages.media import MediaSign
+from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.store import Wire
 from tests.background import beside

@@ -15,7 +15,7 @@ from app.batch.storage import Storage
 from app.errors import FileGone, FileQuotaUsed, RequestError
 from app.ids import KeyId, new_file_id
 from app.keys import Keys
-from app.messages import encode
+from app.messages.wire import encode
 from app.store import Command, Wire
 from app.tenants.quotas import Quota
 

@@ -13,7 +13,8 @@ from app.ids import ApiId, WorkerId, place_id
 from app.keys import Keys
 from app.kv.changes import Changes
 from app.kv.prefix_index import KvIndex, packed
-from app.messages import decode_lease, encode
+from app.messages.lease import decode_lease
+from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.store import Wire
 from app.store.scripts import FORGET_LOADS, SWEEP_INDEX, TELL

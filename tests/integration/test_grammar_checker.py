@@ -15,7 +15,8 @@ from app.grammars import checker as module
 from app.grammars.checker import GrammarCheck, GrammarChecker
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
-from app.messages import Grammar, Job, Sampling, Speeds, Stage
+from app.messages.job import Grammar, Job, Sampling, Stage
+from app.messages.lease import Speeds
 from app.runner.engine_requests import EngineRequests
 from tests.hostile_grammars import rules
 

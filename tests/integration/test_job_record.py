@@ -5,7 +5,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from app.errors import StoreDown
-from app.messages import encode
+from app.messages.wire import encode
 from app.runner import job_record as record
 from app.store import Wire
 from tests.integration.test_dispatch import KEYS, job

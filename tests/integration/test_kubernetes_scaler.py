@@ -11,7 +11,7 @@ from kmock import KubernetesEmulator, KubernetesError, Request
 
 from app.errors import ScalingFailed, SettingsError
 from app.ids import PoolId, WorkerId
-from app.messages import Worker
+from app.messages.lease import Worker
 from app.planner.desired import Desired
 from tests.helm import KUBECTL
 from tests.stack import free_port

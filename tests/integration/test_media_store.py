@@ -12,7 +12,7 @@ from app.dispatch.media import media_store
 from app.dispatch.media.media_store import MediaStore, Samples
 from app.errors import DeadlineOver, MediaLost, RequestError, Saturated, StoreDown
 from app.ids import KeyId, RequestId, TenantId
-from app.messages import Media
+from app.messages.media import Media
 from app.runner import media as reading
 from app.runner.media import fetch_media
 from app.tenants.records import NOBODY, Client, Tenant

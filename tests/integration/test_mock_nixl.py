@@ -14,7 +14,7 @@ from app.engines.base import Prefilled
 from app.engines.mock.engine import MockEngine
 from app.errors import HandoffFailed
 from app.kv.spans import merged, pieces
-from app.messages import KvHandle, Rendezvous
+from app.messages.handoff import KvHandle, Rendezvous
 from tests.disaggregated import (
     again,
     at_once,

@@ -19,7 +19,8 @@ from app.dispatch.models.models import Model
 from app.errors import Cancelled, ContentRefused, EngineFailed, HookDown, XylemError
 from app.ids import ApiId, KeyId, RequestId, TenantId, new_request_id
 from app.keys import Keys
-from app.messages import Delta, Done, Failed, Sampling
+from app.messages.events import Delta, Done, Failed
+from app.messages.job import Sampling
 from app.pools.schema import Pool
 from app.store import Wire, clock
 from app.telemetry import TENANT_TOKENS, Meters

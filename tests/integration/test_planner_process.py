@@ -14,7 +14,9 @@ from app.dispatch.observing.traffic import TrafficCounter
 from app.errors import ScalingFailed
 from app.ids import ApiId, FileId, KeyId, PoolId, RequestId, WorkerId, new_batch_id
 from app.keys import Keys
-from app.messages import Delta, Done, EngineState, Job, Sampling, Speeds, Worker
+from app.messages.events import Delta, Done
+from app.messages.job import Job, Sampling
+from app.messages.lease import EngineState, Speeds, Worker
 from app.planner.desired import Desired, decode_desired
 from app.planner.observed import EDGES, SeenPool, Traffic
 from app.planner.rules import objectives_of

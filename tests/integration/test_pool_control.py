@@ -16,17 +16,11 @@ from app.dispatch.inflight import InFlight
 from app.errors import NoWorker, PoolAsleep, PoolBusy, WeightsChanged
 from app.ids import WorkerId
 from app.kv.blocks import prompt_hashes
-from app.messages import (
-    Delta,
-    EngineState,
-    Failed,
-    Reply,
-    SetWeights,
-    Wake,
-    decode_job,
-    decode_worker_command,
-    encode,
-)
+from app.messages.commands import Reply, SetWeights, Wake, decode_worker_command
+from app.messages.events import Delta, Failed
+from app.messages.job import decode_job
+from app.messages.lease import EngineState
+from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.store import Wire
 from tests.background import beside

@@ -23,7 +23,7 @@ from app.kv.blocks import chain, point_hashes, prompt_hashes, root
 from app.kv.changes import Changes
 from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex, packed
-from app.messages import Grid
+from app.messages.lease import Grid
 from app.pools.schema import Pool
 from app.routing.candidates import Option
 from app.store import Command, Wire

@@ -8,14 +8,16 @@ from typing import Any
 import structlog
 from redis import Redis
 
-from app.ending import end_tasks
 from app.engines import create_engine
 from app.engines.base import EngineStats, GenerateRequest
 from app.ids import PrefixId, RunId, WorkerId
 from app.keys import Keys
-from app.messages import Prefix, Sampling, encode
+from app.messages.job import Sampling
+from app.messages.wanted import Prefix
+from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.runner.runner import Runner
+from app.running.ending import end_tasks
 from app.settings import Settings
 from tests.integration.conftest import POOL
 from workers.engine.lease import LeaseKeeper

@@ -24,7 +24,10 @@ from app.dispatch.inflight import ChoiceOutput, InFlight, RoutingHints
 from app.dispatch.media.media_store import MediaStore, Samples
 from app.errors import HookDown, ModelNotFound, NoWorker, Saturated, StoreDown
 from app.ids import PoolId, RequestId, WorkerId, run_id, worker_queue
-from app.messages import Cancel, Delta, Done, Event, EventBatch, Failed, Sampling, decode_job, encode
+from app.messages.commands import Cancel
+from app.messages.events import Delta, Done, Event, EventBatch, Failed
+from app.messages.job import Sampling, decode_job
+from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.settings import Settings
 from app.store import Command, Wire, async_client

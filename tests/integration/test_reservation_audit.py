@@ -12,7 +12,8 @@ from redis import Redis
 
 from app.ids import PoolId, RequestId, worker_queue
 from app.keys import Keys
-from app.messages import Delta, Done, Failed, Job, PartialOutput, Sampling, Timing
+from app.messages.events import Delta, Done, Failed
+from app.messages.job import Job, PartialOutput, Sampling, Timing
 from app.pools.schema import Pool
 from app.runner.busy_time import BusyTime
 from app.runner.runner import RunArgs, Runner

@@ -12,7 +12,8 @@ from redis.asyncio import Redis
 from app.api.resumable.response_webhook import ResponseWebhook
 from app.api.resumable.store import Lost, ResumableStore, Unkept
 from app.ids import ApiId, RequestId
-from app.messages import Done, Failed, encode
+from app.messages.events import Done, Failed
+from app.messages.wire import encode
 from app.settings import Settings
 from app.store import Wire
 from tests.background import beside

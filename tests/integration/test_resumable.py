@@ -20,7 +20,9 @@ from app.dispatch.inflight import ATTEMPTS
 from app.errors import DeadlineOver, EngineFailed, KeptFull, RequestNotFound, Saturated, StoreDown
 from app.ids import ApiId, RequestId
 from app.keys import Keys
-from app.messages import Delta, Done, Event, Failed, KeptRequest, StoredChat, encode
+from app.messages.events import Delta, Done, Event, Failed
+from app.messages.kept import KeptRequest, StoredChat
+from app.messages.wire import encode
 from app.store import Command, Wire
 from tests.background import beside
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.api.oidc.signing_keys import SigningKeys
-from app.loops import failures
+from app.running.loops import failures
 from tests.background import beside
 from tests.dripping import dripping
 from tests.issuer import Issuer, issuing

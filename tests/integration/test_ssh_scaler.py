@@ -13,7 +13,7 @@ import pytest
 
 from app.errors import ScalingFailed
 from app.ids import PoolId, WorkerId
-from app.messages import Worker
+from app.messages.lease import Worker
 from app.planner.desired import Desired
 from tests.stack import PYTHON, connects, free_port, stop, wait_until
 from workers.planner.scalers.ssh import SshScaler, Unit, changes

@@ -19,21 +19,10 @@ from app.engines.base import GenerateRequest, StepOutput
 from app.errors import EngineDead, EngineFailed, XylemError
 from app.ids import WorkerId
 from app.keys import Keys
-from app.messages import (
-    EngineState,
-    Lease,
-    Pause,
-    PoolState,
-    Resume,
-    SetWeights,
-    Sleep,
-    StateCommand,
-    Wake,
-    WeightsSource,
-    Worker,
-    decode_lease,
-    encode,
-)
+from app.messages.commands import Pause, Resume, SetWeights, Sleep, StateCommand, Wake
+from app.messages.lease import EngineState, Lease, Worker, decode_lease
+from app.messages.wanted import PoolState, WeightsSource
+from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.runner.runner import Runner
 from app.settings import Settings

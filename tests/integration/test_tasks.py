@@ -19,26 +19,11 @@ from app.engines.base import GenerateRequest, Prefilled
 from app.errors import RequestError
 from app.ids import ApiId, PoolId, RequestId, WorkerId, run_id, worker_queue
 from app.keys import Keys
-from app.messages import (
-    Delta,
-    Done,
-    Event,
-    Failed,
-    FirstToken,
-    Grammar,
-    Handoff,
-    Job,
-    KvHandle,
-    Lease,
-    PartialOutput,
-    PrefillDone,
-    Sampling,
-    Stage,
-    Worker,
-    decode_event_batch,
-    decode_job,
-    encode,
-)
+from app.messages.events import Delta, Done, Event, Failed, FirstToken, PrefillDone, decode_event_batch
+from app.messages.handoff import Handoff, KvHandle
+from app.messages.job import Grammar, Job, PartialOutput, Sampling, Stage, decode_job
+from app.messages.lease import Lease, Worker
+from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.runner.runner import RunArgs, Runner
 from app.settings import Settings

@@ -15,7 +15,9 @@ from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight, RoutingHints
 from app.ids import ApiId, PoolId, RequestId, TenantId
 from app.keys import Keys
-from app.messages import Delta, Done, Job, Sampling, Speeds
+from app.messages.events import Delta, Done
+from app.messages.job import Job, Sampling
+from app.messages.lease import Speeds
 from app.pools.schema import Pool
 from app.routing.fair_order import Flow
 from app.store import Wire, clock

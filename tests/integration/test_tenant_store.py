@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from app.keys import Keys
-from app.messages import encode
+from app.messages.wire import encode
 from app.store import Wire
 from app.tenants import audit
 from app.tenants.limit_table import Limits

@@ -12,7 +12,9 @@ from app.dispatch.answering.token_inbox import TokenInbox
 from app.dispatch.runtime import Deployment, running
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
 from app.keys import Keys
-from app.messages import Delta, Done, Event, EventBatch, Failed, Job, Sampling, Stage, decode_event_batch, encode
+from app.messages.events import Delta, Done, Event, EventBatch, Failed, decode_event_batch
+from app.messages.job import Job, Sampling, Stage
+from app.messages.wire import encode
 from app.runner.token_emitter import TokenEmitter
 from app.runner.token_emitters import TokenEmitters
 from app.settings import Settings

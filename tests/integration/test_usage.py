@@ -16,7 +16,7 @@ from redis.asyncio import Redis
 from app.api.operations.reports import Reports
 from app.errors import RateLimited, RequestError, SettingsError, StoreDown, UsageDown
 from app.keys import Keys
-from app.messages import encode
+from app.messages.wire import encode
 from app.store import Wire
 from app.tenants.records import Price
 from app.usage import database as usage_database

@@ -24,7 +24,8 @@ from app.ids import RunId
 from app.kv_store.block_store import FolderStore
 from app.kv_store.salts import folder, label_of, new_salt
 from app.kv_store.seal import BlockSeal, Damaged
-from app.messages import Sampling, TierUse
+from app.messages.job import Sampling
+from app.messages.kinds import TierUse
 from app.pools.schema import Pool
 from tests.contract.conftest import model_dir
 from tests.forkserver import forks_of

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from app.dispatch.fleet.fleet_reader import FleetReader
 from app.errors import WireMismatch
 from app.keys import Keys
-from app.messages import WIRE_VERSION
+from app.messages.wire import WIRE_VERSION
 from app.pools.schema import Pool
 from app.settings import Settings
 from app.store import Wire

@@ -13,7 +13,9 @@ from redis import Redis
 from app.engines import create_engine
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
-from app.messages import Delta, Done, Event, Failed, Job, Sampling, Stage, TokenLogprob, decode_event_batch, encode
+from app.messages.events import Delta, Done, Event, Failed, TokenLogprob, decode_event_batch
+from app.messages.job import Job, Sampling, Stage
+from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.runner.runner import RunArgs, Runner
 from app.settings import Settings

@@ -21,7 +21,9 @@ from app.engines.kv_publisher import BlockRemoved, BlockStored, EngineHash, KvEv
 from app.engines.mock.args import parse_args
 from app.engines.mock.engine import MockEngine
 from app.ids import RunId
-from app.messages import Grammar, KvHandle, PartialOutput, Sampling, TokenLogprob
+from app.messages.events import TokenLogprob
+from app.messages.handoff import KvHandle
+from app.messages.job import Grammar, PartialOutput, Sampling
 from app.pools.schema import Pool, Tiers
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.trtllm.contract import Use, wire_names

@@ -10,7 +10,7 @@ from xxhash import xxh3_64_digest
 from app.engines.base import Embedding, MediaInput
 from app.media.picture import picture_of
 from app.media.placeholders import pictures_of
-from app.messages import Media
+from app.messages.media import Media
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.trtllm.generated import Package
 

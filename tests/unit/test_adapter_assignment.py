@@ -7,7 +7,8 @@ from app.adapters.assignment import Member, assign, is_for, order, wanted
 from app.adapters.progress import others, progress
 from app.adapters.slots import Step, Use, next_step
 from app.ids import PoolId, WorkerId
-from app.messages import Adapter, AdapterReport, Lease, Worker
+from app.messages.lease import AdapterReport, Lease, Worker
+from app.messages.wanted import Adapter
 
 POOL, OTHER = PoolId("pool"), PoolId("other")
 

@@ -19,7 +19,7 @@ from app.adapters.fetch import check_rank, fetch
 from app.adapters.local_store import LocalStore
 from app.adapters.sources import check_source
 from app.errors import AdapterFailed, RequestError, SettingsError
-from app.messages import Adapter
+from app.messages.wanted import Adapter
 from app.settings import Settings, load_settings
 from tests.lora import tiny_adapter
 

@@ -13,7 +13,10 @@ from app.engines.base import EngineInfo
 from app.errors import AdapterFailed, EngineDead
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
-from app.messages import Adapter, EngineState, Job, Lease, Sampling, Worker, encode
+from app.messages.job import Job, Sampling
+from app.messages.lease import EngineState, Lease, Worker
+from app.messages.wanted import Adapter
+from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.runner.adapters_in_use import AdaptersInUse
 from app.settings import load_settings

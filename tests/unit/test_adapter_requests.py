@@ -16,7 +16,11 @@ from app.errors import AdapterFailed, AdapterLoading, ModelNotFound, NoWorker, S
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.kv.groups import grids_of
-from app.messages import Adapter, AdapterReport, Grid, Job, KvHandle, Lease, Sampling, Worker, decode_lease, encode
+from app.messages.handoff import KvHandle
+from app.messages.job import Job, Sampling
+from app.messages.lease import AdapterReport, Grid, Lease, Worker, decode_lease
+from app.messages.wanted import Adapter
+from app.messages.wire import encode
 from app.pools.schema import Pool, PoolsFile
 from app.routing.candidates import Candidate, Limits
 from app.runner.adapters_in_use import AdaptersInUse

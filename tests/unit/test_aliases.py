@@ -9,7 +9,7 @@ from app.dispatch.models.aliases import Aliases, Turn, choose, shared
 from app.dispatch.models.models import load_models
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError, SettingsError
-from app.messages import Task
+from app.messages.kinds import Task
 from app.openai.schemas import ChatRequest
 from app.openai.validation import parse
 from app.pools.pools_file import load_pools

@@ -16,7 +16,7 @@ from app.engines.mock.sampler import Sampler
 from app.engines.mock.vocabulary import Vocabulary
 from app.errors import RequestError
 from app.grammars.compile import compiled
-from app.messages import Grammar, Sampling
+from app.messages.job import Grammar, Sampling
 from app.openai.answer_grammar import Situation, answer_grammar
 from app.openai.schemas import ChatRequest
 from app.openai.structured import Format

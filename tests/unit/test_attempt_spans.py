@@ -9,20 +9,11 @@ from app.dispatch.event_queue import EventQueue
 from app.dispatch.inflight import InFlight, RoutingHints
 from app.dispatch.observing.attempt_spans import attempt_spans
 from app.ids import ApiId, PoolId, RequestId, WorkerId
-from app.messages import (
-    Inputs,
-    Job,
-    KvHandle,
-    KvTransfer,
-    Lease,
-    Painting,
-    Sampling,
-    Stage,
-    StageKind,
-    Timing,
-    TracePlace,
-    Worker,
-)
+from app.messages.handoff import KvHandle
+from app.messages.job import Inputs, Job, KvTransfer, Painting, Sampling, Stage, Timing
+from app.messages.kinds import StageKind
+from app.messages.lease import Lease, Worker
+from app.messages.trace import TracePlace
 from app.routing.candidates import Candidate, Cost, Decision, Limits, Option, Placement
 from app.tracing.span import Span
 from app.tracing.traceparent import read

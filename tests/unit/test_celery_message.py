@@ -14,7 +14,8 @@ from kombu.utils.json import loads
 from app.celery import app as our_app
 from app.ids import ApiId, PoolId, QueueName, RequestId, WorkerId
 from app.keys import PRIORITY_SEP, PRIORITY_STEPS
-from app.messages import Handoff, Job, KvHandle, Rendezvous, Sampling, Stage
+from app.messages.handoff import Handoff, KvHandle, Rendezvous
+from app.messages.job import Job, Sampling, Stage
 from app.tasks.celery_message import (
     DECODE_TASK,
     PICTURES_TASK,

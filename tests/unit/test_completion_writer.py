@@ -13,7 +13,6 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletionChunk
 
 from app.api.http import answer_schemas
-from app.deltas import merge
 from app.dialects.families import reasoning_only
 from app.dispatch.answering.dispatcher import Dispatcher
 from app.dispatch.answering.generation import Generation
@@ -21,7 +20,9 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.models import Model
 from app.dispatch.models.writing import Writing
 from app.ids import ApiId, PoolId, RequestId
-from app.messages import Delta, Sampling, TokenLogprob
+from app.messages.deltas import merge
+from app.messages.events import Delta, TokenLogprob
+from app.messages.job import Sampling
 from app.openai.chat import writer
 from app.openai.chat_writer import ChatWriter
 from app.openai.completion_writer import DONE, CompletionWriter

@@ -19,7 +19,7 @@ from app.dispatch.fleet.loads import ENTRY
 from app.ids import PoolId, WorkerId
 from app.kv.blocks import HASH_BYTES
 from app.kv.groups import grids_of
-from app.messages import EngineState, Grid, Lease, Load, Worker
+from app.messages.lease import EngineState, Grid, Lease, Load, Worker
 from app.pools.schema import Pool
 
 POOL = PoolId("pool")

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from app.dialects.names import find_dialect
 from app.dispatch.models.writing import Writing
 from app.ids import RequestId
-from app.messages import Delta, Done, ResponseContext, TokenLogprob
+from app.messages.events import Delta, Done, TokenLogprob
+from app.messages.kept import ResponseContext
 from app.openai.chat import writer
 from app.openai.responses.response_object import ResponseObject, begin_object
 from app.openai.responses.schemas import ResponseRequest

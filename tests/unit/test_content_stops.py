@@ -15,7 +15,7 @@ from app.dialects.output_parser import OutputParser
 from app.dialects.parts import Arguments, Content, Reasoning
 from app.engines.base import StepOutput
 from app.ids import ApiId, RequestId
-from app.messages import ContentRules, Job, PartialOutput, Sampling
+from app.messages.job import ContentRules, Job, PartialOutput, Sampling
 from app.pools.schema import Pool
 from app.runner.content_stops import ContentStops, StopFinder
 from app.tokenizing.tokenizer import load_tokenizer

@@ -4,7 +4,8 @@ from prometheus_client.metrics_core import Metric
 
 from app.api.operations.deployment_metrics import worker_metrics
 from app.ids import PoolId, WorkerId
-from app.messages import Lease, Worker, WorkerMetric, encode
+from app.messages.lease import Lease, Worker, WorkerMetric
+from app.messages.wire import encode
 
 LEASES = [
     Lease(Worker(WorkerId(name), PoolId("pool"), "both", "here", 1, 16, 1000, 8, 4096)) for name in ("w1", "w2", "w3")

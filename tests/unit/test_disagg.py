@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.errors import NoWorker
 from app.ids import PoolId, WorkerId
-from app.messages import Lease, Speeds, Worker
+from app.messages.lease import Lease, Speeds, Worker
 from app.pools.schema import Routing
 from app.routing.candidates import Ask, Candidate, Limits, Option
 from app.routing.disagg import SplitPlacement, place_split, still_fits

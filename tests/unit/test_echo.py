@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.models import Model
 from app.ids import PoolId, RequestId
-from app.messages import Delta, Sampling, TokenLogprob
+from app.messages.events import Delta, TokenLogprob
+from app.messages.job import Sampling
 from app.openai.echo import Echo
 from app.pools.schema import Pool
 from app.telemetry import Meters

@@ -4,7 +4,9 @@ from typing import Any
 
 from app.ids import PoolId, WorkerId
 from app.kv.pages import Pages
-from app.messages import EmbeddingHandle, EngineState, Lease, Load, Media, Speeds, Worker
+from app.messages.handoff import EmbeddingHandle
+from app.messages.lease import EngineState, Lease, Load, Speeds, Worker
+from app.messages.media import Media
 from app.routing.candidates import Candidate, Limits
 from app.routing.encoders import Encoded, choose_encoders
 

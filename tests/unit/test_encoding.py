@@ -26,7 +26,8 @@ from app.engines.base import Encoder, EncodeRequest
 from app.engines.mock.encoding import vector
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId, RequestId, RunId, WorkerId
-from app.messages import Inputs, Lease, Worker
+from app.messages.job import Inputs
+from app.messages.lease import Lease, Worker
 from app.openai import classify, cohere_embeddings, embeddings, rerank, score
 from app.openai.encoding import EncodingWriter, cosine, job_slices
 from app.pools.pools_file import load_pools

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from app.ending import end_tasks
+from app.running.ending import end_tasks
 
 
 async def test_a_task_that_has_lost_its_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.ending._AGAIN_S", 0.01)
+    monkeypatch.setattr("app.running.ending._AGAIN_S", 0.01)
     lost_cancellations = 0
 
     async def work() -> None:

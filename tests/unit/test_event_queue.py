@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from app.dispatch.event_queue import EventQueue
 from app.errors import Cancelled, XylemError
 from app.ids import RequestId
-from app.messages import Delta, Done, Failed
+from app.messages.events import Delta, Done, Failed
 
 
 def delta(i: int) -> Delta:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from app.ids import PoolId, TenantId, WorkerId
-from app.messages import Lease, Speeds, Worker
+from app.messages.lease import Lease, Speeds, Worker
 from app.routing.candidates import ALL, Candidate, Limits, Room
 from app.routing.fair_line import FairLine
 from app.routing.fair_order import LEAST, Flow, next_flow, turns

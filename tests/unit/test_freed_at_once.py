@@ -26,7 +26,9 @@ from app.engines.mock.engine import MockEngine
 from app.errors import NoWorker, XylemError
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
 from app.kv.groups import grids_of
-from app.messages import Delta, Done, Job, Lease, Sampling, Worker
+from app.messages.events import Delta, Done
+from app.messages.job import Job, Sampling
+from app.messages.lease import Lease, Worker
 from app.openai.chat_writer import ChatWriter
 from app.openai.schemas import ChatRequest
 from app.pools.schema import Pool

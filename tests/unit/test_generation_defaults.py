@@ -12,7 +12,7 @@ from app.dispatch.models.models import Model, load_models
 from app.dispatch.runtime import Deployment
 from app.errors import SettingsError
 from app.ids import PoolId
-from app.messages import Sampling
+from app.messages.job import Sampling
 from app.openai import chat, completions
 from app.openai.responses import generation as responses
 from app.openai.responses.schemas import ResponseRequest

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from app.engines.base import Node
 from app.ids import PoolId, WorkerId
-from app.messages import Group, Member
+from app.messages.group import Group, Member
 from app.settings import load_settings
 from workers.engine.group_forming import form, node_of
 from workers.engine.group_member import GroupMember

@@ -11,7 +11,7 @@ from app.dispatch.placing.tenant_shares import TenantShares
 from app.errors import NoWorker
 from app.ids import HOME, ApiId, PoolId, RequestId
 from app.keys import Keys
-from app.messages import Job, Sampling
+from app.messages.job import Job, Sampling
 from app.pools.schema import Pool
 
 POOL, OTHER = PoolId("decode-pool-a"), PoolId("decode-pool-b")

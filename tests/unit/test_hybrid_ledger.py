@@ -10,7 +10,7 @@ from app.kv.blocks import point_hashes
 from app.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, KvEvent
 from app.kv.groups import blocks_of_step, grid, leaves, names_all
 from app.kv.hybrid_ledger import HybridLedger
-from app.messages import CacheGroup, Grid, Worker
+from app.messages.lease import CacheGroup, Grid, Worker
 
 A = 2  # tokens in a block of the group that sees everything
 ALL = CacheGroup(9, "all", A)

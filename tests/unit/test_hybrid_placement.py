@@ -17,7 +17,9 @@ from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.kv.blocks import point_hashes
 from app.kv.groups import why_by_load
-from app.messages import CacheGroup, Grid, Job, KvHandle, Lease, PartialOutput, Sampling, Worker
+from app.messages.handoff import KvHandle
+from app.messages.job import Job, PartialOutput, Sampling
+from app.messages.lease import CacheGroup, Grid, Lease, Worker
 from app.pools.schema import Pool
 from app.routing.candidates import Candidate, Limits, Placement
 from tests.leases import pool_view

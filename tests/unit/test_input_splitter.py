@@ -17,7 +17,7 @@ from app.batch.records import Batch, BatchOrder, Result, decode_part
 from app.batch.storage import Storage
 from app.errors import ModelNotFound
 from app.ids import BatchId, FileId
-from app.messages import encode
+from app.messages.wire import encode
 from workers.batch.input_splitter import Unusable, numbered, split_input
 from workers.batch.result_files import write_result_files
 

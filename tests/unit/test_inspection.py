@@ -19,7 +19,8 @@ from app.dispatch.models.models import Model
 from app.dispatch.observing.timeline import Timelines
 from app.errors import Cancelled, ContentRefused, DeadlineOver, HookDown, Saturated, XylemError
 from app.ids import ApiId, PoolId, RequestId
-from app.messages import Delta, Sampling
+from app.messages.events import Delta
+from app.messages.job import Sampling
 from app.openai.responses.schemas import ResponseRequest
 from app.store import clock
 from app.telemetry import Meters

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.kv.blocks import HASH_BYTES, chain, common_blocks, media_key, media_keys, prompt_hashes, root
-from app.messages import Media
+from app.messages.media import Media
 
 tokens = st.lists(st.integers(0, 3), max_size=40)
 

@@ -11,7 +11,7 @@ from app.engines.mock.blocks import BlockManager, BlockTable
 from app.kv.blocks import chain, prompt_hashes, root
 from app.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, KvBatch, decode_batch
 from app.kv.ledger import Ledger
-from app.messages import Media
+from app.messages.media import Media
 
 SIZE = 4
 encode = msgspec.msgpack.Encoder().encode

@@ -18,7 +18,8 @@ from app.media.picture import picture_of
 from app.media.placeholders.places import Place, joined, places
 from app.media.refused import Refused
 from app.media.video import Frame, Video
-from app.messages import Job, Media, MediaKind, MediaSign, Sampling
+from app.messages.job import Job, Sampling
+from app.messages.media import Media, MediaKind, MediaSign
 from app.openai.media import load_media, origins_of
 from app.openai.media_prompt import encoded, expanded, markers_of
 from app.openai.prompt import chat_prompt

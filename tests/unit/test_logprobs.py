@@ -8,7 +8,7 @@ from openai.types.chat.chat_completion import ChoiceLogprobs
 from openai.types.completion_choice import Logprobs
 
 from app.ids import RequestId
-from app.messages import Delta, TokenLogprob
+from app.messages.events import Delta, TokenLogprob
 from app.openai.logprobs import TextLogprobs, chat_logprobs
 
 TOP = [(" a", 1, -0.25), ("é", 2, -2.0)]

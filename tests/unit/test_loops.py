@@ -10,10 +10,10 @@ import pytest
 import structlog
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from app import loops
-from app.ending import end_tasks
 from app.errors import EngineDead, StoreDown
-from app.loops import keep, keep_in_thread, sooner
+from app.running import loops
+from app.running.ending import end_tasks
+from app.running.loops import keep, keep_in_thread, sooner
 from app.telemetry import LOOP_FAILURES
 from tests.stack import ROOT
 
@@ -180,7 +180,7 @@ def test_a_thread_goes_on_whatever_is_thrown_into_it() -> None:
 
 
 # Endless ones that nothing keeps: the helper itself, and an engine whose end is its worker's.
-_OTHERS = {("app/loops.py", "keep"), ("app/engines/mock/core.py", "_step_forever")}
+_OTHERS = {("app/running/loops.py", "keep"), ("app/engines/mock/core.py", "_step_forever")}
 
 
 def functions() -> Iterator[tuple[str, ast.Module, ast.AsyncFunctionDef | ast.FunctionDef]]:

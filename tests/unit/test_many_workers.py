@@ -13,7 +13,8 @@ from app.dispatch.placing.placement_round import PlacementRound
 from app.errors import NoWorker, RequestError, Saturated
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.kv.groups import grids_of
-from app.messages import Grammar, Job, Lease, Load, Sampling, Speeds, Worker
+from app.messages.job import Grammar, Job, Sampling
+from app.messages.lease import Lease, Load, Speeds, Worker
 from app.pools.schema import Pool
 from app.routing.candidates import Limits, Matches
 

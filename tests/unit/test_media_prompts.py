@@ -15,7 +15,7 @@ from app.dispatch.models.models import Model
 from app.errors import PromptTooLong, RequestError
 from app.media.placeholders import pictures_of
 from app.media.placeholders.smolvlm_video import before_frames
-from app.messages import Frame, Media
+from app.messages.media import Frame, Media
 from app.openai.media import origins_of, params_of
 from app.openai.media_prompt import expanded, markers_of
 from app.openai.prompt import chat_prompt

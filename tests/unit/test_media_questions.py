@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from app.messages import ExpandMedia, MediaKind, MediaSign
+from app.messages.commands import ExpandMedia
+from app.messages.media import MediaKind, MediaSign
 from workers.engine.media_questions import MediaQuestions
 
 KINDS: tuple[MediaKind, ...] = ("image", "video")

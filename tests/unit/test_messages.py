@@ -5,22 +5,10 @@ import pytest
 from hypothesis import given, settings
 from msgspec import Struct
 
-from app.messages import (
-    Delta,
-    Done,
-    EventBatch,
-    Failed,
-    Inputs,
-    Job,
-    Lease,
-    Sampling,
-    TokenLogprob,
-    Vectors,
-    decode_event_batch,
-    decode_job,
-    decode_lease,
-    encode,
-)
+from app.messages.events import Delta, Done, EventBatch, Failed, TokenLogprob, Vectors, decode_event_batch
+from app.messages.job import Inputs, Job, Sampling, decode_job
+from app.messages.lease import Lease, decode_lease
+from app.messages.wire import encode
 from tests.values import structs
 
 

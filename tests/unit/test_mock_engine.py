@@ -15,7 +15,9 @@ from app.engines.mock.engine import MockEngine
 from app.engines.mock.grammar_state import GrammarState, grammar_states
 from app.errors import EngineFailed, RequestError, SettingsError
 from app.ids import RequestId
-from app.messages import GRAMMAR, GRAMMAR_KINDS, Grammar, Sampling
+from app.messages.events import GRAMMAR
+from app.messages.job import Grammar, Sampling
+from app.messages.kinds import GRAMMAR_KINDS
 from app.pools.schema import Pool
 
 

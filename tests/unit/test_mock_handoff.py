@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from app.engines.base import Disaggregated, Prefilled
 from app.engines.mock.engine import MockEngine
 from app.errors import HandoffFailed, RequestError, SettingsError
-from app.messages import Grammar, KvHandle, PartialOutput
+from app.messages.handoff import KvHandle
+from app.messages.job import Grammar, PartialOutput
 from tests.disaggregated import (
     again,
     begun,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from app.engines.base import EngineStats
 from app.engines.mock.engine import MockEngine
 from app.errors import RequestError
-from app.messages import Sampling
+from app.messages.job import Sampling
 from app.pools.schema import Pool, Tiers
 from tests.disaggregated import again, behind, idle, request, run, shown, stats_become
 from tests.unit.test_mock_engine import pool, started

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.errors import HandoffFailed
-from app.messages import Rendezvous
+from app.messages.handoff import Rendezvous
 from tests.disaggregated import again, at_once, engine, idle, request, room_of, run, shown, stats_become
 
 

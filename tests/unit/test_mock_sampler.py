@@ -14,7 +14,7 @@ import app.engines.mock
 from app.engines.mock.sampler import Sampler, prompt_logprobs
 from app.engines.mock.vocabulary import Vocabulary
 from app.engines.stops import StopScanner
-from app.messages import Sampling
+from app.messages.job import Sampling
 from app.tokenizing.tokenizer import load_tokenizer
 
 MODEL = Path(app.engines.mock.__file__).parent / "model"

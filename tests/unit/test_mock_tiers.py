@@ -20,7 +20,7 @@ from app.errors import SettingsError
 from app.kv.blocks import prompt_hashes
 from app.kv.events import KvBatch, decode_batch
 from app.kv.ledger import Ledger
-from app.messages import TierUse
+from app.messages.kinds import TierUse
 from app.pools.schema import Pool, Tiers
 
 SIZE, BYTES = 4, 1024

@@ -15,7 +15,8 @@ from app.dispatch.placing.placement_round import PlacementRound
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.kv.groups import grids_of
-from app.messages import Job, Lease, PartialOutput, Sampling, Speeds, Worker
+from app.messages.job import Job, PartialOutput, Sampling
+from app.messages.lease import Lease, Speeds, Worker
 from app.pools.schema import Pool, Routing
 from app.routing.candidates import Ask, Candidate, Limits, Matches, Option
 from app.routing.cost import Fleet, kv_cost

@@ -12,19 +12,10 @@ from app.dispatch.placing.placement_round import PlacementRound
 from app.errors import NoWorker, RequestError
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.kv.groups import grids_of
-from app.messages import (
-    Grammar,
-    GrammarKind,
-    Job,
-    Lease,
-    Load,
-    PartialOutput,
-    Role,
-    Sampling,
-    Worker,
-    decode_lease,
-    encode,
-)
+from app.messages.job import Grammar, Job, PartialOutput, Sampling
+from app.messages.kinds import GrammarKind, Role
+from app.messages.lease import Lease, Load, Worker, decode_lease
+from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.routing.candidates import Candidate, Limits
 from tests.leases import pool_view

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from app.errors import NoWorker, Saturated
 from app.ids import PoolId, WorkerId
-from app.messages import Lease, Speeds, Worker
+from app.messages.lease import Lease, Speeds, Worker
 from app.pools.schema import Policy, Routing
 from app.routing.candidates import Ask, Candidate, Limits, Option
 from app.routing.cost import EXPECTED_ANSWER, load, new_blocks, uncached_tokens

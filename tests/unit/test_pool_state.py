@@ -7,7 +7,7 @@ import pytest
 
 from app.errors import RequestError
 from app.ids import PoolId, WorkerId
-from app.messages import EngineState, Lease, Worker
+from app.messages.lease import EngineState, Lease, Worker
 from app.routing.pool_state import allowed, sleeps, to_sleep, to_wake, waves, why_none
 from tests.leases import changed
 

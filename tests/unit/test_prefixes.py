@@ -14,7 +14,9 @@ from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.ids import PoolId, PrefixId, WorkerId
 from app.kv.blocks import prompt_hashes
-from app.messages import Lease, Prefix, Worker, decode_prefix, encode
+from app.messages.lease import Lease, Worker
+from app.messages.wanted import Prefix, decode_prefix
+from app.messages.wire import encode
 from app.openai.chat import chat_plan
 from app.openai.prefix import NewPrefix, prefix_tokens
 from app.openai.schemas import ChatRequest

@@ -18,7 +18,8 @@ from app.kv.events import BlockStored
 from app.kv.ledger import Ledger
 from app.media.prompt_embeds import prompt_embeds_of
 from app.media.refused import Refused
-from app.messages import Media, Worker
+from app.messages.lease import Worker
+from app.messages.media import Media
 from app.openai.completions import understand
 from app.openai.schemas import CompletionRequest
 from app.openai.validation import validated

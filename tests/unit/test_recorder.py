@@ -8,7 +8,9 @@ from app.cli.recording import Received
 from app.cli.trace import Request
 from app.dispatch.observing.recorder import recorded
 from app.ids import ApiId, RequestId
-from app.messages import Job, Media, Recorded, RecordedBatch, Sampling
+from app.messages.job import Job, Sampling
+from app.messages.media import Media
+from app.messages.recording import Recorded, RecordedBatch
 
 SECRET = b"s" * 32
 A, B = ApiId("a"), ApiId("b")

@@ -7,7 +7,8 @@ import pytest
 from app.grammars.bounds import check_counts
 from app.grammars.compile import check, compiled
 from app.grammars.references import check_rule_references, check_schema_references
-from app.messages import Grammar, GrammarKind
+from app.messages.job import Grammar
+from app.messages.kinds import GrammarKind
 from tests.hostile_grammars import CIRCLES, DEEP, RECURSIVE, any_of, chain, required, rules
 
 

@@ -17,7 +17,9 @@ from app.dispatch.models.models import Model
 from app.dispatch.models.writing import Writing
 from app.errors import RequestError
 from app.ids import RequestId
-from app.messages import Delta, Done, Event, Failed, KeptRequest, ResponseContext, decode_kept, encode
+from app.messages.events import Delta, Done, Event, Failed
+from app.messages.kept import KeptRequest, ResponseContext, decode_kept
+from app.messages.wire import encode
 from app.openai.call_ids import CallIds
 from app.openai.conversation import for_template
 from app.openai.model_parser import Place, make_parser

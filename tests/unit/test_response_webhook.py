@@ -6,7 +6,7 @@ import pytest
 
 from app.api.resumable.response_webhook import Untold, status_of
 from app.ids import RequestId
-from app.messages import Delta, Done, Failed
+from app.messages.events import Delta, Done, Failed
 
 R = RequestId("resp_1")
 DONE = Done(R, 0)

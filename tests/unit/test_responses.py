@@ -17,7 +17,8 @@ from starlette.datastructures import QueryParams
 from app.api.openai.responses.routes import query_of
 from app.errors import RequestError, Saturated, WorkerLost
 from app.ids import RequestId
-from app.messages import Delta, Done, Event, Failed, ResponseContext, TokenLogprob
+from app.messages.events import Delta, Done, Event, Failed, TokenLogprob
+from app.messages.kept import ResponseContext
 from app.openai.responses.input_items import InputMessage
 from app.openai.responses.items import items_of, page
 from app.openai.responses.messages import as_messages

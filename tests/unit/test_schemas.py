@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.api.operations.tenant_schemas import NewTenant
 from app.errors import RequestError
-from app.messages import Sampling
+from app.messages.job import Sampling
 from app.openai.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES, NEUTRAL_OF_TOKENIZE
 from app.openai.responses.schemas import ResponseRequest
 from app.openai.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest

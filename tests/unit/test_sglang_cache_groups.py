@@ -8,7 +8,7 @@ import pytest
 
 from app.engines import sglang_cache_groups as plugin
 from app.kv.events import BlockRemoved, BlockStored, decode_batch
-from app.messages import encode
+from app.messages.wire import encode
 
 
 def test_its_events_are_read_as_any_others() -> None:

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.ids import WorkerId
-from app.messages import Speeds
+from app.messages.lease import Speeds
 from app.pools.schema import Routing
 from app.routing.candidates import Ask, Candidate, Limits, Matches
 from app.routing.policy import place

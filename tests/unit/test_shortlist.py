@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.errors import NoWorker, Saturated
-from app.messages import Speeds
+from app.messages.lease import Speeds
 from app.pools.schema import Routing
 from app.routing.candidates import Ask, Candidate, Limits, Matches, Option
 from app.routing.cost import Fleet, PoolSpeeds, kv_cost

@@ -15,7 +15,9 @@ from app.engines.checks import check_sound
 from app.errors import RequestError, SettingsError
 from app.ids import ApiId, PoolId, RequestId, RunId, WorkerId
 from app.kv.groups import grids_of
-from app.messages import Job, Lease, Media, Sampling, Worker
+from app.messages.job import Job, Sampling
+from app.messages.lease import Lease, Worker
+from app.messages.media import Media
 from app.openai.transcription.formats import Transcript, as_json, as_text
 from app.openai.transcription.request import TranscriptionRequest, TranslationRequest, read_form
 from app.openai.transcription.segments import Segment, segments

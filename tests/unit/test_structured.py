@@ -9,7 +9,7 @@ import pytest
 from app.errors import RequestError
 from app.grammars.checker import GrammarCheck
 from app.grammars.compile import check
-from app.messages import Grammar
+from app.messages.job import Grammar
 from app.openai.schemas import ChatRequest, CompletionRequest
 from app.openai.structured import content_grammar
 from app.openai.validation import parse

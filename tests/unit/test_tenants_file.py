@@ -13,7 +13,7 @@ from app.api.operations.tenant_schemas import Limited
 from app.cli.limit_options import flag, read
 from app.errors import SettingsError
 from app.ids import KeyId, TenantId
-from app.messages import encode
+from app.messages.wire import encode
 from app.tenants.api_keys import with_limits
 from app.tenants.diff import Plan, planned
 from app.tenants.limit_table import ROWS, Budget, Limits

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.ids import ApiId, RequestId
-from app.messages import Job, Sampling
+from app.messages.job import Job, Sampling
 from app.runner.throughput import Throughput
 
 JOB = Job(RequestId("r"), 0, ApiId("a"), [1] * 1000, Sampling(max_tokens=1), 1e12)

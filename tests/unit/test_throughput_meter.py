@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ids import RunId
-from app.messages import Speeds
+from app.messages.lease import Speeds
 from app.routing.throughput_meter import ThroughputMeter
 
 

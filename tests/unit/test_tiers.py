@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.ids import PoolId, WorkerId
-from app.messages import Lease, Speeds, Worker
+from app.messages.lease import Lease, Speeds, Worker
 from app.routing.candidates import Ask, Candidate, Limits, Matches, Option, Tiered
 from app.routing.cost import Fleet, kv_cost, load_s, missing_blocks, new_blocks, uncached_tokens
 from app.routing.tiers import Numbers, chains, worthwhile

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from app.ids import ApiId, RequestId
-from app.messages import Job, Sampling, TracePlace
+from app.messages.job import Job, Sampling
+from app.messages.trace import TracePlace
 from app.tracing.traceparent import Caller, new_span_id, new_trace_id, read
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

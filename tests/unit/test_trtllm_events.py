@@ -12,7 +12,8 @@ from app.kv.blocks import chain, root
 from app.kv.events import KvEvent as WireEvent
 from app.kv.hybrid_ledger import HybridLedger
 from app.kv.ledger import Ledger
-from app.messages import CacheGroup, decoder
+from app.messages.lease import CacheGroup
+from app.messages.wire import decoder
 from tests.trtllm.contract import wire_names
 
 

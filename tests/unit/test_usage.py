@@ -20,7 +20,7 @@ from app.dispatch.observing.timeline import Timelines
 from app.dispatch.observing.usage import record_of
 from app.errors import Cancelled, RequestError
 from app.ids import ApiId, BatchId, KeyId, PoolId, RequestId, TenantId, WorkerId, line_id
-from app.messages import Sampling, Stage
+from app.messages.job import Sampling, Stage
 from app.telemetry import TENANT_REQUESTS, TENANT_TOKENS, Meters
 from app.tenants.cost import Used
 from app.tenants.records import NOBODY

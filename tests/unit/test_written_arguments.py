@@ -9,7 +9,7 @@ from app.dialects.families import DIALECTS
 from app.dialects.output_parser import OutputParser
 from app.dialects.parts import Arguments
 from app.errors import RequestError
-from app.messages import Grammar
+from app.messages.job import Grammar
 from app.openai.answer_grammar import Situation
 from tests.unit.test_answer_grammar import TREE, allows, grammar, tool
 

@@ -23,12 +23,12 @@ from app.batch.storage import Storage
 from app.batch.window import read_window
 from app.dispatch.models.models import find_model
 from app.dispatch.runtime import Runtime
-from app.ending import end_tasks
 from app.endpoint_registry import ENDPOINTS
 from app.errors import BatchNotFound, FileGone, StorageDown, StoreDown, WorkerLost
 from app.ids import BatchId, KeyId
 from app.openai.batch_schemas import BatchRequest
 from app.openai.validation import parse
+from app.running.ending import end_tasks
 from app.store import clock
 from app.store.handling import Handled, Handling
 from app.telemetry import logger

@@ -13,11 +13,11 @@ from app.batch.batch_store import BatchStore, PartClaim
 from app.batch.fair_share import PARTS
 from app.batch.storage import Storage
 from app.dispatch.runtime import Deployment, Runtime, running
-from app.ending import end_tasks
 from app.errors import BatchNotFound, StoreDown
 from app.ids import BatchId
-from app.loop_thread import LoopThread
-from app.loops import keep
+from app.running.ending import end_tasks
+from app.running.loop_thread import LoopThread
+from app.running.loops import keep
 from app.store.handling import Handling
 from app.telemetry import LOOP_DELAY, LOOP_FAILURES, TENANT_ENGINE, TENANT_REQUESTS, TENANT_TOKENS, USAGE_LOST, logger
 from app.tenants.directory import Directory

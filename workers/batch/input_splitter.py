@@ -15,7 +15,7 @@ from app.batch.input_line import MAX_LINES, Broken, prefix_key, read_line
 from app.batch.records import BatchLine, BatchOrder, Part, Problem, Result, decode_line
 from app.batch.storage import Storage
 from app.errors import RequestError, XylemError
-from app.messages import encode
+from app.messages.wire import encode
 
 _PART_BYTES = 16 * 2**20
 _MOST_BLANK = MAX_LINES  # as many as if one stood behind each line

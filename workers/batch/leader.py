@@ -12,7 +12,7 @@ from app.batch.turns import to_read
 from app.dispatch.runtime import Runtime
 from app.ids import BatchId, KeyId
 from app.keys import PRIORITY_STEPS
-from app.loops import keep, sooner
+from app.running.loops import keep, sooner
 from app.store import clock
 from app.tasks import batch as tasks
 from workers.batch.line_limits import LineLimits

@@ -39,7 +39,7 @@ from app.errors import (
     XylemError,
 )
 from app.ids import line_id
-from app.messages import encode
+from app.messages.wire import encode
 from app.store import clock
 from app.store.handling import Handled, Handling
 from app.telemetry import logger

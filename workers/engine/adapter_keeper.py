@@ -15,10 +15,10 @@ from app.adapters.slots import next_step
 from app.engines.base import Adapters, EngineInfo
 from app.errors import EngineDead, XylemError
 from app.ids import PoolId
-from app.loops import keep, sooner
-from app.messages import Adapter
+from app.messages.wanted import Adapter
 from app.pools.schema import Pool
 from app.runner.runner import Runner
+from app.running.loops import keep, sooner
 from app.telemetry import logger
 from workers.engine.lease import LeaseKeeper
 from workers.engine.pool_leases import pool_leases

@@ -10,8 +10,8 @@ import time
 from msgspec.structs import replace
 
 from app.errors import EngineFailed, XylemError
-from app.loops import keep
 from app.runner.runner import Runner
+from app.running.loops import keep
 from app.telemetry import logger
 from workers.engine.lease import LeaseKeeper
 from workers.engine.presence import Presence

@@ -10,10 +10,10 @@ from app.engines import create_follower
 from app.engines.base import Follower
 from app.ids import PoolId
 from app.kv.prefix_index import KvIndex
-from app.loop_thread import LoopThread
-from app.loops import keep
 from app.pools.schema import Pool
 from app.runner.runner import end_process
+from app.running.loop_thread import LoopThread
+from app.running.loops import keep
 from app.settings import Settings
 from app.store import Wire, async_client
 from app.telemetry import logger

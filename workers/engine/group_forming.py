@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from app.engines.base import Node
 from app.ids import WorkerId
-from app.messages import Group, Member
+from app.messages.group import Group, Member
 
 
 def form(waiting: Sequence[Member], nodes: int, own: WorkerId) -> Sequence[Member]:

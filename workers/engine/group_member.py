@@ -16,8 +16,9 @@ from redis.exceptions import RedisError
 from app.engines.base import Node
 from app.engines.ports import free_ports
 from app.ids import PoolId, WorkerId
-from app.loops import keep_in_thread
-from app.messages import NODE_PORTS, Group, Member, decode_group, decode_member, encode
+from app.messages.group import NODE_PORTS, Group, Member, decode_group, decode_member
+from app.messages.wire import encode
+from app.running.loops import keep_in_thread
 from app.settings import Settings
 from app.store import sync_client
 from app.store.scripts import FORM_GROUP

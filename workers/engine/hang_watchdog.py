@@ -6,8 +6,8 @@ from collections import deque
 from functools import partial
 from threading import Thread
 
-from app.loops import keep_in_thread
 from app.runner.runner import Runner
+from app.running.loops import keep_in_thread
 from app.telemetry import logger
 from workers.engine.lease import LeaseKeeper
 

@@ -14,7 +14,7 @@ from app.kv.hybrid_ledger import HybridLedger
 from app.kv.ledger import Ledger
 from app.kv.prefix_index import Blocks, KvIndex
 from app.kv.store_index import StoreIndex
-from app.loops import keep
+from app.running.loops import keep
 from app.telemetry import logger
 
 log = logger(__name__)

@@ -15,7 +15,7 @@ from app.kv.ledger import Ledger
 from app.kv.prefix_index import KvIndex
 from app.kv.store_index import StoreIndex
 from app.kv_store.block_store import open_store
-from app.messages import CacheGroup
+from app.messages.lease import CacheGroup
 from app.pools.schema import Pool, Tiers
 from app.runner.runner import Runner
 from app.telemetry import logger

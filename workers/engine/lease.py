@@ -10,16 +10,17 @@ import psutil
 from msgspec.structs import replace
 from redis.exceptions import RedisError
 
-from app.ending import end_tasks
 from app.engines.base import Adapters, EngineInfo
 from app.errors import StoreDown
 from app.ids import PlaceId, PoolId, place_id, worker_queue
 from app.keys import PRIORITY_STEPS
 from app.kv.groups import grid, leaves
-from app.loops import keep
-from app.messages import AdapterReport, CacheGroup, EngineState, Grid, Lease, Load, Speeds, Worker, WorkerMetric, encode
+from app.messages.lease import AdapterReport, CacheGroup, EngineState, Grid, Lease, Load, Speeds, Worker, WorkerMetric
+from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.runner.runner import Runner, end_process
+from app.running.ending import end_tasks
+from app.running.loops import keep
 from app.store import clock
 from app.store.scripts import FORGET_LOADS, TELL
 from app.telemetry import logger

@@ -4,7 +4,8 @@ import asyncio
 
 from app.engines.base import MediaExpander
 from app.errors import RequestError, XylemError
-from app.messages import TENTHS, ExpandMedia, Reply, is_drawable
+from app.messages.commands import ExpandMedia, Reply
+from app.messages.media import TENTHS, is_drawable
 from app.runner.runner import Runner
 from app.telemetry import logger
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from app.engines.base import EngineStats
-from app.loops import failures
-from app.messages import WorkerMetric
+from app.messages.lease import WorkerMetric
 from app.runner.runner import Runner
+from app.running.loops import failures
 
 
 class Definition(NamedTuple):

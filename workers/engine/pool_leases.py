@@ -6,7 +6,7 @@ from typing import cast
 import msgspec
 
 from app.ids import PoolId, WorkerId
-from app.messages import Lease, decode_lease
+from app.messages.lease import Lease, decode_lease
 from app.runner.runner import Runner
 
 

@@ -15,11 +15,12 @@ from app.errors import XylemError
 from app.ids import PoolId, PrefixId, RunId
 from app.kv.blocks import HASH_BYTES, point_hashes
 from app.kv.groups import grid_of
-from app.loops import keep, sooner
-from app.messages import ASIDE_PRIORITY, Prefix, Sampling, decode_prefix
+from app.messages.job import ASIDE_PRIORITY, Sampling
+from app.messages.wanted import Prefix, decode_prefix
 from app.pools.schema import Pool
 from app.routing.prefixes import kept_by, parts, prompt, version_of
 from app.runner.runner import Runner
+from app.running.loops import keep, sooner
 from app.store import clock
 from app.telemetry import logger
 from workers.engine.lease import LeaseKeeper

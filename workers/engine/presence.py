@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from app.engines.base import EngineInfo, Pauser
 from app.errors import EngineDead, EngineFailed, RequestError, XylemError
-from app.messages import EngineState, PauseMode
+from app.messages.kinds import PauseMode
+from app.messages.lease import EngineState
 from app.pools.schema import Pool
 from app.runner.runner import Runner
 from app.telemetry import logger

@@ -27,7 +27,8 @@ from app.engines.base import (
 from app.engines.painter import Painted, Painter, PaintRequest
 from app.errors import EngineFailed
 from app.ids import RunId
-from app.messages import Media, Painting, Sampling
+from app.messages.job import Painting, Sampling
+from app.messages.media import Media
 from app.pools.schema import PaintRules, Pool, parse_size
 from app.runner.runner import Runner
 

@@ -13,22 +13,10 @@ from msgspec.structs import replace
 from app.engines.base import Elastic, ExpertRecorder, Pauser, Profiler, Sleeper, Weights
 from app.errors import EngineDead, EngineFailed, RequestError, XylemError
 from app.ids import PlaceId, PoolId, place_id
-from app.messages import (
-    EngineState,
-    Pause,
-    PauseMode,
-    PoolState,
-    Profile,
-    RecordExperts,
-    Resume,
-    Scale,
-    SetWeights,
-    Sleep,
-    StateCommand,
-    Wake,
-    WeightsSource,
-    decode_pool_state,
-)
+from app.messages.commands import Pause, Profile, RecordExperts, Resume, Scale, SetWeights, Sleep, StateCommand, Wake
+from app.messages.kinds import PauseMode
+from app.messages.lease import EngineState
+from app.messages.wanted import PoolState, WeightsSource, decode_pool_state
 from app.pools.schema import Pool
 from app.routing.pool_state import allowed, sleeps
 from app.runner.runner import Runner

@@ -15,7 +15,7 @@ from app.kv.store_index import StoreIndex, short_name
 from app.kv_store.block_store import BlockStore, Stored
 from app.kv_store.bound import superfluous
 from app.kv_store.salts import is_of
-from app.loops import keep
+from app.running.loops import keep
 from app.store import Command, Wire
 from app.telemetry import logger
 from workers.engine.erased_salts import ErasedSalts

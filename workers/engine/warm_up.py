@@ -4,7 +4,7 @@ import time
 
 from app.engines.base import Engine, EngineInfo, GenerateRequest, silence
 from app.ids import RunId
-from app.messages import Sampling
+from app.messages.job import Sampling
 from app.telemetry import logger
 from workers.engine.probe import TOKEN, compute
 

@@ -10,8 +10,7 @@ from redis.exceptions import RedisError
 
 from app.engines.base import PrefixResetter
 from app.errors import XylemError
-from app.loops import keep
-from app.messages import (
+from app.messages.commands import (
     Cancel,
     ClearCache,
     ExpandMedia,
@@ -20,9 +19,10 @@ from app.messages import (
     Reply,
     StateCommand,
     decode_worker_command,
-    encode,
 )
+from app.messages.wire import encode
 from app.runner.runner import Runner
+from app.running.loops import keep
 from app.store import async_client
 from app.telemetry import logger
 from workers.engine.adapter_keeper import AdapterKeeper

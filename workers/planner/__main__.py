@@ -4,9 +4,9 @@ import asyncio
 import sys
 from contextlib import suppress
 
-from app.ending import end_signals
 from app.errors import SettingsError, StoreDown, XylemError
 from app.pools.pools_file import load_pools
+from app.running.ending import end_signals
 from app.settings import load_settings
 from app.store import Wire, async_client
 from app.store.wire_version import check, keep_noting, note

@@ -10,7 +10,7 @@ from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.fleet.loads import ENTRY, entries
 from app.ids import PoolId, place_id
 from app.keys import Keys
-from app.messages import Lease
+from app.messages.lease import Lease
 from app.planner.desired import Desired, decode_desired
 from app.planner.observed import SeenPool, SeenWorker, Speed
 from app.pools.schema import Pool

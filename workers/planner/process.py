@@ -7,12 +7,12 @@ from msgspec.structs import replace
 
 from app.errors import ScalingFailed
 from app.ids import PoolId, new_api_id
-from app.loops import keep
 from app.planner.decision import decide
 from app.planner.desired import Desired, encode_desired
 from app.planner.plan import PoolPlan
 from app.planner.rules import limits_of, objectives_of, scales_of
 from app.pools.schema import PoolsFile
+from app.running.loops import keep
 from app.settings import Settings
 from app.store import Command, Wire, clock
 from app.store.scripts import LEAD

@@ -3,8 +3,8 @@
 import asyncio
 from contextlib import suppress
 
-from app.ending import end_signals, end_tasks
 from app.errors import StoreDown, UsageDown, XylemError
+from app.running.ending import end_signals, end_tasks
 from app.settings import Settings, load_settings
 from app.store import Wire, async_client
 from app.store.wire_version import check, keep_noting, note

@@ -10,7 +10,7 @@ import msgspec
 
 from app.ids import new_api_id
 from app.keys import Keys
-from app.loops import keep
+from app.running.loops import keep
 from app.store import Command, Wire
 from app.store.handling import Handling
 from app.store.scripts import LEAD

@@ -8,7 +8,7 @@ from app.api.console.fleet_view import fleet_view
 from app.api.state import ApiState
 from app.dispatch.fleet.loads import entries
 from app.kv.prefix_index import packed
-from app.messages import Lease
+from app.messages.lease import Lease
 from app.store import clock
 
 _EVERY_S, _EVERY_S_PER_WORKER = 0.9, 0.01  # at most: of many workers, reading and showing them takes longer

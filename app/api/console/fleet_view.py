@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 from app.dispatch.fleet.loads import ENTRY, NOTHING
 from app.ids import PoolId, place_id
 from app.kv.groups import grid_of, why_by_load
-from app.messages import Grid, Lease
+from app.messages.lease import Grid, Lease
 from app.pools.schema import Pool
 from app.worker_metrics import worker_state
 

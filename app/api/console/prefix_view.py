@@ -10,7 +10,7 @@ from app.api.state import ApiState
 from app.ids import PlaceId, PoolId, place_id
 from app.kv.blocks import HASH_BYTES, common_blocks
 from app.kv.prefix_index import packed
-from app.messages import Lease
+from app.messages.lease import Lease
 
 _CHILDREN, _DEPTH = 6, 4  # of the tree that is shown
 

@@ -17,8 +17,8 @@ from app.api.http.error_shape import error_event
 from app.api.http.sse import Sse
 from app.api.http.uvicorn_protocol import DirectProtocol
 from app.api.resumable.disconnect import client_left
-from app.ending import end_tasks
 from app.errors import RateLimited
+from app.running.ending import end_tasks
 
 _EVERY_S = 1.0
 _EVERY_S_PER_BYTE = 1e-7  # of all that a client is shown: a megabyte takes 10 ms, which is a tenth of the time then

@@ -8,7 +8,7 @@ from collections.abc import Container
 from starlette.types import Message, Scope, Send
 
 from app.api.http.origin import Headers
-from app.messages import TracePlace
+from app.messages.trace import TracePlace
 from app.tracing.request_trace import RequestTrace
 from app.tracing.tracer import Tracer
 

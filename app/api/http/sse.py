@@ -12,7 +12,7 @@ from starlette.types import Scope, Send
 from app.api.http import x_request_id
 from app.api.http.uvicorn_protocol import EXTENSION, DirectWriter
 from app.errors import XylemError
-from app.loops import keep
+from app.running.loops import keep
 from app.telemetry import logger
 
 log = logger(__name__)

@@ -12,7 +12,7 @@ from starlette.types import Scope
 
 from app.api.http.request_trace import trace_of
 from app.ids import RequestId
-from app.messages import log_names
+from app.messages.trace import log_names
 
 HEADER = b"x-request-id"
 _IN_SCOPE = "xylem.x_request_id"  # the client's own

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from app.errors import IssuerDown
-from app.loops import keep
+from app.running.loops import keep
 from app.telemetry import logger
 from app.tenants.tokens import signing_keys
 

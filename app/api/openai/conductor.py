@@ -26,7 +26,6 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.media.media_reader import Origin
 from app.dispatch.models.pipeline_named import PipelineNamed
 from app.dispatch.models.speech import WINDOW_S
-from app.ending import side_by_side
 from app.endpoint_registry import CHAT, IMAGES
 from app.errors import Cancelled, DeadlineOver, EngineFailed, RequestError, XylemError
 from app.ids import new_request_id
@@ -36,6 +35,7 @@ from app.openai.pipeline import ChatText, stage_request
 from app.openai.schemas import ChatRequest, ModelRequest
 from app.openai.transcription.recognition import recognised
 from app.pools.schema import Stage
+from app.running.ending import side_by_side
 from app.store import clock
 from app.tenants.charge import StageCharge
 from app.tenants.cost import Used

@@ -6,7 +6,7 @@ from app.batch.file_store import FileStore
 from app.batch.records import StoredFile
 from app.batch.storage import Storage, in_thread
 from app.errors import StorageDown
-from app.loops import keep
+from app.running.loops import keep
 from app.store import clock
 from app.telemetry import logger
 

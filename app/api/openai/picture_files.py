@@ -10,7 +10,8 @@ from app.batch.records import StoredFile
 from app.batch.storage import in_thread
 from app.errors import FileGone, XylemError
 from app.ids import FileId, new_file_id
-from app.messages import KeptRequest, Painting
+from app.messages.job import Painting
+from app.messages.kept import KeptRequest
 from app.store import clock
 from app.telemetry import logger
 

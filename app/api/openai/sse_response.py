@@ -9,11 +9,11 @@ from app.api.http.error_shape import error_event
 from app.api.http.sse import Sse
 from app.api.http.uvicorn_protocol import DirectWriter
 from app.api.resumable.replay import Replay
-from app.deltas import merge
 from app.dispatch.answering.generation import Generation
 from app.dispatch.generation_base import GenerationBase
 from app.endpoint_registry import StreamWriter
-from app.messages import Delta
+from app.messages.deltas import merge
+from app.messages.events import Delta
 
 
 class EventStream(Response):

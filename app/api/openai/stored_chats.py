@@ -18,7 +18,7 @@ from app.api.state import ApiState, state_of
 from app.endpoint_registry import CHAT
 from app.errors import ModelNotFound, RequestError, RequestNotFound
 from app.ids import KeyId, RequestId
-from app.messages import StoredChat
+from app.messages.kept import StoredChat
 from app.openai.responses.items import page
 from app.openai.schemas import ChatRequest
 from app.openai.stored_chat import MessagesQuery, MetadataChange, StoredChatsQuery, WrittenAnswer, messages_of

@@ -24,7 +24,7 @@ from app.batch.storage import in_thread
 from app.endpoint_registry import VIDEOS
 from app.errors import FileGone, ModelNotFound, RequestError, RequestNotFound
 from app.ids import FileId, RequestId, new_request_id
-from app.messages import KeptRequest
+from app.messages.kept import KeptRequest
 from app.openai.validation import parse
 from app.openai.videos import VideoRequest, VideosQuery, as_object
 from app.store import clock

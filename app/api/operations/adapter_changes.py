@@ -14,7 +14,10 @@ from app.api.state import ApiState
 from app.errors import DeadlineOver, ModelNotFound, RequestError
 from app.ids import PoolId
 from app.intervals import COMMANDS_TTL_S
-from app.messages import Adapter, Lease, LoadAdapter, encode
+from app.messages.commands import LoadAdapter
+from app.messages.lease import Lease
+from app.messages.wanted import Adapter
+from app.messages.wire import encode
 from app.telemetry import logger
 
 log = logger(__name__)

@@ -13,7 +13,8 @@ from app.api.state import ApiState, state_of
 from app.errors import Forbidden, ModelNotFound, RequestError
 from app.ids import PoolId
 from app.intervals import COMMANDS_TTL_S
-from app.messages import ClearCache, Reply, decode_reply, encode
+from app.messages.commands import ClearCache, Reply, decode_reply
+from app.messages.wire import encode
 from app.openai.schemas import AliasChanges, AliasTable, LimitChanges
 from app.tenants.audit import WHO
 

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from app.batch.records import LIVE, Batch
-from app.messages import Lease
+from app.messages.lease import Lease
 
 
 def batch_metrics(

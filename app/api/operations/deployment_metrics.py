@@ -16,7 +16,7 @@ from app.api.operations.usage_metrics import usage_metrics
 from app.api.state import ApiState
 from app.errors import StoreDown
 from app.ids import PoolId
-from app.messages import Lease, WorkerMetric, decode_worker_metrics
+from app.messages.lease import Lease, WorkerMetric, decode_worker_metrics
 from app.planner.desired import Desired, decode_desired
 from app.store import clock
 from app.telemetry import REDIS_UP, logger

@@ -14,7 +14,7 @@ from app.batch.records import LIVE
 from app.batch.storage import in_thread
 from app.errors import ConversationGone, XylemError
 from app.ids import ConversationId, KeyId, RequestId, TenantId
-from app.loops import keep
+from app.running.loops import keep
 from app.store import clock
 from app.store.handling import Handling
 from app.telemetry import logger

@@ -20,7 +20,8 @@ from app.api.state import ApiState, state_of
 from app.dispatch.models.models import Model
 from app.errors import Forbidden, ModelNotFound, StoreDown
 from app.ids import BATCH_QUEUE, PoolId, RequestId
-from app.messages import Lease, MediaKind
+from app.messages.lease import Lease
+from app.messages.media import MediaKind
 from app.openai.efforts import known_efforts
 from app.openai.template_habits import settable
 from app.tenants.limits import may_ask

@@ -14,7 +14,7 @@ from app.api.operations.audited_route import AuditedRoute
 from app.api.state import ApiState
 from app.errors import AdapterFailed, RequestError
 from app.ids import PoolId
-from app.messages import Adapter
+from app.messages.wanted import Adapter
 from app.openai.adapter_schemas import LoadLora, NewAdapter, NewVersion, UnloadLora
 
 router = APIRouter(tags=["admin"], route_class=AuditedRoute)

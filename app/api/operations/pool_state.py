@@ -17,21 +17,11 @@ from app.dispatch.fleet.orders import Command
 from app.dispatch.fleet.pool_control import Outcome
 from app.errors import RequestError
 from app.ids import PoolId, WorkerId
-from app.messages import (
-    ExpertAction,
-    Lease,
-    Pause,
-    PauseMode,
-    Profile,
-    RecordExperts,
-    Resume,
-    Scale,
-    SetWeights,
-    Sleep,
-    Wake,
-    WeightsSource,
-    encode,
-)
+from app.messages.commands import Pause, Profile, RecordExperts, Resume, Scale, SetWeights, Sleep, Wake
+from app.messages.kinds import ExpertAction, PauseMode
+from app.messages.lease import Lease
+from app.messages.wanted import WeightsSource
+from app.messages.wire import encode
 from app.openai.body import Body
 from app.routing.pool_state import allowed, to_sleep
 

@@ -15,7 +15,9 @@ from app.dispatch.models.models import Model
 from app.errors import PrefixNotFound, RequestError
 from app.ids import PoolId, PrefixId, new_prefix_id
 from app.intervals import COMMANDS_TTL_S
-from app.messages import LookAtPrefixes, Prefix, decode_prefix, encode
+from app.messages.commands import LookAtPrefixes
+from app.messages.wanted import Prefix, decode_prefix
+from app.messages.wire import encode
 from app.openai.prefix import NewPrefix
 from app.routing.prefixes import room
 from app.store import clock

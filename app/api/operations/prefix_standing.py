@@ -7,7 +7,8 @@ from msgspec import Struct
 from app.api.state import ApiState
 from app.ids import PoolId
 from app.kv.blocks import point_hashes
-from app.messages import Grid, Lease, Prefix
+from app.messages.lease import Grid, Lease
+from app.messages.wanted import Prefix
 from app.routing.prefixes import keepers, prompt
 
 

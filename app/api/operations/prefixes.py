@@ -12,7 +12,7 @@ from app.api.operations.admin import Admin
 from app.api.operations.audited_route import AuditedRoute
 from app.api.operations.prefix_standing import Standing, is_warm, standing
 from app.ids import PoolId, PrefixId
-from app.messages import Prefix
+from app.messages.wanted import Prefix
 from app.openai.prefix import NewPrefix, prefix_tokens
 from app.openai.validation import parse_off_loop
 

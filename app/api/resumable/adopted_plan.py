@@ -4,7 +4,7 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.runtime import Runtime
 from app.endpoint_registry import ENDPOINTS, VIDEOS
 from app.errors import XylemError
-from app.messages import KeptRequest
+from app.messages.kept import KeptRequest
 from app.telemetry import logger
 from app.tenants.limit_table import Limits
 

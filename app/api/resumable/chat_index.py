@@ -7,7 +7,8 @@ from app.api.resumable.store import MOST_BYTES, Found, check_room
 from app.errors import RequestNotFound
 from app.ids import KeyId, RequestId
 from app.keys import Keys
-from app.messages import KeptRequest, StoredChat, decode_kept, decode_stored_chat, encode
+from app.messages.kept import KeptRequest, StoredChat, decode_kept, decode_stored_chat
+from app.messages.wire import encode
 from app.store import Wire
 from app.store.page import page
 from app.store.scripts import SET_CHAT

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from app.api.resumable.owner import AnswerOwner
 from app.api.resumable.store import ResumableStore
 from app.errors import DeadlineOver, KeptFull, StoreDown
-from app.messages import Done, Event, Failed, KeptRequest, decode_events
+from app.messages.events import Done, Event, Failed, decode_events
+from app.messages.kept import KeptRequest
 from app.store import clock
 
 _RETRY_S = 0.2

@@ -14,8 +14,10 @@ from app.dispatch.answering.generation import Adopted, Generation
 from app.dispatch.inflight import ATTEMPTS, ChoiceOutput
 from app.errors import Cancelled, KeptFull, StoreDown, WorkerLost, XylemError
 from app.ids import ApiId, RequestId
-from app.loops import keep
-from app.messages import Delta, Done, Event, Failed, KeptRequest, Progress, encode
+from app.messages.events import Delta, Done, Event, Failed, Progress
+from app.messages.kept import KeptRequest
+from app.messages.wire import encode
+from app.running.loops import keep
 from app.store import clock
 from app.store.handling import Handled
 from app.telemetry import logger

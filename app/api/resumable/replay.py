@@ -10,7 +10,7 @@ from app.api.resumable.store import Found, ResumableStore
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.errors import XylemError, from_wire
-from app.messages import Delta, Done, Failed
+from app.messages.events import Delta, Done, Failed
 
 
 class Replay(GenerationBase):

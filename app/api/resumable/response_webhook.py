@@ -9,8 +9,8 @@ from app.api.resumable.store import ResumableStore
 from app.errors import Cancelled, RequestNotFound, StoreDown
 from app.ids import RequestId
 from app.keys import Keys
-from app.loops import keep
-from app.messages import Delta, Done, Event, Failed
+from app.messages.events import Delta, Done, Event, Failed
+from app.running.loops import keep
 from app.settings import Settings
 from app.store import Wire, clock
 from app.store.scripts import DUE

@@ -20,7 +20,8 @@ from app.dispatch.answering.generation import Adopted, Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.errors import ModelNotFound, NoWorker, RequestError, Saturated, StoreDown
 from app.ids import RequestId, new_request_id
-from app.messages import Failed, KeptRequest, ResponseContext
+from app.messages.events import Failed
+from app.messages.kept import KeptRequest, ResponseContext
 from app.openai.schemas import GenerationRequest
 from app.openai.validation import parse
 from app.store import StoreFull, clock

@@ -13,7 +13,7 @@ from app.dispatch.generation_base import GenerationBase
 from app.endpoint_registry import StreamWriter
 from app.errors import Cancelled, ServerStops
 from app.ids import RequestId
-from app.messages import Delta
+from app.messages.events import Delta
 
 
 class KeptStream(EventStream):

@@ -22,7 +22,9 @@ from app.errors import (
 )
 from app.ids import ApiId, ConversationId, KeyId, RequestId
 from app.keys import Keys
-from app.messages import Event, Failed, KeptRequest, decode_events, decode_kept, encode
+from app.messages.events import Event, Failed, decode_events
+from app.messages.kept import KeptRequest, decode_kept
+from app.messages.wire import encode
 from app.store import Wire, clock
 from app.store.handling import Handling
 from app.store.scripts import ADOPT, APPEND, CANCEL, DISOWN, FORGET, FORGET_OWNER, OWN

@@ -28,20 +28,20 @@ from app.errors import (
 )
 from app.ids import HOME, ApiId, CellId, PoolId, RequestId, RunId, WorkerId
 from app.keys import Keys
-from app.messages import (
-    Adapter,
+from app.messages.events import (
     Delta,
     Done,
     Event,
     Failed,
     FirstToken,
-    KvHandle,
     Painted,
     PicturesEncoded,
     PrefillDone,
     Progress,
     Vectors,
 )
+from app.messages.handoff import KvHandle
+from app.messages.wanted import Adapter
 from app.pools.schema import Pool
 from app.store import Wire
 from app.telemetry import logger

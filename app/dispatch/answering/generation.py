@@ -24,7 +24,9 @@ from app.dispatch.observing.usage import record_of, used_by
 from app.errors import OK, Cancelled, XylemError, from_wire, outcome_of
 from app.ids import RequestId, new_request_id
 from app.kv_store.salts import salted
-from app.messages import GRAMMAR, Delta, Done, Event, Failed, Job, Painted, Progress, Vectors, log_names
+from app.messages.events import GRAMMAR, Delta, Done, Event, Failed, Painted, Progress, Vectors
+from app.messages.job import Job
+from app.messages.trace import log_names
 from app.routing.cost import EXPECTED_ANSWER
 from app.store import clock
 from app.tenants.charge import Charge

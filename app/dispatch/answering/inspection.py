@@ -11,7 +11,7 @@ from app.dispatch.answering.content_hook import ContentHook, Part, pause_s
 from app.dispatch.generation_plan import GenerationPlan
 from app.errors import DeadlineOver, HookDown, Saturated, XylemError
 from app.ids import RequestId
-from app.messages import Delta
+from app.messages.events import Delta
 from app.store import clock
 from app.telemetry import logger
 from app.tenants.records import Client

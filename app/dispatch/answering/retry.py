@@ -13,7 +13,9 @@ from app.dispatch.media.media_store import MediaStore
 from app.dispatch.placing.placer import Placer
 from app.errors import AdapterLoading, Returned, WorkerLost, XylemError
 from app.ids import HOME, CellId, PoolId, RequestId
-from app.messages import Done, Failed, Job, KvHandle
+from app.messages.events import Done, Failed
+from app.messages.handoff import KvHandle
+from app.messages.job import Job
 from app.store.handling import Turn
 from app.telemetry import MIGRATIONS
 

@@ -13,8 +13,8 @@ import msgspec
 
 from app.ids import ApiId, WorkerId
 from app.keys import Keys
-from app.loops import keep
-from app.messages import Event, EventBatch, decode_event_batch
+from app.messages.events import Event, EventBatch, decode_event_batch
+from app.running.loops import keep
 from app.store import Connection, Wire
 from app.telemetry import GAPS, logger
 

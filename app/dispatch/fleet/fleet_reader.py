@@ -21,7 +21,9 @@ from app.ids import PlaceId, PoolId, WorkerId, place_id
 from app.intervals import Intervals
 from app.keys import Keys
 from app.kv.groups import grids_of
-from app.messages import WIRE_VERSION, Grid, Lease, MediaKind, decode_lease
+from app.messages.lease import Grid, Lease, decode_lease
+from app.messages.media import MediaKind
+from app.messages.wire import WIRE_VERSION
 from app.pools.schema import Pool
 from app.routing.candidates import Limits, Matches
 from app.store import Command, Wire, clock

@@ -9,7 +9,7 @@ from app.dispatch.fleet.loads import entries
 from app.ids import ApiId, PoolId, place_id
 from app.keys import Keys
 from app.kv.prefix_index import packed
-from app.loops import keep
+from app.running.loops import keep
 from app.store import Command, Wire
 from app.store.scripts import FORGET_LOADS, SWEEP_INDEX
 from app.telemetry import logger

@@ -10,7 +10,8 @@ from redis.asyncio import Redis
 from app.ids import WorkerId
 from app.intervals import COMMANDS_TTL_S
 from app.keys import Keys
-from app.messages import Reply, WorkerCommand, decode_reply, encode
+from app.messages.commands import Reply, WorkerCommand, decode_reply
+from app.messages.wire import encode
 
 Command = Callable[[str], WorkerCommand]  # makes one with the given id
 

@@ -17,7 +17,10 @@ from app.dispatch.fleet.orders import Command, replies
 from app.errors import PoolBusy, XylemError
 from app.ids import PoolId, WorkerId
 from app.keys import Keys
-from app.messages import Lease, PoolState, Wake, decode_pool_state, encode
+from app.messages.commands import Wake
+from app.messages.lease import Lease
+from app.messages.wanted import PoolState, decode_pool_state
+from app.messages.wire import encode
 from app.routing.pool_state import awake, to_wake, waves
 from app.telemetry import logger
 

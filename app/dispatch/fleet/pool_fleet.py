@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from app.dispatch.fleet.loads import ENTRY, NOTHING, Loads
 from app.ids import PlaceId, WorkerId, place_id
 from app.kv.groups import blocks_of_step, grid_of, points_left
-from app.messages import WIRE_VERSION, Grid, Lease
+from app.messages.lease import Grid, Lease
+from app.messages.wire import WIRE_VERSION
 from app.routing.candidates import Candidate, Limits, Matches
 from app.routing.cost import PoolSpeeds
 from app.routing.lines import Lines

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from app.dispatch.media.expansions import Shown
 from app.dispatch.media.media_reader import Samples
-from app.messages import Job
+from app.messages.job import Job
 
 
 class Correction(NamedTuple):

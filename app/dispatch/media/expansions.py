@@ -21,7 +21,9 @@ from app.dispatch.fleet.orders import replies
 from app.errors import NoWorker, RequestError, StoreDown
 from app.ids import PoolId, WorkerId
 from app.keys import Keys
-from app.messages import ExpandMedia, MediaKind, MediaSign, decode_runs, encode
+from app.messages.commands import ExpandMedia, decode_runs
+from app.messages.media import MediaKind, MediaSign
+from app.messages.wire import encode
 from app.store import Wire
 from app.telemetry import logger
 

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from app.batch.file_store import FileStore
 from app.batch.storage import Storage, in_thread
 from app.dispatch.media.expansions import Expansions
-from app.ending import side_by_side
 from app.errors import FileGone, RequestError
 from app.ids import FileId, KeyId
 from app.media.loader import MediaLoader, all_of
@@ -20,7 +19,8 @@ from app.media.refused import Refused
 from app.media.sound import Sound
 from app.media.source import MediaSource, SourceKind
 from app.media.video import Video, container_of
-from app.messages import Frame, Media, MediaSign
+from app.messages.media import Frame, Media, MediaSign
+from app.running.ending import side_by_side
 from app.tenants.admission import admitted
 
 

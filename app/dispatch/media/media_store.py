@@ -12,8 +12,8 @@ from redis.exceptions import RedisError
 from app.errors import DeadlineOver, RequestError, Saturated, StoreDown
 from app.ids import RequestId
 from app.keys import Keys
-from app.loops import keep
-from app.messages import Media
+from app.messages.media import Media
+from app.running.loops import keep
 from app.store.scripts import HOLD_MEDIA, RELEASE_MEDIA, RENEW_MEDIA
 from app.telemetry import logger
 from app.tenants.records import DEFAULT, Client

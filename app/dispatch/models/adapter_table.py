@@ -6,7 +6,7 @@ from app.adapters.assignment import is_for
 from app.adapters.registry import decoded
 from app.dispatch.models.models import Model
 from app.keys import Keys
-from app.messages import Adapter
+from app.messages.wanted import Adapter
 from app.store import Command, Wire
 from app.telemetry import Meters, logger
 

@@ -10,9 +10,9 @@ from typing import Any, Protocol, TypeVar
 from pydantic import ValidationError
 
 from app.keys import Keys
-from app.loops import keep
-from app.messages import Task
+from app.messages.kinds import Task
 from app.pools.schema import Alias, alias_problem
+from app.running.loops import keep
 from app.store import Wire
 from app.telemetry import logger
 

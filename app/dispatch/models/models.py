@@ -11,7 +11,8 @@ from app.dispatch.models.writing import Writing, dialect_name, writing_of
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
 from app.media.placeholders import Pictures, Sounds, pictures_of, sounds_of
-from app.messages import MediaKind, Task
+from app.messages.kinds import Task
+from app.messages.media import MediaKind
 from app.pools.engine_args import drafts
 from app.pools.schema import EndpointName, PaintRules, Pool, PoolsFile, Select
 from app.routing.pool_table import select

@@ -9,7 +9,7 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import InFlight
 from app.dispatch.observing.attempt_spans import attempt_spans
 from app.ids import RequestId
-from app.messages import Task
+from app.messages.kinds import Task
 from app.tracing.request_trace import RequestTrace
 from app.tracing.span import Attribute, SpanEvent
 

@@ -7,7 +7,7 @@ import orjson
 
 from app.dispatch.attempt_log import Attempt
 from app.dispatch.observing.route_explanation import explained
-from app.messages import Job, Timing
+from app.messages.job import Job, Timing
 from app.tracing.span import Attribute, Span
 from app.tracing.traceparent import new_span_id
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from app.loops import keep
+from app.running.loops import keep
 from app.telemetry import LOOP_DELAY
 
 _EVERY_S = 0.5

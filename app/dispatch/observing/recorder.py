@@ -14,8 +14,10 @@ from app.errors import StoreDown
 from app.ids import ApiId, RequestId
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES, media_keys
-from app.loops import keep
-from app.messages import Job, Recorded, RecordedBatch, Recording, decode_recording, encode
+from app.messages.job import Job
+from app.messages.recording import Recorded, RecordedBatch, Recording, decode_recording
+from app.messages.wire import encode
+from app.running.loops import keep
 from app.store import Command, Wire, clock
 from app.telemetry import logger
 

@@ -13,8 +13,9 @@ from app.dispatch.observing.timeline import Timelines
 from app.errors import RequestNotFound, StoreDown
 from app.ids import ApiId, KeyId, RequestId, made_by
 from app.keys import Keys
-from app.loops import keep
-from app.messages import Look, decode_look, encode
+from app.messages.commands import Look, decode_look
+from app.messages.wire import encode
+from app.running.loops import keep
 from app.store import Command, Wire, store_down
 from app.telemetry import logger
 

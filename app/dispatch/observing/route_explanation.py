@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.messages import Job, StageKind
+from app.messages.job import Job
+from app.messages.kinds import StageKind
 from app.routing.candidates import Decision, Tiered
 
 _MOST = 8  # candidates shown: proxies let only some kilobytes of headers through

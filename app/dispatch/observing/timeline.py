@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from app.dispatch.inflight import InFlight, PlacedPrompt
 from app.ids import KeyId, RequestId
-from app.messages import Timing
+from app.messages.job import Timing
 
 _PROMPTS, _BLOCKS = 512, 256  # what is remembered of placed prompts, and of each: at most a megabyte
 

@@ -11,9 +11,9 @@ from app.dispatch.inflight import InFlight
 from app.errors import OK, Cancelled, StoreDown
 from app.ids import ApiId
 from app.keys import Keys
-from app.loops import keep
-from app.messages import Done
+from app.messages.events import Done
 from app.planner.observed import EDGES, TRAFFIC_WINDOW_S, Histogram, Objective, Traffic
+from app.running.loops import keep
 from app.store import Command, Wire, clock
 
 _TTL_S = 300

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from app.errors import StoreDown
 from app.intervals import COMMANDS_TTL_S
 from app.keys import Keys
-from app.messages import Cancel, Job, encode
+from app.messages.commands import Cancel
+from app.messages.job import Job
+from app.messages.wire import encode
 from app.store import Command, Wire
 from app.telemetry import logger
 

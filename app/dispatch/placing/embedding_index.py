@@ -7,7 +7,7 @@ import msgspec
 from app.dispatch.inflight import InFlight
 from app.ids import PoolId
 from app.keys import Keys
-from app.messages import EmbeddingHandle, decode_embedding
+from app.messages.handoff import EmbeddingHandle, decode_embedding
 from app.pools.schema import Pool
 from app.store import Wire
 from app.telemetry import logger

@@ -13,7 +13,9 @@ from app.ids import PoolId, place_id, worker_queue
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
 from app.kv.groups import grid_of, points_left
-from app.messages import ASIDE_PRIORITY, Grid, Lease, Worker, encode
+from app.messages.job import ASIDE_PRIORITY
+from app.messages.lease import Grid, Lease, Worker
+from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.routing.candidates import Placement
 from app.store import Command, clock

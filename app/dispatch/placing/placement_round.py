@@ -13,7 +13,10 @@ from app.errors import AdapterFailed, AdapterLoading, NoWorker, RequestError, Sa
 from app.ids import PoolId, WorkerId, place_id
 from app.kv.blocks import HASH_BYTES, common_points
 from app.kv.groups import blocks_of_step, grid_of, points_left
-from app.messages import Adapter, Grid, Lease, Stage, StageKind
+from app.messages.job import Stage
+from app.messages.kinds import StageKind
+from app.messages.lease import Grid, Lease
+from app.messages.wanted import Adapter
 from app.pools.schema import Pool, Routing
 from app.routing.adapter_load import may_load
 from app.routing.candidates import ALL, Ask, Candidate, Decision, Matches, Option, Placement, Room

@@ -28,7 +28,11 @@ from app.intervals import COMMANDS_TTL_S
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
 from app.kv.groups import blocks_of_step
-from app.messages import Adapter, Done, Job, LoadAdapter, encode
+from app.messages.commands import LoadAdapter
+from app.messages.events import Done
+from app.messages.job import Job
+from app.messages.wanted import Adapter
+from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.routing.candidates import ALL
 from app.routing.pool_state import why_none

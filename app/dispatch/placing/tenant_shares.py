@@ -11,13 +11,15 @@ from itertools import chain
 from app.dispatch.inflight import ATTEMPTS, InFlight, Line
 from app.ids import ApiId, CellId, PoolId, RequestId, TenantId
 from app.keys import Keys
-from app.loops import keep
-from app.messages import Done, Lease, decoder, encode
+from app.messages.events import Done
+from app.messages.lease import Lease
+from app.messages.wire import decoder, encode
 from app.pools.schema import Pool
 from app.routing.candidates import ALL, Placement, Room
 from app.routing.fair_line import FairLine
 from app.routing.fair_order import CLASSES, Flow, priority_class
 from app.routing.tenant_service import Account, Charge, Cost, Presence, TenantService
+from app.running.loops import keep
 from app.store import Command, Wire, clock
 from app.store.scripts import SERVE
 from app.telemetry import logger

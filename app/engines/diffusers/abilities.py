@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from app.errors import RequestError
-from app.messages import Painting
+from app.messages.job import Painting
 
 
 class Abilities(Struct, frozen=True):

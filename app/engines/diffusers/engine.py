@@ -13,7 +13,7 @@ from app.engines.painted_file import painted_file
 from app.engines.painter import Painted, PaintRequest, PaintStep
 from app.engines.previews import preview_steps
 from app.errors import EngineFailed, SettingsError
-from app.messages import Painting
+from app.messages.job import Painting
 from app.pools.schema import Pool
 from app.telemetry import logger
 

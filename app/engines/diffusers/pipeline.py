@@ -18,7 +18,7 @@ from app.engines.diffusers.abilities import abilities_of
 from app.engines.diffusers.args import DiffusersArgs
 from app.engines.painter import PaintRequest
 from app.errors import EngineFailed, RequestError
-from app.messages import Painting
+from app.messages.job import Painting
 
 # Families of which several pictures in one call may be the same as each alone. Others pad prompts or mix pictures.
 _TOGETHER = {"StableDiffusionPipeline"}

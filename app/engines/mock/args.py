@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.engines.kv_publisher import Count, KvEventArgs
 from app.errors import SettingsError
-from app.messages import MediaKind
+from app.messages.media import MediaKind
 from app.pools.schema import MOCK_DIMENSIONS
 
 Positive = Annotated[float, Field(gt=0)]  # .inf too

@@ -14,7 +14,8 @@ from xxhash import xxh3_64_digest, xxh3_64_intdigest
 from app.engines.kv_publisher import AllBlocksCleared, BlockRemoved, BlockStored, ExtraKey, KvEvent
 from app.engines.mock.tiers import Load, Tiers
 from app.kv_store.salts import folder, label_of
-from app.messages import Media, TierUse
+from app.messages.kinds import TierUse
+from app.messages.media import Media
 
 _ROOT = b"mock\0\0\0\0"
 

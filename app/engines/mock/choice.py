@@ -15,7 +15,10 @@ from app.engines.resume import ContinuedText
 from app.engines.stops import StopScanner
 from app.engines.token_text import TokenText
 from app.errors import RequestError, XylemError
-from app.messages import GRAMMAR, FinishReason, Handoff, KvTransfer, PartialOutput, TokenLogprob
+from app.messages.events import GRAMMAR, TokenLogprob
+from app.messages.handoff import Handoff
+from app.messages.job import KvTransfer, PartialOutput
+from app.messages.kinds import FinishReason
 
 _BAN = -100.0  # a logit bias at which EOS never comes
 _NONE: frozenset[int] = frozenset()

@@ -12,7 +12,8 @@ from app.engines.mock.choice import Stream
 from app.engines.mock.core import Core
 from app.engines.operator_state import OperatorState
 from app.errors import EngineFailed, RequestError
-from app.messages import ExpertAction, PauseMode, WeightsSource
+from app.messages.kinds import ExpertAction, PauseMode
+from app.messages.wanted import WeightsSource
 from app.pools.schema import Tiers
 
 _LOOK_S = 0.002

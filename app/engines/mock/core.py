@@ -19,7 +19,8 @@ from app.engines.mock.scheduler import Scheduler
 from app.engines.mock.tiers import Load, tiers_of
 from app.engines.steps import StepMeter
 from app.errors import EngineFailed, HandoffFailed, RequestError
-from app.messages import Handoff, KvTransfer
+from app.messages.handoff import Handoff
+from app.messages.job import KvTransfer
 from app.pools.schema import Pool
 
 _MAX_LAG_S = 0.1  # simulated time that a late process catches up by shorter steps, at most

@@ -13,7 +13,7 @@ from app.engines.base import EncodeRequest
 from app.engines.checks import check_inputs
 from app.engines.mock.args import MockArgs
 from app.engines.mock.vocabulary import Vocabulary
-from app.messages import Task
+from app.messages.kinds import Task
 from app.pools.schema import Pool
 
 

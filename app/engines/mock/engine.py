@@ -41,7 +41,9 @@ from app.engines.mock.vocabulary import Vocabulary
 from app.engines.steps import StepMeter
 from app.errors import EngineDead, EngineFailed, RequestError, SettingsError, XylemError
 from app.ids import RunId
-from app.messages import GRAMMAR_KINDS, KvHandle, MediaKind, Rendezvous
+from app.messages.handoff import KvHandle, Rendezvous
+from app.messages.kinds import GRAMMAR_KINDS
+from app.messages.media import MediaKind
 from app.pools.schema import Pool
 from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
 

@@ -10,7 +10,7 @@ from xxhash import xxh3_64_digest
 from app.engines.base import Embedding, GenerateRequest, MediaInput
 from app.engines.mock.args import MockArgs
 from app.errors import RequestError
-from app.messages import MediaKind, MediaSign
+from app.messages.media import MediaKind, MediaSign
 from app.tokenizing.tokenizer import Tokenizer
 
 _ITEM = 4  # bytes of a float32

@@ -7,7 +7,8 @@ from llguidance import LLMatcher, LLTokenizer
 
 from app.errors import EngineFailed, RequestError
 from app.grammars.compile import compiled
-from app.messages import GRAMMAR, Grammar
+from app.messages.events import GRAMMAR
+from app.messages.job import Grammar
 from app.tokenizing.tokenizer import Tokenizer
 
 UNFOLLOWED = "The grammar of this request allows nothing here, or became too large to follow."

@@ -15,7 +15,8 @@ from app.engines.mock.choice import Choice
 from app.engines.mock.link import KvPlace, Link
 from app.engines.mock.rendezvous import Meeting, Offer, Rooms
 from app.errors import HandoffFailed
-from app.messages import Handoff, KvHandle, KvTransfer, Rendezvous
+from app.messages.handoff import Handoff, KvHandle, Rendezvous
+from app.messages.job import KvTransfer
 from app.store import clock
 
 _LOOK_S = 0.005  # between two looks for expired leases

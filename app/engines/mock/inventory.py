@@ -11,7 +11,7 @@ from socket import AF_UNIX, socket
 from msgspec import Struct
 
 from app.engines.kv_publisher import BlockStored, ExtraKey, KvEvent
-from app.messages import decoder, encode
+from app.messages.wire import decoder, encode
 
 
 class Content(Struct, frozen=True):

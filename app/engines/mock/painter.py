@@ -15,7 +15,7 @@ from app.engines.painter import Painted, PaintRequest, PaintStep
 from app.engines.pictures import encoded
 from app.engines.previews import preview_steps
 from app.errors import EngineFailed
-from app.messages import Painting
+from app.messages.job import Painting
 from app.pools.schema import Pool
 
 

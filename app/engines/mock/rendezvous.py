@@ -19,8 +19,8 @@ from msgspec import Struct
 from app.engines.mock.args import HandoffArgs
 from app.engines.mock.link import KvPlace
 from app.errors import EngineFailed, HandoffFailed
-from app.loops import keep
-from app.messages import Rendezvous
+from app.messages.handoff import Rendezvous
+from app.running.loops import keep
 
 _UNSEEN_S = 0.5  # how long a leaving visitor waits for an engine that has never answered
 

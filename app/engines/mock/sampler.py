@@ -17,7 +17,8 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 
 from app.engines.mock.grammar_state import GrammarState
 from app.engines.mock.vocabulary import TOP, Vocabulary
-from app.messages import Sampling, TokenLogprob
+from app.messages.events import TokenLogprob
+from app.messages.job import Sampling
 from app.tokenizing.token_names import TokenNames
 
 _LOGITS = [-0.5 * rank for rank in range(TOP)]

@@ -11,7 +11,7 @@ from app.engines.kv_publisher import BlockRemoved, BlockStored, KvEvent
 from app.engines.mock.args import MockArgs
 from app.engines.mock.stored_blocks import StoredBlocks
 from app.errors import SettingsError
-from app.messages import TierUse
+from app.messages.kinds import TierUse
 from app.pools.schema import Pool
 
 _HOST, _STORE = "CPU", "STORAGE"  # vLLM's names

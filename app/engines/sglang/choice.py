@@ -15,7 +15,9 @@ from app.engines.sglang.convert import refusal, token_logprobs
 from app.engines.stops import StopScanner
 from app.engines.token_text import TokenText
 from app.errors import HandoffFailed
-from app.messages import FinishReason, PartialOutput, Sampling, TokenLogprob
+from app.messages.events import TokenLogprob
+from app.messages.job import PartialOutput, Sampling
+from app.messages.kinds import FinishReason
 from app.tokenizing.token_names import TokenNames
 from app.tokenizing.tokenizer import Tokenizer
 

@@ -24,7 +24,8 @@ from sglang.srt.managers.io_struct import (
 
 from app.engines.operator_state import OperatorState
 from app.errors import EngineFailed, RequestError
-from app.messages import PauseMode, WeightsSource
+from app.messages.kinds import PauseMode
+from app.messages.wanted import WeightsSource
 from app.pools.schema import Pool
 
 M = TypeVar("M", bound=msgspec.Struct)

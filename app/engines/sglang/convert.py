@@ -7,7 +7,8 @@ from typing import Any
 
 from app.engines.sglang_plugin import GRAMMAR
 from app.errors import EngineFailed, RequestError, XylemError
-from app.messages import Grammar, Sampling, TokenLogprob
+from app.messages.events import TokenLogprob
+from app.messages.job import Grammar, Sampling
 from app.tokenizing.token_names import TokenNames
 
 _BAD_REQUEST = range(400, 500)

@@ -49,7 +49,10 @@ from app.engines.sglang_plugin import is_loaded
 from app.engines.speculation import Speculation
 from app.errors import EngineDead, EngineFailed, HandoffFailed, RequestError, SettingsError
 from app.ids import RunId
-from app.messages import GRAMMAR_KINDS, ExpertAction, GrammarKind, KvHandle, KvTransfer, MediaKind, Rendezvous
+from app.messages.handoff import KvHandle, Rendezvous
+from app.messages.job import KvTransfer
+from app.messages.kinds import GRAMMAR_KINDS, ExpertAction, GrammarKind
+from app.messages.media import MediaKind
 from app.pools.schema import Pool
 from app.tokenizing.tokenizer import load_tokenizer
 

@@ -6,7 +6,7 @@ from sglang.srt.mem_cache.kv_cache_builder import uses_ssm_state
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from app.engines.sglang_cache_groups import GROUPS
-from app.messages import CacheGroup
+from app.messages.lease import CacheGroup
 
 
 def cache_groups(engine: Any, block_size: int) -> tuple[tuple[CacheGroup, ...], str]:

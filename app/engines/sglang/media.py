@@ -21,7 +21,7 @@ from transformers import AutoImageProcessor
 from app.engines.base import GenerateRequest, MediaInput
 from app.engines.media_digest import media_digest
 from app.errors import RequestError
-from app.messages import MEDIA_NAMES, Media, MediaKind, MediaSign
+from app.messages.media import MEDIA_NAMES, Media, MediaKind, MediaSign
 from app.pools.schema import Pool
 from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
 

@@ -14,7 +14,7 @@ from app.engines.sglang.convert import drafted, logprob_arguments, sampling_para
 from app.engines.sglang.media import Prepared, seen
 from app.engines.speculation import Speculation
 from app.errors import XylemError
-from app.messages import Rendezvous
+from app.messages.handoff import Rendezvous
 
 # SGLang ends all requests whose id begins with that of the one to be ended: ours have one length.
 _ids = (f"xylem-{number:016x}" for number in count())

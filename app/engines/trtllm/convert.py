@@ -9,7 +9,9 @@ from tensorrt_llm.sampling_params import GuidedDecodingParams, SamplingParams
 
 from app.engines.trtllm.steering import Steering
 from app.errors import EngineFailed, RequestError, XylemError
-from app.messages import FinishReason, Grammar, Sampling, TokenLogprob
+from app.messages.events import TokenLogprob
+from app.messages.job import Grammar, Sampling
+from app.messages.kinds import FinishReason
 from app.tokenizing.token_names import TokenNames
 
 _UNKNOWN = -9999.0  # OpenAI's logprob where none is known

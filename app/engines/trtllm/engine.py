@@ -35,7 +35,10 @@ from app.engines.trtllm.stats import Iterations
 from app.errors import AdapterFailed, EngineDead, EngineFailed, RequestError, SettingsError, XylemError
 from app.grammars.checker import GrammarChecker
 from app.ids import RunId
-from app.messages import GRAMMAR_KINDS, CacheGroup, GrammarKind, KvHandle, Sampling
+from app.messages.handoff import KvHandle
+from app.messages.job import Sampling
+from app.messages.kinds import GRAMMAR_KINDS, GrammarKind
+from app.messages.lease import CacheGroup
 from app.pools.schema import Pool
 from app.tokenizing.tokenizer import load_tokenizer
 

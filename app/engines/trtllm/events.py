@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.engines.kv_publisher import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, KvEvent
-from app.messages import CacheGroup
+from app.messages.lease import CacheGroup
 
 _MEDIA = ("GPU", "CPU", "DISK")  # of its cache levels
 _HASHES = {None, "v1_block_key", "v2_sha256", "v2_sha256_64"}  # which cover a prompt from its beginning

@@ -14,7 +14,7 @@ from tensorrt_llm.disaggregated_params import DisaggregatedParams
 
 from app.engines.base import GenerateRequest
 from app.errors import EngineFailed, HandoffFailed
-from app.messages import Handoff, KvHandle
+from app.messages.handoff import Handoff, KvHandle
 from app.store import clock
 
 _GLOBAL = 2**42  # the engine's own ids are less

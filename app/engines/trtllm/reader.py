@@ -15,7 +15,9 @@ from app.engines.stops import StopScanner
 from app.engines.token_text import TokenText
 from app.engines.trtllm.convert import token_logprob
 from app.errors import EngineFailed
-from app.messages import FinishReason, PartialOutput, TokenLogprob
+from app.messages.events import TokenLogprob
+from app.messages.job import PartialOutput
+from app.messages.kinds import FinishReason
 from app.tokenizing.token_names import TokenNames
 from app.tokenizing.tokenizer import Tokenizer
 

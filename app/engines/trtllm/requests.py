@@ -23,7 +23,7 @@ from app.engines.trtllm.reader import ChoiceReader
 from app.engines.trtllm.steering import Steering
 from app.engines.trtllm.submitted import Submitted
 from app.errors import AdapterFailed, EngineFailed, HandoffFailed, RequestError
-from app.messages import KvTransfer, PartialOutput, Sampling
+from app.messages.job import KvTransfer, PartialOutput, Sampling
 from app.tokenizing.tokenizer import Tokenizer
 
 _STRIDE = 0x9E3779B9  # between the seeds of an answer that is taken over after other numbers of tokens

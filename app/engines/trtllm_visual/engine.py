@@ -34,7 +34,7 @@ from app.engines.painted_file import painted_file
 from app.engines.painter import Painted, PaintRequest, PaintStep
 from app.engines.trtllm_visual.args import visual_args
 from app.errors import EngineFailed, RequestError, SettingsError
-from app.messages import Painting
+from app.messages.job import Painting
 from app.pools.schema import Pool
 from app.telemetry import logger
 

@@ -27,7 +27,7 @@ from app.engines.vllm.nodes import node_environment, node_fields
 from app.engines.vllm.packages import lacks, missing_package
 from app.engines.vllm.tiers.config import BOTH, with_tiers
 from app.errors import SettingsError
-from app.messages import Role, Task
+from app.messages.kinds import Role, Task
 from app.pools.schema import Pool
 from app.tracing.environment import engines_endpoint, engines_environment
 

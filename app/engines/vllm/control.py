@@ -14,7 +14,8 @@ from app.engines.operator_state import OperatorState
 from app.engines.vllm.convert import translate
 from app.engines.vllm.tiers.config import tells_of_tiers
 from app.errors import EngineFailed, RequestError
-from app.messages import PauseMode, WeightsSource
+from app.messages.kinds import PauseMode
+from app.messages.wanted import WeightsSource
 from app.pools.schema import Tiers
 
 

@@ -14,7 +14,9 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from app.engines.base import GenerateRequest, StepOutput
 from app.errors import EngineDead, EngineFailed, RequestError, Saturated, XylemError
-from app.messages import FinishReason, Grammar, Sampling, TokenLogprob
+from app.messages.events import TokenLogprob
+from app.messages.job import Grammar, Sampling
+from app.messages.kinds import FinishReason
 
 _TOO_MANY = re.compile(r"At most (\d+) (image|audio|video)\(s\) may be provided in one prompt")
 _NAMES = {"image": "pictures", "audio": "sounds", "video": "videos"}

@@ -3,7 +3,7 @@
 from vllm.platforms import current_platform
 
 from app.errors import RequestError
-from app.messages import Sampling
+from app.messages.job import Sampling
 
 
 def check_on_cpu(sampling: Sampling, *, speculates: bool, adapters: bool) -> None:

@@ -61,7 +61,9 @@ from app.engines.vllm.tiers.shared_memory import remove_dead_regions
 from app.engines.vllm_plugin import is_loaded
 from app.errors import EngineFailed, PromptTooLong, RequestError, SettingsError
 from app.ids import RunId
-from app.messages import GRAMMAR_KINDS, GrammarKind, KvHandle, MediaKind, MediaSign
+from app.messages.handoff import KvHandle
+from app.messages.kinds import GRAMMAR_KINDS, GrammarKind
+from app.messages.media import MediaKind, MediaSign
 from app.pools.schema import Pool
 from app.tokenizing.tokenizer import load_tokenizer
 

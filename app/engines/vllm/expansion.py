@@ -23,7 +23,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from app.engines.media_digest import media_digest
 from app.errors import EngineFailed, RequestError
-from app.messages import TENTHS, MediaKind, MediaSign
+from app.messages.media import TENTHS, MediaKind, MediaSign
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.kv_cache_interface import KVCacheSpecKind
 
-from app.messages import CacheGroup
+from app.messages.lease import CacheGroup
 
 SEES: dict[str, Literal["all", "window", "chunk", "state"]] = {
     KVCacheSpecKind.FULL_ATTENTION: "all",

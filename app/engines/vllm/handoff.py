@@ -17,7 +17,8 @@ from app.engines.vllm.force import BEGUN
 from app.engines.vllm.stats import StatLogger
 from app.errors import HandoffFailed
 from app.ids import RunId
-from app.messages import Handoff, KvHandle, KvTransfer, PartialOutput, Sampling
+from app.messages.handoff import Handoff, KvHandle
+from app.messages.job import KvTransfer, PartialOutput, Sampling
 from app.store import clock
 
 _KEEP = {  # tells the connector to keep a request's KV

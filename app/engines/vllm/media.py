@@ -16,7 +16,7 @@ from app.engines.base import Embedding, EmbeddingShape, GenerateRequest, MediaIn
 from app.engines.vllm.embeddings import EmbeddingFolder
 from app.engines.vllm.expansion import row_token, video_metadata
 from app.errors import EngineFailed, SettingsError
-from app.messages import MediaKind, MediaSign
+from app.messages.media import MediaKind, MediaSign
 
 log = structlog.get_logger(__name__)
 

@@ -22,7 +22,7 @@ from app.engines.vllm.prompt_embeds import embedded
 from app.engines.vllm.tiers.config import without_tiers
 from app.engines.vllm.tiers.label import labelled
 from app.errors import EngineFailed, HandoffFailed
-from app.messages import KvHandle
+from app.messages.handoff import KvHandle
 
 # vLLM handles the result of its background handshake only in a step, and an idle engine makes none: these requests
 # make it step, after so many seconds.

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from app.messages import MediaKind
+from app.messages.media import MediaKind
 
 Target = tuple[int, ...]  # the tokens that stand for one medium before it is expanded
 Join = tuple[int, int, int]  # two tokens, and the one that is written instead

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
-from app.messages import Frame
+from app.messages.media import Frame
 
 CLOSING = "\n\n"
 _INTRO = "You are provided the following series of {count} frames from a {long} [H:MM:SS] video.\n"

@@ -11,7 +11,8 @@ from app.dispatch.media.media_reader import Origin, Samples
 from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import PromptTooLong, RequestError, from_wire
-from app.messages import Event, Failed, ResponseContext
+from app.messages.events import Event, Failed
+from app.messages.kept import ResponseContext
 from app.openai.call_ids import earlier_calls
 from app.openai.chat import chat_plan
 from app.openai.media import load_media, origins_of

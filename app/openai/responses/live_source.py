@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from app.dispatch.answering.generation import Generation
 from app.errors import Cancelled, XylemError
-from app.messages import Done, Event, Failed
+from app.messages.events import Done, Event, Failed
 from app.store import clock
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from app.dialects.content_spans import Span, SpanParser
 from app.dialects.output_parser import OutputParser
 from app.dialects.parts import Arguments, CallBegun, Content, Part, Reasoning
-from app.messages import Delta, TokenLogprob
+from app.messages.events import Delta, TokenLogprob
 from app.openai.content_logprobs import ContentLogprobs
 from app.openai.logprobs import token_logprob
 from app.openai.model_parser import ParserMaker

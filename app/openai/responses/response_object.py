@@ -7,7 +7,8 @@ from typing import Any, Literal
 from app.dispatch.models.models import Model
 from app.errors import Cancelled, from_wire
 from app.ids import RequestId
-from app.messages import Delta, Done, Event, Failed, ResponseContext
+from app.messages.events import Delta, Done, Event, Failed
+from app.messages.kept import ResponseContext
 from app.openai.body import Body
 from app.openai.call_ids import CallIds
 from app.openai.model_parser import Place, make_parser

@@ -5,7 +5,7 @@ from typing import Any
 
 from app import json_bytes
 from app.errors import XylemError
-from app.messages import Delta, Done, Event, Failed
+from app.messages.events import Delta, Done, Event, Failed
 from app.openai.logprobs import token_logprob
 from app.openai.responses.output import ItemChange, Kind, OutputItem
 from app.openai.responses.response_object import ResponseObject

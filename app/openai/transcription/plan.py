@@ -11,7 +11,8 @@ from app.dispatch.models.speech import ENCODER_TOKENS, Speech, SpeechTask
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.media.sound import Sound
-from app.messages import Media, Sampling
+from app.messages.job import Sampling
+from app.messages.media import Media
 from app.openai.plan import plan_of
 from app.openai.transcription.request import TranslationRequest
 

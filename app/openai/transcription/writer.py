@@ -8,7 +8,7 @@ import orjson
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.models.speech import SpeechTask
 from app.media.sound import RATE, Sound
-from app.messages import Delta
+from app.messages.events import Delta
 from app.openai.transcription.formats import Transcript, as_json
 from app.openai.transcription.plan import speech_model
 from app.openai.transcription.request import TranslationRequest

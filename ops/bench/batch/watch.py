@@ -10,7 +10,7 @@ import psutil
 from redis import Redis
 
 from app.keys import Keys
-from app.messages import decode_worker_metrics
+from app.messages.lease import decode_worker_metrics
 from app.settings import Settings
 
 _TTL_S: float = Settings.model_fields["lease_ttl_s"].default

@@ -37,7 +37,7 @@ from app.dispatch.models.models import load_models
 from app.engines.vllm.args import engine_args
 from app.engines.vllm.convert import sampling_params
 from app.media.sound import decode_sound
-from app.messages import Sampling
+from app.messages.job import Sampling
 from app.pools.pools_file import load_pools
 
 async def main():

@@ -10,7 +10,7 @@ from app.engines import create_engine
 from app.engines.base import Engine, GenerateRequest
 from app.errors import XylemError
 from app.ids import RequestId
-from app.messages import Sampling
+from app.messages.job import Sampling
 from app.pools.schema import Pool
 
 _numbers = count()

@@ -25,7 +25,9 @@ from app.kv.blocks import HASH_BYTES
 from app.kv.changes import Changes
 from app.kv.groups import grids_of
 from app.kv.prefix_index import KvIndex
-from app.messages import Grid, Job, Lease, Sampling, Speeds, Worker, encode
+from app.messages.job import Job, Sampling
+from app.messages.lease import Grid, Lease, Speeds, Worker
+from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.store import Wire, async_client
 from ops.bench.parts import Say

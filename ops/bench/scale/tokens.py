@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from app.ids import ApiId, RequestId, WorkerId
-from app.messages import Delta
+from app.messages.events import Delta
 from app.runner.token_emitter import TokenEmitter
 from app.settings import Settings
 from app.store import Connection, Wire, async_client

@@ -13,7 +13,7 @@ from redis import Redis
 
 from app.ids import TenantId
 from app.keys import Keys
-from app.messages import encode
+from app.messages.wire import encode
 from app.tenants.limit_table import Budget, Limits
 from app.tenants.records import Price, Tenant
 from ops.bench.parts import Say

@@ -12,7 +12,7 @@ from redis import Redis
 
 from app.ids import KeyId, TenantId
 from app.keys import Keys
-from app.messages import encode
+from app.messages.wire import encode
 from app.tenants.records import ApiKey, Tenant
 from tests.stack import free_port, stack, valkey, wait_until
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from app.ids import PoolId
-from app.messages import Worker
+from app.messages.lease import Worker
 from app.planner.desired import Desired
 
 

@@ -14,7 +14,7 @@ import httpx
 
 from app.errors import ScalingFailed, SettingsError
 from app.ids import PoolId
-from app.messages import Worker
+from app.messages.lease import Worker
 from app.planner.desired import Desired
 from app.pools.schema import WorkloadKind
 

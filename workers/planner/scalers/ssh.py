@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from app.errors import ScalingFailed
 from app.ids import PoolId
-from app.messages import Worker
+from app.messages.lease import Worker
 from app.planner.desired import Desired
 
 _CONNECT_S = 5

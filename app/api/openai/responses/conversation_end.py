@@ -8,7 +8,8 @@ from app.api.resumable.conversations import ConversationStore
 from app.dispatch.models.models import Model
 from app.errors import StoreDown
 from app.ids import ConversationId
-from app.messages import KeptRequest, decode_events
+from app.messages.events import decode_events
+from app.messages.kept import KeptRequest
 from app.openai.responses.history import History, resolved
 from app.openai.responses.items import items_of
 from app.openai.responses.response_object import begin_object

@@ -14,7 +14,8 @@ from app.dispatch.models.models import Model
 from app.endpoint_registry import RESPONSE
 from app.errors import ConversationGone, RequestError, RequestNotFound
 from app.ids import ConversationId, KeyId, RequestId
-from app.messages import Event, KeptRequest
+from app.messages.events import Event
+from app.messages.kept import KeptRequest
 from app.openai.responses.history import History, check_length, resolved
 from app.openai.responses.input_items import ItemReference
 from app.openai.responses.items import items_of, response_of

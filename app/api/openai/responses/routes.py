@@ -32,7 +32,7 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.endpoint_registry import RESPONSE
 from app.errors import Cancelled, RequestError, RequestNotFound, ServerStops
 from app.ids import RequestId
-from app.messages import KeptRequest, ResponseContext
+from app.messages.kept import KeptRequest, ResponseContext
 from app.openai.responses.generation import ended, read_request, response_plan
 from app.openai.responses.history import History, resolved
 from app.openai.responses.input_items import ItemReference

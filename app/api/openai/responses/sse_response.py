@@ -12,7 +12,7 @@ from app.api.resumable.disconnect import until_client_left
 from app.api.resumable.event_log import EventLog
 from app.bounded.held_bytes import Held, HeldBytes
 from app.errors import Cancelled, ServerStops, from_wire
-from app.messages import Failed
+from app.messages.events import Failed
 from app.openai.responses.live_source import LiveSource
 from app.openai.responses.sse_events import ResponseEvents, error_alone
 

@@ -22,7 +22,7 @@ from app.dispatch.models.models import Model
 from app.dispatch.models.speech import WINDOW_S, SpeechTask
 from app.errors import RequestError
 from app.media.sound import RATE
-from app.messages import Delta
+from app.messages.events import Delta
 from app.openai.transcription.formats import Transcript, as_json, as_text, media_type
 from app.openai.transcription.plan import check_language, speech_plan
 from app.openai.transcription.recognition import spoken_language

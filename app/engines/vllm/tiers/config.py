@@ -14,7 +14,7 @@ from app.errors import SettingsError
 from app.kv_store.block_store import open_store
 from app.kv_store.fingerprint import fingerprint
 from app.kv_store.seal import read_key
-from app.messages import TierUse
+from app.messages.kinds import TierUse
 from app.pools.schema import Pool, Tiers
 
 OFFLOADING = "OffloadingConnector"

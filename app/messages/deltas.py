@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
-from app.messages import Delta, Event
+from app.messages.events import Delta, Event
 
 K = TypeVar("K", bound=Hashable)
 

@@ -20,11 +20,11 @@ from app.api.console.assets import console
 from app.api.http import error_responses as failure
 from app.api.http.answer_schemas import Refusal
 from app.api.http.document import documented
-from app.api.http.fast_path import FastPath, Handler
 from app.api.http.front import Front
 from app.api.http.incoming import Incoming
 from app.api.http.origin import Allowed
 from app.api.http.sse import Sse
+from app.api.intake.fast_path import FastPath, Handler
 from app.api.kserve import routes as kserve
 from app.api.openai import batches, completions, encodings, files, images, stored_chats, token_generation, videos
 from app.api.openai import tokenize as tokens

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from app.api.http.disconnect import until_client_left
 from app.api.openai.sse_response import EventStream
-from app.api.resumable.disconnect import until_client_left
 from app.dispatch.answering.dispatcher import Dispatcher
 from app.dispatch.answering.generation import Generation
 from app.dispatch.event_queue import EventQueue

@@ -7,9 +7,9 @@ from urllib.parse import unquote
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from app.api.http.fast_path import FastPath
 from app.api.http.front import Front
 from app.api.http.origin import Allowed
+from app.api.intake.fast_path import FastPath
 from app.settings import Settings
 
 FORWARDED = {

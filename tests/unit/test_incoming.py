@@ -9,9 +9,9 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from app.api.http.fast_path import FastPath
 from app.api.http.incoming import Incoming, Share
 from app.api.http.origin import Allowed
+from app.api.intake.fast_path import FastPath
 from app.api.state import ApiState
 from app.errors import BodyTooLarge, Saturated
 from app.ids import KeyId, TenantId

@@ -15,8 +15,8 @@ from app.anthropic.message_writer import MessageWriter
 from app.anthropic.messages import writer
 from app.anthropic.schemas import MessagesRequest
 from app.api.anthropic import answer_schemas
+from app.api.openai.kept_stream import KeptStream
 from app.api.resumable.replay import Replay
-from app.api.resumable.sse_response import KeptStream
 from app.dialects.names import find_dialect
 from app.dispatch.models.writing import Writing
 from app.errors import EngineFailed

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from starlette.types import Message, Scope
 
-from app.api.http.request_body import collect
+from app.api.intake.request_body import collect
 from app.errors import BodyTooLarge, Cancelled
 
 LIMIT = 4 * 2**20

@@ -24,7 +24,7 @@ from app.anthropic.message_batches import (
 )
 from app.api.anthropic import answer_schemas
 from app.api.http.own_url import own_url
-from app.api.http.request_body import collect
+from app.api.intake.request_body import collect
 from app.api.openai.batches import new_order
 from app.api.openai.file_expiry import forget
 from app.api.openai.files import add_file

@@ -6,7 +6,7 @@ from starlette.responses import Response
 from app.anthropic.messages import count
 from app.anthropic.schemas import CountRequest, MessagesRequest
 from app.api.anthropic import answer_schemas
-from app.api.http.request_body import collect
+from app.api.intake.request_body import collect
 from app.api.openai.completions import answer
 from app.api.state import state_of
 from app.endpoint_registry import MESSAGE

@@ -13,10 +13,10 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.api.http.disconnect import client_left
 from app.api.http.error_shape import error_event
 from app.api.http.sse import Sse
 from app.api.http.uvicorn_protocol import DirectProtocol
-from app.api.resumable.disconnect import client_left
 from app.errors import RateLimited
 from app.running.ending import end_tasks
 

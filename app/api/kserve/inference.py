@@ -8,10 +8,10 @@ from typing import Any
 from starlette.types import Receive, Scope
 
 from app.api.http import request_trace
-from app.api.http.client_limits import check_priority
+from app.api.intake.calls import placed_call
+from app.api.intake.client_limits import check_priority
 from app.api.openai.alias_turn import other_plan
 from app.api.operations.health import readiness
-from app.api.resumable.resume import placed_call
 from app.api.state import ApiState
 from app.dispatch.answering.generation import Generation
 from app.dispatch.models.models import Model

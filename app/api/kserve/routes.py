@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app import json_bytes
-from app.api.http.request_body import collect
+from app.api.intake.request_body import collect
 from app.api.kserve import answer_schemas
 from app.api.kserve.inference import begin, metadata_of, model_of, served_by, server, traced
 from app.api.openai.sse_response import EventStream

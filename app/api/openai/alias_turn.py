@@ -6,7 +6,7 @@ from functools import partial
 
 from starlette.types import Scope
 
-from app.api.resumable.resume import Other, asks_to_keep
+from app.api.intake.calls import Other, asks_to_keep
 from app.api.state import ApiState
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.aliases import Turn

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from app.api.http.headers import events_wanted
 from app.api.http.live_stream import AS_EVENTS, LiveStream
-from app.api.http.request_body import read_short
+from app.api.intake.request_body import read_short
 from app.api.openai.files import listed
 from app.api.state import state_of
 from app.batch.records import LIVE, Batch, BatchOrder

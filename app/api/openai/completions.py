@@ -10,16 +10,16 @@ from starlette.types import Receive, Scope
 
 from app import json_bytes
 from app.api.http import answer_schemas
-from app.api.http.client_limits import check_priority
+from app.api.http.disconnect import until_client_left
 from app.api.http.headers import explain_wanted
-from app.api.http.request_body import collect
+from app.api.intake.calls import answer_to, asks_to_keep, give_up
+from app.api.intake.client_limits import check_priority
+from app.api.intake.request_body import collect
 from app.api.openai import pipelines
 from app.api.openai.alias_turn import in_turn, other_plan
+from app.api.openai.kept_stream import KeptStream
 from app.api.openai.sse_response import EventStream
-from app.api.resumable.disconnect import until_client_left
 from app.api.resumable.replay import Replay
-from app.api.resumable.resume import answer_to, asks_to_keep, give_up
-from app.api.resumable.sse_response import KeptStream
 from app.api.state import ApiState, state_of
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.models.pipeline_named import PipelineNamed

@@ -16,10 +16,10 @@ from starlette.types import Receive, Scope
 
 from app import json_bytes
 from app.api.http import x_request_id
-from app.api.http.client_limits import check_priority
+from app.api.http.disconnect import client_left
 from app.api.http.headers import explain_wanted
 from app.api.http.request_trace import trace_of
-from app.api.resumable.disconnect import client_left
+from app.api.intake.client_limits import check_priority
 from app.api.state import ApiState
 from app.dispatch.answering.generation import Adopted, Generation
 from app.dispatch.generation_plan import GenerationPlan

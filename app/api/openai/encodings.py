@@ -10,11 +10,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app.api.http import answer_schemas
-from app.api.http.client_limits import check_priority
 from app.api.http.headers import explain_wanted
-from app.api.http.request_body import collect
+from app.api.intake.calls import placed_call
+from app.api.intake.client_limits import check_priority
+from app.api.intake.request_body import collect
 from app.api.openai.alias_turn import other_plan
-from app.api.resumable.resume import placed_call
 from app.api.state import ApiState, state_of
 from app.endpoint_registry import CLASSIFY, COHERE_EMBEDDINGS, EMBEDDINGS, RERANK, SCORE, Endpoint
 from app.openai.classify import ClassifyRequest

@@ -12,7 +12,7 @@ from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
 from app.api.http.long_response import LongResponse
-from app.api.http.request_body import given_length
+from app.api.intake.request_body import given_length
 from app.api.openai.file_expiry import forget
 from app.api.openai.multipart_upload import FORM, MULTIPART, Fields, received
 from app.api.state import ApiState, state_of

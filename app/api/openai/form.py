@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from app import json_bytes
-from app.api.http.request_body import collect
+from app.api.intake.request_body import collect
 from app.api.openai.multipart_upload import bounded, in_utf8
 from app.api.state import state_of
 from app.errors import Cancelled, RequestError

@@ -10,15 +10,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app.api.http import answer_schemas
-from app.api.http.client_limits import check_priority
 from app.api.http.headers import explain_wanted
-from app.api.http.request_body import collect
+from app.api.intake.calls import placed_call
+from app.api.intake.client_limits import check_priority
+from app.api.intake.request_body import collect
 from app.api.openai.alias_turn import other_plan
 from app.api.openai.conductor import Conductor
 from app.api.openai.form import form_schema, read_form
 from app.api.openai.image_stream import ImageStream
 from app.api.openai.picture_files import PATH, keep, kept_file
-from app.api.resumable.resume import placed_call
 from app.api.state import ApiState, state_of
 from app.dispatch.answering.generation import Generation
 from app.dispatch.models.pipeline_named import PipelineNamed

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
 from app.api.http.incoming import share_of
-from app.api.http.request_body import given_length
+from app.api.intake.request_body import given_length
 from app.errors import BodyTooLarge, Cancelled, RequestError, UnsupportedMediaType, XylemError
 from app.openai.batch_schemas import ExpiresAfter
 from app.openai.body import Body

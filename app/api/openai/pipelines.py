@@ -5,9 +5,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app.api.http.sse import Sse
+from app.api.intake.calls import asks_to_keep
 from app.api.openai.conductor import Conductor
 from app.api.openai.sse_response import EventStream
-from app.api.resumable.resume import asks_to_keep
 from app.api.state import ApiState
 from app.dispatch.models.pipeline_named import PipelineNamed
 from app.endpoint_registry import CHAT

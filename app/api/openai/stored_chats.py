@@ -12,7 +12,7 @@ from starlette.responses import Response
 from app import json_bytes
 from app.api.http.answer_schemas import StoredChatCompletion, StoredChatList
 from app.api.http.long_response import LongResponse
-from app.api.http.request_body import read_short
+from app.api.intake.request_body import read_short
 from app.api.resumable.store import Found
 from app.api.state import ApiState, state_of
 from app.endpoint_registry import CHAT

@@ -7,12 +7,12 @@ from starlette.responses import Response
 
 from app import json_bytes
 from app.api.http.answer_schemas import ChatLogprobs, PromptLogprobs, Refusal, Shape, Usage, answered
-from app.api.http.client_limits import check_priority
 from app.api.http.headers import explain_wanted
-from app.api.http.request_body import collect
+from app.api.intake.calls import placed_call
+from app.api.intake.client_limits import check_priority
+from app.api.intake.request_body import collect
 from app.api.openai.alias_turn import in_turn, other_plan
 from app.api.openai.sse_response import EventStream
-from app.api.resumable.resume import placed_call
 from app.api.state import state_of
 from app.endpoint_registry import TEXT
 from app.errors import RequestError

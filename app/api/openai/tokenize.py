@@ -4,7 +4,7 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.api.http.request_body import collect
+from app.api.intake.request_body import collect
 from app.api.state import state_of
 from app.dispatch.media.media_reader import Samples
 from app.dispatch.runtime import Deployment

@@ -11,12 +11,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.http import answer_schemas, x_request_id
-from app.api.http.client_limits import check_priority
 from app.api.http.request_trace import place_of, trace_of
+from app.api.intake.calls import patiently, start
+from app.api.intake.client_limits import check_priority
 from app.api.openai.files import listed
 from app.api.openai.form import read_form
 from app.api.openai.picture_files import kept_file
-from app.api.resumable.resume import patiently, start
 from app.api.resumable.store import Found
 from app.api.state import ApiState, state_of
 from app.batch.records import StoredFile

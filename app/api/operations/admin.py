@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 import msgspec
 from fastapi import APIRouter, Depends, Request
 
-from app.api.http.request_body import read_short
+from app.api.intake.request_body import read_short
 from app.api.operations.audited_route import AuditedRoute
 from app.api.state import ApiState, state_of
 from app.errors import Forbidden, ModelNotFound, RequestError

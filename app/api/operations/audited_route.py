@@ -8,7 +8,7 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from app.api.http.request_body import SHORT_BODY
+from app.api.intake.request_body import SHORT_BODY
 from app.api.state import state_of
 from app.errors import XylemError, outcome_of
 from app.tenants import audit

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from msgspec.structs import replace
 from pydantic import Field
 
-from app.api.http.request_body import collect
+from app.api.intake.request_body import collect
 from app.api.operations.admin import Admin
 from app.api.operations.audited_route import AuditedRoute
 from app.api.state import ApiState

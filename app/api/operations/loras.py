@@ -7,7 +7,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from app.adapters.progress import Progress, progress
 from app.api.http.answer_schemas import AdapterCard, AdapterList, Removed
-from app.api.http.request_body import read_short
+from app.api.intake.request_body import read_short
 from app.api.operations import adapter_changes as changes
 from app.api.operations.admin import Admin
 from app.api.operations.audited_route import AuditedRoute

@@ -9,7 +9,7 @@ import msgspec
 from fastapi import APIRouter, Request
 from pydantic import Field
 
-from app.api.http.request_body import read_short
+from app.api.intake.request_body import read_short
 from app.api.operations.admin import Admin, known_pool
 from app.api.operations.audited_route import AuditedRoute
 from app.api.state import ApiState

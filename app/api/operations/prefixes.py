@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from app.api.http.answer_schemas import PrefixCard, PrefixDropped, PrefixList
-from app.api.http.request_body import collect
+from app.api.intake.request_body import collect
 from app.api.operations import prefix_changes as changes
 from app.api.operations.admin import Admin
 from app.api.operations.audited_route import AuditedRoute

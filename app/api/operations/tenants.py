@@ -8,7 +8,7 @@ from msgspec import structs
 from pydantic import Field
 
 from app.api.http.answer_schemas import Removed
-from app.api.http.request_body import read_short
+from app.api.intake.request_body import read_short
 from app.api.operations import tenant_schemas as shapes
 from app.api.operations.admin import Admin
 from app.api.operations.audited_route import AuditedRoute

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.http.long_response import LongResponse
-from app.api.http.request_body import collect
+from app.api.intake.request_body import collect
 from app.api.openai.responses import answer_schemas as shapes
 from app.api.openai.responses.routes import query_of
 from app.api.state import ApiState, state_of

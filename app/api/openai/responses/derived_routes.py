@@ -7,11 +7,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app import json_bytes
-from app.api.http.client_limits import check_priority
-from app.api.http.request_body import collect
+from app.api.intake.calls import new_call
+from app.api.intake.client_limits import check_priority
+from app.api.intake.request_body import collect
 from app.api.openai.responses import answer_schemas as shapes
 from app.api.openai.responses.earlier import history_of
-from app.api.resumable.resume import new_call
 from app.api.state import ApiState, state_of
 from app.endpoint_registry import RESPONSE
 from app.openai.responses.compaction import CompactRequest, compacted

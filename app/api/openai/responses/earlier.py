@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from app.api.resumable.resume import patiently
+from app.api.intake.calls import patiently
 from app.api.resumable.store import Found, ResumableStore
 from app.api.state import ApiState
 from app.dispatch.models.models import Model

@@ -14,18 +14,18 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app import json_bytes
-from app.api.http.client_limits import check_priority
+from app.api.http.disconnect import until_client_left
 from app.api.http.headers import explain_wanted
 from app.api.http.long_response import LongResponse
-from app.api.http.request_body import collect
+from app.api.intake.calls import asks_to_keep, begin_or_join, give_up, new_call
+from app.api.intake.client_limits import check_priority
+from app.api.intake.request_body import collect
 from app.api.openai.alias_turn import in_turn
 from app.api.openai.responses import answer_schemas as shapes
 from app.api.openai.responses.earlier import history_of
 from app.api.openai.responses.sse_response import Followed, ResponseStream
-from app.api.resumable.disconnect import until_client_left
 from app.api.resumable.event_log import EventLog
 from app.api.resumable.replay import Replay
-from app.api.resumable.resume import asks_to_keep, begin_or_join, give_up, new_call
 from app.api.resumable.store import Found
 from app.api.state import ApiState, state_of
 from app.dispatch.generation_plan import GenerationPlan

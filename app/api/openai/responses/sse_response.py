@@ -7,8 +7,8 @@ from msgspec import Struct
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.api.http.disconnect import until_client_left
 from app.api.http.sse import Sse
-from app.api.resumable.disconnect import until_client_left
 from app.api.resumable.event_log import EventLog
 from app.bounded.held_bytes import Held, HeldBytes
 from app.errors import Cancelled, ServerStops, from_wire

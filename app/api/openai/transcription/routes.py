@@ -6,14 +6,14 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.api.http.client_limits import check_priority
 from app.api.http.headers import explain_wanted
 from app.api.http.sse import Sse
+from app.api.intake.calls import placed_call
+from app.api.intake.client_limits import check_priority
 from app.api.openai.form import form_schema
 from app.api.openai.multipart_upload import received_form
 from app.api.openai.sse_response import EventStream
 from app.api.openai.transcription import answer_schemas
-from app.api.resumable.resume import placed_call
 from app.api.state import state_of
 from app.dispatch.answering.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan

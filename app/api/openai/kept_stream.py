@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable
 
 from starlette.types import Receive
 
+from app.api.http.disconnect import until_client_left
 from app.api.http.sse import Sse
 from app.api.openai.sse_response import EventStream
-from app.api.resumable.disconnect import until_client_left
 from app.api.resumable.replay import Replay
 from app.dispatch.answering.generation import Generation
 from app.dispatch.generation_base import GenerationBase

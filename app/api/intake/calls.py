@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from starlette.types import Receive, Scope
 
 from app.api.http import x_request_id
+from app.api.http.disconnect import client_left
 from app.api.http.request_trace import place_of, trace_of
 from app.api.resumable.adopted_plan import adopted_plan
-from app.api.resumable.disconnect import client_left
 from app.api.resumable.replay import Replay
 from app.api.resumable.store import REFUSALS, Found, decoded
 from app.api.state import ApiState

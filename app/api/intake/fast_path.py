@@ -16,8 +16,8 @@ from app.api.http.error_shape import is_anthropics
 from app.api.http.front import Front
 from app.api.http.incoming import Share, put, share_of
 from app.api.http.origin import Allowed, Headers, admit, check_body, granted, preflight
-from app.api.http.request_body import collect
 from app.api.http.uvicorn_protocol import EXTENSION, DirectWriter
+from app.api.intake.request_body import collect
 from app.api.state import ApiState, for_client
 from app.errors import XylemError
 from app.telemetry import logger

@@ -149,17 +149,17 @@ clean: ## remove everything installed and built, models too
 	@ops/install.sh images
 
 .xylem/models/SmolLM2-135M-Instruct/config.json: | .venv/.dev
-	@$(BIN)/python -m workers.smollm2 $(@D)
+	@$(BIN)/python -m app.demo_models.smollm2 $(@D)
 
 .xylem/models/whisper-tiny.en/config.json: | .venv/.dev
-	@$(BIN)/python -m workers.whisper $(@D)
+	@$(BIN)/python -m app.demo_models.whisper $(@D)
 
 media: .xylem/models/SmolLM2-135M-Instruct/config.json
 
-.xylem/models/shapes/config.json: .xylem/models/SmolLM2-135M-Instruct/config.json workers/shapes/eyes.safetensors
+.xylem/models/shapes/config.json: .xylem/models/SmolLM2-135M-Instruct/config.json app/demo_models/shapes/eyes.safetensors
 	@rm -rf $(@D)
-	@$(BIN)/python -m workers.shapes $(@D) seeing
+	@$(BIN)/python -m app.demo_models.shapes $(@D) seeing
 
-.xylem/models/shapes-painter/model_index.json: workers/shapes/painter.safetensors | .venv/.dev
+.xylem/models/shapes-painter/model_index.json: app/demo_models/shapes/painter.safetensors | .venv/.dev
 	@rm -rf $(@D)
-	@$(BIN)/python -m workers.shapes $(@D) painting
+	@$(BIN)/python -m app.demo_models.shapes $(@D) painting

@@ -27,9 +27,9 @@ class _Shipped(NamedTuple):
 
 # By the directory's name. The modules have the names too; see import rules.
 _SHIPPED = {
-    "SmolLM2-135M-Instruct": _Shipped(("workers.smollm2",), "config.json"),
-    "shapes": _Shipped(("workers.shapes", "seeing"), "weights-2"),
-    "shapes-painter": _Shipped(("workers.shapes", "painting"), "weights-2"),
+    "SmolLM2-135M-Instruct": _Shipped(("app.demo_models.smollm2",), "config.json"),
+    "shapes": _Shipped(("app.demo_models.shapes", "seeing"), "weights-2"),
+    "shapes-painter": _Shipped(("app.demo_models.shapes", "painting"), "weights-2"),
 }
 
 

@@ -17,15 +17,15 @@ import pytest
 from msgspec.structs import replace
 from PIL import Image
 
+from app.demo_models.model_folder import prepare
+from app.demo_models.shapes import PROOF, seeing
 from app.media.picture import picture_of
 from app.messages.handoff import decode_embedding
 from app.messages.wire import encode
 from ops.bench.media.seen import exam, is_right, said
+from ops.shapes.pictures import Question
 from tests.encode_counts import settled, wait_for
 from tests.stack import ROOT, Stack, leases, metric, stack, wait_until
-from workers.model_folder import prepare
-from workers.shapes import PROOF, seeing
-from workers.shapes.pictures import Question
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.media]
 

@@ -7,10 +7,10 @@ import pytest
 import yaml
 from openai import OpenAI
 
+from app.demo_models.model_folder import prepare
+from app.demo_models.whisper import NAME, convert
 from tests.speech.samples import GARDEN
 from tests.stack import ROOT, mock_pool, stack
-from workers.model_folder import prepare
-from workers.whisper import NAME, convert
 
 SPOKEN = "the children are playing in the garden."  # which the model makes out
 

@@ -13,12 +13,12 @@ import httpx
 import pytest
 from openai import OpenAI
 
+from app.demo_models.model_folder import prepare
+from app.demo_models.whisper import NAME, convert
 from app.media.sound import decode_sound
 from tests.chaos.fleet import Fleet
 from tests.speech.samples import GARDEN, RIVERS, quiet, wav
 from tests.stack import ROOT, Stack, all_free, leases, wait_until
-from workers.model_folder import prepare
-from workers.whisper import NAME, convert
 
 pytestmark = [
     pytest.mark.media,

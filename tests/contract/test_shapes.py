@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from app.demo_models.shapes import painting, seeing
 from ops.bench.media.painted import diffusers_painter, painted
 from ops.bench.media.seen import exam, is_right
 from tests.stack import ROOT
-from workers.shapes import painting, seeing
 
 pytestmark = [pytest.mark.media, pytest.mark.timeout(600)]
 

@@ -47,7 +47,7 @@ def test_the_pools_of_shapes_serve_the_models_made_here(tmp_path: Path) -> None:
     for pool in pools:
         assert pool.path == stack.shipped_model(tmp_path, pool.model)
         assert stack.needs_preparation(pool.path, tmp_path)
-        assert stack.model(pool.path).argv[2:4] == ["workers.shapes", str(pool.path)]
+        assert stack.model(pool.path).argv[2:4] == ["app.demo_models.shapes", str(pool.path)]
 
 
 def test_a_model_of_each_task_and_every_pipeline_is_shown_to_be_tried() -> None:

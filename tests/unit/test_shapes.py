@@ -9,13 +9,13 @@ import pytest
 from PIL import Image
 
 from app.cli.stack import _SHIPPED
+from app.demo_models.model_folder import prepare
+from app.demo_models.shapes import PROOF
 from ops.bench.media.painted import judge
 from ops.bench.media.seen import exam, is_right
-from workers.model_folder import prepare
-from workers.shapes import PROOF
-from workers.shapes.pictures import COLOURS, SHAPES, Question, ask, draw_picture, draw_scene, draw_thing
+from ops.shapes.pictures import COLOURS, SHAPES, Question, ask, draw_picture, draw_scene, draw_thing
 
-FOLDER = Path(__file__).parents[2] / "workers/shapes"
+FOLDER = Path(__file__).parents[2] / "app/demo_models/shapes"
 
 
 def test_folders_of_other_weights_are_made_anew() -> None:

@@ -14,8 +14,8 @@ import numpy as np
 import typer
 from PIL import Image
 
-from workers.shapes.painting import GUIDANCE, STEPS
-from workers.shapes.pictures import COLOURS, SHAPES, draw_picture, draw_scene
+from app.demo_models.shapes.painting import GUIDANCE, STEPS
+from ops.shapes.pictures import COLOURS, SHAPES, draw_picture, draw_scene
 
 Paint = Callable[[str, int], Image.Image]  # prompt and seed
 
@@ -75,7 +75,7 @@ def judge(picture: Image.Image) -> Painted | None:
 
 
 def diffusers_painter(folder: Path) -> Paint:
-    """The painter as its quality is measured: on one core, with the steps and guidance of `workers.shapes.painting`."""
+    """The painter as its quality is measured: on one core, with the steps and guidance of `painting.py`."""
     import torch
     from diffusers import DiffusionPipeline
 

@@ -71,7 +71,7 @@ def _pools(model: Path) -> dict[str, dict[str, Any]]:
 def _model(log: Path) -> Path:
     """Raises: Unavailable."""
     dest = ROOT / ".xylem/models/shapes"
-    command = [sys.executable, "-m", "workers.shapes", str(dest), "seeing"]
+    command = [sys.executable, "-m", "app.demo_models.shapes", str(dest), "seeing"]
     with log.open("w") as out:
         run = subprocess.run(command, check=False, stderr=out, cwd=ROOT)
     if run.returncode:

@@ -16,7 +16,7 @@ import httpx
 import typer
 from PIL import Image
 
-from workers.shapes.pictures import Question, ask, draw_picture, draw_scene
+from ops.shapes.pictures import Question, ask, draw_picture, draw_scene
 
 _PICTURES = 50
 

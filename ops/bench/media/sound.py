@@ -15,6 +15,8 @@ from typing import Any
 import httpx
 import yaml
 
+from app.demo_models.model_folder import prepare
+from app.demo_models.whisper import NAME, convert
 from ops.bench.load import System
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable, tail
@@ -22,8 +24,6 @@ from ops.bench.size import Size
 from ops.bench.systems import fleet
 from tests.speech.samples import RIVERS
 from tests.stack import ROOT
-from workers.model_folder import prepare
-from workers.whisper import NAME, convert
 
 _WINDOW_S = 30.0
 _BIND = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}  # both engines are there at once

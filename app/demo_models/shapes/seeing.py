@@ -4,7 +4,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-from workers.shapes.eyes import EDGE, PICTURE_TOKENS, VISION, WEIGHTS
+WEIGHTS = Path(__file__).with_name("eyes.safetensors")
+EDGE = 112  # pixels that the vision tower sees, each way
+PATCH = 14
+PICTURE_TOKENS = (EDGE // PATCH // 2) ** 2  # the connector joins 2 x 2 patches
+VISION: dict[str, Any] = {
+    "model_type": "idefics3_vision",
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "image_size": EDGE,
+    "patch_size": PATCH,
+}
 
 _TILES = 8  # a picture can be cut into 8 x 8 tiles, each seen as a picture
 _MARKERS = (

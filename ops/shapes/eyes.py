@@ -1,4 +1,4 @@
-"""`python -m workers.shapes.eyes [captions|answers] [more]`: trains the eyes, `eyes.safetensors`.
+"""`python -m ops.shapes.eyes [captions|answers] [more]`: trains the eyes, `eyes.safetensors`.
 
 `more` goes on from the weights that are there, with new pictures and at a third of the rate; so does `answers` alone.
 
@@ -20,21 +20,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from workers.shapes.pictures import COLOURS, SHAPES, Question, Scene, ask, draw_picture, draw_scene
+from app.demo_models.shapes.seeing import EDGE, PATCH, PICTURE_TOKENS, VISION, WEIGHTS, seeing_model, tokenizer
+from ops.shapes.pictures import COLOURS, SHAPES, Question, Scene, ask, draw_picture, draw_scene
 
-WEIGHTS = Path(__file__).with_name("eyes.safetensors")
-EDGE = 112  # pixels that the vision tower sees, each way
-PATCH = 14
-PICTURE_TOKENS = (EDGE // PATCH // 2) ** 2  # the connector joins 2 x 2 patches
-VISION: dict[str, Any] = {
-    "model_type": "idefics3_vision",
-    "hidden_size": 128,
-    "intermediate_size": 384,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 4,
-    "image_size": EDGE,
-    "patch_size": PATCH,
-}
 BEFORE, AFTER = "<fake_token_around_image><global-img>", "<fake_token_around_image>"  # around a picture's tokens
 
 _SEED = 1
@@ -51,8 +39,6 @@ def main() -> None:
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     import torch
     from safetensors.torch import load_file, save_file
-
-    from workers.shapes.seeing import seeing_model, tokenizer
 
     lessons = [word for word in sys.argv[1:] if word in ("captions", "answers")] or ["captions", "answers"]
     smollm2 = Path(".xylem/models/SmolLM2-135M-Instruct")

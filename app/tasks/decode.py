@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from app.engines.base import Disaggregated, StepOutput
 from app.errors import EngineFailed, HandoffFailed, Returned
 from app.ids import ApiId
+from app.messages.celery_message import read_args
 from app.messages.events import Delta, Done
 from app.messages.handoff import Handoff, KvHandle
 from app.messages.job import Job, KvTransfer, Timing
@@ -22,7 +23,6 @@ from app.runner.buffered_output import BufferedOutput
 from app.runner.runner import RUNNER, RunArgs, Runner
 from app.store import clock
 from app.tasks import DIRECT
-from app.tasks.celery_message import read_args
 from app.telemetry import logger
 
 log = logger(__name__)

@@ -7,13 +7,13 @@ from celery import shared_task
 
 from app.engines.base import Encoder
 from app.errors import EngineFailed
+from app.messages.celery_message import read_args
 from app.messages.events import Done, Vectors
 from app.messages.job import Job, Timing
 from app.runner.runner import RUNNER, RunArgs, Runner
 from app.store import clock
 from app.tasks import DIRECT
 from app.tasks.aside import run_aside
-from app.tasks.celery_message import read_args
 
 
 def run_args(args: Sequence[Any]) -> RunArgs[None]:

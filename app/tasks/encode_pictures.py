@@ -13,12 +13,12 @@ from msgspec.structs import replace
 
 from app.engines.base import PictureEncoder
 from app.errors import EngineFailed, MediaLost, RequestError, Returned, StoreDown
+from app.messages.celery_message import behind_pictures, read_args
 from app.messages.events import Failed, PicturesEncoded
 from app.messages.job import Job
 from app.runner.runner import RUNNER, RunArgs, Runner
 from app.store.scripts import ENCODED, RELEASE
 from app.tasks import DIRECT
-from app.tasks.celery_message import behind_pictures, read_args
 from app.telemetry import logger
 
 log = logger(__name__)

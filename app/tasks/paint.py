@@ -7,13 +7,13 @@ from typing import Any
 from celery import shared_task
 
 from app.engines.painter import PaintStep
+from app.messages.celery_message import read_args
 from app.messages.events import Done, Painted, Progress
 from app.messages.job import Job, Timing
 from app.runner.runner import RUNNER, RunArgs, Runner
 from app.store import clock
 from app.tasks import DIRECT
 from app.tasks.aside import run_aside
-from app.tasks.celery_message import read_args
 
 _PIECE = 512 * 2**10  # bytes of a file in one message: tokens of other requests wait behind it
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from app.engines.base import Disaggregated
 from app.errors import EngineFailed, HandoffFailed, Returned, StoreDown
+from app.messages.celery_message import next_message, read_args
 from app.messages.events import Delta, Done, Failed, FirstToken, PrefillDone
 from app.messages.handoff import KvHandle, Rendezvous
 from app.messages.job import Job, PartialOutput, Timing
@@ -25,7 +26,6 @@ from app.runner.runner import RUNNER, RunArgs, Runner
 from app.store import clock
 from app.store.scripts import HAND_OVER, RELEASE
 from app.tasks import DIRECT
-from app.tasks.celery_message import next_message, read_args
 from app.telemetry import logger
 
 log = logger(__name__)

@@ -28,6 +28,7 @@ from app.dispatch.inflight import InFlight
 from app.dispatch.models.models import Model
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
+from app.messages.celery_message import task_messages
 from app.messages.events import Delta, Done
 from app.messages.job import Sampling, Stage, Timing
 from app.messages.lease import Lease, Worker
@@ -35,7 +36,6 @@ from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.routing.candidates import Candidate, Cost, Decision, Limits, Option, Placement
 from app.store import clock
-from app.tasks.celery_message import task_messages
 from app.telemetry import Meters
 from app.tokenizing.tokenizer import load_tokenizer
 from app.tracing.otel import OtelTracer

@@ -14,7 +14,7 @@ from redis import Redis
 
 from app.ids import QueueName, RequestId, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
-from app.tasks.celery_message import DECODE_TASK, task_message
+from app.messages.celery_message import DECODE_TASK, task_message
 from tests.stack import BIN, ROOT, Stack, leases, mock_pool, stack, stop, wait_until
 
 POOL, NARROW, KEYS = QueueName("decode-pool-a"), "narrow-pool", Keys("xylem")

@@ -17,13 +17,13 @@ from msgspec import Struct
 
 from app import messages
 from app.ids import QueueName, RequestId, WorkerId
+from app.messages.celery_message import DECODE_TASK, read_task_message, task_message
 from app.messages.commands import Reply, WorkerCommand, decode_reply, decode_worker_command
 from app.messages.events import EventBatch, PrefillDone, decode_event_batch
 from app.messages.handoff import Handoff, KvHandle
 from app.messages.job import Job, decode_job
 from app.messages.lease import Lease, decode_lease
 from app.messages.wire import encode
-from app.tasks.celery_message import DECODE_TASK, read_task_message, task_message
 from tests.fuzz.damage import damaged
 from tests.fuzz.examples import examples
 from tests.values import structs, values

@@ -6,7 +6,7 @@ from celery import Celery
 from redis import Redis
 
 from app.keys import PRIORITY_STEPS
-from app.tasks.celery_message import DECODE_TASK
+from app.messages.celery_message import DECODE_TASK
 
 url = os.environ["ORDINARY_REDIS"]
 app = Celery("ordinary", broker=url)

@@ -14,7 +14,7 @@ from redis import Redis
 
 from app.ids import QueueName, RequestId
 from app.keys import PRIORITY_STEPS, Keys
-from app.tasks.celery_message import DECODE_TASK, task_message
+from app.messages.celery_message import DECODE_TASK, task_message
 from tests.stack import ROOT, stop, wait_until
 
 pytestmark = pytest.mark.both_servers

@@ -19,6 +19,7 @@ from app.errors import DeadlineOver, NoWorker, Saturated, StoreDown, XylemError
 from app.ids import ApiId, PoolId, RequestId, WorkerId, place_id, run_id, worker_queue
 from app.keys import PRIORITY_STEPS, Keys
 from app.kv.blocks import chain, root
+from app.messages.celery_message import read_task_message
 from app.messages.commands import Cancel
 from app.messages.events import Delta, Done, Failed
 from app.messages.job import Job, PartialOutput, Sampling, Stage, decode_job
@@ -27,7 +28,6 @@ from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.store import Wire
 from app.store.scripts import FORGET_LOADS
-from app.tasks.celery_message import read_task_message
 from tests.background import beside
 from tests.integration.conftest import POOL, register, watch_of
 from tests.loads import set_load

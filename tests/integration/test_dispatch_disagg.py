@@ -12,6 +12,7 @@ from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.inflight import InFlight, RoutingHints
 from app.ids import ApiId, PoolId, RequestId, WorkerId, run_id, worker_queue
 from app.keys import Keys
+from app.messages.celery_message import read_task_message
 from app.messages.commands import Cancel
 from app.messages.events import Delta, Done, Event, Failed, FirstToken, PrefillDone
 from app.messages.handoff import Handoff, KvHandle, Rendezvous
@@ -19,7 +20,6 @@ from app.messages.job import Job, PartialOutput, Sampling, Stage, Timing, decode
 from app.messages.wire import encode
 from app.pools.schema import Pool
 from app.store import Wire
-from app.tasks.celery_message import read_task_message
 from tests.background import beside
 from tests.integration.conftest import POOL, register, watch_of
 

@@ -12,6 +12,7 @@ from redis import Redis
 
 from app.ids import PoolId, RequestId, worker_queue
 from app.keys import Keys
+from app.messages.celery_message import task_messages
 from app.messages.events import Delta, Done, Failed
 from app.messages.job import Job, PartialOutput, Sampling, Timing
 from app.pools.schema import Pool
@@ -20,7 +21,6 @@ from app.runner.runner import RunArgs, Runner
 from app.runner.throughput import Throughput
 from app.runner.token_emitters import TokenEmitters
 from app.settings import Settings
-from app.tasks.celery_message import task_messages
 from app.tasks.decode import answer
 from tests.integration.test_tasks import API, DECODE, D, P, R, events, placed, redis_db, worker
 from tests.stack import wait_until

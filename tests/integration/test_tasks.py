@@ -19,6 +19,7 @@ from app.engines.base import GenerateRequest, Prefilled
 from app.errors import RequestError
 from app.ids import ApiId, PoolId, RequestId, WorkerId, run_id, worker_queue
 from app.keys import Keys
+from app.messages.celery_message import DECODE_TASK, priority_step, read_task_message
 from app.messages.events import Delta, Done, Event, Failed, FirstToken, PrefillDone, decode_event_batch
 from app.messages.handoff import Handoff, KvHandle
 from app.messages.job import Grammar, Job, PartialOutput, Sampling, Stage, decode_job
@@ -29,7 +30,6 @@ from app.runner.runner import RunArgs, Runner
 from app.settings import Settings
 from app.store.connection import Command, Connection
 from app.store.scripts import HAND_OVER
-from app.tasks.celery_message import DECODE_TASK, priority_step, read_task_message
 from app.tasks.decode import answer
 from app.tasks.prefill import Computed, compute, pass_on
 from tests.hostile_grammars import DEEP, rules

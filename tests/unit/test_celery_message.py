@@ -14,9 +14,7 @@ from kombu.utils.json import loads
 from app.celery import app as our_app
 from app.ids import ApiId, PoolId, QueueName, RequestId, WorkerId
 from app.keys import PRIORITY_SEP, PRIORITY_STEPS
-from app.messages.handoff import Handoff, KvHandle, Rendezvous
-from app.messages.job import Job, Sampling, Stage
-from app.tasks.celery_message import (
+from app.messages.celery_message import (
     DECODE_TASK,
     PICTURES_TASK,
     PREFILL_TASK,
@@ -27,6 +25,8 @@ from app.tasks.celery_message import (
     task_message,
     task_messages,
 )
+from app.messages.handoff import Handoff, KvHandle, Rendezvous
+from app.messages.job import Job, Sampling, Stage
 
 QUEUE = QueueName("decode-pool-a.12ab34cd")
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -4,8 +4,8 @@ from typing import cast
 
 from app.ids import QueueName
 from app.keys import PRIORITY_STEPS
+from app.messages.celery_message import read_task_message
 from app.runner.runner import Runner
-from app.tasks.celery_message import read_task_message
 
 
 async def hand_back_queue(runner: Runner, queue: QueueName) -> int:

@@ -8,10 +8,10 @@ from redis.exceptions import RedisError
 
 from app.ids import ApiId, PoolId, QueueName, RunId, WorkerId, run_id
 from app.keys import PRIORITY_STEPS, Keys
+from app.messages.celery_message import read_task_message
 from app.runner.runner import Runner
 from app.running.loops import keep
 from app.store.scripts import RECONCILE
-from app.tasks.celery_message import read_task_message
 from app.telemetry import logger
 
 log = logger(__name__)

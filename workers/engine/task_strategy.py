@@ -17,8 +17,8 @@ from celery.worker import state
 from celery.worker.strategy import default
 
 from app.ids import RunId, run_id
+from app.messages.celery_message import PAINT_TASK
 from app.runner.runner import RUNNER, RunArgs
-from app.tasks.celery_message import PAINT_TASK
 from workers.engine.task_room import ROOM
 
 _JSON = "application/json"

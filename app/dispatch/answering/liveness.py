@@ -13,11 +13,11 @@ from app.errors import StoreDown
 from app.ids import HOME, CellId, PlaceId, PoolId, RunId, WorkerId, place_id, run_id, worker_queue
 from app.intervals import Intervals
 from app.keys import PRIORITY_STEPS, Keys
+from app.messages.celery_message import read_task_message
 from app.pools.schema import Pool
 from app.running.loops import keep
 from app.store import Command, Wire, clock
 from app.store.scripts import FORGET_LOADS, FORGET_PROMPTS, TELL
-from app.tasks.celery_message import read_task_message
 from app.telemetry import WORKERS_LOST, logger
 
 log = logger(__name__)

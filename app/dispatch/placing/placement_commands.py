@@ -13,6 +13,7 @@ from app.ids import PoolId, place_id, worker_queue
 from app.keys import Keys
 from app.kv.blocks import HASH_BYTES
 from app.kv.groups import grid_of, points_left
+from app.messages.celery_message import priority_step, task_messages
 from app.messages.job import ASIDE_PRIORITY
 from app.messages.lease import Grid, Lease, Worker
 from app.messages.wire import encode
@@ -20,7 +21,6 @@ from app.pools.schema import Pool
 from app.routing.candidates import Placement
 from app.store import Command, clock
 from app.store.scripts import PLACE
-from app.tasks.celery_message import priority_step, task_messages
 
 _GRACE_S = 30  # a record outlives its deadline by this, for workers that read it late
 _WHOLE = 1024  # hashes of an outline, as in `coming.lua`

@@ -4,13 +4,13 @@ from typing import Any
 
 import yaml
 
-from app.engines import create_engine
 from app.engines.base import Configured
 from app.errors import SettingsError
 from app.ids import PoolId
 from app.pools.engine_args import masked, with_args
 from app.pools.fetched_pools import fetched_pool
 from app.pools.pools_file import load_pools
+from app.runner.engine_factory import create_engine
 from app.settings import Settings
 
 

@@ -2,7 +2,7 @@
 
 An entry is a class with the methods of `app/engines/base.py`, called with a pool and the address by which engines on
 other hosts reach it. Those of pools of task `image` are `xylem.painters`, with the methods of
-`app/engines/painter.py`. Nothing is imported before an engine is created.
+`app/painters/base.py`. Nothing is imported before an engine is created.
 """
 
 from importlib.metadata import EntryPoint, entry_points
@@ -16,10 +16,10 @@ _OWN = {
     "vllm": "app.engines.vllm:VllmEngine",
 }
 _OWN_PAINTERS = {
-    "diffusers": "app.engines.diffusers.engine:DiffusersPainter",
-    "mock": "app.engines.mock.painter:MockPainter",
-    "sglang": "app.engines.sglang_diffusion.engine:SglangPainter",
-    "trtllm": "app.engines.trtllm_visual.engine:TrtllmPainter",
+    "diffusers": "app.painters.diffusers.engine:DiffusersPainter",
+    "mock": "app.painters.mock:MockPainter",
+    "sglang": "app.painters.sglang.engine:SglangPainter",
+    "trtllm": "app.painters.trtllm.engine:TrtllmPainter",
 }
 # Of engines that may span several hosts, what runs on those that don't lead. Their classes take a third argument, the
 # `Node`.

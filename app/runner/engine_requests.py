@@ -9,7 +9,6 @@ from redis.asyncio import Redis
 
 from app.bounded.turns import CLIENT, Turns
 from app.engines.base import EmbeddingShape, EncodeRequest, EngineInfo, GenerateRequest, MediaInput
-from app.engines.painter import PaintRequest
 from app.errors import RequestError
 from app.grammars.checker import GrammarChecker
 from app.ids import WorkerId
@@ -20,6 +19,7 @@ from app.messages.job import ASIDE_PRIORITY, Grammar, Job
 from app.messages.kinds import TierUse
 from app.messages.lease import Speeds
 from app.messages.media import MediaKind
+from app.painters.base import PaintRequest
 from app.routing.tiers import worthwhile
 from app.runner.media import fetch_media
 from app.runner.pictures import Pictures

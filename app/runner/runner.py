@@ -17,7 +17,6 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from app.engines.base import Engine, EngineInfo, EngineStats
-from app.engines.painter import Painter
 from app.errors import Cancelled, EngineDead, EngineFailed, HandoffFailed, Returned, StoreDown, XylemError
 from app.grammars.checker import GrammarChecker
 from app.ids import PoolId, RequestId, RunId, WorkerId, run_id
@@ -25,6 +24,7 @@ from app.messages.events import Failed, PrefillDone
 from app.messages.handoff import Handoff, KvHandle
 from app.messages.job import Job
 from app.messages.lease import Speeds
+from app.painters.base import Painter
 from app.pools.schema import Aside
 from app.runner.adapters_in_use import AdaptersInUse
 from app.runner.busy_time import Cost

@@ -6,10 +6,10 @@ from typing import Any
 
 from celery import shared_task
 
-from app.engines.painter import PaintStep
 from app.messages.celery_message import read_args
 from app.messages.events import Done, Painted, Progress
 from app.messages.job import Job, Timing
+from app.painters.base import PaintStep
 from app.runner.runner import RUNNER, RunArgs, Runner
 from app.store import clock
 from app.tasks import DIRECT

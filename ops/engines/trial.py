@@ -11,12 +11,12 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from app.engines import create_engine
 from app.engines.base import Engine, GenerateRequest
 from app.ids import RunId
 from app.kv.events import decode_batch
 from app.messages.job import Sampling
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 from ops.engines.known import ROOT
 
 _MODEL = ROOT / ".xylem/models/SmolLM2-135M-Instruct"

@@ -11,12 +11,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.engines import create_engine
 from app.engines.base import Configured, Engine, EngineInfo, GenerateRequest, StepOutput
 from app.errors import EngineFailed, XylemError
 from app.ids import RequestId
 from app.messages.job import Sampling
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 from ops.models.architectures import ARCHITECTURES
 from ops.models.log import Log
 

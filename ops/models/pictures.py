@@ -22,7 +22,6 @@ from msgspec.structs import replace
 
 from app.dispatch.media.media_reader import Learned, Sample
 from app.dispatch.models.models import Model
-from app.engines import create_engine
 from app.engines.base import Engine, GenerateRequest, MediaExpander, MediaInput, StepOutput
 from app.errors import EngineDead, XylemError
 from app.ids import RunId
@@ -34,6 +33,7 @@ from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
 from app.openai.validation import validated
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 from app.telemetry import Meters
 from app.tokenizing.tokenizer import load_tokenizer
 from ops.models.seeing import SEEING, written

@@ -17,10 +17,10 @@ from celery import Celery
 from openai import OpenAI
 from PIL import Image
 
-from app.engines.mock.painter import picture
 from app.ids import BATCH_QUEUE
 from app.media.picture import picture_of
 from app.messages.job import Painting
+from app.painters.mock import picture
 from tests.acceptance.test_security import create
 from tests.stack import Stack, all_free, leases, metric, pid_of_worker, stack, timeline, wait_until
 

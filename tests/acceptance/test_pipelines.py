@@ -16,9 +16,9 @@ import pytest
 import yaml
 from openai import OpenAI
 
-from app.engines.mock.painter import picture
 from app.ids import BATCH_QUEUE
 from app.messages.job import Painting
+from app.painters.mock import picture
 from tests.acceptance.test_document import declared
 from tests.acceptance.test_security import create
 from tests.speech.samples import GARDEN, encoded, quiet, tone, wav

@@ -8,8 +8,8 @@ import openai
 import pytest
 from openai import OpenAI
 
-from app.engines.mock.painter import picture
 from app.messages.job import Painting
+from app.painters.mock import picture
 from tests.stack import Stack, free_port, leases, metric, stack, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")  # OpenAI's own service ends

@@ -16,7 +16,6 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from app.engines import create_engine
 from app.engines.base import EngineInfo, GenerateRequest, Prefilled, StepOutput
 from app.errors import HandoffFailed
 from app.ids import RunId
@@ -24,6 +23,7 @@ from app.messages.events import TokenLogprob
 from app.messages.handoff import KvHandle
 from app.messages.job import PartialOutput, Sampling
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.forkserver import forks_of
 from tests.shallow import LAYERS, shallow_model

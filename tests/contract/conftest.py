@@ -12,9 +12,9 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from app.engines import create_engine
 from app.engines.base import Metered
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.contract.subject import Subject
 from tests.forkserver import forks_of

@@ -15,13 +15,13 @@ import pytest_asyncio
 from msgspec.structs import replace
 from safetensors.numpy import load_file, save_file
 
-from app.engines import create_engine
 from app.engines.base import Adapters, GenerateRequest, Pauser, Sleeper, Weights
 from app.errors import AdapterFailed, RequestError
 from app.ids import RunId
 from app.kv.blocks import prompt_hashes
 from app.messages.job import PartialOutput
 from app.messages.wanted import WeightsSource
+from app.runner.engine_factory import create_engine
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.contract.conftest import loading, make_pool
 from tests.contract.subject import Subject

@@ -12,14 +12,14 @@ import av
 import pytest
 from PIL import Image
 
-from app.engines import create_engine
 from app.engines.base import MediaInput
-from app.engines.painter import Painted, Painter, PaintRequest, PaintStep
 from app.errors import EngineFailed, RequestError
 from app.ids import RunId, WorkerId
 from app.messages.job import Painting
 from app.messages.media import Media
+from app.painters.base import Painted, Painter, PaintRequest, PaintStep
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 from app.runner.probed_work import ProbedWork
 from tests.stack import wait_until
 from workers.engine.probe import Probe

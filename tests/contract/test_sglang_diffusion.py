@@ -7,12 +7,12 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from app.engines import create_engine
 from app.engines.base import StepOutput
 from app.errors import RequestError, SettingsError
 from app.kv.blocks import prompt_hashes
 from app.messages.job import Grammar, PartialOutput
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.contract.conftest import loading
 from tests.contract.subject import Answer, Subject

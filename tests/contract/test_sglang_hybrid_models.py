@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from app.engines import create_engine
 from app.kv.groups import grid
 from app.messages.lease import CacheGroup, Grid
+from app.runner.engine_factory import create_engine
 from ops.models.audit import audit, prompts
 from ops.models.loaded import Loaded
 from tests.contract.conftest import make_pool

@@ -9,7 +9,6 @@ import pytest_asyncio
 from msgspec.structs import replace
 from PIL import Image
 
-from app.engines import create_engine
 from app.engines.base import EngineInfo, GenerateRequest, MediaInput
 from app.errors import RequestError
 from app.kv.blocks import prompt_hashes
@@ -20,6 +19,7 @@ from app.messages.events import TokenLogprob
 from app.messages.job import PartialOutput
 from app.messages.media import Media, MediaSign
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 from app.tokenizing.tokenizer import load_tokenizer
 from ops.models.seeing import written
 from tests.contract.conftest import loading

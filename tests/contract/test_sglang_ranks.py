@@ -7,10 +7,10 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from app.engines import create_engine
 from app.engines.base import GenerateRequest
 from app.errors import EngineDead
 from app.kv.blocks import prompt_hashes
+from app.runner.engine_factory import create_engine
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.contract.conftest import make_pool
 from tests.contract.subject import Subject

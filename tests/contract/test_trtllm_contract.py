@@ -16,13 +16,13 @@ import zmq
 import zmq.asyncio
 from msgspec.structs import replace
 
-from app.engines import create_engine
 from app.engines.base import Adapters, Disaggregated, Engine, GenerateRequest, KvEventSource
 from app.engines.mock.vocabulary import Vocabulary
 from app.ids import RunId
 from app.kv.events import BlockStored, KvEvent, decode_batch
 from app.messages.job import Grammar, PartialOutput, Sampling
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 from tests.lora import make_adapter
 from tests.trtllm.contract import Use, contract
 from tests.trtllm.double import installed

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.engines import create_engine
 from app.engines.base import Configured, GenerateRequest, StepOutput
 from app.engines.trtllm.steering import Steering
 from app.errors import EngineFailed, HandoffFailed, RequestError, SettingsError
@@ -23,6 +22,7 @@ from app.messages.handoff import KvHandle, Rendezvous
 from app.messages.job import Grammar, PartialOutput, Sampling
 from app.messages.lease import CacheGroup
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 from tests.contract.test_trtllm_contract import replayed
 from tests.shallow import shallow_model
 from tests.trtllm.double import installed

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from app.engines import create_engine
 from app.engines.base import MediaInput
-from app.engines.painter import Painted, PaintRequest, PaintStep
 from app.errors import EngineFailed, RequestError, SettingsError
 from app.ids import RunId
 from app.messages.job import Painting
 from app.messages.media import Media
+from app.painters.base import Painted, PaintRequest, PaintStep
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 from tests.trtllm.contract import Use, contract
 from tests.trtllm.double import installed
 from tests.trtllm.generated import Package

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.engines import create_engine
 from app.engines.base import Embedding, GenerateRequest, MediaInput, PictureEncoder, PictureRequest
 from app.errors import EngineFailed, HandoffFailed, RequestError, SettingsError
 from app.ids import RunId
@@ -22,6 +21,7 @@ from app.messages.job import Sampling
 from app.messages.kinds import Role
 from app.messages.media import Media
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.trtllm.contract import Use, contract
 from tests.trtllm.double import installed

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from app.engines import create_engine
 from app.engines.base import Configured, Embedding, Engine, GenerateRequest, MediaInput, PictureEncoder, PictureRequest
 from app.ids import RunId
 from app.media.picture import picture_of
@@ -16,6 +15,7 @@ from app.messages.job import Sampling
 from app.messages.kinds import Role
 from app.messages.media import Media
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.vlm import Kind, random_vlm
 

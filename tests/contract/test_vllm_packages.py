@@ -36,7 +36,7 @@ HIDDEN = "import sys; sys.modules['torchvision'] = None"
 STARTS = """
 import asyncio, sys
 from pathlib import Path
-from app.engines import create_engine
+from app.runner.engine_factory import create_engine
 from app.errors import SettingsError
 from app.pools.schema import Pool
 engine = create_engine(Pool(model="sees", engine="vllm", path=Path(sys.argv[1]), args={"load_format": "dummy"}))

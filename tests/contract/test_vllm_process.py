@@ -14,12 +14,12 @@ import pytest
 import structlog
 import yaml
 
-from app.engines import create_engine
 from app.engines.base import Configured, EngineInfo, Node
 from app.engines.interface import interface_environment
 from app.errors import RequestError, SettingsError
 from app.pools.engine_args import masked
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 from ops.models.architectures import written
 from tests.contract.conftest import make_pool
 from tests.shallow import shallow_model

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.engines import create_engine
 from app.engines.base import Pauser, Sleeper, Weights
+from app.runner.engine_factory import create_engine
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.contract.conftest import make_pool, model_dir
 from tests.contract.subject import Subject

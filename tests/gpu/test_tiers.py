@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from app.engines import create_engine
 from app.kv.blocks import chain, root
+from app.runner.engine_factory import create_engine
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.contract.conftest import make_pool, model_dir
 from tests.contract.subject import Subject

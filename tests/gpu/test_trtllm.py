@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from app.engines import create_engine
 from app.engines.base import Disaggregated, Engine, GenerateRequest
 from app.ids import RunId
 from app.messages.job import Grammar, PartialOutput, Sampling
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.contract.test_trtllm_contract import replayed
 

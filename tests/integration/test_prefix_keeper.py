@@ -8,7 +8,6 @@ from typing import Any
 import structlog
 from redis import Redis
 
-from app.engines import create_engine
 from app.engines.base import EngineStats, GenerateRequest
 from app.ids import PrefixId, RunId, WorkerId
 from app.keys import Keys
@@ -16,6 +15,7 @@ from app.messages.job import Sampling
 from app.messages.wanted import Prefix
 from app.messages.wire import encode
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 from app.runner.runner import Runner
 from app.running.ending import end_tasks
 from app.settings import Settings

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from app.engines import create_engine
 from app.engines.base import GenerateRequest, StepOutput
 from app.errors import EngineDead, EngineFailed, XylemError
 from app.ids import WorkerId
@@ -24,6 +23,7 @@ from app.messages.lease import EngineState, Lease, Worker, decode_lease
 from app.messages.wanted import PoolState, WeightsSource
 from app.messages.wire import encode
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 from app.runner.runner import Runner
 from app.settings import Settings
 from tests.integration.conftest import POOL

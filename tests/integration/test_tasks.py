@@ -14,7 +14,6 @@ import pytest
 from msgspec.structs import replace
 from redis import Redis
 
-from app.engines import create_engine
 from app.engines.base import GenerateRequest, Prefilled
 from app.errors import RequestError
 from app.ids import ApiId, PoolId, RequestId, WorkerId, run_id, worker_queue
@@ -26,6 +25,7 @@ from app.messages.job import Grammar, Job, PartialOutput, Sampling, Stage, decod
 from app.messages.lease import Lease, Worker
 from app.messages.wire import encode
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 from app.runner.runner import RunArgs, Runner
 from app.settings import Settings
 from app.store.connection import Command, Connection

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import pytest
 import s3fs
 
-from app.engines import create_engine
 from app.engines.base import EngineInfo, GenerateRequest
 from app.errors import EngineFailed
 from app.ids import RunId
@@ -27,6 +26,7 @@ from app.kv_store.seal import BlockSeal, Damaged
 from app.messages.job import Sampling
 from app.messages.kinds import TierUse
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 from tests.contract.conftest import model_dir
 from tests.forkserver import forks_of
 from tests.s3 import access, s3_server

@@ -10,13 +10,13 @@ import pytest
 from msgspec.structs import replace
 from redis import Redis
 
-from app.engines import create_engine
 from app.ids import ApiId, PoolId, RequestId, WorkerId
 from app.keys import Keys
 from app.messages.events import Delta, Done, Event, Failed, TokenLogprob, decode_event_batch
 from app.messages.job import Job, Sampling, Stage
 from app.messages.wire import encode
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 from app.runner.runner import RunArgs, Runner
 from app.settings import Settings
 from app.tasks.decode import answer

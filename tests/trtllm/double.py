@@ -14,7 +14,7 @@ from tests.trtllm.pictures import PictureModel, shared
 from tests.trtllm.visual import Visual
 
 _ENGINES = {"LLM": Model, "VisualGen": Visual, "MultimodalEncoder": PictureModel, "SharedTensorContainer": shared}
-_OURS = "app.engines.trtllm"  # and trtllm_visual
+_OURS = ("app.engines.trtllm", "app.painters.trtllm")
 
 
 def made(of: Contract | None = None) -> Package:

@@ -21,7 +21,6 @@ from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.models import find_model, load_models
 from app.dispatch.runtime import Deployment
-from app.engines import create_engine
 from app.engines.base import Encoder, EncodeRequest
 from app.engines.mock.encoding import vector
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
@@ -34,6 +33,7 @@ from app.pools.pools_file import load_pools
 from app.pools.schema import Pool, PoolsFile
 from app.routing.candidates import Ask, Candidate, Limits, Option
 from app.routing.cost import new_blocks
+from app.runner.engine_factory import create_engine
 from app.settings import load_settings
 from app.tenants.limit_table import Limits as ClientLimits
 
@@ -216,7 +216,7 @@ def test_pools_that_encode_have_no_stages_and_agree_on_their_task(tmp_path: Path
 
 def test_an_engine_that_only_generates_does_not_start_for_another_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal comes before the model is loaded."""
-    monkeypatch.setattr("app.engines.load_engine", lambda _name: lambda *_: object())
+    monkeypatch.setattr("app.runner.engine_factory.load_engine", lambda _name: lambda *_: object())
     with pytest.raises(SettingsError, match="task=embed"):
         create_engine(Pool(model="m", engine="mock", task="embed"))
 

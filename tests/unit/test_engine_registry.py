@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from app.engines import create_engine
 from app.engines.mock.engine import MockEngine
 from app.pools.engine_registry import engine_names
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import zmq
 
-from app.engines.sglang_diffusion import hooks
-from app.engines.sglang_diffusion.steps import Steps
+from app.painters.sglang import hooks
+from app.painters.sglang.steps import Steps
 
 
 def test_a_step_ends_the_request_that_has_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from celery.worker.components import Timer
 from redis.exceptions import RedisError
 
 from app.celery import app, settings
-from app.engines import create_engine
 from app.engines.base import EngineInfo, Metered
 from app.errors import SettingsError, WireMismatch, XylemError
 from app.ids import BATCH_QUEUE, PoolId, WorkerId, new_worker_id, worker_queue
@@ -24,6 +23,7 @@ from app.pools.fetched_pools import fetched_pool
 from app.pools.pools_file import load_pools
 from app.pools.schema import Pool
 from app.runner import runner as runners
+from app.runner.engine_factory import create_engine
 from app.running.ending import end_tasks
 from app.store import sync_client
 from app.store.wire_version import check, keep_noting, note

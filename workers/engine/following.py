@@ -6,11 +6,11 @@ from concurrent.futures import Future
 
 from celery.worker import state
 
-from app.engines import create_follower
 from app.engines.base import Follower
 from app.ids import PoolId
 from app.kv.prefix_index import KvIndex
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_follower
 from app.runner.runner import end_process
 from app.running.loop_thread import LoopThread
 from app.running.loops import keep

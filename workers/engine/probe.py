@@ -24,11 +24,11 @@ from app.engines.base import (
     Prober,
     silence,
 )
-from app.engines.painter import Painted, Painter, PaintRequest
 from app.errors import EngineFailed
 from app.ids import RunId
 from app.messages.job import Painting, Sampling
 from app.messages.media import Media
+from app.painters.base import Painted, Painter, PaintRequest
 from app.pools.schema import PaintRules, Pool, parse_size
 from app.runner.runner import Runner
 

@@ -6,12 +6,12 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from app.engines import create_engine
 from app.engines.base import Engine, GenerateRequest
 from app.errors import XylemError
 from app.ids import RequestId
 from app.messages.job import Sampling
 from app.pools.schema import Pool
+from app.runner.engine_factory import create_engine
 
 _numbers = count()
 

@@ -15,10 +15,10 @@ from sglang.multimodal_gen.runtime.scheduler_client import sync_scheduler_client
 from sglang.multimodal_gen.runtime.server_args import ServerArgs
 
 from app.engines.log_level import root_logger_kept
-from app.engines.sglang_diffusion.args import EngineArgs
-from app.engines.sglang_diffusion.hooks import FOLDER
-from app.engines.sglang_diffusion.steps import OnStep, Steps
 from app.errors import EngineDead, EngineFailed, RequestError, SettingsError
+from app.painters.sglang.args import EngineArgs
+from app.painters.sglang.hooks import FOLDER
+from app.painters.sglang.steps import OnStep, Steps
 
 # What it says of a failure is that there was one; its workers say which.
 logging.getLogger(DiffGenerator.__module__).setLevel(logging.CRITICAL)

@@ -7,8 +7,8 @@ from itertools import count
 from threading import Condition, Thread
 from typing import Any
 
-from app.engines.painter import PaintRequest, PaintStep
 from app.errors import EngineFailed, XylemError
+from app.painters.base import PaintRequest, PaintStep
 
 
 class Ticket:

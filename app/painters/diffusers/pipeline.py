@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from PIL import Image
 
 from app.engines.base import MediaInput
-from app.engines.diffusers.abilities import abilities_of
-from app.engines.diffusers.args import DiffusersArgs
-from app.engines.painter import PaintRequest
 from app.errors import EngineFailed, RequestError
 from app.messages.job import Painting
+from app.painters.base import PaintRequest
+from app.painters.diffusers.abilities import abilities_of
+from app.painters.diffusers.args import DiffusersArgs
 
 # Families of which several pictures in one call may be the same as each alone. Others pad prompts or mix pictures.
 _TOGETHER = {"StableDiffusionPipeline"}

@@ -5,8 +5,7 @@ VisualGen tells nothing of steps, and can end no request: one that nobody wants 
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import Mapping
 from typing import Any
 
 from app.engines.log_level import log_level
@@ -28,13 +27,13 @@ from tensorrt_llm.visual_gen.args import (
     VisualGenArgs,
 )
 
-from app.engines.base import EngineInfo, EngineStats, KvEventSource
-from app.engines.paint_thread import PaintThread, Ticket
-from app.engines.painted_file import painted_file
-from app.engines.painter import Painted, PaintRequest, PaintStep
-from app.engines.trtllm_visual.args import visual_args
+from app.engines.base import EngineInfo
 from app.errors import EngineFailed, RequestError, SettingsError
 from app.messages.job import Painting
+from app.painters.base import PaintRequest, PaintStep
+from app.painters.paint_thread import PaintThread, Ticket
+from app.painters.thread_painter import ThreadPainter
+from app.painters.trtllm.args import visual_args
 from app.pools.schema import Pool
 from app.telemetry import logger
 
@@ -51,16 +50,14 @@ _CACHES = {"teacache": TeaCacheConfig, "cache_dit": CacheDiTConfig}
 log = logger(__name__)
 
 
-class TrtllmPainter:
-    """Implements `app.engines.painter.Painter`. A pool's `args` are fields of VisualGenArgs, and `env`."""
+class TrtllmPainter(ThreadPainter):
+    """Implements `app.painters.base.Painter`. A pool's `args` are fields of VisualGenArgs, and `env`."""
 
     _made: VisualGen
-    _thread: PaintThread
 
     def __init__(self, pool: Pool, _address: str = "127.0.0.1") -> None:
         """Raises: SettingsError (bad arguments)."""
         self._pool, self._args = pool, visual_args(pool)
-        self._steps = 0
 
     def configuration(self) -> Mapping[str, Any]:
         args = self._args
@@ -75,24 +72,12 @@ class TrtllmPainter:
         engine = str(getattr(tensorrt_llm, "__version__", ""))
         return EngineInfo(self._pool.block_size, 1, 1, 0, media=("image",), version=engine)
 
-    async def paint(self, request: PaintRequest) -> AsyncGenerator[PaintStep | Painted, None]:
+    def _check(self, request: PaintRequest) -> None:
         if request.sources:
             raise RequestError("'image': TensorRT-LLM edits no pictures here.", param="image")
-        async with aclosing(self._thread.paint(request)) as outputs:
-            async for one in outputs:
-                if isinstance(one, PaintStep):
-                    yield one
-                else:
-                    yield Painted(await asyncio.to_thread(painted_file, request.painting, one))
-
-    def stats(self) -> EngineStats:
-        return EngineStats(self._thread.running, self._thread.waiting, paint_steps=self._steps)
-
-    def kv_events(self) -> Mapping[int, KvEventSource]:
-        return {}
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._thread.close)
+        await super().close()
         await asyncio.to_thread(self._made.shutdown)
 
     def _load(self) -> VisualGen:

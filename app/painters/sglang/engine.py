@@ -10,41 +10,40 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.engines.base import EngineInfo, EngineStats, KvEventSource
-from app.engines.diffusers.abilities import Abilities, abilities_of
-from app.engines.paint_thread import PaintThread, Ticket
-from app.engines.painted_file import painted_file
-from app.engines.painter import Painted, PaintRequest, PaintStep
-from app.engines.sglang_diffusion.hooks import is_loaded
+from app.engines.base import EngineInfo
 from app.errors import EngineFailed, RequestError, SettingsError
 from app.messages.job import Painting
+from app.painters.base import Painted, PaintRequest, PaintStep
+from app.painters.diffusers.abilities import Abilities, abilities_of
+from app.painters.paint_thread import PaintThread, Ticket
+from app.painters.sglang.hooks import is_loaded
+from app.painters.thread_painter import ThreadPainter
 from app.pools.schema import Pool
 from app.telemetry import logger
 
 if TYPE_CHECKING:
-    from app.engines.sglang_diffusion.generator import Generator
+    from app.painters.sglang.generator import Generator
 
 log = logger(__name__)
 
 
-class SglangPainter:
-    """Implements `app.engines.painter.Painter`. It shows no unfinished pictures."""
+class SglangPainter(ThreadPainter):
+    """Implements `app.painters.base.Painter`. It shows no unfinished pictures."""
 
     _generator: "Generator"
-    _thread: PaintThread
     _abilities: Abilities
 
     def __init__(self, pool: Pool, _address: str = "127.0.0.1") -> None:
         """Raises: SettingsError (unknown or bad arguments), EngineFailed (it is not installed)."""
         try:
-            from app.engines.sglang_diffusion.args import engine_args
+            from app.painters.sglang.args import engine_args
         except ImportError as exc:  # SGLang without the packages of its extra `diffusion`
             raise EngineFailed(f"SGLang's diffusion engine is not installed: {exc}") from exc
         self._pool, self._args = pool, engine_args(pool)
         self._stops = is_loaded() and self._args.fields["num_gpus"] == 1  # one rank alone can't leave the others
         self._names = count()
         self._painting: tuple[str, Ticket] | None = None
-        self._told = self._steps = 0
+        self._told = 0
 
     def configuration(self) -> Mapping[str, Any]:
         return {"environment": self._args.environment, "ServerArgs": self._args.fields}
@@ -59,29 +58,19 @@ class SglangPainter:
         return EngineInfo(self._pool.block_size, 1, 1, 0, media=("image",), version=version("sglang"))
 
     async def paint(self, request: PaintRequest) -> AsyncGenerator[PaintStep | Painted, None]:
-        self._check(request)
         has_ended = False
         try:
-            async with aclosing(self._thread.paint(request)) as outputs:
+            async with aclosing(super().paint(request)) as outputs:
                 async for one in outputs:
-                    if isinstance(one, PaintStep):
-                        yield one
-                    else:
-                        has_ended = True
-                        yield Painted(await asyncio.to_thread(painted_file, request.painting, one))
+                    has_ended = isinstance(one, Painted)
+                    yield one
         finally:
             if not has_ended:
                 self._stop(request)
 
-    def stats(self) -> EngineStats:
-        return EngineStats(self._thread.running, self._thread.waiting, paint_steps=self._steps)
-
-    def kv_events(self) -> Mapping[int, KvEventSource]:
-        return {}
-
     async def close(self) -> None:
         self._stop(None)
-        await asyncio.to_thread(self._thread.close)
+        await super().close()
         await asyncio.to_thread(self._generator.close)
 
     def _load(self) -> None:
@@ -90,7 +79,7 @@ class SglangPainter:
         if self._abilities.videos != self._pool.painting.videos:
             raise SettingsError(f"painting.videos: the model says {str(self._abilities.videos).lower()}")
         try:
-            from app.engines.sglang_diffusion.generator import Generator
+            from app.painters.sglang.generator import Generator
         except ImportError as exc:  # it imports its packages one by one
             raise EngineFailed(f"SGLang's diffusion engine is not installed: {exc}") from exc
         self._generator = Generator(self._args, self._on_step)

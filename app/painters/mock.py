@@ -11,16 +11,16 @@ from typing import Any
 
 from app.engines.base import EngineInfo, EngineStats, KvEventSource
 from app.engines.mock.args import parse_args
-from app.engines.painter import Painted, PaintRequest, PaintStep
-from app.engines.pictures import encoded
-from app.engines.previews import preview_steps
 from app.errors import EngineFailed
 from app.messages.job import Painting
+from app.painters.base import Painted, PaintRequest, PaintStep
+from app.painters.pictures import encoded
+from app.painters.previews import preview_steps
 from app.pools.schema import Pool
 
 
 class MockPainter:
-    """Implements `app.engines.painter.Painter`. A step of all pictures together takes `step_ms`."""
+    """Implements `app.painters.base.Painter`. A step of all pictures together takes `step_ms`."""
 
     def __init__(self, pool: Pool, _address: str = "127.0.0.1") -> None:
         """Raises: SettingsError (unknown or bad arguments)."""

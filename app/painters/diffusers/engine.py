@@ -1,38 +1,36 @@
 """The painter over a pipeline of diffusers."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Hashable, Mapping
-from contextlib import aclosing
+from collections.abc import Hashable, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from app.engines.base import EngineInfo, EngineStats, KvEventSource
-from app.engines.diffusers.args import parse_args
-from app.engines.paint_thread import PaintThread, Ticket
-from app.engines.painted_file import painted_file
-from app.engines.painter import Painted, PaintRequest, PaintStep
-from app.engines.previews import preview_steps
+from app.engines.base import EngineInfo
 from app.errors import EngineFailed, SettingsError
 from app.messages.job import Painting
+from app.painters.base import PaintRequest, PaintStep
+from app.painters.diffusers.args import parse_args
+from app.painters.paint_thread import PaintThread, Ticket
+from app.painters.painted_file import painted_file
+from app.painters.previews import preview_steps
+from app.painters.thread_painter import ThreadPainter
 from app.pools.schema import Pool
 from app.telemetry import logger
 
 if TYPE_CHECKING:  # it imports torch
-    from app.engines.diffusers.pipeline import Pipeline
+    from app.painters.diffusers.pipeline import Pipeline
 
 log = logger(__name__)
 
 
-class DiffusersPainter:
-    """Implements `app.engines.painter.Painter`."""
+class DiffusersPainter(ThreadPainter):
+    """Implements `app.painters.base.Painter`."""
 
     _pipeline: "Pipeline"
-    _thread: PaintThread
 
     def __init__(self, pool: Pool, _address: str = "127.0.0.1") -> None:
         """Raises: SettingsError (unknown or bad arguments)."""
         self._pool, self._args = pool, parse_args(pool.args)
-        self._steps = 0
         self._same: dict[tuple[Hashable, int], bool] = {}  # by shape and size, whether a batch changes nothing
 
     def configuration(self) -> Mapping[str, Any]:
@@ -45,24 +43,8 @@ class DiffusersPainter:
         log.info("pipeline_loaded", pipeline=self._pipeline.name, batch=most)
         return EngineInfo(self._pool.block_size, 1, most, 0, media=("image",), version=version("diffusers"))
 
-    async def paint(self, request: PaintRequest) -> AsyncGenerator[PaintStep | Painted, None]:
+    def _check(self, request: PaintRequest) -> None:
         self._pipeline.check(request.painting)
-        async with aclosing(self._thread.paint(request)) as outputs:
-            async for one in outputs:
-                # Encoding takes some tenths of a second of a core: the next picture is begun meanwhile.
-                if isinstance(one, PaintStep):
-                    yield one
-                else:
-                    yield Painted(await asyncio.to_thread(painted_file, request.painting, one))
-
-    def stats(self) -> EngineStats:
-        return EngineStats(self._thread.running, self._thread.waiting, paint_steps=self._steps)
-
-    def kv_events(self) -> Mapping[int, KvEventSource]:
-        return {}
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self._thread.close)
 
     def _load(self) -> int:
         """Loads the pipeline. Returns how many pictures may be painted together.
@@ -70,7 +52,7 @@ class DiffusersPainter:
         Raises: EngineFailed, SettingsError.
         """
         try:
-            from app.engines.diffusers.pipeline import Pipeline
+            from app.painters.diffusers.pipeline import Pipeline
         except ImportError as exc:
             raise EngineFailed(f"diffusers is not installed: {exc}") from exc
         self._pipeline = Pipeline(self._pool.model_dir, self._args)
@@ -94,7 +76,7 @@ class DiffusersPainter:
 
     def _work(self, tickets: list[Ticket]) -> None:
         """Paints the requests of these tickets. Runs in the thread."""
-        from app.engines.diffusers.pipeline import Stopped
+        from app.painters.diffusers.pipeline import Stopped
 
         paintings = [ticket.request.painting for ticket in tickets]
         steps_with_preview = [preview_steps(painting) for painting in paintings]

@@ -1,0 +1,35 @@
+"""Creates the engine, or the painter, of a pool."""
+
+from app.engines.base import Disaggregated, Encoder, Engine, Follower, Node, PictureEncoder, Transcriber
+from app.errors import SettingsError
+from app.painters.base import Painter
+from app.pools.engine_registry import load_engine, load_follower
+from app.pools.schema import Pool
+
+
+def create_follower(pool: Pool, node: Node) -> Follower:
+    """The part of the pool's engine on this host, not yet started. Raises: SettingsError, as `create_engine`."""
+    follower: Follower = load_follower(pool.engine)(pool, node)
+    return follower
+
+
+def create_engine(pool: Pool, address: str = "127.0.0.1", node: Node | None = None) -> Engine | Painter:
+    """The pool's engine, not yet started; engines on other hosts reach it by `address`.
+
+    `node`: this host's, which leads, if the engine spans several.
+
+    Raises: SettingsError (unknown engine arguments, a task that the engine can't do).
+    """
+    if pool.task == "image":
+        painter: Painter = load_engine(pool.engine, paints=True)(pool, address)
+        return painter
+    engine: Engine = load_engine(pool.engine)(pool, address, *([] if node is None else [node]))
+    if pool.task == "transcribe" and not isinstance(engine, Transcriber):
+        raise SettingsError(f"task={pool.task}: the engine {pool.engine} does not transcribe")
+    if pool.task in ("embed", "classify") and not isinstance(engine, Encoder):
+        raise SettingsError(f"task={pool.task}: the engine {pool.engine} only generates")
+    if pool.peers and not isinstance(engine, Disaggregated):
+        raise SettingsError(f"peers: the engine {pool.engine} hands no KV over")
+    if pool.role == "encode" and not isinstance(engine, PictureEncoder):
+        raise SettingsError(f"role=encode: the engine {pool.engine} encodes no pictures for others")
+    return engine

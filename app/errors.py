@@ -57,7 +57,7 @@ XylemError
 └── Returned             (internal) a worker gives a request back, to be placed anew
 
 Foreign errors are mapped to these where they enter: engines in their adapter, Redis in
-`app/store/`, pydantic in `app/openai/validation.py`. Only `code` and message cross processes.
+`app/store/`, pydantic in `app/schemas/validation.py`. Only `code` and message cross processes.
 """
 
 import inspect

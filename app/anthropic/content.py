@@ -8,10 +8,10 @@ from pydantic import Discriminator, Field, GetCoreSchemaHandler, Tag
 from pydantic_core import core_schema
 
 from app.errors import RequestError
-from app.openai.body import MOST, Body, Hints, Some
 from app.openai.content_parts import FileId, MediaPart, picture
 from app.openai.conversation import CallId
-from app.openai.neutral import NOT_SUPPORTED, Refused
+from app.schemas.body import MOST, Body, Hints, Some
+from app.schemas.neutral import NOT_SUPPORTED, Refused
 
 _BLOCKS = "content blocks of type"
 Hint = dict[str, Any] | None  # of the client's own, without effect here

@@ -17,8 +17,8 @@ from app.batch.input_line import MAX_LINES
 from app.batch.records import LIVE, Batch
 from app.errors import RequestError
 from app.ids import BatchId
-from app.openai.body import Body, Query
-from app.openai.validation import check_values
+from app.schemas.body import Body, Query
+from app.schemas.validation import check_values
 
 MESSAGES = "/v1/messages"
 PREFIX = "msgbatch_"  # of ids

@@ -21,7 +21,7 @@ from app.openai.media_prompt import counted, markers_of
 from app.openai.model_parser import check_dialect, parser_maker
 from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
-from app.openai.validation import parse_off_loop
+from app.schemas.validation import parse_off_loop
 
 PREFIX = "msg_"
 

@@ -8,11 +8,11 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from app.anthropic.content import Hint, Texts, Turns, check_turns
 from app.anthropic.conversation import messages_of
 from app.anthropic.names import openais_names
-from app.openai.body import MOST, Body, Hints, NamesModel, Some
-from app.openai.neutral import Refused
 from app.openai.schemas import ChatRequest, GenerationRequest, Metadata, Stop
 from app.openai.tools import MOST_TOOLS, Function, NamedTool, Parameters, Tool
-from app.openai.validation import validated
+from app.schemas.body import MOST, Body, Hints, NamesModel, Some
+from app.schemas.neutral import Refused
+from app.schemas.validation import validated
 
 
 class CustomTool(Hints):

@@ -10,8 +10,8 @@ from app import json_bytes
 from app.errors import ModelNotFound, RequestError
 from app.kserve.tensors import Tensor, checked, flat, from_raw
 from app.messages.kinds import Task
-from app.openai.body import MOST, Body
-from app.openai.form_values import form_value
+from app.schemas.body import MOST, Body
+from app.schemas.form_values import form_value
 
 VERSION = "1"  # of every model
 EMPTY_FINAL = "triton_enable_empty_final_response"

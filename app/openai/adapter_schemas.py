@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.openai.body import Body
+from app.schemas.body import Body
 
 # A folder of the workers is called so, and so is a label of metrics; "@" stands before the version.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]

@@ -7,8 +7,8 @@ from pydantic import Field
 from app.batch.input_line import ENDPOINTS
 from app.batch.records import Batch
 from app.errors import RequestError
-from app.openai.body import Body, Query
 from app.openai.schemas import Metadata
+from app.schemas.body import Body, Query
 
 
 class ExpiresAfter(Body):

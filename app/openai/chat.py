@@ -20,7 +20,7 @@ from app.openai.prediction import PredictedChat, PredictedParts
 from app.openai.prompt import chat_prompt, tokenizer_of
 from app.openai.schemas import ChatRequest, Conversation
 from app.openai.structured import Format, with_grammar
-from app.openai.validation import parse_off_loop
+from app.schemas.validation import parse_off_loop
 from app.tenants.limits import answer_tokens
 
 _NO_MEDIA = Expanded([], [], [])

@@ -5,12 +5,12 @@ from typing import Any
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.runtime import Deployment
-from app.openai.body import Some
 from app.openai.encoding import EncodingWriter, check_count, encoding_plan, tokenized
-from app.openai.neutral import NEUTRAL_OF_ENCODING, neutral
 from app.openai.schemas import ModelRequest
-from app.openai.validation import parse_off_loop
 from app.openai.vector_forms import floats
+from app.schemas.body import Some
+from app.schemas.neutral import NEUTRAL_OF_ENCODING, neutral
+from app.schemas.validation import parse_off_loop
 
 
 @neutral(NEUTRAL_OF_ENCODING)

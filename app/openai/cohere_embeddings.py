@@ -11,14 +11,14 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import PromptTooLong, RequestError
-from app.openai.body import MOST, Body, Some
 from app.openai.content_parts import TextPart, joined
 from app.openai.embeddings import vector_length
 from app.openai.encoding import EncodingWriter, check_count, encoding_plan, tokenized
-from app.openai.neutral import neutral
 from app.openai.schemas import ModelRequest
-from app.openai.validation import parse_off_loop
 from app.openai.vector_forms import FORMS, VectorForm
+from app.schemas.body import MOST, Body, Some
+from app.schemas.neutral import neutral
+from app.schemas.validation import parse_off_loop
 
 # Cohere's kinds of texts, each with the names that sentence-transformers has for the same.
 _KINDS: Mapping[str, tuple[str, ...]] = {

@@ -24,7 +24,7 @@ from app.openai.logprobs import TextLogprobs, prompt_logprobs
 from app.openai.plan import plan_of
 from app.openai.schemas import MOST_BIASES, MOST_LOGPROBS, CompletionRequest
 from app.openai.structured import content_grammar, with_grammar
-from app.openai.validation import parse_off_loop
+from app.schemas.validation import parse_off_loop
 from app.tenants.limits import answer_tokens
 
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from app.dispatch.media.media_reader import Origin
-from app.openai.body import MOST, Body, Hints, Some
-from app.openai.neutral import Refused
+from app.schemas.body import MOST, Body, Hints, Some
+from app.schemas.neutral import Refused
 
 _WHAT = "content parts of type"
 Detail = Literal["auto", "low", "high", "original"] | None  # has no effect: models see pictures in one way

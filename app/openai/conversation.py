@@ -7,9 +7,9 @@ from pydantic import Field
 
 from app import json_bytes
 from app.errors import RequestError
-from app.openai.body import Body, Some
 from app.openai.content_parts import Answered, AnyText, MediaPart, Parts, Texts, joined
-from app.openai.neutral import NEUTRAL_OF_MESSAGES, Refused, neutral
+from app.schemas.body import Body, Some
+from app.schemas.neutral import NEUTRAL_OF_MESSAGES, Refused, neutral
 
 _MOST_CALLS = 128  # of a message
 Name = Annotated[str, Field(max_length=256)]

@@ -9,12 +9,12 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
-from app.openai.body import Some
 from app.openai.encoding import EncodingWriter, check_count, encoding_plan, tokenized
-from app.openai.neutral import NEUTRAL_OF_ENCODING, neutral
 from app.openai.schemas import ModelRequest, TokenId
-from app.openai.validation import parse_off_loop
 from app.openai.vector_forms import FORMS
+from app.schemas.body import Some
+from app.schemas.neutral import NEUTRAL_OF_ENCODING, neutral
+from app.schemas.validation import parse_off_loop
 
 
 @neutral(NEUTRAL_OF_ENCODING)

@@ -14,9 +14,9 @@ from app.dispatch.media.media_reader import Origin, Sample
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.messages.job import Painting
-from app.openai.neutral import NEUTRAL_OF_IMAGES, neutral
 from app.openai.painting import PaintingRequest, begun_painting, next_seed, painter, painting_plan
-from app.openai.validation import parse_off_loop
+from app.schemas.neutral import NEUTRAL_OF_IMAGES, neutral
+from app.schemas.validation import parse_off_loop
 
 MOST = 10  # pictures of one request, as OpenAI has it
 _STRENGTH = 0.8  # of an edit, if it says nothing: as most pipelines have it

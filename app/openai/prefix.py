@@ -9,13 +9,13 @@ from pydantic import Field
 from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
-from app.openai.body import MOST, NamesModel, Some
 from app.openai.conversation import AssistantMessage, Message, Messages, PromptMessage
 from app.openai.media import params_of
 from app.openai.model_parser import check_dialect
-from app.openai.neutral import Refused
 from app.openai.prompt import PromptRequest, chat_prompt, tokenizer_of
 from app.openai.schemas import TokenId
+from app.schemas.body import MOST, NamesModel, Some
+from app.schemas.neutral import Refused
 
 _KINDS = ("text", "messages", "tokens")
 _WORDS = ("a", "1")  # two messages that have nothing in common

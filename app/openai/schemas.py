@@ -14,13 +14,13 @@ from app.dispatch.inflight import RoutingHints
 from app.errors import RequestError
 from app.messages.job import Sampling
 from app.messages.kept import StoredChat
-from app.openai.body import MOST, Body, NamesModel, Some
 from app.openai.content_parts import TextPart
 from app.openai.conversation import Message, Messages
-from app.openai.neutral import NEUTRAL_OF_TOKENIZE, Refused, neutral
 from app.openai.prompt import PromptRequest
 from app.openai.structured import StructuredRequest
 from app.pools.schema import Alias, AliasName, Count, NotNegative, Share
+from app.schemas.body import MOST, Body, NamesModel, Some
+from app.schemas.neutral import NEUTRAL_OF_TOKENIZE, Refused, neutral
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 TokenId = Annotated[int, Field(ge=0, lt=2**32)]

@@ -11,10 +11,10 @@ from app.errors import RequestNotFound
 from app.ids import RequestId
 from app.messages.events import Delta, Done, Event
 from app.messages.kept import KeptRequest, StoredChat
-from app.openai.body import Body, Query
 from app.openai.content_parts import RefusalPart, joined
 from app.openai.responses.schemas import ItemsQuery
 from app.openai.schemas import ChatRequest, Metadata
+from app.schemas.body import Body, Query
 
 
 class StoredChatsQuery(Query):

@@ -14,9 +14,9 @@ from app import json_bytes
 from app.errors import RequestError
 from app.messages.job import Grammar, Sampling
 from app.messages.kinds import GrammarKind
-from app.openai.body import MOST, Body, Some
 from app.openai.json_schema import check_bounds, check_schema
-from app.openai.neutral import Refused
+from app.schemas.body import MOST, Body, Some
+from app.schemas.neutral import Refused
 
 Text = Annotated[str, Field(min_length=1, max_length=2**16)]
 OBJECT: dict[str, Any] = {"type": "object"}

@@ -10,12 +10,12 @@ from app.dispatch.generation_base import GenerationBase
 from app.errors import RequestError
 from app.messages.deltas import merge
 from app.messages.events import Delta, TokenLogprob
-from app.openai.body import Some
 from app.openai.completion_writer import DONE
 from app.openai.logprobs import chat_logprobs, prompt_logprobs
-from app.openai.neutral import neutral
 from app.openai.schemas import CompletionRequest, ModelRequest, StreamOptions, TokenId
-from app.openai.validation import validated
+from app.schemas.body import Some
+from app.schemas.neutral import neutral
+from app.schemas.validation import validated
 
 # Of vLLM's sampling parameters, those that say how its own processes hand over an answer.
 _INTERNAL = {"detokenize", "output_kind", "skip_clone", "output_text_buffer_length", "flat_logprobs", "extra_args"}

@@ -10,9 +10,9 @@ from pydantic_core import PydanticCustomError
 from app.errors import RequestError
 from app.grammars.checker import GrammarCheck
 from app.messages.job import Grammar
-from app.openai.body import MOST, Body, Hints, Some
 from app.openai.json_schema import check_parameters, check_schema
-from app.openai.neutral import NOT_SUPPORTED, Refused
+from app.schemas.body import MOST, Body, Hints, Some
+from app.schemas.neutral import NOT_SUPPORTED, Refused
 
 MOST_TOOLS = MOST  # the context is the usual bound
 _SHOWN = 200  # characters of an error, which quotes the client's names

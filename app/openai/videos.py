@@ -12,10 +12,10 @@ from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.messages.events import Done, Event, Failed, Progress
 from app.messages.kept import KeptRequest
-from app.openai.body import Query
-from app.openai.neutral import NEUTRAL_OF_VIDEOS, neutral
 from app.openai.painting import SEEDS, PaintingRequest, begun_painting, painter, painting_plan
-from app.openai.validation import parse_off_loop
+from app.schemas.body import Query
+from app.schemas.neutral import NEUTRAL_OF_VIDEOS, neutral
+from app.schemas.validation import parse_off_loop
 
 _STEP = 4  # frames: the models' time is compressed by four, and they make a multiple of it and one
 

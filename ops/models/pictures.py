@@ -31,9 +31,9 @@ from app.openai.media import origins_of
 from app.openai.media_prompt import Expanded, encoded, expanded, markers_of
 from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
-from app.openai.validation import validated
 from app.pools.schema import Pool
 from app.runner.engine_factory import create_engine
+from app.schemas.validation import validated
 from app.telemetry import Meters
 from app.tokenizing.tokenizer import load_tokenizer
 from ops.models.seeing import SEEING, written

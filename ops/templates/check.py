@@ -13,8 +13,8 @@ from app.errors import RequestError
 from app.openai.efforts import EFFORTS
 from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
-from app.openai.validation import parse
 from app.pools.schema import Pool
+from app.schemas.validation import parse
 from app.tokenizing.tokenizer import Tokenizer
 from ops.templates.conversations import CONVERSATIONS
 from ops.templates.packages import templates

@@ -17,7 +17,7 @@ from openai import OpenAI
 from app.dialects.families import reasoning_only
 from app.dialects.output_parser import OutputParser
 from app.dialects.parts import Content, Reasoning
-from app.openai.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES
+from app.schemas.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES
 from tests.stack import Stack, mock_pool, stack, timeline, wait_until
 
 Endpoint = Literal["chat", "text"]

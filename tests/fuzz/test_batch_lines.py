@@ -13,7 +13,7 @@ from app.batch.records import BatchLine, BatchOrder, Result, decode_part, decode
 from app.batch.storage import Storage
 from app.endpoint_registry import ENDPOINTS
 from app.ids import BatchId, FileId
-from app.openai.validation import parse
+from app.schemas.validation import parse
 from tests.fuzz.damage import damaged
 from tests.fuzz.examples import examples
 from workers.batch.input_splitter import split_input

@@ -12,7 +12,7 @@ from app.openai.cohere_embeddings import CohereEmbeddingRequest
 from app.openai.responses.schemas import ResponseRequest
 from app.openai.schemas import ChatRequest, CompletionRequest
 from app.openai.token_generation import GenerateRequest
-from app.openai.validation import parse
+from app.schemas.validation import parse
 from tests.fuzz.fields import BODIES, Change, changes
 
 # A value may be wrong only together with another one, which the error names instead: by a part of their names.

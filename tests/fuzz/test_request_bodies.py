@@ -19,7 +19,7 @@ from app.openai.schemas import (
     LimitChanges,
     TokenizeRequest,
 )
-from app.openai.validation import parse
+from app.schemas.validation import parse
 from tests.fuzz.damage import damaged
 from tests.fuzz.examples import examples
 

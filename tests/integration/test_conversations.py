@@ -20,7 +20,7 @@ from app.keys import Keys
 from app.messages.events import Delta, Done, TokenLogprob
 from app.messages.kept import KeptRequest, ResponseContext
 from app.messages.wire import encode
-from app.openai.body import MOST
+from app.schemas.body import MOST
 from app.store import Wire
 from app.tenants.quotas import Quota
 from tests.integration.test_resumable import FakeCall

@@ -11,9 +11,9 @@ from app.dispatch.runtime import Deployment
 from app.errors import RequestError, SettingsError
 from app.messages.kinds import Task
 from app.openai.schemas import ChatRequest
-from app.openai.validation import parse
 from app.pools.pools_file import load_pools
 from app.pools.schema import Alias, Pool, PoolsFile
+from app.schemas.validation import parse
 from app.settings import load_settings
 
 CHAT = Alias(primary="big", fallback="small", split={"new": 0.05})

@@ -20,8 +20,8 @@ from app.messages.job import Grammar, Sampling
 from app.openai.answer_grammar import Situation, answer_grammar
 from app.openai.schemas import ChatRequest
 from app.openai.structured import Format
-from app.openai.validation import parse
 from app.pools.schema import Pool
+from app.schemas.validation import parse
 from app.tokenizing.tokenizer import load_tokenizer
 from tests.grammar_checks import check_all
 

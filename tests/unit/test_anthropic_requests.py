@@ -17,7 +17,7 @@ from app.api.http.error_shape import is_anthropics
 from app.dispatch.models.models import Model
 from app.errors import NoWorker, PromptTooLong, RequestError, Saturated, Unauthorized, XylemError
 from app.openai.tools import NamedTool
-from app.openai.validation import parse
+from app.schemas.validation import parse
 from app.tokenizing.tokenizer import Tokenizer
 from tests.unit.test_completion_writer import MODEL_DIR, call
 

@@ -18,7 +18,7 @@ from app.messages.kept import ResponseContext
 from app.openai.chat import writer
 from app.openai.responses.response_object import ResponseObject, begin_object
 from app.openai.responses.schemas import ResponseRequest
-from app.openai.validation import parse
+from app.schemas.validation import parse
 from app.tokenizing.token_names import TokenNames
 from tests.unit.test_completion_writer import call
 from tests.unit.test_tools import WEATHER, chat

@@ -16,8 +16,8 @@ from app.messages.job import Sampling
 from app.openai import chat, completions
 from app.openai.responses import generation as responses
 from app.openai.responses.schemas import ResponseRequest
-from app.openai.validation import parse
 from app.pools.schema import Pool, PoolsFile
+from app.schemas.validation import parse
 from app.settings import load_settings
 from app.telemetry import Meters
 from app.tokenizing.tokenizer import load_tokenizer

@@ -24,7 +24,7 @@ from app.openai.media import load_media, origins_of
 from app.openai.media_prompt import encoded, expanded, markers_of
 from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
-from app.openai.validation import validated
+from app.schemas.validation import validated
 from app.telemetry import Meters
 from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
 from tests.vlm import random_vlm

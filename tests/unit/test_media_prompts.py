@@ -20,7 +20,7 @@ from app.openai.media import origins_of, params_of
 from app.openai.media_prompt import expanded, markers_of
 from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
-from app.openai.validation import validated
+from app.schemas.validation import validated
 from app.telemetry import Meters
 from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
 from tests.vlm import random_vlm

@@ -20,7 +20,7 @@ from app.api.resumable.replay import Replay
 from app.dialects.names import find_dialect
 from app.dispatch.models.writing import Writing
 from app.errors import EngineFailed
-from app.openai.validation import parse
+from app.schemas.validation import parse
 from tests.unit.test_completion_writer import DELTA, call
 from tests.unit.test_parts_writer import Scripted
 

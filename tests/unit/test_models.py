@@ -22,8 +22,8 @@ from app.ids import PoolId
 from app.openai import chat
 from app.openai.completions import _plan
 from app.openai.schemas import ChatRequest, CompletionRequest
-from app.openai.validation import parse
 from app.pools.schema import Pool, PoolsFile, Reasoning
+from app.schemas.validation import parse
 from app.settings import load_settings
 from app.telemetry import Meters
 from app.tokenizing.tokenizer import Tokenizer, load_tokenizer

@@ -22,9 +22,9 @@ from app.messages.lease import Worker
 from app.messages.media import Media
 from app.openai.completions import understand
 from app.openai.schemas import CompletionRequest
-from app.openai.validation import validated
 from app.pools.schema import Pool, PoolsFile
 from app.routing.needs import unmet_need
+from app.schemas.validation import validated
 from app.settings import load_settings
 from tests.integration.test_dispatch import job
 from tests.prompt_embeds import embeds, encoded, file, rows

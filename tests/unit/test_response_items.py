@@ -34,7 +34,7 @@ from app.openai.responses.schemas import ResponseRequest
 from app.openai.responses.sse_events import ResponseEvents
 from app.openai.responses.tools import custom_input
 from app.openai.responses.truncation import from_item
-from app.openai.validation import parse
+from app.schemas.validation import parse
 from tests.unit.test_completion_writer import call
 
 ID = RequestId("resp_0123")

@@ -30,7 +30,7 @@ from app.openai.responses.schemas import (
     Retrieval,
 )
 from app.openai.responses.sse_events import ResponseEvents
-from app.openai.validation import parse
+from app.schemas.validation import parse
 
 ID = RequestId("resp_0123")
 OPENAIS: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)

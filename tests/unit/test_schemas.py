@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from app.api.operations.tenant_schemas import NewTenant
 from app.errors import RequestError
 from app.messages.job import Sampling
-from app.openai.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES, NEUTRAL_OF_TOKENIZE
 from app.openai.responses.schemas import ResponseRequest
 from app.openai.schemas import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
-from app.openai.validation import parse
+from app.schemas.neutral import NEUTRAL, NEUTRAL_OF_MESSAGES, NEUTRAL_OF_TOKENIZE
+from app.schemas.validation import parse
 
 BASE: dict[type, dict[str, Any]] = {
     ChatRequest: {"model": "m", "messages": [{"role": "user", "content": "hi"}]},

@@ -12,7 +12,7 @@ from app.grammars.compile import check
 from app.messages.job import Grammar
 from app.openai.schemas import ChatRequest, CompletionRequest
 from app.openai.structured import content_grammar
-from app.openai.validation import parse
+from app.schemas.validation import parse
 from tests.grammar_checks import check_all
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string", "default": None}}, "required": ["name"]}

@@ -7,7 +7,7 @@ import pytest
 
 from app.errors import RequestError
 from app.openai.schemas import ChatRequest, CompletionRequest, TokenizeRequest
-from app.openai.validation import parse
+from app.schemas.validation import parse
 
 MESSAGES = [{"role": "user", "content": "?"}]
 WEATHER = {

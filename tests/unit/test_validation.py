@@ -9,11 +9,11 @@ import pytest
 
 from app.anthropic.schemas import MessagesRequest
 from app.errors import BodyTooLarge, RequestError
-from app.openai import validation
 from app.openai.responses.schemas import ResponseRequest
 from app.openai.schemas import ChatRequest, CompletionRequest
 from app.openai.token_generation import GenerateRequest
-from app.openai.validation import check_values, parse, parse_off_loop, validated
+from app.schemas import validation
+from app.schemas.validation import check_values, parse, parse_off_loop, validated
 
 MOST = 1000
 

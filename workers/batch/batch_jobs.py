@@ -27,8 +27,8 @@ from app.endpoint_registry import ENDPOINTS
 from app.errors import BatchNotFound, FileGone, StorageDown, StoreDown, WorkerLost
 from app.ids import BatchId, KeyId
 from app.openai.batch_schemas import BatchRequest
-from app.openai.validation import parse
 from app.running.ending import end_tasks
+from app.schemas.validation import parse
 from app.store import clock
 from app.store.handling import Handled, Handling
 from app.telemetry import logger

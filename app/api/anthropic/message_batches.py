@@ -34,7 +34,7 @@ from app.batch.records import LIVE, Batch, StoredFile
 from app.batch.storage import Storage, begun, in_thread
 from app.errors import BatchNotFound, BatchOver, FileGone, RequestError, TooManyBatches
 from app.ids import BatchId, new_file_id, new_message_batch_id
-from app.openai.validation import parse
+from app.schemas.validation import parse
 from app.store import clock
 from app.tenants.admission import admitted
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from app.openai.body import inlined
 from app.pools.schema import Alias
+from app.schemas.body import inlined
 
 
 class Shape(BaseModel):

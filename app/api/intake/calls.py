@@ -23,7 +23,7 @@ from app.ids import RequestId, new_request_id
 from app.messages.events import Failed
 from app.messages.kept import KeptRequest, ResponseContext
 from app.openai.schemas import GenerationRequest
-from app.openai.validation import parse
+from app.schemas.validation import parse
 from app.store import StoreFull, clock
 from app.telemetry import logger
 from app.tenants.charge import Charge, returned

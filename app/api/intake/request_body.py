@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope
 from app.api.http.incoming import share_of
 from app.api.state import state_of
 from app.errors import BodyTooLarge, Cancelled
-from app.openai.validation import B, parse_off_loop
+from app.schemas.validation import B, parse_off_loop
 from app.tenants.admission import LARGE, admitted
 
 _SHORT = 64 * 2**10  # bytes of a body without prompts

@@ -20,7 +20,7 @@ from app.errors import RequestError
 from app.kserve.answers import GenerateWriter, whole
 from app.kserve.requests import VERSION, GenerateBody, InferBody, InferRequest, check_version
 from app.kserve.tensors import Tensor
-from app.openai.validation import parse_off_loop
+from app.schemas.validation import parse_off_loop
 
 router = APIRouter(prefix="/v2", responses=answer_schemas.REFUSED)
 

@@ -11,7 +11,7 @@ from app.api.state import ApiState
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.aliases import Turn
 from app.endpoint_registry import Endpoint
-from app.openai.body import NamesModel
+from app.schemas.body import NamesModel
 
 
 def in_turn(state: ApiState, raw: bytes, scope: Scope) -> ApiState:

@@ -19,7 +19,7 @@ from app.batch.window import read_window
 from app.errors import BatchOver, RequestError
 from app.ids import BatchId, FileId, new_batch_id
 from app.openai.batch_schemas import BatchesQuery, BatchRequest, as_object
-from app.openai.validation import parse
+from app.schemas.validation import parse
 from app.store import clock
 from app.tenants.admission import admitted
 

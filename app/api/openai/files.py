@@ -20,8 +20,8 @@ from app.batch.records import StoredFile
 from app.batch.storage import Storage, begun, in_thread
 from app.errors import RequestError, XylemError
 from app.ids import FileId, KeyId, new_file_id
-from app.openai.body import Query
-from app.openai.validation import parse
+from app.schemas.body import Query
+from app.schemas.validation import parse
 from app.store import clock
 from app.telemetry import logger
 from app.tenants.admission import admitted

@@ -12,8 +12,8 @@ from app.api.intake.request_body import collect
 from app.api.openai.multipart_upload import bounded, in_utf8
 from app.api.state import state_of
 from app.errors import Cancelled, RequestError
-from app.openai.form_values import form_value
 from app.openai.schemas import ModelRequest
+from app.schemas.form_values import form_value
 
 _FIELDS, _FILES = 32, 17  # at most
 _FIELD = 64 * 2**10  # bytes of one

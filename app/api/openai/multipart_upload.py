@@ -16,8 +16,8 @@ from app.api.http.incoming import share_of
 from app.api.intake.request_body import given_length
 from app.errors import BodyTooLarge, Cancelled, RequestError, UnsupportedMediaType, XylemError
 from app.openai.batch_schemas import ExpiresAfter
-from app.openai.body import Body
-from app.openai.validation import parse
+from app.schemas.body import Body
+from app.schemas.validation import parse
 from app.tenants.admission import LARGE, admitted
 
 FORM = 64 * 2**10  # bytes of a form besides its file

@@ -22,7 +22,7 @@ from app.messages.kept import StoredChat
 from app.openai.responses.items import page
 from app.openai.schemas import ChatRequest
 from app.openai.stored_chat import MessagesQuery, MetadataChange, StoredChatsQuery, WrittenAnswer, messages_of
-from app.openai.validation import parse, parse_off_loop
+from app.schemas.validation import parse, parse_off_loop
 from app.telemetry import logger
 
 log = logger(__name__)

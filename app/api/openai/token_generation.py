@@ -17,7 +17,7 @@ from app.api.state import state_of
 from app.endpoint_registry import TEXT
 from app.errors import RequestError
 from app.openai.token_generation import GenerateRequest, TokensWriter
-from app.openai.validation import parse_off_loop
+from app.schemas.validation import parse_off_loop
 
 router = APIRouter()
 PATH = "/inference/v1/generate"

@@ -12,7 +12,7 @@ from app.openai.media import load_media, named_media, origins_of
 from app.openai.media_prompt import counted, markers_of
 from app.openai.prompt import chat_prompt, tokenizer_of
 from app.openai.schemas import DetokenizeRequest, TokenizeRequest
-from app.openai.validation import parse_off_loop
+from app.schemas.validation import parse_off_loop
 
 router = APIRouter()
 _ID = 12  # bytes of a token id in a body, with its separators

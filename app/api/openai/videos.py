@@ -25,8 +25,8 @@ from app.endpoint_registry import VIDEOS
 from app.errors import FileGone, ModelNotFound, RequestError, RequestNotFound
 from app.ids import FileId, RequestId, new_request_id
 from app.messages.kept import KeptRequest
-from app.openai.validation import parse
 from app.openai.videos import VideoRequest, VideosQuery, as_object
+from app.schemas.validation import parse
 from app.store import clock
 from app.store.page import page
 from app.tenants.charge import returned

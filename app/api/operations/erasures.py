@@ -13,8 +13,8 @@ from app.api.operations.audited_route import AuditedRoute
 from app.api.state import ApiState
 from app.errors import KeyNotFound, TenantNotFound, XylemError
 from app.ids import TenantId
-from app.openai.body import Body
-from app.openai.validation import parse
+from app.schemas.body import Body
+from app.schemas.validation import parse
 from app.store import clock
 from app.tenants.erasure_store import ErasureStore, Found
 from app.tenants.erasures import Erasure, Kind

@@ -22,8 +22,8 @@ from app.messages.kinds import ExpertAction, PauseMode
 from app.messages.lease import Lease
 from app.messages.wanted import WeightsSource
 from app.messages.wire import encode
-from app.openai.body import Body
 from app.routing.pool_state import allowed, to_sleep
+from app.schemas.body import Body
 
 router = APIRouter(prefix="/admin/pools/{pool}", tags=["admin"], route_class=AuditedRoute)
 T = TypeVar("T")

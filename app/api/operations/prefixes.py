@@ -14,7 +14,7 @@ from app.api.operations.prefix_standing import Standing, is_warm, standing
 from app.ids import PoolId, PrefixId
 from app.messages.wanted import Prefix
 from app.openai.prefix import NewPrefix, prefix_tokens
-from app.openai.validation import parse_off_loop
+from app.schemas.validation import parse_off_loop
 
 router = APIRouter(prefix="/admin/prefixes", tags=["admin"], route_class=AuditedRoute)
 

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from app.api.state import ApiState
 from app.errors import RequestError, TenantsChanged
-from app.openai.body import Body
+from app.schemas.body import Body
 from app.tenants.registry import Change, Registry, change_command, read_commands, registry_of
 from app.tenants.wanted import Wanted
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import create_model
 
 from app.api.http.answer_schemas import Shape
-from app.openai.body import Body
+from app.schemas.body import Body
 from app.tenants.limit_table import ROWS, Kind
 from app.tenants.records import DEFAULT
 from app.tenants.wanted import KeyName, ModelName, Sha256, WantedLimits, WantedPrice, WantedTenant

@@ -15,8 +15,8 @@ from app.api.operations.audited_route import AuditedRoute
 from app.api.operations.tenant_changes import change, merged, registry
 from app.errors import KeyNotFound, RequestError, TenantNotFound
 from app.ids import TenantId
-from app.openai.body import Query
-from app.openai.validation import parse
+from app.schemas.body import Query
+from app.schemas.validation import parse
 from app.store import clock
 from app.tenants import audit
 from app.tenants.api_keys import check_name, check_tenant, check_tenant_name, digest_of, new_key, new_token, with_limits

@@ -12,7 +12,7 @@ from app.api.resumable.store import Lost, check_room
 from app.errors import ConversationGone, ConversationLocked, RequestError, Saturated
 from app.ids import ConversationId, KeyId, RequestId, new_conversation_id
 from app.keys import Keys
-from app.openai.body import MOST
+from app.schemas.body import MOST
 from app.store import Wire, clock
 from app.store.scripts import CONVERSE, END_CONVERSATION, READ_ITEMS, SET_CONVERSATION, UNSAY
 from app.tenants.quotas import Quota

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from app.errors import EngineFailed
-from app.openai.neutral import neutral
 from app.openai.responses.input_items import InputItem, InputMessage, Items
 from app.openai.responses.items import items_of
 from app.openai.responses.opaque import enclose
 from app.openai.responses.response_object import ResponseObject
 from app.openai.responses.schemas import Identifier, ResponseRequest
 from app.openai.schemas import GenerationRequest
+from app.schemas.neutral import neutral
 
 _ASK = (
     "Write down, for another assistant who goes on with this conversation and sees nothing of it, all that it has to "

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from app.openai.body import Body, Query, Some
 from app.openai.responses.input_items import InputItem
 from app.openai.responses.schemas import Include
 from app.openai.schemas import Metadata
+from app.schemas.body import Body, Query, Some
 
 _MOST = 20  # items at a time, as at OpenAI
 NewItems = Annotated[Some[InputItem], Field(max_length=_MOST)]

@@ -25,7 +25,7 @@ from app.openai.responses.response_object import PREFIX, ResponseObject, begin_o
 from app.openai.responses.schemas import ResponseRequest
 from app.openai.responses.truncation import from_item
 from app.openai.schemas import Conversation
-from app.openai.validation import parse_off_loop
+from app.schemas.validation import parse_off_loop
 
 
 class Source(Protocol):

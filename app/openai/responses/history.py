@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from pydantic import Field
 
 from app.errors import RequestError
-from app.openai.body import MOST, Body
 from app.openai.responses.input_items import InputItem, ItemReference, Items
+from app.schemas.body import MOST, Body
 
 
 class History(Body):

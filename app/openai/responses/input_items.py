@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.openai.body import MOST, Body, Hints, Some
 from app.openai.content_parts import AudioPart, Detail, FileId
 from app.openai.conversation import CallId, Parsed
-from app.openai.neutral import NOT_SUPPORTED, Refused
 from app.openai.responses.opaque import disclose
+from app.schemas.body import MOST, Body, Hints, Some
+from app.schemas.neutral import NOT_SUPPORTED, Refused
 
 # Parts of an earlier response that no model sees, and that are not kept.
 Unread = Annotated[Annotated[list[Any], Field(max_length=MOST)] | None, Field(exclude=True)]

@@ -9,12 +9,12 @@ from app.errors import Cancelled, from_wire
 from app.ids import RequestId
 from app.messages.events import Delta, Done, Event, Failed
 from app.messages.kept import ResponseContext
-from app.openai.body import Body
 from app.openai.call_ids import CallIds
 from app.openai.model_parser import Place, make_parser
 from app.openai.reasoning_tokens import SHORT, reasoning_tokens
 from app.openai.responses.output import ItemChange, Output
 from app.openai.responses.schemas import ResponseRequest
+from app.schemas.body import Body
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 PREFIX = "resp_"

@@ -6,16 +6,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from app.errors import RequestError
-from app.openai.body import Body, Query
 from app.openai.conversation import Message
 from app.openai.efforts import Effort
-from app.openai.neutral import Refused, neutral
 from app.openai.prompt import PromptRequest
 from app.openai.responses.input_items import InputItem, InputMessage, ItemReference, Items
 from app.openai.responses.messages import as_messages
 from app.openai.responses.tools import ResponseTools
 from app.openai.schemas import Conversation, GenerationRequest
 from app.openai.structured import OBJECT, Format
+from app.schemas.body import Body, Query
+from app.schemas.neutral import Refused, neutral
 
 LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
 # All of OpenAI's. All but the first two are about items that no answer has here.

@@ -10,8 +10,8 @@ from pydantic_core import from_json
 
 from app.errors import RequestError
 from app.openai import tools as chat
-from app.openai.body import Body, Hints, Some
-from app.openai.neutral import NOT_SUPPORTED
+from app.schemas.body import Body, Hints, Some
+from app.schemas.neutral import NOT_SUPPORTED
 
 _MOST = chat.MOST_TOOLS
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from app.errors import RequestError
-from app.openai.form_values import form_value
 from app.openai.schemas import ModelRequest
-from app.openai.validation import validated
+from app.schemas.form_values import form_value
+from app.schemas.validation import validated
 
 Format = Literal["json", "text", "srt", "vtt", "verbose_json"]
 

@@ -14,7 +14,7 @@ from app.openai.responses.history import History, resolved
 from app.openai.responses.items import items_of
 from app.openai.responses.response_object import begin_object
 from app.openai.responses.schemas import ResponseRequest
-from app.openai.validation import parse
+from app.schemas.validation import parse
 
 _RETRY_S = 0.2
 

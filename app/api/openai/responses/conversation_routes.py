@@ -27,7 +27,7 @@ from app.openai.responses.history import resolved
 from app.openai.responses.input_items import InputItem
 from app.openai.responses.items import items_of
 from app.openai.responses.schemas import ItemsQuery
-from app.openai.validation import B, parse, parse_off_loop
+from app.schemas.validation import B, parse, parse_off_loop
 from app.tenants.admission import LARGE
 
 router = APIRouter()

@@ -19,7 +19,7 @@ from app.openai.responses.generation import ended, response_plan
 from app.openai.responses.live_source import LiveSource
 from app.openai.responses.response_object import begin_object
 from app.openai.responses.schemas import ResponseRequest
-from app.openai.validation import parse_off_loop
+from app.schemas.validation import parse_off_loop
 
 router = APIRouter()
 

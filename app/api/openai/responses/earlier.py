@@ -21,7 +21,7 @@ from app.openai.responses.input_items import ItemReference
 from app.openai.responses.items import items_of, response_of
 from app.openai.responses.response_object import ResponseObject, begin_object
 from app.openai.responses.schemas import ResponseRequest
-from app.openai.validation import parse, parse_off_loop
+from app.schemas.validation import parse, parse_off_loop
 from app.tenants.admission import admitted
 
 _MOST_REFERENCED = 16  # responses that one request may name items of

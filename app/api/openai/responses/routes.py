@@ -41,7 +41,7 @@ from app.openai.responses.live_source import LiveSource
 from app.openai.responses.response_object import ResponseObject, begin_object
 from app.openai.responses.schemas import ItemsQuery, ResponseRequest, Retrieval
 from app.openai.responses.sse_events import ResponseEvents
-from app.openai.validation import parse, parse_off_loop
+from app.schemas.validation import parse, parse_off_loop
 
 router = APIRouter()
 PATH, KIND = RESPONSE.path, RESPONSE.kind

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from app.errors import BodyTooLarge, RequestError
-from app.openai.body import Body
-from app.openai.neutral import NOT_SUPPORTED
+from app.schemas.body import Body
+from app.schemas.neutral import NOT_SUPPORTED
 
 _MOST_ERRORS = 1000  # among which one is chosen to be named
 _WANTED = "Input should be "

@@ -61,8 +61,8 @@ from app.telemetry import logger, setup_logging
 from app.tenants.charge import Charge
 from app.tenants.ledger import Ledger
 from app.tenants.limits import begun_before
-from app.tenants.quotas import Quotas
 from app.tenants.stored_audit import StoredAudit
+from app.tenants.stored_bytes import Quotas
 from app.tracing.request_trace import RequestTrace
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from app.tenants import admission
 from app.tenants.admission import Admission
 from app.tenants.charge import Charge
 from app.tenants.ledger import Ledger
-from app.tenants.quotas import Quotas
+from app.tenants.stored_bytes import Quotas
 
 _READERS, _MOST_READING, _READ = 2, 2**14, "requests for what is kept"
 _MOST_LIMITED = 1000  # states: of clients of old limits, too

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from app.batch.records import Batch
 from app.ids import BatchId, KeyId
 from app.routing.cost import EXPECTED_ANSWER
-from app.tenants.accounts import Account, Left
+from app.tenants.rates_and_budgets import Account, Left
 
 LINES = 64  # in a part, which is sent to a batch worker as a whole
 PARTS = 64  # that a batch worker has at most

@@ -13,7 +13,7 @@ from app.store import Wire, clock
 from app.store.page import FEW, page
 from app.store.scripts import ADD_FILE, REMOVE_FILE
 from app.telemetry import logger
-from app.tenants.quotas import Quota
+from app.tenants.stored_bytes import Quota
 
 log = logger(__name__)
 

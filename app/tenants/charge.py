@@ -9,9 +9,9 @@ from app.ids import ApiId, RequestId
 from app.store import Command, StoreFull, clock
 from app.store.scripts import ADMIT, SETTLE
 from app.telemetry import logger
-from app.tenants.accounts import Account, Kind, Left, Refusal, headers, online, refusal, retry_after_s, words
 from app.tenants.cost import NOTHING, Cost, Used, cost, price_of
 from app.tenants.ledger import Ledger
+from app.tenants.rates_and_budgets import Account, Kind, Left, Refusal, headers, online, refusal, retry_after_s, words
 from app.tenants.records import Client
 
 log = logger(__name__)

@@ -10,8 +10,8 @@ from app.keys import Keys
 from app.running.loops import keep
 from app.store import Command, Wire, clock
 from app.telemetry import logger
-from app.tenants.accounts import DAY_S, Account, Left, period
 from app.tenants.directory import Directory
+from app.tenants.rates_and_budgets import DAY_S, Account, Left, period
 
 log = logger(__name__)
 

@@ -97,7 +97,7 @@ def declared_metrics() -> list[MetricDeclared]:
     from app.api.operations.usage_metrics import usage_metrics
     from app.engines.base import EngineStats
     from app.messages.lease import WorkerMetric
-    from workers.engine.metrics import DEFINITIONS, Definition, of_some
+    from workers.engine.worker_metrics import DEFINITIONS, Definition, of_some
 
     declarations = []
     for metric in vars(telemetry).values():

@@ -27,7 +27,7 @@ from tests.contract.probe_cases import *  # noqa: F403 (it has tests only, on th
 from tests.contract.state_cases import *  # noqa: F403 (the same)
 from tests.contract.subject import Answer, Subject
 from tests.stack import wait_until
-from workers.engine_metrics import engine_metrics
+from workers.library_metrics import engine_metrics
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),

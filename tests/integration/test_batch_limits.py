@@ -18,12 +18,12 @@ from app.keys import Keys
 from app.messages.job import Sampling
 from app.messages.wire import encode
 from app.store import Wire, clock
-from app.tenants.accounts import of_key, of_line
 from app.tenants.charge import Charge
 from app.tenants.cost import Used
 from app.tenants.directory import Directory
 from app.tenants.ledger import Ledger, spent
 from app.tenants.limit_table import Budget, Limits
+from app.tenants.rates_and_budgets import of_key, of_line
 from app.tenants.records import ApiKey, Client, Rate, Tenant
 from workers.batch.line_charge import LineCharge, expected
 from workers.batch.line_limits import LineLimits

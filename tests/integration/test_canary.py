@@ -16,7 +16,7 @@ from app.messages.lease import EngineState
 from tests.integration.test_state_keeper import Kept, kept
 from tests.stack import wait_until
 from workers.engine import canary
-from workers.engine.metrics import metrics
+from workers.engine.worker_metrics import metrics
 
 IDLE_S = 0.05
 

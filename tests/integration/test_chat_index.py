@@ -15,7 +15,7 @@ from app.messages.events import Delta, Done, Failed
 from app.messages.kept import KeptRequest, StoredChat
 from app.messages.wire import encode
 from app.store import Wire
-from app.tenants.quotas import Quota
+from app.tenants.stored_bytes import Quota
 
 pytestmark = pytest.mark.both_servers
 

@@ -22,7 +22,7 @@ from app.messages.kept import KeptRequest, ResponseContext
 from app.messages.wire import encode
 from app.schemas.body import MOST
 from app.store import Wire
-from app.tenants.quotas import Quota
+from app.tenants.stored_bytes import Quota
 from tests.integration.test_resumable import FakeCall
 
 pytestmark = pytest.mark.both_servers

@@ -17,7 +17,7 @@ from app.ids import KeyId, new_file_id
 from app.keys import Keys
 from app.messages.wire import encode
 from app.store import Command, Wire
-from app.tenants.quotas import Quota
+from app.tenants.stored_bytes import Quota
 
 pytestmark = pytest.mark.both_servers
 

@@ -10,13 +10,13 @@ from app.errors import BudgetUsed, KeptFull, RateLimited, StoreDown
 from app.ids import ApiId, KeyId, RequestId, TenantId, new_request_id
 from app.keys import Keys
 from app.store import StoreFull, Wire, async_client, clock
-from app.tenants.accounts import of_key, of_tenant
 from app.tenants.admission import Admission
 from app.tenants.charge import Charge, returned
 from app.tenants.cost import Used
 from app.tenants.directory import Directory
 from app.tenants.ledger import Ledger, spent
 from app.tenants.limit_table import Budget, Limits
+from app.tenants.rates_and_budgets import of_key, of_tenant
 from app.tenants.records import Client, Price, Tenant
 from app.tenants.registry import Registry
 from tests.stack import free_port

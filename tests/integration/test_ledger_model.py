@@ -12,10 +12,10 @@ from app.ids import ApiId, RequestId
 from app.keys import Keys
 from app.store import Wire
 from app.store.scripts import ADMIT, SETTLE
-from app.tenants.accounts import Account
 from app.tenants.directory import Directory
 from app.tenants.ledger import Ledger
 from app.tenants.limit_table import Budget
+from app.tenants.rates_and_budgets import Account
 
 KEYS = Keys("model")
 APIS = ApiId("aaaaaaaa"), ApiId("bbbbbbbb")

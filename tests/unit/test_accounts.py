@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ids import KeyId, TenantId
-from app.tenants.accounts import (
+from app.tenants.cost import Cost, Used, cost, price_of
+from app.tenants.limit_table import Budget, Limits, Period
+from app.tenants.rates_and_budgets import (
     Account,
     Kind,
     Left,
@@ -21,8 +23,6 @@ from app.tenants.accounts import (
     retry_after_s,
     words,
 )
-from app.tenants.cost import Cost, Used, cost, price_of
-from app.tenants.limit_table import Budget, Limits, Period
 from app.tenants.records import Client, Price, Rate, Tenant
 
 pytestmark = pytest.mark.unit

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.metrics_core import Metric
 
-from workers.engine_metrics import engine_metrics, merged
+from workers.library_metrics import engine_metrics, merged
 
 
 def counted(name: str, times: int, **labels: str) -> list[Metric]:

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from app.batch.fair_share import LINES, Running, is_urgent, lines_a_minute, room, share_parts, weight
 from app.batch.records import Batch, BatchOrder
 from app.ids import BatchId, FileId, KeyId
-from app.tenants.accounts import Account, Left
 from app.tenants.limit_table import Budget
+from app.tenants.rates_and_budgets import Account, Left
 
 pytestmark = pytest.mark.unit
 

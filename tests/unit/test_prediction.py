@@ -14,7 +14,7 @@ from app.openai.prediction import PredictedChat, PredictedParts, accepted
 from app.openai.schemas import ChatRequest
 from app.runner.probed_work import ProbedWork
 from tests.unit.test_completion_writer import DELTA, call
-from workers.engine.metrics import metrics
+from workers.engine.worker_metrics import metrics
 
 CODE = list(range(100, 150))
 

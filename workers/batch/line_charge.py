@@ -14,10 +14,10 @@ from app.errors import BudgetUsed
 from app.ids import RequestId
 from app.routing.cost import EXPECTED_ANSWER
 from app.store import clock
-from app.tenants.accounts import Account, words
 from app.tenants.charge import Charge
 from app.tenants.cost import Used
 from app.tenants.ledger import Ledger
+from app.tenants.rates_and_budgets import Account, words
 
 # Between two tries: others draw on the same limits, and these may be changed, so the computed time is an estimate.
 _LEAST_S, _MOST_S = 0.05, 2.0

@@ -8,10 +8,10 @@ from weakref import WeakValueDictionary
 from app.batch.records import BatchOrder
 from app.dispatch.generation_plan import GenerationPlan
 from app.ids import BatchId, RequestId
-from app.tenants.accounts import Account, Left, of_line
 from app.tenants.ledger import Ledger, spent
 from app.tenants.limit_table import Limits
 from app.tenants.limits import together
+from app.tenants.rates_and_budgets import Account, Left, of_line
 from app.tenants.records import Client
 from workers.batch.line_charge import LineCharge, expected
 

@@ -26,7 +26,7 @@ from app.store.scripts import FORGET_LOADS, TELL
 from app.telemetry import logger
 from workers.engine.group_member import GroupMember
 from workers.engine.kv_indices import KvIndices, why_unindexed
-from workers.engine.metrics import metrics
+from workers.engine.worker_metrics import metrics
 
 log = logger(__name__)
 _TIME = "return redis.call('TIME')"  # in a cluster: of the node that has the fleet

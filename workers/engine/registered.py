@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from prometheus_client.metrics_core import Metric
 
-from app.worker_metrics import families, worker_state
+from app.metric_families import families, worker_state
 from workers.engine.group_member import GroupMember
 from workers.engine.hang_watchdog import HangWatchdog
 from workers.engine.lease import LeaseKeeper

@@ -11,13 +11,13 @@ from app.dispatch.fleet.loads import ENTRY, entries
 from app.ids import PoolId, place_id
 from app.keys import Keys
 from app.messages.lease import Lease
+from app.metric_families import worker_state
 from app.planner.desired import Desired, decode_desired
 from app.planner.observed import SeenPool, SeenWorker, Speed
 from app.pools.schema import Pool
 from app.routing.cost import TOKENS_PER_S
 from app.store import Wire
 from app.telemetry import logger
-from app.worker_metrics import worker_state
 
 log = logger(__name__)
 

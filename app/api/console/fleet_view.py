@@ -9,8 +9,8 @@ from app.dispatch.fleet.loads import ENTRY, NOTHING
 from app.ids import PoolId, place_id
 from app.kv.groups import grid_of, why_by_load
 from app.messages.lease import Grid, Lease
+from app.metric_families import worker_state
 from app.pools.schema import Pool
-from app.worker_metrics import worker_state
 
 
 def fleet_view(

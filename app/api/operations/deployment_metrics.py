@@ -17,10 +17,10 @@ from app.api.state import ApiState
 from app.errors import StoreDown
 from app.ids import PoolId
 from app.messages.lease import Lease, WorkerMetric, decode_worker_metrics
+from app.metric_families import STATES, families, worker_state
 from app.planner.desired import Desired, decode_desired
 from app.store import clock
 from app.telemetry import REDIS_UP, logger
-from app.worker_metrics import STATES, families, worker_state
 
 log = logger(__name__)
 

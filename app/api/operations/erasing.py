@@ -18,10 +18,10 @@ from app.running.loops import keep
 from app.store import clock
 from app.store.handling import Handling
 from app.telemetry import logger
-from app.tenants.accounts import of_tenant
 from app.tenants.erasure_store import ErasureStore
 from app.tenants.erasures import Erasure, after_pass, is_due, is_over
 from app.tenants.limit_table import Unit
+from app.tenants.rates_and_budgets import of_tenant
 from app.tenants.records import Tenant
 
 log = logger(__name__)

@@ -9,9 +9,9 @@ from app.api.http.answer_schemas import Shape
 from app.api.operations.admin import Admin
 from app.api.operations.tenant_changes import registry
 from app.store import clock
-from app.tenants.accounts import Account, Left, iso, of_key, of_tenant, period
 from app.tenants.ledger import spent
 from app.tenants.limit_table import Period, Unit
+from app.tenants.rates_and_budgets import Account, Left, iso, of_key, of_tenant, period
 from app.tenants.records import Client, Tenant
 
 router = APIRouter(prefix="/admin", tags=["admin"])

@@ -12,7 +12,7 @@ from app.messages.wire import encode
 from app.store import Wire
 from app.store.page import page
 from app.store.scripts import SET_CHAT
-from app.tenants.quotas import Quota
+from app.tenants.stored_bytes import Quota
 
 _PAGE = 256  # ids read at once
 

@@ -15,7 +15,7 @@ from app.keys import Keys
 from app.schemas.body import MOST
 from app.store import Wire, clock
 from app.store.scripts import CONVERSE, END_CONVERSATION, READ_ITEMS, SET_CONVERSATION, UNSAY
-from app.tenants.quotas import Quota
+from app.tenants.stored_bytes import Quota
 
 _PART_ITEMS, _PART_BYTES = 1024, 2**20  # of a conversation, that are read at once
 _TRIES = 5  # to read parts of one time

@@ -28,7 +28,7 @@ from app.messages.wire import encode
 from app.store import Wire, clock
 from app.store.handling import Handling
 from app.store.scripts import ADOPT, APPEND, CANCEL, DISOWN, FORGET, FORGET_OWNER, OWN
-from app.tenants.quotas import Quota
+from app.tenants.stored_bytes import Quota
 
 _PAGE, _LONG_PAGE = 16, 512  # batches read at once: for a stream, and for a whole answer
 _LARGE = 2**16  # bytes that are decoded in a thread

@@ -7,6 +7,7 @@ from msgspec import Struct
 from app.ids import PoolId
 from app.messages.lease import Lease
 from app.routing.candidates import Ask, Candidate, Cost, Option
+from app.routing.tiers import load_s
 
 EXPECTED_ANSWER = 256  # the most tokens of an answer that blocks are reserved for: most are shorter than `max_tokens`
 TOKENS_PER_S = 10_000.0  # assumed for a pool that has computed no prompt yet
@@ -17,7 +18,6 @@ _DELAYED_SHARE = 0.25
 _COMES_AGAIN = 0.25
 _STEP_S = 0.02  # by which a full engine's step is longer than an empty one's
 _PULLED_BYTES_PER_S = 3e9  # assumed for a pool that has pulled no KV yet: a copy within one host
-_HOST_BYTES_PER_S, _STORE_BYTES_PER_S = 5e9, 5e8  # assumed for one that has loaded none from there yet
 
 
 class PoolSpeeds(Struct, frozen=True):
@@ -145,16 +145,6 @@ def missing_blocks(ask: Ask, option: Option) -> int:
 def uncached_tokens(ask: Ask, option: Option) -> int:
     """Prompt tokens that the place has to compute; the last token always."""
     return _without(ask, option, max(option.cached + option.tiered.blocks, option.coming))
-
-
-def load_s(option: Option) -> float:
-    """Seconds that it takes to load what the place takes from tiers. What is stored goes through the host's memory."""
-    if not option.loads:
-        return 0.0
-    lease, tiers = option.candidate.lease, option.tiered
-    host = tiers.blocks / (lease.speeds.host_bytes_per_s or _HOST_BYTES_PER_S)
-    store = tiers.store / (lease.speeds.store_bytes_per_s or _STORE_BYTES_PER_S)
-    return lease.worker.tier_block_bytes * (host + store)
 
 
 def _without(ask: Ask, option: Option, blocks: int) -> int:

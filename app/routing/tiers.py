@@ -1,4 +1,4 @@
-"""Computes how much of a prompt each place can load from tiers behind its cache. Pure.
+"""Computes how much of a prompt each place can load from tiers behind its cache, and what that costs. Pure.
 
 An engine takes a prompt's leading blocks from its own cache, and each one behind them from host memory or from the
 store, as far as it is in one of them.
@@ -10,7 +10,9 @@ from msgspec import Struct
 
 from app.messages.kinds import TierUse
 from app.messages.lease import Lease, Speeds
-from app.routing.candidates import Tiered
+from app.routing.candidates import Option, Tiered
+
+_HOST_BYTES_PER_S, _STORE_BYTES_PER_S = 5e9, 5e8  # assumed for a worker that has loaded none from there yet
 
 
 class Numbers(Struct, frozen=True):
@@ -38,6 +40,16 @@ def worthwhile(speeds: Speeds, block_size: int, block_bytes: int) -> TierUse:
     if host_s >= computed_s:
         return "none"
     return "host" if host_s + store_s >= computed_s else "all"
+
+
+def load_s(option: Option) -> float:
+    """Seconds that it takes to load what the place takes from tiers. What is stored goes through the host's memory."""
+    if not option.loads:
+        return 0.0
+    lease, tiers = option.candidate.lease, option.tiered
+    host = tiers.blocks / (lease.speeds.host_bytes_per_s or _HOST_BYTES_PER_S)
+    store = tiers.store / (lease.speeds.store_bytes_per_s or _STORE_BYTES_PER_S)
+    return lease.worker.tier_block_bytes * (host + store)
 
 
 # So many blocks, the caches that hold each of them, and the tiers: numbers.

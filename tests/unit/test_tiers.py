@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from app.ids import PoolId, WorkerId
 from app.messages.lease import Lease, Speeds, Worker
 from app.routing.candidates import Ask, Candidate, Limits, Matches, Option, Tiered
-from app.routing.cost import Fleet, kv_cost, load_s, missing_blocks, new_blocks, uncached_tokens
-from app.routing.tiers import Numbers, chains, worthwhile
+from app.routing.cost import Fleet, kv_cost, missing_blocks, new_blocks, uncached_tokens
+from app.routing.tiers import Numbers, chains, load_s, worthwhile
 
 BLOCK, BYTES = 32, 2**22
 WORKER = Worker(

@@ -191,7 +191,7 @@ def test_more_overlap_never_raises_a_cost(ask: Ask, fleet: list[Option], how: Ro
     how = how.model_copy(update={"policy": "kv"})
     others = [*(o for o in fleet if can_serve(o.candidate) and not is_full(o.candidate)), option("free")]
     one = others.pop(index % len(others))
-    better = Option(one.candidate, one.cached + more, one.coming + more)
+    better = replace(one, cached=one.cached + more, coming=one.coming + more)
 
     def cost(options: list[Option], of: Option) -> float:
         return next(c.total for o, c in place(ask, options, how, Random(0)).scored if o == of)

@@ -17,6 +17,7 @@ _LOAD = [
     "--concurrency", "64", "--max-tokens", "1", "--prompt", "unique", "--prompt-words", "200", "--max-seconds", "30",
 ]  # fmt: skip
 _PAIRS, _FEW = 14, 4
+_FEWEST = 128  # requests: the kernel tells CPU time in hundredths of a second
 
 
 @contextmanager
@@ -37,7 +38,7 @@ def tree(path: Path, commit: str) -> Iterator[Path]:
 def cpu_ratios(out_dir: Path, commit: str, size: Size, say: Say) -> list[float]:
     """CPU time of a plain request in the API process over that with the commit's tree, by pair. Raises: Unavailable."""
     out_dir.mkdir(parents=True, exist_ok=True)
-    requests, pairs = size.of(3000, 300, 16), size.of(_PAIRS, _FEW, 1)
+    requests, pairs = size.of(3000, 300, _FEWEST), size.of(_PAIRS, _FEW, 1)
     ratios = []
     with tree(out_dir / "before", commit) as before:
         say("loading both systems")

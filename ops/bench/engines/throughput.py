@@ -90,7 +90,7 @@ def _compared(key: str, sides: Sides, out_dir: Path, size: Size, say: Say) -> tu
     rows: list[dict[str, float]] = []
     answers: list[Answer] = []
     pairs, count = size.of(_PAIRS, _QUICK_PAIRS, 1), size.of(_ROUNDS, _QUICK_ROUNDS, 1)
-    tokens = size.of(_TOKENS, _QUICK_TOKENS, 8)
+    tokens = size.of(_TOKENS, _QUICK_TOKENS, _QUICK_TOKENS)  # a few may be no text: adapters are random
     for pair in range(-1, pairs):  # the first warms up
         say(f"{key}: pair {pair + 1} of {pairs}")
         bodies = chats(sides.models, count * _STREAMS, tokens, seed=pair)

@@ -1,16 +1,17 @@
 """The endpoints that generate, encode or paint, each defined once, for HTTP routes, kept answers and batches alike."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+from app import endpoints
 from app.anthropic import error_body as anthropic_errors
 from app.anthropic import messages
 from app.anthropic.schemas import MessagesRequest
 from app.dispatch.generation_base import GenerationBase
+from app.endpoints import Row
 from app.errors import XylemError
 from app.messages.events import Delta
-from app.messages.kinds import Task
 from app.openai import (
     chat,
     classify,
@@ -26,7 +27,6 @@ from app.openai import (
 from app.openai.responses import generation as responses
 from app.openai.responses.schemas import ResponseRequest
 from app.openai.schemas import ChatRequest, CompletionRequest, ModelRequest
-from app.pools.schema import EndpointName
 
 
 class AnswerWriter(Protocol):
@@ -52,15 +52,20 @@ class StreamWriter(AnswerWriter, Protocol):
 
 @dataclass(frozen=True)
 class Endpoint:
-    path: str
-    kind: str  # its name in kept answers
+    row: Row
     schema: type[ModelRequest]
     # (Deployment, body's bytes, explain=) → the body as `schema`, and its plan. Raises: XylemError
     understand: Callable[..., Awaitable[tuple[Any, Any]]]
     writer: Callable[[Any, Any], AnswerWriter]  # (generation, body as `schema`) → its writer
-    task: Task = "generate"  # only models of this task may be named
     error_body: Callable[[XylemError], dict[str, Any]] = error_body.as_body
-    name: EndpointName = field(kw_only=True)  # as in `endpoints` of a pool
+
+    @property
+    def path(self) -> str:
+        return self.row.path
+
+    @property
+    def kind(self) -> str:
+        return self.row.kind
 
 
 @dataclass(frozen=True)
@@ -70,85 +75,27 @@ class CompletionEndpoint(Endpoint):
     writer: Callable[[GenerationBase, Any], StreamWriter]
 
 
-CHAT = CompletionEndpoint("/v1/chat/completions", "chat", ChatRequest, chat.understand, chat.writer, name="chat")
-TEXT = CompletionEndpoint(
-    "/v1/completions",
-    "text",
-    CompletionRequest,
-    completions.understand,
-    completions.TextWriter,
-    name="completions",
-)
-RESPONSE = Endpoint(
-    "/v1/responses",
-    "response",
-    ResponseRequest,
-    responses.understand,
-    responses.ResponseWriter,
-    name="responses",
-)
+CHAT = CompletionEndpoint(endpoints.CHAT, ChatRequest, chat.understand, chat.writer)
+TEXT = CompletionEndpoint(endpoints.TEXT, CompletionRequest, completions.understand, completions.TextWriter)
+RESPONSE = Endpoint(endpoints.RESPONSE, ResponseRequest, responses.understand, responses.ResponseWriter)
 MESSAGE = CompletionEndpoint(
-    "/v1/messages",
-    "message",
-    MessagesRequest,
-    messages.understand,
-    messages.writer,
-    error_body=anthropic_errors.as_body,
-    name="messages",
+    endpoints.MESSAGE, MessagesRequest, messages.understand, messages.writer, anthropic_errors.as_body
 )
 EMBEDDINGS = Endpoint(
-    "/v1/embeddings",
-    "embedding",
-    embeddings.EmbeddingRequest,
-    embeddings.understand,
-    embeddings.EmbeddingWriter,
-    task="embed",
-    name="embeddings",
+    endpoints.EMBEDDINGS, embeddings.EmbeddingRequest, embeddings.understand, embeddings.EmbeddingWriter
 )
 COHERE_EMBEDDINGS = Endpoint(
-    "/v2/embed",
-    "cohere_embedding",
-    cohere_embeddings.CohereEmbeddingRequest,
-    cohere_embeddings.understand,
+    endpoints.COHERE_EMBEDDINGS, cohere_embeddings.CohereEmbeddingRequest, cohere_embeddings.understand,
     cohere_embeddings.CohereEmbeddingWriter,
-    task="embed",
-    name="embeddings",
-)
-SCORE = Endpoint(
-    "/v1/score", "score", score.ScoreRequest, score.understand, score.ScoreWriter, task="embed", name="score"
-)
-RERANK = Endpoint(
-    "/v1/rerank", "rerank", rerank.RerankRequest, rerank.understand, rerank.RerankWriter, task="embed", name="rerank"
-)
-CLASSIFY = Endpoint(
-    "/v1/classify",
-    "class",
-    classify.ClassifyRequest,
-    classify.understand,
-    classify.ClassifyWriter,
-    task="classify",
-    name="classify",
-)
-IMAGES = Endpoint(
-    "/v1/images/generations",
-    "image",
-    images.ImageRequest,
-    images.understand,
-    images.ImageWriter,
-    task="image",
-    name="images",
-)
+)  # fmt: skip
+SCORE = Endpoint(endpoints.SCORE, score.ScoreRequest, score.understand, score.ScoreWriter)
+RERANK = Endpoint(endpoints.RERANK, rerank.RerankRequest, rerank.understand, rerank.RerankWriter)
+CLASSIFY = Endpoint(endpoints.CLASSIFY, classify.ClassifyRequest, classify.understand, classify.ClassifyWriter)
+IMAGES = Endpoint(endpoints.IMAGES, images.ImageRequest, images.understand, images.ImageWriter)
+VIDEOS = Endpoint(endpoints.VIDEOS, videos.VideoRequest, videos.understand, images.ImageWriter)
 
-SAME_AS = {"/score": SCORE, "/rerank": RERANK, "/v2/rerank": RERANK}  # vLLM's other paths
-
-# A job, which is always kept; no line of a batch.
-VIDEOS = Endpoint(
-    "/v1/videos", "video", videos.VideoRequest, videos.understand, images.ImageWriter, task="image", name="videos"
-)
-
+# By path: those that lines of batches may name.
 ENDPOINTS: dict[str, Endpoint] = {
     endpoint.path: endpoint
-    for endpoint in (
-        CHAT, TEXT, RESPONSE, MESSAGE, EMBEDDINGS, COHERE_EMBEDDINGS, SCORE, RERANK, CLASSIFY, IMAGES,
-    )
-}  # fmt: skip
+    for endpoint in (CHAT, TEXT, RESPONSE, MESSAGE, EMBEDDINGS, COHERE_EMBEDDINGS, SCORE, RERANK, CLASSIFY, IMAGES)
+}

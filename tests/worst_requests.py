@@ -1,4 +1,4 @@
-"""The worst requests for each row of `app/endpoint_costs.py`: where they cost most before anybody has admitted them.
+"""The worst requests for each row of `app/endpoints.py`: where they cost most before anybody has admitted them.
 
 Right and wrong bodies of as many bytes as are read before a request is admitted, and of as many as the row takes; and
 small ones that ask for dear work. A row that takes a body and has none here has no requests: `worst` raises.
@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from app.endpoint_costs import COSTS
-from app.tenants.admission import LARGE
+from app.endpoints import COSTS, LARGE
 from tests.kserve import asked as tensors
 from tests.pictures import asked, png, url
 from tests.speech.whisper_like import whisper_like

@@ -14,6 +14,7 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.media.media_reader import Origin, Samples
 from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
+from app.endpoints import MESSAGE
 from app.openai.chat import chat_plan
 from app.openai.efforts import SWITCHES
 from app.openai.media import load_media, origins_of
@@ -23,7 +24,7 @@ from app.openai.prompt import chat_prompt
 from app.openai.schemas import ChatRequest
 from app.schemas.validation import parse_off_loop
 
-PREFIX = "msg_"
+PREFIX = MESSAGE.prefix
 
 
 async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[MessagesRequest, GenerationPlan]:

@@ -52,7 +52,8 @@ from app.bounded.held_bytes import HeldBytes
 from app.dispatch.answering.generation import Adopted, Generation
 from app.dispatch.media.media_account import MediaAccounts
 from app.dispatch.runtime import Deployment, running
-from app.endpoint_registry import CHAT, EMBEDDINGS, ENDPOINTS, IMAGES, MESSAGE, RESPONSE, SAME_AS, TEXT, VIDEOS
+from app.endpoint_registry import CHAT, EMBEDDINGS, IMAGES, MESSAGE, RESPONSE, TEXT
+from app.endpoints import ROWS
 from app.errors import SettingsError
 from app.messages.kept import KeptRequest
 from app.running.ending import end_tasks
@@ -70,15 +71,8 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 
-_PATHS = {endpoint.kind: endpoint.path for endpoint in (*ENDPOINTS.values(), VIDEOS)}
-_TRACED = {
-    *_PATHS.values(),
-    images.EDITS,
-    *transcriptions.PATHS,
-    f"{RESPONSE.path}/compact",
-    *SAME_AS,
-    token_generation.PATH,
-}
+_PATHS = {row.kind: row.path for row in ROWS if row.kind}
+_TRACED = {path for row in ROWS for path in row.paths}
 
 
 def grpc_server(settings: Settings) -> Callable[[ApiState, asyncio.Event], AbstractAsyncContextManager[None]]:

@@ -7,20 +7,9 @@ from xxhash import xxh3_64_digest
 
 from app import json_bytes
 from app.batch.records import BatchLine, Problem
+from app.endpoints import CHAT, IMAGES, ROWS
 
-_CHAT, _IMAGES = "/v1/chat/completions", "/v1/images/generations"
-ENDPOINTS = (
-    _CHAT,
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/messages",
-    "/v1/embeddings",
-    "/v2/embed",
-    "/v1/score",
-    "/v1/rerank",
-    "/v1/classify",
-    _IMAGES,
-)
+ENDPOINTS = tuple(row.path for row in ROWS if row.is_batched)
 MAX_LINES = 50_000
 _MAX_ID = 512  # characters
 _CHUNK = 512  # bytes of a prompt that are hashed together
@@ -85,9 +74,9 @@ def read_line(raw: bytes, number: int, endpoint: str, seen: Container[str]) -> t
 
 def _refused(endpoint: str, body: dict[str, Any]) -> tuple[str, str] | None:
     """A parameter that it can't have in a batch, and why."""
-    if endpoint == _IMAGES and body.get("response_format") == "url":
+    if endpoint == IMAGES.path and body.get("response_format") == "url":
         return "response_format", "Pictures of a batch are in its output file, as b64_json."
-    refusals = _REFUSED_OF_CHATS if endpoint == _CHAT else _REFUSED
+    refusals = _REFUSED_OF_CHATS if endpoint == CHAT.path else _REFUSED
     return next(((name, why) for name, why in refusals.items() if body.get(name)), None)
 
 

@@ -35,6 +35,7 @@ from app.dispatch.observing.loop_delay import observe_loop_delay
 from app.dispatch.observing.recorder import Recorder
 from app.dispatch.observing.request_lookup import RequestLookup
 from app.dispatch.observing.traffic import TrafficCounter
+from app.endpoints import ROWS, EndpointName
 from app.errors import RequestError, StoreDown
 from app.grammars.checker import GrammarChecker
 from app.ids import HOME, CellId, KeyId, PoolId, new_api_id
@@ -47,7 +48,7 @@ from app.planner.observed import Objective
 from app.planner.rules import objectives_of
 from app.pools.fetched_pools import fetched_pools
 from app.pools.pools_file import load_pools
-from app.pools.schema import EndpointName, Pipeline, Pool
+from app.pools.schema import Pipeline, Pool
 from app.running.ending import end_tasks
 from app.settings import Settings
 from app.store import Wire, clock
@@ -64,10 +65,7 @@ T = TypeVar("T")
 
 _SUBSCRIBED_S = 2.0
 _TIMEOUT_S = 2.0  # of other cells' Redis: less than that of our own, without which there is nothing else to do
-_TASKS: Mapping[EndpointName, Task] = {
-    "embeddings": "embed", "score": "embed", "rerank": "embed", "classify": "classify", "images": "image",
-    "videos": "image", "transcriptions": "transcribe",
-}  # fmt: skip
+_TASKS: Mapping[EndpointName, Task] = {row.name: row.task for row in ROWS}
 # Tokenising uses a core per thread: one core is left to the event loop.
 _threads = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) - 1), thread_name_prefix="tokenising")
 _MOST_WAITING = 16  # threads that wait for processes
@@ -137,7 +135,7 @@ class Deployment:
 
     def _only_model(self, endpoint: EndpointName | None) -> str:
         """The model of a body that names none. Raises: RequestError unless it can only be one."""
-        task = None if endpoint is None else _TASKS.get(endpoint, "generate")
+        task = None if endpoint is None else _TASKS[endpoint]
         names = [m.name for m in self.models.values() if m.parent is None and task in (None, m.task)]
         able = [name for name in names if may_ask(self.within, name)]
         if len(able) != 1:

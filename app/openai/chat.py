@@ -8,6 +8,7 @@ from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.media.media_reader import NO_SAMPLES, Samples
 from app.dispatch.runtime import Deployment
+from app.endpoints import CHAT
 from app.errors import RequestError
 from app.openai.answer_grammar import answer_grammar
 from app.openai.chat_writer import ChatWriter
@@ -38,7 +39,7 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
     if has_media(body.messages):
         samples = await load_media(state, model, *await state.off_loop(raw, partial(named_media, body.messages)))
     work = partial(
-        chat_plan, state, "chatcmpl-", body, "messages", explain=explain, wanted=body.asked_format(), samples=samples
+        chat_plan, state, CHAT.prefix, body, "messages", explain=explain, wanted=body.asked_format(), samples=samples
     )
     compiles, waits = body.compiles or body.binds_calls, body.chat_template is not None
     plan = await state.off_loop(raw, work, compiles=compiles, waits=waits)

@@ -5,6 +5,7 @@ from typing import Any
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.runtime import Deployment
+from app.endpoints import CLASSIFY
 from app.openai.encoding import EncodingWriter, check_count, encoding_plan, tokenized
 from app.openai.schemas import ModelRequest
 from app.openai.vector_forms import floats
@@ -28,7 +29,7 @@ def _plan(state: Deployment, body: ClassifyRequest, *, explain: bool) -> Generat
     model = state.find_model(body.model, "classify")
     inputs = [body.input] if isinstance(body.input, str) else body.input
     check_count(inputs, "input")
-    return encoding_plan(state, body, "classify-", model, tokenized(model, inputs, "input"), explain=explain)
+    return encoding_plan(state, body, CLASSIFY.prefix, model, tokenized(model, inputs, "input"), explain=explain)
 
 
 class ClassifyWriter(EncodingWriter):

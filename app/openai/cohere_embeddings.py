@@ -10,6 +10,7 @@ from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
+from app.endpoints import COHERE_EMBEDDINGS
 from app.errors import PromptTooLong, RequestError
 from app.openai.content_parts import TextPart, joined
 from app.openai.embeddings import vector_length
@@ -78,7 +79,7 @@ def _plan(state: Deployment, body: CohereEmbeddingRequest, *, explain: bool) -> 
         raise RequestError(f"'max_tokens' has to be at least {least} for {model.name}.", param="max_tokens")
     encode = partial(_encoded, model, _instruction(model, body.input_type), most, body.truncate or "END")
     tokens = tokenized(model, body.all_texts, body.side, encode)
-    return encoding_plan(state, body, "embed-", model, tokens, dimensions=dimensions, explain=explain)
+    return encoding_plan(state, body, COHERE_EMBEDDINGS.prefix, model, tokens, dimensions=dimensions, explain=explain)
 
 
 def _instruction(model: Model, kind: str | None) -> str:

@@ -12,6 +12,7 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.media.media_reader import Origin, Sample
 from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
+from app.endpoints import TEXT
 from app.errors import RequestError
 from app.grammars.checker import GrammarCheck
 from app.media.prompt_embeds import prompt_embeds_of
@@ -73,7 +74,7 @@ def _plan(state: Deployment, body: CompletionRequest, *, explain: bool) -> Gener
         grammar = content_grammar(answer_format)
         prompt_sampling, checks = with_grammar(grammar, prompt_sampling), [GrammarCheck(grammar, answer_format.where)]
     sampling = [prompt_sampling] * len(prompts)
-    plan = plan_of(state, body, "cmpl-", model, prompts, sampling, explain=explain, cache_salt=body.cache_salt)
+    plan = plan_of(state, body, TEXT.prefix, model, prompts, sampling, explain=explain, cache_salt=body.cache_salt)
     if checks:
         plan = replace(plan, grammars=checks)
     if embeds:

@@ -8,6 +8,7 @@ from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
+from app.endpoints import EMBEDDINGS
 from app.errors import RequestError
 from app.openai.encoding import EncodingWriter, check_count, encoding_plan, tokenized
 from app.openai.schemas import ModelRequest, TokenId
@@ -39,7 +40,7 @@ def _plan(state: Deployment, body: EmbeddingRequest, *, explain: bool) -> Genera
     check_count(inputs, "input")
     dimensions = vector_length(model, body.dimensions, "dimensions")
     tokens = tokenized(model, inputs, "input")
-    return encoding_plan(state, body, "embd-", model, tokens, dimensions=dimensions, explain=explain)
+    return encoding_plan(state, body, EMBEDDINGS.prefix, model, tokens, dimensions=dimensions, explain=explain)
 
 
 def vector_length(model: Model, asked: int | None, param: str) -> int | None:

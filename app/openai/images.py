@@ -12,6 +12,7 @@ from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.media.media_reader import Origin, Sample
 from app.dispatch.runtime import Deployment
+from app.endpoints import IMAGES
 from app.errors import RequestError
 from app.messages.job import Painting
 from app.openai.painting import PaintingRequest, begun_painting, next_seed, painter, painting_plan
@@ -90,7 +91,7 @@ def pictures_plan(state: Deployment, body: PicturesRequest, *, explain: bool) ->
         previews=body.partial_images or 0,
     )
     paintings = [replace(first, seed=next_seed(first, number)) for number in range(body.n or 1)]
-    return painting_plan(state, body, "img-", model, paintings, whole=not body.stream, explain=explain)
+    return painting_plan(state, body, IMAGES.prefix, model, paintings, whole=not body.stream, explain=explain)
 
 
 class ImageWriter:

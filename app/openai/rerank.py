@@ -7,6 +7,7 @@ from pydantic import Field
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.runtime import Deployment
+from app.endpoints import RERANK
 from app.openai.encoding import EncodingWriter, check_count, cosine, encoding_plan, tokenized
 from app.openai.schemas import ModelRequest
 from app.openai.vector_forms import floats
@@ -45,7 +46,7 @@ async def understand(state: Deployment, raw: bytes, *, explain: bool = False) ->
 def _plan(state: Deployment, body: RerankRequest, *, explain: bool) -> GenerationPlan:
     model = state.find_model(body.model, "embed")
     tokens = tokenized(model, [body.query], "query") + tokenized(model, body.texts, "documents")
-    return encoding_plan(state, body, "rerank-", model, tokens, explain=explain)
+    return encoding_plan(state, body, RERANK.prefix, model, tokens, explain=explain)
 
 
 class RerankWriter(EncodingWriter):

@@ -6,6 +6,7 @@ from typing import Any
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.runtime import Deployment
+from app.endpoints import SCORE
 from app.errors import RequestError
 from app.openai.encoding import EncodingWriter, check_count, cosine, encoding_plan, tokenized
 from app.openai.schemas import ModelRequest
@@ -71,7 +72,7 @@ def _plan(state: Deployment, body: ScoreRequest, *, explain: bool) -> Generation
     model = state.find_model(body.model, "embed")
     (first, second), (one, two) = body.sides, body.texts
     tokens = tokenized(model, one, first) + tokenized(model, two, second)
-    return encoding_plan(state, body, "score-", model, tokens, explain=explain)
+    return encoding_plan(state, body, SCORE.prefix, model, tokens, explain=explain)
 
 
 class ScoreWriter(EncodingWriter):

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.runtime import Deployment
+from app.endpoints import VIDEOS
 from app.errors import RequestError
 from app.messages.events import Done, Event, Failed, Progress
 from app.messages.kept import KeptRequest
@@ -63,7 +64,7 @@ def video_plan(state: Deployment, body: VideoRequest, *, explain: bool) -> Gener
         )
     frames = _STEP * max(0, round((seconds * fps - 1) / _STEP)) + 1
     painting = replace(begun_painting(body, model), format="mp4", frames=frames, fps=fps)
-    return painting_plan(state, body, "video_", model, [painting], whole=False, explain=explain)
+    return painting_plan(state, body, VIDEOS.prefix, model, [painting], whole=False, explain=explain)
 
 
 def as_object(

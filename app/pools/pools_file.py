@@ -6,11 +6,12 @@ from typing import Literal
 import yaml
 from pydantic import ValidationError
 
+from app.endpoints import EndpointName
 from app.errors import SettingsError
 from app.ids import BATCH_QUEUE, PoolId
 from app.messages.kinds import Task
 from app.pools.engine_registry import engine_names, is_engine, spanning_engines
-from app.pools.schema import EndpointName, Pool, PoolsFile, Stage, Table, alias_problem
+from app.pools.schema import Pool, PoolsFile, Stage, Table, alias_problem
 from app.pools.yaml_loader import read_yaml
 from app.settings import explain
 

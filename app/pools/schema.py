@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pydantic_core import PydanticCustomError
 
 from app.dialects.names import dialect_names, find_dialect, nearest
+from app.endpoints import EndpointName
 from app.errors import SettingsError
 from app.ids import PoolId
 from app.messages.kinds import Role, Task
@@ -25,11 +26,6 @@ NotNegative = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, le=2, allow_inf_nan=False)]  # of blocks; reservations may exceed 1
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 AliasName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\s\x00-\x1f]+$")]
-# As in `endpoints` of a pool.
-EndpointName = Literal[
-    "chat", "completions", "responses", "messages", "embeddings", "score", "rerank", "classify", "images", "videos",
-    "transcriptions",
-]  # fmt: skip
 WorkloadKind = Literal["Deployment", "StatefulSet", "LeaderWorkerSet"]
 Policy = Literal["kv", "least_loaded", "round_robin", "random", "power_of_two"]
 

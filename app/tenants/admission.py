@@ -17,7 +17,6 @@ from app.tenants.ledger import Ledger
 from app.tenants.records import Client
 
 _UNKNOWN = Used("")
-LARGE = 64 * 2**10  # bytes of a body, for reading which its request has to be admitted
 
 
 class Admission:

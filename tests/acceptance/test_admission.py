@@ -1,4 +1,4 @@
-"""Measures that a request which its key's limits refuse costs no more than `app/endpoint_costs.py` says.
+"""Measures that a request which its key's limits refuse costs no more than `app/endpoints.py` says.
 
 There is no worker.
 """
@@ -17,8 +17,7 @@ import psutil
 import pytest
 
 from app.api.kserve.protocol import SERVICE
-from app.endpoint_costs import COSTS
-from app.tenants.admission import LARGE
+from app.endpoints import COSTS, LARGE
 from tests.kserve import asked as tensors
 from tests.kserve import grpc_client
 from tests.stack import Stack, connects, free_port, stack, wait_until

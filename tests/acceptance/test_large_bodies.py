@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from app.api.kserve.protocol import SERVICE
-from app.endpoint_costs import COSTS
+from app.endpoints import COSTS
 from tests.kserve import asked, grpc_client
 from tests.prompt_embeds import encoded, file, rows
 from tests.stack import PYTHON, Stack, free_port, mock_pool, stack, wait_until

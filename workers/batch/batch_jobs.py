@@ -249,11 +249,11 @@ class BatchJobs:
         request = parse(endpoint.schema, body)
         request.check()
         if not request.model:
-            request = self._call(self._serving.asked_by(order.key, within=within).served(request, endpoint.name))
+            request = self._call(self._serving.asked_by(order.key, within=within).served(request, endpoint.row.name))
         check_model(within, request.model)
         check_tokens(within, request)
         self._serving.check_no_pipeline(request)
-        return find_model(self._serving.models, self._serving.aliases.primary(request.model), endpoint.task).name
+        return find_model(self._serving.models, self._serving.aliases.primary(request.model), endpoint.row.task).name
 
     @contextmanager
     def _counted_line(self, batch: BatchId, number: int) -> Iterator[None]:

@@ -19,9 +19,10 @@ from app.api.http.origin import Allowed, Headers, admit, check_body, granted, pr
 from app.api.http.uvicorn_protocol import EXTENSION, DirectWriter
 from app.api.intake.request_body import collect
 from app.api.state import ApiState, for_client
+from app.endpoints import LARGE
 from app.errors import XylemError
 from app.telemetry import logger
-from app.tenants.admission import LARGE, Admission, admitted
+from app.tenants.admission import Admission, admitted
 
 log = logger(__name__)
 

@@ -7,9 +7,10 @@ from starlette.types import Receive, Scope
 
 from app.api.http.incoming import share_of
 from app.api.state import state_of
+from app.endpoints import LARGE
 from app.errors import BodyTooLarge, Cancelled
 from app.schemas.validation import B, parse_off_loop
-from app.tenants.admission import LARGE, admitted
+from app.tenants.admission import admitted
 
 _SHORT = 64 * 2**10  # bytes of a body without prompts
 _PIECE = 2**20  # bytes

@@ -18,13 +18,13 @@ from app.api.kserve.messages import infer_message, request_of, response_of, shor
 from app.api.kserve.protocol import MESSAGES, SERVICE
 from app.api.operations.health import readiness
 from app.api.state import ApiState, for_client
+from app.endpoints import LARGE
 from app.errors import ModelNotFound, RequestError, RequestTimeout, Saturated, SettingsError, XylemError
 from app.ids import KeyId
 from app.kserve.answers import text_outputs, whole
 from app.kserve.requests import EMPTY_FINAL, check_version
 from app.messages.deltas import merge
 from app.telemetry import REFUSALS, logger
-from app.tenants.admission import LARGE
 
 log = logger(__name__)
 

@@ -1,7 +1,7 @@
 """POST /v1/embeddings, /v2/embed, /v1/score, /v1/rerank and /v1/classify: whole answers, made of vectors."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import orjson
@@ -17,49 +17,47 @@ from app.api.intake.request_body import collect
 from app.api.openai.alias_turn import other_plan
 from app.api.state import ApiState, state_of
 from app.endpoint_registry import CLASSIFY, COHERE_EMBEDDINGS, EMBEDDINGS, RERANK, SCORE, Endpoint
-from app.openai.classify import ClassifyRequest
-from app.openai.cohere_embeddings import CohereEmbeddingRequest
-from app.openai.embeddings import EmbeddingRequest
-from app.openai.rerank import RerankRequest
-from app.openai.score import ScoreRequest
-from app.tenants.admission import LARGE
+from app.endpoints import LARGE
 
 router = APIRouter()
 _DEPTH = 3  # of an answer's lists and objects down to an item, whose own are short
+Route = Callable[[Request], Awaitable[Response]]
 
 
-@router.post(EMBEDDINGS.path, openapi_extra=EmbeddingRequest.openapi(), responses=answer_schemas.EMBEDDINGS)
+def _post(endpoint: Endpoint, answers: dict[int | str, dict[str, Any]]) -> Callable[[Route], Route]:
+    def register(route: Route) -> Route:
+        for path in (endpoint.path, *endpoint.row.same):
+            router.post(path, openapi_extra=endpoint.schema.openapi(), responses=answers)(route)
+        return route
+
+    return register
+
+
+@_post(EMBEDDINGS, answer_schemas.EMBEDDINGS)
 async def embeddings(request: Request) -> Response:
     """A vector for each text."""
     return await _handle(EMBEDDINGS, request)
 
 
-@router.post(
-    COHERE_EMBEDDINGS.path,
-    openapi_extra=CohereEmbeddingRequest.openapi(),
-    responses=answer_schemas.COHERE_EMBEDDINGS,
-)
+@_post(COHERE_EMBEDDINGS, answer_schemas.COHERE_EMBEDDINGS)
 async def embed(request: Request) -> Response:
     """A vector for each text, in each form that is asked for: Cohere's API, which vLLM has too."""
     return await _handle(COHERE_EMBEDDINGS, request)
 
 
-@router.post("/score", openapi_extra=ScoreRequest.openapi(), responses=answer_schemas.SCORES)
-@router.post(SCORE.path, openapi_extra=ScoreRequest.openapi(), responses=answer_schemas.SCORES)
+@_post(SCORE, answer_schemas.SCORES)
 async def score(request: Request) -> Response:
     """Scores how similar texts are: the cosine of their embeddings."""
     return await _handle(SCORE, request)
 
 
-@router.post("/v2/rerank", openapi_extra=RerankRequest.openapi(), responses=answer_schemas.RERANKED)
-@router.post("/rerank", openapi_extra=RerankRequest.openapi(), responses=answer_schemas.RERANKED)
-@router.post(RERANK.path, openapi_extra=RerankRequest.openapi(), responses=answer_schemas.RERANKED)
+@_post(RERANK, answer_schemas.RERANKED)
 async def rerank(request: Request) -> Response:
     """Documents ordered by how well they fit a query."""
     return await _handle(RERANK, request)
 
 
-@router.post(CLASSIFY.path, openapi_extra=ClassifyRequest.openapi(), responses=answer_schemas.CLASSES)
+@_post(CLASSIFY, answer_schemas.CLASSES)
 async def classify(request: Request) -> Response:
     """The class of each text, with the probabilities of all classes."""
     return await _handle(CLASSIFY, request)

@@ -23,13 +23,13 @@ from app.api.state import ApiState, state_of
 from app.dispatch.answering.generation import Generation
 from app.dispatch.models.pipeline_named import PipelineNamed
 from app.endpoint_registry import IMAGES
+from app.endpoints import EDITS
 from app.errors import RequestError
 from app.media.source import MediaSource
 from app.openai.image_events import Kind
 from app.openai.images import EditRequest, ImageRequest, ImageWriter, PicturesRequest, understand_edit
 
 router = APIRouter()
-EDITS = f"{PATH}/edits"
 
 
 @router.post(IMAGES.path, openapi_extra=ImageRequest.openapi(), responses=answer_schemas.IMAGES)
@@ -40,7 +40,7 @@ async def generations(request: Request) -> Response:
     return await handle(state, raw, request.scope, request.receive)
 
 
-@router.post(EDITS, openapi_extra=form_schema(EditRequest, "image", "mask"), responses=answer_schemas.IMAGES)
+@router.post(EDITS.path, openapi_extra=form_schema(EditRequest, "image", "mask"), responses=answer_schemas.IMAGES)
 async def edits(request: Request) -> Response:
     """Other pictures of a picture, or of a part of it, from a form."""
     state, scope, explain = state_of(request), request.scope, explain_wanted(request.scope)
@@ -92,7 +92,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
 
 async def _of_pipeline(state: ApiState, named: PipelineNamed, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError."""
-    conductor = Conductor(state, named, "img-", scope, receive)
+    conductor = Conductor(state, named, EDITS.prefix, scope, receive)
     if named.body.stream:
         return ImageStream(partial(conductor.pictures, raw), "image_generation", conductor.in_last)
     body, call = await conductor.pictures(raw)

@@ -14,11 +14,12 @@ from starlette.types import Message, Receive, Scope
 
 from app.api.http.incoming import share_of
 from app.api.intake.request_body import given_length
+from app.endpoints import LARGE
 from app.errors import BodyTooLarge, Cancelled, RequestError, UnsupportedMediaType, XylemError
 from app.openai.batch_schemas import ExpiresAfter
 from app.schemas.body import Body
 from app.schemas.validation import parse
-from app.tenants.admission import LARGE, admitted
+from app.tenants.admission import admitted
 
 FORM = 64 * 2**10  # bytes of a form besides its file
 _FIELD = 2**10  # bytes of another field

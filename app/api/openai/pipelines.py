@@ -21,7 +21,7 @@ async def chat(state: ApiState, named: PipelineNamed, raw: bytes, scope: Scope, 
     if chat_request.kept or asks_to_keep(scope):
         param = "store" if chat_request.kept else "Idempotency-Key"
         raise RequestError("An answer of a pipeline is not kept: it can be neither stored nor resumed.", param=param)
-    conductor = Conductor(state, named, "chatcmpl-", scope, receive)
+    conductor = Conductor(state, named, CHAT.row.prefix, scope, receive)
     if chat_request.stream:
         return _ChatStream(conductor, raw)
     body, call = await conductor.chat(raw)

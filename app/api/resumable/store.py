@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from app.bounded.turns import Turns
+from app.endpoints import RESPONSE
 from app.errors import (
     BudgetUsed,
     Cancelled,
@@ -156,7 +157,7 @@ class ResumableStore:
 
     def _due(self, request: RequestId) -> int | str:
         """Returns when the webhook is to look at what ends now, ms; "": never."""
-        return round(clock.now() * 1000) if self._tells and request.startswith("resp_") else ""
+        return round(clock.now() * 1000) if self._tells and request.startswith(RESPONSE.prefix) else ""
 
     async def note(
         self,

@@ -9,6 +9,7 @@ import orjson
 
 from app.dispatch.answering.content_hook import ContentHook, Part, pause_s
 from app.dispatch.generation_plan import GenerationPlan
+from app.endpoints import ROWS
 from app.errors import DeadlineOver, HookDown, Saturated, XylemError
 from app.ids import RequestId
 from app.messages.events import Delta
@@ -20,11 +21,7 @@ log = logger(__name__)
 
 Deltas = list[tuple[int, Delta]]
 # By the beginning of its id, the endpoint of a request.
-_ENDPOINTS = {
-    "chatcmpl-": "/v1/chat/completions", "cmpl-": "/v1/completions", "resp_": "/v1/responses", "msg_": "/v1/messages",
-    "embd-": "/v1/embeddings", "score-": "/v1/score", "rerank-": "/v1/rerank", "classify-": "/v1/classify",
-    "embed-": "/v2/embed", "img-": "/v1/images", "video_": "/v1/videos", "transcr-": "/v1/audio/transcriptions",
-}  # fmt: skip
+_ENDPOINTS = {row.prefix: row.logged or row.path for row in ROWS}
 
 
 class Inspection:

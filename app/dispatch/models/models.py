@@ -8,24 +8,25 @@ from app.dispatch.inflight import RoutingHints
 from app.dispatch.models.generation_defaults import generation_defaults
 from app.dispatch.models.speech import Speech, speech_of
 from app.dispatch.models.writing import Writing, dialect_name, writing_of
+from app.endpoints import ROWS, EndpointName
 from app.errors import ModelNotFound, PromptTooLong, RequestError, SettingsError
 from app.ids import PoolId
 from app.media.placeholders import Pictures, Sounds, pictures_of, sounds_of
 from app.messages.kinds import Task
 from app.messages.media import MediaKind
 from app.pools.engine_args import drafts
-from app.pools.schema import EndpointName, PaintRules, Pool, PoolsFile, Select
+from app.pools.schema import PaintRules, Pool, PoolsFile, Select
 from app.routing.pool_table import select
 from app.telemetry import Meters
 from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
 
 _TOGETHER = 2**18  # tokens of one HTTP request, for models with a shorter context
+_VERBS: Mapping[Task, str] = {
+    "generate": "generates answers", "embed": "makes embeddings", "classify": "tells classes", "image": "paints",
+    "transcribe": "writes down speech",
+}  # fmt: skip
 _DOES: Mapping[Task, str] = {
-    "generate": "generates answers (/v1/chat/completions, /v1/completions, /v1/responses, /v1/messages)",
-    "embed": "makes embeddings (/v1/embeddings, /v2/embed, /v1/score, /v1/rerank)",
-    "classify": "tells classes (/v1/classify)",
-    "image": "paints (/v1/images/generations, /v1/images/edits, /v1/videos)",
-    "transcribe": "writes down speech (/v1/audio/transcriptions, /v1/audio/translations)",
+    task: f"{does} ({', '.join(row.path for row in ROWS if row.task == task)})" for task, does in _VERBS.items()
 }
 _SHOWN = 100  # characters of an unknown model's name in the error
 _LISTED = 50  # names of served models in the error

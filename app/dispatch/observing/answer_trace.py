@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.inflight import InFlight
 from app.dispatch.observing.attempt_spans import attempt_spans
+from app.endpoints import TEXT
 from app.ids import RequestId
 from app.messages.kinds import Task
 from app.tracing.request_trace import RequestTrace
@@ -21,7 +22,7 @@ _OPERATIONS: Mapping[Task, str] = {
     "image": "generate_content",
     "transcribe": "transcribe",
 }
-_TEXT, _TEXT_PREFIX = "text_completion", "cmpl-"  # of a plan without a chat template
+_TEXT = "text_completion"  # of a plan without a chat template
 
 _MOST = 32  # prompts whose attempts are shown: each takes the event loop 0.1 ms
 
@@ -40,7 +41,7 @@ def add_answer(
     `tokens`: of prompts, of these cached, of the answer. `error`: its code; "": it is whole. `first_token`: when the
     answer's first token was here, seconds since the epoch; None: it has none.
     """
-    operation = _TEXT if plan.prefix == _TEXT_PREFIX else _OPERATIONS[plan.model.task]
+    operation = _TEXT if plan.prefix == TEXT.prefix else _OPERATIONS[plan.model.task]
     trace.name = f"{operation} {plan.model.name}"
     trace.attributes |= _attributes(plan, operation, answer, tokens)
     if in_flight:

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from app.dispatch.models.models import Model
+from app.endpoints import RESPONSE
 from app.errors import Cancelled, from_wire
 from app.ids import RequestId
 from app.messages.events import Delta, Done, Event, Failed
@@ -17,7 +18,7 @@ from app.openai.responses.schemas import ResponseRequest
 from app.schemas.body import Body
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
-PREFIX = "resp_"
+PREFIX = RESPONSE.prefix
 _LONG = 512  # tokens with logprobs: writing more of them as JSON would hold up the event loop
 
 

@@ -9,6 +9,7 @@ from app.dispatch.media.media_reader import Origin, Sample
 from app.dispatch.models.models import Model
 from app.dispatch.models.speech import ENCODER_TOKENS, Speech, SpeechTask
 from app.dispatch.runtime import Deployment
+from app.endpoints import TRANSCRIPTIONS
 from app.errors import RequestError
 from app.media.sound import Sound
 from app.messages.job import Sampling
@@ -94,5 +95,5 @@ def _plan(
         Origin("audio", url=one.sha256): Sample(medium, one.data) for one, medium in zip(windows, media, strict=True)
     }
     prompts, samplings = [prompt] * len(windows), [sampling] * len(windows)
-    plan = plan_of(state, body, "transcr-", model, prompts, samplings, explain=explain, whole=whole)
+    plan = plan_of(state, body, TRANSCRIPTIONS.prefix, model, prompts, samplings, explain=explain, whole=whole)
     return replace(plan, media=[[one] for one in media], samples=samples)

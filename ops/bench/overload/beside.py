@@ -16,7 +16,7 @@ import grpc
 import httpx
 from redis import Redis
 
-from app.endpoint_costs import COSTS
+from app.endpoints import COSTS
 from ops.bench.load import System
 from ops.bench.overload.largest import CONTEXT, bodies
 from ops.bench.processes import process

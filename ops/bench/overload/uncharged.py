@@ -7,7 +7,7 @@ import grpc
 import httpx
 import psutil
 
-from app.endpoint_costs import COSTS
+from app.endpoints import COSTS
 from ops.bench.load import System
 from tests.worst_requests import Request, used_up, worst
 

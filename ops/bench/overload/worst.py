@@ -1,4 +1,4 @@
-"""The worst requests that `app/endpoint_costs.py` has rows for: what they cost refused, and another tenant's stream."""
+"""The worst requests that `app/endpoints.py` has rows for: what they cost refused, and another tenant's stream."""
 
 from pathlib import Path
 from typing import Any

@@ -15,6 +15,7 @@ from app.api.intake.request_body import collect
 from app.api.openai.responses import answer_schemas as shapes
 from app.api.openai.responses.routes import query_of
 from app.api.state import ApiState, state_of
+from app.endpoints import LARGE
 from app.errors import RequestError, RequestNotFound
 from app.ids import ConversationId, KeyId
 from app.openai.responses.conversation_schemas import (
@@ -28,7 +29,6 @@ from app.openai.responses.input_items import InputItem
 from app.openai.responses.items import items_of
 from app.openai.responses.schemas import ItemsQuery
 from app.schemas.validation import B, parse, parse_off_loop
-from app.tenants.admission import LARGE
 
 router = APIRouter()
 PATH = "/v1/conversations"

@@ -20,6 +20,7 @@ from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.aliases import Turn
 from app.dispatch.models.models import Model
 from app.dispatch.models.speech import WINDOW_S, SpeechTask
+from app.endpoints import TRANSCRIPTIONS, TRANSLATIONS
 from app.errors import RequestError
 from app.media.sound import RATE
 from app.messages.events import Delta
@@ -30,12 +31,11 @@ from app.openai.transcription.request import TranscriptionRequest, TranslationRe
 from app.openai.transcription.writer import TranscriptionWriter, done_event
 
 router = APIRouter()
-PATHS = _TRANSCRIPTIONS, _TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translations"
 _FIELD = 16 * 2**10  # bytes of a field
 
 
 @router.post(
-    _TRANSCRIPTIONS,
+    TRANSCRIPTIONS.path,
     openapi_extra=form_schema(TranscriptionRequest, "file"),
     responses=answer_schemas.TRANSCRIPT,
 )
@@ -44,7 +44,9 @@ async def transcriptions(request: Request) -> Response:
     return await _handle(request, TranscriptionRequest, "transcribe")
 
 
-@router.post(_TRANSLATIONS, openapi_extra=form_schema(TranslationRequest, "file"), responses=answer_schemas.TRANSCRIPT)
+@router.post(
+    TRANSLATIONS.path, openapi_extra=form_schema(TranslationRequest, "file"), responses=answer_schemas.TRANSCRIPT
+)
 async def translations(request: Request) -> Response:
     """Translates what is said in a sound into English."""
     return await _handle(request, TranslationRequest, "translate")

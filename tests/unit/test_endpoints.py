@@ -1,4 +1,4 @@
-"""The table of what requests cost before they are admitted is whole."""
+"""The table of endpoints is whole: each row has a route, and what requests cost before they are admitted."""
 
 from pathlib import Path
 
@@ -8,8 +8,10 @@ from fastapi.routing import APIRoute
 from app.api.kserve.grpc_server import METHODS
 from app.api.kserve.protocol import SERVICE
 from app.api.main import create_app
-from app.endpoint_costs import COSTS
+from app.endpoint_registry import ENDPOINTS, VIDEOS
+from app.endpoints import COSTS, ROWS
 from app.settings import load_settings
+from tests.stack import ROOT
 from tests.worst_requests import worst
 
 _READS = {"GET", "HEAD", "OPTIONS"}
@@ -22,6 +24,19 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[APIRoute]:
     pools.write_text("pools: {decode-pool-a: {model: mock, engine: mock}}")
     monkeypatch.setenv("XYLEM_POOLS_FILE", str(pools))
     return [route for route in create_app(load_settings())._app.routes if isinstance(route, APIRoute)]
+
+
+def test_each_row_has_a_route_a_shape_and_a_line_in_the_guide(served: list[APIRoute]) -> None:
+    routes = {route.path: route for route in served if "POST" in route.methods}
+    guide = "\n".join(page.read_text() for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "reference")
+    for path in (path for row in ROWS for path in row.paths):
+        assert 200 in routes[path].responses, path
+        assert path in guide, path
+
+
+def test_what_lines_of_batches_may_name_is_as_the_rows_say() -> None:
+    assert list(ENDPOINTS) == [row.path for row in ROWS if row.is_batched]
+    assert {endpoint.row for endpoint in (*ENDPOINTS.values(), VIDEOS)} == {row for row in ROWS if row.kind}
 
 
 def test_each_endpoint_that_changes_something_says_what_it_may_cost(served: list[APIRoute]) -> None:

@@ -54,7 +54,7 @@ class StreamWriter(AnswerWriter, Protocol):
 class Endpoint:
     row: Row
     schema: type[ModelRequest]
-    # (Deployment, body's bytes, explain=) → the body as `schema`, and its plan. Raises: XylemError
+    # (Asking, body's bytes) → the body as `schema`, and its plan. Raises: XylemError
     understand: Callable[..., Awaitable[tuple[Any, Any]]]
     writer: Callable[[Any, Any], AnswerWriter]  # (generation, body as `schema`) → its writer
     error_body: Callable[[XylemError], dict[str, Any]] = error_body.as_body

@@ -9,11 +9,11 @@ from app.anthropic.conversation import fit_template
 from app.anthropic.message_writer import MessageWriter
 from app.anthropic.names import openais_names
 from app.anthropic.schemas import CountRequest, MessagesRequest, PromptFields
+from app.dispatch.asking import Asking
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.media.media_reader import Origin, Samples
 from app.dispatch.models.models import Model
-from app.dispatch.runtime import Deployment
 from app.endpoints import MESSAGE
 from app.openai.chat import chat_plan
 from app.openai.efforts import SWITCHES
@@ -27,47 +27,47 @@ from app.schemas.validation import parse_off_loop
 PREFIX = MESSAGE.prefix
 
 
-async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[MessagesRequest, GenerationPlan]:
+async def understand(asking: Asking, raw: bytes) -> tuple[MessagesRequest, GenerationPlan]:
     """Raises: XylemError."""
-    body = await state.served(await parse_off_loop(MessagesRequest, raw), "messages")
-    compiles = await state.off_loop(raw, lambda: body.chat.compiles or body.chat.binds_calls)
-    samples = await _samples(state, body, raw)
-    plan = await state.off_loop(raw, lambda: _plan(state, body, samples, explain=explain), compiles=compiles)
+    body = await asking.served(await parse_off_loop(MessagesRequest, raw), "messages")
+    compiles = await asking.serving.off_loop(raw, lambda: body.chat.compiles or body.chat.binds_calls)
+    samples = await _samples(asking, body, raw)
+    plan = await asking.serving.off_loop(raw, lambda: _plan(asking, body, samples), compiles=compiles)
     if plan.grammars:
         with openais_names():
-            await state.grammars.check(plan.grammars)
+            await asking.serving.grammars.check(plan.grammars)
     return body, plan
 
 
-async def _samples(state: Deployment, body: PromptFields, raw: bytes) -> Samples:
+async def _samples(asking: Asking, body: PromptFields, raw: bytes) -> Samples:
     def named() -> tuple[list[Origin], list[str]]:
         return origins_of(body.chat.messages), media_params(body.messages)
 
-    return await load_media(state, state.find_model(body.model), *await state.off_loop(raw, named))
+    return await load_media(asking, asking.find_model(body.model), *await asking.serving.off_loop(raw, named))
 
 
-def _plan(state: Deployment, body: MessagesRequest, samples: Samples, *, explain: bool) -> GenerationPlan:
+def _plan(asking: Asking, body: MessagesRequest, samples: Samples) -> GenerationPlan:
     """The plan of an answer.
 
     As at Anthropic, `max_tokens` may be over the model's context; the answer then ends with the context.
     """
-    chat = fitted(body, state.find_model(body.model))
+    chat = fitted(body, asking.find_model(body.model))
     with openais_names():
-        plan = chat_plan(state, PREFIX, chat, "messages", explain=explain, wanted=chat.asked_format(), samples=samples)
+        plan = chat_plan(asking, PREFIX, chat, "messages", wanted=chat.asked_format(), samples=samples)
     (sampling,) = plan.sampling
     most = min(body.max_tokens, sampling.max_tokens)
     return structs.replace(plan, sampling=[structs.replace(sampling, max_tokens=most)])
 
 
-async def count(state: Deployment, raw: bytes) -> int:
+async def count(asking: Asking, raw: bytes) -> int:
     """The tokens of a prompt, which need not fit the context. Raises: XylemError."""
-    body = await state.served(await parse_off_loop(CountRequest, raw), "messages")
-    samples = await _samples(state, body, raw)
-    return await state.off_loop(raw, lambda: _counted(state, body, samples))
+    body = await asking.served(await parse_off_loop(CountRequest, raw), "messages")
+    samples = await _samples(asking, body, raw)
+    return await asking.serving.off_loop(raw, lambda: _counted(asking, body, samples))
 
 
-def _counted(state: Deployment, body: CountRequest, samples: Samples) -> int:
-    model = state.find_model(body.model)
+def _counted(asking: Asking, body: CountRequest, samples: Samples) -> int:
+    model = asking.find_model(body.model)
     chat = fitted(body, model)
     with openais_names():
         check_dialect(model, chat)

@@ -1,13 +1,14 @@
 """The state that the handlers of one API process share."""
 
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import cast
 
 from fastapi import Request
 from starlette.types import Scope
 
 from app.api.api_keys import ApiKeys
+from app.api.http.headers import explain_wanted
 from app.api.http.incoming import Incoming
 from app.api.http.live_stream import LiveLooks
 from app.api.resumable.chat_index import ChatIndex
@@ -19,6 +20,8 @@ from app.batch.file_store import FileStore
 from app.batch.storage import Storage
 from app.bounded.held_bytes import HeldBytes
 from app.bounded.turns import Turns
+from app.dispatch.asking import Asking
+from app.dispatch.media.media_reader import Asker
 from app.dispatch.runtime import Runtime
 from app.tenants import admission
 from app.tenants.admission import Admission
@@ -27,7 +30,6 @@ from app.tenants.ledger import Ledger
 from app.tenants.stored_bytes import Quotas
 
 _READERS, _MOST_READING, _READ = 2, 2**14, "requests for what is kept"
-_MOST_LIMITED = 1000  # states: of clients of old limits, too
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,6 @@ class ApiState(Runtime):
     # What is kept may be large, and is read and shown a few at a time.
     readers: Turns = field(default_factory=lambda: Turns(_READERS, _MOST_READING, _READ), kw_only=True)
     live: LiveLooks = field(default_factory=LiveLooks, kw_only=True)
-    limited: "dict[int, ApiState]" = field(default_factory=dict, kw_only=True)  # by the identity of `within`
 
     def reading(self) -> AbstractAsyncContextManager[None]:
         """A turn to read what is kept. Raises: Saturated, if it does not come while a client waits for Redis."""
@@ -70,18 +71,10 @@ class ApiState(Runtime):
 
 
 def state_of(request: Request) -> ApiState:
-    """The state for the client that sent the request."""
-    return for_client(cast(ApiState, request.app.state.xylem), request.scope)
+    return cast(ApiState, request.app.state.xylem)
 
 
-def for_client(state: ApiState, scope: Scope) -> ApiState:
-    """The state with the limits of the client that sent a request. Most have none that concern a single request."""
-    within = state.api_keys.client(scope).within
-    if within is state.within:
-        return state
-    limited_state = state.limited.get(id(within))
-    if limited_state is None or limited_state.within is not within:  # a copy takes 20 µs
-        if len(state.limited) >= _MOST_LIMITED:
-            state.limited.clear()
-        limited_state = state.limited[id(within)] = replace(state, within=within)
-    return limited_state
+def asking_of(state: ApiState, scope: Scope) -> Asking:
+    """A request, as its client may ask it."""
+    client = state.api_keys.client(scope)
+    return Asking(state, client.within, Asker(client.key), explain=explain_wanted(scope))

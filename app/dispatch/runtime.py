@@ -2,13 +2,13 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from redis.asyncio import Redis
 
@@ -25,25 +25,21 @@ from app.dispatch.fleet.fleet_reader import FleetReader
 from app.dispatch.fleet.index_sweep import IndexSweep
 from app.dispatch.fleet.pool_control import PoolControl
 from app.dispatch.media.expansions import Expansions
-from app.dispatch.media.media_reader import Asker, MediaReader
+from app.dispatch.media.media_reader import MediaReader
 from app.dispatch.media.media_store import MediaStore
 from app.dispatch.models.adapter_table import AdapterTable
-from app.dispatch.models.aliases import Aliases, B, Named, Turn
-from app.dispatch.models.models import Model, find_model, load_models
-from app.dispatch.models.pipeline_named import PipelineNamed
+from app.dispatch.models.aliases import Aliases
+from app.dispatch.models.models import Model, load_models
 from app.dispatch.observing.loop_delay import observe_loop_delay
 from app.dispatch.observing.recorder import Recorder
 from app.dispatch.observing.request_lookup import RequestLookup
 from app.dispatch.observing.traffic import TrafficCounter
-from app.endpoints import ROWS, EndpointName
-from app.errors import RequestError, StoreDown
+from app.errors import StoreDown
 from app.grammars.checker import GrammarChecker
-from app.ids import HOME, CellId, KeyId, PoolId, new_api_id
+from app.ids import HOME, CellId, PoolId, new_api_id
 from app.keys import Keys
 from app.media.limits import Limits
 from app.media.loader import MediaLoader
-from app.messages.kinds import Task
-from app.messages.media import Media
 from app.planner.observed import Objective
 from app.planner.rules import objectives_of
 from app.pools.fetched_pools import fetched_pools
@@ -55,9 +51,6 @@ from app.store import Wire, clock
 from app.store.wire_version import check, keep_noting, note
 from app.telemetry import HELD, IN_FLIGHT
 from app.tenants.admission import admitted
-from app.tenants.limit_table import UNLIMITED
-from app.tenants.limit_table import Limits as ClientLimits
-from app.tenants.limits import check_model, check_tokens, may_ask, usual_priority
 from app.tracing.tracer import Tracer, tracer_of_environment
 from app.usage.outbox import UsageOutbox
 
@@ -65,7 +58,6 @@ T = TypeVar("T")
 
 _SUBSCRIBED_S = 2.0
 _TIMEOUT_S = 2.0  # of other cells' Redis: less than that of our own, without which there is nothing else to do
-_TASKS: Mapping[EndpointName, Task] = {row.name: row.task for row in ROWS}
 # Tokenising uses a core per thread: one core is left to the event loop.
 _threads = ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) - 1), thread_name_prefix="tokenising")
 _MOST_WAITING = 16  # threads that wait for processes
@@ -79,12 +71,9 @@ class Deployment:
     pools: Mapping[PoolId, Pool]
     models: dict[str, Model]
     aliases: Aliases = field(default_factory=lambda: Aliases({}, {}), kw_only=True)
-    turn: Turn = field(default=Turn(), kw_only=True)
     media: MediaReader | None = field(default=None, kw_only=True)  # None: no request may have pictures
     grammars: GrammarChecker = field(default_factory=GrammarChecker, kw_only=True)
     waiting: TurnThreads = field(default_factory=lambda: TurnThreads(_MOST_WAITING, "waiting"), kw_only=True)
-    asker: Asker = field(default=Asker(), kw_only=True)
-    within: ClientLimits = field(default=UNLIMITED, kw_only=True)  # of the client that asks
     pipelines: Mapping[str, Pipeline] = field(default_factory=dict, kw_only=True)
     objectives: Mapping[str, Objective] = field(default_factory=dict, kw_only=True)  # of models that are planned
     tracer: Tracer | None = field(default=None, kw_only=True)  # None: nothing is traced
@@ -102,60 +91,8 @@ class Deployment:
             objectives=objectives_of(pools_file), tracer=tracer,
         )  # fmt: skip
 
-    def asked_by(self, owner: KeyId, known: Sequence[Media] = (), within: ClientLimits | None = None) -> Self:
-        """The deployment for requests of this owner.
-
-        `known`: their media, in order, when they came. `within`: None: as before.
-        """
-        return replace(self, asker=Asker(owner, known), within=self.within if within is None else within)
-
     async def look(self) -> None:
         """Reads anew the models and aliases that are only in Redis: without Redis there are none."""
-
-    async def served(self, body: B, endpoint: EndpointName | None) -> B:
-        """The body with the name of a model instead of an alias, and with its client's own defaults.
-
-        Raises: RequestError, if it isn't for the endpoint; PipelineNamed, which is one; ModelNotFound and RequestError
-        for what its client may not ask for.
-        """
-        if not body.model:
-            body = body.model_copy(update={"model": self._only_model(endpoint)})
-        if self.within is not UNLIMITED:
-            body = _bounded(body, self.within)
-        # What is chosen for an answer that may be asked for again stays chosen.
-        if body.model not in self.models and (self.turn.fixed or body.model not in self.aliases.table):
-            self.check_no_pipeline(body)
-            await self.look()  # another replica may have just added or changed it
-        name = self.aliases.model(body.model, getattr(body, "prompt_cache_key", None), self.turn)
-        model = self.models.get(name)
-        if endpoint and model is not None and model.endpoints is not None and endpoint not in model.endpoints:
-            endpoints = ", ".join(sorted(model.endpoints))
-            raise RequestError(f"The model '{name}' is served for {endpoints} only, not for {endpoint}.", param="model")
-        return body if name == body.model else body.renamed(name)
-
-    def _only_model(self, endpoint: EndpointName | None) -> str:
-        """The model of a body that names none. Raises: RequestError unless it can only be one."""
-        task = None if endpoint is None else _TASKS[endpoint]
-        names = [m.name for m in self.models.values() if m.parent is None and task in (None, m.task)]
-        able = [name for name in names if may_ask(self.within, name)]
-        if len(able) != 1:
-            raise RequestError("'model' is missing.", param="model")
-        return able[0]
-
-    def find_model(self, name: str, task: Task | None = "generate") -> Model:
-        """The model that `models.find_model` finds.
-
-        Raises: ModelNotFound, RequestError, which name no model but the client's own.
-        """
-        model = self.models.get(name)
-        if model is not None and model.task == task:
-            return model
-        return find_model(self.models, name, task, lambda other: may_ask(self.within, other))
-
-    def check_no_pipeline(self, body: Named) -> None:
-        """Raises: PipelineNamed."""
-        if (pipeline := self.pipelines.get(body.model)) is not None:
-            raise PipelineNamed(body, pipeline, paints=self.models[pipeline.stages[-1].model].task == "image")
 
     @property
     def longest_context(self) -> int:
@@ -174,16 +111,6 @@ class Deployment:
         if waits:
             return await self.waiting.run(work)
         return await asyncio.get_running_loop().run_in_executor(_threads, copy_context().run, work)
-
-
-def _bounded(body: B, limits: ClientLimits) -> B:
-    """Raises: ModelNotFound, RequestError."""
-    check_model(limits, body.model)
-    check_tokens(limits, body)
-    usual = usual_priority(limits)
-    if usual is None or getattr(body, "priority", usual) is not None or getattr(body, "aside", False):
-        return body
-    return body.with_priority(usual)  # type: ignore[attr-defined, no-any-return] # a ModelRequest
 
 
 @dataclass(frozen=True)

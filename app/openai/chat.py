@@ -4,10 +4,10 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from app.dispatch.asking import Asking
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.media.media_reader import NO_SAMPLES, Samples
-from app.dispatch.runtime import Deployment
 from app.endpoints import CHAT
 from app.errors import RequestError
 from app.openai.answer_grammar import answer_grammar
@@ -27,34 +27,33 @@ from app.tenants.limits import answer_tokens
 _NO_MEDIA = Expanded([], [], [])
 
 
-async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[ChatRequest, GenerationPlan]:
+async def understand(asking: Asking, raw: bytes) -> tuple[ChatRequest, GenerationPlan]:
     """Raises: XylemError."""
-    body = await state.served(await parse_off_loop(ChatRequest, raw), "chat")
+    body = await asking.served(await parse_off_loop(ChatRequest, raw), "chat")
     body.check()
-    model = state.find_model(body.model)
+    model = asking.find_model(body.model)
     if body.prediction is not None and not model.drafts:
         raise RequestError("'prediction' is not supported by this server for this model.", param="prediction")
     body = body.filled(model.defaults)
     samples = NO_SAMPLES
     if has_media(body.messages):
-        samples = await load_media(state, model, *await state.off_loop(raw, partial(named_media, body.messages)))
-    work = partial(
-        chat_plan, state, CHAT.prefix, body, "messages", explain=explain, wanted=body.asked_format(), samples=samples
-    )
+        samples = await load_media(
+            asking, model, *await asking.serving.off_loop(raw, partial(named_media, body.messages))
+        )
+    work = partial(chat_plan, asking, CHAT.prefix, body, "messages", wanted=body.asked_format(), samples=samples)
     compiles, waits = body.compiles or body.binds_calls, body.chat_template is not None
-    plan = await state.off_loop(raw, work, compiles=compiles, waits=waits)
+    plan = await asking.serving.off_loop(raw, work, compiles=compiles, waits=waits)
     if plan.grammars:
-        await state.grammars.check(plan.grammars)
+        await asking.serving.grammars.check(plan.grammars)
     return body, plan
 
 
 def chat_plan(
-    state: Deployment,
+    asking: Asking,
     prefix: str,
     body: Conversation,
     param: str,
     *,
-    explain: bool,
     wanted: Format | None = None,
     samples: Samples = NO_SAMPLES,
 ) -> GenerationPlan:
@@ -63,10 +62,10 @@ def chat_plan(
     `wanted`: the format of the answer's content. Then a grammar is made, which is not for an event loop, and is in
     `grammars`, to be checked. `samples`: of all pictures and sound in its messages.
     """
-    model = state.find_model(body.model)
+    model = asking.find_model(body.model)
     check_dialect(model, body)
     body = body.filled(model.defaults)
-    tokenizer = tokenizer_of(model.tokenizer, body, trusted=state.settings.request_chat_templates)
+    tokenizer = tokenizer_of(model.tokenizer, body, trusted=asking.serving.settings.request_chat_templates)
     text = chat_prompt(tokenizer, body.messages, body, markers_of(model, samples), samples)
     encode = partial(model.encode, param=param, add_special_tokens=False)
     prompt, expansion = encoded(model, text, samples, encode) if samples else encode(text), _NO_MEDIA
@@ -84,7 +83,7 @@ def chat_plan(
     room = model.room(prompt, limit, param)
     if limit is None:
         own = model.defaults.get("max_new_tokens")
-        room = min(room, answer_tokens(state.within, None if own is None else int(own)) or room)
+        room = min(room, answer_tokens(asking.within, None if own is None else int(own)) or room)
     sampling = body.sampling(room, logprobs=logprobs)
     dialect = read_dialect(model, body)
     if dialect is not None and (dialect.special_tokens if body.offered else model.writing.special):
@@ -96,7 +95,7 @@ def chat_plan(
     if wanted is not None or (calls is not None and calls.bound):
         grammar = answer_grammar(wanted, calls, situation(model, prompt, body))
         sampling = with_grammar(None if grammar is None else grammar.grammar, sampling)
-    plan = plan_of(state, body, prefix, model, [prompt], [sampling], explain=explain, cache_salt=body.cache_salt)
+    plan = plan_of(asking, body, prefix, model, [prompt], [sampling], cache_salt=body.cache_salt)
     if grammar is not None:
         plan = replace(plan, grammars=grammar.checks)
     if (effort := body.heard_effort(tokenizer)) is not None:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from app.dispatch.asking import Asking
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.runtime import Deployment
 from app.endpoints import CLASSIFY
 from app.openai.encoding import EncodingWriter, check_count, encoding_plan, tokenized
 from app.openai.schemas import ModelRequest
@@ -19,17 +19,17 @@ class ClassifyRequest(ModelRequest):
     input: str | Some[str]
 
 
-async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[ClassifyRequest, GenerationPlan]:
+async def understand(asking: Asking, raw: bytes) -> tuple[ClassifyRequest, GenerationPlan]:
     """Raises: XylemError."""
-    body = await state.served(await parse_off_loop(ClassifyRequest, raw), "classify")
-    return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
+    body = await asking.served(await parse_off_loop(ClassifyRequest, raw), "classify")
+    return body, await asking.serving.off_loop(raw, lambda: _plan(asking, body))
 
 
-def _plan(state: Deployment, body: ClassifyRequest, *, explain: bool) -> GenerationPlan:
-    model = state.find_model(body.model, "classify")
+def _plan(asking: Asking, body: ClassifyRequest) -> GenerationPlan:
+    model = asking.find_model(body.model, "classify")
     inputs = [body.input] if isinstance(body.input, str) else body.input
     check_count(inputs, "input")
-    return encoding_plan(state, body, CLASSIFY.prefix, model, tokenized(model, inputs, "input"), explain=explain)
+    return encoding_plan(asking, body, CLASSIFY.prefix, model, tokenized(model, inputs, "input"))
 
 
 class ClassifyWriter(EncodingWriter):

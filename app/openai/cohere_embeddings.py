@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from app.dispatch.asking import Asking
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.models import Model
-from app.dispatch.runtime import Deployment
 from app.endpoints import COHERE_EMBEDDINGS
 from app.errors import PromptTooLong, RequestError
 from app.openai.content_parts import TextPart, joined
@@ -62,24 +62,22 @@ class CohereEmbeddingRequest(ModelRequest):
         check_count(self.texts or self.inputs or (), self.side)
 
 
-async def understand(
-    state: Deployment, raw: bytes, *, explain: bool = False
-) -> tuple[CohereEmbeddingRequest, GenerationPlan]:
+async def understand(asking: Asking, raw: bytes) -> tuple[CohereEmbeddingRequest, GenerationPlan]:
     """Raises: XylemError."""
-    body = await state.served(await parse_off_loop(CohereEmbeddingRequest, raw), "embeddings")
+    body = await asking.served(await parse_off_loop(CohereEmbeddingRequest, raw), "embeddings")
     body.check()
-    return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
+    return body, await asking.serving.off_loop(raw, lambda: _plan(asking, body))
 
 
-def _plan(state: Deployment, body: CohereEmbeddingRequest, *, explain: bool) -> GenerationPlan:
-    model = state.find_model(body.model, "embed")
+def _plan(asking: Asking, body: CohereEmbeddingRequest) -> GenerationPlan:
+    model = asking.find_model(body.model, "embed")
     dimensions = vector_length(model, body.output_dimension, "output_dimension")
     most, least = min(body.longest or model.context_len, model.context_len), model.tokenizer.added_tokens + 1
     if most < least:
         raise RequestError(f"'max_tokens' has to be at least {least} for {model.name}.", param="max_tokens")
     encode = partial(_encoded, model, _instruction(model, body.input_type), most, body.truncate or "END")
     tokens = tokenized(model, body.all_texts, body.side, encode)
-    return encoding_plan(state, body, COHERE_EMBEDDINGS.prefix, model, tokens, dimensions=dimensions, explain=explain)
+    return encoding_plan(asking, body, COHERE_EMBEDDINGS.prefix, model, tokens, dimensions=dimensions)
 
 
 def _instruction(model: Model, kind: str | None) -> str:

@@ -7,11 +7,11 @@ from typing import Any, cast
 import orjson
 from msgspec.structs import replace
 
+from app.dispatch.asking import Asking
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.media.media_reader import Origin, Sample
 from app.dispatch.models.models import Model
-from app.dispatch.runtime import Deployment
 from app.endpoints import TEXT
 from app.errors import RequestError
 from app.grammars.checker import GrammarCheck
@@ -33,23 +33,23 @@ _MAX_PROMPTS = 128
 _UNKNOWN = 0  # the token id that stands for a row of an embedding, as in vLLM
 
 
-async def understand(
-    state: Deployment, raw: bytes, *, explain: bool = False
-) -> tuple[CompletionRequest, GenerationPlan]:
+async def understand(asking: Asking, raw: bytes) -> tuple[CompletionRequest, GenerationPlan]:
     """Raises: XylemError."""
-    body = await state.served(await parse_off_loop(CompletionRequest, raw, state.longest_context), "completions")
+    body = await asking.served(
+        await parse_off_loop(CompletionRequest, raw, asking.serving.longest_context), "completions"
+    )
     body.check()
-    body = body.filled(state.find_model(body.model).defaults)
-    work = partial(_plan, state, body, explain=explain)
-    plan = await state.off_loop(raw, work, compiles=body.compiles)
+    body = body.filled(asking.find_model(body.model).defaults)
+    work = partial(_plan, asking, body)
+    plan = await asking.serving.off_loop(raw, work, compiles=body.compiles)
     if plan.grammars:
-        await state.grammars.check(plan.grammars)
+        await asking.serving.grammars.check(plan.grammars)
     return body, plan
 
 
-def _plan(state: Deployment, body: CompletionRequest, *, explain: bool) -> GenerationPlan:
-    model = state.find_model(body.model)
-    usual = answer_tokens(state.within, _DEFAULT_MAX_TOKENS) or 0
+def _plan(asking: Asking, body: CompletionRequest) -> GenerationPlan:
+    model = asking.find_model(body.model)
+    usual = answer_tokens(asking.within, _DEFAULT_MAX_TOKENS) or 0
     limit = usual if body.max_tokens is None else body.max_tokens
     embeds = _embeds(body, model, limit)
     prompts = [[_UNKNOWN] * one.media.length for one in embeds]
@@ -74,7 +74,7 @@ def _plan(state: Deployment, body: CompletionRequest, *, explain: bool) -> Gener
         grammar = content_grammar(answer_format)
         prompt_sampling, checks = with_grammar(grammar, prompt_sampling), [GrammarCheck(grammar, answer_format.where)]
     sampling = [prompt_sampling] * len(prompts)
-    plan = plan_of(state, body, TEXT.prefix, model, prompts, sampling, explain=explain, cache_salt=body.cache_salt)
+    plan = plan_of(asking, body, TEXT.prefix, model, prompts, sampling, cache_salt=body.cache_salt)
     if checks:
         plan = replace(plan, grammars=checks)
     if embeds:

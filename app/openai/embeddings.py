@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from app.dispatch.asking import Asking
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.models import Model
-from app.dispatch.runtime import Deployment
 from app.endpoints import EMBEDDINGS
 from app.errors import RequestError
 from app.openai.encoding import EncodingWriter, check_count, encoding_plan, tokenized
@@ -25,22 +25,22 @@ class EmbeddingRequest(ModelRequest):
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
 
-async def understand(
-    state: Deployment, raw: bytes, *, explain: bool = False
-) -> tuple[EmbeddingRequest, GenerationPlan]:
+async def understand(asking: Asking, raw: bytes) -> tuple[EmbeddingRequest, GenerationPlan]:
     """Raises: XylemError."""
-    body = await state.served(await parse_off_loop(EmbeddingRequest, raw, state.longest_context), "embeddings")
-    return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
+    body = await asking.served(
+        await parse_off_loop(EmbeddingRequest, raw, asking.serving.longest_context), "embeddings"
+    )
+    return body, await asking.serving.off_loop(raw, lambda: _plan(asking, body))
 
 
-def _plan(state: Deployment, body: EmbeddingRequest, *, explain: bool) -> GenerationPlan:
-    model = state.find_model(body.model, "embed")
+def _plan(asking: Asking, body: EmbeddingRequest) -> GenerationPlan:
+    model = asking.find_model(body.model, "embed")
     raw_input: Any = body.input
     inputs = [raw_input] if isinstance(raw_input, str) or (raw_input and isinstance(raw_input[0], int)) else raw_input
     check_count(inputs, "input")
     dimensions = vector_length(model, body.dimensions, "dimensions")
     tokens = tokenized(model, inputs, "input")
-    return encoding_plan(state, body, EMBEDDINGS.prefix, model, tokens, dimensions=dimensions, explain=explain)
+    return encoding_plan(asking, body, EMBEDDINGS.prefix, model, tokens, dimensions=dimensions)
 
 
 def vector_length(model: Model, asked: int | None, param: str) -> int | None:

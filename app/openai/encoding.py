@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from app.dispatch.asking import Asking
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.models import Model
-from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.messages.job import Inputs, Sampling
 from app.openai.plan import plan_of
@@ -59,19 +59,18 @@ def check_count(inputs: Sequence[object], param: str, most: int = MOST_INPUTS) -
 
 
 def encoding_plan(
-    state: Deployment,
+    asking: Asking,
     body: ModelRequest,
     prefix: str,
     model: Model,
     inputs: Sequence[list[int]],
     *,
     dimensions: int | None = None,
-    explain: bool,
 ) -> GenerationPlan:
     """`prefix`: of its id."""
     jobs = [inputs[part] for part in job_slices([len(one) for one in inputs])]
     prompts = [[token for one in job for token in one] for job in jobs]
-    plan = plan_of(state, body, prefix, model, prompts, [_NO_OUTPUT] * len(jobs), explain=explain)
+    plan = plan_of(asking, body, prefix, model, prompts, [_NO_OUTPUT] * len(jobs))
     return replace(plan, inputs=[Inputs([len(one) for one in job], model.task, dimensions) for job in jobs])
 
 

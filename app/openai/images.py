@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from msgspec.structs import replace
 from pydantic import Field
 
+from app.dispatch.asking import Asking
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.media.media_reader import Origin, Sample
-from app.dispatch.runtime import Deployment
 from app.endpoints import IMAGES
 from app.errors import RequestError
 from app.messages.job import Painting
@@ -55,21 +55,21 @@ class EditRequest(PicturesRequest):
     strength: Annotated[float, Field(gt=0, le=1)] | None = None  # extension: how far it goes from the picture
 
 
-async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[ImageRequest, GenerationPlan]:
+async def understand(asking: Asking, raw: bytes) -> tuple[ImageRequest, GenerationPlan]:
     """Raises: XylemError."""
-    body = await state.served(await parse_off_loop(ImageRequest, raw), "images")
-    return body, pictures_plan(state, body, explain=explain)
+    body = await asking.served(await parse_off_loop(ImageRequest, raw), "images")
+    return body, pictures_plan(asking, body)
 
 
 async def understand_edit(
-    state: Deployment, raw: bytes, sources: Sequence[Sample], mask: Sample | None, *, explain: bool
+    asking: Asking, raw: bytes, sources: Sequence[Sample], mask: Sample | None
 ) -> tuple[EditRequest, GenerationPlan]:
     """`sources`: the pictures, at least one. Raises: XylemError."""
     if mask is not None and mask.media.shape != sources[0].media.shape:
         (height, width), (high, wide) = mask.media.shape, sources[0].media.shape
         raise RequestError(f"'mask': it is {width}x{height}, and the picture is {wide}x{high}.", param="mask")
-    body = await state.served(await parse_off_loop(EditRequest, raw), "images")
-    plan = pictures_plan(state, body, explain=explain)
+    body = await asking.served(await parse_off_loop(EditRequest, raw), "images")
+    plan = pictures_plan(asking, body)
     strength, steps = body.strength or _STRENGTH, plan.paintings[0].steps
     if steps * strength < 1:
         raise RequestError(f"'strength': {strength:g} of {steps} steps is less than one.", param="strength")
@@ -80,10 +80,10 @@ async def understand_edit(
     return body, replace(plan, paintings=paintings, media=media, samples=samples)
 
 
-def pictures_plan(state: Deployment, body: PicturesRequest, *, explain: bool) -> GenerationPlan:
+def pictures_plan(asking: Asking, body: PicturesRequest) -> GenerationPlan:
     """Raises: RequestError, ModelNotFound."""
     body.check()
-    model = painter(state, body, videos=False)
+    model = painter(asking, body, videos=False)
     first = replace(
         begun_painting(body, model),
         format=body.output_format or "png",
@@ -91,7 +91,7 @@ def pictures_plan(state: Deployment, body: PicturesRequest, *, explain: bool) ->
         previews=body.partial_images or 0,
     )
     paintings = [replace(first, seed=next_seed(first, number)) for number in range(body.n or 1)]
-    return painting_plan(state, body, IMAGES.prefix, model, paintings, whole=not body.stream, explain=explain)
+    return painting_plan(asking, body, IMAGES.prefix, model, paintings, whole=not body.stream)
 
 
 class ImageWriter:

@@ -5,10 +5,10 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from app.dispatch.asking import Asking
 from app.dispatch.media.expansions import Shown
 from app.dispatch.media.media_reader import Learned, Origin, OriginKind, Sample, Samples
 from app.dispatch.models.models import Model
-from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.messages.media import MOST_RATIO, MediaKind, MediaSign, is_drawable
 from app.openai.content_parts import MediaPart
@@ -52,15 +52,15 @@ def params_of(messages: Sequence[Message]) -> list[str]:
     ]
 
 
-async def load_media(state: Deployment, model: Model, origins: Sequence[Origin], params: Sequence[str]) -> Samples:
+async def load_media(asking: Asking, model: Model, origins: Sequence[Origin], params: Sequence[str]) -> Samples:
     """Raises: RequestError about a part, also when the model can't take it; Saturated, StorageDown, StoreDown.
 
     And NoWorker if only the model's engines know what its media become, and there is none.
     """
     if not origins:
         return {}
-    assert state.media is not None
-    signs = await _signs(state, model, origins)
+    assert asking.serving.media is not None
+    signs = await _signs(asking, model, origins)
     takes = _taken(model, signs)
     param_of: dict[Origin, str] = {}
     for origin, param in zip(origins, params, strict=True):
@@ -71,7 +71,7 @@ async def load_media(state: Deployment, model: Model, origins: Sequence[Origin],
     if signs:  # what they may become is charged before their sizes are known
         most = min(sum(_most(model, signs, origin) for origin in origins), model.context_len)
         await admitted(Used(model.name, most, parent=model.parent))
-    samples = await state.media.read(param_of, state.asker, whole_videos="video" in signs)
+    samples = await asking.serving.media.read(param_of, asking.asker, whole_videos="video" in signs)
     for origin, param in param_of.items():
         media = samples[origin].media
         if origin.kind == "file" and (media.kind == "video" or media.frame is not None) and "video" not in takes:
@@ -82,14 +82,14 @@ async def load_media(state: Deployment, model: Model, origins: Sequence[Origin],
             raise unfit(media, f"one side is more than {MOST_RATIO} times the other", param)
     # Again, as the content of files may say otherwise.
     _check_alone(model, [samples[origin].media.kind for origin in origins], params, signs)
-    return await _learned(state, model, origins, samples, signs) if signs else samples
+    return await _learned(asking, model, origins, samples, signs) if signs else samples
 
 
-async def _signs(state: Deployment, model: Model, origins: Sequence[Origin]) -> dict[MediaKind, MediaSign]:
+async def _signs(asking: Asking, model: Model, origins: Sequence[Origin]) -> dict[MediaKind, MediaSign]:
     """Signs of the origins' kinds that the model's files don't explain. Raises: NoWorker, StoreDown."""
     kinds = {kind for origin in origins for kind in _kinds(model, origin)}
     unknown = kinds - model.markers.keys()
-    expansions = None if state.media is None else state.media.expansions
+    expansions = None if asking.serving.media is None else asking.serving.media.expansions
     if not unknown or expansions is None or model.task != "generate":
         return {}
     signs = await expansions.signs(model.pools)
@@ -137,16 +137,16 @@ def _most(model: Model, signs: Mapping[MediaKind, MediaSign], origin: Origin) ->
 
 
 async def _learned(
-    state: Deployment,
+    asking: Asking,
     model: Model,
     origins: Sequence[Origin],
     samples: dict[Origin, Sample],
     signs: Mapping[MediaKind, MediaSign],
 ) -> dict[Origin, Sample]:
     """The samples with what stands for each. Raises: RequestError, Saturated, NoWorker, StoreDown."""
-    assert state.media is not None
-    assert state.media.expansions is not None
-    expansions, counts = state.media.expansions, Counter[MediaKind]()
+    assert asking.serving.media is not None
+    assert asking.serving.media.expansions is not None
+    expansions, counts = asking.serving.media.expansions, Counter[MediaKind]()
     whole = Counter(samples[origin].media.kind for origin in origins)
     queries: dict[Shown, Sample] = {}
     places: dict[Origin, list[Shown]] = {}
@@ -154,7 +154,9 @@ async def _learned(
         sample = samples[origin]
         if (sign := signs.get(sample.media.kind)) is not None:
             number, of = counts[sign.kind] if sign.numbered else 0, whole[sign.kind] if sign.counted else 1
-            if max(number + 1, of) > (most := state.settings.media_count):  # an engine makes as many to tell of one
+            if max(number + 1, of) > (
+                most := asking.serving.settings.media_count
+            ):  # an engine makes as many to tell of one
                 problem = f"'{sample.param}': this model counts them, and takes {most} of them (XYLEM_MEDIA_COUNT)."
                 raise RequestError(problem, param=sample.param)
             medium = Shown(sign, sample.media.shape, number, of)

@@ -7,9 +7,9 @@ from typing import Annotated
 from msgspec.structs import replace
 from pydantic import Field
 
+from app.dispatch.asking import Asking
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.models import Model
-from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.messages.job import Painting, Sampling
 from app.openai.plan import plan_of
@@ -65,9 +65,9 @@ def next_seed(painting: Painting, number: int) -> int:
     return (painting.seed + number) % SEEDS
 
 
-def painter(state: Deployment, body: PaintingRequest, *, videos: bool) -> Model:
+def painter(asking: Asking, body: PaintingRequest, *, videos: bool) -> Model:
     """Raises: ModelNotFound, RequestError."""
-    model = state.find_model(body.model, "image")
+    model = asking.find_model(body.model, "image")
     if model.painting.videos != videos:
         makes, there = ("videos", "/v1/videos") if model.painting.videos else ("pictures", "/v1/images/generations")
         raise RequestError(f"The model '{model.name}' makes {makes}: use {there}.", param="model")
@@ -75,19 +75,18 @@ def painter(state: Deployment, body: PaintingRequest, *, videos: bool) -> Model:
 
 
 def painting_plan(
-    state: Deployment,
+    asking: Asking,
     body: PaintingRequest,
     prefix: str,
     model: Model,
     paintings: Sequence[Painting],
     *,
     whole: bool,
-    explain: bool,
 ) -> GenerationPlan:
     """`prefix`: of its id. `whole`: nobody looks at its steps."""
     prompts: list[list[int]] = [[] for _ in paintings]
     sampling = [_NO_OUTPUT] * len(paintings)
-    plan = plan_of(state, body, prefix, model, prompts, sampling, explain=explain, whole=whole)
+    plan = plan_of(asking, body, prefix, model, prompts, sampling, whole=whole)
     return replace(plan, paintings=paintings)
 
 

@@ -2,22 +2,21 @@
 
 from collections.abc import Sequence
 
+from app.dispatch.asking import Asking
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.models import Model
-from app.dispatch.runtime import Deployment
 from app.messages.job import Sampling
 from app.openai.schemas import ModelRequest
 
 
 def plan_of(
-    state: Deployment,
+    asking: Asking,
     body: ModelRequest,
     prefix: str,
     model: Model,
     prompts: Sequence[list[int]],
     sampling: Sequence[Sampling],
     *,
-    explain: bool,
     cache_salt: str | None = None,
     whole: bool = False,
 ) -> GenerationPlan:
@@ -27,10 +26,10 @@ def plan_of(
         model,
         prompts,
         sampling,
-        timeout_s=body.timeout or state.settings.request_timeout_s,
+        timeout_s=body.timeout or asking.serving.settings.request_timeout_s,
         priority=body.urgency,
         cache_salt=cache_salt,
-        wishes=body.wishes(explain=explain),
+        wishes=body.wishes(explain=asking.explain),
         aside=body.aside,
         whole=whole,
         tier=body.tier,

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from app.dispatch.asking import Asking
 from app.dispatch.models.models import Model
-from app.dispatch.runtime import Deployment
 from app.errors import RequestError
 from app.openai.conversation import AssistantMessage, Message, Messages, PromptMessage
 from app.openai.media import params_of
@@ -56,12 +56,12 @@ class NewPrefix(PromptRequest, NamesModel):
         self.check_prompt(self.messages or ())
 
 
-def prefix_tokens(state: Deployment, body: NewPrefix) -> list[int]:
+def prefix_tokens(asking: Asking, body: NewPrefix) -> list[int]:
     """The prefix's tokens, as requests that begin so have them. Raises: XylemError."""
-    model = state.find_model(body.model)
+    model = asking.find_model(body.model)
     body.check()
     if body.messages is not None:
-        tokens = _shared(state, model, body, body.messages)
+        tokens = _shared(asking, model, body, body.messages)
     elif body.text is not None:
         tokens = model.encode(body.text, "text")
     else:
@@ -71,13 +71,13 @@ def prefix_tokens(state: Deployment, body: NewPrefix) -> list[int]:
     return tokens
 
 
-def _shared(state: Deployment, model: Model, body: NewPrefix, messages: Sequence[Message]) -> list[int]:
+def _shared(asking: Asking, model: Model, body: NewPrefix, messages: Sequence[Message]) -> list[int]:
     """The tokens that all chats begin with that begin with these messages.
 
     Templates differ in what comes between two messages.
     """
     check_dialect(model, body)
-    tokenizer = tokenizer_of(model.tokenizer, body, trusted=state.settings.request_chat_templates)
+    tokenizer = tokenizer_of(model.tokenizer, body, trusted=asking.serving.settings.request_chat_templates)
     expects_answer = messages[-1].role in ("user", "tool", "function")  # the model's answer is next
     nexts: list[list[Message]] = [[]] if expects_answer else []  # with the prompt to generate it
     for word in _WORDS:

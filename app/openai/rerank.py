@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from app.dispatch.asking import Asking
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.runtime import Deployment
 from app.endpoints import RERANK
 from app.openai.encoding import EncodingWriter, check_count, cosine, encoding_plan, tokenized
 from app.openai.schemas import ModelRequest
@@ -36,17 +36,17 @@ class RerankRequest(ModelRequest):
         check_count(self.documents, "documents")
 
 
-async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[RerankRequest, GenerationPlan]:
+async def understand(asking: Asking, raw: bytes) -> tuple[RerankRequest, GenerationPlan]:
     """Raises: XylemError."""
-    body = await state.served(await parse_off_loop(RerankRequest, raw), "rerank")
+    body = await asking.served(await parse_off_loop(RerankRequest, raw), "rerank")
     body.check()
-    return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
+    return body, await asking.serving.off_loop(raw, lambda: _plan(asking, body))
 
 
-def _plan(state: Deployment, body: RerankRequest, *, explain: bool) -> GenerationPlan:
-    model = state.find_model(body.model, "embed")
+def _plan(asking: Asking, body: RerankRequest) -> GenerationPlan:
+    model = asking.find_model(body.model, "embed")
     tokens = tokenized(model, [body.query], "query") + tokenized(model, body.texts, "documents")
-    return encoding_plan(state, body, RERANK.prefix, model, tokens, explain=explain)
+    return encoding_plan(asking, body, RERANK.prefix, model, tokens)
 
 
 class RerankWriter(EncodingWriter):

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.dispatch.asking import Asking
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.runtime import Deployment
 from app.endpoints import SCORE
 from app.errors import RequestError
 from app.openai.encoding import EncodingWriter, check_count, cosine, encoding_plan, tokenized
@@ -61,18 +61,18 @@ class ScoreRequest(ModelRequest):
             raise RequestError(f"{problem}: '{first}' needs one, or as many as '{second}'.", param=first)
 
 
-async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[ScoreRequest, GenerationPlan]:
+async def understand(asking: Asking, raw: bytes) -> tuple[ScoreRequest, GenerationPlan]:
     """Raises: XylemError."""
-    body = await state.served(await parse_off_loop(ScoreRequest, raw), "score")
+    body = await asking.served(await parse_off_loop(ScoreRequest, raw), "score")
     body.check()
-    return body, await state.off_loop(raw, lambda: _plan(state, body, explain=explain))
+    return body, await asking.serving.off_loop(raw, lambda: _plan(asking, body))
 
 
-def _plan(state: Deployment, body: ScoreRequest, *, explain: bool) -> GenerationPlan:
-    model = state.find_model(body.model, "embed")
+def _plan(asking: Asking, body: ScoreRequest) -> GenerationPlan:
+    model = asking.find_model(body.model, "embed")
     (first, second), (one, two) = body.sides, body.texts
     tokens = tokenized(model, one, first) + tokenized(model, two, second)
-    return encoding_plan(state, body, SCORE.prefix, model, tokens, explain=explain)
+    return encoding_plan(asking, body, SCORE.prefix, model, tokens)
 
 
 class ScoreWriter(EncodingWriter):

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from msgspec.structs import replace
 from pydantic import Field
 
+from app.dispatch.asking import Asking
 from app.dispatch.generation_plan import GenerationPlan
-from app.dispatch.runtime import Deployment
 from app.endpoints import VIDEOS
 from app.errors import RequestError
 from app.messages.events import Done, Event, Failed, Progress
@@ -47,15 +47,15 @@ class VideosQuery(Query):
     order: Literal["asc", "desc"] = "desc"
 
 
-async def understand(state: Deployment, raw: bytes, *, explain: bool = False) -> tuple[VideoRequest, GenerationPlan]:
+async def understand(asking: Asking, raw: bytes) -> tuple[VideoRequest, GenerationPlan]:
     """Raises: XylemError."""
-    body = (await state.served(await parse_off_loop(VideoRequest, raw), "videos")).seeded()
-    return body, video_plan(state, body, explain=explain)
+    body = (await asking.served(await parse_off_loop(VideoRequest, raw), "videos")).seeded()
+    return body, video_plan(asking, body)
 
 
-def video_plan(state: Deployment, body: VideoRequest, *, explain: bool) -> GenerationPlan:
+def video_plan(asking: Asking, body: VideoRequest) -> GenerationPlan:
     """Raises: RequestError, ModelNotFound."""
-    model = painter(state, body, videos=True)
+    model = painter(asking, body, videos=True)
     rules = model.painting
     seconds, fps = body.length(rules.seconds), body.fps or rules.fps
     if seconds > rules.max_seconds:
@@ -64,7 +64,7 @@ def video_plan(state: Deployment, body: VideoRequest, *, explain: bool) -> Gener
         )
     frames = _STEP * max(0, round((seconds * fps - 1) / _STEP)) + 1
     painting = replace(begun_painting(body, model), format="mp4", frames=frames, fps=fps)
-    return painting_plan(state, body, VIDEOS.prefix, model, [painting], whole=False, explain=explain)
+    return painting_plan(asking, body, VIDEOS.prefix, model, [painting], whole=False)
 
 
 def as_object(

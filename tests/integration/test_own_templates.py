@@ -11,6 +11,7 @@ import pytest
 
 from app.bounded.turn_threads import TurnThreads
 from app.bounded.turns import CLIENT
+from app.dispatch.asking import Asking
 from app.dispatch.models.models import Model
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
@@ -30,7 +31,7 @@ LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% en
 
 async def prompt(template: str, served: Deployment = TRUSTING) -> str:
     body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "chat_template": template}
-    _, plan = await chat_endpoint.understand(served, json.dumps(body).encode())
+    _, plan = await chat_endpoint.understand(Asking(served), json.dumps(body).encode())
     return TOKENIZER.decode([*plan.prompts[0]])
 
 
@@ -60,7 +61,7 @@ async def test_all_that_is_tried_with_a_template_is_within_the_same_seconds() ->
     body = {"model": "m", "messages": messages, "chat_template": "{# is none #}" + LOOPS}
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     with pytest.raises(RequestError, match="takes more than 2 s"):
-        await chat_endpoint.understand(TRUSTING, json.dumps(body).encode())
+        await chat_endpoint.understand(Asking(TRUSTING), json.dumps(body).encode())
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 8
 
 

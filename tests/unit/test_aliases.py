@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.anthropic.schemas import MessagesRequest
+from app.dispatch.asking import Asking
 from app.dispatch.models.aliases import Aliases, Turn, choose, shared
 from app.dispatch.models.models import load_models
 from app.dispatch.runtime import Deployment
@@ -128,35 +129,35 @@ def test_a_wrong_alias_is_named(alias: str, problem: str, tmp_path: Path) -> Non
     assert problem in error.value.message
 
 
-def deployment(**aliases: Alias) -> Deployment:
+def asking(**aliases: Alias) -> Asking:
     pools = {"a": Pool(model="big", engine="mock"), "b": Pool(model="small", engine="mock", endpoints=["completions"])}
     models = load_models(PoolsFile.model_validate({"pools": pools}))
-    return Deployment(load_settings(), {}, models, aliases=Aliases(aliases, models))
+    return Asking(Deployment(load_settings(), {}, models, aliases=Aliases(aliases, models)))
 
 
 async def test_a_body_names_the_model_that_answers_and_remembers_the_alias() -> None:
-    state = deployment(chat=Alias(primary="big"))
+    request = asking(chat=Alias(primary="big"))
     body = parse(ChatRequest, b'{"model": "chat", "messages": [{"role": "user", "content": "x"}]}')
-    served_body = await state.served(body, "chat")
+    served_body = await request.served(body, "chat")
     assert (served_body.model, served_body.asked, body.model) == ("big", "chat", "chat")
     assert b'"big"' in served_body.understood()
 
 
 async def test_what_was_derived_from_a_body_names_the_model_too() -> None:
-    state = deployment(chat=Alias(primary="big"))
+    request = asking(chat=Alias(primary="big"))
     raw = b'{"model": "chat", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}'
     body = parse(MessagesRequest, raw)
     assert body.chat.model == "chat"
-    assert (await state.served(body, "messages")).chat.model == "big"
+    assert (await request.served(body, "messages")).chat.model == "big"
 
 
 async def test_an_endpoint_that_a_pool_does_not_name_is_refused() -> None:
-    state = deployment(chat=Alias(primary="small"))
+    request = asking(chat=Alias(primary="small"))
     for name in ("small", "chat"):
         body = parse(ChatRequest, b'{"model": "%b", "messages": [{"role": "user", "content": "x"}]}' % name.encode())
         with pytest.raises(RequestError, match="The model 'small' is served for completions only, not for chat"):
-            await state.served(body, "chat")
-        assert (await state.served(body, "completions")).model == "small"
+            await request.served(body, "chat")
+        assert (await request.served(body, "completions")).model == "small"
 
 
 def test_pools_of_one_model_have_the_same_endpoints() -> None:

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.api.openai.encodings import dumped
+from app.dispatch.asking import Asking
 from app.dispatch.generation_base import GenerationBase
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.models import find_model, load_models
@@ -39,13 +40,13 @@ from app.tenants.limit_table import Limits as ClientLimits
 
 
 @pytest.fixture(scope="module")
-def known() -> Deployment:
+def known() -> Asking:
     """A model for each task; those that encode take 100 tokens."""
     pools = {
         PoolId(task): Pool.model_validate({"model": task, "engine": "mock", "task": task, "max_model_len": 100})
         for task in ("generate", "embed", "classify")
     }
-    return Deployment(load_settings(), pools, load_models(PoolsFile(pools=pools)))
+    return Asking(Deployment(load_settings(), pools, load_models(PoolsFile(pools=pools))))
 
 
 class Made(GenerationBase):
@@ -61,7 +62,7 @@ class Made(GenerationBase):
         return []
 
 
-def understood(known: Deployment, module: Any, **body: Any) -> tuple[Any, GenerationPlan]:
+def understood(known: Asking, module: Any, **body: Any) -> tuple[Any, GenerationPlan]:
     result: tuple[Any, GenerationPlan] = asyncio.run(module.understand(known, orjson.dumps({"model": "embed"} | body)))
     return result
 
@@ -88,7 +89,7 @@ def test_jobs_of_short_inputs_are_as_even_as_it_gets(inputs: int, jobs: list[int
     assert [len(lengths[part]) for part in job_slices(lengths)] == jobs
 
 
-def test_a_plan_has_the_inputs_of_each_job_behind_each_other(known: Deployment) -> None:
+def test_a_plan_has_the_inputs_of_each_job_behind_each_other(known: Asking) -> None:
     """Their lengths let the worker tell them apart, and nothing is to be generated."""
     _, plan = understood(known, embeddings, input=[[i, i + 1] for i in range(70)], priority=3, service_tier="flex")
     assert [len(job.lengths) for job in plan.inputs] == [35, 35]
@@ -108,19 +109,19 @@ def test_a_plan_has_the_inputs_of_each_job_behind_each_other(known: Deployment) 
         (cohere_embeddings, {"texts": ["a", "b " * 200], "truncate": "NONE"}, "texts.1"),
     ],
 )
-def test_an_input_that_is_too_long_is_named(known: Deployment, module: Any, body: dict[str, Any], param: str) -> None:
+def test_an_input_that_is_too_long_is_named(known: Asking, module: Any, body: dict[str, Any], param: str) -> None:
     """The words are OpenAI's, by which clients shorten their texts."""
     with pytest.raises(PromptTooLong, match="maximum context length is 100 tokens") as error:
         understood(known, module, **body)
     assert error.value.param == param
 
 
-def test_an_input_may_fill_the_context(known: Deployment) -> None:
+def test_an_input_may_fill_the_context(known: Asking) -> None:
     """Nothing is generated behind it."""
     assert len(understood(known, embeddings, input=[1] * 100)[1].prompts[0]) == 100
 
 
-def test_floats_and_base64_are_of_the_vectors_in_order(known: Deployment) -> None:
+def test_floats_and_base64_are_of_the_vectors_in_order(known: Asking) -> None:
     """The order also holds across the borders of jobs."""
     vectors = [[float(i), i / 3] for i in range(70)]
     body, plan = understood(known, embeddings, input=[[1]] * 70)
@@ -142,7 +143,7 @@ def test_what_is_written_an_item_at_a_time_is_the_same_json(answer: dict[str, An
     assert orjson.loads(dumped(answer)) == orjson.loads(orjson.dumps(answer))
 
 
-def test_ranks_are_by_cosine_whatever_the_lengths(known: Deployment) -> None:
+def test_ranks_are_by_cosine_whatever_the_lengths(known: Asking) -> None:
     """The best first, as many as were asked for."""
     body, plan = understood(known, rerank, query="a", documents=["b", "c", "d"], top_n=2)
     ranking = answered(rerank.RerankWriter(Made(plan, [[2, 0], [0, 1], [3, 0.1], [-1, 0]]), body))
@@ -150,7 +151,7 @@ def test_ranks_are_by_cosine_whatever_the_lengths(known: Deployment) -> None:
     assert ranking["results"][1]["relevance_score"] == 0
 
 
-def test_scores_pair_texts_or_compare_one_with_all(known: Deployment) -> None:
+def test_scores_pair_texts_or_compare_one_with_all(known: Asking) -> None:
     """The number of scores is that of the second texts."""
     body, plan = understood(known, score, text_1=["a", "b"], text_2=["c", "d"])
     answer = answered(score.ScoreWriter(Made(plan, [[1, 0], [0, 1], [1, 0], [1, 0]]), body))
@@ -158,7 +159,7 @@ def test_scores_pair_texts_or_compare_one_with_all(known: Deployment) -> None:
     assert cosine([0.0, 0.0], [1.0, 1.0]) == 0
 
 
-def test_a_class_has_the_name_that_the_model_gives_it(known: Deployment) -> None:
+def test_a_class_has_the_name_that_the_model_gives_it(known: Asking) -> None:
     """The likeliest one's."""
     body, plan = understood(known, classify, model="classify", input="a")
     (entry,) = answered(classify.ClassifyWriter(Made(plan, [[0.25, 0.75]]), body))["data"]
@@ -166,17 +167,17 @@ def test_a_class_has_the_name_that_the_model_gives_it(known: Deployment) -> None
 
 
 @pytest.mark.parametrize("field", [{"use_activation": True}, {"truncate_prompt_tokens": None}, {"user": "me"}])
-def test_parameters_that_change_nothing_are_taken(known: Deployment, field: dict[str, Any]) -> None:
+def test_parameters_that_change_nothing_are_taken(known: Asking, field: dict[str, Any]) -> None:
     """vLLM's and OpenAI's."""
     plain, same = (understood(known, embeddings, input="a", **more)[1] for more in ({}, field))
     assert same.prompts == plain.prompts
 
 
-def test_a_model_is_found_for_what_it_does(known: Deployment) -> None:
+def test_a_model_is_found_for_what_it_does(known: Asking) -> None:
     """A model is refused by name for anything else."""
-    assert find_model(known.models, "embed", None).task == "embed"
+    assert find_model(known.serving.models, "embed", None).task == "embed"
     with pytest.raises(RequestError, match=r"'embed' makes embeddings .* this endpoint there are: generate"):
-        find_model(known.models, "embed")
+        find_model(known.serving.models, "embed")
 
 
 @pytest.mark.parametrize(
@@ -265,7 +266,7 @@ def test_inputs_hold_no_blocks() -> None:
     assert new_blocks(Ask(320, 0), option) > new_blocks(Ask(320, 0, holds=False), option) == 0
 
 
-def test_a_refusal_names_only_models_that_its_client_may_ask_for(known: Deployment) -> None:
+def test_a_refusal_names_only_models_that_its_client_may_ask_for(known: Asking) -> None:
     """Names are the operator's secret."""
     bound = replace(known, within=ClientLimits(models=["embed", "other", "generate"]))
     with pytest.raises(ModelNotFound, match=r"Served: embed, generate\.$"):
@@ -278,7 +279,7 @@ def test_a_refusal_names_only_models_that_its_client_may_ask_for(known: Deployme
         replace(known, within=ClientLimits(models=[])).find_model("other")
 
 
-def test_a_model_need_not_be_named_where_it_can_only_be_one(known: Deployment) -> None:
+def test_a_model_need_not_be_named_where_it_can_only_be_one(known: Asking) -> None:
     """The one is the only model of the endpoint's task that the client may ask for."""
     body, _ = asyncio.run(embeddings.understand(known, b'{"input": "a"}'))
     assert body.model == "embed"
@@ -289,7 +290,7 @@ def test_a_model_need_not_be_named_where_it_can_only_be_one(known: Deployment) -
 
 
 @pytest.mark.parametrize("sides", [("queries", "documents"), ("queries", "items"), ("data_1", "data_2")])
-def test_the_sides_of_a_score_have_vllms_names_too(known: Deployment, sides: tuple[str, str]) -> None:
+def test_the_sides_of_a_score_have_vllms_names_too(known: Asking, sides: tuple[str, str]) -> None:
     """Names come in pairs; errors have the client's."""
     one, two = sides
     plain = understood(known, score, text_1="a", text_2=["b", "c"])[1]
@@ -303,7 +304,7 @@ def test_the_sides_of_a_score_have_vllms_names_too(known: Deployment, sides: tup
     assert error.value.param == "text_2"
 
 
-def test_as_many_dimensions_as_the_model_has_are_its_own(known: Deployment) -> None:
+def test_as_many_dimensions_as_the_model_has_are_its_own(known: Asking) -> None:
     """Clients that name them want nothing else."""
     _, plan = understood(known, embeddings, input="a", dimensions=384)
     assert [job.dimensions for job in plan.inputs] == [None]
@@ -311,7 +312,7 @@ def test_as_many_dimensions_as_the_model_has_are_its_own(known: Deployment) -> N
         understood(known, embeddings, input="a", dimensions=383)
 
 
-def test_each_form_of_a_vector_is_of_the_same_numbers(known: Deployment) -> None:
+def test_each_form_of_a_vector_is_of_the_same_numbers(known: Asking) -> None:
     """Each form comes once, however often it is asked for.
 
     Bytes are 127 times the unit vector, and bits its signs, the first one high. The last byte of bits is filled up.
@@ -332,10 +333,10 @@ def test_each_form_of_a_vector_is_of_the_same_numbers(known: Deployment) -> None
     assert billed_units["input_tokens"] == token_counts["input_tokens"] == len(plan.prompts[0])
 
 
-def test_cohere_cuts_what_is_too_long_at_the_end_that_it_is_told(known: Deployment) -> None:
+def test_cohere_cuts_what_is_too_long_at_the_end_that_it_is_told(known: Asking) -> None:
     """The cut is at the model's length or at a shorter one; the texts are those of the embeddings endpoint."""
     text = " ".join(f"word{i}" for i in range(400))
-    whole = known.models["embed"].tokenizer.encode(text)
+    whole = known.serving.models["embed"].tokenizer.encode(text)
     assert len(whole) > 1000
     for options, tokens in (
         ({}, whole[:100]), ({"truncate": "END", "max_tokens": 7}, whole[:7]), ({"truncate": "START"}, whole[-100:]),
@@ -347,7 +348,7 @@ def test_cohere_cuts_what_is_too_long_at_the_end_that_it_is_told(known: Deployme
     assert error.value.param == "texts"
 
 
-def test_the_parts_of_a_text_are_its_lines(known: Deployment) -> None:
+def test_the_parts_of_a_text_are_its_lines(known: Asking) -> None:
     """A message of a chat treats them in the same way."""
     parts = [{"type": "text", "text": text} for text in ("a", "b")]
     _, plan = understood(known, cohere_embeddings, inputs=[{"content": parts}, {"content": parts[1:]}])
@@ -373,14 +374,14 @@ def test_the_parts_of_a_text_are_its_lines(known: Deployment) -> None:
     ({"texts": ["a"], "model": "generate"}, "model"),
 ])  # fmt: skip
 def test_what_cohere_takes_and_cant_be_is_refused_by_its_name(
-    known: Deployment, fields: dict[str, Any], param: str
+    known: Asking, fields: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(RequestError) as error:
         understood(known, cohere_embeddings, **fields)
     assert error.value.param == param
 
 
-def test_a_limit_of_answers_is_none_of_texts(known: Deployment) -> None:
+def test_a_limit_of_answers_is_none_of_texts(known: Asking) -> None:
     """Both have the name `max_tokens`."""
     bound = replace(known, within=ClientLimits(max_tokens=3))
     _, plan = understood(bound, cohere_embeddings, texts=["a b c d e f g h"], max_tokens=6)
@@ -400,7 +401,7 @@ def test_a_text_begins_with_what_the_model_wants_for_its_kind(tmp_path: Path, fi
     encode = deployment.models["embed"].tokenizer.encode
 
     def prompt(text: str, **asked: Any) -> list[int]:
-        (tokens,) = understood(deployment, cohere_embeddings, texts=[text], **asked)[1].prompts
+        (tokens,) = understood(Asking(deployment), cohere_embeddings, texts=[text], **asked)[1].prompts
         return tokens
 
     for kind, begins in (("query", "Q: "), ("search_query", "Q: "), ("search_document", "P: "), ("clustering", "")):

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from app.dispatch.asking import Asking
 from app.dispatch.models.generation_defaults import generation_defaults
 from app.dispatch.models.models import Model, load_models
 from app.dispatch.runtime import Deployment
@@ -27,11 +28,11 @@ FILE = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.1, "repetitio
 SAID = {"eos_token_id": [1, 2], "do_sample": True, "presence_penalty": None}
 
 
-def known(**defaults: Any) -> Deployment:
+def known(**defaults: Any) -> Asking:
     model = Model(
         "m", (PoolId("p"),), (), None, load_tokenizer(POOL.model_dir), 1000, Meters("defaults"), defaults=defaults
     )
-    return Deployment(load_settings(), {PoolId("p"): POOL}, {"m": model})
+    return Asking(Deployment(load_settings(), {PoolId("p"): POOL}, {"m": model}))
 
 
 async def sampling(endpoint: Any, body: dict[str, Any], **defaults: Any) -> Sampling:

@@ -118,12 +118,13 @@ async def test_a_picture_that_is_numbered_is_asked_about_a_few_times_however_oft
         async def read(self, _params: object, _asker: object, **_: object) -> dict[Origin, Sample]:
             return {A: Sample(Media("image", "a", (9, 9)), b"", param="messages.0")}
 
-    state: Any = SimpleNamespace(media=Read(), asker=None, settings=SimpleNamespace(media_count=8))
-    samples = await load_media(state, model, [A] * 8, ["messages.0"] * 8)
+    serving = SimpleNamespace(media=Read(), settings=SimpleNamespace(media_count=8))
+    asking: Any = SimpleNamespace(serving=serving, asker=None)
+    samples = await load_media(asking, model, [A] * 8, ["messages.0"] * 8)
     assert expanded(model, [PICTURE] * 8, [A] * 8, samples, "messages").prompt == [*range(8)]
     questions.clear()
     with pytest.raises(RequestError, match="takes 8 of them") as error:
-        await load_media(state, model, [A] * 9, ["messages.0"] * 9)
+        await load_media(asking, model, [A] * 9, ["messages.0"] * 9)
     assert (error.value.param, questions) == ("messages.0", [])
 
 
@@ -174,9 +175,9 @@ async def test_a_second_video_is_refused_where_the_engine_takes_one_also_if_both
             assert whole_videos
             return {one: Sample(Media("video", str(one.url), (2, 9, 9, 10)), b"") for one in origins}
 
-    state: Any = SimpleNamespace(media=Read(), asker=None)
+    asking: Any = SimpleNamespace(serving=SimpleNamespace(media=Read()), asker=None)
     with pytest.raises(RequestError, match="takes no second video") as error:
-        await load_media(state, model, origins, ["messages.0", "messages.1"])
+        await load_media(asking, model, origins, ["messages.0", "messages.1"])
     assert error.value.param == "messages.1"
 
 
@@ -248,9 +249,9 @@ async def test_a_second_picture_is_refused_by_its_place_where_the_engine_takes_o
         async def signs(self, _: object) -> dict[str, MediaSign]:
             return {"image": replace(SIGN, alone=True)}
 
-    state: Any = SimpleNamespace(media=SimpleNamespace(expansions=Told()))
+    asking: Any = SimpleNamespace(serving=SimpleNamespace(media=SimpleNamespace(expansions=Told())))
     with pytest.raises(RequestError, match="'b': the model 'm' takes no second picture") as error:
-        await load_media(state, model, [A, B], ["a", "b"])
+        await load_media(asking, model, [A, B], ["a", "b"])
     assert error.value.param == "b"
 
 

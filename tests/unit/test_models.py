@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from app.api.operations.health import _card
 from app.api.state import ApiState
 from app.dialects.names import find_dialect
+from app.dispatch.asking import Asking
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.models import Model, load_models
 from app.dispatch.models.writing import Writing
@@ -40,7 +41,7 @@ def model() -> Model:
 def plan(model: Model, **fields: object) -> GenerationPlan:
     deployment = Deployment(load_settings(), {PoolId("p"): POOL}, {"models": model})
     body = parse(CompletionRequest, orjson.dumps({"model": "models", "max_tokens": 1, **fields}))
-    return _plan(deployment, body, explain=False)
+    return _plan(Asking(deployment), body)
 
 
 def test_a_text_that_cannot_fit_is_refused_with_what_is_known(model: Model) -> None:
@@ -198,9 +199,7 @@ def test_engines_are_asked_for_special_tokens_where_markers_are_some(
     tool_fields = {"tools": [{"type": "function", "function": {"name": "f"}}]} if tools else {}
     messages = [{"role": "user", "content": "?"}]
     body = parse(ChatRequest, orjson.dumps({"model": "models", "messages": messages, **tool_fields}))
-    assert (
-        chat.chat_plan(deployment, "chatcmpl-", body, "messages", explain=False).sampling[0].special_tokens == asked_for
-    )
+    assert chat.chat_plan(Asking(deployment), "chatcmpl-", body, "messages").sampling[0].special_tokens == asked_for
 
 
 @pytest.mark.parametrize(("begin", "special"), [("<|im_start|>", True), ("<think>", False)])

@@ -16,6 +16,7 @@ from app.batch.records import Batch, BatchLine, BatchOrder
 from app.batch.storage import Storage
 from app.dispatch.answering.dispatcher import Dispatcher
 from app.dispatch.answering.generation import Generation
+from app.dispatch.asking import Asking
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.runtime import Runtime
 from app.errors import DeadlineOver, HookDown, Saturated
@@ -222,15 +223,17 @@ def within(part: PartRunner, limits: Limits) -> None:
 async def test_a_line_is_understood_within_the_limits_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
     """The line may have been ordered months ago."""
 
-    async def understand(asked: Any, _: bytes) -> Any:
+    async def understand(asking: Asking, _: bytes) -> Any:
+        askings.append(asking)
         raise InterruptedError
 
+    askings: list[Asking] = []
     part = Asked()
     part._endpoint = dataclasses.replace(part._endpoint, understand=understand)
     within(part, today := Limits(max_tokens=2))
     with pytest.raises(InterruptedError):
         await part._request(BatchLine(1, "id", b"{}"))
-    part._serving.asked_by.assert_called_once_with("", within=today)  # type: ignore[attr-defined]
+    assert [(asking.asker.owner, asking.within) for asking in askings] == [("", today)]
 
 
 async def test_lines_that_wait_are_understood_again_when_their_client_has_other_limits() -> None:

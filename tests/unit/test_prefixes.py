@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from app.dispatch.asking import Asking
 from app.dispatch.models.models import load_models
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError
@@ -122,9 +123,9 @@ def test_messages_are_what_all_chats_that_begin_with_them_have_in_common(
     (tmp_path / "template").write_text(template)
     pool = {"model": "m", "engine": "mock", "chat_template": str(tmp_path / "template")}
     models = load_models(PoolsFile.model_validate({"pools": {"p": pool}}))
-    deployment = Deployment(load_settings(), {}, models)
+    asking = Asking(Deployment(load_settings(), {}, models))
     messages = [{"role": role, "content": f"These are the {role}'s long words."} for role in begin]
-    shared_tokens = prefix_tokens(deployment, NewPrefix.model_validate({"model": "m", "messages": messages}))
+    shared_tokens = prefix_tokens(asking, NewPrefix.model_validate({"model": "m", "messages": messages}))
     text = models["m"].tokenizer.decode(shared_tokens, skip_special_tokens=False)
     assert all(message["content"][:-1] in text for message in messages)
 
@@ -135,7 +136,7 @@ def test_messages_are_what_all_chats_that_begin_with_them_have_in_common(
         chats += [messages + next_messages[:count] for count in (1, 3) if next_messages[count - 1 : count]]
     for chat in chats:
         body = ChatRequest.model_validate({"model": "m", "messages": chat})
-        (prompt_tokens,) = chat_plan(deployment, "chatcmpl-", body, "messages", explain=False).prompts
+        (prompt_tokens,) = chat_plan(asking, "chatcmpl-", body, "messages").prompts
         assert prompt_tokens[: len(shared_tokens)] == shared_tokens
 
 
@@ -145,5 +146,5 @@ def test_a_template_that_clients_may_not_send_is_refused() -> None:
         {"model": "m", "messages": [{"role": "system", "content": "a"}], "chat_template": PLAIN}
     )
     with pytest.raises(RequestError) as error:
-        prefix_tokens(Deployment(load_settings(), {}, models), body)
+        prefix_tokens(Asking(Deployment(load_settings(), {}, models)), body)
     assert error.value.param == "chat_template"

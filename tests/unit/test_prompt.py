@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.dialects.names import find_dialect
+from app.dispatch.asking import Asking
 from app.dispatch.models.models import Model
 from app.dispatch.models.writing import Writing
 from app.dispatch.runtime import Deployment
@@ -227,7 +228,7 @@ async def test_a_request_may_bring_its_own_template_only_where_that_is_allowed()
     body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
     raw = json.dumps(body | {"chat_template": "{{ messages[0].content }}!"}).encode()
     trusting, other = (
-        Deployment(load_settings(request_chat_templates=trusts), {}, {"m": model}) for trusts in (True, False)
+        Asking(Deployment(load_settings(request_chat_templates=trusts), {}, {"m": model})) for trusts in (True, False)
     )
     _, plan = await chat_endpoint.understand(trusting, raw)
     assert model.tokenizer.decode([*plan.prompts[0]]) == "hello!"

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from app.dispatch.asking import Asking
 from app.dispatch.models.models import load_models
 from app.dispatch.runtime import Deployment
 from app.errors import RequestError, SettingsError
@@ -126,7 +127,7 @@ def deployment() -> Deployment:
 
 async def plan_of(**fields: Any) -> Any:
     body = validated(CompletionRequest, {"model": "rows", "max_tokens": 5, **fields})
-    return (await understand(deployment(), body.model_dump_json(exclude_none=True).encode()))[1]
+    return (await understand(Asking(deployment()), body.model_dump_json(exclude_none=True).encode()))[1]
 
 
 async def test_choices_of_embeddings_come_before_those_of_prompts() -> None:

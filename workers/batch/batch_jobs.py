@@ -21,6 +21,8 @@ from app.batch.next_step import after_break, given_up
 from app.batch.records import Batch, BatchOrder, Problem, Status, StoredFile, packed
 from app.batch.storage import Storage
 from app.batch.window import read_window
+from app.dispatch.asking import Asking
+from app.dispatch.media.media_reader import Asker
 from app.dispatch.models.models import find_model
 from app.dispatch.runtime import Runtime
 from app.endpoint_registry import ENDPOINTS
@@ -246,13 +248,13 @@ class BatchJobs:
     def _check(self, order: BatchOrder, body: bytes) -> str:
         """Checks a line's body, as `input_splitter.Check`: by the limits of today, as for lines that are sent later."""
         endpoint, within = ENDPOINTS[order.endpoint], self._limits.within(order)
-        request = parse(endpoint.schema, body)
+        asking, request = Asking(self._serving, within, Asker(order.key)), parse(endpoint.schema, body)
         request.check()
         if not request.model:
-            request = self._call(self._serving.asked_by(order.key, within=within).served(request, endpoint.row.name))
+            request = self._call(asking.served(request, endpoint.row.name))
         check_model(within, request.model)
         check_tokens(within, request)
-        self._serving.check_no_pipeline(request)
+        asking.check_no_pipeline(request)
         return find_model(self._serving.models, self._serving.aliases.primary(request.model), endpoint.row.task).name
 
     @contextmanager

@@ -22,6 +22,8 @@ from app.batch.storage import Storage
 from app.bounded.turns import CLIENT
 from app.dispatch.answering.content_hook import pause_s
 from app.dispatch.answering.generation import Generation
+from app.dispatch.asking import Asking
+from app.dispatch.media.media_reader import Asker
 from app.dispatch.runtime import Runtime
 from app.endpoint_registry import ENDPOINTS
 from app.errors import (
@@ -331,8 +333,8 @@ class PartRunner:
                 trace.attributes["xylem.batch"] = self.ticket.batch
         CLIENT.set(self._limits.client(self.batch.order).turn)
         within = self._within[line.number] = self._limits.within(self.batch.order)
-        serving = self._serving.asked_by(self.batch.order.key, within=within)
-        body, plan = await self._endpoint.understand(serving, line.body)
+        asking = Asking(self._serving, within, Asker(self.batch.order.key))
+        body, plan = await self._endpoint.understand(asking, line.body)
         await self._suspects.read(line.number)
         plan = replace(
             plan, timeout_s=left_s, aside=not self._urgent, whole=True,

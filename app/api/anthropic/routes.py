@@ -8,7 +8,7 @@ from app.anthropic.schemas import CountRequest, MessagesRequest
 from app.api.anthropic import answer_schemas
 from app.api.intake.request_body import collect
 from app.api.openai.completions import answer
-from app.api.state import state_of
+from app.api.state import asking_of, state_of
 from app.endpoint_registry import MESSAGE
 
 router = APIRouter()
@@ -25,4 +25,4 @@ async def count_tokens(request: Request) -> dict[str, int]:
     """The number of tokens in the prompt of such a request."""
     state = state_of(request)
     raw = await collect(request.scope, request.receive, state.settings.max_body)
-    return {"input_tokens": await count(state, raw)}
+    return {"input_tokens": await count(asking_of(state, request.scope), raw)}

@@ -220,7 +220,7 @@ async def _read(
     if model is None:
         raise RequestError("The body is not that of the first request for this answer.", param="Idempotency-Key")
     if model != body.model:
-        plan = await adopted_plan(state, kept_request, begun_before(state.within))
+        plan = await adopted_plan(state, kept_request, begun_before(state.api_keys.client(scope).within))
     x_request_id.named_after(scope, request)
     return Replay(state.resumable_store, state.answer_owner, plan, record, skip)
 

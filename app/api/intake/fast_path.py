@@ -18,7 +18,7 @@ from app.api.http.incoming import Share, put, share_of
 from app.api.http.origin import Allowed, Headers, admit, check_body, granted, preflight
 from app.api.http.uvicorn_protocol import EXTENSION, DirectWriter
 from app.api.intake.request_body import collect
-from app.api.state import ApiState, for_client
+from app.api.state import ApiState
 from app.endpoints import LARGE
 from app.errors import XylemError
 from app.telemetry import logger
@@ -77,7 +77,7 @@ class FastPath:
                 if raw is None:
                     raw = await _long_body(direct, state, scope, receive)
                 request_trace.body_read(scope)
-                response = await handler(for_client(state, scope), raw, scope, receive)
+                response = await handler(state, raw, scope, receive)
                 if not _sent_at_once(response, direct, adds=send is not plain):
                     await response(scope, receive, send)
                 request_trace.end(scope, response.status_code)

@@ -17,7 +17,7 @@ from app.api.kserve.inference import begin, metadata_of, model_of, served_by, se
 from app.api.kserve.messages import infer_message, request_of, response_of, short_message
 from app.api.kserve.protocol import MESSAGES, SERVICE
 from app.api.operations.health import readiness
-from app.api.state import ApiState, for_client
+from app.api.state import ApiState, asking_of
 from app.endpoints import LARGE
 from app.errors import ModelNotFound, RequestError, RequestTimeout, Saturated, SettingsError, XylemError
 from app.ids import KeyId
@@ -203,7 +203,7 @@ class Service:
     async def model_ready(self, message: Any, scope: Scope, *_: Any) -> Any:
         try:
             check_version(message.name, message.version)
-            ready = await served_by(self._state, await model_of(for_client(self._state, scope), message.name))
+            ready = await served_by(self._state, await model_of(asking_of(self._state, scope), message.name))
         except ModelNotFound:
             ready = False
         return MESSAGES["ModelReadyResponse"](ready=ready)
@@ -212,13 +212,13 @@ class Service:
         return MESSAGES["ServerMetadataResponse"](**server())
 
     async def model_metadata(self, message: Any, scope: Scope, *_: Any) -> Any:
-        metadata = await metadata_of(for_client(self._state, scope), message.name, message.version)
+        metadata = await metadata_of(asking_of(self._state, scope), message.name, message.version)
         return MESSAGES["ModelMetadataResponse"](**metadata)
 
     async def infer(self, message: Any, scope: Scope, context: Any) -> Any:
         with traced(self._state, scope, scope["path"]):
             request = request_of(message, self._within_s(context))
-            async with await begin(for_client(self._state, scope), scope, _never, request) as call:
+            async with await begin(self._state, scope, _never, request) as call:
                 outputs = await whole(call, request)
         request_trace.end(scope, 200)
         return response_of(request, outputs)
@@ -268,7 +268,7 @@ class Service:
         with traced(self._state, scope, scope["path"]):
             request = request_of(message, within_s)
             pieces = request.streams()
-            async with await begin(for_client(self._state, scope), scope, _never, request, streams=True) as call:
+            async with await begin(self._state, scope, _never, request, streams=True) as call:
                 if not pieces:
                     last = response_of(request, await whole(call, request))
                     last.parameters[_FINAL].bool_param = True

@@ -12,8 +12,9 @@ from app.api.intake.calls import placed_call
 from app.api.intake.client_limits import check_priority
 from app.api.openai.alias_turn import other_plan
 from app.api.operations.health import readiness
-from app.api.state import ApiState
+from app.api.state import ApiState, asking_of
 from app.dispatch.answering.generation import Generation
+from app.dispatch.asking import Asking
 from app.dispatch.models.models import Model
 from app.endpoint_registry import EMBEDDINGS, TEXT
 from app.errors import RequestError, XylemError
@@ -26,14 +27,15 @@ def server() -> dict[str, Any]:
     return {"name": "xylem", "version": version("xylem-serve"), "extensions": ["generate", "binary_tensor_data"]}
 
 
-async def model_of(state: ApiState, name: str) -> Model:
+async def model_of(asking: Asking, name: str) -> Model:
     """The model of that name or alias. Raises: ModelNotFound, RequestError."""
-    check_model(state.within, name)
+    check_model(asking.within, name)
+    state = asking.serving
     if name not in state.models and name not in state.aliases.table:
         await state.look()  # another replica may have just added it
     target = state.aliases.primary(name) if name in state.aliases.table else name
     model = state.models.get(target)
-    return model if model is not None else state.find_model(name)
+    return model if model is not None else asking.find_model(name)
 
 
 async def served_by(state: ApiState, model: Model) -> bool:
@@ -42,24 +44,25 @@ async def served_by(state: ApiState, model: Model) -> bool:
     return bool(status["ready"] and status["workers"].get(model.name))
 
 
-async def metadata_of(state: ApiState, name: str, of_version: str) -> dict[str, Any]:
+async def metadata_of(asking: Asking, name: str, of_version: str) -> dict[str, Any]:
     """Raises: ModelNotFound."""
     check_version(name, of_version)
-    return metadata(name, (await model_of(state, name)).task)
+    return metadata(name, (await model_of(asking, name)).task)
 
 
 async def begin(
     state: ApiState, scope: Scope, receive: Receive, request: InferRequest, *, streams: bool = False
 ) -> Generation:
     """The answer to a request, to be entered. `streams`: whether it is sent in pieces. Raises: XylemError."""
-    task = (await model_of(state, request.model)).task
+    asking = asking_of(state, scope)
+    task = (await model_of(asking, request.model)).task
     endpoint = EMBEDDINGS if task == "embed" else TEXT
     raw = request.as_openai(task)
     if not streams and task == "generate" and request.streams():
         raise RequestError("An answer in pieces needs ModelStreamInfer of gRPC, or generate_stream.", param="streaming")
-    body, plan = await endpoint.understand(state, raw)
+    body, plan = await endpoint.understand(asking, raw)
     check_priority(state, scope, body)
-    return await placed_call(state, scope, receive, plan, other_plan(state, endpoint, body, plan, raw, explain=False))
+    return await placed_call(state, scope, receive, plan, other_plan(asking, endpoint, body, plan, raw))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from app.api.kserve import answer_schemas
 from app.api.kserve.inference import begin, metadata_of, model_of, served_by, server, traced
 from app.api.openai.sse_response import EventStream
 from app.api.operations.health import readiness
-from app.api.state import ApiState, state_of
+from app.api.state import ApiState, asking_of, state_of
 from app.errors import RequestError
 from app.kserve.answers import GenerateWriter, whole
 from app.kserve.requests import VERSION, GenerateBody, InferBody, InferRequest, check_version
@@ -55,14 +55,16 @@ async def model_ready(request: Request, name: str, version: str = "") -> Respons
     """200 if a live worker serves the model; else 503."""
     state = state_of(request)
     check_version(name, version)
-    return Response(status_code=200 if await served_by(state, await model_of(state, name)) else 503)
+    return Response(
+        status_code=200 if await served_by(state, await model_of(asking_of(state, request.scope), name)) else 503
+    )
 
 
 @router.get(_MODEL, response_model=answer_schemas.Model)
 @router.get(_VERSION, response_model=answer_schemas.Model)
 async def model_metadata(request: Request, name: str, version: str = "") -> dict[str, Any]:
     """The model's inputs and outputs."""
-    return await metadata_of(state_of(request), name, version)
+    return await metadata_of(asking_of(state_of(request), request.scope), name, version)
 
 
 @router.post(_MODEL + "/infer", openapi_extra=InferBody.openapi(), responses=answer_schemas.INFERRED)
@@ -106,7 +108,7 @@ async def generate_stream(request: Request, name: str, version: str = "") -> Res
 
 async def _generate_request(state: ApiState, request: Request, name: str, version: str) -> InferRequest:
     """Raises: XylemError."""
-    if (await model_of(state, name)).task != "generate":
+    if (await model_of(asking_of(state, request.scope), name)).task != "generate":
         raise RequestError(f"The model '{name}' generates no text: it takes /v2/models/{name}/infer.", param="model")
     raw = await collect(request.scope, request.receive, state.settings.max_body)
     return (await parse_off_loop(GenerateBody, raw)).request(name, version)

@@ -62,7 +62,7 @@ def new_order(request: Request, id_: BatchId, endpoint: str, file: FileId, windo
         expires=now + read_window(window),
         rate=key.batch_rate if key is not None else None,
         tenant=client.tenant.name,
-        within=state.within,
+        within=client.within,
         tenant_lines=client.tenant.limits.batch_lines,
         **more,
     )

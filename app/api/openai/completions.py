@@ -11,12 +11,11 @@ from starlette.types import Receive, Scope
 from app import json_bytes
 from app.api.http import answer_schemas
 from app.api.http.disconnect import until_client_left
-from app.api.http.headers import explain_wanted
 from app.api.intake.calls import answer_to, asks_to_keep, give_up
 from app.api.intake.client_limits import check_priority
 from app.api.intake.request_body import collect
 from app.api.openai import pipelines
-from app.api.openai.alias_turn import in_turn, other_plan
+from app.api.openai.alias_turn import asking_in_turn, other_plan
 from app.api.openai.kept_stream import KeptStream
 from app.api.openai.sse_response import EventStream
 from app.api.resumable.replay import Replay
@@ -52,15 +51,15 @@ async def answer(endpoint: CompletionEndpoint, request: Request) -> Response:
 
 async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError."""
-    alias_state, explain = in_turn(state, raw, scope), explain_wanted(scope)
+    asking = asking_in_turn(state, raw, scope)
     try:
-        body, plan = await endpoint.understand(alias_state, raw, explain=explain)
+        body, plan = await endpoint.understand(asking, raw)
     except PipelineNamed as exc:
         if endpoint is not CHAT or exc.paints:
             raise
-        return await pipelines.chat(alias_state, exc, raw, scope, receive)
+        return await pipelines.chat(state, asking, exc, raw, scope, receive)
     check_priority(state, scope, body)
-    other = other_plan(alias_state, endpoint, body, plan, raw, explain=explain)
+    other = other_plan(asking, endpoint, body, plan, raw)
     begin = partial(answer_to, state, endpoint.kind, body, scope, receive, plan, other)
     goes_on = asks_to_keep(scope)  # the answer continues without its client
 

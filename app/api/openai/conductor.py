@@ -17,11 +17,11 @@ from starlette.types import Receive, Scope
 from app import json_bytes
 from app.api.http import x_request_id
 from app.api.http.disconnect import client_left
-from app.api.http.headers import explain_wanted
 from app.api.http.request_trace import trace_of
 from app.api.intake.client_limits import check_priority
 from app.api.state import ApiState
 from app.dispatch.answering.generation import Adopted, Generation
+from app.dispatch.asking import Asking
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.media.media_reader import Origin
 from app.dispatch.models.pipeline_named import PipelineNamed
@@ -50,7 +50,9 @@ _SMALL = 16 * 2**10  # bytes of a body that is decoded at once
 class Conductor:
     """The run of one request through a pipeline's stages."""
 
-    def __init__(self, state: ApiState, named: PipelineNamed, prefix: str, scope: Scope, receive: Receive) -> None:
+    def __init__(
+        self, state: ApiState, asking: Asking, named: PipelineNamed, prefix: str, scope: Scope, receive: Receive
+    ) -> None:
         """`prefix`: of the answer's id. Raises: RequestError."""
         body: ModelRequest = named.body
         check_priority(state, scope, body)
@@ -60,8 +62,10 @@ class Conductor:
         self.id, self._came = new_request_id(prefix, state.dispatcher.api), clock.now()
         self._ends = self._came + (body.timeout or state.settings.request_timeout_s)
         self._body, self._scope, self._receive = body, scope, receive
-        self._state = with_fields(state, within=UNLIMITED)  # the client may ask for the pipeline, if not for its models
-        self._last_state = with_fields(state, within=begun_before(state.within))
+        self._state = state
+        # The client may ask for the pipeline, if not for its models.
+        self._asking = with_fields(asking, within=UNLIMITED, explain=False)
+        self._last_asking = with_fields(asking, within=begun_before(asking.within))
         self._charge = state.charge(scope)
         self._calls: list[Generation] = []
         self._text: ChatText | None = None  # of a chat
@@ -110,7 +114,7 @@ class Conductor:
         """
         doc = from_json(raw) | {"model": self._stages[-1].model}
         with self.in_last():  # a size that it can't paint is refused before a text is written
-            await IMAGES.understand(self._state, json_bytes.dumps(doc))
+            await IMAGES.understand(self._asking, json_bytes.dumps(doc))
         async with self._admitted(self._answers(1)):
             return await self._pictures(doc)
 
@@ -172,7 +176,7 @@ class Conductor:
         """Raises: XylemError."""
         if not text.strip():
             raise RequestError("There is no text for it.", param=self._param)
-        body, plan = await CHAT.understand(self._state, stage_request(stage, text))
+        body, plan = await CHAT.understand(self._asking, stage_request(stage, text))
         async with await self._begin(replace(plan, whole=show is None)) as call:
             writer = chat_writer(call, body)
             if show is None:
@@ -185,13 +189,13 @@ class Conductor:
 
     async def _heard(self, stage: Stage, sounds: Mapping[Origin, str]) -> list[str]:
         """Raises: XylemError."""
-        media, model = self._state.media, self._state.find_model(stage.model, "transcribe")
+        media, model = self._state.media, self._asking.find_model(stage.model, "transcribe")
         assert media is not None
         windows = await media.spoken(sounds, WINDOW_S)
-        return await side_by_side(recognised(self._state, model, one, self._begin) for one in windows)
+        return await side_by_side(recognised(self._asking, model, one, self._begin) for one in windows)
 
     async def _last(self, understand: Any, raw: bytes, revised: str | None = None) -> tuple[Any, Generation]:
-        body, plan = await understand(self._last_state, raw, explain=explain_wanted(self._scope))
+        body, plan = await understand(self._last_asking, raw)
         model = with_fields(plan.model, name=self.name)
         plan = replace(plan, model=model, revised_prompt=revised, priced_as=plan.model.name)
         token_counts = [call.tokens() for call in self._calls]

@@ -10,12 +10,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app.api.http import answer_schemas
-from app.api.http.headers import explain_wanted
 from app.api.intake.calls import placed_call
 from app.api.intake.client_limits import check_priority
 from app.api.intake.request_body import collect
 from app.api.openai.alias_turn import other_plan
-from app.api.state import ApiState, state_of
+from app.api.state import ApiState, asking_of, state_of
 from app.endpoint_registry import CLASSIFY, COHERE_EMBEDDINGS, EMBEDDINGS, RERANK, SCORE, Endpoint
 from app.endpoints import LARGE
 
@@ -71,10 +70,10 @@ async def _handle(endpoint: Endpoint, request: Request) -> Response:
 
 async def handle(endpoint: Endpoint, state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError. Nothing is kept: a repeated request gets the same answer."""
-    explain = explain_wanted(scope)
-    body, plan = await endpoint.understand(state, raw, explain=explain)
+    asking = asking_of(state, scope)
+    body, plan = await endpoint.understand(asking, raw)
     check_priority(state, scope, body)
-    other = other_plan(state, endpoint, body, plan, raw, explain=explain)
+    other = other_plan(asking, endpoint, body, plan, raw)
     call = await placed_call(state, scope, receive, plan, other)
     async with call:
         answer = await endpoint.writer(call, body).whole()

@@ -10,7 +10,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from app.api.http import answer_schemas
-from app.api.http.headers import explain_wanted
 from app.api.intake.calls import placed_call
 from app.api.intake.client_limits import check_priority
 from app.api.intake.request_body import collect
@@ -19,8 +18,9 @@ from app.api.openai.conductor import Conductor
 from app.api.openai.form import form_schema, read_form
 from app.api.openai.image_stream import ImageStream
 from app.api.openai.picture_files import PATH, keep, kept_file
-from app.api.state import ApiState, state_of
+from app.api.state import ApiState, asking_of, state_of
 from app.dispatch.answering.generation import Generation
+from app.dispatch.asking import Asking
 from app.dispatch.models.pipeline_named import PipelineNamed
 from app.endpoint_registry import IMAGES
 from app.endpoints import EDITS
@@ -43,12 +43,12 @@ async def generations(request: Request) -> Response:
 @router.post(EDITS.path, openapi_extra=form_schema(EditRequest, "image", "mask"), responses=answer_schemas.IMAGES)
 async def edits(request: Request) -> Response:
     """Other pictures of a picture, or of a part of it, from a form."""
-    state, scope, explain = state_of(request), request.scope, explain_wanted(request.scope)
+    state, scope = state_of(request), request.scope
     raw, files = await read_form(request)
     assert state.media is not None
     samples = await state.media.uploaded(_sources(files))
     mask = samples.pop() if "mask" in files else None
-    body, plan = await understand_edit(state, raw, samples, mask, explain=explain)
+    body, plan = await understand_edit(asking_of(state, scope), raw, samples, mask)
     check_priority(state, scope, body)
     call = await placed_call(state, scope, request.receive, plan, None)
     return await answer(state, scope, body, call, "image_edit")
@@ -77,22 +77,24 @@ async def show(request: Request, picture: str) -> Response:
 
 async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError."""
-    explain = explain_wanted(scope)
+    asking = asking_of(state, scope)
     try:
-        body, plan = await IMAGES.understand(state, raw, explain=explain)
+        body, plan = await IMAGES.understand(asking, raw)
     except PipelineNamed as exc:
         if not exc.paints:
             raise
-        return await _of_pipeline(state, exc, raw, scope, receive)
+        return await _of_pipeline(state, asking, exc, raw, scope, receive)
     check_priority(state, scope, body)
-    other = other_plan(state, IMAGES, body, plan, raw, explain=explain)
+    other = other_plan(asking, IMAGES, body, plan, raw)
     call = await placed_call(state, scope, receive, plan, other)
     return await answer(state, scope, body, call, "image_generation")
 
 
-async def _of_pipeline(state: ApiState, named: PipelineNamed, raw: bytes, scope: Scope, receive: Receive) -> Response:
+async def _of_pipeline(
+    state: ApiState, asking: Asking, named: PipelineNamed, raw: bytes, scope: Scope, receive: Receive
+) -> Response:
     """Raises: XylemError."""
-    conductor = Conductor(state, named, EDITS.prefix, scope, receive)
+    conductor = Conductor(state, asking, named, EDITS.prefix, scope, receive)
     if named.body.stream:
         return ImageStream(partial(conductor.pictures, raw), "image_generation", conductor.in_last)
     body, call = await conductor.pictures(raw)

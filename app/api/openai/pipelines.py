@@ -9,19 +9,22 @@ from app.api.intake.calls import asks_to_keep
 from app.api.openai.conductor import Conductor
 from app.api.openai.sse_response import EventStream
 from app.api.state import ApiState
+from app.dispatch.asking import Asking
 from app.dispatch.models.pipeline_named import PipelineNamed
 from app.endpoint_registry import CHAT
 from app.errors import RequestError
 from app.openai.schemas import ChatRequest
 
 
-async def chat(state: ApiState, named: PipelineNamed, raw: bytes, scope: Scope, receive: Receive) -> Response:
+async def chat(
+    state: ApiState, asking: Asking, named: PipelineNamed, raw: bytes, scope: Scope, receive: Receive
+) -> Response:
     """Raises: XylemError."""
     chat_request: ChatRequest = named.body
     if chat_request.kept or asks_to_keep(scope):
         param = "store" if chat_request.kept else "Idempotency-Key"
         raise RequestError("An answer of a pipeline is not kept: it can be neither stored nor resumed.", param=param)
-    conductor = Conductor(state, named, CHAT.row.prefix, scope, receive)
+    conductor = Conductor(state, asking, named, CHAT.row.prefix, scope, receive)
     if chat_request.stream:
         return _ChatStream(conductor, raw)
     body, call = await conductor.chat(raw)

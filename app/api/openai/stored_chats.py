@@ -15,6 +15,8 @@ from app.api.http.long_response import LongResponse
 from app.api.intake.request_body import read_short
 from app.api.resumable.store import Found
 from app.api.state import ApiState, state_of
+from app.dispatch.asking import Asking
+from app.dispatch.media.media_reader import Asker
 from app.endpoint_registry import CHAT
 from app.errors import ModelNotFound, RequestError, RequestNotFound
 from app.ids import KeyId, RequestId
@@ -38,10 +40,10 @@ async def show_all(request: Request) -> Response:
     state, key = state_of(request), state_of(request).api_keys.owner(request.scope)
     query = parse(StoredChatsQuery, _query_of(request.query_params))
     async with state.reading():
-        return LongResponse(await _listed(state, key, query), state.answers)
+        return LongResponse(await _listed(state, request, key, query), state.answers)
 
 
-async def _listed(state: ApiState, key: KeyId, query: StoredChatsQuery) -> bytes:
+async def _listed(state: ApiState, request: Request, key: KeyId, query: StoredChatsQuery) -> bytes:
     ids, more = await state.chats.page(
         key, query.after, query.limit, newest_first=query.order == "desc", wanted=query.fits
     )
@@ -54,7 +56,7 @@ async def _listed(state: ApiState, key: KeyId, query: StoredChatsQuery) -> bytes
         last = id_  # also of one that can't be shown: the next page begins behind it
         try:
             record, chat = await state.chats.find(id_, key)
-            objects[id_] = await _shown(state, record, chat)
+            objects[id_] = await _shown(state, request, record, chat)
         except RequestNotFound:  # deleted meanwhile
             continue
         except (ModelNotFound, RequestError) as exc:  # the pools file has changed since
@@ -71,7 +73,7 @@ async def show(request: Request, chat: str) -> Response:
     """The answer as it was given, and its metadata."""
     state = state_of(request)
     async with state.reading():
-        return LongResponse(await _shown(state, *await _find(request, chat)), state.answers)
+        return LongResponse(await _shown(state, request, *await _find(request, chat)), state.answers)
 
 
 @router.post(f"{PATH}/{{chat}}", openapi_extra=MetadataChange.openapi(), response_model=StoredChatCompletion)
@@ -84,7 +86,7 @@ async def change(request: Request, chat: str) -> Response:
         record, old_chat = await _find(request, chat)
         new_chat = StoredChat(old_chat.model, body.metadata or {})
         await state.chats.change(record.kept.id, new_chat, quota)
-        return LongResponse(await _shown(state, record, new_chat), state.answers)
+        return LongResponse(await _shown(state, request, record, new_chat), state.answers)
 
 
 @router.delete(f"{PATH}/{{chat}}")
@@ -118,9 +120,11 @@ async def _find(request: Request, chat: str) -> tuple[Found, StoredChat]:
     return await state.chats.find(RequestId(chat), state.api_keys.owner(request.scope))
 
 
-async def _shown(state: ApiState, found: Found, stored: StoredChat) -> bytes:
+async def _shown(state: ApiState, request: Request, found: Found, stored: StoredChat) -> bytes:
     """Raises: RequestNotFound; ModelNotFound, RequestError when the answer can't be parsed any more."""
-    body, plan = await CHAT.understand(state.asked_by(found.kept.key, found.kept.media), found.kept.body)
+    within = state.api_keys.client(request.scope).within
+    asking = Asking(state, within, Asker(found.kept.key, found.kept.media))
+    body, plan = await CHAT.understand(asking, found.kept.body)
     batches = await state.resumable_store.written(found.kept.id)
     answer = WrittenAnswer(found.kept, plan, chain.from_iterable(batches))
     whole = await CHAT.writer(answer, body).whole() | {"metadata": stored.metadata}

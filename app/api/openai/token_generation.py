@@ -7,11 +7,10 @@ from starlette.responses import Response
 
 from app import json_bytes
 from app.api.http.answer_schemas import ChatLogprobs, PromptLogprobs, Refusal, Shape, Usage, answered
-from app.api.http.headers import explain_wanted
 from app.api.intake.calls import placed_call
 from app.api.intake.client_limits import check_priority
 from app.api.intake.request_body import collect
-from app.api.openai.alias_turn import in_turn, other_plan
+from app.api.openai.alias_turn import asking_in_turn, other_plan
 from app.api.openai.sse_response import EventStream
 from app.api.state import state_of
 from app.endpoint_registry import TEXT
@@ -67,13 +66,13 @@ async def generate(request: Request) -> Response:
     state, scope = state_of(request), request.scope
     raw = await collect(scope, request.receive, state.settings.max_body)
     generate_request = await parse_off_loop(GenerateRequest, raw, state.longest_context)
-    completion, explain = await state.off_loop(raw, generate_request.as_completion), explain_wanted(scope)
+    completion, asking = await state.off_loop(raw, generate_request.as_completion), asking_in_turn(state, raw, scope)
     try:
-        body, plan = await TEXT.understand(in_turn(state, raw, scope), completion, explain=explain)
+        body, plan = await TEXT.understand(asking, completion)
     except RequestError as exc:
         raise generate_request.placed(exc) from exc
     check_priority(state, scope, body)
-    other = other_plan(state, TEXT, body, plan, completion, explain=explain)
+    other = other_plan(asking, TEXT, body, plan, completion)
     begin = partial(placed_call, state, scope, request.receive, plan, other)
     if generate_request.stream:
         return EventStream(begin, lambda call: TokensWriter(call, generate_request))

@@ -5,9 +5,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.intake.request_body import collect
-from app.api.state import state_of
+from app.api.state import asking_of, state_of
+from app.dispatch.asking import Asking
 from app.dispatch.media.media_reader import Samples
-from app.dispatch.runtime import Deployment
 from app.openai.media import load_media, named_media, origins_of
 from app.openai.media_prompt import counted, markers_of
 from app.openai.prompt import chat_prompt, tokenizer_of
@@ -24,13 +24,13 @@ async def tokenize(request: Request) -> Response:
     """The token ids of a prompt or of a conversation, which need not fit the context."""
     state = state_of(request)
     raw = await collect(request.scope, request.receive, state.settings.max_body)
-    body = await state.served(await parse_off_loop(TokenizeRequest, raw), None)
+    asking = asking_of(state, request.scope)
+    body = await asking.served(await parse_off_loop(TokenizeRequest, raw), None)
     messages = body.messages or ()
-    model = state.find_model(body.model, task=None)
-    asking = state.asked_by(state.api_keys.owner(request.scope))
+    model = asking.find_model(body.model, task=None)
     samples = await load_media(asking, model, *await state.off_loop(raw, lambda: named_media(messages)))
     return _json(
-        await state.off_loop(raw, lambda: _tokenized(state, body, samples), waits=body.chat_template is not None)
+        await state.off_loop(raw, lambda: _tokenized(asking, body, samples), waits=body.chat_template is not None)
     )
 
 
@@ -40,15 +40,16 @@ async def detokenize(request: Request) -> Response:
     state = state_of(request)
     most = max((model.most_tokens for model in state.models.values()), default=0) * _ID + _REST
     raw = await collect(request.scope, request.receive, min(most, state.settings.max_body))
-    body = await state.served(await parse_off_loop(DetokenizeRequest, raw, state.longest_context), None)
-    return _json(await state.off_loop(raw, lambda: _detokenized(state, body)))
+    asking = asking_of(state, request.scope)
+    body = await asking.served(await parse_off_loop(DetokenizeRequest, raw, state.longest_context), None)
+    return _json(await state.off_loop(raw, lambda: _detokenized(asking, body)))
 
 
-def _tokenized(state: Deployment, body: TokenizeRequest, samples: Samples) -> bytes:
-    model = state.find_model(body.model, task=None)
+def _tokenized(asking: Asking, body: TokenizeRequest, samples: Samples) -> bytes:
+    model = asking.find_model(body.model, task=None)
     body.check()
     if body.messages is not None:
-        tokenizer = tokenizer_of(model.tokenizer, body, trusted=state.settings.request_chat_templates)
+        tokenizer = tokenizer_of(model.tokenizer, body, trusted=asking.serving.settings.request_chat_templates)
         text = chat_prompt(tokenizer, body.messages, body, markers_of(model, samples), samples)
         ids = counted(model, text, origins_of(body.messages), samples)
     else:
@@ -57,8 +58,8 @@ def _tokenized(state: Deployment, body: TokenizeRequest, samples: Samples) -> by
     return orjson.dumps({"count": len(ids), "max_model_len": model.context_len, "tokens": ids, "token_strs": strings})
 
 
-def _detokenized(state: Deployment, body: DetokenizeRequest) -> bytes:
-    model = state.find_model(body.model, task=None)
+def _detokenized(asking: Asking, body: DetokenizeRequest) -> bytes:
+    model = asking.find_model(body.model, task=None)
     if body.tokens:
         model.check_tokens(body.tokens)
     return orjson.dumps({"prompt": model.tokenizer.decode(body.tokens, skip_special_tokens=False)})

@@ -3,7 +3,6 @@
 A job is a kept request (`app/api/resumable/`): it needs no client, and outlives the API replica that began it.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -18,9 +17,10 @@ from app.api.openai.files import listed
 from app.api.openai.form import read_form
 from app.api.openai.picture_files import kept_file
 from app.api.resumable.store import Found
-from app.api.state import ApiState, state_of
+from app.api.state import ApiState, asking_of, state_of
 from app.batch.records import StoredFile
 from app.batch.storage import in_thread
+from app.dispatch.asking import Asking
 from app.endpoint_registry import VIDEOS
 from app.errors import FileGone, ModelNotFound, RequestError, RequestNotFound
 from app.ids import FileId, RequestId, new_request_id
@@ -30,7 +30,6 @@ from app.schemas.validation import parse
 from app.store import clock
 from app.store.page import page
 from app.tenants.charge import returned
-from app.tenants.limit_table import UNLIMITED
 
 router = APIRouter()
 PATH, KIND = VIDEOS.path, VIDEOS.kind
@@ -44,7 +43,7 @@ async def create(request: Request) -> Response:
     if files:
         name = next(iter(files))[:100]
         raise RequestError(f"'{name}': videos are made of texts here, not of pictures.", param=name)
-    body, plan = await VIDEOS.understand(state, raw)
+    body, plan = await VIDEOS.understand(asking_of(state, scope), raw)
     check_priority(state, scope, body)
     now, client = clock.now(), state.api_keys.client(scope)
     key = client.key
@@ -145,7 +144,7 @@ async def _find(request: Request, video: str) -> Found:
 
 
 async def _object(state: ApiState, found: Found) -> dict[str, Any]:
-    body, plan = await VIDEOS.understand(replace(state, within=UNLIMITED), found.kept.body)
+    body, plan = await VIDEOS.understand(Asking(state), found.kept.body)
     async with state.reading():
         events = [event for batch in await state.resumable_store.written(found.kept.id) for event in batch]
     return as_object(found.kept, body, plan, events, state.settings.media_keep_s)

@@ -25,6 +25,7 @@ from app.messages.media import MediaKind
 from app.openai.efforts import known_efforts
 from app.openai.template_habits import settable
 from app.tenants.limits import may_ask
+from app.tenants.records import Client
 
 router = APIRouter()
 _JSON = "application/json"
@@ -79,34 +80,42 @@ async def models(request: Request) -> dict[str, Any] | Response:
     """
     state = state_of(request)
     if is_anthropics(request.scope):
-        return Response(orjson.dumps(anthropics_list(_named(state).values(), state.started)), media_type=_JSON)
-    return {"object": "list", "data": [_card(state, m) for m in (*_named(state).values(), *_pipelines(state).values())]}
+        return Response(orjson.dumps(anthropics_list(_named(state, request).values(), state.started)), media_type=_JSON)
+    return {
+        "object": "list",
+        "data": [_card(state, m) for m in (*_named(state, request).values(), *_pipelines(state, request).values())],
+    }
 
 
-def _named(state: ApiState) -> dict[str, Model]:
+def _named(state: ApiState, request: Request) -> dict[str, Model]:
     """All models by name; an alias shows its primary model, or the fallback where that one is gone."""
     stands_for = {name: state.models.get(state.aliases.primary(name)) for name in state.aliases.table}
-    return _allowed(state, state.models | {name: replace(m, name=name) for name, m in stands_for.items() if m})
+    return _allowed(
+        state.api_keys.client(request.scope),
+        state.models | {name: replace(m, name=name) for name, m in stands_for.items() if m},
+    )
 
 
-def _pipelines(state: ApiState) -> dict[str, Model]:
+def _pipelines(state: ApiState, request: Request) -> dict[str, Model]:
     """Pipelines by name; each shows its last model."""
     last = {name: state.models[pipeline.stages[-1].model] for name, pipeline in state.pipelines.items()}
-    return _allowed(state, {name: replace(model, name=name) for name, model in last.items()})
+    return _allowed(
+        state.api_keys.client(request.scope), {name: replace(model, name=name) for name, model in last.items()}
+    )
 
 
-def _allowed(state: ApiState, named: dict[str, Model]) -> dict[str, Model]:
+def _allowed(client: Client, named: dict[str, Model]) -> dict[str, Model]:
     """Models that the client may ask for."""
-    return {name: model for name, model in named.items() if may_ask(state.within, name)}
+    return {name: model for name, model in named.items() if may_ask(client.within, name)}
 
 
 @router.get("/v1/models/{name:path}", response_model=ModelCard, response_model_exclude_unset=True)
 async def one_model(request: Request, name: str) -> dict[str, Any] | Response:
     state = state_of(request)
-    models_by_name = _named(state) | ({} if is_anthropics(request.scope) else _pipelines(state))
+    models_by_name = _named(state, request) | ({} if is_anthropics(request.scope) else _pipelines(state, request))
     if name not in models_by_name:
         await state.look()
-        models_by_name |= _named(state)
+        models_by_name |= _named(state, request)
     model = models_by_name.get(name)
     if model is None:
         raise ModelNotFound(f"The model '{name}' is not served here.", param="model")
@@ -130,7 +139,7 @@ async def _template(model: Model) -> dict[str, Any]:
 @router.delete("/v1/models/{name:path}")
 async def delete_model(request: Request, name: str) -> None:
     """Refused: models are declared in the pools file, and adapters removed below `/admin/loras`."""
-    if name not in _named(state_of(request)) | _pipelines(state_of(request)):
+    if name not in _named(state_of(request), request) | _pipelines(state_of(request), request):
         raise ModelNotFound(f"The model '{name}' is not served here.", param="model")
     raise Forbidden(f"The model '{name}' can't be deleted by this API: its operator declares it.")
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from app.api.operations.prefix_standing import Standing, is_warm, standing
 from app.api.state import ApiState
-from app.dispatch.models.models import Model
+from app.dispatch.models.models import Model, find_model
 from app.errors import PrefixNotFound, RequestError
 from app.ids import PoolId, PrefixId, new_prefix_id
 from app.intervals import COMMANDS_TTL_S
@@ -43,7 +43,7 @@ async def pinned(state: ApiState) -> list[tuple[Prefix, list[PoolId]]]:
 
 async def pin(state: ApiState, body: NewPrefix, tokens: list[int]) -> tuple[Prefix, dict[PoolId, Standing]]:
     """Returns when the caches have it, or after `wait_s`. Raises: RequestError, StoreDown, RedisError."""
-    model = state.find_model(body.model)
+    model = find_model(state.models, body.model)
     pools = await _pools(state, model, body, tokens)
     now = clock.now()
     prefix = Prefix(

@@ -11,6 +11,7 @@ from app.api.operations import prefix_changes as changes
 from app.api.operations.admin import Admin
 from app.api.operations.audited_route import AuditedRoute
 from app.api.operations.prefix_standing import Standing, is_warm, standing
+from app.dispatch.asking import Asking
 from app.ids import PoolId, PrefixId
 from app.messages.wanted import Prefix
 from app.openai.prefix import NewPrefix, prefix_tokens
@@ -30,8 +31,9 @@ async def list_prefixes(state: Admin) -> dict[str, Any]:
 async def pin_prefix(request: Request, state: Admin) -> dict[str, Any]:
     """Answers when the caches that are to have it have it, or after `wait_s`: `warm` says which."""
     raw = await collect(request.scope, request.receive, state.settings.max_body)
-    body = await state.served(await parse_off_loop(NewPrefix, raw, state.longest_context), None)
-    tokens = await state.off_loop(raw, partial(prefix_tokens, state, body), waits=body.chat_template is not None)
+    asking = Asking(state)
+    body = await asking.served(await parse_off_loop(NewPrefix, raw, state.longest_context), None)
+    tokens = await state.off_loop(raw, partial(prefix_tokens, asking, body), waits=body.chat_template is not None)
     return _card(*await changes.pin(state, body, tokens))
 
 

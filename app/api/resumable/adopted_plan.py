@@ -1,6 +1,8 @@
 """Plans an answer that was begun before, perhaps by another replica."""
 
+from app.dispatch.asking import Asking
 from app.dispatch.generation_plan import GenerationPlan
+from app.dispatch.media.media_reader import Asker
 from app.dispatch.runtime import Runtime
 from app.endpoint_registry import ENDPOINTS, VIDEOS
 from app.errors import XylemError
@@ -22,12 +24,12 @@ async def adopted_plan(core: Runtime, kept: KeptRequest, within: Limits) -> Gene
     understand = _UNDERSTAND[kept.kind]
     history = {"history": kept.response.history} if kept.response.history else {}
     plan: GenerationPlan
-    _body, plan = await understand(core.asked_by(kept.key, kept.media, within), kept.body, **history)
+    _body, plan = await understand(Asking(core, within, Asker(kept.key, kept.media)), kept.body, **history)
     store = core.dispatcher.media
     if not kept.media or store is None or await store.has(kept.media):
         return plan
     try:
-        _body, again = await understand(core.asked_by(kept.key, (), within), kept.body, **history)
+        _body, again = await understand(Asking(core, within, Asker(kept.key)), kept.body, **history)
     except XylemError as exc:
         log.warning("media_not_read_again", request=kept.id, **kept.names, error=exc.message)
         return plan

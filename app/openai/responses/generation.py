@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from app.dispatch.answering.generation import Generation
+from app.dispatch.asking import Asking
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.media.media_reader import Origin, Samples
 from app.dispatch.models.models import Model
-from app.dispatch.runtime import Deployment
 from app.errors import PromptTooLong, RequestError, from_wire
 from app.messages.events import Event, Failed
 from app.messages.kept import ResponseContext
@@ -33,43 +33,41 @@ class Source(Protocol):
         """The events since the last call; the empty list after its end."""
 
 
-async def read_request(state: Deployment, raw: bytes) -> ResponseRequest:
+async def read_request(asking: Asking, raw: bytes) -> ResponseRequest:
     """Raises: XylemError."""
-    body = await state.served(await parse_off_loop(ResponseRequest, raw), "responses")
+    body = await asking.served(await parse_off_loop(ResponseRequest, raw), "responses")
     body.check()
-    return body.filled(state.find_model(body.model).defaults)  # the response shows the values that are used
+    return body.filled(asking.find_model(body.model).defaults)  # the response shows the values that are used
 
 
-async def understand(
-    state: Deployment, raw: bytes, *, explain: bool = False, history: bytes = b""
-) -> tuple[ResponseRequest, GenerationPlan]:
+async def understand(asking: Asking, raw: bytes, *, history: bytes = b"") -> tuple[ResponseRequest, GenerationPlan]:
     """`history`: JSON of the `History` that it continues. Raises: XylemError."""
-    body = await read_request(state, raw)
+    body = await read_request(asking, raw)
     if body.goes_back and not history:
         sources = {"previous_response_id": body.previous_response_id, "conversation": body.conversation}
         param = next((name for name, value in sources.items() if value is not None), "input")
         raise RequestError(f"'{param}': a line of a batch can't continue a kept answer or conversation.", param=param)
     parsed_history = await parse_off_loop(History, history) if history else History()
-    plan, _ = await response_plan(state, body, parsed_history, max(raw, history, key=len), explain=explain)
+    plan, _ = await response_plan(asking, body, parsed_history, max(raw, history, key=len))
     return body, plan
 
 
 async def response_plan(
-    state: Deployment, body: ResponseRequest, history: History, longest: bytes, *, explain: bool
+    asking: Asking, body: ResponseRequest, history: History, longest: bytes
 ) -> tuple[GenerationPlan, ResponseContext]:
     """`longest`: JSON of its body, or of its history if that is longer. Raises: XylemError."""
-    items, origins, params = await state.off_loop(longest, lambda: _checked(body, history))
-    samples = await load_media(state, state.find_model(body.model), origins, params)
+    items, origins, params = await asking.serving.off_loop(longest, lambda: _checked(body, history))
+    samples = await load_media(asking, asking.find_model(body.model), origins, params)
 
     def plan() -> tuple[GenerationPlan, ResponseContext]:
-        answer_plan, conversation = _plan(state, body, items, samples, explain=explain)
+        answer_plan, conversation = _plan(asking, body, items, samples)
         return answer_plan, context_of(answer_plan.model, answer_plan.prompts[0], conversation)
 
     compiles = body.asked_format() is not None or body.prompt_request().binds_calls
-    answer_plan, context = await state.off_loop(longest, plan, compiles=compiles)
+    answer_plan, context = await asking.serving.off_loop(longest, plan, compiles=compiles)
     if answer_plan.grammars:
         with _own_names(body):
-            await state.grammars.check(answer_plan.grammars)
+            await asking.serving.grammars.check(answer_plan.grammars)
     return answer_plan, context
 
 
@@ -100,7 +98,7 @@ def _own_names(body: ResponseRequest) -> Iterator[None]:
 
 
 def _plan(
-    state: Deployment, body: ResponseRequest, items: Sequence[InputItem], samples: Samples, *, explain: bool
+    asking: Asking, body: ResponseRequest, items: Sequence[InputItem], samples: Samples
 ) -> tuple[GenerationPlan, Conversation]:
     """The plan for all items; with `truncation`, for as many of the latest as fit."""
 
@@ -108,9 +106,7 @@ def _plan(
         conversation = body.as_chat(from_item(items, first))
         with _own_names(body):
             answer_format = body.asked_format()
-            return chat_plan(
-                state, PREFIX, conversation, "input", explain=explain, wanted=answer_format, samples=samples
-            ), conversation
+            return chat_plan(asking, PREFIX, conversation, "input", wanted=answer_format, samples=samples), conversation
 
     try:
         return tried(0)

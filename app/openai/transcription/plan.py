@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from app.dispatch.asking import Asking
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.media.media_reader import Origin, Sample
 from app.dispatch.models.models import Model
 from app.dispatch.models.speech import ENCODER_TOKENS, Speech, SpeechTask
-from app.dispatch.runtime import Deployment
 from app.endpoints import TRANSCRIPTIONS
 from app.errors import RequestError
 from app.media.sound import Sound
@@ -21,7 +21,7 @@ _SURE = 100.0  # a bias with which only languages are left
 
 
 def speech_plan(
-    state: Deployment,
+    asking: Asking,
     body: TranslationRequest,
     model: Model,
     windows: Sequence[Sound],
@@ -29,7 +29,6 @@ def speech_plan(
     language: str | None,
     *,
     streams: bool,
-    explain: bool,
 ) -> GenerationPlan:
     """`windows`: those in which something is heard. Raises: RequestError."""
     speech = speech_model(model)
@@ -42,15 +41,15 @@ def speech_plan(
         logprobs=0 if body.form == "verbose_json" else None,
         logit_bias=speech.bias(times=times),
     )
-    return _plan(state, body, model, windows, prompt, sampling, whole=not streams, explain=explain)
+    return _plan(asking, body, model, windows, prompt, sampling, whole=not streams)
 
 
-def language_plan(state: Deployment, body: TranslationRequest, model: Model, window: Sound) -> GenerationPlan:
+def language_plan(asking: Asking, body: TranslationRequest, model: Model, window: Sound) -> GenerationPlan:
     """One token: the language that is heard."""
     speech = speech_model(model)
     bias = dict.fromkeys(speech.languages.values(), _SURE)
     sampling = Sampling(max_tokens=1, temperature=0.0, logit_bias=bias, special_tokens=True)
-    return _plan(state, body, model, [window], [*speech.start], sampling, whole=True, explain=False)
+    return _plan(asking, body, model, [window], [*speech.start], sampling, whole=True)
 
 
 def speech_model(model: Model) -> Speech:
@@ -80,7 +79,7 @@ def _context(model: Model, text: str | None) -> list[int]:
 
 
 def _plan(
-    state: Deployment,
+    asking: Asking,
     body: TranslationRequest,
     model: Model,
     windows: Sequence[Sound],
@@ -88,12 +87,11 @@ def _plan(
     sampling: Sampling,
     *,
     whole: bool,
-    explain: bool,
 ) -> GenerationPlan:
     media = [Media("audio", one.sha256, (one.length,), 0, ENCODER_TOKENS) for one in windows]
     samples = {
         Origin("audio", url=one.sha256): Sample(medium, one.data) for one, medium in zip(windows, media, strict=True)
     }
     prompts, samplings = [prompt] * len(windows), [sampling] * len(windows)
-    plan = plan_of(state, body, TRANSCRIPTIONS.prefix, model, prompts, samplings, explain=explain, whole=whole)
+    plan = plan_of(asking, body, TRANSCRIPTIONS.prefix, model, prompts, samplings, whole=whole)
     return replace(plan, media=[[one] for one in media], samples=samples)

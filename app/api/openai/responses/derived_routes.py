@@ -12,7 +12,8 @@ from app.api.intake.client_limits import check_priority
 from app.api.intake.request_body import collect
 from app.api.openai.responses import answer_schemas as shapes
 from app.api.openai.responses.earlier import history_of
-from app.api.state import ApiState, state_of
+from app.api.state import ApiState, asking_of, state_of
+from app.dispatch.asking import Asking
 from app.endpoint_registry import RESPONSE
 from app.openai.responses.compaction import CompactRequest, compacted
 from app.openai.responses.generation import ended, response_plan
@@ -31,11 +32,11 @@ async def input_tokens(request: Request) -> dict[str, Any]:
     """The number of tokens in the prompt of such a request."""
     state = state_of(request)
     raw = await collect(request.scope, request.receive, state.settings.max_body)
-    body = await state.served(await parse_off_loop(ResponseRequest, raw), "responses")
+    asking = asking_of(state, request.scope)
+    body = await asking.served(await parse_off_loop(ResponseRequest, raw), "responses")
     body.check()
     history, history_json = await history_of(state, body, state.api_keys.owner(request.scope))
-    asker_state = state.asked_by(state.api_keys.owner(request.scope))
-    plan, _ = await response_plan(asker_state, body, history, max(raw, history_json, key=len), explain=False)
+    plan, _ = await response_plan(asking, body, history, max(raw, history_json, key=len))
     return {"object": "response.input_tokens", "input_tokens": len(plan.prompts[0])}
 
 
@@ -48,13 +49,13 @@ async def compact(request: Request) -> Response:
     raw = await collect(request.scope, request.receive, state.settings.max_body)
     body = await parse_off_loop(CompactRequest, raw)
     check_priority(state, request.scope, body)
-    return await _compact(state, await state.served(body.as_response(), "responses"), raw, request)
+    asking = asking_of(state, request.scope)
+    return await _compact(state, asking, await asking.served(body.as_response(), "responses"), raw, request)
 
 
-async def _compact(state: ApiState, body: ResponseRequest, raw: bytes, request: Request) -> Response:
+async def _compact(state: ApiState, asking: Asking, body: ResponseRequest, raw: bytes, request: Request) -> Response:
     history, history_json = await history_of(state, body, state.api_keys.owner(request.scope))
-    asker_state = state.asked_by(state.api_keys.owner(request.scope))
-    plan, context = await response_plan(asker_state, body, history, max(raw, history_json, key=len), explain=False)
+    plan, context = await response_plan(asking, body, history, max(raw, history_json, key=len))
     call = new_call(state, request.scope, request.receive, plan)
     progress = begin_object(state.models, call.id, call.created, body, context)
     async with call:

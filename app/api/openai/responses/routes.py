@@ -15,12 +15,11 @@ from starlette.types import Receive, Scope
 
 from app import json_bytes
 from app.api.http.disconnect import until_client_left
-from app.api.http.headers import explain_wanted
 from app.api.http.long_response import LongResponse
 from app.api.intake.calls import asks_to_keep, begin_or_join, give_up, new_call
 from app.api.intake.client_limits import check_priority
 from app.api.intake.request_body import collect
-from app.api.openai.alias_turn import in_turn
+from app.api.openai.alias_turn import asking_in_turn
 from app.api.openai.responses import answer_schemas as shapes
 from app.api.openai.responses.earlier import history_of
 from app.api.openai.responses.sse_response import Followed, ResponseStream
@@ -60,14 +59,12 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     """Raises: XylemError."""
     if any(name == b"last-event-id" for name, _ in scope["headers"]):
         raise RequestError("To resume a response, use GET with 'stream' and 'starting_after'.", param="Last-Event-ID")
-    body = await read_request(in_turn(state, raw, scope), raw)
+    asking = asking_in_turn(state, raw, scope)
+    body = await read_request(asking, raw)
     check_priority(state, scope, body)
     history, history_json = await history_of(state, body, state.api_keys.owner(scope))
     longest = max(raw, history_json, key=len)
-    asker_state = (
-        state.asked_by(state.api_keys.owner(scope)) if b"file_id" in raw or b"file_id" in history_json else state
-    )
-    plan, context = await response_plan(asker_state, body, history, longest, explain=explain_wanted(scope))
+    plan, context = await response_plan(asking, body, history, longest)
     if not body.kept:
         return await _not_kept(state, body, plan, context, scope, receive)
     context = replace(context, history=history_json, conversation=body.conversation_id or "")

@@ -6,7 +6,6 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.api.http.headers import explain_wanted
 from app.api.http.sse import Sse
 from app.api.intake.calls import placed_call
 from app.api.intake.client_limits import check_priority
@@ -14,7 +13,7 @@ from app.api.openai.form import form_schema
 from app.api.openai.multipart_upload import received_form
 from app.api.openai.sse_response import EventStream
 from app.api.openai.transcription import answer_schemas
-from app.api.state import state_of
+from app.api.state import asking_of, state_of
 from app.dispatch.answering.generation import Generation
 from app.dispatch.generation_plan import GenerationPlan
 from app.dispatch.models.aliases import Turn
@@ -55,12 +54,13 @@ async def translations(request: Request) -> Response:
 async def _handle(request: Request, schema: type[TranslationRequest], task: SpeechTask) -> Response:
     """Raises: XylemError."""
     state = state_of(request)
+    asking = asking_of(state, request.scope)
     size = state.settings.media_sound_bytes
     async with received_form(request, size, RequestError, "XYLEM_MEDIA_SOUND_BYTES", _FIELD) as (file, fields):
         form = read_form(schema, fields)
-        body = await state.served(form, "transcriptions")
+        body = await asking.served(form, "transcriptions")
         check_priority(state, request.scope, body)
-        model = state.find_model(body.model, "transcribe")
+        model = asking.find_model(body.model, "transcribe")
         client_language = body.language if isinstance(body, TranscriptionRequest) else None
         check_language(model, task, client_language)
         data = await file.read()
@@ -72,7 +72,7 @@ async def _handle(request: Request, schema: type[TranslationRequest], task: Spee
     async def begin(plan: GenerationPlan) -> Generation:
         return await placed_call(state, request.scope, request.receive, plan, None)
 
-    language = client_language or await spoken_language(state, body, model, spoken_windows, begin)
+    language = client_language or await spoken_language(asking, body, model, spoken_windows, begin)
     streams = isinstance(body, TranscriptionRequest) and bool(body.stream)
     if not spoken_windows:
         seconds = (windows[-1].start + windows[-1].length) / RATE
@@ -80,13 +80,12 @@ async def _handle(request: Request, schema: type[TranslationRequest], task: Spee
         return Response(done_event(nothing), media_type="text/event-stream") if streams else _whole(nothing, body)
 
     def planned(body: TranslationRequest, model: Model) -> GenerationPlan:
-        explain = explain_wanted(request.scope)
-        return speech_plan(state, body, model, spoken_windows, task, language, streams=streams, explain=explain)
+        return speech_plan(asking, body, model, spoken_windows, task, language, streams=streams)
 
     async def other() -> GenerationPlan:
         """The plan for another model of the alias that the request names."""
-        other_body = await replace(state, turn=Turn(refused=model.name)).served(form, "transcriptions")
-        another = state.find_model(other_body.model, "transcribe")
+        other_body = await replace(asking, turn=Turn(refused=model.name)).served(form, "transcriptions")
+        another = asking.find_model(other_body.model, "transcribe")
         check_language(another, task, language)
         return planned(other_body, another)
 

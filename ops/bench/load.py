@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ops.bench.processes import Unavailable, process, tail
+from tests.stack import ROOT
 
-Line = dict[str, Any]  # the output of loadgen.py
+Line = dict[str, Any]  # the output of the load generator
 _RUN_LIMIT_S = 900
 
 
@@ -27,19 +28,36 @@ class System:
     redis_url: str = ""
 
 
-def tools_dir() -> Path:
-    """The folder of loadgen.py and dynamo_up.sh. Raises: Unavailable."""
-    path = Path(os.environ.get("XYLEM_BENCH_TOOLS", "../shared/bench")).resolve()
-    if not (path / "loadgen.py").exists():
-        raise Unavailable(f"no loadgen.py in {path}: set XYLEM_BENCH_TOOLS")
+def tool(name: str) -> Path:
+    """A file of the folder of tools. Raises: Unavailable."""
+    path = Path(os.environ.get("XYLEM_BENCH_TOOLS", "../shared/bench")).resolve() / name
+    if not path.exists():
+        raise Unavailable(f"no {name} in {path.parent}: set XYLEM_BENCH_TOOLS")
     return path
+
+
+def trace(name: str) -> Path:
+    """A public trace of requests. Raises: Unavailable."""
+    path = Path(os.environ.get("XYLEM_BENCH_TRACES", "../shared/traces")).resolve() / name
+    if not path.exists():
+        raise Unavailable(
+            f"no {name} in {path.parent}: set XYLEM_BENCH_TRACES (ops/bench/README.md says where it is from)"
+        )
+    return path
+
+
+def _generator() -> list[str]:
+    """The command of the load generator: ours, or that of the tools that a variable names."""
+    if "XYLEM_BENCH_TOOLS" in os.environ:
+        return [str(tool("loadgen.py"))]
+    return ["-m", "ops.bench.loadgen"]
 
 
 def run_load(system: System, options: Sequence[str], log: Path) -> Line:
     """Blocks until the load has been served. Raises: Unavailable when one request failed."""
     watch = [f"--watch={part}={','.join(map(str, pids))}" for part, pids in system.watch.items()]
-    client = [sys.executable, str(tools_dir() / "loadgen.py"), "run", "--base-url", system.url, "--model", system.model]
-    with process([*system.prefix, *client, *watch, *options], log) as child:
+    client = [sys.executable, *_generator(), "run", "--base-url", system.url, "--model", system.model]
+    with process([*system.prefix, *client, *watch, *options], log, {"PYTHONPATH": str(ROOT)}) as child:
         try:
             code = child.wait(_RUN_LIMIT_S)
         except subprocess.TimeoutExpired:

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from ops.bench import phases, report
 from ops.bench.figures import tell
-from ops.bench.load import tools_dir
 from ops.bench.processes import Unavailable
 from ops.bench.runs import Runs
 from ops.bench.session import measuring
@@ -61,7 +60,6 @@ def main(
 
 def _check(runs: Runs) -> None:
     """Raises: Unavailable when nothing at all could be measured."""
-    tools_dir()
     if not (runs.model_dir / "tokenizer.json").exists():
         raise Unavailable(f"no model in {runs.model_dir}: `make run` makes it, or give --model-dir")
 

@@ -19,7 +19,7 @@ from app.cli import stack
 from app.cli.probes import has_batch_leader
 from app.ids import BATCH_QUEUE, PoolId
 from app.keys import Keys
-from ops.bench.load import System, tools_dir
+from ops.bench.load import System, tool
 from ops.bench.processes import Unavailable, process, tail, wait_until
 from ops.bench.size import Size
 from tests.stack import free_port
@@ -98,7 +98,7 @@ def dynamo(run_dir: Path, model_dir: Path, speedup: int, size: Size, **settings:
     """
     size.needs("NVIDIA Dynamo")
     run_dir.mkdir(parents=True)
-    script, log = tools_dir() / "dynamo_up.sh", run_dir / "up.log"
+    script, log = tool("dynamo_up.sh"), run_dir / "up.log"
     env = {
         "DYN_VENV": os.environ.get("DYN_VENV", str(Path(".xylem/dynamo-venv").resolve())),
         "RUN_DIR": str(run_dir),

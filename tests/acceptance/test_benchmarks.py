@@ -12,9 +12,11 @@ import pytest
 
 from ops.bench.agents import plain
 from ops.bench.benchmarks import OF_LITTLE, benchmarks, figures
-from ops.bench.load import tools_dir
+from ops.bench.load import tool, trace
 from ops.bench.models import hybrid
+from ops.bench.planner import days
 from ops.bench.processes import Unavailable
+from ops.bench.route.simulation import TRACES
 from ops.bench.size import LEFT_OUT
 from ops.bench.tiers import cost
 from tests.forks import Forked
@@ -58,10 +60,12 @@ def run(script: Path, directory: Path) -> Ran:
 
 def absent() -> Iterable[str]:
     """Further beginnings that a reason may have on this machine."""
-    try:
-        tools_dir()
-    except Unavailable:
-        yield "no loadgen.py"
+    for find, names in ((tool, ("route_sim.py", "dynamo_up.sh")), (trace, (*TRACES, days.TRACE))):
+        for name in names:
+            try:
+                find(name)
+            except Unavailable:
+                yield f"no {name}"
     for commit in (plain.BEFORE, cost.BEFORE, hybrid.BEFORE):
         if subprocess.run(["git", "cat-file", "-e", commit], cwd=ROOT, check=False, capture_output=True).returncode:
             yield f"no tree of {commit}"

@@ -52,7 +52,8 @@ def test_every_key_of_a_pool_and_every_metric_is_explained() -> None:
 def test_every_variable_that_the_texts_name_exists() -> None:
     """Variables that only make and compose read are allowed, too."""
     variables = {f"XYLEM_{name.upper()}" for name in Settings.model_fields} | {
-        "XYLEM_TORCH_INDEX", "XYLEM_FLOWER_AUTH", "XYLEM_BENCH_TOOLS", "XYLEM_BENCH_PROMETHEUS", "XYLEM_OPENAI_SPEC",
+        "XYLEM_TORCH_INDEX", "XYLEM_FLOWER_AUTH", "XYLEM_BENCH_TOOLS", "XYLEM_BENCH_TRACES",
+        "XYLEM_BENCH_PROMETHEUS", "XYLEM_OPENAI_SPEC",
     }  # fmt: skip
     pages = [page for place in ("*.md", "docs/**/*.md", "ops/**/*.md", "app/**/*.md") for page in ROOT.glob(place)]
     pages.remove(ROOT / "CHANGELOG.md")  # it names those of once, too

@@ -7,8 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ops.bench.load import System, tools_dir
-from ops.bench.processes import Unavailable
+from ops.bench.load import System, trace
 from ops.bench.systems import fleet
 
 PREFILL, DECODE = "prefill-pool-a", "decode-pool-a"
@@ -48,12 +47,8 @@ def pool(role: str, **changes: Any) -> dict[str, Any]:
 
 def shapes() -> list[tuple[int, int]]:
     """(prompt tokens, answer tokens) of the trace's requests with long prompts. Raises: Unavailable."""
-    path = tools_dir().parent / "traces" / TRACE
-    try:
-        with gzip.open(path, "rt") as lines:
-            rows = [json.loads(line) for line in lines]
-    except OSError as exc:
-        raise Unavailable(f"{path}: {exc.strerror}") from exc
+    with gzip.open(trace(TRACE), "rt") as lines:
+        rows = [json.loads(line) for line in lines]
     low, high = ANSWER
     return [
         (row["input_length"], min(max(row["output_length"], low), high))

@@ -2,18 +2,17 @@
 
 import asyncio
 import json
-import sys
 import time
 import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 import numpy as np
 import psutil
 
-from ops.bench.load import System, tools_dir
+from ops.bench.load import System
+from ops.bench.loadgen.connection import Connection
 from ops.bench.processes import Unavailable
 
 _VOCABULARY = range(300, 1500)  # token ids within the mock's vocabulary
@@ -51,7 +50,6 @@ def poisson(seed: int, per_s: float, seconds: float, shapes: Sequence[tuple[int,
 
 async def play(system: System, requests: Sequence[Asked], seed: int) -> list[Served]:
     """Blocks until the last answer. Raises: Unavailable when a request fails."""
-    conn = loadgen().Conn
     url = urllib.parse.urlsplit(system.url)
     loop = asyncio.get_running_loop()
     began = time.perf_counter() + 0.2
@@ -59,9 +57,9 @@ async def play(system: System, requests: Sequence[Asked], seed: int) -> list[Ser
     async def one(number: int, asked: Asked) -> Served:
         payload = _payload(system, Random(f"{seed}/{number}"), asked)
         await asyncio.sleep(began + asked.at - time.perf_counter())
-        _, c = await loop.create_connection(lambda: keeping_id(conn), url.hostname, url.port)
+        _, c = await loop.create_connection(KeepingId, url.hostname, url.port)
         r = await asyncio.wait_for(c.send(payload), _LIMIT_S)
-        c.transport.close()
+        c.close()
         if r.error is not None:
             raise Unavailable(f"{system.url}: {r.error}")
         gaps = [b - a for (a, _), (b, _) in zip(r.times, r.times[1:], strict=False)]
@@ -82,26 +80,17 @@ def _payload(system: System, rng: Random, asked: Asked) -> bytes:
     return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def keeping_id(conn: Any) -> Any:
-    """A connection of the load generator that remembers the id of the answer."""
+class KeepingId(Connection):
+    """A connection for one stream, that remembers the id of the answer."""
 
-    class WithId(conn):  # type: ignore[misc]
-        id = ""
+    def __init__(self) -> None:
+        super().__init__(stream=True)
+        self.id = ""
 
-        def data_received(self, data: bytes) -> None:
-            if not self.id and b'"id":"' in data:
-                self.id = data.split(b'"id":"', 1)[1].split(b'"', 1)[0].decode()
-            super().data_received(data)
-
-    return WithId(True)
-
-
-def loadgen() -> Any:
-    if str(tools_dir()) not in sys.path:
-        sys.path.insert(0, str(tools_dir()))
-    import loadgen  # type: ignore[import-not-found]
-
-    return loadgen
+    def data_received(self, data: bytes) -> None:
+        if not self.id and b'"id":"' in data:
+            self.id = data.split(b'"id":"', 1)[1].split(b'"', 1)[0].decode()
+        super().data_received(data)
 
 
 class Cpu:

@@ -11,7 +11,8 @@ from typing import Any
 
 import uvloop
 
-from ops.bench.disagg.play import keeping_id, loadgen
+from ops.bench.disagg.play import KeepingId
+from ops.bench.loadgen.prompts import words
 from ops.bench.processes import Unavailable
 
 _LIMIT_S = 300.0
@@ -30,7 +31,7 @@ class Answer:
 
 def chats(models: Sequence[str], count: int, tokens: int, seed: int) -> list[dict[str, Any]]:
     """Bodies, for the models in turn; prompts of 40 words that are different for each seed."""
-    words, random = loadgen().words, Random(seed)
+    random = Random(seed)
     return [
         {
             "model": models[i % len(models)], "messages": [{"role": "user", "content": words(random, 40)}],
@@ -76,14 +77,14 @@ def tokens_per_s(answers: Sequence[Answer]) -> float:
 
 async def _stream(url: str, body: dict[str, Any]) -> Answer:
     """Raises: Unavailable."""
-    conn, parts, loop = loadgen().Conn, urllib.parse.urlsplit(url), asyncio.get_running_loop()
-    _, c = await loop.create_connection(lambda: keeping_id(conn), parts.hostname, parts.port)
+    parts, loop = urllib.parse.urlsplit(url), asyncio.get_running_loop()
+    _, c = await loop.create_connection(KeepingId, parts.hostname, parts.port)
     epoch = time.time() - time.perf_counter()  # the connection's times are of the latter
     try:
         r = await asyncio.wait_for(c.send(_request(parts.netloc, body)), _LIMIT_S)
     except TimeoutError:
         raise Unavailable(f"{url}: an answer took over {_LIMIT_S:.0f} s") from None
-    c.transport.close()
+    c.close()
     if r.error is not None or r.tokens != body["max_tokens"]:
         raise Unavailable(f"{url}: {r.error or f'an answer has {r.tokens} tokens'}")
     return Answer(c.id, epoch + r.start, epoch + r.first, epoch + r.end, r.tokens)

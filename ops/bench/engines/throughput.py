@@ -14,7 +14,7 @@ from ops.bench.disagg.play import Cpu
 from ops.bench.engines import pools
 from ops.bench.engines.own_time import own_times
 from ops.bench.engines.streams import Answer, chats, stream_all, tokens_per_s
-from ops.bench.load import System, tools_dir
+from ops.bench.load import System
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
 from ops.bench.size import Size
@@ -43,7 +43,6 @@ class Sides:
 def sglang_throughput(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
     size.needs("real engines")
-    tools_dir()  # has the client, and is missed before anything is loaded
     out_dir.mkdir(parents=True)
     with ExitStack() as up:
         say("starting SGLang's own server")
@@ -62,7 +61,6 @@ def sglang_throughput(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
 def lora_throughput(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Raises: Unavailable."""
     size.needs("real engines")
-    tools_dir()
     sources = (out_dir / "adapters").resolve()
     paths = {name: str(make_adapter(sources / name, seed, layers=_LAYERS)) for seed, name in enumerate(_ADAPTERS)}
     cores = pools.own_cores()

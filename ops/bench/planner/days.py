@@ -5,9 +5,8 @@ import json
 import math
 import random
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from ops.bench.load import tools_dir
+from ops.bench.load import trace as trace_file
 from ops.bench.planner.engine import Request
 
 TRACE = "servegen_day_dev.jsonl.gz"
@@ -16,8 +15,7 @@ _RATE_S = 50.0  # the trace's rate is constant so long
 
 def trace(name: str = TRACE) -> list[Request]:
     """Raises: Unavailable, SettingsError."""
-    path: Path = tools_dir().parent / "traces" / name
-    with gzip.open(path, "rt") as rows:
+    with gzip.open(trace_file(name), "rt") as rows:
         return [
             Request(row["timestamp"] / 1000, max(1, row["input_length"]), max(2, row["output_length"]))
             for row in map(json.loads, rows)

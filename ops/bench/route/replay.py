@@ -19,9 +19,10 @@ import httpx
 import numpy as np
 import uvloop
 
-from ops.bench.load import tools_dir
+from ops.bench.load import tool
+from ops.bench.load import trace as trace_file
 from ops.bench.parts import Say
-from ops.bench.route.simulation import OURS, TRACES, run, traces_dir
+from ops.bench.route.simulation import OURS, TRACES, run
 from ops.bench.size import Size
 from ops.bench.systems import xylem
 
@@ -39,7 +40,7 @@ def replay(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     limit, workers = size.of(900, 500, 20), size.of(WORKERS, WORKERS, 2)
     policies = list(POLICIES)[: size.of(None, None, 1)]
     trace = directory / "trace.jsonl"
-    with gzip.open(traces_dir() / TRACES[0], "rt") as rows:
+    with gzip.open(trace_file(TRACES[0]), "rt") as rows:
         trace.write_text("".join(itertools.islice(rows, limit)))
     say("replay: simulating")
     simulations = run(directory, trace, workers, [POLICIES[policy] for policy in policies], 0, _CACHE)
@@ -64,7 +65,7 @@ def _requests(trace: Path, workers: int) -> list[tuple[float, list[int], int]]:
     """Requests: when (seconds of the trace at the simulator's load), the prompt's token ids, the answer's length."""
     import sys
 
-    sys.path.insert(0, str(tools_dir()))
+    sys.path.insert(0, str(tool("route_sim.py").parent))
     import route_sim  # type: ignore[import-not-found]
 
     reqs, heads = route_sim.load_trace(trace, _TRACE_BLOCK)

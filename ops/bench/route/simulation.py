@@ -10,7 +10,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ops.bench.load import tools_dir
+from ops.bench.load import tool
+from ops.bench.load import trace as trace_file
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable, process, tail
 from ops.bench.size import Size
@@ -23,15 +24,11 @@ _FEW = 300  # requests of a trace, in the smallest size
 _LIMIT_S = 1200
 
 
-def traces_dir() -> Path:
-    return tools_dir().parent / "traces"
-
-
 def simulation(directory: Path, size: Size, say: Say) -> dict[str, Any]:
     """Per trace, size and cache the policies' figures, means over seeds; and the ratios. Raises: Unavailable."""
     directory.mkdir(parents=True)
     seeds = range(size.of(3, 1, 1))
-    traces = [traces_dir() / name for name in TRACES[: size.of(2, 2, 1)]]
+    traces = [trace_file(name) for name in TRACES[: size.of(2, 2, 1)]]
     if size.smallest:
         traces = [beginning(trace, directory) for trace in traces]
     policies = [OURS, DEFAULT, *RIVALS, ORACLE, "least_loaded", "round_robin", "random"]
@@ -71,7 +68,7 @@ def run(
     out, log = directory / "out.json", directory / "simulator.log"
     # A closed loop needs more sessions in the trace than run at a time.
     sessions = ["--sessions", "8"] if workers == 16 else []
-    program = simulator or [str(tools_dir() / "route_sim.py")]
+    program = simulator or [str(tool("route_sim.py"))]
     command = [
         sys.executable, *program, str(trace), "--workers", str(workers), "--seed", str(seed),
         "--cache-blocks", str(cache), "--json", str(out), *sessions, *more,

@@ -10,8 +10,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ops.bench.load import trace as trace_file
 from ops.bench.parts import Say
-from ops.bench.route.simulation import CACHES, ORACLE, OURS, RIVALS, TRACES, WORKERS, beginning, run, traces_dir
+from ops.bench.route.simulation import CACHES, ORACLE, OURS, RIVALS, TRACES, WORKERS, beginning, run
 from ops.bench.size import Size
 
 _BLOCK_S = 512 / 10_000  # seconds in which the simulated GPU computes a block
@@ -25,7 +26,7 @@ def measured(out_dir: Path, size: Size, say: Say) -> dict[str, Any]:
     """Means of traces, sizes and caches; for each price. Raises: Unavailable."""
     out_dir.mkdir(parents=True, exist_ok=True)
     rows = []
-    traces = [traces_dir() / name for name in TRACES[: size.of(2, 2, 1)]]
+    traces = [trace_file(name) for name in TRACES[: size.of(2, 2, 1)]]
     if size.smallest:
         traces = [beginning(trace, out_dir) for trace in traces]
     for trace in traces:

@@ -11,11 +11,11 @@ from itertools import takewhile
 from types import ModuleType
 from typing import Any
 
-from ops.bench.load import tools_dir
+from ops.bench.load import tool
 
 
 def _route_sim() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("route_sim", tools_dir() / "route_sim.py")
+    spec = importlib.util.spec_from_file_location("route_sim", tool("route_sim.py"))
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules["route_sim"] = importlib.util.module_from_spec(spec)

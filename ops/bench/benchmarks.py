@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-_NONE = {"flames", "loadgen"}  # they measure nothing themselves
+_NONE = {"flames", "loadgen", "simulator"}  # they measure nothing themselves
 # How a reason of the smallest size may begin besides: of so little there is none, or it isn't installed.
 NO_CROSSOVER = "between no two of the loads does the aggregated fleet become the faster one"
 NO_LINE_ENDED = "no line of the batch ended while its tokens were counted without requests"

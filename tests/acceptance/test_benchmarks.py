@@ -60,7 +60,7 @@ def run(script: Path, directory: Path) -> Ran:
 
 def absent() -> Iterable[str]:
     """Further beginnings that a reason may have on this machine."""
-    for find, names in ((tool, ("route_sim.py", "dynamo_up.sh")), (trace, (*TRACES, days.TRACE))):
+    for find, names in ((tool, ("dynamo_up.sh",)), (trace, (*TRACES, days.TRACE))):
         for name in names:
             try:
                 find(name)

@@ -19,10 +19,12 @@ import httpx
 import numpy as np
 import uvloop
 
-from ops.bench.load import tool
 from ops.bench.load import trace as trace_file
 from ops.bench.parts import Say
 from ops.bench.route.simulation import OURS, TRACES, run
+from ops.bench.simulator.engine import Engine
+from ops.bench.simulator.replay import pace_of
+from ops.bench.simulator.requests import bounds, read_trace
 from ops.bench.size import Size
 from ops.bench.systems import xylem
 
@@ -63,22 +65,17 @@ def replay(directory: Path, size: Size, say: Say) -> dict[str, Any]:
 
 def _requests(trace: Path, workers: int) -> list[tuple[float, list[int], int]]:
     """Requests: when (seconds of the trace at the simulator's load), the prompt's token ids, the answer's length."""
-    import sys
-
-    sys.path.insert(0, str(tool("route_sim.py").parent))
-    import route_sim  # type: ignore[import-not-found]
-
-    reqs, heads = route_sim.load_trace(trace, _TRACE_BLOCK)
-    config = route_sim.Config(
-        n=workers, warmup=0.1, cache=_CACHE, prefill=_PREFILL, d0=_STEP_MS / 1e3, d1=_SEQUENCE_MS / 1e3, d2=2.5e-8,
-        chunk=_CHUNK,
+    engine = Engine(
+        block_size=_TRACE_BLOCK, cache_blocks=_CACHE, prefill_per_s=_PREFILL, step_s=_STEP_MS / 1e3,
+        request_s=_SEQUENCE_MS / 1e3, chunk=_CHUNK,
     )  # fmt: skip
-    rate = workers * 0.85 / route_sim.offered(reqs, heads, config)["nocache"]
+    requests = read_trace(trace, _TRACE_BLOCK)
+    pace = pace_of(requests, bounds(requests, engine, workers, 0.1)["uncached"], workers, 0.85, 0)
     size = _TRACE_BLOCK // _SHRINK
     out = []
-    for q in heads:
-        tokens = [t for block in q.blocks for t in _block(block, size)][: max(1, q.n_in // _SHRINK)]
-        out.append((q.start / rate, tokens, q.n_out))
+    for q in requests.heads:
+        tokens = [t for block in q.blocks for t in _block(block, size)][: max(1, q.prompt // _SHRINK)]
+        out.append((q.start / pace, tokens, q.answer))
     return out
 
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ops.bench.load import tool
 from ops.bench.load import trace as trace_file
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable, process, tail
+from ops.bench.simulator.policies import ORACLE
 from ops.bench.size import Size
+from tests.stack import ROOT
 
-OURS, DEFAULT, ORACLE = "app.routing.simulated:Policy", "dynamo_cost", "oracle"
+OURS, DEFAULT = "app.routing.simulated:Policy", "dynamo_cost"
 RIVALS = ("dynamo_cost?overlap_weight=16", "dynamo_cost?formula=lmetric", "sglang?balance_abs=16")
 TRACES = ("mooncake_conversation_dev.jsonl.gz", "agentic_dev.jsonl.gz")
 WORKERS, CACHES = (4, 8, 16), (4000, 2000)
@@ -62,18 +63,16 @@ def run(
     seed: int,
     cache: int,
     *more: str,
-    simulator: Sequence[str] = (),
 ) -> dict[str, dict[str, float]]:
-    """Figures by policy. `simulator`: arguments for Python instead of route_sim.py. Raises: Unavailable."""
+    """Figures by policy. Raises: Unavailable."""
     out, log = directory / "out.json", directory / "simulator.log"
     # A closed loop needs more sessions in the trace than run at a time.
     sessions = ["--sessions", "8"] if workers == 16 else []
-    program = simulator or [str(tool("route_sim.py"))]
     command = [
-        sys.executable, *program, str(trace), "--workers", str(workers), "--seed", str(seed),
-        "--cache-blocks", str(cache), "--json", str(out), *sessions, *more,
+        sys.executable, "-m", "ops.bench.simulator", str(trace.absolute()), "--workers", str(workers),
+        "--seed", str(seed), "--cache-blocks", str(cache), "--json", str(out.absolute()), *sessions, *more,
     ]  # fmt: skip
-    with process([*command, *(x for p in policies for x in ("--policy", p))], log) as child:
+    with process([*command, *(x for p in policies for x in ("--policy", p))], log, cwd=ROOT) as child:
         try:
             code = child.wait(_LIMIT_S)
         except subprocess.TimeoutExpired:

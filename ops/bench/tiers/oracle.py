@@ -12,7 +12,8 @@ from typing import Any
 
 from ops.bench.load import trace as trace_file
 from ops.bench.parts import Say
-from ops.bench.route.simulation import CACHES, ORACLE, OURS, RIVALS, TRACES, WORKERS, beginning, run
+from ops.bench.route.simulation import CACHES, OURS, RIVALS, TRACES, WORKERS, beginning, run
+from ops.bench.simulator.policies import ORACLE
 from ops.bench.size import Size
 
 _BLOCK_S = 512 / 10_000  # seconds in which the simulated GPU computes a block
@@ -45,8 +46,8 @@ def _row(out_dir: Path, path: Path, workers: int, cache: int) -> dict[str, Any]:
     row |= {"best": min(plain[p]["ttft_mean"] for p in RIVALS), "bound": plain[ORACLE]["ttft_mean"]}
     row["without"] = plain[OURS]["ttft_mean"]
     for key, load_s in _PRICES.items():
-        policy, simulator = f"{OURS}?load_s={load_s}", ["-m", "ops.bench.tiers.simulator", str(load_s)]
-        row[key] = run(out_dir, path, workers, [policy], 0, cache, simulator=simulator)[policy]["ttft_mean"]
+        policy = f"{OURS}?load_s={load_s}"
+        row[key] = run(out_dir, path, workers, [policy], 0, cache, "--store", str(load_s))[policy]["ttft_mean"]
     return row
 
 

@@ -1,0 +1,1 @@
+"""The simulator of routing: replays a public trace against workers that are computed, and compares policies."""

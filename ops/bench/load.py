@@ -28,14 +28,6 @@ class System:
     redis_url: str = ""
 
 
-def tool(name: str) -> Path:
-    """A file of the folder of tools. Raises: Unavailable."""
-    path = Path(os.environ.get("XYLEM_BENCH_TOOLS", "../shared/bench")).resolve() / name
-    if not path.exists():
-        raise Unavailable(f"no {name} in {path.parent}: set XYLEM_BENCH_TOOLS")
-    return path
-
-
 def trace(name: str) -> Path:
     """A public trace of requests. Raises: Unavailable."""
     path = Path(os.environ.get("XYLEM_BENCH_TRACES", "../shared/traces")).resolve() / name
@@ -48,9 +40,8 @@ def trace(name: str) -> Path:
 
 def _generator() -> list[str]:
     """The command of the load generator: ours, or that of the tools that a variable names."""
-    if "XYLEM_BENCH_TOOLS" in os.environ:
-        return [str(tool("loadgen.py"))]
-    return ["-m", "ops.bench.loadgen"]
+    folder = os.environ.get("XYLEM_BENCH_TOOLS")
+    return ["-m", "ops.bench.loadgen"] if folder is None else [str(Path(folder).resolve() / "loadgen.py")]
 
 
 def run_load(system: System, options: Sequence[str], log: Path) -> Line:

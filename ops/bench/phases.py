@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 
+from ops.bench.dynamo import dynamo
 from ops.bench.engines.own_time import own_ms
 from ops.bench.load import System
 from ops.bench.measures import FAST, MEMORY_KEY, PACED, SHORT, SMALLEST, STREAMS, VLLM
@@ -15,7 +16,7 @@ from ops.bench.processes import Unavailable
 from ops.bench.profiler import profile
 from ops.bench.runs import Runs, Sides
 from ops.bench.stats import Finding
-from ops.bench.systems import dynamo, vllm_server, xylem
+from ops.bench.systems import vllm_server, xylem
 
 _NO_DELAY = 1_000_000  # the speed-up of Dynamo's mocker, which can't be infinite
 _MOCK_WORKERS = 2

@@ -1,8 +1,6 @@
 """Starting and stopping the systems under test. Each is a context manager that yields when it can serve."""
 
 import os
-import shlex
-import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -19,9 +17,8 @@ from app.cli import stack
 from app.cli.probes import has_batch_leader
 from app.ids import BATCH_QUEUE, PoolId
 from app.keys import Keys
-from ops.bench.load import System, tool
-from ops.bench.processes import Unavailable, process, tail, wait_until
-from ops.bench.size import Size
+from ops.bench.load import System
+from ops.bench.processes import process, wait_until
 from tests.stack import free_port
 
 _BIN = Path(sys.executable).parent
@@ -90,39 +87,6 @@ def fleet(
         yield System("xylem", url, next(iter(pools.values()))["model"], watch, redis_url=env["XYLEM_REDIS_URL"])
 
 
-@contextmanager
-def dynamo(run_dir: Path, model_dir: Path, speedup: int, size: Size, **settings: object) -> Iterator[System]:
-    """NVIDIA Dynamo: its Rust frontend with KV routing and two of its mock workers.
-
-    `settings` are more of what dynamo_up.sh reads from its environment. Raises: Unavailable.
-    """
-    size.needs("NVIDIA Dynamo")
-    run_dir.mkdir(parents=True)
-    script, log = tool("dynamo_up.sh"), run_dir / "up.log"
-    env = {
-        "DYN_VENV": os.environ.get("DYN_VENV", str(Path(".xylem/dynamo-venv").resolve())),
-        "RUN_DIR": str(run_dir),
-        "MODEL_PATH": str(model_dir),
-        "SPEEDUP": str(speedup),
-        "HTTP_PORT": str(free_port()),
-        **{name: str(value) for name, value in settings.items()},
-    }
-    if not Path(env["DYN_VENV"], "bin", "python").exists():
-        if size.smallest:
-            raise Unavailable(f"no NVIDIA Dynamo in {env['DYN_VENV']}, and the smallest size doesn't install it")
-        _run([str(script), "install"], run_dir / "install.log", env, 900)
-    state_file = run_dir / "state.env"
-    try:
-        _run([str(script), "up"], log, env, 120)
-        state = dict(line.split("=", 1) for line in shlex.split(state_file.read_text()))
-        frontend, mockers = int(state["FE_PID"]), [int(pid) for pid in state["MK_PIDS"].split(",")]
-        watch = {"api": [frontend], "workers": mockers}
-        yield System("dynamo", state["BASE_URL"], state["MODEL"], watch, shlex.split(state["NS_EXEC"]))
-    finally:
-        if state_file.exists():
-            _run([str(script), "down", str(run_dir)], run_dir / "down.log", env, 60)
-
-
 def vllm_server(
     run_dir: Path, model_dir: Path, engine_args: Mapping[str, Any], more_env: Mapping[str, str] | None = None
 ) -> AbstractContextManager[System]:
@@ -168,16 +132,6 @@ def _flags(engine_args: Mapping[str, Any]) -> list[str]:
         else:
             flags.append(flag if value is True else f"{flag}={value}")
     return flags
-
-
-def _run(command: list[str], log: Path, env: Mapping[str, str], limit_s: float) -> None:
-    with process(command, log, env) as child:
-        try:
-            code = child.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            raise Unavailable(f"{shlex.join(command)} took over {limit_s:.0f} s: {tail(log)}") from None
-    if code:
-        raise Unavailable(f"{shlex.join(command)} failed: {tail(log)}")
 
 
 def _answers(store: "redis.Redis") -> bool:

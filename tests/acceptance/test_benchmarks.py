@@ -12,7 +12,7 @@ import pytest
 
 from ops.bench.agents import plain
 from ops.bench.benchmarks import OF_LITTLE, benchmarks, figures
-from ops.bench.load import tool, trace
+from ops.bench.load import trace
 from ops.bench.models import hybrid
 from ops.bench.planner import days
 from ops.bench.processes import Unavailable
@@ -60,12 +60,11 @@ def run(script: Path, directory: Path) -> Ran:
 
 def absent() -> Iterable[str]:
     """Further beginnings that a reason may have on this machine."""
-    for find, names in ((tool, ("dynamo_up.sh",)), (trace, (*TRACES, days.TRACE))):
-        for name in names:
-            try:
-                find(name)
-            except Unavailable:
-                yield f"no {name}"
+    for name in (*TRACES, days.TRACE):
+        try:
+            trace(name)
+        except Unavailable:
+            yield f"no {name}"
     for commit in (plain.BEFORE, cost.BEFORE, hybrid.BEFORE):
         if subprocess.run(["git", "cat-file", "-e", commit], cwd=ROOT, check=False, capture_output=True).returncode:
             yield f"no tree of {commit}"

@@ -7,11 +7,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ops.bench.dynamo import dynamo
 from ops.bench.load import Line, System, run_load
 from ops.bench.parts import Say
 from ops.bench.processes import Unavailable
 from ops.bench.size import Size
-from ops.bench.systems import dynamo, xylem
+from ops.bench.systems import xylem
 
 WORKERS, GROUPS, MEMBERS, BLOCK = 4, 40, 10, 64
 SPACES = {"ample": 16_384, "tight": 512}  # KV blocks of a worker
@@ -38,8 +39,8 @@ def prefix(directory: Path, size: Size, say: Say, model_dir: Path) -> dict[str, 
             say(f"prefix: dynamo {mode}, {space}")
             try:
                 start = dynamo(
-                    directory / f"dynamo-{mode}-{space}", model_dir, 1, size, MOCKERS=WORKERS, KV_BLOCKS=blocks,
-                    BLOCK_SIZE=BLOCK, ROUTER_MODE=mode,
+                    directory / f"dynamo-{mode}-{space}", model_dir, 1, size, workers=WORKERS, blocks=blocks,
+                    block_size=BLOCK, mode=mode,
                 )  # fmt: skip
                 with start as system:
                     if mode == "kv" and space == "ample":

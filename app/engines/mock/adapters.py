@@ -5,38 +5,34 @@ from pathlib import Path
 
 from xxhash import xxh3_64_digest
 
+from app.engines.loaded_adapters import LoadedAdapters
 from app.engines.mock.args import MockArgs
 from app.errors import AdapterFailed
 
 WEIGHTS = "adapter_model.safetensors"
 
 
-class Loaded:
-    """The adapters that are there, each by a digest of its weights, which the sampler's context begins with."""
+class MockAdapters(LoadedAdapters[bytes]):
+    """Each is known by a digest of its weights, which the sampler's context begins with."""
 
     def __init__(self, args: MockArgs) -> None:
+        super().__init__(args.max_adapters)
         self._args = args
-        self._weights: dict[str, bytes] = {}
 
     async def add(self, name: str, path: Path) -> None:
         """Raises: AdapterFailed."""
         await asyncio.sleep(self._args.adapter_load_s / self._args.speedup)
         if self._args.fails_on_adapter is not None and name.startswith(self._args.fails_on_adapter):
             raise AdapterFailed(f"The adapter '{name}' is one that fails to load.")
-        if name not in self._weights and len(self._weights) >= self._args.max_adapters:
-            raise AdapterFailed(f"The engine holds {self._args.max_adapters} adapters already.")
+        self.is_new(name)  # one that is there is read again
         try:
-            self._weights[name] = xxh3_64_digest(await asyncio.to_thread((path / WEIGHTS).read_bytes))
+            self._by_name[name] = xxh3_64_digest(await asyncio.to_thread((path / WEIGHTS).read_bytes))
         except OSError as exc:
             raise AdapterFailed(f"The adapter '{name}' has no readable weights: {exc.strerror}.") from exc
 
     def remove(self, name: str) -> None:
-        self._weights.pop(name, None)
+        self._by_name.pop(name, None)
 
     def weights(self, name: str | None) -> bytes:
         """Nothing of the model as it is. Raises: AdapterFailed."""
-        if name is None:
-            return b""
-        if name not in self._weights:
-            raise AdapterFailed(f"The adapter '{name}' is not loaded here.")
-        return self._weights[name]
+        return self.find(name) or b""

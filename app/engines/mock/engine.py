@@ -28,7 +28,7 @@ from app.engines.base import (
 from app.engines.checks import check_request, check_sound
 from app.engines.grammar_compilers import compiler_of
 from app.engines.mock import inventory
-from app.engines.mock.adapters import Loaded
+from app.engines.mock.adapters import MockAdapters
 from app.engines.mock.args import parse_args
 from app.engines.mock.choice import Choice, Stream
 from app.engines.mock.control import Control
@@ -71,7 +71,7 @@ class MockEngine:
         self._eyes = Eyes(args)
         encodes = pool.task in ("embed", "classify")
         self._encodings = [Encoding(args, pool) for _ in self._cores] if encodes else []
-        self._adapters = Loaded(args)
+        self._adapters = MockAdapters(args)
         self._streams: dict[RunId, Stream] = {}
         self._control = control = Control(args, self._cores, self._streams.values, self._abort, pool.tiers)
         self.pause, self.resume = control.pause, control.resume

@@ -6,25 +6,22 @@ from pathlib import Path
 from sglang.srt.entrypoints.engine import Engine
 
 from app.engines.adapter_files import check_adapter
+from app.engines.loaded_adapters import LoadedAdapters
 from app.errors import AdapterFailed, EngineFailed
 
 # It computes them as one layer each, and needs these of them.
 _TOGETHER = ({"q_proj", "k_proj", "v_proj"}, {"q_proj", "v_proj"}), ({"gate_proj", "up_proj"}, {"gate_proj"})
 
 
-class Loaded:
-    """Adapters that were added: never more than SGLang holds, since it would evict the least recently used one."""
-
+class SglangAdapters(LoadedAdapters[str]):
     def __init__(self, most: int, model: Path) -> None:
-        self._most, self._model = most, model
-        self._names: set[str] = set()
+        super().__init__(most)
+        self._model = model
 
     async def add(self, engine: Engine, name: str, path: Path) -> None:
         """Raises: AdapterFailed."""
-        if name in self._names:
+        if not self.is_new(name):
             return
-        if len(self._names) >= self._most:
-            raise AdapterFailed(f"This engine holds {self._most} adapters, and has as many.")
         layers = await asyncio.to_thread(check_adapter, path, self._model, factors_only=True)
         _check_layers(layers, engine.server_args.lora_target_modules)
         answer = await engine.async_load_lora_adapter(name, str(path))
@@ -32,22 +29,17 @@ class Loaded:
             if name in engine.tokenizer_manager.pending_lora_unloads:  # some of its processes have it
                 await engine.async_unload_lora_adapter(name)
             raise AdapterFailed(f"SGLang can't load the adapter '{name}': {answer.error_message}")
-        self._names.add(name)
+        self._by_name[name] = name
 
     async def remove(self, engine: Engine, name: str) -> None:
         """Raises: EngineFailed; then it is still there."""
-        if name not in self._names:
+        if name not in self._by_name:
             return
         answer = await engine.async_unload_lora_adapter(name)
         if not answer.success:
             raise EngineFailed(f"SGLang can't unload the adapter '{name}': {answer.error_message}")
-        self._names.remove(name)
+        del self._by_name[name]
         engine.tokenizer_manager.lora_ref_cache.pop(name, None)  # what it would load again
-
-    def check(self, name: str | None) -> None:
-        """Raises: AdapterFailed for one that is not there."""
-        if name is not None and name not in self._names:
-            raise AdapterFailed(f"The adapter '{name}' is not loaded here.")
 
 
 def _check_layers(layers: list[str], targets: set[str] | None) -> None:

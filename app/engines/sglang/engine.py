@@ -32,7 +32,7 @@ from app.engines.base import (
 )
 from app.engines.checks import check_inputs, check_request
 from app.engines.grammar_compilers import compiler_of
-from app.engines.sglang.adapters import Loaded as Adapters
+from app.engines.sglang.adapters import SglangAdapters
 from app.engines.sglang.args import CONTEXT_SPARE, adapters_held, engine_args, event_ranks, tells_of_host_memory
 from app.engines.sglang.choice import Choice
 from app.engines.sglang.control import Control
@@ -86,7 +86,7 @@ class SglangEngine:
         self._requests: dict[RunId, Running] = {}
         self._encoding: dict[RunId, int] = {}  # inputs of each request
         self._max_adapters = adapters_held(self._args.fields)
-        self._adapters = Adapters(self._max_adapters, pool.model_dir)
+        self._adapters = SglangAdapters(self._max_adapters, pool.model_dir)
         self._pictures = Pictures()
         fields = self._args.fields
         self._keeps_seeds = bool(fields.get("enable_deterministic_inference")) or keeps_seeds(fields)
@@ -341,7 +341,7 @@ class SglangEngine:
         """Refuses what SGLang doesn't, or not before it breaks: a token that the model lacks ends its process."""
         if request.id in self._requests:
             raise RequestError(f"A request with the id {request.id} is running already.")
-        self._adapters.check(request.adapter)
+        self._adapters.find(request.adapter)
         s = request.sampling
         check_request(request, vocabulary_size=self._ready().vocabulary_size, context_len=self._pool.context_len)
         self._pictures.check(request)

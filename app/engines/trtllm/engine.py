@@ -23,7 +23,7 @@ from tensorrt_llm.llmapi.llm_args import CacheTransceiverConfig, KvCacheConfig, 
 from app.engines.base import EngineInfo, EngineStats, GenerateRequest, KvEventSource, Prefilled, StepOutput
 from app.engines.checks import check_request
 from app.engines.grammar_compilers import compiler_of
-from app.engines.trtllm.adapters import Adapters
+from app.engines.trtllm.adapters import TrtllmAdapters
 from app.engines.trtllm.args import engine_args
 from app.engines.trtllm.caches import Caches
 from app.engines.trtllm.convert import translate
@@ -100,7 +100,7 @@ class TrtllmEngine:
         self._loaded = Loaded(
             llm, self._tokenizer, ends, config.get("vocab_size", self._tokenizer.vocab_size), pool.context_len,
             pool.data_parallel_size, size, block_size, _lender(fields, block_size, size, config),
-            Adapters(most, pool.model_dir), self._eyes,
+            TrtllmAdapters(most, pool.model_dir), self._eyes,
         )  # fmt: skip
         tells = bool(cache.get("event_buffer_max_size") and cache.get("enable_block_reuse", True))
         groups, unindexed_reason = await self._follow(llm, config) if tells else ((), "")

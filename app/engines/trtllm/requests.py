@@ -15,7 +15,7 @@ from tensorrt_llm.scheduling_params import SchedulingParams
 
 from app.engines.base import GenerateRequest, Prefilled, StepOutput
 from app.engines.streams import merged
-from app.engines.trtllm.adapters import Adapters
+from app.engines.trtllm.adapters import TrtllmAdapters
 from app.engines.trtllm.convert import finish_reason, priority, sampling_params
 from app.engines.trtllm.handoff import Lender, keeping
 from app.engines.trtllm.media import Eyes
@@ -43,7 +43,7 @@ class Loaded:
     block_bytes: int
     block_size: int
     lender: Lender | None  # of pools that hand KV over
-    adapters: Adapters
+    adapters: TrtllmAdapters
     eyes: Eyes | None  # None: the model takes no pictures
     prefill_tokens: int = 0
     pulled_tokens: int = 0
@@ -185,7 +185,7 @@ class Run:
             vocabulary=runtime.vocabulary,
             steering=steering,
         )
-        adapter = runtime.adapters.request(request.adapter)
+        adapter = runtime.adapters.find(request.adapter)
         rank = SchedulingParams(attention_dp_rank=request.rank, attention_dp_relax=False) if runtime.ranks > 1 else None
         session = request.session
         inputs: list[int] | dict[str, Any] = prompt

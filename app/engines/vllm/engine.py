@@ -38,7 +38,7 @@ from app.engines.base import (
 from app.engines.checks import check_sound
 from app.engines.grammar_compilers import compiler_of
 from app.engines.resume import part
-from app.engines.vllm.adapters import Loaded
+from app.engines.vllm.adapters import VllmAdapters
 from app.engines.vllm.args import engine_args, vllm_config
 from app.engines.vllm.control import Control
 from app.engines.vllm.convert import translate
@@ -100,7 +100,7 @@ class VllmEngine:
         self._live: dict[RunId, int] = {}  # choices, or inputs, of each request in flight
         self._engine: AsyncLLM | None = None  # set by start
         self._lender: Lender | None = None  # set by start where the pool hands KV over
-        self._adapters = Loaded(0, pool.model_dir)  # set by start where the pool's args have enable_lora
+        self._adapters = VllmAdapters(0, pool.model_dir)  # set by start where the pool's args have enable_lora
         self._model_dir = pool.model_dir
         self._tokenizer = load_tokenizer(pool.model_dir, pool.chat_template, pool.tokenizer_mode)
         self._blocks = 0
@@ -136,7 +136,7 @@ class VllmEngine:
         self._lender = Lender(config, self._stats) if _hands_over(config) else None
         lora = config.lora_config
         most = (lora.max_cpu_loras or lora.max_loras) if lora else 0
-        self._adapters = Loaded(most, self._model_dir)
+        self._adapters = VllmAdapters(most, self._model_dir)
         log.info("vllm loaded", action="engine_loaded", seconds=round(time.monotonic() - began, 1))
         groups, unindexed_reason = await cache_groups(engine)
         signs = await signs_of(engine, allowed(engine)) if self._task == "generate" else ()
@@ -165,7 +165,7 @@ class VllmEngine:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[StepOutput, None]:
         with self._runs(request, request.sampling.n) as engine:
-            lora = self._adapters.request(request.adapter)
+            lora = self._adapters.find(request.adapter)
             if request.begun and not can_force(self._lender, request):
                 outputs = resumed(engine, self._tokenizer, request, lora)
             else:
@@ -191,7 +191,7 @@ class VllmEngine:
     async def prefill(self, request: GenerateRequest) -> Prefilled:
         with self._runs(request, 1) as engine:
             async with self._has_pictures(request):
-                return await prefill(engine, self._lender, request, self._adapters.request(request.adapter))
+                return await prefill(engine, self._lender, request, self._adapters.find(request.adapter))
 
     async def discard(self, handoff: KvHandle) -> None:
         await discard(self._loaded(), handoff)

@@ -1,0 +1,31 @@
+"""The LoRA adapters that an engine has, by name."""
+
+from typing import Generic, TypeVar
+
+from app.errors import AdapterFailed
+
+T = TypeVar("T")
+
+
+class LoadedAdapters(Generic[T]):
+    """What an engine knows each adapter by: never more than it holds, since it would evict the least recently used."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._by_name: dict[str, T] = {}
+
+    def is_new(self, name: str) -> bool:
+        """Whether it is to be loaded: it is not there. Raises: AdapterFailed, if there is no room."""
+        if name in self._by_name:
+            return False
+        if len(self._by_name) >= self.most:
+            raise AdapterFailed(f"This engine holds {self.most} adapters, and has as many.")
+        return True
+
+    def find(self, name: str | None) -> T | None:
+        """None: the model as it is. Raises: AdapterFailed for one that is not there."""
+        if name is None:
+            return None
+        if name not in self._by_name:
+            raise AdapterFailed(f"The adapter '{name}' is not loaded here.")
+        return self._by_name[name]

@@ -19,7 +19,7 @@ UV_COMPILE := $(BIN)/uv pip compile pyproject.toml --universal --python-version 
 FOR_CPU := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu) --excludes requirements/cpu-excludes.txt \
 	--overrides requirements/cpu-overrides.txt --overrides requirements/torch-cpu.txt --no-emit-package torch
 
-.PHONY: help run test check docs reference walk away chaos soak smoke upgrade media tiers nodes helm images fuzz clients conformance templates readback bench models engines pictures lock lint-docker clean
+.PHONY: help run test check docs reference walk lines away chaos soak smoke upgrade media tiers nodes helm images fuzz clients conformance templates readback bench models engines pictures lock lint-docker clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -50,6 +50,9 @@ reference: .venv/.dev ## write the pages of docs/reference that are made from th
 
 walk: .venv/.dev ## [BEFORE=commit]: the functions of ours that a chat passes on its way to the queue; a table, and one line of JSON (a minute)
 	@$(BIN)/python -m ops.walk $(if $(BEFORE),--before $(BEFORE))
+
+lines: .venv/.dev ## [BEFORE=commit]: lines of code by folder; a table, and one line of JSON
+	@$(BIN)/python -m ops.lines $(if $(BEFORE),--before $(BEFORE))
 
 chaos: .venv/.dev .xylem/models/SmolLM2-135M-Instruct/config.json ## [FAULTS=210 SEED=1]: faults under load; a table, and one line of JSON (about half an hour)
 	@$(BIN)/python -m tests.chaos --faults $(FAULTS) --seed $(SEED)

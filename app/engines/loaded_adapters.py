@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class LoadedAdapters(Generic[T]):
-    """What an engine knows each adapter by: never more than it holds, since it would evict the least recently used."""
+    """Adapters, each with its name in the engine; never more than that holds, since it would evict one unasked."""
 
     def __init__(self, most: int) -> None:
         self.most = most

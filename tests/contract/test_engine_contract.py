@@ -383,6 +383,7 @@ async def test_an_abort_is_of_one_request_however_the_others_are_called(subject:
 async def test_aborting_an_unknown_request_is_ignored(subject: Subject) -> None:
     """An abort may cross the request's end on the way."""
     await subject.engine.abort(RequestId("nobody"))
+    assert [output async for output in subject.stream(STORY, max_tokens=2)]
 
 
 @pytest.mark.parametrize(

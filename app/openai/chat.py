@@ -40,8 +40,9 @@ async def understand(asking: Asking, raw: bytes) -> tuple[ChatRequest, Generatio
         samples = await load_media(
             asking, model, *await asking.serving.off_loop(raw, partial(named_media, body.messages))
         )
-    work = partial(chat_plan, asking, CHAT.prefix, body, "messages", wanted=body.asked_format(), samples=samples)
-    compiles, waits = body.compiles or body.binds_calls, body.chat_template is not None
+    wanted = body.asked_format()
+    work = partial(chat_plan, asking, CHAT.prefix, body, "messages", wanted=wanted, samples=samples)
+    compiles, waits = wanted is not None or body.binds_calls, body.chat_template is not None
     plan = await asking.serving.off_loop(raw, work, compiles=compiles, waits=waits)
     if plan.grammars:
         await asking.serving.grammars.check(plan.grammars)

@@ -40,7 +40,8 @@ class PromptRequest(ToolsRequest):
 
     def check_prompt(self, messages: Sequence[Message]) -> None:
         """Raises: RequestError."""
-        self.check_tools()
+        if self.tools is not None or self.tool_choice is not None:
+            self.check_tools()
         check_conversation(messages)
         if not self.continue_final_message:
             return
@@ -58,6 +59,8 @@ class PromptRequest(ToolsRequest):
 
     def template_variables(self, tokenizer: Tokenizer) -> dict[str, Any]:
         """Raises: RequestError for variables that the template doesn't know, or that clients may not set."""
+        if not (self.chat_template_kwargs or self.reasoning_effort or self.tools):
+            return {}
         known_names, client_variables = tokenizer.template_variables, self.chat_template_kwargs or {}
         for name, value in client_variables.items():
             where = f"chat_template_kwargs.{name[:_SHOWN]}"

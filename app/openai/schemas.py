@@ -65,6 +65,8 @@ class ModelRequest(NamesModel):
 
     def filled(self, defaults: Mapping[str, float]) -> Self:
         """The request with these values for fields that are not given."""
+        if not defaults:
+            return self
         values = {n: defaults[n] for n in self.DEFAULTED if n in defaults and getattr(self, n) is None}
         return self.model_copy(update=values) if values else self
 

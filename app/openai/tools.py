@@ -169,9 +169,9 @@ class ToolsRequest(Body):
 
         Raises: RequestError for what can't be enforced.
         """
-        tools, is_forced = self.offered, self._forces
-        if not tools:
+        if not (tools := self.offered):
             return None
+        is_forced = self._forces
         tool_name = self.tool_choice.function.name if isinstance(self.tool_choice, NamedTool) else None
         callable_tools = [tool for tool in tools if tool_name in (None, tool.function.name)]
         schemas = {t.function.name: t.parameters if is_forced or t.function.strict else _ANY for t in callable_tools}

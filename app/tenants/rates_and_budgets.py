@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 
 from app.tenants.limit_table import Budget, Limits, Period
-from app.tenants.records import Client, Rate, Tenant
+from app.tenants.records import NOBODY, Client, Rate, Tenant
 
 Kind = Literal["requests", "tokens", "parallel", "budget", "reserved"]
 
@@ -55,6 +55,8 @@ class Refusal(NamedTuple):
 
 def online(client: Client) -> tuple[Account, ...]:
     """Accounts of a request, the key's before the tenant's. Empty: nothing limits it."""
+    if client is NOBODY:
+        return ()
     return tuple(account for account in (of_key(client), of_tenant(client.tenant)) if account.is_limited)
 
 

@@ -54,9 +54,14 @@ async def answer_to(
     receive: Receive,
     plan: GenerationPlan,
     other: Other | None = None,
+    *,
+    keeps: bool,
 ) -> Generation | Replay:
-    """An answer for this connection, or a kept one. `other`: as in `placed_call`. Raises: XylemError."""
-    if body.kept or asks_to_keep(scope):
+    """An answer for this connection, or if it `keeps` it one that outlives it. Raises: XylemError.
+
+    `other`: as in `placed_call`.
+    """
+    if keeps:
         if plan.echo is not None:
             raise RequestError("An answer with 'echo' can't be resumed or joined.", param="echo")
         return await begin_or_join(state, kind, body, scope, plan)

@@ -60,8 +60,9 @@ async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scop
         return await pipelines.chat(state, asking, exc, raw, scope, receive)
     check_priority(state, scope, body)
     other = other_plan(asking, endpoint, body, plan, raw)
-    begin = partial(answer_to, state, endpoint.kind, body, scope, receive, plan, other)
     goes_on = asks_to_keep(scope)  # the answer continues without its client
+    keeps = goes_on or body.kept
+    begin = partial(answer_to, state, endpoint.kind, body, scope, receive, plan, other, keeps=keeps)
 
     def writer(call: GenerationBase) -> StreamWriter:
         return endpoint.writer(call, body)
@@ -71,7 +72,7 @@ async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scop
 
     on_leave = None if goes_on else gives_up
     if body.stream:
-        return KeptStream(begin, writer, on_leave) if goes_on or body.kept else EventStream(begin, writer)
+        return KeptStream(begin, writer, on_leave) if keeps else EventStream(begin, writer)
     call = await begin()
     if isinstance(call, Replay):
         answer = await _read(call, writer(call), receive, on_leave)

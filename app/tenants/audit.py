@@ -80,10 +80,11 @@ def note_command(keys: Keys, noted: Entry) -> Command:
 
 def read_command(keys: Keys, after: str, limit: int, *, newest_first: bool = False) -> Command:
     """Up to `limit` entries after the one with the id `after`; newest first, before it."""
-    begin = f"({after}" if after else ""
-    if newest_first:
-        return ("XREVRANGE", keys.audit(), begin or "+", "-", "COUNT", limit)
-    return ("XRANGE", keys.audit(), begin or "-", "+", "COUNT", limit)
+    if not newest_first:
+        return ("XRANGE", keys.audit(), f"({after}" if after else "-", "+", "COUNT", limit)
+    # Redis refuses an open interval that ends at 0-0, which no entry has.
+    end = after if after and not after.strip("0-") else f"({after}" if after else "+"
+    return ("XREVRANGE", keys.audit(), end, "-", "COUNT", limit)
 
 
 def shown(replies: list[tuple[bytes, Any]]) -> list[dict[str, Any]]:

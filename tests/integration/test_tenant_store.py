@@ -94,6 +94,9 @@ async def test_the_audit_log_is_bounded_and_read_in_pages(
     older = await page(newest[-1]["id"], newest_first=True)
     assert older[0]["target"] == "899"
     assert (await page(older[0]["id"]))[0]["target"] == "900"
+    for first in ("0", "0-0", "00-000"):
+        assert await page(first, newest_first=True) == []
+        assert len(await page(first)) == 100
     assert newest[0]["detail"] == {"n": 999, "token": "…", "deep": [{"Key": "…"}]}
 
 

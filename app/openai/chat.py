@@ -40,9 +40,9 @@ async def understand(asking: Asking, raw: bytes) -> tuple[ChatRequest, Generatio
         samples = await load_media(
             asking, model, *await asking.serving.off_loop(raw, partial(named_media, body.messages))
         )
-    wanted = body.asked_format()
-    work = partial(chat_plan, asking, CHAT.prefix, body, "messages", wanted=wanted, samples=samples)
-    compiles, waits = wanted is not None or body.binds_calls, body.chat_template is not None
+    answer_format = body.asked_format()
+    work = partial(chat_plan, asking, CHAT.prefix, body, "messages", wanted=answer_format, samples=samples)
+    compiles, waits = answer_format is not None or body.binds_calls, body.chat_template is not None
     plan = await asking.serving.off_loop(raw, work, compiles=compiles, waits=waits)
     if plan.grammars:
         await asking.serving.grammars.check(plan.grammars)

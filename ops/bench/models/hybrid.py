@@ -30,10 +30,10 @@ from tests.shallow import shallow_model
 _POOL = "decode-pool-a"
 BEFORE = "0023de94"  # the last commit whose index knows nothing of hybrid models
 # Larger than in the matrix, so that a prompt takes a while.
-_SIZES = {"hidden_size": 512, "num_attention_heads": 8, "head_dim": 64, "num_hidden_layers": 12}
+_SIZES = {"hidden_size": 512, "num_attention_heads": 8, "head_dim": 64, "num_hidden_layers": 18}
 _MODELS: dict[str, dict[str, Any]] = {
-    "gemma3": {"layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 2, "intermediate_size": 1536},
-    "gpt_oss": {"layer_types": ["sliding_attention", "full_attention"] * 6, "intermediate_size": 1024},
+    "gemma3": {"layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 3, "intermediate_size": 1536},
+    "gpt_oss": {"layer_types": ["sliding_attention", "full_attention"] * 9, "intermediate_size": 1024},
 }
 _WINDOWS = {"gemma3": 5, "gpt_oss": 1}  # groups of layers with a window, beside one that sees all
 _BLOCK, _WINDOW_BLOCKS = 32, 4

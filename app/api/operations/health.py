@@ -79,29 +79,24 @@ async def models(request: Request) -> dict[str, Any] | Response:
     Anthropic's has no pipelines: /v1/messages serves none.
     """
     state = state_of(request)
+    client = state.api_keys.client(request.scope)
+    models_by_name = _named(state, client)
     if is_anthropics(request.scope):
-        return Response(orjson.dumps(anthropics_list(_named(state, request).values(), state.started)), media_type=_JSON)
-    return {
-        "object": "list",
-        "data": [_card(state, m) for m in (*_named(state, request).values(), *_pipelines(state, request).values())],
-    }
+        return Response(orjson.dumps(anthropics_list(models_by_name.values(), state.started)), media_type=_JSON)
+    listed_models = (*models_by_name.values(), *_pipelines(state, client).values())
+    return {"object": "list", "data": [_card(state, model) for model in listed_models]}
 
 
-def _named(state: ApiState, request: Request) -> dict[str, Model]:
+def _named(state: ApiState, client: Client) -> dict[str, Model]:
     """All models by name; an alias shows its primary model, or the fallback where that one is gone."""
     stands_for = {name: state.models.get(state.aliases.primary(name)) for name in state.aliases.table}
-    return _allowed(
-        state.api_keys.client(request.scope),
-        state.models | {name: replace(m, name=name) for name, m in stands_for.items() if m},
-    )
+    return _allowed(client, state.models | {name: replace(m, name=name) for name, m in stands_for.items() if m})
 
 
-def _pipelines(state: ApiState, request: Request) -> dict[str, Model]:
+def _pipelines(state: ApiState, client: Client) -> dict[str, Model]:
     """Pipelines by name; each shows its last model."""
     last = {name: state.models[pipeline.stages[-1].model] for name, pipeline in state.pipelines.items()}
-    return _allowed(
-        state.api_keys.client(request.scope), {name: replace(model, name=name) for name, model in last.items()}
-    )
+    return _allowed(client, {name: replace(model, name=name) for name, model in last.items()})
 
 
 def _allowed(client: Client, named: dict[str, Model]) -> dict[str, Model]:
@@ -112,10 +107,11 @@ def _allowed(client: Client, named: dict[str, Model]) -> dict[str, Model]:
 @router.get("/v1/models/{name:path}", response_model=ModelCard, response_model_exclude_unset=True)
 async def one_model(request: Request, name: str) -> dict[str, Any] | Response:
     state = state_of(request)
-    models_by_name = _named(state, request) | ({} if is_anthropics(request.scope) else _pipelines(state, request))
+    client = state.api_keys.client(request.scope)
+    models_by_name = _named(state, client) | ({} if is_anthropics(request.scope) else _pipelines(state, client))
     if name not in models_by_name:
         await state.look()
-        models_by_name |= _named(state, request)
+        models_by_name |= _named(state, client)
     model = models_by_name.get(name)
     if model is None:
         raise ModelNotFound(f"The model '{name}' is not served here.", param="model")
@@ -139,7 +135,9 @@ async def _template(model: Model) -> dict[str, Any]:
 @router.delete("/v1/models/{name:path}")
 async def delete_model(request: Request, name: str) -> None:
     """Refused: models are declared in the pools file, and adapters removed below `/admin/loras`."""
-    if name not in _named(state_of(request), request) | _pipelines(state_of(request), request):
+    state = state_of(request)
+    client = state.api_keys.client(request.scope)
+    if name not in _named(state, client) | _pipelines(state, client):
         raise ModelNotFound(f"The model '{name}' is not served here.", param="model")
     raise Forbidden(f"The model '{name}' can't be deleted by this API: its operator declares it.")
 

@@ -85,9 +85,11 @@ EMBEDDINGS = Endpoint(
     endpoints.EMBEDDINGS, embeddings.EmbeddingRequest, embeddings.understand, embeddings.EmbeddingWriter
 )
 COHERE_EMBEDDINGS = Endpoint(
-    endpoints.COHERE_EMBEDDINGS, cohere_embeddings.CohereEmbeddingRequest, cohere_embeddings.understand,
+    endpoints.COHERE_EMBEDDINGS,
+    cohere_embeddings.CohereEmbeddingRequest,
+    cohere_embeddings.understand,
     cohere_embeddings.CohereEmbeddingWriter,
-)  # fmt: skip
+)
 SCORE = Endpoint(endpoints.SCORE, score.ScoreRequest, score.understand, score.ScoreWriter)
 RERANK = Endpoint(endpoints.RERANK, rerank.RerankRequest, rerank.understand, rerank.RerankWriter)
 CLASSIFY = Endpoint(endpoints.CLASSIFY, classify.ClassifyRequest, classify.understand, classify.ClassifyWriter)

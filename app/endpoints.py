@@ -8,16 +8,25 @@ A request is admitted when its key is valid, and the limits of the key and its t
 endpoint without a row fails one; another sends each row's worst, and looks at what the loop's thread did meanwhile.
 """
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Literal, NamedTuple
 
 from app.messages.kinds import Task
 
 # As in `endpoints` of a pool.
 EndpointName = Literal[
-    "chat", "completions", "responses", "messages", "embeddings", "score", "rerank", "classify", "images", "videos",
+    "chat",
+    "completions",
+    "responses",
+    "messages",
+    "embeddings",
+    "score",
+    "rerank",
+    "classify",
+    "images",
+    "videos",
     "transcriptions",
-]  # fmt: skip
+]
 LARGE = 64 * 2**10  # bytes of a body, for reading which its request has to be admitted
 Guard = Literal["limits", "key", "admin"]
 _HEAD = 2**16  # bytes of a request's headers
@@ -45,13 +54,14 @@ class Cost(NamedTuple):
 _GENERATES = Cost()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Row:
     """An endpoint that generates, encodes or paints. All of them are traced."""
 
     path: str
     name: EndpointName
     prefix: str  # with which the ids of its answers begin
+    _: KW_ONLY
     kind: str = ""  # its name in kept answers; "": it keeps none of its own
     task: Task = "generate"  # only models of this task may be named
     is_batched: bool = False  # lines of a batch may name it
@@ -67,52 +77,38 @@ class Row:
 
 _SOUND = Cost(body="XYLEM_MEDIA_SOUND_BYTES", form=True)
 
-CHAT = Row(path="/v1/chat/completions", name="chat", prefix="chatcmpl-", kind="chat", is_batched=True)
+CHAT = Row("/v1/chat/completions", "chat", "chatcmpl-", kind="chat", is_batched=True)
 TEXT = Row(
-    path="/v1/completions", name="completions", prefix="cmpl-", kind="text", is_batched=True,
-    variants=("/inference/v1/generate",),
-)  # fmt: skip
+    "/v1/completions", "completions", "cmpl-", kind="text", is_batched=True, variants=("/inference/v1/generate",)
+)
 RESPONSE = Row(
-    path="/v1/responses", name="responses", prefix="resp_", kind="response", is_batched=True,
-    variants=("/v1/responses/compact",),
-)  # fmt: skip
-MESSAGE = Row(path="/v1/messages", name="messages", prefix="msg_", kind="message", is_batched=True)
-EMBEDDINGS = Row(
-    path="/v1/embeddings", name="embeddings", prefix="embd-", kind="embedding", task="embed", is_batched=True
+    "/v1/responses", "responses", "resp_", kind="response", is_batched=True, variants=("/v1/responses/compact",)
 )
-COHERE_EMBEDDINGS = Row(
-    path="/v2/embed", name="embeddings", prefix="embed-", kind="cohere_embedding", task="embed", is_batched=True
-)
-SCORE = Row(
-    path="/v1/score", name="score", prefix="score-", kind="score", task="embed", is_batched=True, same=("/score",)
-)
+MESSAGE = Row("/v1/messages", "messages", "msg_", kind="message", is_batched=True)
+EMBEDDINGS = Row("/v1/embeddings", "embeddings", "embd-", kind="embedding", task="embed", is_batched=True)
+COHERE_EMBEDDINGS = Row("/v2/embed", "embeddings", "embed-", kind="cohere_embedding", task="embed", is_batched=True)
+SCORE = Row("/v1/score", "score", "score-", kind="score", task="embed", is_batched=True, same=("/score",))
 RERANK = Row(
-    path="/v1/rerank", name="rerank", prefix="rerank-", kind="rerank", task="embed", is_batched=True,
-    same=("/rerank", "/v2/rerank"),
-)  # fmt: skip
-CLASSIFY = Row(path="/v1/classify", name="classify", prefix="classify-", kind="class", task="classify", is_batched=True)
-IMAGES = Row(
-    path="/v1/images/generations", name="images", prefix="img-", kind="image", task="image", is_batched=True,
-    logged="/v1/images",
-)  # fmt: skip
-EDITS = Row(
-    path="/v1/images/edits", name="images", prefix=IMAGES.prefix, task="image", logged=IMAGES.logged,
-    cost=Cost(form=True),
-)  # fmt: skip
-# A job, which is always kept.
-VIDEOS = Row(path="/v1/videos", name="videos", prefix="video_", kind="video", task="image", cost=Cost(form=True))
-TRANSCRIPTIONS = Row(
-    path="/v1/audio/transcriptions", name="transcriptions", prefix="transcr-", task="transcribe", cost=_SOUND
+    "/v1/rerank", "rerank", "rerank-", kind="rerank", task="embed", is_batched=True, same=("/rerank", "/v2/rerank")
 )
+CLASSIFY = Row("/v1/classify", "classify", "classify-", kind="class", task="classify", is_batched=True)
+IMAGES = Row(
+    "/v1/images/generations", "images", "img-", kind="image", task="image", is_batched=True, logged="/v1/images"
+)
+EDITS = Row("/v1/images/edits", "images", IMAGES.prefix, task="image", logged=IMAGES.logged, cost=Cost(form=True))
+# A job, which is always kept.
+VIDEOS = Row("/v1/videos", "videos", "video_", kind="video", task="image", cost=Cost(form=True))
+TRANSCRIPTIONS = Row("/v1/audio/transcriptions", "transcriptions", "transcr-", task="transcribe", cost=_SOUND)
 TRANSLATIONS = Row(
-    path="/v1/audio/translations", name="transcriptions", prefix=TRANSCRIPTIONS.prefix, task="transcribe",
-    logged=TRANSCRIPTIONS.path, cost=_SOUND,
-)  # fmt: skip
+    "/v1/audio/translations",
+    "transcriptions",
+    TRANSCRIPTIONS.prefix,
+    task="transcribe",
+    logged=TRANSCRIPTIONS.path,
+    cost=_SOUND,
+)
 
-ROWS = (
-    CHAT, TEXT, RESPONSE, MESSAGE, EMBEDDINGS, COHERE_EMBEDDINGS, SCORE, RERANK, CLASSIFY, IMAGES, EDITS, VIDEOS,
-    TRANSCRIPTIONS, TRANSLATIONS,
-)  # fmt: skip
+ROWS = tuple(value for value in [*globals().values()] if isinstance(value, Row))  # in the order of the above
 
 _SHORT = Cost(body=f"{2**16}")  # a body without prompts
 _BODILESS = Cost("key", body="", read=0, memory=_HEAD)
@@ -157,18 +153,18 @@ COSTS: dict[str, Cost] = {
     "/v1/batches/{batch}/pause": _BODILESS,
     "/v1/batches/{batch}/resume": _BODILESS,
     **dict.fromkeys(
-        (
-            "/admin/pools/{pool}/limits", "/admin/aliases", "/admin/keys/{key:path}/erase",
-            "/admin/tenants/{tenant}/erase", "/admin/tenants/{tenant}/isolation", "/admin/loras", "/admin/loras/{name}",
-            "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/admin/pools/{pool}/sleep", "/admin/pools/{pool}/wake",
-            "/admin/pools/{pool}/pause", "/admin/pools/{pool}/resume", "/admin/pools/{pool}/weights",
-            "/admin/pools/{pool}/profile", "/admin/pools/{pool}/experts", "/admin/pools/{pool}/scale_elastic_ep",
-            "/admin/tenants/{tenant}", "/admin/keys", "/admin/keys/{key:path}", "/admin/prices",
-        ),
+        """
+        /admin/pools/{pool}/limits /admin/aliases /admin/keys/{key:path}/erase /admin/tenants/{tenant}/erase
+        /admin/tenants/{tenant}/isolation /admin/loras /admin/loras/{name} /v1/load_lora_adapter
+        /v1/unload_lora_adapter /admin/pools/{pool}/sleep /admin/pools/{pool}/wake /admin/pools/{pool}/pause
+        /admin/pools/{pool}/resume /admin/pools/{pool}/weights /admin/pools/{pool}/profile
+        /admin/pools/{pool}/experts /admin/pools/{pool}/scale_elastic_ep /admin/tenants/{tenant} /admin/keys
+        /admin/keys/{key:path} /admin/prices
+        """.split(),
         _ADMIN,
     ),
     "/admin/prefixes": Cost("admin"),
     **dict.fromkeys(
         ("/admin/clear_kv_blocks", "/admin/pools/{pool}/clear_kv_blocks", "/admin/prefixes/{prefix}"), _ADMIN_BODILESS
     ),
-}  # fmt: skip
+}

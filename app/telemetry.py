@@ -59,13 +59,17 @@ for _code in sorted(OUTCOMES - {OK}):
     REFUSALS.labels(_code)  # a rate shows the first one only if there was a 0
 PROMPT_TOKENS = Histogram("xylem_prompt_tokens", "A request's prompt tokens.", ["model"], buckets=_TOKEN_BUCKETS)
 CACHED_TOKENS = Histogram(
-    "xylem_cached_prompt_tokens", "Of an answered request's prompt tokens, those whose KV an engine already had.",
-    ["model"], buckets=(0, *_TOKEN_BUCKETS),
-)  # fmt: skip
+    "xylem_cached_prompt_tokens",
+    "Of an answered request's prompt tokens, those whose KV an engine already had.",
+    ["model"],
+    buckets=(0, *_TOKEN_BUCKETS),
+)
 HIT_RATE = Histogram(
-    "xylem_kv_hit_rate", "The same, as a share of the request's prompt tokens.", ["model"],
+    "xylem_kv_hit_rate",
+    "The same, as a share of the request's prompt tokens.",
+    ["model"],
     buckets=(0, 0.1, 0.25, 0.5, 0.75, 0.9, 1),
-)  # fmt: skip
+)
 OUTPUT_TOKENS = Histogram(
     "xylem_output_tokens", "Tokens generated for a request.", ["model"], buckets=(0, 1, 2, 4, 8, *_TOKEN_BUCKETS)
 )
@@ -105,13 +109,16 @@ for _kind in ("died", "begun", "unbegun"):
 WORKERS_LOST = Counter("xylem_workers_lost", "Workers whose lease ended: that died. One API replica counts each.")
 
 DECISION = Histogram(
-    "xylem_routing_decision_seconds", "The decision about one request, without Redis.", ["pool"],
+    "xylem_routing_decision_seconds",
+    "The decision about one request, without Redis.",
+    ["pool"],
     buckets=(1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 0.01),
-)  # fmt: skip
+)
 FLEET_READ = Histogram(
-    "xylem_routing_read_seconds", "Reading the fleet and the prefix matches, once a round of placement.",
+    "xylem_routing_read_seconds",
+    "Reading the fleet and the prefix matches, once a round of placement.",
     buckets=(2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.1),
-)  # fmt: skip
+)
 BLOCKS_MATCHED = Counter("xylem_routing_blocks_matched", "Prompt blocks that the chosen cache had.", ["pool"])
 BLOCKS_MISSED = Counter(
     "xylem_routing_blocks_missed", "Prompt blocks that neither the chosen cache nor its tiers had.", ["pool"]
@@ -138,9 +145,10 @@ CELL_SENT = Counter(
 )
 HELD = Gauge("xylem_requests_held", "Requests that wait in this API replica until a worker has room.")
 LOOP_DELAY = Histogram(
-    "xylem_loop_delay_seconds", "How late this process's event loop was, looked at twice a second.",
+    "xylem_loop_delay_seconds",
+    "How late this process's event loop was, looked at twice a second.",
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1),
-)  # fmt: skip
+)
 LOOP_FAILURES = Counter(
     "xylem_loop_failures",
     "Turns of this process's background loops that failed, by what did not happen: it was logged, and tried again.",
@@ -148,9 +156,11 @@ LOOP_FAILURES = Counter(
 )
 REDIS_UP = Gauge("xylem_redis_up", "Whether Redis answered when this API replica was last asked for metrics: 1 or 0.")
 MEDIA = Histogram(
-    "xylem_media_seconds", "Fetching and decoding a picture, video or sound of a request.", ["kind"],
+    "xylem_media_seconds",
+    "Fetching and decoding a picture, video or sound of a request.",
+    ["kind"],
     buckets=(0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
-)  # fmt: skip
+)
 
 # By `app/usage/meters.py`, which bounds the tenants' names. A request without output has no tokens here.
 TENANT_REQUESTS = Counter(
@@ -160,9 +170,10 @@ TENANT_TOKENS = Counter(
     "xylem_tenant_tokens", "Tokens of a tenant's requests: prompt, cached (of these), completion.", ["tenant", "kind"]
 )
 TENANT_ENGINE = Counter(
-    "xylem_tenant_engine_seconds", "What a tenant's answered requests took of workers, as xylem_cost_worker_seconds.",
+    "xylem_tenant_engine_seconds",
+    "What a tenant's answered requests took of workers, as xylem_cost_worker_seconds.",
     ["tenant"],
-)  # fmt: skip
+)
 USAGE_LOST = Counter("xylem_usage_lost", "Records of usage that were dropped, since Redis was away for too long.")
 
 

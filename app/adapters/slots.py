@@ -21,9 +21,13 @@ class Step(Struct, frozen=True):
 
 
 def next_step(
-    slots: int, loaded: Mapping[str, Use], current: Collection[str], wanted: Sequence[str], asked: Sequence[str],
+    slots: int,
+    loaded: Mapping[str, Use],
+    current: Collection[str],
+    wanted: Sequence[str],
+    asked: Sequence[str],
     now: float,
-) -> Step:  # fmt: skip
+) -> Step:
     """Adapters by `Adapter.versioned`: `current`, that may be had at all; `wanted`, that this worker is to have.
 
     `asked`: requests wait for them. What has requests is never removed. What is not current goes as soon as it can.

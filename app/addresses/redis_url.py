@@ -27,10 +27,12 @@ _DATABASE = re.compile(r"rediss?://[^/?]*/([^?]+)")
 _PASSWORDS = re.compile(r"^([a-z+]+://)?.*@|(?<=password=)[^&]*")  # also of a URL whose scheme is mistyped
 
 # What both of redis-py's clients take, blocking and not.
-_TLS = frozenset({
-    "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_ciphers",
-    "ssl_exclude_verify_flags", "ssl_include_verify_flags", "ssl_keyfile", "ssl_min_version", "ssl_password",
-})  # fmt: skip
+_TLS = frozenset(
+    """
+    ssl_ca_certs ssl_ca_data ssl_ca_path ssl_cert_reqs ssl_certfile ssl_check_hostname ssl_ciphers
+    ssl_exclude_verify_flags ssl_include_verify_flags ssl_keyfile ssl_min_version ssl_password
+    """.split()
+)
 _CERT_REQS = ("none", "optional", "required")
 
 

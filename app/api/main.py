@@ -110,6 +110,11 @@ def login_of(settings: Settings) -> "Login | None":
     return Login.of(settings)
 
 
+def _include(app: FastAPI, *modules: Any) -> None:
+    for module in modules:
+        app.include_router(module.router)
+
+
 def create_app(settings: Settings | None = None, leaving: asyncio.Event | None = None) -> FastPath:
     """The ASGI app of one API process. `leaving`: set when HTTP begins to drain. Raises: SettingsError."""
     settings, leaving = settings or load_settings(), leaving or asyncio.Event()
@@ -209,13 +214,9 @@ def create_app(settings: Settings | None = None, leaving: asyncio.Event | None =
         redirect_slashes=False,
     )
     failure.install(app)
-    for part in (
-        completions, stored_chats, derived_routes, responses, conversation_routes, messages, message_batches,
-        encodings, images, videos, token_generation, transcriptions, kserve,
-        files, batches, tokens, health, admin, erasures, loras, pool_state, prefixes, tenants, spending,
-        usage, fleet,
-    ):  # fmt: skip
-        app.include_router(part.router)
+    _include(app, completions, stored_chats, derived_routes, responses, conversation_routes, messages, message_batches)
+    _include(app, encodings, images, videos, token_generation, transcriptions, kserve, files, batches, tokens, health)
+    _include(app, admin, erasures, loras, pool_state, prefixes, tenants, spending, usage, fleet)
     if settings.console:
         app.include_router(console(settings.root_path))
     handlers: dict[str, Handler] = {

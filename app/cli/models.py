@@ -136,6 +136,10 @@ def _row(row: "Stored") -> tuple[str, ...]:
         complete = "yes" if record.part == "all" else "without weights"
     used_at = datetime.fromtimestamp(row.used_at).astimezone().strftime("%Y-%m-%d %H:%M")
     return (
-        f"{record.source} ({record.version[:12]})", str(row.folder), decimal(record.size), complete,
-        "yes" if row.in_use else "no", used_at,
-    )  # fmt: skip
+        f"{record.source} ({record.version[:12]})",
+        str(row.folder),
+        decimal(record.size),
+        complete,
+        "yes" if row.in_use else "no",
+        used_at,
+    )

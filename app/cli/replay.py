@@ -56,9 +56,13 @@ def replay(
         actual_seed = seed or secrets.token_hex(8)
         player, measure = asyncio.run(_replayed(address, key, name, actual_seed, timeout, chains(requests), options))
     about = {
-        "trace": trace.name, "model": name, "speed": speed, "seed": actual_seed,
-        "tokens_per_word": round(measure.per_word, 4), "template_tokens": round(measure.beside, 1),
-    }  # fmt: skip
+        "trace": trace.name,
+        "model": name,
+        "speed": speed,
+        "seed": actual_seed,
+        "tokens_per_word": round(measure.per_word, 4),
+        "template_tokens": round(measure.beside, 1),
+    }
     _report(player, about | summary(player, len(requests)), plot, as_json)
 
 

@@ -24,7 +24,7 @@ from app.dialects.tagged_calls import (
     STEP3,
     dsml,
     hunyuan,
-)  # fmt: skip
+)
 
 _THINK = Thought("<think>", ("</think>",))
 _REASONING = frozenset({Reasoning})

@@ -37,10 +37,6 @@ Kind = type[Reasoning] | type[Content]
 class Collector:
     """Parts in their order, without the whitespace around markers where a dialect says so."""
 
-    __slots__ = (
-        "_at_call", "_fresh", "_last", "_left", "_parts", "_shown", "_space", "_trimmed", "calls", "unfinished",
-    )  # fmt: skip
-
     def __init__(self, trimmed: frozenset[Kind], at_call: Callable[[], object]) -> None:
         """`at_call` is called when a call begins, which can't be taken back."""
         self._at_call = at_call

@@ -56,17 +56,37 @@ class OtherCell:
         """`back` takes a request back that is refused there."""
         self.cell, self._pools = cell, list(pools)
         self.placer = Placer(
-            cell.wire, cell.keys, cell.fleet, pools, 0, 0.0, dispatcher.in_flight, dispatcher.fail,
-            _no_adapter, _wakes_nobody, cell.token_redis, cell.broker, cell.name, dispatcher.api,
-        )  # fmt: skip
+            cell.wire,
+            cell.keys,
+            cell.fleet,
+            pools,
+            0,
+            0.0,
+            dispatcher.in_flight,
+            dispatcher.fail,
+            _no_adapter,
+            _wakes_nobody,
+            cell.token_redis,
+            cell.broker,
+            cell.name,
+            dispatcher.api,
+        )
         self.placer.elsewhere = back
         self._inbox = TokenInbox(
             cell.token_wire, cell.keys, dispatcher.api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False)
         )
         self.watch = LivenessWatch(
-            cell.wire, cell.keys, dispatcher, self._inbox, cell.fleet, pools, None, cell.settings.intervals,
-            cell.broker, cell.name,
-        )  # fmt: skip
+            cell.wire,
+            cell.keys,
+            dispatcher,
+            self._inbox,
+            cell.fleet,
+            pools,
+            None,
+            cell.settings.intervals,
+            cell.broker,
+            cell.name,
+        )
         self._loads: dict[PoolId, CellLoad] = {}
         self._sent = 0  # requests, since these were read
         self._strangers: list[int] = []  # wire versions there that aren't neighbours of ours

@@ -87,9 +87,15 @@ class Deployment:
         media = MediaReader(MediaLoader(Limits.of(settings)), Storage(settings.files_url), settings.media_bytes)
         tracer = tracer_of_environment()
         return cls(
-            settings, pools_file.pools, models, aliases=aliases, media=media, pipelines=pools_file.pipelines,
-            objectives=objectives_of(pools_file), tracer=tracer,
-        )  # fmt: skip
+            settings,
+            pools_file.pools,
+            models,
+            aliases=aliases,
+            media=media,
+            pipelines=pools_file.pipelines,
+            objectives=objectives_of(pools_file),
+            tracer=tracer,
+        )
 
     async def look(self) -> None:
         """Reads anew the models and aliases that are only in Redis: without Redis there are none."""
@@ -150,10 +156,20 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
     adapters = AdapterTable(wire, keys, known.models)
     control = PoolControl(redis, keys, fleet)
     dispatcher = Dispatcher(
-        wire, keys, api, fleet, pools, settings.retry_after_s, settings.patience_s, settings.max_migrations,
-        adapters.current, control.wake_soon, home.token_redis, home.broker,
+        wire,
+        keys,
+        api,
+        fleet,
+        pools,
+        settings.retry_after_s,
+        settings.patience_s,
+        settings.max_migrations,
+        adapters.current,
+        control.wake_soon,
+        home.token_redis,
+        home.broker,
         MediaStore(redis, keys, settings.patience_s, settings.media_held, settings.media_left_s),
-    )  # fmt: skip
+    )
     if settings.hook_url is not None:
         dispatcher.hook = ContentHook(settings)
     inbox = TokenInbox(home.token_wire, keys, api, dispatcher.deliver, partial(dispatcher.worker_lost, died=False))
@@ -201,10 +217,25 @@ async def running(known: Deployment, *, elsewhere: bool = False) -> AsyncIterato
                 check(strangers)
                 await adapters.refresh()
         yield Runtime(
-            settings, pools, known.models, keys, redis, wire, fleet, dispatcher, inbox, lookup, adapters, control,
-            cells, aliases=known.aliases, media=known.media, grammars=known.grammars, pipelines=known.pipelines,
+            settings,
+            pools,
+            known.models,
+            keys,
+            redis,
+            wire,
+            fleet,
+            dispatcher,
+            inbox,
+            lookup,
+            adapters,
+            control,
+            cells,
+            aliases=known.aliases,
+            media=known.media,
+            grammars=known.grammars,
+            pipelines=known.pipelines,
             tracer=known.tracer,
-        )  # fmt: skip
+        )
     finally:
         if known.media is not None:
             await known.media.close()

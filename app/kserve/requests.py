@@ -18,10 +18,12 @@ EMPTY_FINAL = "triton_enable_empty_final_response"
 BINARY = "binary_data_output"
 _OF_PROTOCOL = {EMPTY_FINAL, BINARY}
 # Fields of a completion that the outputs can't show, or that are inputs here.
-_REFUSED = {
-    "best_of", "echo", "input", "logprobs", "model", "n", "prompt", "prompt_embeds", "prompt_logprobs",
-    "return_token_ids", "stream", "stream_options",
-}  # fmt: skip
+_REFUSED = frozenset(
+    """
+    best_of echo input logprobs model n prompt prompt_embeds prompt_logprobs return_token_ids stream
+    stream_options
+    """.split()
+)
 _TASKS: Sequence[Task] = ("generate", "embed")
 _MAX_TOKENS = 20  # if none is given, as the generate extension has it
 _MOST_US = 86_400_000_000  # a day

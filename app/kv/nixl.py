@@ -99,9 +99,15 @@ class Nixl:
                     agent.remove_remote_agent(name)
 
     async def move(
-        self, op: Literal["READ", "WRITE"], peer: str, pairs: Sequence[tuple[int, int]], size: int, note: bytes, *,
+        self,
+        op: Literal["READ", "WRITE"],
+        peer: str,
+        pairs: Sequence[tuple[int, int]],
+        size: int,
+        note: bytes,
+        *,
         timeout_s: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Move blocks of `size` bytes between pairs of own and peer's addresses; `note` is sent to the peer at the end.
 
         Returns or raises only when nothing accesses the memory any more, also when cancelled. Raises: HandoffFailed.

@@ -143,9 +143,12 @@ class Fetcher:
 def _headers(target: Target) -> list[tuple[str, str]]:
     """Headers that don't tell who asks."""
     return [
-        ("Host", target.authority), ("Accept", "*/*"), ("Accept-Encoding", "identity"), ("User-Agent", "xylem"),
+        ("Host", target.authority),
+        ("Accept", "*/*"),
+        ("Accept-Encoding", "identity"),
+        ("User-Agent", "xylem"),
         ("Connection", "close"),
-    ]  # fmt: skip
+    ]
 
 
 def _system_tls() -> ssl.SSLContext:

@@ -126,11 +126,17 @@ def task_messages(job: Job, step: int, handoff: KvHandle | None, meets_at: str, 
         last = worker_queue(behind[0].pool, behind[0].worker) if behind else None
         messages = [
             task_message(
-                PICTURES_TASK, worker_queue(stage.pool, stage.worker), *args, then=then, then_task=_TASKS[first.kind],
-                x_request_id=own, last=last, traceparent=trace,
+                PICTURES_TASK,
+                worker_queue(stage.pool, stage.worker),
+                *args,
+                then=then,
+                then_task=_TASKS[first.kind],
+                x_request_id=own,
+                last=last,
+                traceparent=trace,
             )
             for stage in encodes
-        ]  # fmt: skip
+        ]
         return messages + [b""] * (len(job.stages) - len(encodes))
     tasks = [
         (_TASKS[stage.kind], worker_queue(stage.pool, stage.worker), job.request, job.attempt, step)
@@ -165,9 +171,16 @@ def behind_pictures(job: Job, worker: WorkerId) -> tuple[QueueName, int, bytes]:
     parent = _task_id(PICTURES_TASK, worker_queue(mine.pool, worker), job.request, job.attempt)
     own, task = _own_id(job), _TASKS[stage.kind]
     message = task_message(
-        task, queue, job.request, job.attempt, step, then=then, x_request_id=own, parent=parent,
+        task,
+        queue,
+        job.request,
+        job.attempt,
+        step,
+        then=then,
+        x_request_id=own,
+        parent=parent,
         traceparent=job.traceparent,
-    )  # fmt: skip
+    )
     return queue, step, message
 
 

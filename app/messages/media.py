@@ -8,8 +8,11 @@ from msgspec import Struct
 MediaKind = Literal["image", "audio", "video", "embeds"]  # embeds: rows that a client computed, instead of tokens
 # For people.
 MEDIA_NAMES: Mapping[MediaKind, str] = {
-    "image": "pictures", "audio": "sound", "video": "videos", "embeds": "prompt embeddings",
-}  # fmt: skip
+    "image": "pictures",
+    "audio": "sound",
+    "video": "videos",
+    "embeds": "prompt embeddings",
+}
 
 
 class Frame(Struct, frozen=True, array_like=True):

@@ -21,10 +21,10 @@ Part = Literal["text", "all"]
 # What makes prompts and reads answers: tokenizer, template, configuration. An API replica needs no more.
 _TEXT = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 # Weights in other formats than the engines', copies for other frameworks, and pictures.
-_NEVER = (
-    "*.msgpack", "*.h5", "*.ot", "*.onnx", "*.onnx_data", "*.tflite", "*.mlmodel", "*.png", "*.jpg", "*.gif", "*.mp4",
-    "original/*", "onnx/*", "coreml/*", "openvino/*", ".git*", ".cache/*",
-)  # fmt: skip
+_NEVER = """
+    *.msgpack *.h5 *.ot *.onnx *.onnx_data *.tflite *.mlmodel *.png *.jpg *.gif *.mp4 original/* onnx/* coreml/*
+    openvino/* .git* .cache/*
+""".split()
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")  # programs in disguise, which only old models need
 
 

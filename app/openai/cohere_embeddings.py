@@ -23,8 +23,11 @@ from app.schemas.validation import parse_off_loop
 
 # Cohere's kinds of texts, each with the names that sentence-transformers has for the same.
 _KINDS: Mapping[str, tuple[str, ...]] = {
-    "search_query": ("query",), "search_document": ("document", "passage"), "classification": (), "clustering": (),
-}  # fmt: skip
+    "search_query": ("query",),
+    "search_document": ("document", "passage"),
+    "classification": (),
+    "clustering": (),
+}
 _SHOWN = 64  # characters of a wrong kind
 
 

@@ -101,9 +101,9 @@ Part = Annotated[PlainText | ImagePart | VideoPart | FilePart | AudioPart, Field
 # In this order, errors are reported for the list.
 Texts = Annotated[Some[TextPart], Field(max_length=MOST)] | str
 Parts = Annotated[Some[Part], Field(max_length=MOST)] | str
-Answered = Annotated[
-    Some[Annotated[PlainText | RefusalPart, Field(discriminator="type")]], Field(max_length=MOST)
-] | str  # fmt: skip
+Answered = (
+    Annotated[Some[Annotated[PlainText | RefusalPart, Field(discriminator="type")]], Field(max_length=MOST)] | str
+)
 
 
 class PictureFile(FilePart):

@@ -124,15 +124,19 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-_SCHEMAS = {
-    "additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then",
-    "unevaluatedItems", "unevaluatedProperties",
-}  # fmt: skip
+_SCHEMAS = frozenset(
+    """
+    additionalItems additionalProperties contains else if items not propertyNames then unevaluatedItems
+    unevaluatedProperties
+    """.split()
+)
 # What xgrammar or llguidance has no grammar for.
-_NEVER = {
-    "contains", "dependentRequired", "dependentSchemas", "else", "if", "maxContains", "minContains", "multipleOf",
-    "not", "propertyNames", "then", "unevaluatedItems", "uniqueItems",
-}  # fmt: skip
+_NEVER = frozenset(
+    """
+    contains dependentRequired dependentSchemas else if maxContains minContains multipleOf not propertyNames
+    then unevaluatedItems uniqueItems
+    """.split()
+)
 _BESIDE = {
     "allOf": " with several schemas",
     "format": " beside a length",

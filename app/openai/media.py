@@ -18,9 +18,7 @@ from app.running.ending import side_by_side
 from app.tenants.admission import admitted
 from app.tenants.cost import Used
 
-_NAMES: Mapping[OriginKind, str] = {
-    "image": "pictures", "audio": "sound", "video": "videos", "file": "pictures",
-}  # fmt: skip
+_NAMES: Mapping[OriginKind, str] = {"image": "pictures", "audio": "sound", "video": "videos", "file": "pictures"}
 
 
 def has_media(messages: Iterable[Message]) -> bool:

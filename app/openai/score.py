@@ -17,9 +17,7 @@ from app.schemas.validation import parse_off_loop
 
 Texts = str | Some[str] | None
 # Each name of the first side, and the names that the second one may have then.
-_FIRST: Mapping[str, Sequence[str]] = {
-    "text_1": ("text_2",), "queries": ("documents", "items"), "data_1": ("data_2",),
-}  # fmt: skip
+_FIRST: Mapping[str, Sequence[str]] = {"text_1": ("text_2",), "queries": ("documents", "items"), "data_1": ("data_2",)}
 _SIDES = [*_FIRST, *(name for names in _FIRST.values() for name in names)]
 
 

@@ -37,9 +37,10 @@ def choose_encoders(
     """
     alive = {c.lease.worker.id for c in places}
     encoded_names = {
-        name for (of, name), handle in encoded.items()
+        name
+        for (of, name), handle in encoded.items()
         if of == model and handle.weights == weights and handle.worker in alive
-    }  # fmt: skip
+    }
     pictures: dict[str, list[int]] = {}
     for number, one in enumerate(media):
         if one.kind == "image" and one.sha256 not in encoded_names and one.offset + one.length > cached:

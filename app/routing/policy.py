@@ -68,7 +68,7 @@ def placement(ask: Ask, best: Option, part: Part) -> Placement:
     tiers = best.tiered if best.loads and part != "decode" else NOT_TIERED
     return Placement(
         lease.worker.pool, lease.worker.id, best.candidate.rank, blocks, to_compute, best.cached, to_pull, tiers
-    )  # fmt: skip
+    )
 
 
 def loaded(c: Candidate, to: Placement, *, aside: bool = False) -> Candidate:

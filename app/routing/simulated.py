@@ -36,9 +36,18 @@ class Policy:
         self._since = [0.0] * n_workers  # by worker: when the first waiting request's prefill began
         self._line: list[dict[Any, int]] = [{} for _ in range(n_workers)]  # by worker: request → tokens to compute
         self._worker = Worker(
-            WorkerId(""), PoolId("simulated"), "both", "", 0, block_size, 0, max_running, 0, kv_events=True,
+            WorkerId(""),
+            PoolId("simulated"),
+            "both",
+            "",
+            0,
+            block_size,
+            0,
+            max_running,
+            0,
+            kv_events=True,
             tier_block_bytes=_BLOCK_BYTES,
-        )  # fmt: skip
+        )
         # Of the store: host memory, through which its blocks go, costs nothing more here.
         self._tiers = {"host_bytes_per_s": _AT_ONCE, "store_bytes_per_s": _BLOCK_BYTES / load_s if load_s else 0.0}
 
@@ -67,9 +76,15 @@ class Policy:
         lease = Lease(own, Load(used_blocks=worker.active_blocks), speeds)
         line = self._line[index]
         candidate = Candidate(
-            lease, _LIMITS, 0, worker.active_requests, 0, sum(line.values()), len(line),
+            lease,
+            _LIMITS,
+            0,
+            worker.active_requests,
+            0,
+            sum(line.values()),
+            len(line),
             self._since[index] if line else 0.0,
-        )  # fmt: skip
+        )
         coming = blocks - (worker.potential_blocks - worker.active_blocks)
         tiers = Tiered(store=max(0, stored - worker.cached_blocks))
         return Option(candidate, worker.cached_blocks, max(coming, worker.cached_blocks), tiered=tiers)

@@ -157,7 +157,7 @@ class TenantService:
         own = self.own.get(flow.tenant)
         self.own[flow.tenant] = Presence(
             flow.tenant, weight, (own.running if own else 0) + 1, own.waiting if own else [], own.wants if own else 0
-        )  # fmt: skip
+        )
         self.active.setdefault(flow.tenant, weight)
         self._running[flow.tenant] += 1
 
@@ -207,9 +207,8 @@ class TenantService:
         of_weight = seats / max(_LEAST_WEIGHT, sum(weights.values()))
         mine, share = self.running(tenant) + 1, max(1.0, of_weight * weight)
         quiet = [
-            t for t, w in weights.items()
-            if t != tenant and t not in self._wanting and self.running(t) <= of_weight * w
-        ]  # fmt: skip
+            t for t, w in weights.items() if t != tenant and t not in self._wanting and self.running(t) <= of_weight * w
+        ]
         # Of two floods one always has less than its share of the seats: beside quiet tenants it leaves them some, too.
         presses = bool(quiet) and tenant in self._wanting and mine > share / 2
         if mine <= share and not self._is_ahead(flow, share) and not presses:

@@ -64,9 +64,17 @@ class EmbeddingMemory:
         page_ids = pages.take(page_count)
         pages.write(page_ids, made.data)
         handle = EmbeddingHandle(
-            self._worker, nixl.name, nixl.metadata, page_ids, _PAGE, made.rows, made.width, made.dtype, checksum,
+            self._worker,
+            nixl.name,
+            nixl.metadata,
+            page_ids,
+            _PAGE,
+            made.rows,
+            made.width,
+            made.dtype,
+            checksum,
             weights,
-        )  # fmt: skip
+        )
         self._kept[name] = handle, page_ids
         return Kept(handle, [one for one in removals if one != name])
 

@@ -108,9 +108,8 @@ class EngineRequests:
         rest = iter(job.prompt)
         inputs = [list(islice(rest, length)) for length in job.inputs.lengths]
         return EncodeRequest(
-            job.run, inputs, job.inputs.task, job.inputs.dimensions, _priority(job), self._rank(job),
-            job.trace_headers,
-        )  # fmt: skip
+            job.run, inputs, job.inputs.task, job.inputs.dimensions, _priority(job), self._rank(job), job.trace_headers
+        )
 
     async def painting(self, job: Job) -> PaintRequest:
         """The request for a job that paints. Raises: MediaLost, RequestError for an engine that edits no pictures."""

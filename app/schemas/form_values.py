@@ -3,11 +3,12 @@
 import re
 
 _NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?", re.ASCII)
-_NUMBERS = {
-    "fps", "frequency_penalty", "guidance_scale", "max_tokens", "min_p", "min_tokens", "n", "num_inference_steps",
-    "output_compression", "partial_images", "presence_penalty", "priority", "repetition_penalty", "seed", "strength",
-    "temperature", "timeout", "top_k", "top_p",
-}  # fmt: skip
+_NUMBERS = frozenset(
+    """
+    fps frequency_penalty guidance_scale max_tokens min_p min_tokens n num_inference_steps output_compression
+    partial_images presence_penalty priority repetition_penalty seed strength temperature timeout top_k top_p
+    """.split()
+)
 _TRUTHS = {"true": True, "false": False}
 
 

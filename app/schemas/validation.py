@@ -26,9 +26,15 @@ _QUICK = 2**19  # bytes that take a millisecond at most to be counted in one go
 
 # Fields whose content is the client's own: null in them is a value. `input` is one if it is an object, not a prompt.
 _AS_SENT = {
-    "chat_template_kwargs", "guided_json", "input_schema", "json", "parameters", "schema", "structural_tag",
+    "chat_template_kwargs",
+    "guided_json",
+    "input_schema",
+    "json",
+    "parameters",
+    "schema",
+    "structural_tag",
     "structures",
-}  # fmt: skip
+}
 
 # One thread: a second one would compete with it for the interpreter, and the event loop would wait for both.
 _large = ThreadPoolExecutor(1, thread_name_prefix="parsing")

@@ -132,10 +132,18 @@ async def _generate(runner: Runner, job: Job, handoff: Handoff | None, report: _
             emit(
                 api,
                 Delta(
-                    id_, attempt, o.text, o.tokens, o.index, o.finish, o.stop, o.logprobs, o.prompt_logprobs,
+                    id_,
+                    attempt,
+                    o.text,
+                    o.tokens,
+                    o.index,
+                    o.finish,
+                    o.stop,
+                    o.logprobs,
+                    o.prompt_logprobs,
                     runner.weights,
                 ),
-            )  # fmt: skip
+            )
     assert not first, "an engine gives every choice its finish"
 
 

@@ -14,9 +14,13 @@ from app.tenants.registry import Registry
 
 # Fields of `Limits` that `ApiKey` has itself, since older versions know them there.
 _OWN = (
-    "requests_per_min", "tokens_per_min", "file_quota", "min_priority", "batch_requests_per_min",
+    "requests_per_min",
+    "tokens_per_min",
+    "file_quota",
+    "min_priority",
+    "batch_requests_per_min",
     "batch_tokens_per_min",
-)  # fmt: skip
+)
 
 
 TENANT_NAME = "^[A-Za-z0-9._-]{1,64}$"

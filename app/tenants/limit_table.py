@@ -57,10 +57,11 @@ class Limits(Struct, frozen=True, array_like=True):
     min_priority: Annotated[
         int | None,
         _row(
-            "least priority", "the greater",
+            "least priority",
+            "the greater",
             "The most urgent priority that may be asked for, lower is sooner; XYLEM_MIN_PRIORITY if not given.",
         ),
-    ] = None  # fmt: skip
+    ] = None
     default_priority: Annotated[
         int | None, _row("priority", "the key's", "The priority of requests that ask for none.")
     ] = None
@@ -83,10 +84,11 @@ class Limits(Struct, frozen=True, array_like=True):
     expires: Annotated[
         float | None,  # seconds since the epoch
         _row(
-            "time", "the less",
+            "time",
+            "the less",
             "The time from which on it is not valid, of UTC: 2027-01-31 or 2027-01-31T12:00; in days from now: 30d.",
         ),
-    ] = None  # fmt: skip
+    ] = None
 
 
 def _rows() -> dict[str, Row]:

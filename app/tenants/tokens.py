@@ -86,10 +86,14 @@ def verified(token: str, key: jwt.PyJWK, claims: Claims) -> Verified:
     """Raises: Unauthorized."""
     try:
         payload = jwt.decode(
-            token, key, algorithms=[key.algorithm_name], audience=claims.audience, issuer=claims.issuer,
+            token,
+            key,
+            algorithms=[key.algorithm_name],
+            audience=claims.audience,
+            issuer=claims.issuer,
             leeway=LEEWAY_S,
             options={"require": ["exp", "iss", "aud", "sub"], "enforce_minimum_key_length": True},
-        )  # fmt: skip
+        )
     except jwt.ExpiredSignatureError:
         raise refused("it has expired") from None
     except jwt.InvalidAudienceError:

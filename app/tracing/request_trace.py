@@ -12,11 +12,6 @@ from app.tracing.tracer import Tracer
 class RequestTrace:
     """Collects what is known of a sampled request, and exports its spans at its end. Times are by Redis' clock."""
 
-    __slots__ = (
-        "_came", "_ended", "_tracer", "answered", "attributes", "body_read", "ends_with_answer", "error", "events",
-        "name", "path", "place", "spans", "status",
-    )  # fmt: skip
-
     def __init__(self, tracer: Tracer, place: TracePlace, path: str, came: float) -> None:
         """`path`: of its URL. `came`: when it arrived."""
         self._tracer, self._ended = tracer, False
@@ -82,6 +77,4 @@ class RequestTrace:
         if error:
             attributes["error.type"] = error
         place, now = self.place, clock.now()
-        return Span(
-            self.name, place.span, place.parent, self._came, now, attributes, self.events, error, serves=True
-        )  # fmt: skip
+        return Span(self.name, place.span, place.parent, self._came, now, attributes, self.events, error, serves=True)

@@ -173,8 +173,11 @@ def _prepare_file(connection: Any, _record: Any) -> None:
 def _selected(wanted: Select[Any], query: UsageQuery) -> Select[Any]:
     wanted = wanted.where(USAGE.c.at >= query.since, USAGE.c.at < query.until)
     for name, values in (
-        ("tenant", query.tenants), ("key", query.keys), ("model", query.models), ("task", query.tasks),
-    ):  # fmt: skip
+        ("tenant", query.tenants),
+        ("key", query.keys),
+        ("model", query.models),
+        ("task", query.tasks),
+    ):
         if values:
             wanted = wanted.where(USAGE.c[name].in_(values))
     if query.batch is not None:

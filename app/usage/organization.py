@@ -20,8 +20,10 @@ class _Width(NamedTuple):
 
 
 _WIDTHS: Mapping[Width, _Width] = {
-    "1m": _Width("minute", 60, 1440), "1h": _Width("hour", 24, 168), "1d": _Width("day", 7, 31),
-}  # fmt: skip
+    "1m": _Width("minute", 60, 1440),
+    "1h": _Width("hour", 24, 168),
+    "1d": _Width("day", 7, 31),
+}
 
 
 class Buckets(NamedTuple):

@@ -28,8 +28,10 @@ async def tell(url: str, secret: str | None, kind: str, about: str) -> str:
     client = httpx.AsyncClient(verify=tls(), timeout=None, trust_env=False)  # noqa: S113 (it has one for all of it)
     try:
         async with (
-            asyncio.timeout(_TIMEOUT_S), client, client.stream("POST", url, content=body, headers=headers) as answer
-        ):  # fmt: skip
+            asyncio.timeout(_TIMEOUT_S),
+            client,
+            client.stream("POST", url, content=body, headers=headers) as answer,
+        ):
             return "" if answer.is_success else f"status {answer.status_code}"  # the body is not read
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as exc:
         return type(exc).__name__

@@ -14,14 +14,14 @@ from tests.stack import ROOT
 NO_BEGINNINGS = frozenset(
     """after also and as at before but by else for from how however if in into it like neither nor not of on once or
     over so than that then there these they this those though through to under until what whatever when where which
-    while who whoever whose why with without""".split()  # noqa: SIM905 (a list of words is easier to read)
+    while who whoever whose why with without""".split()
 )
 PARTICIPLES = frozenset(
     """asked begun borne bought bred broken brought built caught chosen done drawn driven fallen fed felt
     forgotten fought found frozen given gone got grown heard held hidden kept known laid led left lent lost made meant
     met paid ridden risen said seen sent shaken shot shown slept sold sought spent spoken stolen stood struck stuck
     sung swept taken taught thought thrown told torn undone understood woken won worn wound written
-    """.split()  # noqa: SIM905 (as above)
+    """.split()
 )
 NOUNS_IN_ED = frozenset({"embed", "feed", "need", "red", "seed", "shed", "speed"})
 MESSAGES = ROOT / "app" / "errors.py"  # the docstring of an error is the message that clients read
@@ -79,3 +79,9 @@ def test_each_rule_that_is_broken_has_the_reason_beside_it() -> None:
     comments = [line for path in paths for line in path.read_text().splitlines() if re.search("# noqa[:]", line)]
     assert len(comments) > 50
     assert [line for line in comments if not re.search(r"# noqa[:] [A-Z]+[0-9]+(, [A-Z]+[0-9]+)* \(.+\)$", line)] == []
+
+
+def test_the_product_has_the_formatters_layout_only() -> None:
+    paths = [path for room in ("app", "workers") for path in (ROOT / room).rglob("*.py")]
+    assert len(paths) > 500
+    assert [str(path) for path in paths if re.search(r"# (fmt: *(skip|off)|yapf:)", path.read_text())] == []

@@ -218,9 +218,14 @@ class BatchJobs:
             self._delete_if_cleaned(id_)
             raise
         fields: Fields = {
-            "status": "in_progress", "in_progress_at": int(clock.now()), "model": split.model,
-            "total": split.lines, "failed": split.broken, "parts": split.parts, "broke": 0,
-        }  # fmt: skip
+            "status": "in_progress",
+            "in_progress_at": int(clock.now()),
+            "model": split.model,
+            "total": split.lines,
+            "failed": split.broken,
+            "parts": split.parts,
+            "broke": 0,
+        }
         if not (
             self._call(self._batch_store.set_parts(id_, split.parts, me))
             and self._call(self._batch_store.set_status(id_, ("validating",), fields, me))
@@ -240,10 +245,15 @@ class BatchJobs:
         self._call(self._serving.look())  # a replica may have just added a model
         self._call(self._limits.known(order))
         return split_input(
-            self._storage, order, file.path, partial(self._check, order), self._settings.max_body,
-            lambda: self.handling.get(order.id) != batch.status, self._lines_left(order),
+            self._storage,
+            order,
+            file.path,
+            partial(self._check, order),
+            self._settings.max_body,
+            lambda: self.handling.get(order.id) != batch.status,
+            self._lines_left(order),
             partial(self._counted_line, order.id) if deaths >= CUT else nullcontext,
-        )  # fmt: skip
+        )
 
     def _check(self, order: BatchOrder, body: bytes) -> str:
         """Checks a line's body, as `input_splitter.Check`: by the limits of today, as for lines that are sent later."""
@@ -311,18 +321,25 @@ class BatchJobs:
             with suppress(Unusable, FileGone):
                 batch = replace(batch, parts=self._split(batch, deaths).parts)
         sums = write_result_files(
-            self._storage, batch, lambda b, part: self._call(self._batch_store.done(b, part)),
+            self._storage,
+            batch,
+            lambda b, part: self._call(self._batch_store.done(b, part)),
             lambda: self._has_lock(id_, batch.status),
-        )  # fmt: skip
+        )
         self._call(self._limits.give_back(order, sums.not_executed))
         keep_s = order.output_expires_s or self._settings.file_keep_s
         ending = batch.ending or "completed"
         fields: dict[str, str | int | bytes] = {
-            "status": ending, f"{ending}_at": now, "total": sums.completed + sums.failed,
-            "completed": sums.completed, "failed": sums.failed,
+            "status": ending,
+            f"{ending}_at": now,
+            "total": sums.completed + sums.failed,
+            "completed": sums.completed,
+            "failed": sums.failed,
             "not_executed": len(sums.not_executed),
-            "prompt": sums.prompt, "cached": sums.cached, "completion": sums.completion,
-        }  # fmt: skip
+            "prompt": sums.prompt,
+            "cached": sums.cached,
+            "completion": sums.completion,
+        }
         for kind, size, field in (("output", sums.output, "output"), ("error", sums.errors, "errors_file")):
             if size:
                 file = fields[field] = batch_paths.file_of(id_, kind)

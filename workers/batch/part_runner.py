@@ -337,9 +337,12 @@ class PartRunner:
         body, plan = await self._endpoint.understand(asking, line.body)
         await self._suspects.read(line.number)
         plan = replace(
-            plan, timeout_s=left_s, aside=not self._urgent, whole=True,
+            plan,
+            timeout_s=left_s,
+            aside=not self._urgent,
+            whole=True,
             priority=(_URGENT if self._urgent else _PRIORITY) + max(0, plan.priority),
-        )  # fmt: skip
+        )
         generation = self._generations[line.number] = Generation(
             plan,
             dispatcher=self._serving.dispatcher,

@@ -35,9 +35,15 @@ class AdapterKeeper:
     """Fetches, loads, and only then has the lease say so; what is not wanted any more goes the other way round."""
 
     def __init__(
-        self, runner: Runner, lease: LeaseKeeper, engine: Adapters, pool_id: PoolId, pool: Pool, info: EngineInfo,
+        self,
+        runner: Runner,
+        lease: LeaseKeeper,
+        engine: Adapters,
+        pool_id: PoolId,
+        pool: Pool,
+        info: EngineInfo,
         changing: asyncio.Lock,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`changing`: held while the engine's state changes. What sleeps has no memory for weights."""
         self._runner, self._lease, self._engine, self._info = runner, lease, engine, info
         self._changing = changing

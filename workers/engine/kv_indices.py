@@ -69,8 +69,12 @@ def kv_indices(
         KvEventFeed(
             source,
             ledger_of(
-                source, info.block_size, info.groups, tells_beginnings=beginning is not None,
-                has_store=store is not None, most_in_host=most,
+                source,
+                info.block_size,
+                info.groups,
+                tells_beginnings=beginning is not None,
+                has_store=store is not None,
+                most_in_host=most,
             ),
             cache,
             beginnings=beginning,
@@ -78,7 +82,7 @@ def kv_indices(
             store=store,
         )
         for source, cache, beginning, host, store in zip_longest(sources, caches, beginnings, hosts, stores)
-    ]  # fmt: skip
+    ]
     return KvIndices(caches, beginnings, hosts, stores[0] if stores else None, feeds, cleaner)
 
 

@@ -187,12 +187,20 @@ class LeaseKeeper:
         if caches and self._group is not None:
             caches += self._group.followers_caches(own.ranks)
         lease = Lease(
-            own, load, speeds, self.stays_out, adapters=adapters, state=self.state, caches=caches,
-            token_redis=len(settings.token_redis_urls), broker_apart=settings.broker_url is not None,
-            hosts=hosts, store=0 if self._kv.store is None else self._kv.store.number,
+            own,
+            load,
+            speeds,
+            self.stays_out,
+            adapters=adapters,
+            state=self.state,
+            caches=caches,
+            token_redis=len(settings.token_redis_urls),
+            broker_apart=settings.broker_url is not None,
+            hosts=hosts,
+            store=0 if self._kv.store is None else self._kv.store.number,
             left_out=any(feed.is_blind for feed in self._kv.feeds),
             beginnings=[index.number for index in self._kv.beginnings[: own.ranks]],
-        )  # fmt: skip
+        )
         lasting = replace(lease, load=Load(), speeds=Speeds(), adapters=AdapterReport(adapters.failed))
         seen_key = keys.seen(own.pool)
         pipe = self._redis.pipeline(transaction=False)

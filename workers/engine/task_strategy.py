@@ -50,10 +50,17 @@ class _Taken:
 
     def info(self, safe: bool = False) -> dict[str, Any]:
         return {
-            "id": self.id, "name": self.name, "type": self.name, "hostname": self.hostname,
-            "args": self.headers.get("argsrepr"), "kwargs": self.headers.get("kwargsrepr"), "time_start": self.began,
-            "acknowledged": self.acknowledged, "delivery_info": {}, "worker_pid": os.getpid(),
-        }  # fmt: skip
+            "id": self.id,
+            "name": self.name,
+            "type": self.name,
+            "hostname": self.hostname,
+            "args": self.headers.get("argsrepr"),
+            "kwargs": self.headers.get("kwargsrepr"),
+            "time_start": self.began,
+            "acknowledged": self.acknowledged,
+            "delivery_info": {},
+            "worker_pid": os.getpid(),
+        }
 
     def cancel(self, *_: Any, **__: Any) -> None:
         """Celery ends at once: all requests go back to their API replicas."""
@@ -84,10 +91,15 @@ def direct(task: Task, app: Any, consumer: Any, **options: Any) -> Any:
         state.task_reserved(request)
         request.tell(
             "received",
-            name=request.name, args=headers.get("argsrepr"), kwargs=headers.get("kwargsrepr"),
-            root_id=headers.get("root_id"), parent_id=headers.get("parent_id"), retries=headers.get("retries", 0),
-            eta=None, expires=None,
-        )  # fmt: skip
+            name=request.name,
+            args=headers.get("argsrepr"),
+            kwargs=headers.get("kwargsrepr"),
+            root_id=headers.get("root_id"),
+            parent_id=headers.get("parent_id"),
+            retries=headers.get("retries", 0),
+            eta=None,
+            expires=None,
+        )
         RUNNER.get().soon(partial(_begin, request, run))
         return None
 

@@ -8,94 +8,111 @@ from app.messages.lease import WorkerMetric
 from app.runner.runner import Runner
 from app.running.loops import failures
 
+Reading = Callable[[Runner, EngineStats], float]
+
 
 class Definition(NamedTuple):
     name: str  # without `_total`
     kind: Literal["counter", "gauge"]
     meaning: str
-    read: Callable[[Runner, EngineStats], float]
+    read: Reading
+
+
+def _counter(name: str, meaning: str, read: Reading) -> Definition:
+    return Definition(name, "counter", meaning, read)
+
+
+def _gauge(name: str, meaning: str, read: Reading) -> Definition:
+    return Definition(name, "gauge", meaning, read)
 
 
 DEFINITIONS = (
-    Definition(
-        "xylem_worker_busy_seconds", "counter", "Seconds in which the engine had anything to do.",
+    _counter(
+        "xylem_worker_busy_seconds",
+        "Seconds in which the engine had anything to do.",
         lambda runner, _: runner.throughput.working.seconds,
     ),
-    Definition(
-        "xylem_worker_load_seconds", "gauge", "How long the engine took to start, with its model.",
+    _gauge(
+        "xylem_worker_load_seconds",
+        "How long the engine took to start, with its model.",
         lambda runner, _: runner.load_s,
     ),
-    Definition(
-        "xylem_worker_loop_delay_seconds", "gauge",
+    _gauge(
+        "xylem_worker_loop_delay_seconds",
         "The longest time in the last 15 s that the engine's event loop was late.",
         lambda runner, _: runner.loop_delay_s,
     ),
-    Definition(
-        "xylem_worker_loop_failures", "counter",
-        "Turns of its background loops that failed: logged, and tried again.", lambda _runner, _: failures(),
+    _counter(
+        "xylem_worker_loop_failures",
+        "Turns of its background loops that failed: logged, and tried again.",
+        lambda _runner, _: failures(),
     ),
-    Definition(
-        "xylem_worker_seats", "gauge", "Requests that the engine runs at once, at most.",
+    _gauge(
+        "xylem_worker_seats",
+        "Requests that the engine runs at once, at most.",
         lambda runner, _: runner.info.max_running * runner.info.ranks,
     ),
-    Definition(
-        "xylem_worker_total_blocks", "gauge", "KV blocks that the engine has.",
+    _gauge(
+        "xylem_worker_total_blocks",
+        "KV blocks that the engine has.",
         lambda runner, _: runner.info.total_blocks * runner.info.ranks,
     ),
-    Definition("xylem_worker_running", "gauge", "Requests that the engine runs.", lambda _, stats: stats.running),
-    Definition("xylem_worker_waiting", "gauge", "Requests that wait in the engine.", lambda _, stats: stats.waiting),
-    Definition("xylem_worker_used_blocks", "gauge", "KV blocks in use.", lambda _, stats: stats.used_blocks),
-    Definition(
-        "xylem_worker_lent_blocks", "gauge", "Of these, kept for engines that decode.",
-        lambda _, stats: stats.lent_blocks,
-    ),
-    Definition(
-        "xylem_worker_prefill_tokens", "counter", "Prompt tokens that the engine has computed.",
+    _gauge("xylem_worker_running", "Requests that the engine runs.", lambda _, stats: stats.running),
+    _gauge("xylem_worker_waiting", "Requests that wait in the engine.", lambda _, stats: stats.waiting),
+    _gauge("xylem_worker_used_blocks", "KV blocks in use.", lambda _, stats: stats.used_blocks),
+    _gauge("xylem_worker_lent_blocks", "Of these, kept for engines that decode.", lambda _, stats: stats.lent_blocks),
+    _counter(
+        "xylem_worker_prefill_tokens",
+        "Prompt tokens that the engine has computed.",
         lambda _, stats: stats.prefill_tokens,
     ),
-    Definition(
-        "xylem_worker_pulled_tokens", "counter", "Prompt tokens whose KV came from another engine.",
+    _counter(
+        "xylem_worker_pulled_tokens",
+        "Prompt tokens whose KV came from another engine.",
         lambda _, stats: stats.pulled_tokens,
     ),
-    Definition(
-        "xylem_worker_host_bytes_per_s", "gauge", "Bytes of KV a second from the tier in host memory, lately.",
+    _gauge(
+        "xylem_worker_host_bytes_per_s",
+        "Bytes of KV a second from the tier in host memory, lately.",
         lambda _, stats: stats.host_bytes_per_s,
     ),
-    Definition(
-        "xylem_worker_store_bytes_per_s", "gauge", "Bytes of KV a second from the tier's store, lately.",
+    _gauge(
+        "xylem_worker_store_bytes_per_s",
+        "Bytes of KV a second from the tier's store, lately.",
         lambda _, stats: stats.store_bytes_per_s,
     ),
-    Definition(
-        "xylem_worker_pictures_encoded", "counter", "Pictures that it has encoded for other workers.",
+    _counter(
+        "xylem_worker_pictures_encoded",
+        "Pictures that it has encoded for other workers.",
         lambda runner, _: runner.pictures.encoded,
     ),
-    Definition(
-        "xylem_worker_pictures_found", "counter", "Pictures for other workers that it had encoded before.",
+    _counter(
+        "xylem_worker_pictures_found",
+        "Pictures for other workers that it had encoded before.",
         lambda runner, _: runner.pictures.found,
     ),
-    Definition(
-        "xylem_worker_pictures_fetched", "counter", "Encoded pictures that it got from another worker.",
+    _counter(
+        "xylem_worker_pictures_fetched",
+        "Encoded pictures that it got from another worker.",
         lambda runner, _: runner.pictures.fetched,
     ),
-    Definition(
-        "xylem_worker_pictures_lost", "counter",
+    _counter(
+        "xylem_worker_pictures_lost",
         "Encoded pictures that another worker had, and it did not get as they should be: it encodes them itself.",
         lambda runner, _: runner.pictures.lost,
     ),
-    Definition(
-        "xylem_worker_pictures_missing", "counter", "Pictures that no worker had encoded: it encodes them itself.",
+    _counter(
+        "xylem_worker_pictures_missing",
+        "Pictures that no worker had encoded: it encodes them itself.",
         lambda runner, _: runner.pictures.missing,
     ),
-    Definition(
-        "xylem_worker_kv_blocks_left_out", "counter",
+    _counter(
+        "xylem_worker_kv_blocks_left_out",
         "KV blocks that the engine has told of, and that the prefix index can't have.",
         lambda runner, _: runner.kv_blocks_left_out,
     ),
-    Definition(
-        "xylem_worker_adapters", "gauge", "LoRA adapters that it answers with.",
-        lambda runner, _: len(runner.adapters.open),
-    ),
-)  # fmt: skip
+    _gauge("xylem_worker_adapters", "LoRA adapters that it answers with.", lambda runner, _: len(runner.adapters.open)),
+)
 
 
 def metrics(runner: Runner, stats: EngineStats) -> list[WorkerMetric]:
@@ -121,8 +138,10 @@ def _speculation(stats: EngineStats) -> list[WorkerMetric]:
         WorkerMetric("xylem_worker_drafted_tokens", "counter", "Tokens that it drafted.", stats.drafted_tokens),
     ] + [
         WorkerMetric(
-            f"xylem_worker_accepted_tokens_{position}", "counter",
-            f"Of the tokens at position {position} of a draft, from 1, those that were accepted.", tokens,
+            f"xylem_worker_accepted_tokens_{position}",
+            "counter",
+            f"Of the tokens at position {position} of a draft, from 1, those that were accepted.",
+            tokens,
         )
         for position, tokens in enumerate(stats.accepted_tokens, 1)
-    ]  # fmt: skip
+    ]

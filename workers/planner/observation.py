@@ -39,11 +39,13 @@ class Observation:
         names, keys = list(self._pools), self._keys
         leases = await self._fleet.live(names)
         batches = {batch.model for batch in await self._batches.live() if batch.left > 0 and not batch.paused}
-        *replies, flat = await self._wire.execute([
-            *(("HVALS", keys.loads(name)) for name in names),
-            *(("GET", keys.desired(name)) for name in names),
-            ("HGETALL", keys.planner_speeds()),
-        ])  # fmt: skip
+        *replies, flat = await self._wire.execute(
+            [
+                *(("HVALS", keys.loads(name)) for name in names),
+                *(("GET", keys.desired(name)) for name in names),
+                ("HGETALL", keys.planner_speeds()),
+            ]
+        )
         loads, raw_desired = replies[: len(names)], replies[len(names) :]
         before = {PoolId(name.decode()): _speed(raw) for name, raw in zip(flat[::2], flat[1::2], strict=True)}
         self.desired = {

@@ -97,9 +97,15 @@ class Planner:
         else:
             decision = round(now * 1000)
             log.info(
-                "planned", pool=plan.pool, workers=plan.workers, before=None if before is None else before.workers,
-                reason=plan.reason, drain=drain, arrivals_per_s=round(plan.arrivals_per_s, 3), act=self._act,
-            )  # fmt: skip
+                "planned",
+                pool=plan.pool,
+                workers=plan.workers,
+                before=None if before is None else before.workers,
+                reason=plan.reason,
+                drain=drain,
+                arrivals_per_s=round(plan.arrivals_per_s, 3),
+                act=self._act,
+            )
         return Desired(plan.workers, plan.reason, decision, now, self._act, drain, plan.arrivals_per_s)
 
     async def _tell(self, desired: Mapping[PoolId, Desired]) -> None:

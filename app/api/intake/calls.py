@@ -161,9 +161,19 @@ def new_kept(
     raw, chat = body.understood(), body.stored_chat()
     media = [sample.media for sample in plan.samples.values()]
     return KeptRequest(
-        id_, kind, raw, now, now + plan.timeout_s, client.key, background, request_name, chat=chat, media=media,
-        trace=place_of(scope), tenant=client.tenant.name,
-    )  # fmt: skip
+        id_,
+        kind,
+        raw,
+        now,
+        now + plan.timeout_s,
+        client.key,
+        background,
+        request_name,
+        chat=chat,
+        media=media,
+        trace=place_of(scope),
+        tenant=client.tenant.name,
+    )
 
 
 async def give_up(state: ApiState, request: RequestId, scope: Scope) -> None:

@@ -36,10 +36,13 @@ class Login:
         claim, _, value = (settings.oidc_admin or "").partition("=")
         return cls(
             Claims(
-                settings.oidc_issuer, settings.oidc_audience, settings.oidc_tenant_claim, settings.oidc_models_claim,
+                settings.oidc_issuer,
+                settings.oidc_audience,
+                settings.oidc_tenant_claim,
+                settings.oidc_models_claim,
                 (claim, value) if value else None,
             )
-        )  # fmt: skip
+        )
 
     @staticmethod
     def takes(given: bytes) -> bool:

@@ -210,9 +210,11 @@ class Conductor:
             raise DeadlineOver
         body = self._body
         plan = replace(
-            plan, timeout_s=remaining_s if begun is None else self._ends - begun.came,
-            priority=body.urgency, aside=body.aside,
-        )  # fmt: skip
+            plan,
+            timeout_s=remaining_s if begun is None else self._ends - begun.came,
+            priority=body.urgency,
+            aside=body.aside,
+        )
         charge = self._charge
         if charge is not None and begun is None:
             charge = StageCharge(charge)

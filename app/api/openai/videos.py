@@ -50,9 +50,17 @@ async def create(request: Request) -> Response:
     id_ = new_request_id(plan.prefix, state.dispatcher.api)
     request_name = x_request_id.named_after(scope, id_)
     kept_request = KeptRequest(
-        id_, KIND, body.understood(), now, now + plan.timeout_s, key, True, request_name, trace=place_of(scope),
+        id_,
+        KIND,
+        body.understood(),
+        now,
+        now + plan.timeout_s,
+        key,
+        True,
+        request_name,
+        trace=place_of(scope),
         tenant=client.tenant.name,
-    )  # fmt: skip
+    )
     charge = state.charge(scope, outlives=True)
     if charge is not None:  # refused here, so that nothing is kept of it
         await charge.admit(id_, plan.used(), kept_request.deadline)

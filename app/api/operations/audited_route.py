@@ -38,9 +38,13 @@ class AuditedRoute(APIRoute):
             finally:
                 if audit.WHO in request.scope and audit.NOTED not in request.scope:
                     await audit.note(
-                        state_of(request), request, f"{request.method} {self.path}", _target(request),
-                        _asked(request), outcome,
-                    )  # fmt: skip
+                        state_of(request),
+                        request,
+                        f"{request.method} {self.path}",
+                        _target(request),
+                        _asked(request),
+                        outcome,
+                    )
             return response
 
         return noted

@@ -47,9 +47,16 @@ async def pin(state: ApiState, body: NewPrefix, tokens: list[int]) -> tuple[Pref
     pools = await _pools(state, model, body, tokens)
     now = clock.now()
     prefix = Prefix(
-        new_prefix_id(), model.name, tokens, now, now + (body.pin_s or _ONCE_S), body.copies, body.cache_salt,
-        model.name if model.adapter else None, once=not body.pin_s,
-    )  # fmt: skip
+        new_prefix_id(),
+        model.name,
+        tokens,
+        now,
+        now + (body.pin_s or _ONCE_S),
+        body.copies,
+        body.cache_salt,
+        model.name if model.adapter else None,
+        once=not body.pin_s,
+    )
     for pool in pools:
         await _write(state, pool, [prefix])
     log.info("prefix_pinned", prefix=prefix.id, model=prefix.model, pools=pools, tokens=len(tokens))

@@ -69,8 +69,12 @@ def _of(account: Account, left: Left) -> dict[str, Any]:
     if (budget := account.budget) is not None:
         ends = iso(period(budget.per, clock.now())[1])
         card["budget"] = {
-            "amount": budget.amount, "unit": budget.unit, "per": budget.per, "spent": left.spent, "ends": ends,
-        }  # fmt: skip
+            "amount": budget.amount,
+            "unit": budget.unit,
+            "per": budget.per,
+            "spent": left.spent,
+            "ends": ends,
+        }
     if account.parallel:
         card["parallel"] = left.running
     if account.requests:

@@ -50,9 +50,11 @@ async def show_tenant(state: Admin, tenant: str) -> dict[str, Any]:
 
 
 @router.put(
-    "/tenants/{tenant}", response_model=shapes.TenantCard, response_model_exclude_unset=True,
+    "/tenants/{tenant}",
+    response_model=shapes.TenantCard,
+    response_model_exclude_unset=True,
     openapi_extra=shapes.NewTenant.openapi(),
-)  # fmt: skip
+)
 async def put_one_tenant(request: Request, state: Admin, tenant: str) -> dict[str, Any]:
     """Makes a team, or gives it other limits: what isn't given is as for a new one."""
     check_tenant_name(tenant)
@@ -63,9 +65,11 @@ async def put_one_tenant(request: Request, state: Admin, tenant: str) -> dict[st
 
 
 @router.patch(
-    "/tenants/{tenant}", response_model=shapes.TenantCard, response_model_exclude_unset=True,
+    "/tenants/{tenant}",
+    response_model=shapes.TenantCard,
+    response_model_exclude_unset=True,
     openapi_extra=shapes.NewTenant.openapi(),
-)  # fmt: skip
+)
 async def change_tenant(request: Request, state: Admin, tenant: str) -> dict[str, Any]:
     """Changes limits. Null takes one away; what isn't given stays."""
     body, now = await read_short(request, shapes.NewTenant), await registry(state)
@@ -118,9 +122,11 @@ async def show_key(state: Admin, key: str) -> dict[str, Any]:
 
 
 @router.patch(
-    "/keys/{key:path}", response_model=shapes.KeyCard, response_model_exclude_unset=True,
+    "/keys/{key:path}",
+    response_model=shapes.KeyCard,
+    response_model_exclude_unset=True,
     openapi_extra=shapes.KeyChanges.openapi(),
-)  # fmt: skip
+)
 async def change_key(request: Request, state: Admin, key: str) -> dict[str, Any]:
     """Changes limits, or the team. Null takes a limit away; what isn't given stays."""
     body, now = await read_short(request, shapes.KeyChanges), await registry(state)

@@ -132,11 +132,15 @@ async def completions(
     by = [*(group_by or ()), *(group_by_ or ())]
     page_buckets = buckets(start_time, end, bucket_width, limit, page)
     query = query_of(
-        page_buckets, start_time, end, by, batch=batch,
+        page_buckets,
+        start_time,
+        end,
+        by,
+        batch=batch,
         tenants=project_ids or project_ids_ or (),
         keys=api_key_ids or api_key_ids_ or (),
         models=models or models_ or (),
-    )  # fmt: skip
+    )
 
     def written(rows: Rows) -> bytes:
         return orjson.dumps(page_of(page_buckets, by, rows))

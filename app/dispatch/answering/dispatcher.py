@@ -88,9 +88,20 @@ class Dispatcher:
         self.usage: UsageOutbox | None = None  # None: what requests use is not recorded
         self.hook: ContentHook | None = None  # None: nobody inspects contents
         self.placer = Placer(
-            wire, keys, fleet, pools, retry_after_s, patience_s, self.in_flight, self.fail, adapter, wake_pool,
-            token_redis, broker, api=api,
-        )  # fmt: skip
+            wire,
+            keys,
+            fleet,
+            pools,
+            retry_after_s,
+            patience_s,
+            self.in_flight,
+            self.fail,
+            adapter,
+            wake_pool,
+            token_redis,
+            broker,
+            api=api,
+        )
         self.placer.shares.step_aside = self.lost
         self.placers = {HOME: self.placer}  # of each cell
         self.deaths = Deaths(wire, keys)

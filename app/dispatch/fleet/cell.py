@@ -30,9 +30,15 @@ class Cell:
         self._index_client = async_client(settings.index_url) if settings.index_url else None
         self._index = Wire(self._index_client) if self._index_client else None
         self.fleet = FleetReader(
-            self.wire, self.keys, pools, settings.max_queued, settings.intervals.look_s, self.token_redis,
-            self.broker is not None, self._index,
-        )  # fmt: skip
+            self.wire,
+            self.keys,
+            pools,
+            settings.max_queued,
+            settings.intervals.look_s,
+            self.token_redis,
+            self.broker is not None,
+            self._index,
+        )
 
     async def close(self, api: ApiId) -> None:
         """Removes what this process has there."""

@@ -34,8 +34,15 @@ log = logger(__name__)
 
 # Wire version 1 counts in a hash of each worker; in the order of an entry, for its format.
 _FIELDS = (
-    "requests.{0}", "blocks.{0}", "tokens.{0}", "waiting.{0}", "pulls.{0}", "requests.{0}a", "blocks.{0}a", "since.{0}",
-)  # fmt: skip
+    "requests.{0}",
+    "blocks.{0}",
+    "tokens.{0}",
+    "waiting.{0}",
+    "pulls.{0}",
+    "requests.{0}a",
+    "blocks.{0}a",
+    "since.{0}",
+)
 # How seldom a process reads all leases when others look, too: for the speeds and loads that they tell.
 _REFRESH_S, _REFRESH_S_PER_WORKER = 2.0, 0.015
 _FEW = 100  # workers; of more, whether all have leases is counted, which takes a quarter of the time of reading these
@@ -317,9 +324,15 @@ class FleetReader:
         else:
             matches = fleet.matches(more[-1], cached, question.guessed)
         return PoolView(
-            candidates, matches, fleet.indices, fleet.homes, fleet.lines, fleet.speeds, bool(candidates),
+            candidates,
+            matches,
+            fleet.indices,
+            fleet.homes,
+            fleet.lines,
+            fleet.speeds,
+            bool(candidates),
             looked_up=same and cached is not None,
-        )  # fmt: skip
+        )
 
     def _decoded(self, raw: bytes) -> Lease | None:
         """None if the worker's wire version is neither ours nor a neighbour; as drained if we would not hear of it."""

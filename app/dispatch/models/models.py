@@ -22,9 +22,12 @@ from app.tokenizing.tokenizer import Tokenizer, load_tokenizer
 
 _TOGETHER = 2**18  # tokens of one HTTP request, for models with a shorter context
 _VERBS: Mapping[Task, str] = {
-    "generate": "generates answers", "embed": "makes embeddings", "classify": "tells classes", "image": "paints",
+    "generate": "generates answers",
+    "embed": "makes embeddings",
+    "classify": "tells classes",
+    "image": "paints",
     "transcribe": "writes down speech",
-}  # fmt: skip
+}
 _DOES: Mapping[Task, str] = {
     task: f"{does} ({', '.join(row.path for row in ROWS if row.task == task)})" for task, does in _VERBS.items()
 }
@@ -188,13 +191,29 @@ def load_models(declared: PoolsFile) -> dict[str, Model]:
         if model and embeds_width is None:
             embeds_width = model.embeds_width
         same = (
-            tokenizer, pool.context_len, writing, defaults, pool.task, endpoints, pictures, pool.painting, speech,
+            tokenizer,
+            pool.context_len,
+            writing,
+            defaults,
+            pool.task,
+            endpoints,
+            pictures,
+            pool.painting,
+            speech,
             sounds,
-        )  # fmt: skip
+        )
         if model and same != (
-            model.tokenizer, model.context_len, model.writing, model.defaults, model.task, model.endpoints,
-            model.pictures, model.painting, model.speech, model.sounds,
-        ):  # fmt: skip
+            model.tokenizer,
+            model.context_len,
+            model.writing,
+            model.defaults,
+            model.task,
+            model.endpoints,
+            model.pictures,
+            model.painting,
+            model.speech,
+            model.sounds,
+        ):
             raise SettingsError(
                 f"pools.{pool_id}: other task, path, template, tokenizer_mode, length, reasoning, dialect, "
                 f"generation_config, endpoints, mm_processor_kwargs or painting than another pool of {pool.model}"

@@ -58,8 +58,26 @@ def record_of(
                 engine_s += timing.cost_s
     span = stages.get
     return UsageRecord(
-        id_, epoch, end, client.tenant.name, client.key, client.name, model.name, model.task, outcome,
-        *((0, 0, 0, 0) if used is None else (used.prompt, used.cached, used.completion, used.pictures)), engine_s,
-        span("placement", 0.0), span("queue", 0.0), span("prefill", 0.0), span("hop", 0.0) + span("resume", 0.0),
-        span("decode", 0.0), ttft_s, end - came, attempts, batch, x_request_id, plan.priced_as or model.parent or "",
-    )  # fmt: skip
+        id_,
+        epoch,
+        end,
+        client.tenant.name,
+        client.key,
+        client.name,
+        model.name,
+        model.task,
+        outcome,
+        *((0, 0, 0, 0) if used is None else (used.prompt, used.cached, used.completion, used.pictures)),
+        engine_s,
+        span("placement", 0.0),
+        span("queue", 0.0),
+        span("prefill", 0.0),
+        span("hop", 0.0) + span("resume", 0.0),
+        span("decode", 0.0),
+        ttft_s,
+        end - came,
+        attempts,
+        batch,
+        x_request_id,
+        plan.priced_as or model.parent or "",
+    )

@@ -26,8 +26,11 @@ class EmbeddingIndex:
         """
         pictures = {
             (self._pools[f.encode_pools[0]].model, one.sha256): None
-            for f in in_flight if f.wants_encoding for one in f.job.media if one.kind == "image"
-        }  # fmt: skip
+            for f in in_flight
+            if f.wants_encoding
+            for one in f.job.media
+            if one.kind == "image"
+        }
         if not pictures:
             return {}
         raws = await self._wire.execute([("GET", self._keys.embedding(*one)) for one in pictures])

@@ -66,9 +66,13 @@ class HeldRequests:
         inflight.held_since = inflight.held_since or time.monotonic()
         line = self._lines.get(inflight.line) or FairLine()
         least = line.push(
-            inflight, flow_of(inflight), *urgency(inflight), self._most(inflight),
-            stays=inflight.job.attempt > 0, weights=self._shares.of(inflight).active,
-        )  # fmt: skip
+            inflight,
+            flow_of(inflight),
+            *urgency(inflight),
+            self._most(inflight),
+            stays=inflight.job.attempt > 0,
+            weights=self._shares.of(inflight).active,
+        )
         if line:
             self._lines[inflight.line] = line
         return least

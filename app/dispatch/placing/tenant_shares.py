@@ -84,9 +84,7 @@ class TenantShares:
         service = self._of_model(model)
         if not service.is_shared:
             return waiting.take(most)
-        return waiting.take(
-            most, service.start, service.step, service.owed, lambda flow: self._yields(model, flow)
-        )  # fmt: skip
+        return waiting.take(most, service.start, service.step, service.owed, lambda flow: self._yields(model, flow))
 
     def room(self, inflight: InFlight, seats: Callable[[InFlight], tuple[int, int]]) -> Room:
         """`seats`: of all places that may answer it, and the number of places."""
@@ -210,16 +208,28 @@ class TenantShares:
         present = encode([p for p in service.own.values() if p.running or p.waiting])
         now = clock.now()
         changes = [
-            (f"t{flow.priority_class}{flow.tenant}", "" if c.floor == -float("inf") else repr(c.floor), repr(c.delta),
-             repr(c.weight))
+            (
+                f"t{flow.priority_class}{flow.tenant}",
+                "" if c.floor == -float("inf") else repr(c.floor),
+                repr(c.delta),
+                repr(c.weight),
+            )
             for flow, c in service.taken_changes().items()
-        ]  # fmt: skip
+        ]
         message = f"{now:.3f} ".encode() + present
         virtual = [repr(time_) for time_ in service.virtual]
         return (
-            "EVAL", SERVE, 1, self._keys.service(model), _LIFE_MS, f"{now:.3f}", self._field, message, *virtual,
+            "EVAL",
+            SERVE,
+            1,
+            self._keys.service(model),
+            _LIFE_MS,
+            f"{now:.3f}",
+            self._field,
+            message,
+            *virtual,
             *chain.from_iterable(changes),
-        )  # fmt: skip
+        )
 
     async def hear(self, models: Sequence[str], *, forget: bool = False) -> None:
         """Reads what all replicas have told. `forget`: also removes what nobody needs any more. Raises: StoreDown."""

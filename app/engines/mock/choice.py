@@ -75,12 +75,6 @@ def seen(media: Sequence[MediaInput]) -> bytes:
 class Choice:
     """One of the n answers to a request: the scheduler's unit, extended by the sampler."""
 
-    __slots__ = (
-        "_adapter", "_answer_tokens", "_banned", "_behind", "_can_end", "_decode", "_sampler", "_scanner", "_script",
-        "_vocabulary", "_weights", "computed", "context_len", "finished", "grammar", "index", "lends", "load",
-        "prompt_len", "rank", "request", "source", "stream", "table", "tokens",
-    )  # fmt: skip
-
     def __init__(
         self,
         request: GenerateRequest,

@@ -284,11 +284,19 @@ class MockEngine:
         arrival, script = next(self._arrivals), self._script(request)
         for index in indices:
             choice = Choice(
-                request, stream, vocabulary, index=index, arrival=arrival,
-                context_len=self._pool.context_len, answer_tokens=self._args.answer_tokens,
-                lends=lends, script=script, grammar=grammars.get(index), adapter=adapter,
+                request,
+                stream,
+                vocabulary,
+                index=index,
+                arrival=arrival,
+                context_len=self._pool.context_len,
+                answer_tokens=self._args.answer_tokens,
+                lends=lends,
+                script=script,
+                grammar=grammars.get(index),
+                adapter=adapter,
                 weights=self._control.weights,
-            )  # fmt: skip
+            )
             stream.choices.append(choice)
             if index == 0 or lends or request.handoff is None:  # the others are added when the prompt's KV has arrived
                 core.add(choice)

@@ -41,8 +41,10 @@ class Eyes:
         """Dies of an encoded picture of another shape."""
         embedding = one.embedding
         if embedding is not None and (embedding.rows, embedding.width, embedding.dtype) != (
-            one.media.length, self._args.embedding_width, "float32",
-        ):  # fmt: skip
+            one.media.length,
+            self._args.embedding_width,
+            "float32",
+        ):
             os.kill(os.getpid(), signal.SIGKILL)
 
 

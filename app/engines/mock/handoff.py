@@ -29,9 +29,13 @@ class Handoffs:
     """
 
     def __init__(
-        self, args: HandoffArgs, link: Callable[[Callable[[bytes], None]], Link], blocks: BlockManager,
-        rooms: Rooms, freed: Callable[[], None],
-    ) -> None:  # fmt: skip
+        self,
+        args: HandoffArgs,
+        link: Callable[[Callable[[bytes], None]], Link],
+        blocks: BlockManager,
+        rooms: Rooms,
+        freed: Callable[[], None],
+    ) -> None:
         """`freed`: called when lent blocks become free. Raises: SettingsError."""
         self._args, self._blocks, self._rooms, self._freed = args, blocks, rooms, freed
         self.link = link(self._noted)

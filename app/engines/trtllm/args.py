@@ -13,11 +13,10 @@ from app.pools.yaml_loader import read_yaml
 from app.tracing.environment import engines_endpoint, engines_environment
 
 # What AutoDeploy decides itself: it refuses these.
-_NOT_AUTODEPLOY = (
-    "build_config", "scheduler_config", "tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size",
-    "moe_cluster_parallel_size", "moe_tensor_parallel_size", "moe_expert_parallel_size", "enable_attention_dp",
-    "cp_config",
-)  # fmt: skip
+_NOT_AUTODEPLOY = """
+    build_config scheduler_config tensor_parallel_size pipeline_parallel_size context_parallel_size
+    moe_cluster_parallel_size moe_tensor_parallel_size moe_expert_parallel_size enable_attention_dp cp_config
+""".split()
 _EVENTS = 65_536  # KV events that the engine keeps until we ask for them
 _DEFAULTS = {
     "enable_chunked_prefill": True,  # else a prompt of more than max_num_tokens is refused

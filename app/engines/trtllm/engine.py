@@ -98,10 +98,18 @@ class TrtllmEngine:
         lora = fields["lora_config"] if fields.get("enable_lora") else {}
         most = lora.get("max_cpu_loras") or lora.get("max_loras") or 0
         self._loaded = Loaded(
-            llm, self._tokenizer, ends, config.get("vocab_size", self._tokenizer.vocab_size), pool.context_len,
-            pool.data_parallel_size, size, block_size, _lender(fields, block_size, size, config),
-            TrtllmAdapters(most, pool.model_dir), self._eyes,
-        )  # fmt: skip
+            llm,
+            self._tokenizer,
+            ends,
+            config.get("vocab_size", self._tokenizer.vocab_size),
+            pool.context_len,
+            pool.data_parallel_size,
+            size,
+            block_size,
+            _lender(fields, block_size, size, config),
+            TrtllmAdapters(most, pool.model_dir),
+            self._eyes,
+        )
         tells = bool(cache.get("event_buffer_max_size") and cache.get("enable_block_reuse", True))
         groups, unindexed_reason = await self._follow(llm, config) if tells else ((), "")
         if fields.get("enable_iter_perf_stats"):

@@ -210,9 +210,15 @@ def video_metadata(shape: Sequence[int]) -> dict[str, Any]:
     frames, height, width, tenths = shape
     long_s = tenths / TENTHS
     return {
-        "fps": frames / long_s, "duration": long_s, "total_num_frames": frames, "frames_indices": [*range(frames)],
-        "width": width, "height": height, "video_backend": "opencv", "do_sample_frames": False,
-    }  # fmt: skip
+        "fps": frames / long_s,
+        "duration": long_s,
+        "total_num_frames": frames,
+        "frames_indices": [*range(frames)],
+        "width": width,
+        "height": height,
+        "video_backend": "opencv",
+        "do_sample_frames": False,
+    }
 
 
 def _model_class(config: Any) -> Any:

@@ -8,10 +8,10 @@ from app.messages.media import Frame
 CLOSING = "\n\n"
 _INTRO = "You are provided the following series of {count} frames from a {long} [H:MM:SS] video.\n"
 _AT = "\nFrame from {minutes:02d}:{seconds:02d}:"
-_ONES = [
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
-]  # fmt: skip
+_ONES = """
+    zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
+    seventeen eighteen nineteen
+""".split()
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 
 

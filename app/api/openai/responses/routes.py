@@ -69,9 +69,16 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
         return await _not_kept(state, body, plan, context, scope, receive)
     context = replace(context, history=history_json, conversation=body.conversation_id or "")
     begin = partial(
-        begin_or_join, state, KIND, body, scope, plan,
-        background=bool(body.background), response=context, read=len(history.items),
-    )  # fmt: skip
+        begin_or_join,
+        state,
+        KIND,
+        body,
+        scope,
+        plan,
+        background=bool(body.background),
+        response=context,
+        read=len(history.items),
+    )
     # A client that repeats its request when the connection breaks wants the answer to continue meanwhile.
     goes_on = body.background or asks_to_keep(scope)
 

@@ -50,6 +50,11 @@ class StreamWriter(AnswerWriter, Protocol):
         """The last events. Raises: XylemError, if the answer has not ended as it should."""
 
 
+class MakesWriter(Protocol):
+    def __call__(self, call: GenerationBase, body: Any) -> StreamWriter:
+        """The writer of an answer to `body`, which is as the endpoint's schema."""
+
+
 @dataclass(frozen=True)
 class Endpoint:
     row: Row
@@ -63,16 +68,12 @@ class Endpoint:
     def path(self) -> str:
         return self.row.path
 
-    @property
-    def kind(self) -> str:
-        return self.row.kind
-
 
 @dataclass(frozen=True)
 class CompletionEndpoint(Endpoint):
     """An endpoint whose answers can be streamed."""
 
-    writer: Callable[[GenerationBase, Any], StreamWriter]
+    writer: MakesWriter
 
 
 CHAT = CompletionEndpoint(endpoints.CHAT, ChatRequest, chat.understand, chat.writer)

@@ -10,7 +10,7 @@ from app.settings import ANY, Settings
 def guard(settings: Settings) -> None:
     """Makes Flower's server check `Host` as the API does. Outside of `celery -A app flower` it does nothing."""
     command: Any = sys.modules.get("flower.command")  # Celery has loaded its plugins before the app
-    names = settings.allowed_hosts
+    names = frozenset(settings.allowed_hosts)
     if command is None or ANY in names:
         return
     from tornado.web import ErrorHandler

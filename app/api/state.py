@@ -1,5 +1,6 @@
 """The state that the handlers of one API process share."""
 
+import hashlib
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import cast
@@ -8,7 +9,7 @@ from fastapi import Request
 from starlette.types import Scope
 
 from app.api.api_keys import ApiKeys
-from app.api.http.headers import explain_wanted
+from app.api.http.headers import EXPLAIN, KEEPING
 from app.api.http.incoming import Incoming
 from app.api.http.live_stream import LiveLooks
 from app.api.resumable.chat_index import ChatIndex
@@ -22,6 +23,7 @@ from app.bounded.held_bytes import HeldBytes
 from app.bounded.turns import Turns
 from app.dispatch.asking import Asking
 from app.dispatch.media.media_reader import Asker
+from app.dispatch.models.aliases import ANY, Turn
 from app.dispatch.runtime import Runtime
 from app.tenants import admission
 from app.tenants.admission import Admission
@@ -74,7 +76,13 @@ def state_of(request: Request) -> ApiState:
     return cast(ApiState, request.app.state.xylem)
 
 
-def asking_of(state: ApiState, scope: Scope) -> Asking:
-    """A request, as its client may ask it."""
-    client = state.api_keys.client(scope)
-    return Asking(state, client.within, Asker(client.key), explain=explain_wanted(scope))
+def asking_of(state: ApiState, scope: Scope, raw: bytes = b"") -> Asking:
+    """A request, as its client may ask it.
+
+    `raw`: the body of one that may be repeated, to resume or join its answer: it chooses by that among the models of
+    an alias.
+    """
+    client, headers, turn = state.api_keys.client(scope), dict(scope["headers"]), ANY
+    if raw and state.aliases.table and not KEEPING.isdisjoint(headers):
+        turn = Turn(hashlib.sha256(raw).hexdigest(), fixed=True)
+    return Asking(state, client.within, Asker(client.key), turn, headers.get(EXPLAIN, b"") not in (b"", b"0"))

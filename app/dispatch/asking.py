@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.dispatch.media.media_reader import Asker
-from app.dispatch.models.aliases import B, Named, Turn
+from app.dispatch.models.aliases import ANY, B, Named, Turn
 from app.dispatch.models.models import Model, find_model
 from app.dispatch.models.pipeline_named import PipelineNamed
 from app.dispatch.runtime import Deployment
@@ -15,7 +15,7 @@ from app.tenants.limit_table import UNLIMITED, Limits
 from app.tenants.limits import check_model, check_tokens, may_ask, usual_priority
 
 _TASKS: Mapping[EndpointName, Task] = {row.name: row.task for row in ROWS}
-_NOBODY, _ANY = Asker(), Turn()
+_NOBODY = Asker()
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Asking:
     serving: Deployment
     within: Limits = UNLIMITED  # of the client
     asker: Asker = _NOBODY  # whose files it may name, and the media that it had when it came
-    turn: Turn = _ANY  # among the models of an alias
+    turn: Turn = ANY  # among the models of an alias
     explain: bool = False  # the client wants to know why it was placed where it was
 
     async def served(self, body: B, endpoint: EndpointName | None) -> B:
@@ -40,7 +40,9 @@ class Asking:
         if body.model not in self.serving.models and (self.turn.fixed or body.model not in self.serving.aliases.table):
             self.check_no_pipeline(body)
             await self.serving.look()  # another replica may have just added or changed it
-        name = self.serving.aliases.model(body.model, getattr(body, "prompt_cache_key", None), self.turn)
+        name = body.model
+        if name in self.serving.aliases.table:
+            name = self.serving.aliases.model(name, getattr(body, "prompt_cache_key", None), self.turn)
         model = self.serving.models.get(name)
         if endpoint and model is not None and model.endpoints is not None and endpoint not in model.endpoints:
             endpoints = ", ".join(sorted(model.endpoints))

@@ -2,10 +2,14 @@
 
 from starlette.types import Scope
 
+EXPLAIN = b"x-xylem-explain"
+# Of requests whose answers can be resumed, or joined when the request is repeated.
+KEEPING = {b"idempotency-key", b"last-event-id", b"x-xylem-resumable"}
 
-def explain_wanted(scope: Scope) -> bool:
-    """Whether the answer has to explain its placement."""
-    return dict(scope["headers"]).get(b"x-xylem-explain", b"") not in (b"", b"0")
+
+def asks_to_keep(scope: Scope) -> bool:
+    """Whether a request wants an answer that can be resumed, or joined when the request is repeated."""
+    return not KEEPING.isdisjoint(dict(scope["headers"]))
 
 
 def events_wanted(scope: Scope) -> bool:

@@ -337,7 +337,7 @@ class DirectProtocol(HttpToolsProtocol):
     def _send_error(self, exc: XylemError) -> None:
         body = orjson.dumps(as_body(exc))
         fields = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n".encode()
-        own = x_request_id.given(self._headers_so_far()) or x_request_id.made()
+        own = x_request_id.given(self._headers_so_far()) or next(x_request_id.new_ids)
         id_field = b"%b: %b\r\n\r\n" % (x_request_id.HEADER, own)
         self.transport.write(STATUS_LINE[exc.status] + fields + id_field + body)
 

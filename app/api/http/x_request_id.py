@@ -21,7 +21,8 @@ _FIELDS_IN_SCOPE = "xylem.fields"
 # It is written into logs, and into Celery's messages, which Flower shows.
 _well_formed = re.compile(rb"[A-Za-z0-9._:-]{1,128}").fullmatch
 
-_PROCESS, _numbers = secrets.token_hex(8).encode(), count()
+# New ids. They are not secret, so they need no random numbers.
+new_ids = map((b"req_%b" % secrets.token_hex(8).encode() + b"%08x").__mod__, count())
 
 Fields = list[tuple[bytes, bytes]]
 
@@ -34,16 +35,11 @@ def given(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     return b""
 
 
-def made() -> bytes:
-    """A new one. It is not secret, so it needs no random number."""
-    return b"req_%b%08x" % (_PROCESS, next(_numbers))
-
-
 def identify(scope: Scope, fields: Fields) -> Fields:
     """The response's headers that the server writes: `fields`, and this one as the last."""
     own = given(scope["headers"])
     scope[_IN_SCOPE] = own.decode()
-    scope[_FIELDS_IN_SCOPE] = fields = [*fields, (HEADER, own or made())]
+    scope[_FIELDS_IN_SCOPE] = fields = [*fields, (HEADER, own or next(new_ids))]
     return fields
 
 
@@ -54,7 +50,7 @@ def own_of(scope: Scope) -> str:
 
 def named_after(scope: Scope, answer: RequestId) -> str:
     """A request's id, now that its answer is known: the client's own, or from now on the answer's."""
-    own = own_of(scope)
+    own: str = scope.get(_IN_SCOPE, "")
     if not own and _FIELDS_IN_SCOPE in scope:
         scope[_FIELDS_IN_SCOPE][-1] = (HEADER, answer.encode())
     return own or answer

@@ -28,6 +28,7 @@ from app.store import StoreFull, clock
 from app.telemetry import logger
 from app.tenants.charge import Charge, returned
 from app.tenants.limits import begun_before
+from app.tenants.records import NOBODY
 from app.tracing.request_trace import RequestTrace
 
 log = logger(__name__)
@@ -35,37 +36,9 @@ log = logger(__name__)
 T = TypeVar("T")
 Other = Callable[[], Awaitable[GenerationPlan]]
 
-_KEEPING = {b"idempotency-key", b"last-event-id", b"x-xylem-resumable"}  # headers
 _LARGE = 16 * 2**10  # bytes of a body that is compared in a thread
 _LONGEST_KEY = 255  # characters, as with other APIs
 _RETRY_S = 0.2
-
-
-def asks_to_keep(scope: Scope) -> bool:
-    """Whether a request wants an answer that can be resumed, or joined when the request is repeated."""
-    return not _KEEPING.isdisjoint(dict(scope["headers"]))
-
-
-async def answer_to(
-    state: ApiState,
-    kind: str,
-    body: GenerationRequest,
-    scope: Scope,
-    receive: Receive,
-    plan: GenerationPlan,
-    other: Other | None = None,
-    *,
-    keeps: bool,
-) -> Generation | Replay:
-    """An answer for this connection, or if it `keeps` it one that outlives it. Raises: XylemError.
-
-    `other`: as in `placed_call`.
-    """
-    if keeps:
-        if plan.echo is not None:
-            raise RequestError("An answer with 'echo' can't be resumed or joined.", param="echo")
-        return await begin_or_join(state, kind, body, scope, plan)
-    return await placed_call(state, scope, receive, plan, other)
 
 
 async def placed_call(
@@ -87,16 +60,16 @@ async def placed_call(
 
 def new_call(state: ApiState, scope: Scope, receive: Receive, plan: GenerationPlan) -> Generation:
     """An answer for this connection only."""
+    client = state.api_keys.client(scope)
     call = Generation(
         plan,
         dispatcher=state.dispatcher,
         client_left=partial(client_left, receive),
-        charge=state.charge(scope),
-        client=state.api_keys.client(scope),
-        x_request_id=x_request_id.own_of(scope),
-        trace=trace_of(scope),
+        charge=None if client is NOBODY else state.charge(scope),
+        client=client,
+        trace=None if state.tracer is None else trace_of(scope),
     )
-    x_request_id.named_after(scope, call.id)
+    call.x_request_id = x_request_id.named_after(scope, call.id)
     return call
 
 
@@ -112,6 +85,8 @@ async def begin_or_join(
     read: int | None = None,
 ) -> Replay:
     """A new kept answer, or one to resume or join. `read`: as in `ResumableStore.put`. Raises: XylemError."""
+    if plan.echo is not None:
+        raise RequestError("An answer with 'echo' can't be resumed or joined.", param="echo")
     headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
     last = headers.get(b"last-event-id", "")
     if last:

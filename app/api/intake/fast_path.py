@@ -46,17 +46,19 @@ class FastPath:
         front: Front | None = None,
     ) -> None:
         self._app, self._handlers, self._allowed, self._traced, self._front = app, handlers, allowed, traced, front
+        # The paths whose POSTs `_normalised` leaves as they are.
+        self._as_sent = {path for path in handlers if not is_anthropics({"path": path, "headers": ()})}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         plain = send
-        scope, send = _normalised(scope, send, self._front)
+        if scope["path"] not in self._as_sent or scope["method"] != "POST" or self._front is not None:
+            scope, send = _normalised(scope, send, self._front)
         handler = self._handlers.get(scope["path"]) if scope["method"] == "POST" else None
         headers: Headers = dict(scope["headers"])
         admission: Admission | None = None
-        share: Share | None = None
         try:
             origin = admit(self._allowed, headers)
             send = _adding(granted(origin), send) if origin else send
@@ -67,20 +69,14 @@ class FastPath:
             if state.settings.require_keys:
                 await state.api_keys.admit(scope)
                 admission = state.begin_admission(scope)
-            request_trace.begin(state.tracer, self._traced, scope, headers)
+            if state.tracer is not None:
+                request_trace.begin(state.tracer, self._traced, scope, headers)
             check_body(scope["method"], scope["path"], headers)
             if (length := _large(headers)) is not None:
-                share = await _begin_large(state, scope, length, admission)
+                await _begin_large(state, scope, length, admission)
             if handler is not None:
-                direct: DirectWriter | None = scope.get("extensions", {}).get(EXTENSION)
-                raw = _body_here(direct, state) if length is None else None
-                if raw is None:
-                    raw = await _long_body(direct, state, scope, receive)
-                request_trace.body_read(scope)
-                response = await handler(state, raw, scope, receive)
-                if not _sent_at_once(response, direct, adds=send is not plain):
-                    await response(scope, receive, send)
-                request_trace.end(scope, response.status_code)
+                raw = await _body(state, scope, receive, is_large=length is not None)
+                await _respond(await handler(state, raw, scope, receive), scope, receive, send, adds=send is not plain)
         except Exception as exc:  # noqa: BLE001 (logged there)
             await _refuse(exc, scope, receive, send)
         else:
@@ -88,15 +84,39 @@ class FastPath:
                 await self._app(scope, receive, request_trace.noting(scope, send))
                 request_trace.end(scope)
         finally:
-            if share is not None or admission is not None:
-                await _close(share, admission)
+            if admission is not None or share_of(scope) is not None:
+                await _close(scope, admission)
 
 
-async def _close(share: Share | None, admission: Admission | None) -> None:
-    if share is not None:
+async def _close(scope: Scope, admission: Admission | None) -> None:
+    if (share := share_of(scope)) is not None:
         share.close()
     if admission is not None:
         await admission.close()
+
+
+async def _body(state: ApiState, scope: Scope, receive: Receive, *, is_large: bool) -> bytes:
+    """The body, as it is here if all of it is. Raises: as `collect`."""
+    direct: DirectWriter | None = scope.get("extensions", {}).get(EXTENSION)
+    raw = None if direct is None else direct.take_body(state.settings.max_body)
+    if raw is None:
+        raw = await collect(scope, receive, state.settings.max_body)
+    elif is_large and len(raw) > LARGE:
+        await admitted()
+        if (share := share_of(scope)) is not None:
+            share.close()
+    if state.tracer is not None:
+        request_trace.body_read(scope)
+    return raw
+
+
+async def _respond(response: Response, scope: Scope, receive: Receive, send: Send, *, adds: bool) -> None:
+    """Sends it without ASGI messages if it is no stream, and `send` adds nothing to it. `adds`: it does."""
+    direct: DirectWriter | None = scope.get("extensions", {}).get(EXTENSION)
+    whole = direct is not None and type(response) is Response and not adds and direct.respond(response)
+    if not whole:
+        await response(scope, receive, send)
+    request_trace.end(scope, response.status_code)
 
 
 async def _refuse(exc: Exception, scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,7 +136,7 @@ def _large(headers: Headers) -> int | None:
     return int(length) if len(length) >= _FIGURES and int(length) > LARGE else None
 
 
-async def _begin_large(state: ApiState, scope: Scope, length: int, admission: Admission | None) -> Share:
+async def _begin_large(state: ApiState, scope: Scope, length: int, admission: Admission | None) -> None:
     """Admits a request and takes its body's share, before the body is read. `length`: as `_large` has it.
 
     Raises: BodyTooLarge, RateLimited, BudgetUsed, StoreDown, Saturated.
@@ -126,28 +146,6 @@ async def _begin_large(state: ApiState, scope: Scope, length: int, admission: Ad
     share = Share(state.incoming, state.api_keys.client(scope))
     share.grow(length)
     put(scope, share)
-    return share
-
-
-def _body_here(direct: DirectWriter | None, state: ApiState) -> bytes | None:
-    """The body. None: not all of it is here."""
-    return None if direct is None else direct.take_body(state.settings.max_body)
-
-
-async def _long_body(direct: DirectWriter | None, state: ApiState, scope: Scope, receive: Receive) -> bytes:
-    """A body that is long, or not all here. Raises: as `collect`."""
-    if (here := _body_here(direct, state)) is None:
-        return await collect(scope, receive, state.settings.max_body)
-    if len(here) > LARGE:
-        await admitted()
-        if (share := share_of(scope)) is not None:
-            share.close()
-    return here
-
-
-def _sent_at_once(response: Response, direct: DirectWriter | None, *, adds: bool) -> bool:
-    """Whether it is sent without ASGI messages: it is no stream, and `send` adds nothing to it."""
-    return direct is not None and type(response) is Response and not adds and direct.respond(response)
 
 
 def _normalised(scope: Scope, send: Send, front: Front | None) -> tuple[Scope, Send]:

@@ -11,16 +11,17 @@ from starlette.types import Receive, Scope
 from app import json_bytes
 from app.api.http import answer_schemas
 from app.api.http.disconnect import until_client_left
-from app.api.intake.calls import answer_to, asks_to_keep, give_up
+from app.api.http.headers import asks_to_keep
+from app.api.intake.calls import begin_or_join, give_up, placed_call
 from app.api.intake.client_limits import check_priority
 from app.api.intake.request_body import collect
 from app.api.openai import pipelines
-from app.api.openai.alias_turn import asking_in_turn, other_plan
+from app.api.openai.alias_turn import other_plan
 from app.api.openai.kept_stream import KeptStream
 from app.api.openai.sse_response import EventStream
 from app.api.resumable.replay import Replay
-from app.api.state import ApiState, state_of
-from app.dispatch.generation_base import GenerationBase
+from app.api.state import ApiState, asking_of, state_of
+from app.dispatch.answering.generation import Generation
 from app.dispatch.models.pipeline_named import PipelineNamed
 from app.endpoint_registry import CHAT, TEXT, CompletionEndpoint, StreamWriter
 from app.errors import Cancelled, ServerStops
@@ -51,21 +52,24 @@ async def answer(endpoint: CompletionEndpoint, request: Request) -> Response:
 
 async def handle(endpoint: CompletionEndpoint, state: ApiState, raw: bytes, scope: Scope, receive: Receive) -> Response:
     """Raises: XylemError."""
-    asking = asking_in_turn(state, raw, scope)
+    asking = asking_of(state, scope, raw)
     try:
         body, plan = await endpoint.understand(asking, raw)
     except PipelineNamed as exc:
         if endpoint is not CHAT or exc.paints:
             raise
         return await pipelines.chat(state, asking, exc, raw, scope, receive)
-    check_priority(state, scope, body)
-    other = other_plan(asking, endpoint, body, plan, raw)
+    if body.priority is not None:
+        check_priority(state, scope, body)
     goes_on = asks_to_keep(scope)  # the answer continues without its client
     keeps = goes_on or body.kept
-    begin = partial(answer_to, state, endpoint.kind, body, scope, receive, plan, other, keeps=keeps)
-
-    def writer(call: GenerationBase) -> StreamWriter:
-        return endpoint.writer(call, body)
+    begin: Callable[[], Awaitable[Generation | Replay]]
+    if keeps:
+        begin = partial(begin_or_join, state, endpoint.row.kind, body, scope, plan)
+    else:
+        other = other_plan(asking, endpoint, body, plan, raw) if state.aliases.table else None
+        begin = partial(placed_call, state, scope, receive, plan, other)
+    writer = partial(endpoint.writer, body=body)
 
     async def gives_up(request: RequestId) -> None:
         await give_up(state, request, scope)

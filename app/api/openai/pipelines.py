@@ -4,8 +4,8 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
+from app.api.http.headers import asks_to_keep
 from app.api.http.sse import Sse
-from app.api.intake.calls import asks_to_keep
 from app.api.openai.conductor import Conductor
 from app.api.openai.sse_response import EventStream
 from app.api.state import ApiState

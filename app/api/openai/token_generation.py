@@ -10,9 +10,9 @@ from app.api.http.answer_schemas import ChatLogprobs, PromptLogprobs, Refusal, S
 from app.api.intake.calls import placed_call
 from app.api.intake.client_limits import check_priority
 from app.api.intake.request_body import collect
-from app.api.openai.alias_turn import asking_in_turn, other_plan
+from app.api.openai.alias_turn import other_plan
 from app.api.openai.sse_response import EventStream
-from app.api.state import state_of
+from app.api.state import asking_of, state_of
 from app.endpoint_registry import TEXT
 from app.errors import RequestError
 from app.openai.token_generation import GenerateRequest, TokensWriter
@@ -66,7 +66,7 @@ async def generate(request: Request) -> Response:
     state, scope = state_of(request), request.scope
     raw = await collect(scope, request.receive, state.settings.max_body)
     generate_request = await parse_off_loop(GenerateRequest, raw, state.longest_context)
-    completion, asking = await state.off_loop(raw, generate_request.as_completion), asking_in_turn(state, raw, scope)
+    completion, asking = await state.off_loop(raw, generate_request.as_completion), asking_of(state, scope, raw)
     try:
         body, plan = await TEXT.understand(asking, completion)
     except RequestError as exc:

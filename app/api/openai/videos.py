@@ -32,7 +32,7 @@ from app.store.page import page
 from app.tenants.charge import returned
 
 router = APIRouter()
-PATH, KIND = VIDEOS.path, VIDEOS.kind
+PATH, KIND = VIDEOS.path, VIDEOS.row.kind
 
 
 @router.post(PATH, openapi_extra=VideoRequest.openapi(), responses=answer_schemas.VIDEO)

@@ -12,7 +12,7 @@ from app.tenants.limit_table import Limits
 
 log = logger(__name__)
 
-_UNDERSTAND = {endpoint.kind: endpoint.understand for endpoint in (*ENDPOINTS.values(), VIDEOS)}
+_UNDERSTAND = {endpoint.row.kind: endpoint.understand for endpoint in (*ENDPOINTS.values(), VIDEOS)}
 
 
 async def adopted_plan(core: Runtime, kept: KeptRequest, within: Limits) -> GenerationPlan:

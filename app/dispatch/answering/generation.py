@@ -94,11 +94,7 @@ class Generation(GenerationBase):
         self._last = self._arrived
         alone = len(self.prompts) == 1
         self._params = plan.params
-        self._inspection: Inspection | None = None
-        if dispatcher.hook is not None or client.tenant.content_logged:
-            names = log_names(self.x_request_id, "" if trace is None else trace.place.trace)
-            hook, deadline = dispatcher.hook, self._deadline
-            self._inspection = Inspection(self.id, plan, client, hook, names, self.count, deadline)
+        self._inspection: Inspection | None = None  # if its contents are inspected or logged, from its beginning on
         self._numbers = {self.id if alone else RequestId(f"{self.id}-{i}"): i for i in range(len(self.prompts))}
 
     async def __aenter__(self) -> Self:
@@ -109,6 +105,8 @@ class Generation(GenerationBase):
         if self._client_left is not None:
             self._watching = asyncio.get_running_loop().call_later(_WATCH_AFTER_S, self._watch, self._client_left)
         self._dispatcher.timelines.began(self.id, self.client.key, self._in_flight)
+        if self._dispatcher.hook is not None or self.client.tenant.content_logged:
+            self._inspection = self._inspected()
         try:
             if self._charge is not None:
                 if self._begun is not None and self._begun.attempt:
@@ -125,6 +123,11 @@ class Generation(GenerationBase):
             await self.__aexit__(None, exc, None)
             raise
         return self
+
+    def _inspected(self) -> Inspection:
+        names = log_names(self.x_request_id, "" if self._trace is None else self._trace.place.trace)
+        hook = self._dispatcher.hook
+        return Inspection(self.id, self.plan, self.client, hook, names, self.count, self._deadline)
 
     async def __aexit__(self, _type: object, exc: BaseException | None, _trace: object) -> None:
         """Cancels unfinished prompts, and observes the metrics."""

@@ -51,6 +51,9 @@ class Turn:
     refused: str = ""  # the model that has just refused it
 
 
+ANY = Turn()
+
+
 def choose(name: str, alias: Alias, key: str, rank: Callable[[str], int]) -> str:
     """The model of a request: of the highest rank. Its share comes first, then the primary model, then the fallback."""
     return max((shared(name, alias, key), *_in_line(alias)), key=rank)

@@ -103,7 +103,7 @@ async def _find(state: ApiState, response: RequestId, key: KeyId, param: str, me
         record = await store.find(response, key)
     except RequestNotFound:
         raise RequestError(message, param=param) from None
-    if record.kept.kind != RESPONSE.kind:
+    if record.kept.kind != RESPONSE.row.kind:
         raise RequestError(message, param=param)
     return record
 

@@ -15,18 +15,18 @@ from starlette.types import Receive, Scope
 
 from app import json_bytes
 from app.api.http.disconnect import until_client_left
+from app.api.http.headers import asks_to_keep
 from app.api.http.long_response import LongResponse
-from app.api.intake.calls import asks_to_keep, begin_or_join, give_up, new_call
+from app.api.intake.calls import begin_or_join, give_up, new_call
 from app.api.intake.client_limits import check_priority
 from app.api.intake.request_body import collect
-from app.api.openai.alias_turn import asking_in_turn
 from app.api.openai.responses import answer_schemas as shapes
 from app.api.openai.responses.earlier import history_of
 from app.api.openai.responses.sse_response import Followed, ResponseStream
 from app.api.resumable.event_log import EventLog
 from app.api.resumable.replay import Replay
 from app.api.resumable.store import Found
-from app.api.state import ApiState, state_of
+from app.api.state import ApiState, asking_of, state_of
 from app.dispatch.generation_plan import GenerationPlan
 from app.endpoint_registry import RESPONSE
 from app.errors import Cancelled, RequestError, RequestNotFound, ServerStops
@@ -43,7 +43,7 @@ from app.openai.responses.sse_events import ResponseEvents
 from app.schemas.validation import parse, parse_off_loop
 
 router = APIRouter()
-PATH, KIND = RESPONSE.path, RESPONSE.kind
+PATH, KIND = RESPONSE.path, RESPONSE.row.kind
 _LONG = 512  # events: adding more of them at once would hold up the event loop
 
 
@@ -59,7 +59,7 @@ async def handle(state: ApiState, raw: bytes, scope: Scope, receive: Receive) ->
     """Raises: XylemError."""
     if any(name == b"last-event-id" for name, _ in scope["headers"]):
         raise RequestError("To resume a response, use GET with 'stream' and 'starting_after'.", param="Last-Event-ID")
-    asking = asking_in_turn(state, raw, scope)
+    asking = asking_of(state, scope, raw)
     body = await read_request(asking, raw)
     check_priority(state, scope, body)
     history, history_json = await history_of(state, body, state.api_keys.owner(scope))

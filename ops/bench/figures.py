@@ -1,13 +1,33 @@
-"""The figures of a benchmark: all that it declares, and why one is missing."""
+"""The figures of a benchmark: what each aims at, all that it declares, and why one is missing."""
 
 import json
 import math
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from pathlib import Path
 
 from rich.console import Console
 
 _MISSING = "missing.json"  # in the report's folder: why each figure is null that is
+Target = tuple[float, bool] | None  # and whether it is a minimum
+Targets = dict[str, dict[str, Target]]  # by part and figure; the figures are the keys of the line of JSON
+
+
+def targets(text: str) -> Targets:
+    """`load: p99_ms <= 4, mean_ms` → {"load": {"p99_ms": (4.0, False), "mean_ms": None}}
+
+    A line for each part; one without a part goes on with the part before it.
+    """
+    aims: Targets = {}
+    part = ""
+    for line in text.strip().splitlines():
+        name, colon, figures = line.rpartition(":")
+        part = name.strip() if colon else part
+        for figure in filter(None, (one.strip() for one in figures.split(","))):
+            key, *limit = figure.split()
+            aim = (float(Fraction(limit[1])), limit[0] == ">=") if limit else None
+            aims.setdefault(part, {})[key] = aim
+    return aims
 
 
 def tell(

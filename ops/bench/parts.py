@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.errors import SettingsError
-from ops.bench.figures import tell
+from ops.bench.figures import Targets, tell
 from ops.bench.processes import Unavailable
 from ops.bench.session import measuring
 from ops.bench.size import Size
@@ -22,14 +22,13 @@ Say = Callable[[str], None]
 # (directory, size, progress callback) → figures, and perhaps under `missing` why some of them aren't there, by name.
 # Raises: Unavailable, SettingsError.
 Part = Callable[[Path, Size, Say], dict[str, Any]]
-Target = tuple[float, bool] | None  # and whether it is a minimum
 
 
 class Report(Protocol):
     """A benchmark's report module."""
 
     TITLE: str
-    TARGETS: dict[str, dict[str, Target]]  # by part and figure; the figures are the keys of the JSON line
+    TARGETS: Targets
 
     def tables(self, results: Results) -> Iterable[Table]: ...
     def plot(self, results: Results, path: Path) -> None: ...
@@ -101,11 +100,15 @@ def run_parts(
     tell((key for of in report.TARGETS.values() for key in of), results, missing, out_dir, console)
 
 
-def table(title: str, *columns: str, left: Sequence[str] = ("measured",)) -> Table:
+def table(
+    title: str, *columns: str, rows: Iterable[Iterable[object]] = (), left: Sequence[str] = ("measured",)
+) -> Table:
     """A table of figures: aligned right, except the columns in `left`."""
     new_table = Table(title=title)
     for column in columns:
         new_table.add_column(column, justify="left" if column in left else "right")
+    for row in rows:
+        new_table.add_row(*map(str, row))
     return new_table
 
 

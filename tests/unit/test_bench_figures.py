@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ops.bench.figures import tell
+from ops.bench.figures import targets, tell
 
 
 def test_each_figure_is_a_number_or_null_for_a_reason(tmp_path: Path) -> None:
@@ -20,3 +20,12 @@ def test_each_figure_is_a_number_or_null_for_a_reason(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "missing.json").read_text()) == reasons
     assert "growth: two minutes say nothing of an hour" in output.getvalue()
     assert "replay: no loadgen.py" in output.getvalue()  # a part without a figure
+
+
+def test_what_a_figure_aims_at_is_read_from_a_line_for_each_part() -> None:
+    aims = targets("""
+        load: p99_ms <= 4, share >= 1/3
+              mean_ms
+        idle: watts
+    """)
+    assert aims == {"load": {"p99_ms": (4.0, False), "share": (1 / 3, True), "mean_ms": None}, "idle": {"watts": None}}
